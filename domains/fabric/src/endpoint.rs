@@ -1,0 +1,171 @@
+//! One-sided operations: what a consumer of the fabric asks of a queue pair.
+
+use std::time::Duration;
+
+use crate::key::{Access, Partition};
+use crate::region::Region;
+use crate::topology::NodeId;
+
+/// Why an operation did not happen. Each says whose fault it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpError {
+    /// Caller: the range does not lie within the region.
+    #[error("{len} bytes at offset {offset} are outside a region of {limit} bytes")]
+    OutOfBounds {
+        /// First byte of the range.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes of the region.
+        limit: u64,
+    },
+    /// Caller: an atomic needs an offset that is a multiple of 8.
+    #[error("atomics need an offset that is a multiple of 8, not {offset}")]
+    Misaligned {
+        /// The offset given.
+        offset: u64,
+    },
+    /// Caller: the region was not opened with this right.
+    #[error("the region was opened without the right {needed:?}")]
+    MissingRight {
+        /// The right that the operation needs.
+        needed: Access,
+    },
+    /// Caller: the region belongs to another node or partition than the queue pair.
+    #[error("the region is not of the node and partition that this queue pair leads to")]
+    WrongKey,
+    /// Policy: this node, or the region's, is no longer a member of the partition.
+    #[error("access revoked: one of the two nodes has left the domain")]
+    Revoked,
+    /// Peer: the process that owned the region has gone, or freed it.
+    #[error("the region's owner is gone")]
+    PeerDead,
+}
+
+/// Why an operation was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// As many operations as the queue holds are posted or wait to be polled.
+    #[error("the queue pair holds {depth} operations already: poll completions first")]
+    QueueFull {
+        /// What the queue holds.
+        depth: usize,
+    },
+}
+
+/// A one-sided operation on a remote region `R`.
+///
+/// Offsets and lengths are in bytes. They are checked when the operation executes; what fails
+/// there is the completion's error.
+#[derive(Clone, Debug)]
+pub enum Operation<R> {
+    /// Copies `len` bytes from the remote region to the local one.
+    Read {
+        /// Where to read.
+        remote: R,
+        /// First byte in `remote`.
+        offset: u64,
+        /// Where the bytes go.
+        local: Region,
+        /// First byte in `local`.
+        local_offset: u64,
+        /// Bytes to copy.
+        len: u64,
+    },
+    /// Copies `len` bytes from the local region to the remote one.
+    Write {
+        /// Where to write.
+        remote: R,
+        /// First byte in `remote`.
+        offset: u64,
+        /// Where the bytes come from.
+        local: Region,
+        /// First byte in `local`.
+        local_offset: u64,
+        /// Bytes to copy.
+        len: u64,
+    },
+    /// Replaces the word at `offset` by `desired` if it is `expected`.
+    CompareAndSwap {
+        /// Where.
+        remote: R,
+        /// The word, a multiple of 8.
+        offset: u64,
+        /// What must be there.
+        expected: u64,
+        /// What is put there.
+        desired: u64,
+    },
+    /// Adds to the word at `offset`, wrapping around.
+    FetchAdd {
+        /// Where.
+        remote: R,
+        /// The word, a multiple of 8.
+        offset: u64,
+        /// What to add.
+        add: u64,
+    },
+}
+
+/// The end of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The number that the operation was posted with.
+    pub id: u64,
+    /// Bytes copied by a read or write; the word's value before an atomic.
+    pub result: Result<u64, OpError>,
+}
+
+/// One element of [`Endpoint::read_batch`].
+#[derive(Debug)]
+pub struct Read<'a, R> {
+    /// Where to read.
+    pub remote: &'a R,
+    /// First byte in `remote`.
+    pub offset: u64,
+    /// Filled whole, or with unspecified bytes when the read fails.
+    pub into: &'a mut [u8],
+}
+
+/// A queue pair that leads to one peer node in one partition.
+///
+/// Operations execute in the order in which they were posted, after [`Endpoint::flush`]; each
+/// ends in exactly one completion. An aligned 8-byte word is read and written whole in transfers
+/// of up to 64 bytes; beyond that a transfer may be seen in pieces, in any order.
+pub trait Endpoint {
+    /// A region of the peer, opened by the agent.
+    type Remote: Clone;
+
+    /// The peer's node.
+    fn peer(&self) -> NodeId;
+
+    /// The partition that the queue pair belongs to.
+    fn partition(&self) -> Partition;
+
+    /// Queues an operation under a number of the caller's choice.
+    ///
+    /// # Errors
+    /// [`PostError::QueueFull`] when nothing more fits; the queue is as before.
+    fn post(&mut self, id: u64, operation: Operation<Self::Remote>) -> Result<(), PostError>;
+
+    /// Hands what was posted to the provider: the doorbell.
+    fn flush(&mut self);
+
+    /// Moves completions to `into`, oldest first, and returns how many.
+    fn poll(&mut self, into: &mut [Completion]) -> usize;
+
+    /// Waits until [`Endpoint::poll`] has something, all is complete, or `timeout` has passed;
+    /// returns whether there is something to poll.
+    fn wait(&mut self, timeout: Duration) -> bool;
+
+    /// Reads in order, in one go, straight into the caller's memory, and waits for the end.
+    ///
+    /// What was posted is flushed before. The memory of a later read is loaded after that of an
+    /// earlier one.
+    ///
+    /// # Errors
+    /// The first read that failed; those after it did not happen.
+    fn read_batch(&mut self, reads: &mut [Read<'_, Self::Remote>]) -> Result<(), OpError>;
+}

@@ -1,0 +1,28 @@
+//! The data path of Toroid: memory that peers reach directly, and packets.
+//!
+//! From the bottom up:
+//!
+//! * [`topology`]: nodes and their places in a torus.
+//! * [`key`]: names of regions, partitions, epochs, and the rights of peers.
+//! * [`region`]: registered memory, as its owner sees it.
+//! * [`endpoint`]: one-sided operations on a peer's region, the trait [`Endpoint`].
+//! * [`link`], [`channel`]: packets with a link header over byte rings, the trait
+//!   [`PacketChannel`].
+//! * [`shm`]: the provider for processes of one host.
+//!
+//! The fabric knows no domain. It sees a [`Partition`] with an [`Epoch`] and enforces bounds,
+//! rights and epochs; who gets which is decided above.
+
+pub mod channel;
+pub mod endpoint;
+pub mod key;
+pub mod link;
+pub mod region;
+pub mod shm;
+pub mod topology;
+
+pub use channel::PacketChannel;
+pub use endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
+pub use key::{Access, Epoch, Partition, RegionId, RemoteKey};
+pub use region::Region;
+pub use topology::{NodeId, Place, Torus};

@@ -1,0 +1,231 @@
+//! Registered memory, as its owner sees it.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::endpoint::OpError;
+use crate::key::RemoteKey;
+use crate::shm::memory::{Mapping, copy};
+
+/// Memory that operations may use: exported under a [`RemoteKey`], or local to the process.
+///
+/// Peers may write an exported region at any time, so bytes are copied in and out and words are
+/// atomic; copy out, then validate the copy. Clones are handles to the same memory, which is
+/// freed with the last of them (for peers: when the agent drops the region).
+#[derive(Clone, Debug)]
+pub struct Region {
+    mapping: Arc<Mapping>,
+    key: Option<RemoteKey>,
+}
+
+impl Region {
+    /// Zeroed memory without a remote key: the local side of operations.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory or `len` is 0.
+    pub fn local(len: usize) -> io::Result<Self> {
+        Ok(Region {
+            mapping: Arc::new(Mapping::private(len)?),
+            key: None,
+        })
+    }
+
+    /// The owner's view of an exported region: all `len` bytes of `memory`, which the agent
+    /// created and sealed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn exported(memory: &File, len: usize, key: RemoteKey) -> io::Result<Self> {
+        Ok(Region {
+            mapping: Arc::new(Mapping::of_file(memory, len, true)?),
+            key: Some(key),
+        })
+    }
+
+    /// The key to publish; `None` for local memory.
+    pub fn remote_key(&self) -> Option<RemoteKey> {
+        self.key
+    }
+
+    /// Bytes of the region; never 0.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.mapping.len() as u64
+    }
+
+    /// Copies bytes at `offset` out of the region.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfBounds`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
+        let from = bounds(&self.mapping, offset, into.len() as u64)?;
+        // SAFETY: `bounds` checked the mapped side; `into` is ours alone, and a mapping cannot
+        // overlap a Rust slice.
+        unsafe { copy(from, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes into the region at `offset`.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfBounds`].
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
+        let to = bounds(&self.mapping, offset, bytes.len() as u64)?;
+        // SAFETY: as in `read`; the mapping is writable because regions always are.
+        unsafe { copy(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    /// Loads the word at `offset`; what was written before a matching [`Region::store`] is
+    /// visible afterwards.
+    ///
+    /// # Errors
+    /// [`OpError::Misaligned`], [`OpError::OutOfBounds`].
+    pub fn load(&self, offset: u64) -> Result<u64, OpError> {
+        // Acquire: pairs with the Release in `store` and in the atomics, here or at a peer.
+        Ok(word(&self.mapping, offset)?.load(Ordering::Acquire))
+    }
+
+    /// Stores the word at `offset`; everything written before is visible to who loads it.
+    ///
+    /// # Errors
+    /// [`OpError::Misaligned`], [`OpError::OutOfBounds`].
+    pub fn store(&self, offset: u64, value: u64) -> Result<(), OpError> {
+        // Release: pairs with the Acquire in `load` and the fence after a peer's read.
+        word(&self.mapping, offset)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Replaces the word at `offset` by `desired` if it is `expected`; returns what was there.
+    ///
+    /// # Errors
+    /// [`OpError::Misaligned`], [`OpError::OutOfBounds`].
+    pub fn compare_and_swap(
+        &self,
+        offset: u64,
+        expected: u64,
+        desired: u64,
+    ) -> Result<u64, OpError> {
+        compare_and_swap(&self.mapping, offset, expected, desired)
+    }
+
+    /// Adds to the word at `offset`, wrapping; returns what was there.
+    ///
+    /// # Errors
+    /// [`OpError::Misaligned`], [`OpError::OutOfBounds`].
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OpError> {
+        fetch_add(&self.mapping, offset, add)
+    }
+
+    /// Keeps writes that follow from becoming visible before those that came earlier: between
+    /// unlinking something and reusing its memory.
+    pub fn release_fence(&self) {
+        // Pairs with the Acquire fence between the reads of `Endpoint::read_batch`.
+        fence(Ordering::Release);
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+}
+
+/// The address of `len` bytes at `offset` of a mapping.
+pub(crate) fn bounds(mapping: &Mapping, offset: u64, len: u64) -> Result<*mut u8, OpError> {
+    let out_of_bounds = OpError::OutOfBounds {
+        offset,
+        len,
+        limit: mapping.len() as u64,
+    };
+    let size = usize::try_from(len).map_err(|_| out_of_bounds)?;
+    mapping
+        .range(offset, size)
+        .map(|address| address.as_ptr())
+        .ok_or(out_of_bounds)
+}
+
+pub(crate) fn word(
+    mapping: &Mapping,
+    offset: u64,
+) -> Result<&std::sync::atomic::AtomicU64, OpError> {
+    if !offset.is_multiple_of(8) {
+        return Err(OpError::Misaligned { offset });
+    }
+    let out_of_bounds = OpError::OutOfBounds {
+        offset,
+        len: 8,
+        limit: mapping.len() as u64,
+    };
+    mapping.word(offset).ok_or(out_of_bounds)
+}
+
+pub(crate) fn compare_and_swap(
+    mapping: &Mapping,
+    offset: u64,
+    expected: u64,
+    desired: u64,
+) -> Result<u64, OpError> {
+    // AcqRel: an atomic orders like a store for who loads the word and like a load for us.
+    let order = (Ordering::AcqRel, Ordering::Acquire);
+    let word = word(mapping, offset)?;
+    Ok(word
+        .compare_exchange(expected, desired, order.0, order.1)
+        .unwrap_or_else(|found| found))
+}
+
+pub(crate) fn fetch_add(mapping: &Mapping, offset: u64, add: u64) -> Result<u64, OpError> {
+    // AcqRel: as in `compare_and_swap`.
+    Ok(word(mapping, offset)?.fetch_add(add, Ordering::AcqRel))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_words_stay_inside() {
+        let region = Region::local(4096).unwrap();
+        let limit = 4096;
+        region.write(4090, b"abcdef").unwrap();
+        let mut back = [0; 6];
+        region.read(4090, &mut back).unwrap();
+        assert_eq!(&back, b"abcdef");
+        for offset in [4091, 4096, 1 << 40, u64::MAX] {
+            let outside = Err(OpError::OutOfBounds {
+                offset,
+                len: 6,
+                limit,
+            });
+            assert_eq!(region.write(offset, b"abcdef"), outside);
+            assert_eq!(region.read(offset, &mut back), outside);
+        }
+        assert_eq!(
+            region.load(4096),
+            Err(OpError::OutOfBounds {
+                offset: 4096,
+                len: 8,
+                limit
+            })
+        );
+        assert_eq!(region.store(12, 1), Err(OpError::Misaligned { offset: 12 }));
+        assert_eq!(region.fetch_add(8, 3), Ok(0));
+        assert_eq!(region.compare_and_swap(8, 3, 9), Ok(3));
+        assert_eq!(region.compare_and_swap(8, 3, 10), Ok(9));
+        assert_eq!(region.load(8), Ok(9));
+    }
+
+    #[test]
+    fn copies_of_every_length_and_alignment_are_exact() {
+        let region = Region::local(4096).unwrap();
+        let pattern: Vec<u8> = (0..200).map(|n| n as u8).collect();
+        for start in 0..16 {
+            for len in 0..150 {
+                region.write(start, &pattern[..len]).unwrap();
+                let mut back = vec![0; len];
+                region.read(start, &mut back).unwrap();
+                assert_eq!(back, pattern[..len], "offset {start}, {len} bytes");
+            }
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! The agent's protocol: what its clients send and get, in types.
+//!
+//! A connection is a Unix stream socket. Each message is a frame: payload length (u32), number of
+//! descriptors (u16), zero (u16), all little endian, then the payload as JSON, with the
+//! descriptors attached (`SCM_RIGHTS`). A client speaks first with [`Request::Hello`]; requests
+//! are answered in order, each by one [`Reply`]; an [`Event`] may come between replies.
+//! `docs/agent-protocol.md` has it for readers.
+//!
+//! There are two kinds of socket. The *control socket* `agent.sock` in the state directory
+//! administers. A *node socket*, abstract and named [`NODE_SOCKET`] in the network namespace of
+//! each node, is how a process of the node attaches: which socket it came through is its
+//! identity.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use fabric::{Access, Place, RemoteKey, Torus};
+use serde::{Deserialize, Serialize};
+
+/// The version of this protocol. An agent and a client of different versions refuse each other.
+pub const VERSION: u32 = 1;
+
+/// The abstract name of the node socket.
+pub const NODE_SOCKET: &str = "toroid-agent";
+
+/// The longest payload of a frame in bytes: a peer that announces more is cut off.
+pub const MAX_PAYLOAD: u32 = 16 << 20;
+
+/// The most descriptors that a frame may carry.
+pub const MAX_DESCRIPTORS: u16 = 8;
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// First on every connection. Reply: [`Reply::Welcome`].
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+    },
+    /// Either socket. Reply: [`Reply::Status`].
+    Status,
+    /// Either socket. Reply: [`Reply::Nodes`].
+    NodeList,
+    /// Control socket. Gives a node a further name. Reply: [`Reply::Done`].
+    NodeAlias {
+        /// The node.
+        node: String,
+        /// A host name label.
+        alias: String,
+    },
+    /// Control socket. In effect everywhere when [`Reply::Domain`] comes.
+    DomainCreate {
+        /// At most 15 characters: it names an interface.
+        name: String,
+        /// Node sets.
+        nodes: Vec<String>,
+        /// IPv4 subnet `a.b.c.d/len`; chosen when absent.
+        subnet: Option<String>,
+        /// Bytes; 9000 when absent.
+        mtu: Option<u32>,
+    },
+    /// Control socket. Reply: [`Reply::Domain`].
+    DomainGrow {
+        /// The domain.
+        name: String,
+        /// Node sets.
+        nodes: Vec<String>,
+    },
+    /// Control socket. Reply: [`Reply::Domain`], when the remaining processes have acknowledged.
+    DomainShrink {
+        /// The domain.
+        name: String,
+        /// Node sets.
+        nodes: Vec<String>,
+    },
+    /// Control socket. Reply: [`Reply::Done`].
+    DomainRemove {
+        /// The domain.
+        name: String,
+    },
+    /// Either socket; a node sees its own domains. Reply: [`Reply::Domains`].
+    DomainList,
+    /// Either socket; a node sees its own domains. Reply: [`Reply::Domain`].
+    DomainShow {
+        /// The domain.
+        name: String,
+    },
+    /// Control socket, with three descriptors: standard input, output and error of a command in
+    /// a node. Reply: [`Reply::Started`], later [`Event::Exited`]; nothing else may be asked on
+    /// this connection but [`Request::Signal`], and closing it ends the command.
+    Exec {
+        /// The node.
+        node: String,
+        /// Program and arguments; the program is searched in `PATH` of `env`.
+        argv: Vec<String>,
+        /// The whole environment.
+        env: Vec<(String, String)>,
+        /// Working directory.
+        cwd: String,
+    },
+    /// To the process group of the command started on this connection. No reply.
+    Signal {
+        /// Its number.
+        signal: i32,
+    },
+    /// Control socket. Ends the agent, its nodes and driver. Reply: [`Reply::Done`] when all
+    /// have ended.
+    Down,
+
+    /// Node socket. Reply: [`Reply::Whoami`].
+    Whoami,
+    /// Node socket. Allocates a region that belongs to this connection and ends with it.
+    /// Reply: [`Reply::Region`] with one descriptor, readable and writable.
+    Alloc {
+        /// The domain it belongs to.
+        domain: String,
+        /// Bytes, not 0.
+        len: u64,
+        /// What peers may do, as the bits of [`Access`].
+        #[serde(with = "access_bits")]
+        access: Access,
+    },
+    /// Node socket. Frees a region of this connection. Reply: [`Reply::Done`].
+    Free {
+        /// Its key.
+        #[serde(with = "as_text")]
+        key: RemoteKey,
+    },
+    /// Node socket. Asks for access to a peer's region. Reply: [`Reply::Region`] with one
+    /// descriptor, read-only unless a right that writes was asked for.
+    Open {
+        /// The key that its owner published.
+        #[serde(with = "as_text")]
+        key: RemoteKey,
+        /// The rights wanted; the owner must have given all of them.
+        #[serde(with = "access_bits")]
+        access: Access,
+    },
+    /// Node socket. Accepts connections to `protocol` on this node in `domain` from now on;
+    /// each comes as [`Event::Incoming`]. Reply: [`Reply::Done`].
+    Listen {
+        /// The domain.
+        domain: String,
+        /// One listener per (node, domain, protocol).
+        protocol: u16,
+    },
+    /// Node socket. Opens a packet channel to whoever listens. Reply: [`Reply::Channel`] with
+    /// the four descriptors of [`fabric::shm::ChannelEnds`].
+    Connect {
+        /// The domain.
+        domain: String,
+        /// The peer's place.
+        #[serde(with = "as_text")]
+        place: Place,
+        /// What the peer listens for.
+        protocol: u16,
+    },
+    /// Node socket. Which members listen for `protocol`? Reply: [`Reply::Listeners`].
+    Lookup {
+        /// The domain.
+        domain: String,
+        /// The protocol.
+        protocol: u16,
+    },
+    /// Node socket. Acknowledges [`Event::Epoch`]. No reply.
+    Ack {
+        /// The partition.
+        partition: u32,
+        /// The epoch.
+        epoch: u32,
+    },
+}
+
+/// What the agent answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// To [`Request::Hello`].
+    Welcome {
+        /// The agent's [`VERSION`].
+        version: u32,
+        /// The agent's process id, in its own namespace.
+        pid: u32,
+    },
+    /// The request was carried out; there is nothing to tell.
+    Done,
+    /// The request failed and changed nothing.
+    Error(Refusal),
+    /// To [`Request::Status`].
+    Status(Status),
+    /// To [`Request::NodeList`].
+    Nodes {
+        /// In order of their number.
+        nodes: Vec<NodeInfo>,
+    },
+    /// The domain as it is now.
+    Domain(DomainInfo),
+    /// To [`Request::DomainList`].
+    Domains {
+        /// In order of their names.
+        domains: Vec<DomainInfo>,
+    },
+    /// To [`Request::Exec`]: the command runs.
+    Started,
+    /// To [`Request::Whoami`].
+    Whoami {
+        /// The torus.
+        #[serde(with = "as_text")]
+        torus: Torus,
+        /// The number of this node.
+        node: u32,
+        /// Its place.
+        #[serde(with = "as_text")]
+        place: Place,
+        /// The domains of which it is a member.
+        domains: Vec<String>,
+    },
+    /// To [`Request::Alloc`] and [`Request::Open`].
+    Region {
+        /// The region's key.
+        #[serde(with = "as_text")]
+        key: RemoteKey,
+        /// Its bytes.
+        len: u64,
+    },
+    /// To [`Request::Connect`].
+    Channel(ChannelInfo),
+    /// To [`Request::Lookup`].
+    Listeners {
+        /// Their places, in order of their node numbers, as texts.
+        places: Vec<String>,
+    },
+}
+
+/// What the agent says unasked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The command of [`Request::Exec`] has ended.
+    Exited {
+        /// Its exit status, or 128 + the signal that killed it.
+        status: i32,
+    },
+    /// Membership of a domain changed. Processes answer with [`Request::Ack`] after they have
+    /// dropped what belongs to the nodes that left.
+    Epoch {
+        /// The partition.
+        partition: u32,
+        /// Its new epoch.
+        epoch: u32,
+        /// Nodes that are no longer members.
+        left: Vec<u32>,
+    },
+    /// A peer connected to a listener of this connection; four descriptors come with it.
+    Incoming(ChannelInfo),
+    /// The owner of an opened region has gone or has freed it.
+    RegionGone {
+        /// Its key.
+        #[serde(with = "as_text")]
+        key: RemoteKey,
+    },
+    /// The process at the other end of a channel has gone.
+    ChannelGone {
+        /// [`ChannelInfo::id`].
+        id: u64,
+    },
+}
+
+/// One end of a packet channel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChannelInfo {
+    /// Unique for the life of the agent.
+    pub id: u64,
+    /// The domain's name.
+    pub domain: String,
+    /// The domain's partition.
+    pub partition: u32,
+    /// The epoch in which it was made.
+    pub epoch: u32,
+    /// The node at the other end.
+    pub peer: u32,
+    /// Its place.
+    #[serde(with = "as_text")]
+    pub place: Place,
+    /// The protocol.
+    pub protocol: u16,
+}
+
+/// Why a request was refused: for programs a kind, for people what and how to mend it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub struct Refusal {
+    /// For programs.
+    pub kind: RefusalKind,
+    /// Names the thing.
+    pub message: String,
+    /// What to do; may be empty.
+    pub remedy: String,
+}
+
+impl Refusal {
+    /// A refusal.
+    pub fn new(kind: RefusalKind, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Refusal {
+            kind,
+            message: message.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if !self.remedy.is_empty() {
+            write!(f, "; {}", self.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+/// Kinds of refusal; each has an exit status of `toroid`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// The request is malformed or impossible.
+    Invalid,
+    /// No such node, domain, key or listener.
+    NotFound,
+    /// It exists already.
+    Exists,
+    /// Not permitted, not a member, or a right is missing.
+    Denied,
+    /// A limit was reached: memory, descriptors, names, addresses.
+    Exhausted,
+    /// The versions differ.
+    Version,
+    /// The agent or the system failed.
+    Failed,
+}
+
+/// The state of the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its process id, in its own namespace.
+    pub pid: u32,
+    /// Its state directory.
+    pub state: String,
+    /// The torus.
+    #[serde(with = "as_text")]
+    pub torus: Torus,
+    /// The number of nodes.
+    pub nodes: u32,
+    /// The number of domains.
+    pub domains: u32,
+    /// The data path.
+    pub provider: String,
+    /// `tap`, or `none` when started without Ethernet.
+    pub ethernet: String,
+    /// Whether it runs without root: then nodes are separated for convenience, not against
+    /// malice.
+    pub rootless: bool,
+    /// The driver's process id, absent when there is none.
+    pub driver_pid: Option<u32>,
+    /// How often the driver was restarted.
+    pub driver_restarts: u32,
+    /// Processes attached through node sockets.
+    pub attached: u32,
+    /// Registered bytes.
+    pub registered_bytes: u64,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Its number.
+    pub id: u32,
+    /// Its place.
+    #[serde(with = "as_text")]
+    pub place: Place,
+    /// Further names.
+    pub aliases: Vec<String>,
+    /// The domains of which it is a member.
+    pub domains: Vec<String>,
+    /// The process that holds its namespaces, in the agent's namespace.
+    pub pid: u32,
+}
+
+/// A domain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DomainInfo {
+    /// Its name, also of its interfaces.
+    pub name: String,
+    /// Its number: the partition of its packets, and two bytes of its members' MACs.
+    pub id: u32,
+    /// The age of its membership.
+    pub epoch: u32,
+    /// The uid of its owner.
+    pub owner: u32,
+    /// Bytes.
+    pub mtu: u32,
+    /// IPv4 subnet `a.b.c.d/len`.
+    pub subnet: String,
+    /// In order of their node numbers.
+    pub members: Vec<MemberInfo>,
+}
+
+/// A node in a domain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemberInfo {
+    /// Its place.
+    #[serde(with = "as_text")]
+    pub node: Place,
+    /// Its interface, absent when the agent runs without Ethernet.
+    pub ifname: Option<String>,
+    /// `06:dd:dd:xx:yy:zz`.
+    pub mac: String,
+    /// In the domain's subnet.
+    pub ipv4: Ipv4Addr,
+    /// A unique local address.
+    pub ipv6: Ipv6Addr,
+}
+
+/// Values as their text form.
+pub(crate) mod as_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<T: ToString, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&value.to_string())
+    }
+
+    pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    where
+        T: std::str::FromStr<Err: std::fmt::Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
+    }
+}
+
+/// Access flags as their bits; unknown ones are refused.
+mod access_bits {
+    use fabric::Access;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &Access, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u8(value.bits())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Access, D::Error> {
+        Access::from_bits(u8::deserialize(from)?)
+            .ok_or_else(|| D::Error::custom("unknown access flags"))
+    }
+}

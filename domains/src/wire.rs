@@ -1,0 +1,308 @@
+//! Frames with descriptors over a Unix stream socket: how the messages of [`crate::protocol`]
+//! and [`crate::driver_protocol`] travel.
+//!
+//! ```text
+//!  0        4             6      8
+//!  +--------+-------------+------+---------------------+
+//!  | length | descriptors | zero | payload (JSON)      |   little endian
+//!  +--------+-------------+------+---------------------+
+//! ```
+//!
+//! Descriptors ride on the frame's first byte. The kernel may deliver them earlier than the
+//! frame that they belong to is read, never later, so a reader keeps them in a queue.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::protocol::{MAX_DESCRIPTORS, MAX_PAYLOAD};
+
+const HEADER: usize = 8;
+
+/// Room for the descriptors of one message.
+const RIGHTS: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS as usize));
+
+/// Why a message could not be sent or received. After any of these the connection is useless.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The other side closed the connection.
+    #[error("the connection was closed")]
+    Closed,
+    /// The system's error.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The other side sent what is no frame, or a message that we do not know.
+    #[error("malformed message: {0}")]
+    Malformed(String),
+}
+
+/// Splits a connected socket into its two halves.
+///
+/// # Errors
+/// The system's.
+pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
+    let stream = Arc::new(stream);
+    let reader = Reader {
+        stream: Arc::clone(&stream),
+        bytes: Vec::new(),
+        descriptors: VecDeque::new(),
+    };
+    Ok((
+        reader,
+        Writer {
+            stream,
+            turn: Arc::default(),
+        },
+    ))
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub struct Reader {
+    stream: Arc<UnixStream>,
+    bytes: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+}
+
+impl Reader {
+    /// Waits for the next message and the descriptors that came with it.
+    ///
+    /// # Errors
+    /// [`WireError::Closed`] between messages when the other side has closed; anything else
+    /// when it broke off in the middle or sent nonsense.
+    pub fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), WireError> {
+        loop {
+            if let Some(message) = self.take_frame()? {
+                return Ok(message);
+            }
+            self.fill()?;
+        }
+    }
+
+    fn take_frame<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, WireError> {
+        let Some(&[a, b, c, d, e, f, 0, 0]) = self.bytes.first_chunk::<HEADER>() else {
+            return match self.bytes.len() {
+                0..HEADER => Ok(None),
+                _ => Err(WireError::Malformed("no frame header".into())),
+            };
+        };
+        let len = u32::from_le_bytes([a, b, c, d]);
+        let count = usize::from(u16::from_le_bytes([e, f]));
+        if len > MAX_PAYLOAD || count > usize::from(MAX_DESCRIPTORS) {
+            return Err(WireError::Malformed(format!(
+                "a frame of {len} bytes and {count} descriptors is over the limit"
+            )));
+        }
+        let end = HEADER + len as usize;
+        if self.bytes.len() < end {
+            return Ok(None);
+        }
+        if self.descriptors.len() < count {
+            return Err(WireError::Malformed(
+                "announced descriptors are missing".into(),
+            ));
+        }
+        let message = serde_json::from_slice(&self.bytes[HEADER..end])
+            .map_err(|error| WireError::Malformed(error.to_string()))?;
+        self.bytes.drain(..end);
+        Ok(Some((message, self.descriptors.drain(..count).collect())))
+    }
+
+    fn fill(&mut self) -> Result<(), WireError> {
+        let mut chunk = [0; 16 * 1024];
+        let mut space = [MaybeUninit::uninit(); RIGHTS];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let mut parts = [IoSliceMut::new(&mut chunk)];
+            match recvmsg(
+                &*self.stream,
+                &mut parts,
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Err(WireError::Closed),
+                Err(error) => return Err(io::Error::from(error).into()),
+                Ok(message) => break message.bytes,
+            }
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                self.descriptors.extend(descriptors);
+            }
+        }
+        if self.descriptors.len() > 4 * usize::from(MAX_DESCRIPTORS) {
+            return Err(WireError::Malformed(
+                "more descriptors than announced".into(),
+            ));
+        }
+        if received == 0 {
+            return Err(match self.bytes.is_empty() {
+                true => WireError::Closed,
+                false => io::Error::from(io::ErrorKind::UnexpectedEof).into(),
+            });
+        }
+        self.bytes.extend_from_slice(&chunk[..received]);
+        Ok(())
+    }
+
+    /// The socket, for its peer's credentials and for waiting.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+}
+
+/// The sending half. Clones share it; messages never interleave.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    stream: Arc<UnixStream>,
+    turn: Arc<Mutex<()>>,
+}
+
+impl Writer {
+    /// Sends a message with descriptors (at most [`MAX_DESCRIPTORS`]); waits while the socket's
+    /// buffer is full, for as long as [`Writer::give_up_after`] says.
+    ///
+    /// # Errors
+    /// [`WireError::Closed`] when the other side has gone; after another error, part of the
+    /// message may have been sent and the connection has been shut down.
+    pub fn send<T: Serialize>(
+        &self,
+        message: &T,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), WireError> {
+        let mut frame = vec![0; HEADER];
+        serde_json::to_writer(&mut frame, message)
+            .map_err(|error| WireError::Malformed(error.to_string()))?;
+        let len = u32::try_from(frame.len() - HEADER).unwrap_or(u32::MAX);
+        if len > MAX_PAYLOAD || descriptors.len() > usize::from(MAX_DESCRIPTORS) {
+            return Err(WireError::Malformed("the message is over the limit".into()));
+        }
+        frame[..4].copy_from_slice(&len.to_le_bytes());
+        frame[4..6].copy_from_slice(&(descriptors.len() as u16).to_le_bytes());
+        let _turn = self.turn();
+        self.send_all(&frame, descriptors)
+            .inspect_err(|_| self.shut_down())
+    }
+
+    fn send_all(&self, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), WireError> {
+        let mut space = [MaybeUninit::uninit(); RIGHTS];
+        let mut sent = 0;
+        while sent < frame.len() {
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if sent == 0 && !descriptors.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(descriptors));
+            }
+            let parts = [IoSlice::new(&frame[sent..])];
+            match sendmsg(&*self.stream, &parts, &mut control, SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(WireError::Closed),
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bounds how long [`Writer::send`] waits for a peer that does not read.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn give_up_after(&self, time: Duration) -> io::Result<()> {
+        self.stream.set_write_timeout(Some(time))
+    }
+
+    /// Ends the connection in both directions.
+    pub fn shut_down(&self) {
+        // It fails only when the connection has ended already.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn pair() -> (Writer, Reader, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let raw = ours.try_clone().unwrap();
+        let (_, writer) = split(ours).unwrap();
+        (writer, split(theirs).unwrap().0, raw)
+    }
+
+    #[test]
+    fn messages_keep_their_order_and_descriptors() {
+        let (writer, mut reader, _raw) = pair();
+        let file = tempfile::tempfile().unwrap();
+        writer.send(&"first", &[]).unwrap();
+        writer
+            .send(&"second", &[file.as_fd(), file.as_fd()])
+            .unwrap();
+        writer.send(&"third", &[file.as_fd()]).unwrap();
+        for (text, count) in [("first", 0), ("second", 2), ("third", 1)] {
+            let (message, descriptors) = reader.receive::<String>().unwrap();
+            assert_eq!((message.as_str(), descriptors.len()), (text, count));
+        }
+    }
+
+    #[test]
+    fn a_message_larger_than_any_socket_buffer_arrives_whole() {
+        let (writer, mut reader, _raw) = pair();
+        let long = "x".repeat(5 << 20);
+        std::thread::scope(|scope| {
+            scope.spawn(|| writer.send(&long, &[]).unwrap());
+            assert_eq!(reader.receive::<String>().unwrap().0, long);
+        });
+    }
+
+    #[test]
+    fn nonsense_and_broken_messages_are_errors() {
+        let bad: [&[u8]; 4] = [
+            &[0xff; 8],                            // over every limit
+            &[2, 0, 0, 0, 0, 0, 0, 1, b'"', b'"'], // reserved bytes are not zero
+            &[2, 0, 0, 0, 1, 0, 0, 0, b'"', b'"'], // a descriptor is missing
+            &[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'"'], // no JSON
+        ];
+        for bytes in bad {
+            let (_, mut reader, mut raw) = pair();
+            raw.write_all(bytes).unwrap();
+            let error = reader.receive::<String>().unwrap_err();
+            assert!(
+                matches!(error, WireError::Malformed(_)),
+                "{bytes:?}: {error}"
+            );
+        }
+        let (writer, mut reader, mut raw) = pair();
+        raw.write_all(&[9, 0, 0]).unwrap();
+        writer.shut_down();
+        assert!(matches!(reader.receive::<String>(), Err(WireError::Io(_))));
+        assert!(matches!(writer.send(&1, &[]), Err(WireError::Closed)));
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_holds_nobody_up_for_ever() {
+        let (writer, _reader, _raw) = pair();
+        writer.give_up_after(Duration::from_millis(20)).unwrap();
+        assert!(writer.send(&"x".repeat(5 << 20), &[]).is_err());
+        assert!(matches!(writer.send(&1, &[]), Err(WireError::Closed)));
+    }
+}
