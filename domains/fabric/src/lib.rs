@@ -18,7 +18,9 @@ pub mod endpoint;
 pub mod key;
 pub mod link;
 pub mod region;
+mod ring;
 pub mod shm;
+mod sync;
 pub mod topology;
 
 pub use channel::PacketChannel;

@@ -72,15 +72,17 @@ impl Mapping {
         Some(unsafe { address.as_ref() })
     }
 
-    /// A structure of atomics at `offset`, or `None` if it is outside or misaligned.
-    pub(crate) fn atomics<T: Atomics>(&self, offset: u64) -> Option<&T> {
-        let address = self.range(offset, size_of::<T>())?.cast::<T>();
-        if !address.is_aligned() {
-            return None;
-        }
-        // SAFETY: inside the mapping (`range`), aligned (checked here), alive while `self` is;
-        // `Atomics` promises that any bytes are valid and that all access is atomic.
-        Some(unsafe { address.as_ref() })
+    /// The atomics that the mapping starts with.
+    ///
+    /// # Panics
+    /// When the mapping is shorter than `T`, which its makers rule out.
+    #[cfg(not(loom))]
+    pub(crate) fn atomics<T: Atomics>(&self) -> &T {
+        assert!(size_of::<T>() <= self.len && align_of::<T>() <= 4096);
+        // SAFETY: inside the mapping and aligned (checked above; mappings are page-aligned),
+        // alive while `self` is; `Atomics` promises that any bytes are a valid value and that
+        // all access is atomic.
+        unsafe { self.base.cast().as_ref() }
     }
 }
 
@@ -97,7 +99,12 @@ impl Drop for Mapping {
 /// # Safety
 /// Every byte string of the type's size must be a valid value, and every field that a peer may
 /// write must be an atomic.
+#[cfg(not(loom))]
 pub(crate) unsafe trait Atomics {}
+
+// SAFETY: integers that are atomic, and padding.
+#[cfg(not(loom))]
+unsafe impl Atomics for crate::ring::Control {}
 
 /// Copies `len` bytes between memory that other processes may write and memory of ours, or
 /// between two ranges of the former.

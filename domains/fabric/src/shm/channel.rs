@@ -1,0 +1,315 @@
+//! Packet channels on `shm`: a ring and a wake-up pipe in each direction.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::control::create_memory;
+use super::memory::{Mapping, copy};
+use super::queue_pair::Status;
+use super::wake::{Sleeper, Waker, pipe};
+use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
+use crate::endpoint::OpError;
+use crate::key::{Epoch, Partition};
+use crate::link::{DropCounters, LinkCheck, LinkHeader};
+use crate::ring::{Consumer, Control, Producer, RingError, Storage};
+use crate::topology::NodeId;
+
+/// How long [`Channel::wait`] looks before it sleeps: about what falling asleep and being woken
+/// costs, so that it at most doubles the price of either.
+const SPIN: Duration = Duration::from_micros(10);
+
+/// Bytes before a ring's data: a page, so that data is page-aligned.
+const DATA_OFFSET: usize = 4096;
+
+/// Bytes of a ring's data unless asked otherwise: three of the longest packets.
+pub const RING_BYTES: usize = 256 * 1024;
+
+/// One end of a channel as descriptors, made by the agent and passed to a process.
+#[derive(Debug)]
+pub struct ChannelEnds {
+    outgoing: OwnedFd,
+    incoming: OwnedFd,
+    wake_peer: OwnedFd,
+    woken: OwnedFd,
+    wake_self: OwnedFd,
+}
+
+impl ChannelEnds {
+    /// Descriptors of an end.
+    pub const COUNT: usize = 5;
+
+    /// Makes a channel: its two ends. `ring_bytes` is for each direction, a power of two that
+    /// holds at least two of the longest packets.
+    ///
+    /// # Errors
+    /// The system's: no descriptor left, no memory; `InvalidInput` for another size.
+    pub fn create(ring_bytes: usize) -> io::Result<(ChannelEnds, ChannelEnds)> {
+        if !ring_bytes.is_power_of_two() || ring_bytes < 2 * MAX_PAYLOAD {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let ring = || create_memory((DATA_OFFSET + ring_bytes) as u64);
+        let (there, back) = (ring()?, ring()?);
+        let (a_woken, a_by_b, a_by_a) = pipe()?;
+        let (b_woken, b_by_a, b_by_b) = pipe()?;
+        let a = ChannelEnds {
+            outgoing: there.try_clone()?.into(),
+            incoming: back.try_clone()?.into(),
+            wake_peer: b_by_a,
+            woken: a_woken,
+            wake_self: a_by_a,
+        };
+        let b = ChannelEnds {
+            outgoing: back.into(),
+            incoming: there.into(),
+            wake_peer: a_by_b,
+            woken: b_woken,
+            wake_self: b_by_b,
+        };
+        Ok((a, b))
+    }
+
+    /// The descriptors, in the order that [`ChannelEnds::from_fds`] expects.
+    pub fn into_fds(self) -> [OwnedFd; Self::COUNT] {
+        [
+            self.outgoing,
+            self.incoming,
+            self.wake_peer,
+            self.woken,
+            self.wake_self,
+        ]
+    }
+
+    /// The end that was taken apart by [`ChannelEnds::into_fds`].
+    pub fn from_fds(fds: [OwnedFd; Self::COUNT]) -> Self {
+        let [outgoing, incoming, wake_peer, woken, wake_self] = fds;
+        ChannelEnds {
+            outgoing,
+            incoming,
+            wake_peer,
+            woken,
+            wake_self,
+        }
+    }
+}
+
+/// What a process knows of a partition at present; its control thread keeps it up to date.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// The newest epoch.
+    pub epoch: Arc<AtomicU32>,
+    /// Packets dropped.
+    pub drops: Arc<DropCounters>,
+}
+
+/// A ring in memory shared with a peer.
+#[derive(Debug)]
+struct SharedRing(Mapping);
+
+impl SharedRing {
+    fn map(memory: OwnedFd) -> io::Result<Self> {
+        let memory = File::from(memory);
+        let len = usize::try_from(memory.metadata()?.len()).unwrap_or(usize::MAX);
+        let data = len.saturating_sub(DATA_OFFSET);
+        if !data.is_power_of_two() || data < 2 * MAX_PAYLOAD {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not the memory of a ring",
+            ));
+        }
+        Ok(SharedRing(Mapping::of_file(&memory, len, true)?))
+    }
+}
+
+impl Storage for SharedRing {
+    fn control(&self) -> &Control {
+        const { assert!(size_of::<Control>() <= DATA_OFFSET) };
+        self.0.atomics()
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.len() - DATA_OFFSET
+    }
+
+    fn copy_in(&self, at: usize, bytes: &[u8]) {
+        if let Some(to) = self.0.range((DATA_OFFSET + at) as u64, bytes.len()) {
+            // SAFETY: `range` checked the mapped side; `bytes` is a slice, which no mapping
+            // overlaps.
+            unsafe { copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+        }
+    }
+
+    fn copy_out(&self, at: usize, into: &mut [u8]) {
+        if let Some(from) = self.0.range((DATA_OFFSET + at) as u64, into.len()) {
+            // SAFETY: as in `copy_in`.
+            unsafe { copy(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        }
+    }
+}
+
+/// A packet channel on `shm`.
+#[derive(Debug)]
+pub struct Channel {
+    check: LinkCheck,
+    local: NodeId,
+    outgoing: Producer<SharedRing>,
+    incoming: Consumer<SharedRing>,
+    wake_peer: Waker,
+    wake_self: Waker,
+    sleeper: Sleeper,
+    /// Whether the last `send` found no room, so that waiting means waiting for it too.
+    wants_room: bool,
+    corrupt: bool,
+    status: Arc<Status>,
+    membership: Membership,
+}
+
+impl Channel {
+    /// The end of a channel of node `local` that leads to `check.peer`.
+    ///
+    /// # Errors
+    /// The system's, or `InvalidData` when the descriptors are not those of a channel.
+    pub fn open(
+        ends: ChannelEnds,
+        local: NodeId,
+        check: LinkCheck,
+        membership: Membership,
+        status: Arc<Status>,
+    ) -> io::Result<Self> {
+        Ok(Channel {
+            check,
+            local,
+            outgoing: Producer::new(SharedRing::map(ends.outgoing)?),
+            incoming: Consumer::new(SharedRing::map(ends.incoming)?),
+            wake_peer: Waker::new(ends.wake_peer),
+            wake_self: Waker::new(ends.wake_self),
+            sleeper: Sleeper::new(ends.woken),
+            wants_room: false,
+            corrupt: false,
+            status,
+            membership,
+        })
+    }
+
+    /// For the control thread: wakes this end after its status has changed.
+    pub fn waker(&self) -> Waker {
+        self.wake_self.clone()
+    }
+
+    fn alive(&self) -> Result<(), ChannelError> {
+        if self.corrupt {
+            return Err(ChannelError::Corrupt);
+        }
+        self.status.check().map_err(|error| match error {
+            OpError::Revoked => ChannelError::Revoked,
+            _ => ChannelError::PeerDead,
+        })
+    }
+
+    fn ring_error(&mut self, error: RingError) -> ChannelError {
+        match error {
+            RingError::Full => {
+                self.wants_room = true;
+                ChannelError::Full
+            }
+            RingError::Corrupt => {
+                self.corrupt = true;
+                ChannelError::Corrupt
+            }
+        }
+    }
+
+    fn has_news(&mut self) -> bool {
+        self.alive().is_err() || self.incoming.has_news()
+    }
+}
+
+impl PacketChannel for Channel {
+    fn peer(&self) -> NodeId {
+        self.check.peer
+    }
+
+    fn partition(&self) -> Partition {
+        self.check.partition
+    }
+
+    fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+        self.alive()?;
+        let len = parts.iter().map(|part| part.len()).sum();
+        if len > MAX_PAYLOAD {
+            return Err(ChannelError::TooLong { len });
+        }
+        let header = LinkHeader {
+            partition: self.check.partition,
+            // Acquire: pairs with the Release of the control thread that announces an epoch.
+            epoch: Epoch(self.membership.epoch.load(Ordering::Acquire)),
+            source: self.local,
+            protocol: self.check.protocol,
+            len: len as u32,
+        };
+        let wake = self
+            .outgoing
+            .push(&header, parts)
+            .map_err(|error| self.ring_error(error))?;
+        self.wants_room = false;
+        if wake {
+            self.wake_peer.wake();
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+        if self.alive() == Err(ChannelError::Revoked) {
+            return Err(ChannelError::Revoked);
+        }
+        loop {
+            let popped = self
+                .incoming
+                .pop(into)
+                .map_err(|error| self.ring_error(error))?;
+            let Some((header, wake)) = popped else {
+                into.clear();
+                return self.alive().map(|()| false);
+            };
+            if wake {
+                self.wake_peer.wake();
+            }
+            match self.check.admit(&header) {
+                Ok(()) => return Ok(true),
+                Err(reason) => self.membership.drops.count(reason),
+            }
+        }
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < SPIN.min(timeout) {
+            if self.has_news() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        if self.arm() {
+            self.sleeper.sleep(timeout.saturating_sub(start.elapsed()));
+            self.disarm();
+        }
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.sleeper.fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        let nothing = self.incoming.arm() && (!self.wants_room || self.outgoing.arm());
+        nothing && self.alive().is_ok()
+    }
+
+    fn disarm(&mut self) {
+        self.incoming.disarm();
+        self.outgoing.disarm();
+        self.sleeper.drain();
+    }
+}
