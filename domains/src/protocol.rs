@@ -121,7 +121,8 @@ pub enum Request {
         #[serde(with = "access_bits")]
         access: Access,
     },
-    /// Node socket. Frees a region of this connection. Reply: [`Reply::Done`].
+    /// Node socket. Frees a region of this connection; who opened it gets
+    /// [`Event::RegionGone`]. Reply: [`Reply::Done`].
     Free {
         /// Its key.
         #[serde(with = "as_text")]
@@ -145,8 +146,15 @@ pub enum Request {
         /// One listener per (node, domain, protocol).
         protocol: u16,
     },
+    /// Node socket. Ends a listener of this connection. Reply: [`Reply::Done`].
+    Unlisten {
+        /// The domain.
+        domain: String,
+        /// The protocol.
+        protocol: u16,
+    },
     /// Node socket. Opens a packet channel to whoever listens. Reply: [`Reply::Channel`] with
-    /// the four descriptors of [`fabric::shm::ChannelEnds`].
+    /// the descriptors of [`fabric::shm::ChannelEnds`].
     Connect {
         /// The domain.
         domain: String,
@@ -155,6 +163,12 @@ pub enum Request {
         place: Place,
         /// What the peer listens for.
         protocol: u16,
+    },
+    /// Node socket. Ends a channel of this connection, at either end; the process at the other
+    /// gets [`Event::ChannelGone`]. Reply: [`Reply::Done`], also when it has ended already.
+    Disconnect {
+        /// [`ChannelInfo::id`].
+        id: u64,
     },
     /// Node socket. Which members listen for `protocol`? Reply: [`Reply::Listeners`].
     Lookup {
@@ -252,7 +266,8 @@ pub enum Event {
         /// Nodes that are no longer members.
         left: Vec<u32>,
     },
-    /// A peer connected to a listener of this connection; four descriptors come with it.
+    /// A peer connected to a listener of this connection. The descriptors of
+    /// [`fabric::shm::ChannelEnds`] come with it.
     Incoming(ChannelInfo),
     /// The owner of an opened region has gone or has freed it.
     RegionGone {
@@ -260,11 +275,21 @@ pub enum Event {
         #[serde(with = "as_text")]
         key: RemoteKey,
     },
-    /// The process at the other end of a channel has gone.
+    /// The process at the other end of a channel has gone, or has ended the channel.
     ChannelGone {
         /// [`ChannelInfo::id`].
         id: u64,
     },
+}
+
+/// What a client receives: an answer or news.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Message {
+    /// An answer.
+    Reply(Reply),
+    /// News.
+    Event(Event),
 }
 
 /// One end of a packet channel.
