@@ -1,0 +1,298 @@
+//! Addresses of members: all follow from the domain's number and the node's place, so that they
+//! need no storing and stay as they are when the domain grows and shrinks.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use fabric::{NodeId, Place, Torus};
+
+/// The range from which subnets of domains are carved: 10.64.0.0/10.
+pub const RANGE: Subnet = Subnet {
+    base: Ipv4Addr::new(10, 64, 0, 0),
+    prefix: 10,
+};
+
+/// Prefix length of every IPv6 address.
+pub const IPV6_PREFIX: u8 = 64;
+
+/// The first 48 bits of every IPv6 address: a unique local prefix whose "random" bits spell
+/// `toroi`.
+const ULA: [u16; 3] = [0xfd74, 0x6f72, 0x6f69];
+
+/// The longest prefix that a domain gets: even a small torus has a /24, which people can read.
+const LONGEST_PREFIX: u8 = 24;
+
+/// An IPv4 subnet, written `a.b.c.d/len`; the bits after the prefix are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subnet {
+    base: Ipv4Addr,
+    prefix: u8,
+}
+
+/// Why a subnet cannot be a domain's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubnetError {
+    /// Not `a.b.c.d/len`.
+    #[error("\"{0}\" is not a subnet: write a.b.c.d/len, for example 10.64.7.0/24")]
+    Malformed(String),
+    /// Bits after the prefix are set.
+    #[error("{given} has bits set after its prefix: write {meant}")]
+    HostBits {
+        /// As given.
+        given: String,
+        /// The subnet that contains it.
+        meant: Subnet,
+    },
+    /// Too few addresses.
+    #[error("{subnet} is too small for a torus of {nodes} nodes: it needs a /{prefix} or larger")]
+    TooSmall {
+        /// The subnet.
+        subnet: Subnet,
+        /// Nodes of the torus.
+        nodes: u32,
+        /// What would do.
+        prefix: u8,
+    },
+    /// Multicast, loopback and the like.
+    #[error("{0} holds addresses that no interface may have")]
+    Reserved(Subnet),
+}
+
+impl Subnet {
+    /// The subnet of `prefix` bits (at most 32) that contains `address`.
+    fn containing(address: Ipv4Addr, prefix: u8) -> Self {
+        let mask = u32::MAX
+            .checked_shl(32 - u32::from(prefix))
+            .unwrap_or_default();
+        Subnet {
+            base: Ipv4Addr::from_bits(address.to_bits() & mask),
+            prefix,
+        }
+    }
+
+    /// Its first address, which belongs to no node.
+    pub fn base(&self) -> Ipv4Addr {
+        self.base
+    }
+
+    /// Its prefix length.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// Whether the two share an address.
+    pub fn overlaps(&self, other: &Subnet) -> bool {
+        let shorter = self.prefix.min(other.prefix);
+        Self::containing(self.base, shorter) == Self::containing(other.base, shorter)
+    }
+
+    /// Whether `address` is in it.
+    pub fn contains(&self, address: Ipv4Addr) -> bool {
+        Self::containing(address, self.prefix) == *self
+    }
+
+    /// Checks that every node of `torus` finds an address in it.
+    ///
+    /// # Errors
+    /// [`SubnetError::TooSmall`] and [`SubnetError::Reserved`].
+    pub fn check_for(&self, torus: Torus) -> Result<(), SubnetError> {
+        let prefix = longest_prefix(torus.nodes());
+        if self.prefix > prefix {
+            return Err(SubnetError::TooSmall {
+                subnet: *self,
+                nodes: torus.nodes(),
+                prefix,
+            });
+        }
+        let reserved = ["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"];
+        let reserved = reserved.iter().flat_map(|text| text.parse());
+        match reserved
+            .into_iter()
+            .any(|range: Subnet| range.overlaps(self))
+        {
+            true => Err(SubnetError::Reserved(*self)),
+            false => Ok(()),
+        }
+    }
+
+    /// The address of `node`: the linear index of its place, plus 1. The caller has checked
+    /// that the torus fits ([`Subnet::check_for`]).
+    pub fn address(&self, node: NodeId) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.base.to_bits().wrapping_add(node.0).wrapping_add(1))
+    }
+
+    /// The subnets of `torus`'s size in [`RANGE`], in order.
+    pub fn candidates(torus: Torus) -> impl Iterator<Item = Subnet> {
+        let prefix = longest_prefix(torus.nodes()).min(LONGEST_PREFIX);
+        let count = 1u32 << (prefix - RANGE.prefix);
+        (0..count).map(move |n| Subnet {
+            base: Ipv4Addr::from_bits(RANGE.base.to_bits() + (n << (32 - prefix))),
+            prefix,
+        })
+    }
+}
+
+/// The longest prefix with room for `nodes` addresses besides the first and the last.
+fn longest_prefix(nodes: u32) -> u8 {
+    let addresses = nodes.saturating_add(2).next_power_of_two();
+    32 - addresses.trailing_zeros() as u8
+}
+
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.prefix)
+    }
+}
+
+impl FromStr for Subnet {
+    type Err = SubnetError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let malformed = || SubnetError::Malformed(text.into());
+        let (base, prefix) = text.split_once('/').ok_or_else(malformed)?;
+        let base: Ipv4Addr = base.parse().map_err(|_| malformed())?;
+        let prefix: u8 = prefix.parse().map_err(|_| malformed())?;
+        if prefix > 32 {
+            return Err(malformed());
+        }
+        let meant = Subnet::containing(base, prefix);
+        match meant.base == base {
+            true => Ok(meant),
+            false => Err(SubnetError::HostBits {
+                given: text.into(),
+                meant,
+            }),
+        }
+    }
+}
+
+/// The MAC address `06:dd:dd:xx:yy:zz` of the member at `place` in domain number `domain`.
+pub fn mac(domain: u16, place: Place) -> [u8; 6] {
+    let [high, low] = domain.to_be_bytes();
+    [0x06, high, low, place.x, place.y, place.z]
+}
+
+/// Domain number and place in a MAC address made by [`mac`], or `None` for any other.
+pub fn parse_mac(mac: [u8; 6]) -> Option<(u16, Place)> {
+    let [0x06, high, low, x, y, z] = mac else {
+        return None;
+    };
+    Some((u16::from_be_bytes([high, low]), Place { x, y, z }))
+}
+
+/// A MAC address as text.
+pub fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// The IPv6 address of the member at `place` in domain number `domain`:
+/// `fd74:6f72:6f69:domain:1:x:y:z`, on a network of [`IPV6_PREFIX`] bits.
+///
+/// The 1 keeps place `0,0,0` off the subnet-router anycast address.
+pub fn ipv6(domain: u16, place: Place) -> Ipv6Addr {
+    let [x, y, z] = [place.x, place.y, place.z].map(u16::from);
+    Ipv6Addr::new(ULA[0], ULA[1], ULA[2], domain, 1, x, y, z)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subnet(text: &str) -> Subnet {
+        text.parse().unwrap()
+    }
+
+    fn torus(text: &str) -> Torus {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn addresses_follow_from_number_and_place() {
+        let place = Place { x: 1, y: 2, z: 255 };
+        assert_eq!(mac(0x1234, place), [0x06, 0x12, 0x34, 1, 2, 255]);
+        assert_eq!(parse_mac(mac(0x1234, place)), Some((0x1234, place)));
+        assert_eq!(parse_mac([0x02; 6]), None);
+        assert_eq!(mac_text(mac(0x1234, place)), "06:12:34:01:02:ff");
+        assert_eq!(
+            ipv6(0x1234, place).to_string(),
+            "fd74:6f72:6f69:1234:1:1:2:ff"
+        );
+        assert_eq!(
+            subnet("10.64.7.0/24").address(NodeId(0)).to_string(),
+            "10.64.7.1"
+        );
+    }
+
+    #[test]
+    fn the_largest_torus_still_fits() {
+        let largest = torus("256x254x1");
+        let first = Subnet::candidates(largest).next().unwrap();
+        assert_eq!(first.to_string(), "10.64.0.0/16");
+        assert_eq!(Subnet::candidates(largest).count(), 64);
+        let last = first.address(NodeId(largest.nodes() - 1));
+        assert!(first.contains(last), "{last}");
+        assert_eq!(first.check_for(largest), Ok(()));
+    }
+
+    #[test]
+    fn candidates_are_disjoint_and_in_range() {
+        let all: Vec<Subnet> = Subnet::candidates(torus("2x2x2")).collect();
+        assert_eq!(all.len(), 1 << 14);
+        assert_eq!(all[0].to_string(), "10.64.0.0/24");
+        for pair in all.windows(2) {
+            assert!(!pair[0].overlaps(&pair[1]));
+        }
+        assert!(all.iter().all(|subnet| RANGE.overlaps(subnet)));
+        assert_eq!(all[all.len() - 1].to_string(), "10.127.255.0/24");
+    }
+
+    #[test]
+    fn overlap_is_containment_of_the_longer_prefix() {
+        assert!(subnet("10.64.0.0/16").overlaps(&subnet("10.64.9.0/24")));
+        assert!(subnet("10.64.9.0/24").overlaps(&subnet("10.64.0.0/16")));
+        assert!(!subnet("10.64.9.0/24").overlaps(&subnet("10.64.8.0/24")));
+        assert!(subnet("0.0.0.0/0").overlaps(&subnet("255.255.255.255/32")));
+    }
+
+    #[test]
+    fn bad_subnets_are_named() {
+        for text in [
+            "",
+            "10.0.0.0",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "a/8",
+            "10.0.0.0/-1",
+        ] {
+            assert_eq!(
+                text.parse::<Subnet>(),
+                Err(SubnetError::Malformed(text.into()))
+            );
+        }
+        assert_eq!(
+            "10.0.0.1/24".parse::<Subnet>(),
+            Err(SubnetError::HostBits {
+                given: "10.0.0.1/24".into(),
+                meant: subnet("10.0.0.0/24"),
+            })
+        );
+        let (small, eight) = (subnet("10.0.0.0/29"), torus("2x2x2"));
+        assert_eq!(
+            small.check_for(eight),
+            Err(SubnetError::TooSmall {
+                subnet: small,
+                nodes: 8,
+                prefix: 28
+            })
+        );
+        assert_eq!(subnet("10.0.0.0/28").check_for(eight), Ok(()));
+        for text in ["127.1.0.0/16", "239.0.0.0/8", "0.0.0.0/0"] {
+            let reserved = subnet(text);
+            assert_eq!(
+                reserved.check_for(eight),
+                Err(SubnetError::Reserved(reserved))
+            );
+        }
+    }
+}

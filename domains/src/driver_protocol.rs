@@ -1,0 +1,154 @@
+//! What an agent and its Ethernet driver say to each other, in types.
+//!
+//! The driver's standard input is a connected Unix stream socket; frames are those of
+//! [`crate::wire`]. The agent alone commands; the driver answers [`Command::Sync`], in order,
+//! after everything before it has been carried out. End of file on the socket ends the driver.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use fabric::Place;
+use serde::{Deserialize, Serialize};
+
+/// What the agent says to the driver.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Command {
+    /// Makes an interface, or takes it over if it is there, as after a restart of the driver.
+    /// One descriptor: the node's network namespace.
+    AddPort(Port),
+    /// Cuts a port's packets at once and takes its interface away. Nothing to do if there is no
+    /// such port.
+    RemovePort {
+        /// The domain's number.
+        domain_id: u32,
+        /// The node's number.
+        node: u32,
+    },
+    /// A new epoch of a domain, after its leavers' ports were removed: ports carry it from now
+    /// on.
+    Epoch {
+        /// The domain's number.
+        domain_id: u32,
+        /// The epoch.
+        epoch: u32,
+    },
+    /// Asks for [`Answer::Synced`].
+    Sync {
+        /// Any number.
+        n: u64,
+    },
+}
+
+/// What the driver says to the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Answer {
+    /// Everything before [`Command::Sync`] has been carried out, or has failed.
+    Synced {
+        /// That of the [`Command::Sync`].
+        n: u64,
+        /// What went wrong since the previous one.
+        errors: Vec<PortError>,
+    },
+}
+
+/// A command that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortError {
+    /// The domain's number.
+    pub domain_id: u32,
+    /// The node's number.
+    pub node: u32,
+    /// What failed and why, for people.
+    pub message: String,
+}
+
+/// One node's interface in one domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// The node's number.
+    pub node: u32,
+    /// Its place.
+    #[serde(with = "crate::protocol::as_text")]
+    pub place: Place,
+    /// The domain's number: the partition of its packets, and two bytes of the MAC address.
+    pub domain_id: u32,
+    /// The domain's epoch.
+    pub epoch: u32,
+    /// The interface's name, which is the domain's.
+    pub ifname: String,
+    /// The MAC address; a sender may use no other.
+    pub mac: [u8; 6],
+    /// The IPv4 address.
+    pub ipv4: Ipv4Addr,
+    /// Its prefix length.
+    pub prefix: u8,
+    /// The IPv6 address, to be assigned without duplicate address detection.
+    pub ipv6: Ipv6Addr,
+    /// Its prefix length.
+    pub ipv6_prefix: u8,
+    /// Bytes.
+    pub mtu: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::wire;
+
+    fn port() -> Port {
+        Port {
+            node: 3,
+            place: Place { x: 1, y: 1, z: 0 },
+            domain_id: 7,
+            epoch: 2,
+            ifname: "blue".into(),
+            mac: [6, 0, 7, 1, 1, 0],
+            ipv4: Ipv4Addr::new(10, 64, 0, 4),
+            prefix: 24,
+            ipv6: Ipv6Addr::LOCALHOST,
+            ipv6_prefix: 64,
+            mtu: 9000,
+        }
+    }
+
+    #[test]
+    fn every_message_survives_the_wire() {
+        let (agent, driver) = UnixStream::pair().unwrap();
+        let (mut answers, commands) = wire::split(agent).unwrap();
+        let (mut reader, writer) = wire::split(driver).unwrap();
+        let namespace = tempfile::tempfile().unwrap();
+
+        let sent = [
+            Command::AddPort(port()),
+            Command::RemovePort {
+                domain_id: 7,
+                node: 3,
+            },
+            Command::Epoch {
+                domain_id: 7,
+                epoch: 3,
+            },
+            Command::Sync { n: 1 << 40 },
+        ];
+        for command in &sent {
+            commands.send(command, &[namespace.as_fd()]).unwrap();
+            let (received, descriptors) = reader.receive::<Command>().unwrap();
+            assert_eq!((&received, descriptors.len()), (command, 1));
+        }
+
+        let answer = Answer::Synced {
+            n: 1 << 40,
+            errors: vec![PortError {
+                domain_id: 7,
+                node: 3,
+                message: "no".into(),
+            }],
+        };
+        writer.send(&answer, &[]).unwrap();
+        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
+    }
+}

@@ -1,0 +1,409 @@
+//! Links and addresses of the calling thread's network namespace, over rtnetlink.
+//!
+//! Requests are synchronous: each method returns when the kernel has acknowledged.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope,
+};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// No link has this name.
+    #[error("no interface {0}")]
+    NoSuchLink(String),
+    /// The kernel refused a request.
+    #[error("cannot {action} {target}: {source}")]
+    Refused {
+        /// What was asked, as a verb.
+        action: &'static str,
+        /// The link.
+        target: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The socket failed.
+    #[error("netlink: {0}")]
+    Io(#[from] io::Error),
+    /// The kernel answered what we cannot read.
+    #[error("netlink: {0}")]
+    Malformed(String),
+}
+
+impl NetlinkError {
+    /// Whether the thing to be made is there already.
+    pub fn already_exists(&self) -> bool {
+        matches!(self, NetlinkError::Refused { source, .. }
+            if source.kind() == io::ErrorKind::AlreadyExists)
+    }
+}
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its index in its namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its MAC address; empty for links that have none.
+    pub mac: Vec<u8>,
+    /// Bytes.
+    pub mtu: u32,
+    /// Whether it is up.
+    pub up: bool,
+}
+
+/// A connection to the kernel for one network namespace.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// Connects to the network namespace of the calling thread; the connection stays with that
+    /// namespace wherever it is used.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open() -> Result<Self, NetlinkError> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Netlink {
+            socket,
+            sequence: 0,
+        })
+    }
+
+    /// All links of the namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
+        let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let answers = self.request("list", "interfaces", request, NLM_F_DUMP)?;
+        Ok(answers.iter().filter_map(link_in).collect())
+    }
+
+    /// The link with this name.
+    ///
+    /// # Errors
+    /// [`NetlinkError::NoSuchLink`], and others.
+    pub fn link(&mut self, name: &str) -> Result<Link, NetlinkError> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.into()));
+        let request = RouteNetlinkMessage::GetLink(message);
+        let missing = || NetlinkError::NoSuchLink(name.into());
+        match self.request("find", name, request, NLM_F_ACK) {
+            Err(NetlinkError::Refused { source, .. }) if no_device(&source) => Err(missing()),
+            answers => answers?.iter().find_map(link_in).ok_or_else(missing),
+        }
+    }
+
+    /// The index of the link with this name.
+    ///
+    /// # Errors
+    /// [`NetlinkError::NoSuchLink`], and others.
+    pub fn index(&mut self, name: &str) -> Result<u32, NetlinkError> {
+        Ok(self.link(name)?.index)
+    }
+
+    /// Brings a link up.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn set_up(&mut self, index: u32) -> Result<(), NetlinkError> {
+        self.set_flags("bring up", index, LinkFlags::Up)
+    }
+
+    /// Takes a link down.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn set_down(&mut self, index: u32) -> Result<(), NetlinkError> {
+        self.set_flags("take down", index, LinkFlags::empty())
+    }
+
+    fn set_flags(
+        &mut self,
+        action: &'static str,
+        index: u32,
+        flags: LinkFlags,
+    ) -> Result<(), NetlinkError> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.header.flags = flags;
+        message.header.change_mask = LinkFlags::Up;
+        self.set_link(action, message)
+    }
+
+    /// Sets the longest packet, in bytes.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<(), NetlinkError> {
+        self.set_attribute("set the MTU of", index, LinkAttribute::Mtu(mtu))
+    }
+
+    /// Sets the MAC address; some links must be down for that.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn set_mac(&mut self, index: u32, mac: [u8; 6]) -> Result<(), NetlinkError> {
+        let address = LinkAttribute::Address(mac.to_vec());
+        self.set_attribute("set the MAC address of", index, address)
+    }
+
+    /// Sets the description that `ip link` shows.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn set_alias(&mut self, index: u32, alias: &str) -> Result<(), NetlinkError> {
+        let alias = LinkAttribute::IfAlias(alias.into());
+        self.set_attribute("set the alias of", index, alias)
+    }
+
+    fn set_attribute(
+        &mut self,
+        action: &'static str,
+        index: u32,
+        attribute: LinkAttribute,
+    ) -> Result<(), NetlinkError> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.push(attribute);
+        self.set_link(action, message)
+    }
+
+    fn set_link(&mut self, action: &'static str, message: LinkMessage) -> Result<(), NetlinkError> {
+        let target = format!("interface {}", message.header.index);
+        let request = RouteNetlinkMessage::SetLink(message);
+        self.request(action, &target, request, NLM_F_ACK).map(drop)
+    }
+
+    /// Gives a link an address, or keeps it if the link has it. An IPv6 address can be used at
+    /// once: it is not checked for duplicates.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn add_address(
+        &mut self,
+        index: u32,
+        address: IpAddr,
+        prefix: u8,
+    ) -> Result<(), NetlinkError> {
+        let mut message = AddressMessage::default();
+        message.header.index = index;
+        message.header.prefix_len = prefix;
+        message.header.scope = AddressScope::Universe;
+        message.attributes.push(AddressAttribute::Local(address));
+        message.attributes.push(AddressAttribute::Address(address));
+        match address {
+            IpAddr::V4(address) => {
+                message.header.family = AddressFamily::Inet;
+                let host_bits = u32::MAX.checked_shr(prefix.into()).unwrap_or_default();
+                let broadcast = (address.to_bits() | host_bits).into();
+                let broadcast = AddressAttribute::Broadcast(broadcast);
+                message.attributes.push(broadcast);
+            }
+            IpAddr::V6(_) => {
+                message.header.family = AddressFamily::Inet6;
+                message.header.flags = AddressHeaderFlags::Nodad;
+                let flags = AddressAttribute::Flags(AddressFlags::Nodad);
+                message.attributes.push(flags);
+            }
+        }
+        let target = format!("{address}/{prefix} to interface {index}");
+        let request = RouteNetlinkMessage::NewAddress(message);
+        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+        self.request("add", &target, request, flags).map(drop)
+    }
+
+    /// Deletes a link.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn delete(&mut self, index: u32) -> Result<(), NetlinkError> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        let target = format!("interface {index}");
+        let request = RouteNetlinkMessage::DelLink(message);
+        self.request("delete", &target, request, NLM_F_ACK)
+            .map(drop)
+    }
+
+    /// Creates a pair of connected links: `name` here, `peer` in the given network namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn create_veth(
+        &mut self,
+        name: &str,
+        peer: &str,
+        peer_namespace: BorrowedFd<'_>,
+    ) -> Result<(), NetlinkError> {
+        let mut other = LinkMessage::default();
+        other.attributes.push(LinkAttribute::IfName(peer.into()));
+        let namespace = LinkAttribute::NetNsFd(peer_namespace.as_raw_fd());
+        other.attributes.push(namespace);
+
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.into()));
+        message.attributes.push(LinkAttribute::LinkInfo(vec![
+            LinkInfo::Kind(InfoKind::Veth),
+            LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(other))),
+        ]));
+        let request = RouteNetlinkMessage::NewLink(message);
+        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+        self.request("create", name, request, flags).map(drop)
+    }
+
+    /// Sends one request and collects what the kernel answers before its acknowledgement.
+    fn request(
+        &mut self,
+        action: &'static str,
+        target: &str,
+        request: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        self.answers().map_err(|error| match error {
+            NetlinkError::Io(source) => NetlinkError::Refused {
+                action,
+                target: target.into(),
+                source,
+            },
+            other => other,
+        })
+    }
+
+    fn answers(&mut self) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+        let mut answers = Vec::new();
+        loop {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            let mut rest = &datagram[..];
+            while !rest.is_empty() {
+                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                    .map_err(|error| NetlinkError::Malformed(error.to_string()))?;
+                let ours = message.header.sequence_number == self.sequence;
+                let padded = (message.header.length as usize).next_multiple_of(4);
+                rest = rest.get(padded..).unwrap_or_default();
+                match message.payload {
+                    _ if !ours => {}
+                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                    NetlinkPayload::Done(_) => return Ok(answers),
+                    NetlinkPayload::Error(end) if end.code.is_none() => return Ok(answers),
+                    NetlinkPayload::Error(error) => return Err(error.to_io().into()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn no_device(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(nix::errno::Errno::ENODEV as i32)
+}
+
+fn link_in(answer: &RouteNetlinkMessage) -> Option<Link> {
+    let RouteNetlinkMessage::NewLink(message) = answer else {
+        return None;
+    };
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        mac: Vec::new(),
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Address(mac) => link.mac.clone_from(mac),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::net::Ipv6Addr;
+    use std::os::fd::AsFd;
+
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+
+    #[test]
+    fn the_loopback_link_is_found_and_a_missing_one_named() {
+        let mut netlink = Netlink::open().unwrap();
+        let loopback = netlink.link("lo").unwrap();
+        assert!(netlink.links().unwrap().contains(&loopback));
+        let error = netlink.index("no-such-link").unwrap_err();
+        assert!(matches!(error, NetlinkError::NoSuchLink(name) if name == "no-such-link"));
+    }
+
+    /// Needs root. Runs in namespaces of its own, which end with its threads.
+    #[test]
+    #[ignore = "needs root"]
+    fn a_veth_pair_is_made_configured_and_deleted() {
+        let in_new_namespace = || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            let namespace = File::open("/proc/thread-self/ns/net").unwrap();
+            (Netlink::open().unwrap(), namespace)
+        };
+        let (mut there, namespace) = std::thread::spawn(in_new_namespace).join().unwrap();
+        let (mut here, _) = std::thread::spawn(in_new_namespace).join().unwrap();
+
+        here.create_veth("left", "right", namespace.as_fd())
+            .unwrap();
+        let again = here.create_veth("left", "right", namespace.as_fd());
+        assert!(again.unwrap_err().already_exists());
+
+        let right = there.index("right").unwrap();
+        there.set_mac(right, [6, 0, 1, 0, 0, 0]).unwrap();
+        there.set_mtu(right, 9000).unwrap();
+        there.set_alias(right, "of the test").unwrap();
+        there.set_up(right).unwrap();
+        let address = IpAddr::V4([10, 64, 0, 1].into());
+        there.add_address(right, address, 24).unwrap();
+        there.add_address(right, address, 24).unwrap();
+        let address = IpAddr::V6(Ipv6Addr::new(0xfd74, 0, 0, 0, 0, 0, 0, 1));
+        there.add_address(right, address, 64).unwrap();
+        let link = there.link("right").unwrap();
+        assert_eq!((link.mac, link.mtu), (vec![6, 0, 1, 0, 0, 0], 9000));
+        assert!(link.up);
+        there.set_down(right).unwrap();
+        assert!(!there.link("right").unwrap().up);
+
+        let left = here.index("left").unwrap();
+        here.delete(left).unwrap();
+        assert!(there.link("right").is_err());
+    }
+}
