@@ -8,6 +8,7 @@
 
 pub mod addressing;
 pub mod driver_protocol;
+pub mod member;
 pub mod netlink;
 pub mod protocol;
 pub mod wire;

@@ -26,5 +26,6 @@ pub mod topology;
 pub use channel::PacketChannel;
 pub use endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 pub use key::{Access, Epoch, Partition, RegionId, RemoteKey};
+pub use link::Protocol;
 pub use region::Region;
 pub use topology::{NodeId, Place, Torus};

@@ -1,5 +1,6 @@
 //! Registered memory, as its owner sees it.
 
+use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -18,7 +19,12 @@ use crate::shm::memory::{Mapping, copy};
 pub struct Region {
     mapping: Arc<Mapping>,
     key: Option<RemoteKey>,
+    /// Dropped with the last handle.
+    _keep: Option<Keep>,
 }
+
+/// Something whose drop tells an agent that a resource is no longer used.
+pub type Keep = Arc<dyn Any + Send + Sync>;
 
 impl Region {
     /// Zeroed memory without a remote key: the local side of operations.
@@ -29,18 +35,25 @@ impl Region {
         Ok(Region {
             mapping: Arc::new(Mapping::private(len)?),
             key: None,
+            _keep: None,
         })
     }
 
     /// The owner's view of an exported region: all `len` bytes of `memory`, which the agent
-    /// created and sealed.
+    /// created and sealed. `keep` is dropped with the last handle.
     ///
     /// # Errors
     /// The system's.
-    pub fn exported(memory: &File, len: usize, key: RemoteKey) -> io::Result<Self> {
+    pub fn exported(
+        memory: &File,
+        len: usize,
+        key: RemoteKey,
+        keep: Option<Keep>,
+    ) -> io::Result<Self> {
         Ok(Region {
             mapping: Arc::new(Mapping::of_file(memory, len, true)?),
             key: Some(key),
+            _keep: keep,
         })
     }
 

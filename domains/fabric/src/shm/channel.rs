@@ -15,6 +15,7 @@ use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
 use crate::endpoint::OpError;
 use crate::key::{Epoch, Partition};
 use crate::link::{DropCounters, LinkCheck, LinkHeader};
+use crate::region::Keep;
 use crate::ring::{Consumer, Control, Producer, RingError, Storage};
 use crate::topology::NodeId;
 
@@ -165,10 +166,12 @@ pub struct Channel {
     corrupt: bool,
     status: Arc<Status>,
     membership: Membership,
+    /// Dropped with the channel.
+    _keep: Option<Keep>,
 }
 
 impl Channel {
-    /// The end of a channel of node `local` that leads to `check.peer`.
+    /// The end of a channel of node `local` that leads to `check.peer`; `keep` is dropped with it.
     ///
     /// # Errors
     /// The system's, or `InvalidData` when the descriptors are not those of a channel.
@@ -178,6 +181,7 @@ impl Channel {
         check: LinkCheck,
         membership: Membership,
         status: Arc<Status>,
+        keep: Option<Keep>,
     ) -> io::Result<Self> {
         Ok(Channel {
             check,
@@ -191,6 +195,7 @@ impl Channel {
             corrupt: false,
             status,
             membership,
+            _keep: keep,
         })
     }
 

@@ -24,8 +24,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of `file` from its start.
+    /// Maps `len` bytes of `file` from its start. A shorter file is refused, because touching
+    /// what it lacks would be a signal.
     pub(crate) fn of_file(file: &File, len: usize, writable: bool) -> io::Result<Self> {
+        if file.metadata()?.len() < len as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         Self::map(len, protection, libc::MAP_SHARED, file.as_raw_fd())
     }

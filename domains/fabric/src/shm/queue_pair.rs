@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::memory::{Mapping, copy};
 use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 use crate::key::{Access, Partition, RemoteKey};
-use crate::region;
+use crate::region::{self, Keep};
 use crate::topology::NodeId;
 
 /// Long transfers look at the region's state again after this many bytes.
@@ -65,11 +65,13 @@ struct Grant {
     key: RemoteKey,
     access: Access,
     status: Arc<Status>,
+    /// Dropped with the last handle.
+    _keep: Option<Keep>,
 }
 
 impl RemoteRegion {
     /// Maps what the agent handed over: `memory` is read-only unless `access` has a right that
-    /// writes.
+    /// writes. `keep` is dropped with the last handle.
     ///
     /// # Errors
     /// The system's, also when the descriptor does not allow what `access` says.
@@ -79,6 +81,7 @@ impl RemoteRegion {
         key: RemoteKey,
         access: Access,
         status: Arc<Status>,
+        keep: Option<Keep>,
     ) -> io::Result<Self> {
         let writable = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let mapping = Mapping::of_file(memory, len, writable)?;
@@ -87,6 +90,7 @@ impl RemoteRegion {
             key,
             access,
             status,
+            _keep: keep,
         })))
     }
 

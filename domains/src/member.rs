@@ -1,0 +1,356 @@
+//! How a process of a node uses the fabric: it attaches to the agent, and from then on maps
+//! regions and exchanges packets itself.
+//!
+//! A control thread receives what the agent says. It acknowledges epochs and ends what belongs to
+//! nodes that left, also while the application computes or sleeps, and it books every grant
+//! before the application gets it, so that no news about a grant can be missed.
+
+mod control;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabric::link::LinkCheck;
+use fabric::shm::{Channel, QueuePair, RemoteRegion};
+use fabric::{Access, NodeId, Partition, Place, Protocol, Region, RemoteKey, Torus};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::protocol::{DomainInfo, NODE_SOCKET, Refusal, RefusalKind, Reply, Request};
+use control::{Answer, Control, Incoming, Release};
+
+/// Why a request of a member failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemberError {
+    /// Caller: this process runs in no node.
+    #[error("this process is not in a node; start it with `toroid exec NODE -- ...`")]
+    NotInNode,
+    /// The agent said no, and why.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The agent has gone, or speaks another language.
+    #[error("lost the agent: {0}")]
+    Agent(String),
+    /// The system could not map what the agent granted.
+    #[error("cannot map memory: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A process attached to the node that it runs in. Clones share the attachment, which ends with
+/// the last of them and of everything made from them.
+#[derive(Clone, Debug)]
+pub struct Member {
+    control: Arc<Control>,
+    node: NodeId,
+    place: Place,
+    torus: Torus,
+}
+
+impl Member {
+    /// Attaches to the agent of the node in which this process runs.
+    ///
+    /// # Errors
+    /// [`MemberError::NotInNode`]; [`MemberError::Refused`] when agent and library speak
+    /// different versions or the node has too many processes.
+    pub fn attach() -> Result<Self, MemberError> {
+        let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
+        let stream = UnixStream::connect_addr(&address).map_err(|_| MemberError::NotInNode)?;
+        let control = Control::start(stream)?;
+        let reply = control.call(Request::Whoami, &[])?;
+        let Reply::Whoami {
+            torus, node, place, ..
+        } = reply.reply
+        else {
+            return Err(unexpected(&reply.reply));
+        };
+        let node = NodeId(node);
+        control.set_node(node);
+        Ok(Member {
+            control,
+            node,
+            place,
+            torus,
+        })
+    }
+
+    /// The node.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Its place.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The shape of the fabric.
+    pub fn torus(&self) -> Torus {
+        self.torus
+    }
+
+    /// The domains of which the node is a member now.
+    ///
+    /// # Errors
+    /// [`MemberError::Agent`].
+    pub fn domains(&self) -> Result<Vec<String>, MemberError> {
+        match self.control.call(Request::Whoami, &[])?.reply {
+            Reply::Whoami { domains, .. } => Ok(domains),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A domain of which the node is a member.
+    ///
+    /// # Errors
+    /// [`MemberError::Refused`] when it is not.
+    pub fn domain(&self, name: &str) -> Result<Domain, MemberError> {
+        let info = show(&self.control, name)?;
+        self.control.learn_epoch(info.id, info.epoch);
+        Ok(Domain {
+            member: self.clone(),
+            name: info.name.into(),
+            partition: Partition(info.id),
+        })
+    }
+
+    /// The domain called `name`, or the only one of the node when there is no name.
+    ///
+    /// # Errors
+    /// [`MemberError::Refused`] when the node is not a member, or of none or several without a
+    /// name to choose.
+    pub fn domain_or_only(&self, name: Option<&str>) -> Result<Domain, MemberError> {
+        if let Some(name) = name {
+            return self.domain(name);
+        }
+        let domains = self.domains()?;
+        let refuse = |message: String, remedy: &str| {
+            Err(Refusal::new(RefusalKind::Invalid, message, remedy).into())
+        };
+        match &domains[..] {
+            [only] => self.domain(only),
+            [] => refuse(
+                format!("node {} is in no domain", self.place),
+                "put it in one with `toroid domain grow`",
+            ),
+            several => refuse(
+                format!(
+                    "node {} is in several domains: {}",
+                    self.place,
+                    several.join(", ")
+                ),
+                "choose one with --domain",
+            ),
+        }
+    }
+}
+
+/// A domain as one of its members sees it.
+#[derive(Clone, Debug)]
+pub struct Domain {
+    member: Member,
+    name: Arc<str>,
+    partition: Partition,
+}
+
+impl Domain {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number in link headers and keys.
+    pub fn partition(&self) -> Partition {
+        self.partition
+    }
+
+    /// The attachment that it was asked for from.
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// Its members and addresses at present.
+    ///
+    /// # Errors
+    /// [`MemberError::Refused`] when the node has left it.
+    pub fn info(&self) -> Result<DomainInfo, MemberError> {
+        show(&self.member.control, &self.name)
+    }
+
+    /// Registers `len` zeroed bytes that members of this domain may use as `access` says. Peers
+    /// lose them when the last handle is dropped.
+    ///
+    /// # Errors
+    /// [`MemberError::Refused`] when a limit is reached; [`MemberError::System`].
+    pub fn alloc(&self, len: u64, access: Access) -> Result<Region, MemberError> {
+        let domain = self.name.to_string();
+        let answer = self.member.control.call(
+            Request::Alloc {
+                domain,
+                len,
+                access,
+            },
+            &[],
+        )?;
+        let (key, len, memory) = region(answer)?;
+        let release = Release::region(&self.member.control, key);
+        Ok(Region::exported(&memory, len, key, Some(release))?)
+    }
+
+    /// Opens a region that a peer has published, with some or all of the rights that it gave.
+    ///
+    /// # Errors
+    /// [`MemberError::Refused`] when the key is wrong, the right was not given, or one of the
+    /// two nodes is not a member; [`MemberError::System`].
+    pub fn open(&self, key: RemoteKey, access: Access) -> Result<RemoteRegion, MemberError> {
+        let mut answer = self
+            .member
+            .control
+            .call(Request::Open { key, access }, &[])?;
+        let status = answer.status.take().unwrap_or_default();
+        let (key, len, memory) = region(answer)?;
+        let keep = Arc::clone(&self.member.control);
+        Ok(RemoteRegion::map(
+            &memory,
+            len,
+            key,
+            access,
+            status,
+            Some(keep),
+        )?)
+    }
+
+    /// A queue pair for one-sided operations on regions of the member at `place`, for up to
+    /// `depth` operations at a time.
+    ///
+    /// # Errors
+    /// [`MemberError::Refused`] when `place` is not a member.
+    pub fn queue_pair(&self, place: Place, depth: usize) -> Result<QueuePair, MemberError> {
+        let is_member = self
+            .info()?
+            .members
+            .iter()
+            .any(|member| member.node == place);
+        match self.member.torus.node(place) {
+            Some(node) if is_member => Ok(QueuePair::new(node, self.partition, depth)),
+            _ => Err(Refusal::new(
+                RefusalKind::NotFound,
+                format!("node {place} is not a member of domain {}", self.name),
+                format!("see `toroid domain show {}`", self.name),
+            )
+            .into()),
+        }
+    }
+
+    /// A packet channel to whoever listens for `protocol` at `place`.
+    ///
+    /// # Errors
+    /// [`MemberError::Refused`] when nobody does, or `place` is not a member.
+    pub fn connect(&self, place: Place, protocol: Protocol) -> Result<Channel, MemberError> {
+        let request = Request::Connect {
+            domain: self.name.to_string(),
+            place,
+            protocol: protocol.0,
+        };
+        let answer = self.member.control.call(request, &[])?;
+        match answer.channel {
+            Some(channel) => Ok(channel),
+            None => Err(unexpected(&answer.reply)),
+        }
+    }
+
+    /// Accepts channels for `protocol` at this node, until the listener is dropped.
+    ///
+    /// # Errors
+    /// [`MemberError::Refused`] when another process of the node does already.
+    pub fn listen(&self, protocol: Protocol) -> Result<Listener, MemberError> {
+        let control = &self.member.control;
+        let incoming = control.expect_incoming(&self.name, protocol)?;
+        let request = Request::Listen {
+            domain: self.name.to_string(),
+            protocol: protocol.0,
+        };
+        control.call(request, &[])?;
+        Ok(Listener {
+            incoming,
+            _release: Release::listener(control, &self.name, protocol),
+        })
+    }
+
+    /// The members at which a process listens for `protocol`.
+    ///
+    /// # Errors
+    /// [`MemberError::Agent`].
+    pub fn listeners(&self, protocol: Protocol) -> Result<Vec<Place>, MemberError> {
+        let request = Request::Lookup {
+            domain: self.name.to_string(),
+            protocol: protocol.0,
+        };
+        match self.member.control.call(request, &[])?.reply {
+            Reply::Listeners { places } => places
+                .iter()
+                .map(|place| place.parse().map_err(|_| MemberError::Agent(place.clone())))
+                .collect(),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// Channels that peers open to this process.
+#[derive(Debug)]
+pub struct Listener {
+    incoming: Arc<Incoming>,
+    _release: Arc<Release>,
+}
+
+impl Listener {
+    /// Waits up to `timeout` for the next channel.
+    ///
+    /// # Errors
+    /// [`MemberError::Agent`] when the agent has gone.
+    pub fn accept(&self, timeout: Duration) -> Result<Option<Channel>, MemberError> {
+        if let Some(channel) = self.incoming.next()? {
+            return Ok(Some(channel));
+        }
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        // An interrupted wait is one without a result.
+        let _ = poll(
+            &mut [PollFd::new(self.wake_fd(), PollFlags::POLLIN)],
+            timeout,
+        );
+        self.incoming.next()
+    }
+
+    /// Readable while a channel waits to be accepted.
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.incoming.wake_fd()
+    }
+}
+
+fn show(control: &Control, name: &str) -> Result<DomainInfo, MemberError> {
+    let name = name.to_owned();
+    match control.call(Request::DomainShow { name }, &[])?.reply {
+        Reply::Domain(info) => Ok(info),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn region(answer: Answer) -> Result<(RemoteKey, usize, File), MemberError> {
+    let memory = <[OwnedFd; 1]>::try_from(answer.descriptors);
+    match (answer.reply, memory) {
+        (Reply::Region { key, len }, Ok([memory])) => {
+            let len =
+                usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            Ok((key, len, memory.into()))
+        }
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(reply: &Reply) -> MemberError {
+    MemberError::Agent(format!("unexpected reply {reply:?}"))
+}
