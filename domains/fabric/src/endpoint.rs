@@ -1,5 +1,6 @@
 //! One-sided operations: what a consumer of the fabric asks of a queue pair.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::key::{Access, Partition};
@@ -109,6 +110,49 @@ pub enum Operation<R> {
     },
 }
 
+impl<R: Clone> Operation<R> {
+    /// Reads from `offset` of `remote` into the bytes `to` of `local`.
+    pub fn read(remote: &R, offset: u64, local: &Region, to: Range<u64>) -> Self {
+        Operation::Read {
+            remote: remote.clone(),
+            offset,
+            local: local.clone(),
+            local_offset: to.start,
+            len: to.end.saturating_sub(to.start),
+        }
+    }
+
+    /// Writes the bytes `from` of `local` to `offset` of `remote`.
+    pub fn write(remote: &R, offset: u64, local: &Region, from: Range<u64>) -> Self {
+        Operation::Write {
+            remote: remote.clone(),
+            offset,
+            local: local.clone(),
+            local_offset: from.start,
+            len: from.end.saturating_sub(from.start),
+        }
+    }
+
+    /// Replaces the word at `offset` of `remote` by `desired` if it is `expected`.
+    pub fn compare_and_swap(remote: &R, offset: u64, expected: u64, desired: u64) -> Self {
+        Operation::CompareAndSwap {
+            remote: remote.clone(),
+            offset,
+            expected,
+            desired,
+        }
+    }
+
+    /// Adds to the word at `offset` of `remote`.
+    pub fn fetch_add(remote: &R, offset: u64, add: u64) -> Self {
+        Operation::FetchAdd {
+            remote: remote.clone(),
+            offset,
+            add,
+        }
+    }
+}
+
 /// The end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -116,6 +160,16 @@ pub struct Completion {
     pub id: u64,
     /// Bytes copied by a read or write; the word's value before an atomic.
     pub result: Result<u64, OpError>,
+}
+
+/// A place for a completion to be polled into.
+impl Default for Completion {
+    fn default() -> Self {
+        Completion {
+            id: 0,
+            result: Ok(0),
+        }
+    }
 }
 
 /// One element of [`Endpoint::read_batch`].
