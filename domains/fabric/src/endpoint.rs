@@ -190,7 +190,7 @@ pub struct Read<'a, R> {
 /// of up to 64 bytes; beyond that a transfer may be seen in pieces, in any order.
 pub trait Endpoint {
     /// A region of the peer, opened by the agent.
-    type Remote: Clone;
+    type Remote: Clone + Send + Sync;
 
     /// The peer's node.
     fn peer(&self) -> NodeId;

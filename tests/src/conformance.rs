@@ -1,0 +1,623 @@
+//! What every provider of the fabric must do, whatever it is made of.
+//!
+//! A provider gives a [`Rig`]; the macro [`conformance!`](crate::conformance!) turns the suite
+//! into tests on it.
+
+// The names of the tests say what they show.
+#![allow(missing_docs)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fabric::channel::{ChannelError, MAX_PAYLOAD};
+use fabric::{
+    Access, Completion, Endpoint, OpError, Operation, PacketChannel, PostError, Read, Region,
+};
+
+/// Nothing here takes this long; a test that waits for it has hung.
+const FOR_EVER: Duration = Duration::from_secs(20);
+
+/// Two connected nodes of a provider, and what an agent would do to them.
+pub trait Rig: Sync {
+    /// The provider's queue pair.
+    type Endpoint: Endpoint;
+    /// The provider's channel.
+    type Channel: PacketChannel + Send;
+
+    /// A new pair of nodes, in one partition.
+    fn new() -> Self;
+    /// Memory at the peer that may be used as `rights` says, and our handle to it, opened with
+    /// all of them.
+    fn export(&self, len: u64, rights: Access) -> (Region, Remote<Self>);
+    /// Memory of a third node, for which our queue pair is the wrong one.
+    fn elsewhere(&self, len: u64) -> Remote<Self>;
+    /// A queue pair to the peer.
+    fn endpoint(&self, depth: usize) -> Self::Endpoint;
+    /// The two ends of a channel between us and the peer.
+    fn channel(&self) -> (Self::Channel, Self::Channel);
+    /// The peer's node leaves the partition.
+    fn revoke(&self);
+    /// The peer's process dies.
+    fn kill_peer(&self);
+}
+
+/// A handle to a region of the peer.
+pub type Remote<R> = <<R as Rig>::Endpoint as Endpoint>::Remote;
+
+/// Makes the suite a module of tests on a [`Rig`].
+#[macro_export]
+macro_rules! conformance {
+    ($rig:ty) => {
+        $crate::conformance!(@each $rig:
+            bytes_arrive_as_they_were
+            every_operation_completes_once_in_order
+            a_full_queue_takes_nothing_more
+            a_range_outside_is_refused
+            a_missing_right_is_refused
+            atomics_are_atomic
+            atomics_need_an_aligned_word
+            a_foreign_region_is_refused
+            words_are_never_torn
+            a_batch_reads_in_order
+            a_batch_stops_at_the_first_error
+            revoked_operations_fail
+            operations_on_a_dead_peer_fail
+            revocation_ends_a_transfer_in_flight
+            packets_arrive_whole_and_in_order
+            a_full_channel_says_so_and_recovers
+            a_packet_too_long_is_refused
+            a_sleeper_is_woken_by_a_packet
+            a_sleeper_is_woken_by_room
+            an_armed_channel_signals_its_descriptor
+            a_revoked_channel_ends
+            a_dead_peers_packets_can_still_be_read
+        );
+    };
+    (@each $rig:ty: $($test:ident)*) => {
+        $(
+            #[test]
+            fn $test() {
+                $crate::conformance::$test(&<$rig as $crate::conformance::Rig>::new());
+            }
+        )*
+    };
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
+        .collect()
+}
+
+/// Flushes and waits for `count` completions.
+fn complete<E: Endpoint>(endpoint: &mut E, count: usize) -> Vec<Completion> {
+    endpoint.flush();
+    let mut done = Vec::new();
+    let start = Instant::now();
+    while done.len() < count {
+        assert!(
+            start.elapsed() < FOR_EVER,
+            "{} of {count} completions came",
+            done.len()
+        );
+        endpoint.wait(FOR_EVER);
+        let mut some = [Completion::default(); 7];
+        let polled = endpoint.poll(&mut some);
+        done.extend_from_slice(&some[..polled]);
+    }
+    done
+}
+
+fn run<E: Endpoint>(endpoint: &mut E, operation: Operation<E::Remote>) -> Result<u64, OpError> {
+    endpoint.post(1, operation).unwrap();
+    complete(endpoint, 1)[0].result
+}
+
+/// One operation of each kind at `offset`: `len` bytes, or one word.
+fn each_kind<R: Clone>(
+    remote: &R,
+    local: &Region,
+    offset: u64,
+    len: u64,
+) -> [(Access, Operation<R>); 4] {
+    [
+        (
+            Access::REMOTE_READ,
+            Operation::read(remote, offset, local, 0..len),
+        ),
+        (
+            Access::REMOTE_WRITE,
+            Operation::write(remote, offset, local, 0..len),
+        ),
+        (
+            Access::REMOTE_ATOMIC,
+            Operation::compare_and_swap(remote, offset, 0, 1),
+        ),
+        (
+            Access::REMOTE_ATOMIC,
+            Operation::fetch_add(remote, offset, 1),
+        ),
+    ]
+}
+
+pub fn bytes_arrive_as_they_were<R: Rig>(rig: &R) {
+    let (owner, remote) = rig.export(1 << 20, Access::all());
+    let local = Region::local(1 << 20).unwrap();
+    let mut endpoint = rig.endpoint(4);
+    for len in [1, 7, 8, 63, 64, 65, 200, 4096, 65_537, 1 << 20] {
+        for start in [0, 1, 3, 8] {
+            let len = len - start.min(len);
+            let (bytes, mut back) = (pattern(len, start as u8), vec![0; len]);
+            local.write(0, &bytes).unwrap();
+            let end = len as u64;
+            let write = Operation::write(&remote, start as u64, &local, 0..end);
+            assert_eq!(run(&mut endpoint, write), Ok(end));
+            owner.read(start as u64, &mut back).unwrap();
+            assert!(back == bytes, "write of {len} bytes at {start}");
+
+            let bytes = pattern(len, 99);
+            owner.write(start as u64, &bytes).unwrap();
+            let read = Operation::read(&remote, start as u64, &local, 0..end);
+            assert_eq!(run(&mut endpoint, read), Ok(end));
+            local.read(0, &mut back).unwrap();
+            assert!(back == bytes, "read of {len} bytes at {start}");
+        }
+    }
+}
+
+pub fn every_operation_completes_once_in_order<R: Rig>(rig: &R) {
+    let (_owner, remote) = rig.export(4096, Access::all());
+    let local = Region::local(64).unwrap();
+    let mut endpoint = rig.endpoint(64);
+    for n in 0..64 {
+        let operation = match n % 3 {
+            0 => Operation::write(&remote, 64, &local, 0..64),
+            1 => Operation::read(&remote, 64, &local, 0..64),
+            _ => Operation::fetch_add(&remote, 0, 1),
+        };
+        endpoint.post(n, operation).unwrap();
+    }
+    let done = complete(&mut endpoint, 64);
+    for (n, completion) in done.iter().enumerate() {
+        assert_eq!(completion.id, n as u64);
+        let expected = if n % 3 == 2 { n as u64 / 3 } else { 64 };
+        assert_eq!(completion.result, Ok(expected));
+    }
+    assert_eq!(endpoint.poll(&mut [Completion::default()]), 0);
+    assert!(
+        !endpoint.wait(Duration::ZERO),
+        "nothing is left to complete"
+    );
+}
+
+pub fn a_full_queue_takes_nothing_more<R: Rig>(rig: &R) {
+    let (owner, remote) = rig.export(8, Access::all());
+    let mut endpoint = rig.endpoint(3);
+    for n in 0..3 {
+        endpoint
+            .post(n, Operation::fetch_add(&remote, 0, 1))
+            .unwrap();
+    }
+    let fourth = Operation::fetch_add(&remote, 0, 100);
+    let full = Err(PostError::QueueFull { depth: 3 });
+    assert_eq!(endpoint.post(3, fourth.clone()), full);
+    endpoint.flush();
+    endpoint.wait(FOR_EVER);
+    assert_eq!(
+        endpoint.post(3, fourth.clone()),
+        full,
+        "completions not polled take room"
+    );
+    complete(&mut endpoint, 3);
+    assert_eq!(run(&mut endpoint, fourth), Ok(3));
+    assert_eq!(owner.load(0), Ok(103));
+}
+
+pub fn a_range_outside_is_refused<R: Rig>(rig: &R) {
+    let limit = 4096;
+    let (owner, remote) = rig.export(limit, Access::all());
+    let local = Region::local(8192).unwrap();
+    for offset in [limit, limit + 8, 1 << 62, u64::MAX - 7] {
+        for (_, operation) in each_kind(&remote, &local, offset, 8) {
+            // A rig whose queue pair ends with the first error gets a new one for each.
+            let result = run(&mut rig.endpoint(1), operation);
+            assert!(
+                matches!(result, Err(OpError::OutOfBounds { .. })),
+                "{offset}: {result:?}"
+            );
+        }
+    }
+    for (_, operation) in &each_kind(&remote, &local, limit - 15, 16)[..2] {
+        let result = run(&mut rig.endpoint(1), operation.clone());
+        let (offset, len) = (limit - 15, 16);
+        assert_eq!(result, Err(OpError::OutOfBounds { offset, len, limit }));
+    }
+    let beyond_local = Operation::read(&remote, 0, &local, 8190..8194);
+    let result = run(&mut rig.endpoint(1), beyond_local);
+    assert!(
+        matches!(result, Err(OpError::OutOfBounds { limit: 8192, .. })),
+        "{result:?}"
+    );
+    let mut all = vec![0; limit as usize];
+    owner.read(0, &mut all).unwrap();
+    assert!(
+        all.iter().all(|byte| *byte == 0),
+        "a refused operation wrote"
+    );
+}
+
+pub fn a_missing_right_is_refused<R: Rig>(rig: &R) {
+    let local = Region::local(8).unwrap();
+    for rights in (0..8).map(Access::from_bits_truncate) {
+        let (_owner, remote) = rig.export(8, rights);
+        for (needed, operation) in each_kind(&remote, &local, 0, 8) {
+            let result = run(&mut rig.endpoint(1), operation);
+            match rights.contains(needed) {
+                true => assert!(result.is_ok(), "{rights:?} allows {needed:?}: {result:?}"),
+                false => assert_eq!(result, Err(OpError::MissingRight { needed })),
+            }
+        }
+    }
+}
+
+pub fn atomics_are_atomic<R: Rig>(rig: &R) {
+    let (owner, remote) = rig.export(16, Access::all());
+    let mut endpoint = rig.endpoint(1);
+    assert_eq!(
+        run(&mut endpoint, Operation::compare_and_swap(&remote, 8, 0, 5)),
+        Ok(0)
+    );
+    assert_eq!(
+        run(&mut endpoint, Operation::compare_and_swap(&remote, 8, 0, 6)),
+        Ok(5)
+    );
+    assert_eq!(owner.load(8), Ok(5));
+    let wrap = Operation::fetch_add(&remote, 8, u64::MAX);
+    assert_eq!(run(&mut endpoint, wrap), Ok(5));
+    assert_eq!(owner.load(8), Ok(4));
+
+    const EACH: u64 = 2_000;
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut endpoint = rig.endpoint(1);
+                for _ in 0..EACH {
+                    run(&mut endpoint, Operation::fetch_add(&remote, 0, 1)).unwrap();
+                }
+            });
+        }
+        for _ in 0..EACH {
+            owner.fetch_add(0, 1).unwrap();
+        }
+    });
+    assert_eq!(owner.load(0), Ok(4 * EACH));
+}
+
+pub fn atomics_need_an_aligned_word<R: Rig>(rig: &R) {
+    let (_owner, remote) = rig.export(64, Access::all());
+    for offset in [1, 4, 7, 57] {
+        let misaligned = Err(OpError::Misaligned { offset });
+        let add = Operation::fetch_add(&remote, offset, 1);
+        assert_eq!(run(&mut rig.endpoint(1), add), misaligned);
+        let swap = Operation::compare_and_swap(&remote, offset, 0, 1);
+        assert_eq!(run(&mut rig.endpoint(1), swap), misaligned);
+    }
+}
+
+pub fn a_foreign_region_is_refused<R: Rig>(rig: &R) {
+    let remote = rig.elsewhere(64);
+    let local = Region::local(64).unwrap();
+    for (_, operation) in each_kind(&remote, &local, 0, 8) {
+        assert_eq!(run(&mut rig.endpoint(1), operation), Err(OpError::WrongKey));
+    }
+}
+
+pub fn words_are_never_torn<R: Rig>(rig: &R) {
+    let (owner, remote) = rig.export(64, Access::all());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0u32;
+            while !done.load(Ordering::Relaxed) {
+                n = n.wrapping_add(1);
+                let word = u64::from(n) << 32 | u64::from(n);
+                (0..8).for_each(|i| owner.store(8 * i, word).unwrap());
+            }
+        });
+        let mut endpoint = rig.endpoint(1);
+        for _ in 0..100_000 {
+            let mut line = [0; 64];
+            let into = &mut line;
+            endpoint
+                .read_batch(&mut [Read {
+                    remote: &remote,
+                    offset: 0,
+                    into,
+                }])
+                .unwrap();
+            for word in line.chunks_exact(8) {
+                assert_eq!(word[..4], word[4..], "a word was seen in two halves");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+pub fn a_batch_reads_in_order<R: Rig>(rig: &R) {
+    let (owner, remote) = rig.export(4096, Access::all());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0;
+            while !done.load(Ordering::Relaxed) {
+                n += 1;
+                owner.store(2048, n).unwrap();
+                owner.store(0, n).unwrap();
+            }
+        });
+        let mut endpoint = rig.endpoint(1);
+        for _ in 0..100_000 {
+            let (mut second_written, mut first_written) = ([0; 8], [0; 8]);
+            let into = &mut second_written;
+            let first = Read {
+                remote: &remote,
+                offset: 0,
+                into,
+            };
+            let into = &mut first_written;
+            let second = Read {
+                remote: &remote,
+                offset: 2048,
+                into,
+            };
+            endpoint.read_batch(&mut [first, second]).unwrap();
+            let (earlier, later) = (
+                u64::from_le_bytes(second_written),
+                u64::from_le_bytes(first_written),
+            );
+            assert!(
+                later >= earlier,
+                "read {earlier}, then {later}, which was written before"
+            );
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+pub fn a_batch_stops_at_the_first_error<R: Rig>(rig: &R) {
+    let (owner, remote) = rig.export(64, Access::REMOTE_READ);
+    owner.write(0, &[7; 64]).unwrap();
+    let (mut a, mut b, mut c) = ([0; 4], [0; 4], [0; 4]);
+    let at = |offset, into| Read {
+        remote: &remote,
+        offset,
+        into,
+    };
+    let result = rig
+        .endpoint(1)
+        .read_batch(&mut [at(60, &mut a), at(61, &mut b), at(0, &mut c)]);
+    assert_eq!(
+        result,
+        Err(OpError::OutOfBounds {
+            offset: 61,
+            len: 4,
+            limit: 64
+        })
+    );
+    assert_eq!((a, c), ([7; 4], [0; 4]));
+}
+
+pub fn revoked_operations_fail<R: Rig>(rig: &R) {
+    operations_fail_after(rig, R::revoke, OpError::Revoked);
+}
+
+pub fn operations_on_a_dead_peer_fail<R: Rig>(rig: &R) {
+    operations_fail_after(rig, R::kill_peer, OpError::PeerDead);
+}
+
+fn operations_fail_after<R: Rig>(rig: &R, end: fn(&R), error: OpError) {
+    let (owner, remote) = rig.export(4096, Access::all());
+    let local = Region::local(4096).unwrap();
+    local.write(0, &[1; 4096]).unwrap();
+    let mut endpoint = rig.endpoint(8);
+    for (n, (_, operation)) in each_kind(&remote, &local, 0, 8).into_iter().enumerate() {
+        endpoint.post(n as u64, operation).unwrap();
+    }
+    end(rig);
+    for completion in complete(&mut endpoint, 4) {
+        assert_eq!(completion.result, Err(error));
+    }
+    for (_, operation) in each_kind(&remote, &local, 0, 8) {
+        assert_eq!(run(&mut rig.endpoint(1), operation), Err(error));
+    }
+    let read = Read {
+        remote: &remote,
+        offset: 0,
+        into: &mut [0; 8],
+    };
+    assert_eq!(rig.endpoint(1).read_batch(&mut [read]), Err(error));
+    assert_eq!(owner.load(0), Ok(0), "a failed operation wrote");
+}
+
+pub fn revocation_ends_a_transfer_in_flight<R: Rig>(rig: &R) {
+    let (_owner, remote) = rig.export(64 << 20, Access::all());
+    let local = Region::local(64 << 20).unwrap();
+    let posted = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !posted.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            rig.revoke();
+        });
+        let mut endpoint = rig.endpoint(1);
+        let start = Instant::now();
+        loop {
+            assert!(
+                start.elapsed() < FOR_EVER,
+                "transfers go on after a revocation"
+            );
+            endpoint
+                .post(0, Operation::write(&remote, 0, &local, 0..64 << 20))
+                .unwrap();
+            posted.store(true, Ordering::Release);
+            match complete(&mut endpoint, 1)[0].result {
+                Ok(_) => {}
+                Err(error) => return assert_eq!(error, OpError::Revoked),
+            }
+        }
+    });
+}
+
+fn receive<C: PacketChannel>(channel: &mut C, into: &mut Vec<u8>) -> Result<(), ChannelError> {
+    let start = Instant::now();
+    while !channel.receive(into)? {
+        assert!(start.elapsed() < FOR_EVER, "no packet comes");
+        channel.wait(FOR_EVER);
+    }
+    Ok(())
+}
+
+pub fn packets_arrive_whole_and_in_order<R: Rig>(rig: &R) {
+    let (mut ours, mut theirs) = rig.channel();
+    let lengths = [0, 1, 7, 8, 9, 1500, 9018, 65_536, MAX_PAYLOAD];
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for n in 0..2_000 {
+                let bytes = pattern(lengths[n % lengths.len()], n as u8);
+                let (head, tail) = bytes.split_at(bytes.len() / 3);
+                while let Err(error) = ours.send(&[head, tail]) {
+                    assert_eq!(error, ChannelError::Full);
+                    ours.wait(FOR_EVER);
+                }
+            }
+            ours
+        });
+        let mut packet = Vec::new();
+        for n in 0..2_000 {
+            receive(&mut theirs, &mut packet).unwrap();
+            assert!(
+                packet == pattern(lengths[n % lengths.len()], n as u8),
+                "packet {n}"
+            );
+        }
+        assert_eq!(theirs.receive(&mut packet), Ok(false));
+    });
+}
+
+pub fn a_full_channel_says_so_and_recovers<R: Rig>(rig: &R) {
+    let (mut ours, mut theirs) = rig.channel();
+    let mut sent = 0u32;
+    while ours.send(&[&sent.to_le_bytes(), &[0; 1000]]) == Ok(()) {
+        sent += 1;
+        assert!(sent < 1 << 20, "a channel holds without bound");
+    }
+    assert_eq!(ours.send(&[&[0; 1000]]), Err(ChannelError::Full));
+    let mut packet = Vec::new();
+    for n in 0..sent {
+        receive(&mut theirs, &mut packet).unwrap();
+        assert_eq!(packet[..4], n.to_le_bytes());
+    }
+    assert_eq!(ours.send(&[b"again"]), Ok(()));
+    receive(&mut theirs, &mut packet).unwrap();
+    assert_eq!(packet, b"again");
+}
+
+pub fn a_packet_too_long_is_refused<R: Rig>(rig: &R) {
+    let (mut ours, mut theirs) = rig.channel();
+    let long = vec![0; MAX_PAYLOAD];
+    let refused = Err(ChannelError::TooLong {
+        len: MAX_PAYLOAD + 1,
+    });
+    assert_eq!(ours.send(&[&long, &[0]]), refused);
+    assert_eq!(theirs.receive(&mut Vec::new()), Ok(false));
+}
+
+pub fn a_sleeper_is_woken_by_a_packet<R: Rig>(rig: &R) {
+    let (mut ours, mut theirs) = rig.channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut packet = Vec::new();
+            for n in 0..500u32 {
+                receive(&mut theirs, &mut packet).unwrap();
+                assert_eq!(packet, n.to_le_bytes());
+                theirs.send(&[&packet]).unwrap();
+            }
+            theirs
+        });
+        let mut packet = Vec::new();
+        for n in 0..500u32 {
+            ours.send(&[&n.to_le_bytes()]).unwrap();
+            receive(&mut ours, &mut packet).unwrap();
+        }
+    });
+}
+
+pub fn a_sleeper_is_woken_by_room<R: Rig>(rig: &R) {
+    let (mut ours, mut theirs) = rig.channel();
+    while ours.send(&[&[0; 60_000]]) == Ok(()) {}
+    thread::scope(|scope| {
+        let sender = scope.spawn(move || {
+            let start = Instant::now();
+            while ours.send(&[&[1; 60_000]]) == Err(ChannelError::Full) {
+                assert!(start.elapsed() < FOR_EVER, "no room comes");
+                ours.wait(FOR_EVER);
+            }
+            ours
+        });
+        let mut packet = Vec::new();
+        while packet.first() != Some(&1) {
+            receive(&mut theirs, &mut packet).unwrap();
+        }
+        sender.join().unwrap()
+    });
+}
+
+pub fn an_armed_channel_signals_its_descriptor<R: Rig>(rig: &R) {
+    let (mut ours, mut theirs) = rig.channel();
+    assert!(theirs.arm(), "nothing is there yet");
+    assert!(!readable(&theirs));
+    ours.send(&[b"news"]).unwrap();
+    assert!(readable(&theirs));
+    theirs.disarm();
+    assert!(!readable(&theirs), "disarming forgets the signal");
+    assert!(!theirs.arm(), "a packet waits");
+    theirs.disarm();
+    let mut packet = Vec::new();
+    assert_eq!(theirs.receive(&mut packet), Ok(true));
+    assert!(theirs.arm());
+}
+
+fn readable<C: PacketChannel>(channel: &C) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut fds = [PollFd::new(channel.wake_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
+}
+
+pub fn a_revoked_channel_ends<R: Rig>(rig: &R) {
+    let (mut ours, mut theirs) = rig.channel();
+    theirs.send(&[b"sent before"]).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| rig.revoke());
+        let start = Instant::now();
+        let mut packet = Vec::new();
+        while ours.receive(&mut packet) != Err(ChannelError::Revoked) {
+            assert!(start.elapsed() < FOR_EVER, "a sleeper is not told");
+            ours.wait(FOR_EVER);
+        }
+    });
+    assert_eq!(ours.send(&[b"x"]), Err(ChannelError::Revoked));
+    assert!(!ours.arm(), "the end of a channel is news");
+}
+
+pub fn a_dead_peers_packets_can_still_be_read<R: Rig>(rig: &R) {
+    let (mut ours, mut theirs) = rig.channel();
+    theirs.send(&[b"last words"]).unwrap();
+    rig.kill_peer();
+    let mut packet = Vec::new();
+    receive(&mut ours, &mut packet).unwrap();
+    assert_eq!(packet, b"last words");
+    assert_eq!(ours.receive(&mut packet), Err(ChannelError::PeerDead));
+    assert_eq!(ours.send(&[b"x"]), Err(ChannelError::PeerDead));
+}
