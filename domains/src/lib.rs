@@ -1,14 +1,21 @@
 //! Communication domains: who may talk to whom.
 //!
+//! An [`agent`] holds the nodes of a host and decides. Programs administer it with
+//! [`client`]; processes in nodes use the fabric with [`member`].
+//!
 //! [`protocol`] is what an agent and its clients say to each other, [`driver_protocol`] what it
 //! and its Ethernet driver do, [`wire`] how both travel. [`addressing`] computes the addresses
-//! of members; [`netlink`] gives them to interfaces.
+//! of members; [`netlink`] gives them to interfaces. [`roles`] lets one binary be all of these.
 
 #![forbid(unsafe_code)]
 
 pub mod addressing;
+pub mod agent;
+pub mod client;
 pub mod driver_protocol;
 pub mod member;
 pub mod netlink;
+mod node;
 pub mod protocol;
+pub mod roles;
 pub mod wire;

@@ -1,0 +1,151 @@
+//! Agents in the background: processes of their own, which say when they are ready.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use nix::unistd::{Uid, setsid};
+
+use super::{AgentError, Config, run};
+use crate::protocol::Refusal;
+use crate::roles;
+
+/// The name of the log in the state directory.
+pub const LOG: &str = "agent.log";
+
+/// What an agent says on its standard output when it is ready; anything else is a refusal as
+/// JSON.
+const READY: &str = "ready";
+
+/// An agent that this process has started. It goes on when the handle is dropped, unless it has
+/// a lifeline.
+#[derive(Debug)]
+pub struct Background {
+    child: Child,
+    lifeline: Option<ChildStdin>,
+}
+
+impl Background {
+    /// The agent's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Cuts the lifeline and waits until the agent has ended, and with it all of its nodes and
+    /// its driver. Of use only with [`Config::lifeline`].
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn end(mut self) -> io::Result<()> {
+        drop(self.lifeline.take());
+        self.child.wait().map(drop)
+    }
+}
+
+/// Starts an agent in a process and session of its own, by executing this program again (see
+/// [`crate::roles`]), and returns when it is ready. With [`Config::lifeline`] it ends when
+/// the result is dropped or this process ends.
+///
+/// # Errors
+/// [`AgentError`]: there is no agent, and nothing is left but its log.
+pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
+    let broken = |source| AgentError::State {
+        state: config.state.clone(),
+        source,
+    };
+    let config = Config {
+        state: std::path::absolute(&config.state).map_err(broken)?,
+        ..config.clone()
+    };
+    let log = open_log(&config.state).map_err(broken)?;
+    let text = serde_json::to_string(&config).map_err(|error| broken(error.into()))?;
+
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("toroid-agent").arg(roles::AGENT).arg(text);
+    // Each arena of the allocator costs memory, and the agent's threads seldom allocate at once.
+    command.env("MALLOC_ARENA_MAX", "2");
+    command.stdin(match config.lifeline {
+        true => Stdio::piped(),
+        false => Stdio::null(),
+    });
+    command.stdout(Stdio::piped()).stderr(log);
+    let started = |source| AgentError::System {
+        action: "start the agent",
+        source,
+    };
+    let mut child = command.spawn().map_err(started)?;
+    let lifeline = child.stdin.take();
+    match wait_until_ready(&mut child, &config.state) {
+        Ok(()) => Ok(Background { child, lifeline }),
+        Err(error) => {
+            drop(lifeline);
+            child.wait().map_err(started)?;
+            Err(error)
+        }
+    }
+}
+
+/// Opens the log for appending: a running agent may be writing to it.
+fn open_log(state: &Path) -> io::Result<File> {
+    make_directory(state)?;
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o644);
+    options.open(state.join(LOG))
+}
+
+/// Makes the state directory. That of root is open, because all may ask its agent; that of a
+/// user is private.
+pub(super) fn make_directory(state: &Path) -> io::Result<()> {
+    let mode = if Uid::effective().is_root() {
+        0o755
+    } else {
+        0o700
+    };
+    DirBuilder::new().recursive(true).mode(mode).create(state)
+}
+
+fn wait_until_ready(child: &mut Child, state: &Path) -> Result<(), AgentError> {
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // What could not be read is as good as not said.
+        let _ = BufReader::new(stdout).read_line(&mut line);
+    }
+    if line.trim_end() == READY {
+        return Ok(());
+    }
+    match serde_json::from_str::<Refusal>(&line) {
+        Ok(refusal) => Err(AgentError::Background(refusal)),
+        Err(_) => Err(AgentError::Died {
+            log: PathBuf::from(state).join(LOG),
+        }),
+    }
+}
+
+/// The other side of [`spawn_background`]; returns the exit status.
+pub(crate) fn run_role(config: &str) -> u8 {
+    let result = start(config);
+    if let Err(error) = &result {
+        tracing::error!("{error}");
+        if let Ok(refusal) = serde_json::to_string(&error.refusal()) {
+            say(&refusal);
+        }
+    }
+    u8::from(result.is_err())
+}
+
+fn start(config: &str) -> Result<(), AgentError> {
+    let failed = |action| move |source: io::Error| AgentError::System { action, source };
+    let config: Config = serde_json::from_str(config)
+        .map_err(|error| failed("read its configuration")(error.into()))?;
+    setsid().map_err(|error| failed("start a session")(error.into()))?;
+    std::env::set_current_dir("/").map_err(failed("change to /"))?;
+    run(config, || say(READY))
+}
+
+fn say(line: &str) {
+    // If nobody listens any more, nobody waits for it.
+    let _ = writeln!(io::stdout(), "{line}");
+}

@@ -1,0 +1,159 @@
+//! The agent: the one process of a host that knows who may talk to whom, and holds the nodes.
+//!
+//! ```text
+//!   toroid ── agent.sock ──┐                       ┌── Ethernet driver
+//!                          ├── server ── agent ────┼── node 0,0,0 ── its processes
+//!   member ─ node socket ──┘   (a thread per       └── node 1,0,0 ── its processes
+//!                              connection)
+//! ```
+//!
+//! Nodes and driver hang on a socket each: when the agent ends, however it ends, they see end of
+//! file and end too.
+
+pub mod background;
+mod rootless;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use fabric::{Place, Torus};
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::{Refusal, RefusalKind};
+
+/// The most nodes that one host emulates.
+pub const MAX_NODES: u32 = 1024;
+
+/// What an agent is to be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Config {
+    /// The state directory: sockets, lock, log. Made if it is not there.
+    pub state: PathBuf,
+    /// The fabric; one node is made for each of its places, at most [`MAX_NODES`].
+    #[serde(with = "crate::protocol::as_text")]
+    pub torus: Torus,
+    /// Program and arguments of the Ethernet driver, or `None` for no Ethernet.
+    pub driver_command: Option<Vec<OsString>>,
+    /// Whether the agent ends when its standard input does.
+    pub lifeline: bool,
+}
+
+/// Why an agent could not start, or not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// Another agent runs there.
+    #[error("an agent runs already for {}, as process {pid}", state.display())]
+    Running {
+        /// The state directory.
+        state: PathBuf,
+        /// The other agent.
+        pid: u32,
+    },
+    /// The state directory cannot be used.
+    #[error("cannot use the state directory {}: {source}", state.display())]
+    State {
+        /// The state directory.
+        state: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// More nodes than one host emulates.
+    #[error("a torus of {0} nodes is too large: one host emulates at most {MAX_NODES}")]
+    TooManyNodes(u32),
+    /// No TAP interfaces can be made.
+    #[error("cannot open /dev/net/tun: {0}")]
+    Tun(io::Error),
+    /// An ordinary user may make no user namespace.
+    #[error("cannot enter a user namespace: {0}")]
+    UserNamespace(io::Error),
+    /// A node could not be made.
+    #[error("cannot make node {place}: cannot {action}: {source}")]
+    Node {
+        /// Which.
+        place: Place,
+        /// What failed, as a verb and its object.
+        action: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The driver could not be started.
+    #[error("cannot start the Ethernet driver {}: {source}", program.display())]
+    Driver {
+        /// Its program.
+        program: OsString,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Something else of the system failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What failed, as a verb and its object.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// An agent in the background reported this instead of being ready.
+    #[error("{0}")]
+    Background(Refusal),
+    /// An agent in the background ended without a word.
+    #[error("the agent ended while it started; see {}", log.display())]
+    Died {
+        /// Its log.
+        log: PathBuf,
+    },
+}
+
+impl AgentError {
+    /// The error for people and for exit statuses: what, and how to mend it.
+    pub fn refusal(&self) -> Refusal {
+        let kind = match self {
+            AgentError::Background(refusal) => return refusal.clone(),
+            AgentError::Running { .. } => RefusalKind::Exists,
+            AgentError::TooManyNodes(_) => RefusalKind::Invalid,
+            AgentError::Tun(_) | AgentError::UserNamespace(_) => RefusalKind::Denied,
+            _ => RefusalKind::Failed,
+        };
+        let remedy = match self {
+            AgentError::Running { .. } => {
+                "use it, end it with `toroid down`, or choose another directory with --state"
+            }
+            AgentError::State { .. } => "choose another directory with --state",
+            AgentError::TooManyNodes(_) => "choose a smaller --torus",
+            AgentError::Tun(error) if error.kind() == io::ErrorKind::NotFound => {
+                "load it with `sudo modprobe tun`, or do without Ethernet with --no-ethernet"
+            }
+            AgentError::Tun(_) => {
+                "allow it with `sudo chmod 0666 /dev/net/tun`, or do without Ethernet with \
+                 --no-ethernet"
+            }
+            AgentError::UserNamespace(_) => {
+                "allow them (sysctl user.max_user_namespaces, or \
+                 kernel.apparmor_restrict_unprivileged_userns=0), or run as root"
+            }
+            AgentError::Driver { .. } => {
+                "build it with `cargo build -p ethernet`, or do without Ethernet with \
+                 --no-ethernet"
+            }
+            _ => "",
+        };
+        Refusal::new(kind, self.to_string(), remedy)
+    }
+}
+
+/// Runs an agent until it is told to end, by [`crate::protocol::Request::Down`], by SIGINT or
+/// SIGTERM, or by the end of its lifeline. Calls `ready` once all nodes are up. Its threads do
+/// not outlive the process, so the caller should exit afterwards.
+///
+/// An ordinary user's agent enters a user namespace first, so the process must have a single
+/// thread.
+///
+/// # Errors
+/// [`AgentError`]: it did not start, and nothing is left.
+pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), AgentError> {
+    let identity = rootless::enter()?;
+    tracing::debug!(?config, ?identity.uid, ?identity.rootless, "starting");
+    ready();
+    Ok(())
+}

@@ -1,0 +1,373 @@
+//! How programs administer an agent: a connection to its control socket, with a method for each
+//! request, and where to find the agent.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::protocol::{
+    DomainInfo, Event, Message, NODE_SOCKET, NodeInfo, Refusal, RefusalKind, Reply, Request,
+    Status, VERSION,
+};
+use crate::wire::{self, Reader, WireError, Writer};
+
+/// The name of the control socket in a state directory.
+pub const CONTROL_SOCKET: &str = "agent.sock";
+
+/// How many milliseconds an agent may take from saying that all has ended to its own end.
+const LAST_WORDS_MS: u16 = 5000;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// Nothing listens there.
+    #[error("no agent runs for {}; start one with `toroid up`", state.display())]
+    NoAgent {
+        /// The state directory.
+        state: PathBuf,
+    },
+    /// This process is in no node.
+    #[error("this process is not in a node; start it with `toroid exec NODE -- ...`")]
+    NotInNode,
+    /// The agent said no, and why.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The connection broke.
+    #[error("lost the agent: {0}")]
+    Wire(#[from] WireError),
+    /// The agent answered what was not asked.
+    #[error("the agent answered out of turn: {0}")]
+    Unexpected(String),
+}
+
+impl From<io::Error> for ClientError {
+    fn from(error: io::Error) -> Self {
+        WireError::from(error).into()
+    }
+}
+
+/// A connection to an agent.
+#[derive(Debug)]
+pub struct Control {
+    address: Address,
+    pid: u32,
+    reader: Reader,
+    writer: Writer,
+}
+
+/// Where an agent listens.
+#[derive(Clone, Debug)]
+enum Address {
+    State(PathBuf),
+    Node,
+}
+
+impl Address {
+    fn connect(&self) -> Result<UnixStream, ClientError> {
+        match self {
+            Address::State(state) => {
+                UnixStream::connect(state.join(CONTROL_SOCKET)).map_err(|error| {
+                    match error.kind() {
+                        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                            ClientError::NoAgent {
+                                state: state.clone(),
+                            }
+                        }
+                        io::ErrorKind::PermissionDenied => denied(state).into(),
+                        _ => error.into(),
+                    }
+                })
+            }
+            Address::Node => {
+                let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
+                UnixStream::connect_addr(&address).map_err(|_| ClientError::NotInNode)
+            }
+        }
+    }
+}
+
+fn denied(state: &Path) -> Refusal {
+    Refusal::new(
+        RefusalKind::Denied,
+        format!("the agent of {} is another user's", state.display()),
+        "start your own with `toroid up`, or name its state directory with --state",
+    )
+}
+
+impl Control {
+    /// Connects to the agent of a state directory.
+    ///
+    /// # Errors
+    /// [`ClientError::NoAgent`]; [`ClientError::Refused`] when the versions differ, the agent is
+    /// another user's, or it has too many connections.
+    pub fn connect(state: &Path) -> Result<Self, ClientError> {
+        Self::open(Address::State(state.into()))
+    }
+
+    /// Connects to the agent of the node in which this process runs. What only administrators
+    /// may do is refused there.
+    ///
+    /// # Errors
+    /// [`ClientError::NotInNode`], and as [`Control::connect`].
+    pub fn of_node() -> Result<Self, ClientError> {
+        Self::open(Address::Node)
+    }
+
+    fn open(address: Address) -> Result<Self, ClientError> {
+        let (reader, writer) = wire::split(address.connect()?)?;
+        let mut control = Control {
+            address,
+            pid: 0,
+            reader,
+            writer,
+        };
+        match control.call(&Request::Hello { version: VERSION })? {
+            Reply::Welcome { pid, .. } => control.pid = pid,
+            other => return Err(unexpected(&other)),
+        }
+        Ok(control)
+    }
+
+    /// The agent's process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The state of the agent.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for all that follow.
+    pub fn status(&mut self) -> Result<Status, ClientError> {
+        match self.call(&Request::Status)? {
+            Reply::Status(status) => Ok(status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// All nodes, in order of their number.
+    pub fn nodes(&mut self) -> Result<Vec<NodeInfo>, ClientError> {
+        match self.call(&Request::NodeList)? {
+            Reply::Nodes { nodes } => Ok(nodes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives a node a further name.
+    pub fn alias(&mut self, node: &str, alias: &str) -> Result<(), ClientError> {
+        self.done(&Request::NodeAlias {
+            node: node.into(),
+            alias: alias.into(),
+        })
+    }
+
+    /// Creates a domain of the nodes in `nodes`, which are node sets. Interfaces are up and
+    /// names resolve when it returns.
+    pub fn create(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+        subnet: Option<&str>,
+        mtu: Option<u32>,
+    ) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainCreate {
+            name: name.into(),
+            nodes: nodes.into(),
+            subnet: subnet.map(Into::into),
+            mtu,
+        })
+    }
+
+    /// Adds nodes to a domain.
+    pub fn grow(&mut self, name: &str, nodes: &[String]) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainGrow {
+            name: name.into(),
+            nodes: nodes.into(),
+        })
+    }
+
+    /// Takes nodes out of a domain.
+    pub fn shrink(&mut self, name: &str, nodes: &[String]) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainShrink {
+            name: name.into(),
+            nodes: nodes.into(),
+        })
+    }
+
+    /// Removes a domain.
+    pub fn remove(&mut self, name: &str) -> Result<(), ClientError> {
+        self.done(&Request::DomainRemove { name: name.into() })
+    }
+
+    /// All domains, in order of their names.
+    pub fn list(&mut self) -> Result<Vec<DomainInfo>, ClientError> {
+        match self.call(&Request::DomainList)? {
+            Reply::Domains { domains } => Ok(domains),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// One domain.
+    pub fn show(&mut self, name: &str) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainShow { name: name.into() })
+    }
+
+    /// Which node is this? Only of use on a connection made by [`Control::of_node`]. The reply
+    /// is a [`Reply::Whoami`].
+    pub fn whoami(&mut self) -> Result<Reply, ClientError> {
+        self.call(&Request::Whoami)
+    }
+
+    /// Starts a command in a node, over a connection of its own: `argv[0]` is searched in `PATH`
+    /// of `env`, which is its whole environment but for what the agent adds (`TOROID_NODE`, and
+    /// `TOROID_DOMAIN` if the node is in exactly one). `stdio` are its standard input, output and
+    /// error.
+    pub fn exec(
+        &self,
+        node: &str,
+        argv: &[String],
+        env: &[(String, String)],
+        cwd: &str,
+        stdio: [BorrowedFd<'_>; 3],
+    ) -> Result<ExecHandle, ClientError> {
+        let mut connection = Self::open(self.address.clone())?;
+        let request = Request::Exec {
+            node: node.into(),
+            argv: argv.into(),
+            env: env.into(),
+            cwd: cwd.into(),
+        };
+        match connection.call_with(&request, &stdio)? {
+            Reply::Started => Ok(ExecHandle {
+                reader: connection.reader,
+                writer: connection.writer,
+            }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends the agent with its nodes and driver; returns when their processes have gone.
+    pub fn down(mut self) -> Result<(), ClientError> {
+        let agent = watch(self.pid);
+        self.done(&Request::Down)?;
+        if let Some(agent) = agent {
+            // Should it outlive the wait, there is nothing more to do: it has ended all others.
+            let mut ended = [PollFd::new(agent.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut ended, PollTimeout::from(LAST_WORDS_MS));
+        }
+        Ok(())
+    }
+
+    fn domain(&mut self, request: &Request) -> Result<DomainInfo, ClientError> {
+        match self.call(request)? {
+            Reply::Domain(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn done(&mut self, request: &Request) -> Result<(), ClientError> {
+        match self.call(request)? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
+        self.call_with(request, &[])
+    }
+
+    fn call_with(
+        &mut self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Reply, ClientError> {
+        // An agent that turns us away says why before it closes, so the answer is read even
+        // when nothing could be sent.
+        let sent = self.writer.send(request, descriptors);
+        match self.reply() {
+            Err(ClientError::Wire(error)) => Err(sent.err().unwrap_or(error).into()),
+            reply => reply,
+        }
+    }
+
+    fn reply(&mut self) -> Result<Reply, ClientError> {
+        loop {
+            match self.reader.receive()?.0 {
+                Message::Reply(Reply::Error(refusal)) => return Err(refusal.into()),
+                Message::Reply(reply) => return Ok(reply),
+                // News is for attached processes and for `ExecHandle::wait`.
+                Message::Event(_) => {}
+            }
+        }
+    }
+}
+
+/// A descriptor that becomes readable when the process has ended.
+fn watch(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// A command in a node. Dropping the handle ends the command.
+#[derive(Debug)]
+pub struct ExecHandle {
+    reader: Reader,
+    writer: Writer,
+}
+
+impl ExecHandle {
+    /// Waits for the end: the exit status of the command, or 128 + the signal that killed it;
+    /// 126 when it cannot be executed, 127 when there is no such program.
+    ///
+    /// # Errors
+    /// [`ClientError::Wire`] when the agent has gone.
+    pub fn wait(&mut self) -> Result<i32, ClientError> {
+        loop {
+            if let (Message::Event(Event::Exited { status }), _) = self.reader.receive()? {
+                return Ok(status);
+            }
+        }
+    }
+
+    /// Sends a signal to the command's process group.
+    ///
+    /// # Errors
+    /// [`ClientError::Wire`] when the agent has gone.
+    pub fn signal(&self, signal: i32) -> Result<(), ClientError> {
+        self.signals().send(signal)
+    }
+
+    /// Sends signals from another thread while one waits.
+    pub fn signals(&self) -> Signals {
+        Signals(self.writer.clone())
+    }
+}
+
+impl Drop for ExecHandle {
+    fn drop(&mut self) {
+        self.writer.shut_down();
+    }
+}
+
+/// Sends signals to a command in a node.
+#[derive(Clone, Debug)]
+pub struct Signals(Writer);
+
+impl Signals {
+    /// Sends one to the command's process group.
+    ///
+    /// # Errors
+    /// [`ClientError::Wire`] when the agent or the handle has gone.
+    pub fn send(&self, signal: i32) -> Result<(), ClientError> {
+        Ok(self.0.send(&Request::Signal { signal }, &[])?)
+    }
+}
+
+fn unexpected(reply: &Reply) -> ClientError {
+    ClientError::Unexpected(format!("{reply:?}"))
+}

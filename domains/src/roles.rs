@@ -1,0 +1,50 @@
+//! Roles that a program takes on when it executes itself with a hidden argument.
+//!
+//! A binary that starts agents calls [`run_if_asked`] first in `main`, before threads, logging
+//! and the parsing of arguments: an agent of an ordinary user enters a user namespace, which
+//! only a single-threaded process can, and nodes shall be small.
+
+use std::env;
+
+use crate::{agent, node};
+
+/// Runs an agent; the configuration follows as JSON.
+pub const AGENT: &str = "__agent";
+
+/// Is the first process of a node; the configuration follows as JSON.
+pub const NODE_INIT: &str = "__node-init";
+
+/// What a process was started as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// [`AGENT`].
+    Agent,
+    /// [`NODE_INIT`].
+    NodeInit,
+}
+
+/// The role that the first argument asks for, if any.
+pub fn asked() -> Option<Role> {
+    match env::args_os().nth(1)?.to_str()? {
+        AGENT => Some(Role::Agent),
+        NODE_INIT => Some(Role::NodeInit),
+        _ => None,
+    }
+}
+
+impl Role {
+    /// Takes on the role until it ends; returns the exit status.
+    pub fn run(self) -> u8 {
+        let config = env::args().nth(2).unwrap_or_default();
+        match self {
+            Role::Agent => agent::background::run_role(&config),
+            Role::NodeInit => node::init::run_role(&config),
+        }
+    }
+}
+
+/// Takes on the role that the first argument asks for and returns its exit status, or `None`
+/// at once when it asks for none.
+pub fn run_if_asked() -> Option<u8> {
+    asked().map(Role::run)
+}
