@@ -256,6 +256,14 @@ impl<S: Storage> Consumer<S> {
 }
 
 #[cfg(test)]
+impl<S: Storage> Producer<S> {
+    /// What a hostile producer does.
+    pub(crate) fn overwrite(&self, at: usize, bytes: &[u8]) {
+        self.storage.copy_in(at, bytes);
+    }
+}
+
+#[cfg(test)]
 impl Control {
     fn new() -> Self {
         Control {

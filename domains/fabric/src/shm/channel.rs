@@ -318,3 +318,124 @@ impl PacketChannel for Channel {
         self.sleeper.drain();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{DropReason, Protocol};
+
+    const HERE: NodeId = NodeId(0);
+    const THERE: NodeId = NodeId(1);
+
+    fn end(ends: ChannelEnds, local: NodeId, peer: NodeId) -> Channel {
+        let check = LinkCheck {
+            partition: Partition(7),
+            peer,
+            protocol: Protocol(1),
+            since: Epoch(5),
+        };
+        let membership = Membership {
+            epoch: Arc::new(AtomicU32::new(5)),
+            drops: Arc::default(),
+        };
+        Channel::open(ends, local, check, membership, Arc::default(), None).unwrap()
+    }
+
+    fn pair() -> (Channel, Channel) {
+        let (ours, theirs) = ChannelEnds::create(RING_BYTES).unwrap();
+        (end(ours, HERE, THERE), end(theirs, THERE, HERE))
+    }
+
+    #[test]
+    fn forged_packets_are_dropped_and_counted_and_honest_ones_go_on() {
+        let (mut forger, mut receiver) = pair();
+        let honest = LinkHeader {
+            partition: Partition(7),
+            epoch: Epoch(5),
+            source: HERE,
+            protocol: Protocol(1),
+            len: 4,
+        };
+        let forgeries = [
+            (
+                DropReason::UnknownPartition,
+                LinkHeader {
+                    partition: Partition(8),
+                    ..honest
+                },
+            ),
+            (
+                DropReason::OldEpoch,
+                LinkHeader {
+                    epoch: Epoch(4),
+                    ..honest
+                },
+            ),
+            (
+                DropReason::WrongSource,
+                LinkHeader {
+                    source: NodeId(2),
+                    ..honest
+                },
+            ),
+            (
+                DropReason::UnknownProtocol,
+                LinkHeader {
+                    protocol: Protocol(2),
+                    ..honest
+                },
+            ),
+        ];
+        for (_, forged) in &forgeries {
+            forger.outgoing.push(forged, &[b"evil"]).unwrap();
+        }
+        forger.send(&[b"good"]).unwrap();
+        let mut packet = Vec::new();
+        assert_eq!(receiver.receive(&mut packet), Ok(true));
+        assert_eq!(packet, b"good");
+        for (reason, _) in forgeries {
+            assert_eq!(receiver.membership.drops.dropped(reason), 1, "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn a_broken_ring_ends_the_channel_and_wakes_who_sleeps() {
+        let (mut breaker, mut receiver) = pair();
+        let header = LinkHeader {
+            partition: Partition(7),
+            epoch: Epoch(5),
+            source: HERE,
+            protocol: Protocol(1),
+            len: 16,
+        };
+        breaker.outgoing.push(&header, &[&[0; 16]]).unwrap();
+        // The record's length now says more than was published.
+        let longer = LinkHeader { len: 17, ..header };
+        breaker.outgoing.overwrite(0, &longer.to_bytes());
+        let mut packet = Vec::new();
+        assert_eq!(receiver.receive(&mut packet), Err(ChannelError::Corrupt));
+        assert_eq!(receiver.receive(&mut packet), Err(ChannelError::Corrupt));
+        assert_eq!(receiver.send(&[b"x"]), Err(ChannelError::Corrupt));
+        assert!(!receiver.arm());
+    }
+
+    #[test]
+    fn a_peer_cannot_make_a_wake_up_block() {
+        let (mut ours, theirs) = pair();
+        for _ in 0..200_000 {
+            theirs.wake_peer.wake();
+        }
+        ours.disarm();
+        ours.waker().wake();
+    }
+
+    #[test]
+    fn other_memory_is_no_ring() {
+        let (ends, _) = ChannelEnds::create(RING_BYTES).unwrap();
+        let mut fds = ends.into_fds();
+        fds[0] = create_memory(8192).unwrap().into();
+        assert!(SharedRing::map(fds[0].try_clone().unwrap()).is_err());
+        assert!(ChannelEnds::create(1000).is_err());
+        assert!(ChannelEnds::create(64 * 1024).is_err());
+    }
+}
