@@ -1,0 +1,539 @@
+//! The link layer: which of a partition's members a frame reaches. Bytes in, decision out.
+//!
+//! Between two nodes of one host no link header is written, because what it would say is known
+//! better than a header could tell: the descriptor that a frame was read from identifies its
+//! sender, and with it the partition and the epoch. The checks of [`fabric::link`] hold by
+//! construction instead:
+//!
+//! * *Partition*: a frame is decided on by an [`Ingress`], which borrows the one [`Segment`]
+//!   that its port belongs to. A decision borrows its exits from there, and a segment
+//!   holds no others. No frame can reach a port of another partition, whatever it contains.
+//! * *Epoch*: a port that is no longer a member is no longer in its segment, for frames in
+//!   either direction, and one of an older epoch is not let in.
+//! * *Source*: an ingress is its port; what is left to check is that the frame does not claim
+//!   another one's address.
+
+use std::collections::{HashMap, hash_map};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use domains::addressing;
+use domains::driver_protocol::Port;
+use fabric::{Epoch, NodeId, Partition, Place};
+
+use crate::address::{Destination, Mac};
+use crate::frame::Frame;
+use crate::neighbour::Question;
+
+/// All partitions of a host. `X` is how a frame leaves to a member: a TAP, or a test's record.
+#[derive(Debug)]
+pub struct Segments<X>(HashMap<Partition, Segment<X>>);
+
+/// One partition: its members and nothing else.
+#[derive(Debug)]
+struct Segment<X> {
+    /// What an address must carry to be of this segment.
+    domain: u16,
+    epoch: Epoch,
+    members: HashMap<Place, Member<X>>,
+    /// Who has an address that the directory assigned.
+    owners: HashMap<IpAddr, Place>,
+}
+
+#[derive(Debug)]
+struct Member<X> {
+    port: Port,
+    exit: X,
+}
+
+/// Where frames of one member come in. It sees the segment of that member only.
+#[derive(Debug)]
+pub struct Ingress<'a, X> {
+    segment: &'a Segment<X>,
+    member: &'a Member<X>,
+}
+
+/// What is to be done with a frame.
+#[derive(Debug)]
+pub enum Action<'a, X> {
+    /// Send it out here.
+    Deliver(&'a X),
+    /// Send it out at each of these.
+    DeliverAll(Others<'a, X>),
+    /// Send these bytes back where the frame came from.
+    Answer(Vec<u8>),
+    /// Count it.
+    Drop(DropReason),
+}
+
+/// Why a frame did not reach an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// It ends within its header.
+    Malformed,
+    /// Its source address is not its sender's.
+    WrongSource,
+    /// Longer than the domain's MTU allows.
+    TooLong,
+    /// Its destination has an address of another domain.
+    OtherDomain,
+    /// No member has its destination address, or the sender itself does.
+    NoSuchMember,
+    /// The receiver takes no more at the moment.
+    Full,
+    /// The receiver's interface is down or gone.
+    Down,
+    /// The kernel refused it for another reason.
+    Refused,
+}
+
+/// Why a port cannot be a member.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// Agent: the MAC is not the one that domain and place give.
+    #[error("{mac} is not the address of {place} in domain number {domain_id}")]
+    WrongMac {
+        /// As given.
+        mac: Mac,
+        /// The port's place.
+        place: Place,
+        /// The port's domain.
+        domain_id: u32,
+    },
+    /// Agent: the port is of a time before the present membership.
+    #[error("the port is of epoch {offered}, the domain is at {current}")]
+    OldEpoch {
+        /// The port's.
+        offered: u32,
+        /// The segment's.
+        current: u32,
+    },
+    /// Agent: another member, or this one, is there already.
+    #[error("{0} is a member already, or its address is")]
+    Taken(Place),
+}
+
+impl<X> Default for Segments<X> {
+    fn default() -> Self {
+        Segments(HashMap::new())
+    }
+}
+
+impl<X> Segments<X> {
+    /// Makes `port` a member of its domain's segment, reached through `exit`.
+    ///
+    /// # Errors
+    /// [`AttachError`]; nothing has changed then.
+    pub fn attach(&mut self, port: Port, exit: X) -> Result<(), AttachError> {
+        let domain = checked_domain(&port)?;
+        let partition = Partition(port.domain_id);
+        match self.0.entry(partition) {
+            hash_map::Entry::Occupied(segment) => segment.into_mut().attach(port, exit),
+            hash_map::Entry::Vacant(place) => place.insert(Segment::new(domain)).attach(port, exit),
+        }
+    }
+
+    /// Ends a membership and returns the exit, if there was one.
+    pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<X> {
+        let segment = self.0.get_mut(&partition)?;
+        let exit = segment.detach(node);
+        if segment.members.is_empty() {
+            self.0.remove(&partition);
+        }
+        exit
+    }
+
+    /// Raises the epoch of a partition; an epoch never goes back.
+    pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
+        if let Some(segment) = self.0.get_mut(&partition) {
+            segment.epoch = segment.epoch.max(epoch);
+        }
+    }
+
+    /// Where frames of the member at `place` come in, or `None` if it is no member.
+    pub fn ingress(&self, partition: Partition, place: Place) -> Option<Ingress<'_, X>> {
+        let segment = self.0.get(&partition)?;
+        let member = segment.members.get(&place)?;
+        Some(Ingress { segment, member })
+    }
+}
+
+impl<X> Segment<X> {
+    fn new(domain: u16) -> Self {
+        Segment {
+            domain,
+            epoch: Epoch(0),
+            members: HashMap::new(),
+            owners: HashMap::new(),
+        }
+    }
+
+    fn attach(&mut self, port: Port, exit: X) -> Result<(), AttachError> {
+        if port.epoch < self.epoch.0 {
+            return Err(AttachError::OldEpoch {
+                offered: port.epoch,
+                current: self.epoch.0,
+            });
+        }
+        let (place, addresses) = (port.place, addresses(&port));
+        let taken = |address| self.owners.contains_key(address);
+        if self.members.contains_key(&place) || addresses.iter().any(taken) {
+            return Err(AttachError::Taken(place));
+        }
+        self.epoch = Epoch(port.epoch);
+        self.owners
+            .extend(addresses.map(|address| (address, place)));
+        self.members.insert(place, Member { port, exit });
+        Ok(())
+    }
+
+    fn detach(&mut self, node: NodeId) -> Option<X> {
+        let is_it = |member: &&Member<X>| member.port.node == node.0;
+        let place = self.members.values().find(is_it)?.port.place;
+        let member = self.members.remove(&place)?;
+        for address in addresses(&member.port) {
+            self.owners.remove(&address);
+        }
+        Some(member.exit)
+    }
+
+    /// The member other than `asker` whose address is in question.
+    fn owner(&self, question: &Question, asker: Place) -> Option<&Member<X>> {
+        let place = self.owners.get(&question.target())?;
+        // Who asks for its own address announces it, and an answer would tell of a conflict.
+        self.members.get(place).filter(|_| *place != asker)
+    }
+}
+
+impl<'a, X> Ingress<'a, X> {
+    /// Decides on a frame that this member sent.
+    pub fn decide(&self, bytes: &[u8]) -> Action<'a, X> {
+        match self.admit(bytes) {
+            Ok(frame) => self
+                .answer(frame)
+                .unwrap_or_else(|| self.route(frame.destination())),
+            Err(reason) => Action::Drop(reason),
+        }
+    }
+
+    /// How frames go back to this member.
+    pub fn exit(&self) -> &'a X {
+        &self.member.exit
+    }
+
+    fn admit<'f>(&self, bytes: &'f [u8]) -> Result<Frame<'f>, DropReason> {
+        let frame = Frame::new(bytes).ok_or(DropReason::Malformed)?;
+        if frame.source() != Mac(self.member.port.mac) {
+            return Err(DropReason::WrongSource);
+        }
+        match frame.fits(self.member.port.mtu) {
+            true => Ok(frame),
+            false => Err(DropReason::TooLong),
+        }
+    }
+
+    fn answer(&self, frame: Frame<'_>) -> Option<Action<'a, X>> {
+        let question = Question::read(frame)?;
+        let owner = self.segment.owner(&question, self.member.port.place)?;
+        Some(Action::Answer(question.answer(Mac(owner.port.mac))))
+    }
+
+    fn route(&self, destination: Mac) -> Action<'a, X> {
+        match destination.destination() {
+            Destination::Group => Action::DeliverAll(self.others()),
+            Destination::Member { domain, .. } if domain != self.segment.domain => {
+                Action::Drop(DropReason::OtherDomain)
+            }
+            Destination::Member { place, .. } if place != self.member.port.place => {
+                match self.segment.members.get(&place) {
+                    Some(member) => Action::Deliver(&member.exit),
+                    None => Action::Drop(DropReason::NoSuchMember),
+                }
+            }
+            _ => Action::Drop(DropReason::NoSuchMember),
+        }
+    }
+
+    fn others(&self) -> Others<'a, X> {
+        Others {
+            members: self.segment.members.iter(),
+            sender: self.member.port.place,
+        }
+    }
+}
+
+/// The exits to all members of a segment but one.
+#[derive(Debug)]
+pub struct Others<'a, X> {
+    members: hash_map::Iter<'a, Place, Member<X>>,
+    sender: Place,
+}
+
+impl<'a, X> Iterator for Others<'a, X> {
+    type Item = &'a X;
+
+    fn next(&mut self) -> Option<&'a X> {
+        let (_, member) = self.members.find(|(place, _)| **place != self.sender)?;
+        Some(&member.exit)
+    }
+}
+
+impl DropReason {
+    /// Every reason.
+    pub const ALL: [DropReason; 8] = [
+        DropReason::Malformed,
+        DropReason::WrongSource,
+        DropReason::TooLong,
+        DropReason::OtherDomain,
+        DropReason::NoSuchMember,
+        DropReason::Full,
+        DropReason::Down,
+        DropReason::Refused,
+    ];
+}
+
+/// Frames that did not reach an interface, by reason.
+#[derive(Debug, Default)]
+pub struct DropCounters([AtomicU64; DropReason::ALL.len()]);
+
+impl DropCounters {
+    /// Counts one.
+    pub fn count(&self, reason: DropReason) {
+        self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many were dropped for this reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize].load(Ordering::Relaxed)
+    }
+}
+
+fn addresses(port: &Port) -> [IpAddr; 2] {
+    [port.ipv4.into(), port.ipv6.into()]
+}
+
+/// The domain's number as addresses carry it.
+fn checked_domain(port: &Port) -> Result<u16, AttachError> {
+    u16::try_from(port.domain_id)
+        .ok()
+        .filter(|domain| addressing::mac(*domain, port.place) == port.mac)
+        .ok_or(AttachError::WrongMac {
+            mac: Mac(port.mac),
+            place: port.place,
+            domain_id: port.domain_id,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An exit's name: domain and place.
+    type Name = (u32, u8);
+
+    const BROADCAST: [u8; 6] = [0xff; 6];
+
+    fn place(x: u8) -> Place {
+        Place { x, y: 0, z: 0 }
+    }
+
+    fn mac(domain: u16, x: u8) -> [u8; 6] {
+        addressing::mac(domain, place(x))
+    }
+
+    fn port(domain: u16, x: u8) -> Port {
+        Port {
+            node: x.into(),
+            place: place(x),
+            domain_id: domain.into(),
+            epoch: 1,
+            ifname: "blue".into(),
+            mac: mac(domain, x),
+            // The same in every domain, so that a mistake would show.
+            ipv4: [10, 64, 0, x + 1].into(),
+            prefix: 24,
+            ipv6: addressing::ipv6(0, place(x)),
+            ipv6_prefix: 64,
+            mtu: 1500,
+        }
+    }
+
+    /// Two domains, 7 and 8, each with members 0, 1 and 2.
+    fn segments() -> Segments<Name> {
+        let mut segments = Segments::default();
+        for domain in [7, 8] {
+            for x in 0..3 {
+                let name = (domain.into(), x);
+                segments.attach(port(domain, x), name).unwrap();
+            }
+        }
+        segments
+    }
+
+    fn frame(destination: [u8; 6], source: [u8; 6], payload: usize) -> Vec<u8> {
+        let mut bytes = [destination, source].concat();
+        bytes.extend([8, 0]);
+        bytes.resize(bytes.len() + payload, 0);
+        bytes
+    }
+
+    fn arp(source: [u8; 6], target: [u8; 4]) -> Vec<u8> {
+        let mut bytes = [BROADCAST, source].concat();
+        bytes.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+        bytes.extend(source);
+        bytes.extend([0; 4 + 6]);
+        bytes.extend(target);
+        bytes
+    }
+
+    /// Whom a frame from member `x` of domain 7 reaches, or why nobody.
+    fn reached(segments: &Segments<Name>, x: u8, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
+        let ingress = segments.ingress(Partition(7), place(x)).unwrap();
+        match ingress.decide(bytes) {
+            Action::Deliver(name) => Ok(vec![*name]),
+            Action::DeliverAll(others) => Ok(others
+                .copied()
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect()),
+            Action::Answer(_) => Ok(vec![*ingress.exit()]),
+            Action::Drop(reason) => Err(reason),
+        }
+    }
+
+    #[test]
+    fn unicast_reaches_its_member_and_broadcast_all_others() {
+        let segments = segments();
+        let unicast = frame(mac(7, 2), mac(7, 1), 100);
+        assert_eq!(reached(&segments, 1, &unicast), Ok(vec![(7, 2)]));
+        let broadcast = frame(BROADCAST, mac(7, 1), 100);
+        let others = Ok(vec![(7, 0), (7, 2)]);
+        assert_eq!(reached(&segments, 1, &broadcast), others);
+        let multicast = frame([0x33, 0x33, 0, 0, 0, 1], mac(7, 1), 100);
+        assert_eq!(reached(&segments, 1, &multicast), others);
+    }
+
+    #[test]
+    fn each_reason_to_drop_is_named() {
+        let segments = segments();
+        let dropped = |bytes: &[u8]| reached(&segments, 1, bytes).unwrap_err();
+        let unicast = |destination, source| frame(destination, source, 100);
+        assert_eq!(dropped(&[0; 13]), DropReason::Malformed);
+        assert_eq!(
+            dropped(&unicast(mac(7, 0), mac(7, 2))),
+            DropReason::WrongSource
+        );
+        assert_eq!(
+            dropped(&frame(mac(7, 0), mac(7, 1), 1501)),
+            DropReason::TooLong
+        );
+        assert_eq!(
+            dropped(&unicast(mac(8, 0), mac(7, 1))),
+            DropReason::OtherDomain
+        );
+        for nobody in [mac(7, 9), mac(7, 1), [0; 6], [2, 0, 0, 0, 0, 1]] {
+            assert_eq!(
+                dropped(&unicast(nobody, mac(7, 1))),
+                DropReason::NoSuchMember
+            );
+        }
+    }
+
+    #[test]
+    fn questions_are_answered_for_assigned_addresses_only() {
+        let segments = segments();
+        let ingress = segments.ingress(Partition(7), place(1)).unwrap();
+        let Action::Answer(answer) = ingress.decide(&arp(mac(7, 1), [10, 64, 0, 3])) else {
+            panic!("no answer");
+        };
+        assert_eq!(answer[..6], mac(7, 1));
+        assert_eq!(answer[22..28], mac(7, 2));
+        let others = Ok(vec![(7, 0), (7, 2)]);
+        let unassigned = arp(mac(7, 1), [10, 64, 0, 77]);
+        assert_eq!(reached(&segments, 1, &unassigned), others);
+        let announcement = arp(mac(7, 1), [10, 64, 0, 2]);
+        assert_eq!(reached(&segments, 1, &announcement), others);
+    }
+
+    #[test]
+    fn who_left_reaches_nobody_and_is_reached_by_nobody() {
+        let mut segments = segments();
+        assert_eq!(segments.detach(Partition(7), NodeId(2)), Some((7, 2)));
+        assert_eq!(segments.detach(Partition(7), NodeId(2)), None);
+        assert!(segments.ingress(Partition(7), place(2)).is_none());
+        let unicast = frame(mac(7, 2), mac(7, 1), 100);
+        assert_eq!(
+            reached(&segments, 1, &unicast),
+            Err(DropReason::NoSuchMember)
+        );
+        let broadcast = frame(BROADCAST, mac(7, 1), 100);
+        assert_eq!(reached(&segments, 1, &broadcast), Ok(vec![(7, 0)]));
+        let question = arp(mac(7, 1), [10, 64, 0, 3]);
+        assert_eq!(reached(&segments, 1, &question), Ok(vec![(7, 0)]));
+    }
+
+    #[test]
+    fn wrong_ports_are_refused() {
+        let mut segments = segments();
+        let mut refuse = |change: fn(&mut Port)| {
+            let mut port = port(7, 3);
+            change(&mut port);
+            segments.attach(port, (7, 3)).unwrap_err()
+        };
+        let wrong_mac = |error| matches!(error, AttachError::WrongMac { .. });
+        assert!(wrong_mac(refuse(|port| port.mac[0] = 2)));
+        assert!(wrong_mac(refuse(|port| port.domain_id += 1 << 16)));
+        let old = AttachError::OldEpoch {
+            offered: 0,
+            current: 1,
+        };
+        assert_eq!(refuse(|port| port.epoch = 0), old);
+        let same_ipv4 = refuse(|port| port.ipv4 = [10, 64, 0, 1].into());
+        assert_eq!(same_ipv4, AttachError::Taken(place(3)));
+        let again = segments.attach(port(7, 1), (7, 1));
+        assert_eq!(again, Err(AttachError::Taken(place(1))));
+        segments.raise_epoch(Partition(7), Epoch(5));
+        segments.raise_epoch(Partition(7), Epoch(4));
+        assert!(segments.attach(port(7, 3), (7, 3)).is_err());
+    }
+
+    /// Addresses that hit, miss and nearly hit.
+    fn any_mac() -> impl Strategy<Value = [u8; 6]> {
+        prop_oneof![
+            (7_u16..9, 0_u8..4).prop_map(|(domain, x)| mac(domain, x)),
+            Just(BROADCAST),
+            any::<[u8; 6]>(),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_reach_another_domain_or_their_sender(
+            x in 0_u8..3,
+            addresses in proptest::option::of((any_mac(), any_mac())),
+            rest in proptest::collection::vec(any::<u8>(), 0..1600),
+        ) {
+            let mut bytes = Vec::new();
+            if let Some((destination, source)) = addresses {
+                bytes.extend([destination, source].concat());
+            }
+            bytes.extend(rest);
+            let segments = segments();
+            let ingress = segments.ingress(Partition(7), place(x)).unwrap();
+            let reached: Vec<Name> = match ingress.decide(&bytes) {
+                Action::Deliver(name) => vec![*name],
+                Action::DeliverAll(others) => others.copied().collect(),
+                Action::Answer(_) | Action::Drop(_) => vec![],
+            };
+            for (domain, receiver) in reached {
+                prop_assert_eq!(domain, 7);
+                prop_assert_ne!(receiver, x);
+                prop_assert_eq!(&bytes[6..12], mac(7, x));
+            }
+        }
+    }
+}

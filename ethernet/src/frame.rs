@@ -1,0 +1,136 @@
+//! Ethernet frames: a checked view of bytes that a node sent.
+//!
+//! ```text
+//!  0             6        12          14
+//!  +-------------+--------+-----------+------------------+
+//!  | destination | source | ethertype | payload          |
+//!  +-------------+--------+-----------+------------------+
+//! ```
+//!
+//! A frame may carry VLAN tags of 4 bytes before its type; nodes may use them among themselves,
+//! so one tag is allowed for where lengths are checked.
+
+use std::ops::Range;
+
+use crate::address::Mac;
+
+/// Bytes before the payload.
+pub const HEADER_LEN: usize = 14;
+
+/// Bytes of a VLAN tag.
+const TAG_LEN: usize = 4;
+
+/// The longest frame that can be: what the largest MTU of a TAP, 65,521, makes of it.
+pub const MAX_LEN: usize = 65_521 + HEADER_LEN + TAG_LEN;
+
+const DESTINATION: Range<usize> = 0..6;
+const SOURCE: Range<usize> = 6..12;
+const ETHERTYPE: Range<usize> = 12..14;
+
+/// The protocol of a frame's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EtherType(pub u16);
+
+impl EtherType {
+    /// Address resolution for IPv4.
+    pub const ARP: EtherType = EtherType(0x0806);
+    /// IPv6.
+    pub const IPV6: EtherType = EtherType(0x86dd);
+    /// A VLAN tag.
+    const VLAN: EtherType = EtherType(0x8100);
+    /// A provider's VLAN tag.
+    const PROVIDER_VLAN: EtherType = EtherType(0x88a8);
+
+    fn is_tag(self) -> bool {
+        matches!(self, EtherType::VLAN | EtherType::PROVIDER_VLAN)
+    }
+}
+
+/// A frame with a whole header. Nothing is said of its payload.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    header: &'a [u8; HEADER_LEN],
+    payload: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// The frame in these bytes, or `None` if they end within the header.
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        let (header, payload) = bytes.split_first_chunk()?;
+        Some(Frame { header, payload })
+    }
+
+    /// Whom it is for.
+    pub fn destination(&self) -> Mac {
+        self.mac(DESTINATION)
+    }
+
+    /// Who claims to have sent it.
+    pub fn source(&self) -> Mac {
+        self.mac(SOURCE)
+    }
+
+    /// What the payload is.
+    pub fn ethertype(&self) -> EtherType {
+        let bytes = &self.header[ETHERTYPE];
+        EtherType(u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Everything behind the header.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// Whether an interface with this MTU in bytes takes it.
+    pub fn fits(&self, mtu: u32) -> bool {
+        let tag = match self.ethertype().is_tag() {
+            true => TAG_LEN,
+            false => 0,
+        };
+        self.payload.len() <= mtu as usize + tag
+    }
+
+    fn mac(&self, range: Range<usize>) -> Mac {
+        let mut octets = [0; 6];
+        octets.copy_from_slice(&self.header[range]);
+        Mac(octets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(ethertype: [u8; 2], payload: usize) -> Vec<u8> {
+        let mut bytes = vec![1, 2, 3, 4, 5, 6, 11, 12, 13, 14, 15, 16];
+        bytes.extend(ethertype);
+        bytes.resize(HEADER_LEN + payload, 0xaa);
+        bytes
+    }
+
+    #[test]
+    fn the_header_is_read() {
+        let bytes = bytes([0x86, 0xdd], 3);
+        let frame = Frame::new(&bytes).unwrap();
+        assert_eq!(frame.destination(), Mac([1, 2, 3, 4, 5, 6]));
+        assert_eq!(frame.source(), Mac([11, 12, 13, 14, 15, 16]));
+        assert_eq!(frame.ethertype(), EtherType::IPV6);
+        assert_eq!(frame.payload(), [0xaa; 3]);
+    }
+
+    #[test]
+    fn a_broken_header_is_no_frame() {
+        for len in 0..HEADER_LEN {
+            assert!(Frame::new(&vec![0; len]).is_none());
+        }
+    }
+
+    #[test]
+    fn only_a_tag_may_exceed_the_mtu() {
+        let fits = |ethertype, payload| Frame::new(&bytes(ethertype, payload)).unwrap().fits(1500);
+        assert!(fits([8, 0], 1500));
+        assert!(!fits([8, 0], 1501));
+        assert!(fits([0x81, 0], 1504));
+        assert!(!fits([0x81, 0], 1505));
+    }
+}
