@@ -7,10 +7,22 @@
 //! * [`address`], [`frame`]: what a frame says of itself.
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
 //! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
+//! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace.
+//! * [`switch`]: the data path, a single thread that moves frames; [`patience`] tells it when to
+//!   sleep.
+//! * [`driver`]: the control path, which carries out the agent's commands.
+//! * [`role`]: how a program becomes the driver.
 
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod driver;
 pub mod forward;
 pub mod frame;
+pub mod interface;
 pub mod neighbour;
+pub mod patience;
+pub mod role;
+pub mod switch;
+#[allow(unsafe_code)]
+pub mod tap;

@@ -1,0 +1,249 @@
+//! The driver: carries out the agent's commands, beside a [`Switch`] that moves the frames.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::thread::{self, JoinHandle};
+
+use domains::driver_protocol::{Answer, Command, Port, PortError};
+use domains::wire::{self, Reader, WireError, Writer};
+use fabric::{Epoch, NodeId, Partition};
+use tracing::{debug, info};
+
+use crate::forward::{DropCounters, DropReason};
+use crate::interface::{self, InterfaceError};
+use crate::switch::{Ended, JoinError, Remote, Switch};
+use crate::tap::Tap;
+
+/// Interfaces that may be under deletion at once, each by a thread.
+const DELETIONS: usize = 64;
+
+/// Why the driver ended before its agent did.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// The system refused what every driver needs.
+    #[error("cannot start the driver: {0}")]
+    Start(io::Error),
+    /// Waiting for frames failed.
+    #[error("cannot wait for frames: {0}")]
+    Wait(io::Error),
+    /// The data path broke down.
+    #[error(transparent)]
+    Ended(#[from] Ended),
+    /// The agent sent what is no command, or could not be answered.
+    #[error("the agent's socket: {0}")]
+    Agent(WireError),
+}
+
+/// Why a command for one port failed.
+#[derive(Debug, thiserror::Error)]
+enum PortFailure {
+    #[error("the port came without its network namespace")]
+    NoNamespace,
+    #[error("the port is there already, with other addresses")]
+    Differs,
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error("cannot delete the interface: {0}")]
+    Delete(io::Error),
+}
+
+/// Runs the driver of the agent at the other end of `agent`; returns when that end is closed.
+///
+/// Interfaces outlive the driver: the next one takes them over, and they end with their nodes.
+///
+/// # Errors
+/// [`DriverError`]. What fails for one port only is told to the agent.
+pub fn run(agent: UnixStream) -> Result<(), DriverError> {
+    let (commands, answers) = wire::split(agent).map_err(DriverError::Start)?;
+    let (switch, remote) = Switch::new().map_err(DriverError::Start)?;
+    let hang_up = HangUp(answers.clone());
+    let frames = thread::Builder::new()
+        .name("frames".into())
+        .spawn(move || {
+            let _hang_up = hang_up;
+            switch.run()
+        })
+        .map_err(DriverError::Start)?;
+    let served = Control::new(remote).serve(commands, &answers);
+    let drops = frames.join().map_err(|_| Ended)?;
+    report(&drops.map_err(DriverError::Wait)?);
+    served
+}
+
+/// Closes the agent's socket when the data path ends, whatever ended it, so that the control
+/// path does not wait for commands in vain.
+struct HangUp(Writer);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        self.0.shut_down();
+    }
+}
+
+/// Domain number and node number.
+type Key = (u32, u32);
+
+/// The control path.
+struct Control {
+    remote: Remote,
+    ports: HashMap<Key, Port>,
+    /// Closing a TAP takes long, so each is closed by a thread; nobody waits for it but
+    /// [`Command::Sync`] and a port that is to be made anew.
+    leaving: HashMap<Key, JoinHandle<io::Result<()>>>,
+    failed: Vec<PortError>,
+}
+
+impl Control {
+    fn new(remote: Remote) -> Self {
+        Control {
+            remote,
+            ports: HashMap::new(),
+            leaving: HashMap::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    fn serve(mut self, mut commands: Reader, answers: &Writer) -> Result<(), DriverError> {
+        loop {
+            let (command, descriptors) = match commands.receive() {
+                Ok(received) => received,
+                Err(error) => return unless_closed(error),
+            };
+            if let Some(answer) = self.carry_out(command, descriptors)?
+                && let Err(error) = answers.send(&answer, &[])
+            {
+                return unless_closed(error);
+            }
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        command: Command,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Option<Answer>, Ended> {
+        debug!(?command, "from the agent");
+        match command {
+            Command::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
+            Command::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
+            Command::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
+            Command::Sync { n } => return Ok(Some(self.sync(n))),
+        }
+        Ok(None)
+    }
+
+    fn add(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), Ended> {
+        let key = (port.domain_id, port.node);
+        self.await_deletion(key);
+        let outcome = match (self.ports.get(&key), namespace) {
+            (Some(present), _) if same_but_for_the_epoch(present, &port) => {
+                return self.raise_epoch(port.domain_id, port.epoch);
+            }
+            (Some(_), _) => Err(PortFailure::Differs),
+            (None, None) => Err(PortFailure::NoNamespace),
+            (None, Some(namespace)) => match interface::raise(&port, namespace) {
+                Ok(tap) => self.attach(port, tap)?,
+                Err(error) => Err(error.into()),
+            },
+        };
+        self.note(key, outcome);
+        Ok(())
+    }
+
+    fn attach(&mut self, port: Port, tap: Tap) -> Result<Result<(), PortFailure>, Ended> {
+        let member = port.clone();
+        let attached = self.remote.call(move |switch| switch.attach(member, tap))?;
+        if attached.is_ok() {
+            self.ports.insert((port.domain_id, port.node), port);
+        }
+        Ok(attached.map_err(PortFailure::from))
+    }
+
+    fn remove(&mut self, key: Key) -> Result<(), Ended> {
+        let (partition, node) = (Partition(key.0), NodeId(key.1));
+        self.ports.remove(&key);
+        // The membership ends here; the interface may take its time.
+        let tap = self
+            .remote
+            .call(move |switch| switch.detach(partition, node))?;
+        if let Some(tap) = tap {
+            self.delete(key, tap);
+        }
+        Ok(())
+    }
+
+    fn raise_epoch(&mut self, domain_id: u32, epoch: u32) -> Result<(), Ended> {
+        let (partition, epoch) = (Partition(domain_id), Epoch(epoch));
+        self.remote
+            .call(move |switch| switch.raise_epoch(partition, epoch))
+    }
+
+    fn sync(&mut self, n: u64) -> Answer {
+        self.await_deletions();
+        Answer::Synced {
+            n,
+            errors: std::mem::take(&mut self.failed),
+        }
+    }
+
+    fn delete(&mut self, key: Key, tap: Tap) {
+        if self.leaving.len() >= DELETIONS {
+            self.await_deletions();
+        }
+        let deletion = thread::Builder::new()
+            .name("delete".into())
+            .spawn(|| tap.delete());
+        match deletion {
+            Ok(thread) => drop(self.leaving.insert(key, thread)),
+            Err(error) => self.note(key, Err(PortFailure::Delete(error))),
+        }
+    }
+
+    fn await_deletions(&mut self) {
+        let keys: Vec<Key> = self.leaving.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.await_deletion(key));
+    }
+
+    fn await_deletion(&mut self, key: Key) {
+        if let Some(thread) = self.leaving.remove(&key) {
+            let panicked = |_| Err(io::ErrorKind::Other.into());
+            let deleted = thread.join().unwrap_or_else(panicked);
+            self.note(key, deleted.map_err(PortFailure::Delete));
+        }
+    }
+
+    fn note(&mut self, (domain_id, node): Key, outcome: Result<(), PortFailure>) {
+        if let Err(failure) = outcome {
+            self.failed.push(PortError {
+                domain_id,
+                node,
+                message: failure.to_string(),
+            });
+        }
+    }
+}
+
+fn same_but_for_the_epoch(a: &Port, b: &Port) -> bool {
+    let epoch = b.epoch;
+    Port { epoch, ..a.clone() } == *b
+}
+
+fn unless_closed(error: WireError) -> Result<(), DriverError> {
+    match error {
+        WireError::Closed => Ok(()),
+        error => Err(DriverError::Agent(error)),
+    }
+}
+
+fn report(drops: &DropCounters) {
+    for reason in DropReason::ALL {
+        let frames = drops.dropped(reason);
+        if frames > 0 {
+            info!(?reason, frames, "frames were dropped");
+        }
+    }
+}

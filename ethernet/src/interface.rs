@@ -1,0 +1,78 @@
+//! Interfaces: a port's TAP, with its addresses, in the network namespace of its node.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::thread;
+
+use domains::driver_protocol::Port;
+use domains::netlink::{Netlink, NetlinkError};
+use nix::sched::{CloneFlags, setns};
+
+use crate::tap::Tap;
+
+/// Why a port has no interface.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// No thread could be had, or it could not enter the namespace.
+    #[error("cannot enter the node's network namespace: {0}")]
+    Namespace(io::Error),
+    /// No TAP.
+    #[error("cannot open the TAP {name}: {source}")]
+    Tap {
+        /// The interface's name.
+        name: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A TAP, but not configured.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+}
+
+/// Makes the interface of `port` in the network namespace `namespace`, or takes over the one
+/// that a former driver left, and returns its TAP.
+///
+/// # Errors
+/// [`InterfaceError`].
+pub fn raise(port: &Port, namespace: OwnedFd) -> Result<Tap, InterfaceError> {
+    // A thread of its own, because a thread that has entered a namespace keeps it alive.
+    thread::scope(|scope| {
+        thread::Builder::new()
+            .name(format!("raise {}", port.ifname))
+            .spawn_scoped(scope, || raise_here(port, namespace))
+            .map_err(InterfaceError::Namespace)?
+            .join()
+            .unwrap_or_else(|_| Err(InterfaceError::Namespace(io::ErrorKind::Other.into())))
+    })
+}
+
+fn raise_here(port: &Port, namespace: OwnedFd) -> Result<Tap, InterfaceError> {
+    setns(namespace, CloneFlags::CLONE_NEWNET)
+        .map_err(|error| InterfaceError::Namespace(error.into()))?;
+    let tap = Tap::open(&port.ifname).map_err(|source| InterfaceError::Tap {
+        name: port.ifname.clone(),
+        source,
+    })?;
+    configure(port)?;
+    Ok(tap)
+}
+
+/// Sets what is not yet so: an interface that was taken over carries connections, and setting
+/// even the same MAC again would make the kernel forget its neighbours.
+fn configure(port: &Port) -> Result<(), NetlinkError> {
+    let mut netlink = Netlink::open()?;
+    let link = netlink.link(&port.ifname)?;
+    if link.mac != port.mac {
+        netlink.set_mac(link.index, port.mac)?;
+    }
+    if link.mtu != port.mtu {
+        netlink.set_mtu(link.index, port.mtu)?;
+    }
+    netlink.add_address(link.index, IpAddr::V4(port.ipv4), port.prefix)?;
+    netlink.add_address(link.index, IpAddr::V6(port.ipv6), port.ipv6_prefix)?;
+    if !link.up {
+        netlink.set_up(link.index)?;
+    }
+    Ok(())
+}

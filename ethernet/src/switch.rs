@@ -1,0 +1,293 @@
+//! The data path: one thread that waits for all TAPs of the host and moves frames between them.
+//!
+//! It alone owns the [`Segments`], so nothing is locked. Whoever wants a change hands it a piece
+//! of work ([`Remote::call`]), which it does between two batches of frames.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Instant;
+
+use domains::driver_protocol::Port;
+use fabric::{Epoch, NodeId, Partition, Place};
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use tracing::warn;
+
+use crate::forward::{Action, AttachError, DropCounters, DropReason, Ingress, Segments};
+use crate::frame;
+use crate::patience::Patience;
+use crate::tap::{Tap, is_gone};
+
+/// Frames that one TAP may send before others get their turn: 0.1 ms at 9000 bytes.
+const BATCH: usize = 64;
+
+/// Ready TAPs to take notice of at once.
+const EVENTS: usize = 64;
+
+/// The event of the doorbell. No port has it: those fit 56 bits.
+const DOORBELL: u64 = u64::MAX;
+
+/// Something for the switch to do.
+type Work = Box<dyn FnOnce(&mut Switch) + Send>;
+
+/// Moves frames between the TAPs of its ports.
+pub struct Switch {
+    epoll: Epoll,
+    segments: Segments<Tap>,
+    drops: DropCounters,
+    patience: Patience,
+    work: Receiver<Work>,
+    doorbell: Arc<EventFd>,
+}
+
+/// Hands work to a [`Switch`] in another thread. The switch ends with its remote.
+#[derive(Debug)]
+pub struct Remote {
+    work: Option<Sender<Work>>,
+    doorbell: Arc<EventFd>,
+}
+
+/// The switch has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the switch has ended")]
+pub struct Ended;
+
+/// Why a port could not join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// It may not be a member.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// Its TAP cannot be waited for.
+    #[error("cannot wait for the TAP: {0}")]
+    Epoll(io::Error),
+}
+
+impl Remote {
+    /// Lets the switch do `work` and waits for its result.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub fn call<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Switch) -> R + Send + 'static,
+    ) -> Result<R, Ended> {
+        let (result, results) = mpsc::sync_channel(1);
+        let work = move |switch: &mut Switch| {
+            // Nobody waits for it only when the caller's thread has ended.
+            let _ = result.send(work(switch));
+        };
+        let queue = self.work.as_ref().ok_or(Ended)?;
+        queue.send(Box::new(work)).map_err(|_| Ended)?;
+        self.ring();
+        results.recv().map_err(|_| Ended)
+    }
+
+    fn ring(&self) {
+        // It fails only when 2^64 rings were not heard; one is enough.
+        let _ = self.doorbell.write(1);
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.work = None;
+        self.ring();
+    }
+}
+
+impl Switch {
+    /// A switch without ports, and the remote that ends it.
+    ///
+    /// # Errors
+    /// The system's: out of descriptors.
+    pub fn new() -> io::Result<(Self, Remote)> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        epoll.add(&doorbell, EpollEvent::new(EpollFlags::EPOLLIN, DOORBELL))?;
+        let doorbell = Arc::new(doorbell);
+        let (sender, work) = mpsc::channel();
+        let remote = Remote {
+            work: Some(sender),
+            doorbell: Arc::clone(&doorbell),
+        };
+        let switch = Switch {
+            epoll,
+            segments: Segments::default(),
+            drops: DropCounters::default(),
+            patience: Patience::default(),
+            work,
+            doorbell,
+        };
+        Ok((switch, remote))
+    }
+
+    /// Moves frames until the [`Remote`] is dropped, and returns what was dropped.
+    ///
+    /// # Errors
+    /// The system's, of waiting. What goes wrong with one TAP is that port's matter.
+    pub fn run(mut self) -> io::Result<DropCounters> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let mut buffer = vec![0; frame::MAX_LEN];
+        loop {
+            let ready = self.wait(&mut events)?;
+            for event in &events[..ready] {
+                match event.data() {
+                    DOORBELL => match self.work() {
+                        Ok(()) => {}
+                        Err(Ended) => return Ok(self.drops),
+                    },
+                    port => self.drain(port, &mut buffer),
+                }
+            }
+        }
+    }
+
+    /// Lets a port send and receive.
+    ///
+    /// # Errors
+    /// [`JoinError`]; the TAP is closed then, and its interface stays.
+    pub fn attach(&mut self, port: Port, tap: Tap) -> Result<(), JoinError> {
+        let event = event_of(Partition(port.domain_id), port.place);
+        self.epoll
+            .add(&tap, EpollEvent::new(EpollFlags::EPOLLIN, event))
+            .map_err(|error| JoinError::Epoll(error.into()))?;
+        Ok(self.segments.attach(port, tap)?)
+    }
+
+    /// Cuts a port and returns its TAP, if there was one.
+    pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<Tap> {
+        let tap = self.segments.detach(partition, node)?;
+        self.ignore(&tap);
+        Some(tap)
+    }
+
+    /// Raises the epoch of a partition.
+    pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
+        self.segments.raise_epoch(partition, epoch);
+    }
+
+    fn wait(&mut self, events: &mut [EpollEvent]) -> io::Result<usize> {
+        let began = Instant::now();
+        let mut look = !self.patience.look().is_zero();
+        loop {
+            let timeout = match look {
+                true => EpollTimeout::ZERO,
+                false => EpollTimeout::NONE,
+            };
+            match self.epoll.wait(events, timeout) {
+                Ok(0) => look = began.elapsed() < self.patience.look(),
+                Ok(ready) => {
+                    self.patience.waited(began.elapsed());
+                    return Ok(ready);
+                }
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn work(&mut self) -> Result<(), Ended> {
+        // It fails when an earlier look has emptied it.
+        let _ = self.doorbell.read();
+        loop {
+            match self.work.try_recv() {
+                Ok(work) => work(self),
+                Err(mpsc::TryRecvError::Empty) => return Ok(()),
+                Err(mpsc::TryRecvError::Disconnected) => return Err(Ended),
+            }
+        }
+    }
+
+    /// Takes frames from a TAP, until it has no more or its turn ends.
+    fn drain(&self, event: u64, buffer: &mut [u8]) {
+        let (partition, place) = port_of(event);
+        // A port may have left after it was found ready.
+        let Some(ingress) = self.segments.ingress(partition, place) else {
+            return;
+        };
+        for _ in 0..BATCH {
+            match ingress.exit().receive(buffer) {
+                Ok(len) => self.carry(&ingress, &buffer[..len]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    warn!(?partition, %place, %error, "an interface of a port has gone");
+                    return self.ignore(ingress.exit());
+                }
+            }
+        }
+    }
+
+    fn carry(&self, ingress: &Ingress<'_, Tap>, frame: &[u8]) {
+        match ingress.decide(frame) {
+            Action::Deliver(tap) => self.deliver(tap, frame),
+            Action::DeliverAll(taps) => taps.for_each(|tap| self.deliver(tap, frame)),
+            Action::Answer(answer) => self.deliver(ingress.exit(), &answer),
+            Action::Drop(reason) => self.drops.count(reason),
+        }
+    }
+
+    fn deliver(&self, tap: &Tap, frame: &[u8]) {
+        if let Err(error) = tap.send(frame) {
+            self.drops.count(reason(&error));
+        }
+    }
+
+    /// Stops waiting for a TAP.
+    fn ignore(&self, tap: &Tap) {
+        // It fails when this was done already.
+        let _ = self.epoll.delete(tap);
+    }
+}
+
+fn reason(error: &io::Error) -> DropReason {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => DropReason::Full,
+        Some(Errno::EIO) => DropReason::Down,
+        _ if is_gone(error) => DropReason::Down,
+        _ => DropReason::Refused,
+    }
+}
+
+/// ```text
+///  63      56          24   16   8    0
+///  +-------+-----------+----+----+----+
+///  | 0     | partition | x  | y  | z  |
+///  +-------+-----------+----+----+----+
+/// ```
+fn event_of(partition: Partition, place: Place) -> u64 {
+    let [x, y, z] = [place.x, place.y, place.z].map(u64::from);
+    u64::from(partition.0) << 24 | x << 16 | y << 8 | z
+}
+
+fn port_of(event: u64) -> (Partition, Place) {
+    let [_, a, b, c, d, x, y, z] = event.to_be_bytes();
+    let partition = Partition(u32::from_be_bytes([a, b, c, d]));
+    (partition, Place { x, y, z })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_names_its_port() {
+        let port = (Partition(u32::MAX), Place { x: 1, y: 2, z: 255 });
+        assert_eq!(port_of(event_of(port.0, port.1)), port);
+        assert_ne!(event_of(port.0, port.1), DOORBELL);
+    }
+
+    #[test]
+    fn a_switch_works_for_its_remote_and_ends_with_it() {
+        let (switch, remote) = Switch::new().unwrap();
+        let thread = std::thread::spawn(|| switch.run());
+        let left = remote.call(|switch| switch.detach(Partition(1), NodeId(1)).is_some());
+        assert_eq!(left, Ok(false));
+        drop(remote);
+        let drops = thread.join().unwrap().unwrap();
+        assert!(DropReason::ALL.iter().all(|r| drops.dropped(*r) == 0));
+    }
+}

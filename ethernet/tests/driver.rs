@@ -1,0 +1,435 @@
+//! The driver against real interfaces: nodes are network namespaces, each made by a thread and
+//! ended with its descriptor, and the agent is the test. Needs root; without it the tests fail
+//! when `CI=true` asks for them, and say that they did nothing otherwise.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use domains::addressing;
+use domains::driver_protocol::{Answer, Command, Port, PortError};
+use domains::netlink::{Link, Netlink};
+use domains::wire::{self, Reader, Writer};
+use ethernet::driver::{self, DriverError};
+use fabric::Place;
+use nix::sched::{CloneFlags, setns, unshare};
+
+const BLUE: u32 = 7;
+const RED: u32 = 0x1234;
+
+/// After this a wait is a hang.
+const WATCHDOG: Duration = Duration::from_secs(20);
+
+#[test]
+fn members_reach_each_other_by_udp_and_tcp() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    for to in [ipv4(BLUE, 1), ipv6(BLUE, 1)] {
+        // Over the MTU, too: the kernel fragments.
+        for len in [0, 1, 1000, 8900, 20_000] {
+            let [receiver, sender] = udp(&nodes[1], &nodes[0], to);
+            sender.send_to(&vec![7; len], receiver.local_addr().unwrap());
+            assert_eq!(receiver.receive(), vec![7; len]);
+        }
+        let [mut client, mut server] = connect(&nodes[0], &nodes[1], to);
+        let sent: Vec<u8> = (0..16 << 20).map(|n: u32| ((n * 31) >> 8) as u8).collect();
+        let receiving = thread::spawn(move || {
+            let mut received = Vec::new();
+            server.read_to_end(&mut received).map(|_| received)
+        });
+        client.write_all(&sent).unwrap();
+        drop(client);
+        assert!(receiving.join().unwrap().unwrap() == sent);
+    }
+    agent.stop();
+}
+
+#[test]
+fn broadcast_reaches_every_member_and_no_other_domain() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let blue = [Node::new(0), Node::new(1), Node::new(2)];
+    let red = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &blue);
+    // With the addresses of the other domain, so that only the driver tells them apart.
+    for node in &red {
+        agent.add(
+            node,
+            Port {
+                ipv4: node.port(BLUE).ipv4,
+                ..node.port(RED)
+            },
+        );
+    }
+    assert_eq!(agent.sync(), []);
+
+    let port = 4000;
+    let listen = |node: &Node| node.inside(move || Udp::bind(SocketAddr::from(([0; 4], port))));
+    let blue_ears = [listen(&blue[1]), listen(&blue[2])];
+    let red_ear = listen(&red[1]);
+    let everyone = SocketAddr::from(([10, 64, 0, 255], port));
+    let shout = |node: &Node, text: &[u8]| {
+        let sender = node.inside(|| Udp::bind(SocketAddr::from(([0; 4], 0))));
+        sender.0.set_broadcast(true).unwrap();
+        sender.send_to(text, everyone);
+    };
+    shout(&blue[0], b"blue");
+    for ear in blue_ears {
+        assert_eq!(ear.receive(), b"blue");
+    }
+    shout(&red[0], b"red");
+    assert_eq!(red_ear.receive(), b"red", "and nothing before");
+    agent.stop();
+}
+
+#[test]
+fn a_restarted_driver_resumes_interfaces_and_connections() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    let [mut client, mut server] = connect(&nodes[0], &nodes[1], ipv4(BLUE, 1));
+    let mut say = |text: &[u8; 4]| {
+        client.write_all(text).unwrap();
+        let mut heard = [0; 4];
+        server.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, *text);
+        server.write_all(text).unwrap();
+        client.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, *text);
+    };
+    say(b"once");
+    let before = nodes[0].link("d7");
+    agent.stop();
+
+    let mut agent = Agent::start();
+    agent.join(BLUE, &nodes);
+    assert_eq!(nodes[0].link("d7"), before);
+    say(b"more");
+    agent.stop();
+}
+
+#[test]
+fn a_removed_port_is_cut_and_its_interface_gone() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1), Node::new(2)];
+    agent.join(BLUE, &nodes);
+    agent.send(Command::RemovePort {
+        domain_id: BLUE,
+        node: 1,
+    });
+    agent.send(Command::RemovePort {
+        domain_id: BLUE,
+        node: 77,
+    });
+    agent.send(Command::Epoch {
+        domain_id: BLUE,
+        epoch: 2,
+    });
+    assert_eq!(agent.sync(), []);
+    assert_eq!(nodes[1].link("d7"), None);
+    assert!(reaches(&nodes[0], &nodes[2], BLUE));
+
+    // Back again, in the new epoch; in the old one it would be refused.
+    agent.add(&nodes[1], nodes[1].port(BLUE));
+    let errors = agent.sync();
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].message.contains("epoch"), "{}", errors[0].message);
+    agent.add(
+        &nodes[1],
+        Port {
+            epoch: 2,
+            ..nodes[1].port(BLUE)
+        },
+    );
+    assert_eq!(agent.sync(), []);
+    assert!(reaches(&nodes[0], &nodes[1], BLUE));
+    agent.stop();
+}
+
+#[test]
+fn what_a_node_does_to_its_interface_harms_nobody_else() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1), Node::new(2)];
+    agent.join(BLUE, &nodes);
+    let meddle = |change: fn(&mut Netlink, u32)| {
+        nodes[1].inside(move || {
+            let mut netlink = Netlink::open().unwrap();
+            let index = netlink.index("d7").unwrap();
+            change(&mut netlink, index);
+        });
+    };
+    let mac = addressing::mac(BLUE as u16, place(1));
+    assert!(reaches(&nodes[0], &nodes[1], BLUE));
+    assert_eq!(mac, [6, 0, 7, 1, 0, 0]);
+    meddle(|netlink, index| netlink.set_mac(index, [6, 0, 7, 2, 0, 0]).unwrap());
+    assert!(
+        !reaches(&nodes[1], &nodes[0], BLUE),
+        "with another's address"
+    );
+    meddle(|netlink, index| netlink.set_mac(index, [6, 0, 7, 1, 0, 0]).unwrap());
+    assert!(reaches(&nodes[1], &nodes[0], BLUE));
+    meddle(|netlink, index| netlink.set_down(index).unwrap());
+    assert!(!reaches(&nodes[0], &nodes[1], BLUE), "which is down");
+    meddle(|netlink, index| netlink.delete(index).unwrap());
+    assert!(!reaches(&nodes[0], &nodes[1], BLUE), "which is gone");
+    assert!(reaches(&nodes[0], &nodes[2], BLUE));
+    agent.send(Command::RemovePort {
+        domain_id: BLUE,
+        node: 1,
+    });
+    assert_eq!(agent.sync(), []);
+    agent.stop();
+}
+
+#[test]
+fn bad_commands_are_errors_of_their_port_only() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    let mut refused = |port: Port| {
+        agent.add(&nodes[0], port);
+        let errors = agent.sync();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        errors[0].message.clone()
+    };
+    let port = nodes[0].port(BLUE);
+    let message = refused(Port {
+        mtu: 1500,
+        ..port.clone()
+    });
+    assert!(message.contains("there already"), "{message}");
+    let message = refused(Port {
+        ifname: "lo".into(),
+        ..nodes[0].port(RED)
+    });
+    assert!(message.contains("TAP lo"), "{message}");
+    let message = refused(Port {
+        mac: port.mac,
+        ..nodes[0].port(RED)
+    });
+    assert!(message.contains("is not the address"), "{message}");
+    agent.send(Command::AddPort(nodes[0].port(RED)));
+    assert!(agent.sync()[0].message.contains("namespace"));
+    // The same again, as an agent that lost its memory might send it.
+    agent.join(BLUE, &nodes);
+    assert!(reaches(&nodes[0], &nodes[1], BLUE));
+    agent.stop();
+}
+
+/// The agent's end of a driver that runs in a thread.
+struct Agent {
+    answers: Reader,
+    commands: Writer,
+    driver: JoinHandle<Result<(), DriverError>>,
+    synced: u64,
+}
+
+impl Agent {
+    fn start() -> Self {
+        let (ours, drivers) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(WATCHDOG)).unwrap();
+        let (answers, commands) = wire::split(ours).unwrap();
+        Agent {
+            answers,
+            commands,
+            driver: thread::spawn(|| driver::run(drivers)),
+            synced: 0,
+        }
+    }
+
+    fn send(&self, command: Command) {
+        self.commands.send(&command, &[]).unwrap();
+    }
+
+    fn add(&self, node: &Node, port: Port) {
+        let namespace = node.namespace.as_fd();
+        self.commands
+            .send(&Command::AddPort(port), &[namespace])
+            .unwrap();
+    }
+
+    /// Makes all nodes members.
+    fn join(&mut self, domain: u32, nodes: &[Node]) {
+        nodes
+            .iter()
+            .for_each(|node| self.add(node, node.port(domain)));
+        assert_eq!(self.sync(), []);
+    }
+
+    fn sync(&mut self) -> Vec<PortError> {
+        self.synced += 1;
+        self.send(Command::Sync { n: self.synced });
+        let (Answer::Synced { n, errors }, _) = self.answers.receive().unwrap();
+        assert_eq!(n, self.synced);
+        errors
+    }
+
+    fn stop(self) {
+        self.commands.shut_down();
+        self.driver.join().unwrap().unwrap();
+    }
+}
+
+/// A network namespace, at place `x,0,0`.
+struct Node {
+    namespace: File,
+    x: u8,
+}
+
+impl Node {
+    fn new(x: u8) -> Self {
+        let make = || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            let mut netlink = Netlink::open().unwrap();
+            let loopback = netlink.index("lo").unwrap();
+            netlink.set_up(loopback).unwrap();
+            File::open("/proc/thread-self/ns/net").unwrap()
+        };
+        let namespace = thread::spawn(make).join().unwrap();
+        Node { namespace, x }
+    }
+
+    /// Runs `work` in this node; sockets made there stay there.
+    fn inside<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        thread::scope(|scope| {
+            let enter = || {
+                setns(&self.namespace, CloneFlags::CLONE_NEWNET).unwrap();
+                work()
+            };
+            scope.spawn(enter).join().unwrap()
+        })
+    }
+
+    fn port(&self, domain: u32) -> Port {
+        let place = place(self.x);
+        Port {
+            node: self.x.into(),
+            place,
+            domain_id: domain,
+            epoch: 1,
+            ifname: format!("d{domain}"),
+            mac: addressing::mac(domain as u16, place),
+            ipv4: match ipv4(domain, self.x) {
+                IpAddr::V4(address) => address,
+                IpAddr::V6(_) => unreachable!(),
+            },
+            prefix: 24,
+            ipv6: addressing::ipv6(domain as u16, place),
+            ipv6_prefix: addressing::IPV6_PREFIX,
+            mtu: 9000,
+        }
+    }
+
+    fn link(&self, name: &str) -> Option<Link> {
+        self.inside(|| Netlink::open().unwrap().link(name).ok())
+    }
+}
+
+/// A UDP socket that does not wait for ever.
+struct Udp(UdpSocket);
+
+impl Udp {
+    fn bind(address: SocketAddr) -> Self {
+        let socket = UdpSocket::bind(address).unwrap();
+        socket.set_read_timeout(Some(WATCHDOG)).unwrap();
+        Udp(socket)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    fn send_to(&self, bytes: &[u8], to: SocketAddr) {
+        assert_eq!(self.0.send_to(bytes, to).unwrap(), bytes.len());
+    }
+
+    fn receive(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 16];
+        let len = self.0.recv(&mut bytes).unwrap();
+        bytes.truncate(len);
+        bytes
+    }
+}
+
+fn place(x: u8) -> Place {
+    Place { x, y: 0, z: 0 }
+}
+
+fn ipv4(domain: u32, x: u8) -> IpAddr {
+    let subnet = if domain == BLUE { 0 } else { 1 };
+    [10, 64, subnet, x + 1].into()
+}
+
+fn ipv6(domain: u32, x: u8) -> IpAddr {
+    addressing::ipv6(domain as u16, place(x)).into()
+}
+
+/// A receiver at `to` in one node and a sender in another.
+fn udp(at: &Node, from: &Node, to: IpAddr) -> [Udp; 2] {
+    let any: IpAddr = match to {
+        IpAddr::V4(_) => [0; 4].into(),
+        IpAddr::V6(_) => [0; 16].into(),
+    };
+    [
+        at.inside(|| Udp::bind(SocketAddr::new(to, 0))),
+        from.inside(|| Udp::bind(SocketAddr::new(any, 0))),
+    ]
+}
+
+/// A TCP connection from one node to another: both ends.
+fn connect(from: &Node, to: &Node, address: IpAddr) -> [TcpStream; 2] {
+    let listener = to.inside(|| TcpListener::bind(SocketAddr::new(address, 0)).unwrap());
+    let server = listener.local_addr().unwrap();
+    let client = from.inside(|| TcpStream::connect_timeout(&server, WATCHDOG).unwrap());
+    let ends = [client, listener.accept().unwrap().0];
+    for end in &ends {
+        end.set_read_timeout(Some(WATCHDOG)).unwrap();
+        end.set_write_timeout(Some(WATCHDOG)).unwrap();
+    }
+    ends
+}
+
+/// Whether a TCP connection can be made, over IPv6: the kernel gives up after a while.
+fn reaches(from: &Node, to: &Node, domain: u32) -> bool {
+    let Ok(listener) = to.inside(|| TcpListener::bind("[::]:0")) else {
+        return false;
+    };
+    let port = listener.local_addr().unwrap().port();
+    let server = SocketAddr::new(ipv6(domain, to.x), port);
+    let patience = Duration::from_secs(1);
+    from.inside(|| TcpStream::connect_timeout(&server, patience).is_ok())
+}
+
+/// Whether these tests can run.
+fn allowed() -> bool {
+    let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let asked = std::env::var_os("CI").is_some_and(|value| value == "true");
+    assert!(root || !asked, "CI=true asks for tests that need root");
+    if !root {
+        eprintln!("nothing was tested: this needs root");
+    }
+    root
+}
