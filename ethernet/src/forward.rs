@@ -24,6 +24,10 @@ use fabric::{Epoch, NodeId, Partition, Place};
 use crate::address::{Destination, Mac};
 use crate::frame::Frame;
 use crate::neighbour::Question;
+use crate::offload::Offload;
+
+/// The longest packet in bytes: one of the fabric, so that any provider could carry it.
+pub const MAX_PACKET: usize = fabric::channel::MAX_PAYLOAD;
 
 /// All partitions of a host. `X` is how a frame leaves to a member: a TAP, or a test's record.
 #[derive(Debug)]
@@ -53,14 +57,14 @@ pub struct Ingress<'a, X> {
     member: &'a Member<X>,
 }
 
-/// What is to be done with a frame.
+/// What is to be done with a packet.
 #[derive(Debug)]
 pub enum Action<'a, X> {
-    /// Send it out here.
+    /// Send it out here, as it is.
     Deliver(&'a X),
-    /// Send it out at each of these.
+    /// Send it out at each of these, as it is.
     DeliverAll(Others<'a, X>),
-    /// Send these bytes back where the frame came from.
+    /// Send this frame back where the packet came from.
     Answer(Vec<u8>),
     /// Count it.
     Drop(DropReason),
@@ -69,7 +73,7 @@ pub enum Action<'a, X> {
 /// Why a frame did not reach an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// It ends within its header.
+    /// It ends within its headers, or they contradict it.
     Malformed,
     /// Its source address is not its sender's.
     WrongSource,
@@ -206,9 +210,9 @@ impl<X> Segment<X> {
 }
 
 impl<'a, X> Ingress<'a, X> {
-    /// Decides on a frame that this member sent.
-    pub fn decide(&self, bytes: &[u8]) -> Action<'a, X> {
-        match self.admit(bytes) {
+    /// Decides on a packet that this member sent: a frame with its [offloads](Offload).
+    pub fn decide(&self, packet: &[u8]) -> Action<'a, X> {
+        match self.admit(packet) {
             Ok(frame) => self
                 .answer(frame)
                 .unwrap_or_else(|| self.route(frame.destination())),
@@ -221,12 +225,14 @@ impl<'a, X> Ingress<'a, X> {
         &self.member.exit
     }
 
-    fn admit<'f>(&self, bytes: &'f [u8]) -> Result<Frame<'f>, DropReason> {
+    fn admit<'p>(&self, packet: &'p [u8]) -> Result<Frame<'p>, DropReason> {
+        let (offload, bytes) = Offload::split(packet).ok_or(DropReason::Malformed)?;
         let frame = Frame::new(bytes).ok_or(DropReason::Malformed)?;
         if frame.source() != Mac(self.member.port.mac) {
             return Err(DropReason::WrongSource);
         }
-        match frame.fits(self.member.port.mtu) {
+        let longest = offload.longest(bytes.len());
+        match packet.len() <= MAX_PACKET && longest <= frame.longest(self.member.port.mtu) {
             true => Ok(frame),
             false => Err(DropReason::TooLong),
         }
@@ -374,15 +380,16 @@ mod tests {
         segments
     }
 
-    fn frame(destination: [u8; 6], source: [u8; 6], payload: usize) -> Vec<u8> {
-        let mut bytes = [destination, source].concat();
+    /// A frame and that it needs no offload.
+    fn packet(destination: [u8; 6], source: [u8; 6], payload: usize) -> Vec<u8> {
+        let mut bytes = [&Offload::NONE[..], &destination, &source].concat();
         bytes.extend([8, 0]);
         bytes.resize(bytes.len() + payload, 0);
         bytes
     }
 
     fn arp(source: [u8; 6], target: [u8; 4]) -> Vec<u8> {
-        let mut bytes = [BROADCAST, source].concat();
+        let mut bytes = [&Offload::NONE[..], &BROADCAST, &source].concat();
         bytes.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
         bytes.extend(source);
         bytes.extend([0; 4 + 6]);
@@ -408,12 +415,12 @@ mod tests {
     #[test]
     fn unicast_reaches_its_member_and_broadcast_all_others() {
         let segments = segments();
-        let unicast = frame(mac(7, 2), mac(7, 1), 100);
+        let unicast = packet(mac(7, 2), mac(7, 1), 100);
         assert_eq!(reached(&segments, 1, &unicast), Ok(vec![(7, 2)]));
-        let broadcast = frame(BROADCAST, mac(7, 1), 100);
+        let broadcast = packet(BROADCAST, mac(7, 1), 100);
         let others = Ok(vec![(7, 0), (7, 2)]);
         assert_eq!(reached(&segments, 1, &broadcast), others);
-        let multicast = frame([0x33, 0x33, 0, 0, 0, 1], mac(7, 1), 100);
+        let multicast = packet([0x33, 0x33, 0, 0, 0, 1], mac(7, 1), 100);
         assert_eq!(reached(&segments, 1, &multicast), others);
     }
 
@@ -421,14 +428,16 @@ mod tests {
     fn each_reason_to_drop_is_named() {
         let segments = segments();
         let dropped = |bytes: &[u8]| reached(&segments, 1, bytes).unwrap_err();
-        let unicast = |destination, source| frame(destination, source, 100);
-        assert_eq!(dropped(&[0; 13]), DropReason::Malformed);
+        let unicast = |destination, source| packet(destination, source, 100);
+        assert_eq!(dropped(&[0; 9]), DropReason::Malformed);
+        assert_eq!(dropped(&[0; 23]), DropReason::Malformed);
+        assert_eq!(dropped(&[0xff; 100]), DropReason::Malformed);
         assert_eq!(
             dropped(&unicast(mac(7, 0), mac(7, 2))),
             DropReason::WrongSource
         );
         assert_eq!(
-            dropped(&frame(mac(7, 0), mac(7, 1), 1501)),
+            dropped(&packet(mac(7, 0), mac(7, 1), 1501)),
             DropReason::TooLong
         );
         assert_eq!(
@@ -465,12 +474,12 @@ mod tests {
         assert_eq!(segments.detach(Partition(7), NodeId(2)), Some((7, 2)));
         assert_eq!(segments.detach(Partition(7), NodeId(2)), None);
         assert!(segments.ingress(Partition(7), place(2)).is_none());
-        let unicast = frame(mac(7, 2), mac(7, 1), 100);
+        let unicast = packet(mac(7, 2), mac(7, 1), 100);
         assert_eq!(
             reached(&segments, 1, &unicast),
             Err(DropReason::NoSuchMember)
         );
-        let broadcast = frame(BROADCAST, mac(7, 1), 100);
+        let broadcast = packet(BROADCAST, mac(7, 1), 100);
         assert_eq!(reached(&segments, 1, &broadcast), Ok(vec![(7, 0)]));
         let question = arp(mac(7, 1), [10, 64, 0, 3]);
         assert_eq!(reached(&segments, 1, &question), Ok(vec![(7, 0)]));
@@ -514,10 +523,14 @@ mod tests {
         #[test]
         fn no_bytes_reach_another_domain_or_their_sender(
             x in 0_u8..3,
+            offload in prop_oneof![
+                Just(Offload::NONE.to_vec()),
+                proptest::collection::vec(0_u8..6, 0..12),
+            ],
             addresses in proptest::option::of((any_mac(), any_mac())),
             rest in proptest::collection::vec(any::<u8>(), 0..1600),
         ) {
-            let mut bytes = Vec::new();
+            let mut bytes = offload;
             if let Some((destination, source)) = addresses {
                 bytes.extend([destination, source].concat());
             }
@@ -532,7 +545,7 @@ mod tests {
             for (domain, receiver) in reached {
                 prop_assert_eq!(domain, 7);
                 prop_assert_ne!(receiver, x);
-                prop_assert_eq!(&bytes[6..12], mac(7, x));
+                prop_assert_eq!(&bytes[16..22], mac(7, x));
             }
         }
     }

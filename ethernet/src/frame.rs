@@ -20,9 +20,6 @@ pub const HEADER_LEN: usize = 14;
 /// Bytes of a VLAN tag.
 const TAG_LEN: usize = 4;
 
-/// The longest frame that can be: what the largest MTU of a TAP, 65,521, makes of it.
-pub const MAX_LEN: usize = 65_521 + HEADER_LEN + TAG_LEN;
-
 const DESTINATION: Range<usize> = 0..6;
 const SOURCE: Range<usize> = 6..12;
 const ETHERTYPE: Range<usize> = 12..14;
@@ -81,13 +78,13 @@ impl<'a> Frame<'a> {
         self.payload
     }
 
-    /// Whether an interface with this MTU in bytes takes it.
-    pub fn fits(&self, mtu: u32) -> bool {
+    /// The most bytes that a frame like this may have where the MTU, in bytes, is this.
+    pub fn longest(&self, mtu: u32) -> usize {
         let tag = match self.ethertype().is_tag() {
             true => TAG_LEN,
             false => 0,
         };
-        self.payload.len() <= mtu as usize + tag
+        HEADER_LEN + tag + mtu as usize
     }
 
     fn mac(&self, range: Range<usize>) -> Mac {
@@ -127,10 +124,9 @@ mod tests {
 
     #[test]
     fn only_a_tag_may_exceed_the_mtu() {
-        let fits = |ethertype, payload| Frame::new(&bytes(ethertype, payload)).unwrap().fits(1500);
-        assert!(fits([8, 0], 1500));
-        assert!(!fits([8, 0], 1501));
-        assert!(fits([0x81, 0], 1504));
-        assert!(!fits([0x81, 0], 1505));
+        let longest = |ethertype| Frame::new(&bytes(ethertype, 100)).unwrap().longest(1500);
+        assert_eq!(longest([8, 0]), 1514);
+        assert_eq!(longest([0x81, 0]), 1518);
+        assert_eq!(longest([0x88, 0xa8]), 1518);
     }
 }

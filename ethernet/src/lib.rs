@@ -4,6 +4,7 @@
 //! One driver per host holds every TAP of that host. Frames between two of its nodes go from TAP
 //! to TAP. From the bytes up:
 //!
+//! * [`offload`]: what comes before a frame: super-frames and checksums left out.
 //! * [`address`], [`frame`]: what a frame says of itself.
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
 //! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
@@ -21,6 +22,7 @@ pub mod forward;
 pub mod frame;
 pub mod interface;
 pub mod neighbour;
+pub mod offload;
 pub mod patience;
 pub mod role;
 pub mod switch;

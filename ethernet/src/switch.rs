@@ -15,8 +15,9 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::warn;
 
-use crate::forward::{Action, AttachError, DropCounters, DropReason, Ingress, Segments};
-use crate::frame;
+use crate::forward::{
+    Action, AttachError, DropCounters, DropReason, Ingress, MAX_PACKET, Segments,
+};
 use crate::patience::Patience;
 use crate::tap::{Tap, is_gone};
 
@@ -130,7 +131,8 @@ impl Switch {
     /// The system's, of waiting. What goes wrong with one TAP is that port's matter.
     pub fn run(mut self) -> io::Result<DropCounters> {
         let mut events = [EpollEvent::empty(); EVENTS];
-        let mut buffer = vec![0; frame::MAX_LEN];
+        // One more byte shows that a packet was too long and lost its end.
+        let mut buffer = vec![0; MAX_PACKET + 1];
         loop {
             let ready = self.wait(&mut events)?;
             for event in &events[..ready] {
@@ -221,17 +223,17 @@ impl Switch {
         }
     }
 
-    fn carry(&self, ingress: &Ingress<'_, Tap>, frame: &[u8]) {
-        match ingress.decide(frame) {
-            Action::Deliver(tap) => self.deliver(tap, frame),
-            Action::DeliverAll(taps) => taps.for_each(|tap| self.deliver(tap, frame)),
-            Action::Answer(answer) => self.deliver(ingress.exit(), &answer),
+    fn carry(&self, ingress: &Ingress<'_, Tap>, packet: &[u8]) {
+        match ingress.decide(packet) {
+            Action::Deliver(tap) => self.note(tap.send(packet)),
+            Action::DeliverAll(taps) => taps.for_each(|tap| self.note(tap.send(packet))),
+            Action::Answer(frame) => self.note(ingress.exit().send_frame(&frame)),
             Action::Drop(reason) => self.drops.count(reason),
         }
     }
 
-    fn deliver(&self, tap: &Tap, frame: &[u8]) {
-        if let Err(error) = tap.send(frame) {
+    fn note(&self, sent: io::Result<()>) {
+        if let Err(error) = sent {
             self.drops.count(reason(&error));
         }
     }

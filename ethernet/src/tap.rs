@@ -2,14 +2,19 @@
 //! with `unsafe`.
 //!
 //! A TAP of ours is persistent, so that it outlives the driver that made it and the next driver
-//! finds the interface with its addresses and connections as they were.
+//! finds the interface with its addresses and connections as they were. What passes through it
+//! are packets as [`crate::offload`] describes them. The crate `tun-tap` opens no such TAPs, so
+//! the requests are our own.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::ffi::{c_int, c_short};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use tun_tap::{Iface, Mode};
+use nix::errno::Errno;
+
+use crate::offload::Offload;
 
 /// A TAP, opened without blocking. Dropping it leaves the interface where it is.
 #[derive(Debug)]
@@ -23,16 +28,17 @@ impl Tap {
     /// The system's: without /dev/net/tun or the right to use it; if the interface is no TAP
     /// (`EINVAL`), or another process holds it (`EBUSY`).
     pub fn open(name: &str) -> io::Result<Self> {
-        let iface = Iface::without_packet_info(name, Mode::Tap)?;
-        // SAFETY: `into_raw_fd` gives up the ownership of an open descriptor, and nothing else
-        // has its number.
-        let tap = unsafe { OwnedFd::from_raw_fd(iface.into_raw_fd()) };
-        fcntl(&tap, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        set_persistence(tap.as_fd(), true)?;
-        Ok(Tap(tap.into()))
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        options.custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits());
+        let tap = Tap(options.open("/dev/net/tun")?);
+        request::attach(tap.as_fd(), name)?;
+        request::set_offload(tap.as_fd())?;
+        request::set_persistence(tap.as_fd(), true)?;
+        Ok(tap)
     }
 
-    /// Reads the next frame that the interface sent, cut off at the length of `into`, and
+    /// Reads the next packet that the interface sent, cut off at the length of `into`, and
     /// returns its length.
     ///
     /// # Errors
@@ -42,23 +48,33 @@ impl Tap {
         (&self.0).read(into)
     }
 
-    /// Lets the interface receive a frame.
+    /// Lets the interface receive a packet.
     ///
     /// # Errors
-    /// The system's; the frame is lost then. `EIO`: the interface is down; `EBADFD`: it is gone.
-    pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        match (&self.0).write(frame)? {
-            written if written == frame.len() => Ok(()),
-            _ => Err(io::ErrorKind::WriteZero.into()),
-        }
+    /// The system's; the packet is lost then. `EIO`: the interface is down; `EBADFD`: it is
+    /// gone.
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        whole((&self.0).write(packet)?, packet.len())
     }
 
-    /// Takes the interface away. The kernel waits for its readers to forget it: 15 to 25 ms.
+    /// Lets the interface receive a frame that needs no offload.
+    ///
+    /// # Errors
+    /// As [`Tap::send`].
+    pub fn send_frame(&self, frame: &[u8]) -> io::Result<()> {
+        let parts = [IoSlice::new(&Offload::NONE), IoSlice::new(frame)];
+        whole(
+            (&self.0).write_vectored(&parts)?,
+            Offload::LEN + frame.len(),
+        )
+    }
+
+    /// Takes the interface away. The kernel waits until nobody can be using it: 15 to 25 ms.
     ///
     /// # Errors
     /// The system's. That the interface is gone already is none.
     pub fn delete(self) -> io::Result<()> {
-        match set_persistence(self.0.as_fd(), false) {
+        match request::set_persistence(self.as_fd(), false) {
             Err(error) if is_gone(&error) => Ok(()),
             result => result,
         }
@@ -73,19 +89,82 @@ impl AsFd for Tap {
 
 /// Whether an operation on a TAP failed because its interface no longer exists.
 pub fn is_gone(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(nix::errno::Errno::EBADFD as i32)
+    error.raw_os_error() == Some(Errno::EBADFD as i32)
 }
 
-mod ioctl {
-    nix::ioctl_write_int! {
-        /// `TUNSETPERSIST` of linux/if_tun.h.
-        set_persistence, b'T', 203
+fn whole(written: usize, len: usize) -> io::Result<()> {
+    match written == len {
+        true => Ok(()),
+        false => Err(io::ErrorKind::WriteZero.into()),
     }
 }
 
-fn set_persistence(tap: BorrowedFd<'_>, persistent: bool) -> io::Result<()> {
-    // SAFETY: the request takes an integer and no pointer, and the borrow keeps the descriptor
-    // open meanwhile. A descriptor that is no TAP is refused by the kernel.
-    unsafe { ioctl::set_persistence(tap.as_raw_fd(), persistent.into()) }?;
-    Ok(())
+/// Requests of linux/if_tun.h.
+mod request {
+    use super::*;
+
+    /// Bytes of an interface's name with its final 0.
+    const NAME_LEN: usize = 16;
+
+    /// `struct ifreq` of linux/if.h with the one member of its union that is used here.
+    #[repr(C)]
+    pub(super) struct InterfaceRequest {
+        name: [u8; NAME_LEN],
+        flags: c_short,
+        rest: [u8; 22],
+    }
+
+    const IFF_TAP: c_short = 0x0002;
+    /// No further header before the packet.
+    const IFF_NO_PI: c_short = 0x1000;
+    /// Packets start with the header of virtio-net.
+    const IFF_VNET_HDR: c_short = 0x4000;
+
+    const TUN_F_CSUM: u64 = 0x01;
+    const TUN_F_TSO4: u64 = 0x02;
+    const TUN_F_TSO6: u64 = 0x04;
+    const TUN_F_TSO_ECN: u64 = 0x08;
+
+    mod raw {
+        use super::*;
+
+        nix::ioctl_readwrite_bad! {
+            tunsetiff, nix::request_code_write!(b'T', 202, size_of::<c_int>()), InterfaceRequest
+        }
+        nix::ioctl_write_int!(tunsetpersist, b'T', 203);
+        nix::ioctl_write_int!(tunsetoffload, b'T', 208);
+    }
+
+    /// Makes this descriptor the other end of the TAP `name`.
+    pub(super) fn attach(tun: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+        let mut request = InterfaceRequest {
+            name: [0; NAME_LEN],
+            flags: IFF_TAP | IFF_NO_PI | IFF_VNET_HDR,
+            rest: [0; 22],
+        };
+        match request.name[..NAME_LEN - 1].get_mut(..name.len()) {
+            Some(space) => space.copy_from_slice(name.as_bytes()),
+            None => return Err(Errno::ENAMETOOLONG.into()),
+        }
+        // SAFETY: the request reads and writes one `struct ifreq`. `request` is one: 40 bytes
+        // with C's layout, and borrowed mutably for the call. The name in it ends with a 0,
+        // because at most 15 of its 16 bytes were written. `tun` stays open meanwhile.
+        unsafe { raw::tunsetiff(tun.as_raw_fd(), &mut request) }?;
+        Ok(())
+    }
+
+    /// Tells the kernel what it may leave undone in the packets that it sends.
+    pub(super) fn set_offload(tap: BorrowedFd<'_>) -> io::Result<()> {
+        let offload = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
+        // SAFETY: the request takes an integer and no pointer; `tap` stays open meanwhile.
+        unsafe { raw::tunsetoffload(tap.as_raw_fd(), offload) }?;
+        Ok(())
+    }
+
+    /// Sets whether the interface stays when its descriptor is closed.
+    pub(super) fn set_persistence(tap: BorrowedFd<'_>, persistent: bool) -> io::Result<()> {
+        // SAFETY: the request takes an integer and no pointer; `tap` stays open meanwhile.
+        unsafe { raw::tunsetpersist(tap.as_raw_fd(), persistent.into()) }?;
+        Ok(())
+    }
 }
