@@ -122,15 +122,24 @@ impl Subnet {
         Ipv4Addr::from_bits(self.base.to_bits().wrapping_add(node.0).wrapping_add(1))
     }
 
-    /// The subnets of `torus`'s size in [`RANGE`], in order.
-    pub fn candidates(torus: Torus) -> impl Iterator<Item = Subnet> {
-        let prefix = longest_prefix(torus.nodes()).min(LONGEST_PREFIX);
-        let count = 1u32 << (prefix - RANGE.prefix);
-        (0..count).map(move |n| Subnet {
-            base: Ipv4Addr::from_bits(RANGE.base.to_bits() + (n << (32 - prefix))),
-            prefix,
-        })
+    /// How many subnets of `torus`'s size [`RANGE`] has.
+    pub fn candidates(torus: Torus) -> u32 {
+        1 << (candidate_prefix(torus) - RANGE.prefix)
     }
+
+    /// One of them: number `n`, below [`Subnet::candidates`], in order.
+    pub fn candidate(torus: Torus, n: u32) -> Subnet {
+        let prefix = candidate_prefix(torus);
+        let offset = n.wrapping_shl(32 - u32::from(prefix));
+        Subnet::containing(
+            Ipv4Addr::from_bits(RANGE.base.to_bits().wrapping_add(offset)),
+            prefix,
+        )
+    }
+}
+
+fn candidate_prefix(torus: Torus) -> u8 {
+    longest_prefix(torus.nodes()).min(LONGEST_PREFIX)
 }
 
 /// The longest prefix with room for `nodes` addresses besides the first and the last.
@@ -227,9 +236,9 @@ mod tests {
     #[test]
     fn the_largest_torus_still_fits() {
         let largest = torus("256x254x1");
-        let first = Subnet::candidates(largest).next().unwrap();
+        let first = Subnet::candidate(largest, 0);
         assert_eq!(first.to_string(), "10.64.0.0/16");
-        assert_eq!(Subnet::candidates(largest).count(), 64);
+        assert_eq!(Subnet::candidates(largest), 64);
         let last = first.address(NodeId(largest.nodes() - 1));
         assert!(first.contains(last), "{last}");
         assert_eq!(first.check_for(largest), Ok(()));
@@ -237,7 +246,9 @@ mod tests {
 
     #[test]
     fn candidates_are_disjoint_and_in_range() {
-        let all: Vec<Subnet> = Subnet::candidates(torus("2x2x2")).collect();
+        let torus = torus("2x2x2");
+        let all = 0..Subnet::candidates(torus);
+        let all: Vec<Subnet> = all.map(|n| Subnet::candidate(torus, n)).collect();
         assert_eq!(all.len(), 1 << 14);
         assert_eq!(all[0].to_string(), "10.64.0.0/24");
         for pair in all.windows(2) {

@@ -12,10 +12,12 @@
 pub mod addressing;
 pub mod agent;
 pub mod client;
+pub mod directory;
 pub mod driver_protocol;
 pub mod member;
 pub mod netlink;
 mod node;
+pub mod nodeset;
 pub mod protocol;
 pub mod roles;
 pub mod wire;

@@ -1,0 +1,696 @@
+//! Who is a member of what: domains, their epochs, numbers and subnets, and names of nodes.
+//!
+//! Pure state: nothing here does I/O or looks at the time. A change is one method call that
+//! either happens entirely or not at all.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use fabric::{NodeId, Place, Torus};
+
+use crate::addressing::{Subnet, SubnetError};
+use crate::nodeset::{self, Names, NodeSetError};
+use crate::protocol::{Refusal, RefusalKind};
+
+/// The MTU of a domain unless asked otherwise, in bytes.
+pub const DEFAULT_MTU: u32 = 9000;
+
+/// The smallest MTU in bytes: what IPv6 needs.
+pub const MIN_MTU: u32 = 1280;
+
+/// The largest MTU in bytes: what IPv4 can say, less an Ethernet header.
+pub const MAX_MTU: u32 = 65_521;
+
+/// The longest name of an interface in bytes.
+const MAX_NAME: usize = 15;
+
+/// The longest host name label in bytes.
+const MAX_LABEL: usize = 63;
+
+/// Names that mean something else as an interface or as the end of a host name.
+const RESERVED_NAMES: [&str; 4] = ["lo", "all", "default", "localhost"];
+
+/// A domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// Its name.
+    pub name: String,
+    /// Its number: not 0, unique at a time.
+    pub id: u16,
+    /// Grows whenever a member leaves; a reused number starts above the last.
+    pub epoch: u32,
+    /// The uid of its owner.
+    pub owner: u32,
+    /// Bytes.
+    pub mtu: u32,
+    /// Where its IPv4 addresses come from.
+    pub subnet: Subnet,
+    /// Its members.
+    pub members: BTreeSet<NodeId>,
+}
+
+/// A membership change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The domain after it.
+    pub domain: Domain,
+    /// Who was no member before.
+    pub joined: BTreeSet<NodeId>,
+    /// Who is no member any more.
+    pub left: BTreeSet<NodeId>,
+}
+
+/// What a new domain shall be.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Its name.
+    pub name: String,
+    /// Its first members.
+    pub members: BTreeSet<NodeId>,
+    /// Its subnet, chosen when absent.
+    pub subnet: Option<Subnet>,
+    /// Bytes, [`DEFAULT_MTU`] when absent.
+    pub mtu: Option<u32>,
+    /// The uid of its owner.
+    pub owner: u32,
+}
+
+/// Why a change was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// Not fit for an interface or the end of a host name.
+    #[error("\"{0}\" cannot name a domain, whose name is also that of its interfaces")]
+    BadName(String),
+    /// Not fit for a host name.
+    #[error("\"{0}\" cannot be an alias, which is also a host name")]
+    BadAlias(String),
+    /// A domain of that name is there.
+    #[error("a domain called {0} exists already")]
+    DomainExists(String),
+    /// Another node has that alias.
+    #[error("{alias} is already the name of node {place}")]
+    AliasExists {
+        /// The alias.
+        alias: String,
+        /// Whose it is.
+        place: Place,
+    },
+    /// No domain has that name.
+    #[error("no domain is called {0}")]
+    NoSuchDomain(String),
+    /// None of the nodes to remove is a member.
+    #[error("no node of {nodes} is a member of domain {domain}")]
+    NotMembers {
+        /// The domain.
+        domain: String,
+        /// The nodes.
+        nodes: String,
+    },
+    /// Outside the possible.
+    #[error("an MTU of {0} bytes is not possible")]
+    BadMtu(u32),
+    /// The subnet cannot serve the torus.
+    #[error(transparent)]
+    Subnet(#[from] SubnetError),
+    /// Another domain has addresses of that subnet.
+    #[error("subnet {subnet} overlaps {taken} of domain {domain}")]
+    SubnetTaken {
+        /// The one wanted.
+        subnet: Subnet,
+        /// The other.
+        taken: Subnet,
+        /// Whose it is.
+        domain: String,
+    },
+    /// All subnets or numbers are in use.
+    #[error("all {0} for domains are in use")]
+    Exhausted(&'static str),
+    /// A node set names nothing.
+    #[error(transparent)]
+    Nodes(#[from] NodeSetError),
+}
+
+impl From<DirectoryError> for Refusal {
+    fn from(error: DirectoryError) -> Self {
+        use DirectoryError as E;
+        let (kind, remedy) = match error {
+            E::Nodes(error) => return error.into(),
+            E::BadName(_) => (
+                RefusalKind::Invalid,
+                format!(
+                    "use 1 to {MAX_NAME} of a-z, 0-9, - and _, beginning and ending with a letter \
+                     or digit, and none of {}",
+                    RESERVED_NAMES.join(", ")
+                ),
+            ),
+            E::BadAlias(_) => (
+                RefusalKind::Invalid,
+                format!(
+                    "use 1 to {MAX_LABEL} of a-z, 0-9 and -, beginning with a letter, ending with \
+                     a letter or digit"
+                ),
+            ),
+            E::DomainExists(_) => (
+                RefusalKind::Exists,
+                "choose another name, or change it with `toroid domain grow`".into(),
+            ),
+            E::AliasExists { .. } => (RefusalKind::Exists, "choose another".into()),
+            E::NoSuchDomain(_) => (RefusalKind::NotFound, "see `toroid domain ls`".into()),
+            E::NotMembers { ref domain, .. } => (
+                RefusalKind::NotFound,
+                format!("see `toroid domain show {domain}`"),
+            ),
+            E::BadMtu(_) => (
+                RefusalKind::Invalid,
+                format!("choose one from {MIN_MTU} to {MAX_MTU}"),
+            ),
+            E::Subnet(_) => (RefusalKind::Invalid, String::new()),
+            E::SubnetTaken { .. } => (
+                RefusalKind::Exists,
+                "choose another, or leave --subnet out".into(),
+            ),
+            E::Exhausted(_) => (RefusalKind::Exhausted, "remove a domain".into()),
+        };
+        Refusal::new(kind, error.to_string(), remedy)
+    }
+}
+
+/// All domains and aliases of a fabric.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    torus: Torus,
+    domains: BTreeMap<String, Domain>,
+    aliases: BTreeMap<String, NodeId>,
+    /// The next number that no domain has had; 0 when there is none.
+    next_id: u16,
+    /// Numbers of removed domains and their last epochs, the oldest first.
+    freed: VecDeque<(u16, u32)>,
+    /// Where the search for a free subnet begins, so that subnets are reused late.
+    next_subnet: u32,
+}
+
+impl Directory {
+    /// A directory without domains.
+    pub fn new(torus: Torus) -> Self {
+        Directory {
+            torus,
+            domains: BTreeMap::new(),
+            aliases: BTreeMap::new(),
+            next_id: 1,
+            freed: VecDeque::new(),
+            next_subnet: 0,
+        }
+    }
+
+    /// The torus.
+    pub fn torus(&self) -> Torus {
+        self.torus
+    }
+
+    /// All domains, in order of their names.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.values()
+    }
+
+    /// The domain with this name.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn domain(&self, name: &str) -> Result<&Domain, DirectoryError> {
+        let missing = || DirectoryError::NoSuchDomain(name.into());
+        self.domains.get(name).ok_or_else(missing)
+    }
+
+    /// The domain with this number.
+    pub fn domain_by_id(&self, id: u32) -> Option<&Domain> {
+        self.domains().find(|domain| u32::from(domain.id) == id)
+    }
+
+    /// The domains of which `node` is a member, in order of their names.
+    pub fn domains_of(&self, node: NodeId) -> impl Iterator<Item = &Domain> {
+        self.domains()
+            .filter(move |domain| domain.members.contains(&node))
+    }
+
+    /// The aliases of `node`, in order.
+    pub fn aliases_of(&self, node: NodeId) -> impl Iterator<Item = &str> {
+        let its = move |entry: &(&String, &NodeId)| *entry.1 == node;
+        self.aliases
+            .iter()
+            .filter(its)
+            .map(|(alias, _)| alias.as_str())
+    }
+
+    /// The nodes that are in any of `sets`.
+    ///
+    /// # Errors
+    /// [`NodeSetError`].
+    pub fn resolve(&self, sets: &[String]) -> Result<BTreeSet<NodeId>, NodeSetError> {
+        nodeset::resolve(sets, self.torus, self)
+    }
+
+    /// Gives a node a further name, unless it has it already.
+    ///
+    /// # Errors
+    /// [`DirectoryError::BadAlias`] and [`DirectoryError::AliasExists`].
+    pub fn add_alias(&mut self, node: NodeId, alias: &str) -> Result<(), DirectoryError> {
+        if !is_alias(alias) {
+            return Err(DirectoryError::BadAlias(alias.into()));
+        }
+        let owner = *self.aliases.entry(alias.into()).or_insert(node);
+        match self.torus.place(owner) {
+            Some(place) if owner != node => Err(DirectoryError::AliasExists {
+                alias: alias.into(),
+                place,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Creates a domain.
+    ///
+    /// # Errors
+    /// [`DirectoryError`].
+    pub fn create(&mut self, wanted: Wanted) -> Result<Change, DirectoryError> {
+        if !is_domain_name(&wanted.name) {
+            return Err(DirectoryError::BadName(wanted.name));
+        }
+        if self.domains.contains_key(&wanted.name) {
+            return Err(DirectoryError::DomainExists(wanted.name));
+        }
+        let mtu = wanted.mtu.unwrap_or(DEFAULT_MTU);
+        if !(MIN_MTU..=MAX_MTU).contains(&mtu) {
+            return Err(DirectoryError::BadMtu(mtu));
+        }
+        let subnet = match wanted.subnet {
+            Some(subnet) => self.check_subnet(subnet)?,
+            None => self.choose_subnet()?,
+        };
+        let (id, epoch) = self.take_id()?;
+        let domain = Domain {
+            name: wanted.name,
+            id,
+            epoch,
+            owner: wanted.owner,
+            mtu,
+            subnet,
+            members: wanted.members.clone(),
+        };
+        self.domains.insert(domain.name.clone(), domain.clone());
+        Ok(Change {
+            domain,
+            joined: wanted.members,
+            left: BTreeSet::new(),
+        })
+    }
+
+    /// Adds nodes to a domain; those that are members stay so.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn grow(&mut self, name: &str, nodes: &BTreeSet<NodeId>) -> Result<Change, DirectoryError> {
+        let domain = self.domain_mut(name)?;
+        let joined = nodes - &domain.members;
+        domain.members.extend(&joined);
+        Ok(Change {
+            domain: domain.clone(),
+            joined,
+            left: BTreeSet::new(),
+        })
+    }
+
+    /// Takes nodes out of a domain and raises its epoch; nodes that are no members are passed
+    /// over.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`], and [`DirectoryError::NotMembers`] when none is.
+    pub fn shrink(
+        &mut self,
+        name: &str,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<Change, DirectoryError> {
+        let left = self.leavers(name, nodes)?;
+        let domain = self.domain_mut(name)?;
+        domain.members = &domain.members - &left;
+        domain.epoch += 1;
+        Ok(Change {
+            domain: domain.clone(),
+            joined: BTreeSet::new(),
+            left,
+        })
+    }
+
+    /// Which nodes a shrink by `nodes` would take out.
+    ///
+    /// # Errors
+    /// As [`Directory::shrink`].
+    pub fn leavers(
+        &self,
+        name: &str,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<BTreeSet<NodeId>, DirectoryError> {
+        let left = &self.domain(name)?.members & nodes;
+        if !left.is_empty() {
+            return Ok(left);
+        }
+        let places = nodes.iter().filter_map(|node| self.torus.place(*node));
+        let places: Vec<String> = places.map(|place| place.to_string()).collect();
+        Err(DirectoryError::NotMembers {
+            domain: name.into(),
+            nodes: places.join(" "),
+        })
+    }
+
+    /// Removes a domain: all leave, and its name, number and subnet are free again.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn remove(&mut self, name: &str) -> Result<Change, DirectoryError> {
+        let missing = || DirectoryError::NoSuchDomain(name.into());
+        let mut domain = self.domains.remove(name).ok_or_else(missing)?;
+        domain.epoch += 1;
+        self.freed.push_back((domain.id, domain.epoch));
+        let left = std::mem::take(&mut domain.members);
+        Ok(Change {
+            domain,
+            joined: BTreeSet::new(),
+            left,
+        })
+    }
+
+    fn domain_mut(&mut self, name: &str) -> Result<&mut Domain, DirectoryError> {
+        let missing = || DirectoryError::NoSuchDomain(name.into());
+        self.domains.get_mut(name).ok_or_else(missing)
+    }
+
+    /// A number and the epoch to begin with.
+    fn take_id(&mut self) -> Result<(u16, u32), DirectoryError> {
+        if self.next_id != 0 {
+            let id = self.next_id;
+            self.next_id = self.next_id.wrapping_add(1);
+            return Ok((id, 1));
+        }
+        let exhausted = DirectoryError::Exhausted("numbers");
+        let (id, epoch) = self.freed.pop_front().ok_or(exhausted)?;
+        Ok((id, epoch + 1))
+    }
+
+    fn check_subnet(&self, subnet: Subnet) -> Result<Subnet, DirectoryError> {
+        subnet.check_for(self.torus)?;
+        match self.who_has(subnet) {
+            None => Ok(subnet),
+            Some(other) => Err(DirectoryError::SubnetTaken {
+                subnet,
+                taken: other.subnet,
+                domain: other.name.clone(),
+            }),
+        }
+    }
+
+    fn choose_subnet(&mut self) -> Result<Subnet, DirectoryError> {
+        let count = Subnet::candidates(self.torus);
+        let mut turn = (self.next_subnet..count).chain(0..self.next_subnet);
+        let candidate = |n| Subnet::candidate(self.torus, n);
+        let free = turn.find(|n| self.who_has(candidate(*n)).is_none());
+        let n = free.ok_or(DirectoryError::Exhausted("subnets"))?;
+        let subnet = candidate(n);
+        self.next_subnet = (n + 1) % count;
+        Ok(subnet)
+    }
+
+    fn who_has(&self, subnet: Subnet) -> Option<&Domain> {
+        self.domains()
+            .find(|domain| domain.subnet.overlaps(&subnet))
+    }
+}
+
+impl Names for Directory {
+    fn alias(&self, alias: &str) -> Option<NodeId> {
+        self.aliases.get(alias).copied()
+    }
+
+    fn members(&self, domain: &str) -> Option<BTreeSet<NodeId>> {
+        Some(self.domain(domain).ok()?.members.clone())
+    }
+}
+
+/// Whether `name` can name interfaces and end host names. Upper case is out because host names
+/// do not tell it from lower case.
+fn is_domain_name(name: &str) -> bool {
+    let inner = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
+    (1..=MAX_NAME).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with(['-', '_'])
+        && !name.ends_with(['-', '_'])
+        && !RESERVED_NAMES.contains(&name)
+}
+
+/// Whether `alias` can be a host name. It begins with a letter, so that it is never a place.
+fn is_alias(alias: &str) -> bool {
+    let inner = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    (1..=MAX_LABEL).contains(&alias.len())
+        && alias.bytes().all(inner)
+        && alias.starts_with(|c: char| c.is_ascii_lowercase())
+        && !alias.ends_with('-')
+        && alias != "localhost"
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
+        numbers.iter().copied().map(NodeId).collect()
+    }
+
+    fn directory() -> Directory {
+        Directory::new("2x2x2".parse().unwrap())
+    }
+
+    fn named(name: &str) -> Wanted {
+        Wanted {
+            name: name.into(),
+            ..Wanted::default()
+        }
+    }
+
+    fn with_subnet(name: &str, subnet: &str) -> Wanted {
+        Wanted {
+            subnet: Some(subnet.parse().unwrap()),
+            ..named(name)
+        }
+    }
+
+    #[test]
+    fn names_must_fit_an_interface_and_a_host_name() {
+        let mut directory = directory();
+        let bad = [
+            "",
+            "sixteen-letters-",
+            "sixteen-letters0",
+            "a/b",
+            "a b",
+            "a:b",
+            "lo",
+            ".",
+            "..",
+            "a.b",
+            "-a",
+            "a-",
+            "Blue",
+            "all",
+            "default",
+            "bl%d",
+            "blü",
+        ];
+        for name in bad {
+            let error = directory.create(named(name)).unwrap_err();
+            assert_eq!(error, DirectoryError::BadName(name.into()));
+        }
+        for name in ["a", "fifteen-letters", "0", "blue_1"] {
+            directory.create(named(name)).unwrap();
+        }
+        assert_eq!(
+            directory.create(named("a")),
+            Err(DirectoryError::DomainExists("a".into()))
+        );
+    }
+
+    #[test]
+    fn aliases_are_host_names_that_are_no_places() {
+        let mut directory = directory();
+        for alias in ["", "1-0-0", "A", "a_b", "a-", "localhost", &"a".repeat(64)] {
+            assert_eq!(
+                directory.add_alias(NodeId(1), alias),
+                Err(DirectoryError::BadAlias(alias.into()))
+            );
+        }
+        directory.add_alias(NodeId(1), "head").unwrap();
+        directory.add_alias(NodeId(1), "head").unwrap();
+        assert_eq!(
+            directory.add_alias(NodeId(2), "head"),
+            Err(DirectoryError::AliasExists {
+                alias: "head".into(),
+                place: Place { x: 1, y: 0, z: 0 }
+            })
+        );
+        assert_eq!(directory.resolve(&["head".into()]), Ok(nodes(&[1])));
+        assert_eq!(
+            directory.aliases_of(NodeId(1)).collect::<Vec<_>>(),
+            ["head"]
+        );
+    }
+
+    #[test]
+    fn subnets_never_overlap() {
+        let mut directory = directory();
+        directory
+            .create(with_subnet("mine", "10.64.0.0/16"))
+            .unwrap();
+        let other = directory.create(named("other")).unwrap().domain;
+        assert_eq!(other.subnet.to_string(), "10.65.0.0/24");
+        let error = directory.create(with_subnet("third", "10.65.0.0/28"));
+        assert_eq!(
+            error,
+            Err(DirectoryError::SubnetTaken {
+                subnet: "10.65.0.0/28".parse().unwrap(),
+                taken: other.subnet,
+                domain: "other".into(),
+            })
+        );
+        directory.remove("other").unwrap();
+        let next = directory.create(named("next")).unwrap().domain;
+        assert_eq!(next.subnet.to_string(), "10.65.1.0/24", "reused late");
+    }
+
+    #[test]
+    fn a_number_is_reused_last_and_with_a_higher_epoch() {
+        let mut directory = directory();
+        directory.create(named("first")).unwrap();
+        directory.grow("first", &nodes(&[1, 2])).unwrap();
+        directory.shrink("first", &nodes(&[1])).unwrap();
+        let gone = directory.remove("first").unwrap();
+        assert_eq!((gone.domain.id, gone.domain.epoch), (1, 3));
+        assert_eq!(gone.left, nodes(&[2]));
+        for n in 2..=u16::MAX {
+            let id = directory.create(named("next")).unwrap().domain.id;
+            assert_eq!(id, n);
+            directory.remove("next").unwrap();
+        }
+        let again = directory.create(named("again")).unwrap().domain;
+        assert_eq!((again.id, again.epoch), (1, 4));
+    }
+
+    #[test]
+    fn what_cannot_be_changes_nothing() {
+        let mut directory = directory();
+        let missing = Err(DirectoryError::NoSuchDomain("blue".into()));
+        assert_eq!(directory.grow("blue", &nodes(&[1])), missing);
+        assert_eq!(directory.shrink("blue", &nodes(&[1])), missing);
+        assert_eq!(directory.remove("blue"), missing);
+        let too_large = Wanted {
+            mtu: Some(65_522),
+            ..named("blue")
+        };
+        assert_eq!(
+            directory.create(too_large),
+            Err(DirectoryError::BadMtu(65_522))
+        );
+        directory.create(named("blue")).unwrap();
+        assert_eq!(
+            directory.shrink("blue", &nodes(&[1, 7])),
+            Err(DirectoryError::NotMembers {
+                domain: "blue".into(),
+                nodes: "1,0,0 1,1,1".into()
+            })
+        );
+        assert_eq!(directory.domain("blue").unwrap().epoch, 1);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Create(BTreeSet<u32>),
+        Grow(BTreeSet<u32>),
+        Shrink(BTreeSet<u32>),
+        Remove,
+    }
+
+    fn step() -> impl Strategy<Value = (usize, Step)> {
+        let set = || prop::collection::btree_set(0..8u32, 0..5);
+        let step = prop_oneof![
+            set().prop_map(Step::Create),
+            set().prop_map(Step::Grow),
+            set().prop_map(Step::Shrink),
+            Just(Step::Remove),
+        ];
+        (0..3usize, step)
+    }
+
+    proptest! {
+        /// Members are those of plain sets, epochs never go back, and no two domains share a
+        /// number or a subnet.
+        #[test]
+        fn membership_is_that_of_plain_sets(
+            steps in prop::collection::vec(step(), 0..60)
+        ) {
+            let mut directory = directory();
+            let mut model: BTreeMap<&str, BTreeSet<NodeId>> = BTreeMap::new();
+            let mut epochs: BTreeMap<u16, u32> = BTreeMap::new();
+            for (which, step) in steps {
+                let name = ["red", "green", "blue"][which];
+                let numbers = |set: &BTreeSet<u32>| set.iter().copied().map(NodeId).collect();
+                let expected = match &step {
+                    Step::Create(set) if !model.contains_key(name) => {
+                        model.insert(name, numbers(set));
+                        true
+                    }
+                    Step::Grow(set) => {
+                        let added: BTreeSet<NodeId> = numbers(set);
+                        model.get_mut(name).map(|members| members.extend(added)).is_some()
+                    }
+                    Step::Shrink(set) => {
+                        let removed: BTreeSet<NodeId> = numbers(set);
+                        let members = model.get_mut(name);
+                        members.is_some_and(|members| {
+                            let before = members.len();
+                            members.retain(|node| !removed.contains(node));
+                            members.len() < before
+                        })
+                    }
+                    Step::Remove => model.remove(name).is_some(),
+                    Step::Create(_) => false,
+                };
+                let result = match &step {
+                    Step::Create(set) => directory.create(Wanted {
+                        members: numbers(set),
+                        ..named(name)
+                    }),
+                    Step::Grow(set) => directory.grow(name, &numbers(set)),
+                    Step::Shrink(set) => directory.shrink(name, &numbers(set)),
+                    Step::Remove => directory.remove(name),
+                };
+                prop_assert_eq!(result.is_ok(), expected, "{:?}", step);
+                if let Ok(change) = result {
+                    let last = epochs.insert(change.domain.id, change.domain.epoch);
+                    let grew = last.is_none_or(|last| {
+                        change.domain.epoch == last + u32::from(!matches!(step, Step::Grow(_)))
+                    });
+                    prop_assert!(grew, "epoch {} after {:?}", change.domain.epoch, last);
+                }
+                let domains: Vec<&Domain> = directory.domains().collect();
+                let members: BTreeMap<&str, BTreeSet<NodeId>> = domains
+                    .iter()
+                    .map(|domain| (domain.name.as_str(), domain.members.clone()))
+                    .collect();
+                prop_assert_eq!(&members, &model);
+                for (n, a) in domains.iter().enumerate() {
+                    for b in &domains[n + 1..] {
+                        prop_assert!(a.id != b.id && !a.subnet.overlaps(&b.subnet));
+                    }
+                }
+            }
+        }
+    }
+}
