@@ -1,2 +1,119 @@
-//! The command `toroid`.
-fn main() {}
+//! The command `toroid`: administers an agent through its control socket, and nothing else.
+
+mod args;
+mod exec;
+mod failure;
+mod locate;
+mod ping;
+mod show;
+mod up;
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use clap::Parser;
+use domains::client::Control;
+use domains::protocol::Reply;
+use domains::roles;
+
+use args::{Args, Command as Asked, DomainCommand, NodeCommand};
+use failure::Failure;
+use locate::Places;
+use show::Show;
+
+fn main() -> ExitCode {
+    if let Some(status) = ping::run_if_asked().or_else(roles::run_if_asked) {
+        return status.into();
+    }
+    let args = Args::parse();
+    start_log(args.verbose);
+    match run(args) {
+        Ok(status) => status.into(),
+        Err(failure) => {
+            eprintln!("toroid: {failure}");
+            failure.status().into()
+        }
+    }
+}
+
+fn start_log(verbose: bool) {
+    let default = if verbose { "info" } else { "warn" };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
+}
+
+fn run(args: Args) -> Result<u8, Failure> {
+    let places = Places::new(args.state);
+    let show = Show { json: args.json };
+    match args.command {
+        Asked::Up(options) => up::run(&places, &options, show)?,
+        Asked::Down => up::down(&places, show)?,
+        Asked::Status => show.status(&connect(&places)?.status()?),
+        Asked::Node(NodeCommand::Ls) => show.nodes(&connect(&places)?.nodes()?),
+        Asked::Node(NodeCommand::Alias { node, alias }) => {
+            connect(&places)?.alias(&node, &alias)?;
+            show.done();
+        }
+        Asked::Domain(command) => domain(&mut connect(&places)?, command, show)?,
+        Asked::Exec(options) => return exec::run(&mut connect(&places)?, &options),
+        Asked::Ip { node, domain } => {
+            let mut agent = connect(&places)?;
+            let (info, member) = exec::member(&mut agent, &node, domain.as_deref())?;
+            show.addresses(&info, &member);
+        }
+        Asked::Ping(options) => return ping::run(&mut connect(&places)?, &options, show),
+        Asked::Whoami => match Control::of_node()?.whoami()? {
+            reply @ Reply::Whoami { .. } => show.whoami(&reply),
+            other => return Err(Failure::unexpected(&other)),
+        },
+        Asked::Other(words) => return Err(run_sibling(&words)),
+    }
+    Ok(0)
+}
+
+fn connect(places: &Places) -> Result<Control, Failure> {
+    places.connect()
+}
+
+fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(), Failure> {
+    match command {
+        DomainCommand::Create {
+            name,
+            nodes,
+            subnet,
+            mtu,
+        } => show.domain(&agent.create(&name, &nodes, subnet.as_deref(), mtu)?),
+        DomainCommand::Grow { name, nodes } => show.domain(&agent.grow(&name, &nodes)?),
+        DomainCommand::Shrink { name, nodes } => show.domain(&agent.shrink(&name, &nodes)?),
+        DomainCommand::Rm { name } => {
+            agent.remove(&name)?;
+            show.done();
+        }
+        DomainCommand::Ls => show.domains(&agent.list()?),
+        DomainCommand::Show { name } => show.domain(&agent.show(&name)?),
+    }
+    Ok(())
+}
+
+/// `toroid FOO` is `toroid-FOO`, from beside this program or from `PATH`. Returns only if it
+/// cannot be started.
+fn run_sibling(words: &[OsString]) -> Failure {
+    let Some((name, arguments)) = words.split_first() else {
+        return Failure::usage("no command was given");
+    };
+    let mut program = OsString::from("toroid-");
+    program.push(name);
+    let found = locate::program(&program).unwrap_or_else(|| program.clone().into());
+    let error = Command::new(found).args(arguments).exec();
+    let name = name.to_string_lossy();
+    Failure::usage(&format!(
+        "there is no command {name}, and {} cannot be started: {error}; see `toroid --help`",
+        program.display()
+    ))
+}

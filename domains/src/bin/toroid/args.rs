@@ -1,0 +1,192 @@
+//! What can be asked for on the command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args as Group, Parser, Subcommand};
+use fabric::Torus;
+
+const EXAMPLES: &str = "\
+Examples:
+  toroid up --torus 2x2x2
+  toroid domain create blue 0,0,0 1,1,1
+  toroid exec 0,0,0 -- ping -c 3 1-1-1.blue
+  toroid ping 0,0,0 1,1,1 -d blue
+
+NODES are one or more of: 1,0,0 (a place), 0-3,0,0 and *,*,1 (several), an alias, @blue (the
+members of a domain).
+
+Exit status:
+  0  done                       4  no such node or domain
+  1  failed                     5  exists already, or runs already
+  2  wrong usage or value       6  not permitted
+  3  no agent runs              7  a limit is reached
+`toroid exec` exits as its command does: 126 when it cannot be executed, 127 when it is not
+found, 128 + N when signal N killed it.";
+
+/// Communication domains: nodes that may talk over Ethernet and by RDMA at the same time.
+#[derive(Debug, Parser)]
+#[command(name = "toroid", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Args {
+    /// State directory of the agent [default: $XDG_RUNTIME_DIR/toroid, or /run/toroid]
+    #[arg(
+        long,
+        global = true,
+        env = "TOROID_STATE",
+        value_name = "DIR",
+        hide_env_values = true
+    )]
+    pub(crate) state: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Say more, for example which agent is used
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start an agent with its nodes; returns when it is ready
+    Up(Up),
+    /// End the agent, its nodes and everything that runs in them
+    Down,
+    /// Show the agent
+    Status,
+    /// Show and name nodes
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Create, change and show domains
+    #[command(subcommand)]
+    Domain(DomainCommand),
+    /// Run a command in nodes
+    #[command(after_help = "Example:\n  toroid exec 0,0,0 -- iperf3 -s")]
+    Exec(Exec),
+    /// Show the addresses of a node in a domain
+    Ip {
+        /// The node
+        node: String,
+        /// The domain; may be left out if the node is in only one
+        #[arg(short, long)]
+        domain: Option<String>,
+    },
+    /// Measure both paths between two nodes: Ethernet and RDMA
+    Ping(Ping),
+    /// Show which node this process is in
+    Whoami,
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Up {
+    /// Shape of the fabric; one node is emulated at each place
+    #[arg(long, value_name = "XxYxZ", default_value = "2x2x2")]
+    pub(crate) torus: Torus,
+    /// Stay in the foreground, until SIGINT or SIGTERM
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Make no interfaces: domains have RDMA only
+    #[arg(long)]
+    pub(crate) no_ethernet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// List the nodes
+    #[command(alias = "list")]
+    Ls,
+    /// Give a node a further name
+    Alias {
+        /// The node
+        node: String,
+        /// A host name label, such as `db`
+        alias: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DomainCommand {
+    /// Create a domain; members have interfaces and names when it returns
+    Create {
+        /// Name of the domain and of its interfaces, at most 15 characters
+        name: String,
+        /// The first members
+        nodes: Vec<String>,
+        /// IPv4 subnet [default: the next free one of 10.64.0.0/10]
+        #[arg(long, value_name = "CIDR")]
+        subnet: Option<String>,
+        /// Bytes of the largest packet [default: 9000]
+        #[arg(long, value_name = "BYTES")]
+        mtu: Option<u32>,
+    },
+    /// Add nodes to a domain
+    Grow {
+        /// The domain
+        name: String,
+        /// The new members
+        #[arg(required = true)]
+        nodes: Vec<String>,
+    },
+    /// Take nodes out of a domain
+    Shrink {
+        /// The domain
+        name: String,
+        /// The members that leave
+        #[arg(required = true)]
+        nodes: Vec<String>,
+    },
+    /// Remove a domain
+    #[command(alias = "delete", alias = "remove")]
+    Rm {
+        /// The domain
+        name: String,
+    },
+    /// List the domains
+    #[command(alias = "list")]
+    Ls,
+    /// Show a domain and its members
+    Show {
+        /// The domain
+        name: String,
+    },
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Exec {
+    /// The nodes
+    #[arg(required = true)]
+    pub(crate) nodes: Vec<String>,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Ping {
+    /// The node that asks
+    pub(crate) from: String,
+    /// The node that is asked
+    pub(crate) to: String,
+    /// The domain; may be left out if the first node is in only one
+    #[arg(short, long)]
+    pub(crate) domain: Option<String>,
+    /// Round trips on each path
+    #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) count: u32,
+    /// Bytes of each read and echo
+    #[arg(short, long, default_value_t = 56, value_parser = clap::value_parser!(u32).range(8..=65_000))]
+    pub(crate) size: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,159 @@
+//! Results, for people or as JSON.
+
+use domains::protocol::{DomainInfo, MemberInfo, NodeInfo, Reply, Status};
+use serde::Serialize;
+use serde_json::json;
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Show {
+    pub(crate) json: bool,
+}
+
+impl Show {
+    /// Something that people should know and programs need not.
+    pub(crate) fn note(self, text: &str) {
+        if !self.json {
+            eprintln!("{text}");
+        }
+    }
+
+    /// The command was carried out; there is nothing to tell.
+    pub(crate) fn done(self) {
+        if self.json {
+            self.value(&json!({}));
+        }
+    }
+
+    pub(crate) fn value(self, value: &impl Serialize) {
+        match serde_json::to_string(value) {
+            Ok(text) => println!("{text}"),
+            Err(error) => eprintln!("toroid: cannot print the result: {error}"),
+        }
+    }
+
+    pub(crate) fn status(self, status: &Status) {
+        if self.json {
+            return self.value(status);
+        }
+        let [x, y, z] = status.torus.sizes();
+        println!("agent      process {} on {}", status.pid, status.state);
+        println!("torus      {x}x{y}x{z}, {} nodes", status.nodes);
+        println!("domains    {}", status.domains);
+        println!("provider   {}", status.provider);
+        match status.driver_pid {
+            Some(pid) => println!("ethernet   {}, driver process {pid}", status.ethernet),
+            None => println!("ethernet   {}", status.ethernet),
+        }
+        println!(
+            "attached   {} processes, {} bytes registered",
+            status.attached, status.registered_bytes
+        );
+        if status.rootless {
+            println!("rootless   nodes are separated for convenience, not against malice");
+        }
+    }
+
+    pub(crate) fn nodes(self, nodes: &[NodeInfo]) {
+        if self.json {
+            return self.value(&nodes);
+        }
+        let rows = nodes.iter().map(|node| {
+            [
+                node.place.to_string(),
+                node.aliases.join(","),
+                node.domains.join(","),
+                node.pid.to_string(),
+            ]
+        });
+        table(["NODE", "ALIASES", "DOMAINS", "PID"], rows);
+    }
+
+    pub(crate) fn domains(self, domains: &[DomainInfo]) {
+        if self.json {
+            return self.value(&domains);
+        }
+        let rows = domains.iter().map(|domain| {
+            [
+                domain.name.clone(),
+                domain.id.to_string(),
+                domain.epoch.to_string(),
+                domain.members.len().to_string(),
+                domain.subnet.clone(),
+                domain.mtu.to_string(),
+            ]
+        });
+        table(["NAME", "ID", "EPOCH", "MEMBERS", "SUBNET", "MTU"], rows);
+    }
+
+    pub(crate) fn domain(self, domain: &DomainInfo) {
+        if self.json {
+            return self.value(domain);
+        }
+        println!(
+            "{}: id {}, epoch {}, owner {}, subnet {}, mtu {}",
+            domain.name, domain.id, domain.epoch, domain.owner, domain.subnet, domain.mtu
+        );
+        let rows = domain.members.iter().map(|member| {
+            [
+                member.node.to_string(),
+                member.ifname.clone().unwrap_or_else(|| "-".into()),
+                member.mac.clone(),
+                member.ipv4.to_string(),
+                member.ipv6.to_string(),
+            ]
+        });
+        table(["NODE", "INTERFACE", "MAC", "IPV4", "IPV6"], rows);
+    }
+
+    pub(crate) fn addresses(self, domain: &DomainInfo, member: &MemberInfo) {
+        if self.json {
+            return self.value(member);
+        }
+        let [x, y, z] = [member.node.x, member.node.y, member.node.z];
+        println!("name   {x}-{y}-{z}.{}", domain.name);
+        println!("ipv4   {}", member.ipv4);
+        println!("ipv6   {}", member.ipv6);
+        println!("mac    {}", member.mac);
+        if let Some(interface) = &member.ifname {
+            println!("dev    {interface}");
+        }
+    }
+
+    pub(crate) fn whoami(self, reply: &Reply) {
+        let Reply::Whoami {
+            torus,
+            node,
+            place,
+            domains,
+        } = reply
+        else {
+            return;
+        };
+        if self.json {
+            let place = place.to_string();
+            let torus = torus.to_string();
+            return self
+                .value(&json!({"node": place, "id": node, "torus": torus, "domains": domains}));
+        }
+        println!("node      {place}");
+        println!("torus     {torus}");
+        println!("domains   {}", domains.join(" "));
+    }
+}
+
+/// Columns as wide as their widest cell.
+fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) {
+    let rows: Vec<_> = std::iter::once(head.map(String::from))
+        .chain(rows)
+        .collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    for row in &rows {
+        let cells = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}

@@ -1,0 +1,58 @@
+//! `toroid up` and `toroid down`.
+
+use std::ffi::OsString;
+
+use domains::agent::background::spawn_background;
+use domains::agent::{self, Config};
+use domains::client::Control;
+
+use crate::args::Up;
+use crate::failure::Failure;
+use crate::locate::{self, Places};
+use crate::show::Show;
+
+const DRIVER: &str = "toroid-ethernet";
+
+pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failure> {
+    let state = places.to_start()?;
+    let config = Config {
+        state: state.into(),
+        torus: options.torus,
+        driver_command: driver(options.no_ethernet)?,
+        lifeline: false,
+    };
+    if options.foreground {
+        let announce = || show.note(&format!("agent ready on {}", state.display()));
+        return Ok(agent::run(config, announce)?);
+    }
+    spawn_background(&config)?;
+    let status = Control::connect(state)?.status()?;
+    if status.rootless {
+        show.note(
+            "without root, nodes are separated for convenience, not against malice: \
+             their processes all run as you",
+        );
+    }
+    show.status(&status);
+    Ok(())
+}
+
+fn driver(no_ethernet: bool) -> Result<Option<Vec<OsString>>, Failure> {
+    if no_ethernet {
+        return Ok(None);
+    }
+    let program = locate::program(DRIVER.as_ref()).ok_or_else(|| {
+        Failure::new(format!(
+            "{DRIVER} is neither beside this program nor in PATH; build it with \
+             `cargo build --release`, or do without Ethernet with --no-ethernet"
+        ))
+    })?;
+    Ok(Some(vec![program.into()]))
+}
+
+pub(crate) fn down(places: &Places, show: Show) -> Result<(), Failure> {
+    // Only one's own agent: ending the system's by mistake would be one too many.
+    Control::connect(places.to_start()?)?.down()?;
+    show.done();
+    Ok(())
+}
