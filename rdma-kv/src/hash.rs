@@ -1,0 +1,64 @@
+//! The hash of keys, which clients and server must compute alike.
+
+const A: u64 = 0xa076_1d64_78bd_642f;
+const B: u64 = 0xe703_7ed1_a0b4_28db;
+const C: u64 = 0x8ebc_6af0_9c88_c6e3;
+
+/// Hashes a key: folded 128-bit multiplications, 16 bytes at a time, as in wyhash.
+///
+/// The server draws `seed` at each start, so that nobody can choose keys that share a bucket
+/// without having seen it.
+pub fn hash(seed: u64, key: &[u8]) -> u64 {
+    let mut state = seed ^ A;
+    let (chunks, tail) = key.as_chunks::<16>();
+    for chunk in chunks {
+        state = mix(state, chunk);
+    }
+    if !tail.is_empty() {
+        let mut chunk = [0; 16];
+        chunk[..tail.len()].copy_from_slice(tail);
+        state = mix(state, &chunk);
+    }
+    // The length tells a tail from one that ends in zeros.
+    fold(state ^ C, key.len() as u64 ^ B)
+}
+
+fn mix(state: u64, chunk: &[u8; 16]) -> u64 {
+    let both = u128::from_le_bytes(*chunk);
+    fold(both as u64 ^ B, (both >> 64) as u64 ^ state)
+}
+
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn keys_that_differ_little_differ_in_bucket_and_tag() {
+        let keys = (0..100_000).map(|n| format!("key{n}"));
+        let hashes: Vec<u64> = keys.map(|key| hash(1, key.as_bytes())).collect();
+        assert_eq!(hashes.iter().collect::<HashSet<_>>().len(), 100_000);
+        for shift in [0, 8, 48, 56] {
+            let mut counts = [0u32; 256];
+            hashes
+                .iter()
+                .for_each(|h| counts[(h >> shift & 0xff) as usize] += 1);
+            assert!(
+                counts.iter().all(|n| (280..520).contains(n)),
+                "{shift}: {counts:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn length_and_seed_count() {
+        assert_ne!(hash(1, b"a"), hash(1, b"a\0"));
+        assert_ne!(hash(1, b""), hash(1, b"\0"));
+        assert_ne!(hash(1, b"a"), hash(2, b"a"));
+    }
+}

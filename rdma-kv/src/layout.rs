@@ -1,0 +1,536 @@
+//! What lies in the two regions that a server exports, byte by byte.
+//!
+//! The *index* region: a control line, then buckets of one cache line. The main buckets come
+//! first, as many as a power of two; overflow buckets follow and hang from them by links.
+//!
+//! ```text
+//! control line
+//!  0       8         16            24      32               40             48       64
+//!  +-------+---------+-------------+-------+----------------+--------------+--------+
+//!  | magic | boot id | table epoch | clock | flush epoch    | buckets log2 | zero   |
+//!  +-------+---------+-------------+-------+----------------+--------------+--------+
+//!
+//! bucket
+//!  0        8        16        24        32        40        48        56     64
+//!  +--------+--------+---------+---------+---------+---------+---------+------+
+//!  | slot 0 | slot 1 | slot 2  | slot 3  | slot 4  | slot 5  | slot 6  | link |
+//!  +--------+--------+---------+---------+---------+---------+---------+------+
+//!
+//! slot word, from the highest bit
+//!  64    56      51      21           0
+//!  +-----+-------+-------+------------+
+//!  | tag | class | place | generation |
+//!  +-----+-------+-------+------------+
+//! ```
+//!
+//! The *items* region: items at multiples of 64 bytes.
+//!
+//! ```text
+//!  0            8     16        20      24          28         32        34     40
+//!  +------------+-----+---------+-------+-----------+----------+---------+------+-----+-------+
+//!  | generation | cas | exptime | flags | value len | checksum | key len | zero | key | value |
+//!  +------------+-----+---------+-------+-----------+----------+---------+------+-----+-------+
+//! ```
+//!
+//! All numbers are little endian. A link is the number of an overflow bucket, or 0. Publishing,
+//! replacing and removing an item each are one store of its slot word. The checksum is 0 on
+//! providers whose reads are ordered, where the slot decides; `verbs` will fill it.
+//!
+//! A reader copies out and then believes nothing: everything here that parses does so from a
+//! copy and checks what it finds.
+
+use std::ops::Range;
+
+/// Bytes of a cache line, of a bucket, and the unit of places.
+pub const LINE: usize = 64;
+
+/// The longest key in bytes, as with memcached.
+pub const MAX_KEY: usize = 250;
+
+/// A cache line's copy, aligned so that the fabric moves it word by word, each word whole.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+pub struct Line(pub [[u8; 8]; 8]);
+
+impl Line {
+    /// The bytes, to read into.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.as_flattened_mut()
+    }
+
+    fn word(&self, n: usize) -> u64 {
+        u64::from_le_bytes(self.0[n])
+    }
+}
+
+/// A word's copy, aligned so that the fabric moves it whole.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(8))]
+pub struct Word(pub [u8; 8]);
+
+impl Word {
+    /// The number in it.
+    pub fn value(&self) -> u64 {
+        u64::from_le_bytes(self.0)
+    }
+}
+
+/// Why bytes of a server's region are not what a server writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// Another program, or another version of this one.
+    #[error("no index of this version: its first word is {0:#018x}")]
+    Magic(u64),
+    /// The regions do not hold what the server says.
+    #[error("an index of {index} bytes cannot hold 2^{buckets_log2} buckets")]
+    Geometry {
+        /// Bytes of the index region.
+        index: u64,
+        /// Of the main buckets.
+        buckets_log2: u32,
+    },
+}
+
+/// The first line of the index: what a server publishes about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlLine {
+    /// Random, new at each start.
+    pub boot_id: u64,
+    /// Changes when the buckets move.
+    pub table_epoch: u64,
+    /// The server's clock in seconds; the expiry of items is in its terms.
+    pub clock: u64,
+    /// Items of older generations were flushed.
+    pub flush_epoch: u64,
+    /// Logarithm of the number of main buckets.
+    pub buckets_log2: u32,
+}
+
+impl ControlLine {
+    /// `TOROKV`, then the version of this layout.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"TOROKV\x00\x01");
+    /// Offset of the table epoch in the index region.
+    pub const TABLE_EPOCH: u64 = 16;
+    /// Offset of the clock in the index region.
+    pub const CLOCK: u64 = 24;
+
+    /// The line's words, in order.
+    pub fn words(&self) -> [u64; 8] {
+        let log2 = u64::from(self.buckets_log2);
+        let (epoch, flush) = (self.table_epoch, self.flush_epoch);
+        [
+            Self::MAGIC,
+            self.boot_id,
+            epoch,
+            self.clock,
+            flush,
+            log2,
+            0,
+            0,
+        ]
+    }
+
+    /// The control line of an index of `index_len` bytes.
+    ///
+    /// # Errors
+    /// [`LayoutError`].
+    pub fn parse(line: &Line, index_len: u64) -> Result<Self, LayoutError> {
+        if line.word(0) != Self::MAGIC {
+            return Err(LayoutError::Magic(line.word(0)));
+        }
+        let buckets_log2 = u32::try_from(line.word(5)).unwrap_or(u32::MAX);
+        Buckets::new(index_len, buckets_log2)?;
+        Ok(ControlLine {
+            boot_id: line.word(1),
+            table_epoch: line.word(2),
+            clock: line.word(3),
+            flush_epoch: line.word(4),
+            buckets_log2,
+        })
+    }
+}
+
+/// How many buckets an index has, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    mask: u32,
+    count: u32,
+}
+
+impl Buckets {
+    /// The buckets of an index of `index_len` bytes.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] when they do not fit.
+    pub fn new(index_len: u64, buckets_log2: u32) -> Result<Self, LayoutError> {
+        let refused = LayoutError::Geometry {
+            index: index_len,
+            buckets_log2,
+        };
+        let main = 1u32.checked_shl(buckets_log2).ok_or(refused)?;
+        let lines = index_len / LINE as u64;
+        // Slots are numbered by 32 bits, eight words to a line.
+        let lines = u32::try_from(lines.min(1 << 29)).map_err(|_| refused)?;
+        match lines.checked_sub(1) {
+            Some(count) if count >= main => Ok(Buckets {
+                mask: main - 1,
+                count,
+            }),
+            _ => Err(refused),
+        }
+    }
+
+    /// The main bucket of a key.
+    pub fn main(&self, hash: u64) -> Bucket {
+        Bucket(hash as u32 & self.mask)
+    }
+
+    /// The overflow bucket that a link leads to; `None` at the end of a chain. A link that leads
+    /// elsewhere is no correct server's, and also ends it.
+    pub fn linked(&self, link: u64) -> Option<Bucket> {
+        self.overflow().find_number(link)
+    }
+
+    /// The overflow buckets' numbers.
+    pub fn overflow(&self) -> Overflow {
+        Overflow(self.mask + 1..self.count)
+    }
+}
+
+/// The numbers of overflow buckets.
+#[derive(Clone, Debug)]
+pub struct Overflow(Range<u32>);
+
+impl Overflow {
+    fn find_number(&self, link: u64) -> Option<Bucket> {
+        let number = u32::try_from(link).ok()?;
+        self.0.contains(&number).then_some(Bucket(number))
+    }
+}
+
+impl Iterator for Overflow {
+    type Item = Bucket;
+
+    fn next(&mut self) -> Option<Bucket> {
+        self.0.next().map(Bucket)
+    }
+}
+
+/// A bucket's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket(u32);
+
+impl Bucket {
+    /// Slots of a bucket.
+    pub const SLOTS: u32 = 7;
+
+    /// Where it starts in the index region.
+    pub fn offset(self) -> u64 {
+        (1 + u64::from(self.0)) * LINE as u64
+    }
+
+    /// The number that a link to it is.
+    pub fn link(self) -> u64 {
+        u64::from(self.0)
+    }
+
+    /// Where its link is in the index region.
+    pub fn link_offset(self) -> u64 {
+        self.offset() + u64::from(Self::SLOTS) * 8
+    }
+
+    /// Its slots.
+    pub fn slots(self) -> impl Iterator<Item = Slot> {
+        let first = (1 + self.0) * 8;
+        (first..first + Self::SLOTS).map(Slot)
+    }
+}
+
+/// A bucket's copy.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketLine<'a>(pub &'a Line);
+
+impl BucketLine<'_> {
+    /// The slot words, in order.
+    pub fn words(&self) -> impl Iterator<Item = SlotWord> {
+        (0..Bucket::SLOTS as usize).map(|n| SlotWord(self.0.word(n)))
+    }
+
+    /// The link.
+    pub fn link(&self) -> u64 {
+        self.0.word(Bucket::SLOTS as usize)
+    }
+}
+
+/// Where a slot is: the number of its word in the index region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(pub u32);
+
+impl Slot {
+    /// Its offset in the index region.
+    pub fn offset(self) -> u64 {
+        u64::from(self.0) * 8
+    }
+}
+
+/// Where an item is, in units of 64 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place(pub u32);
+
+impl Place {
+    /// Places beyond this many do not fit a slot word: 64 GiB.
+    pub const LIMIT: u64 = 1 << SlotWord::PLACE_BITS;
+
+    /// Its offset in the items region.
+    pub fn offset(self) -> u64 {
+        u64::from(self.0) * LINE as u64
+    }
+}
+
+/// What a slot says about its item. Storing one publishes an item; 0 is an empty slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotWord(pub u64);
+
+impl SlotWord {
+    /// An empty slot.
+    pub const EMPTY: SlotWord = SlotWord(0);
+    const PLACE_BITS: u32 = 30;
+    const GENERATION_BITS: u32 = 21;
+    const GENERATION: u64 = (1 << Self::GENERATION_BITS) - 1;
+
+    /// The word for an item of `len` bytes.
+    pub fn new(hash: u64, len: u32, place: Place, generation: u64) -> Self {
+        let class = len.div_ceil(LINE as u32).next_power_of_two().ilog2();
+        let place = u64::from(place.0) & (Place::LIMIT - 1);
+        SlotWord(
+            u64::from(Self::tag_of(hash)) << 56
+                | u64::from(class) << 51
+                | place << Self::GENERATION_BITS
+                | generation & Self::GENERATION,
+        )
+    }
+
+    /// The tag of a key: never 0, so that no item's word is 0.
+    fn tag_of(hash: u64) -> u8 {
+        ((hash >> 56) as u8).max(1)
+    }
+
+    /// Whether this may be the slot of the key with this hash.
+    pub fn may_be(self, hash: u64) -> bool {
+        (self.0 >> 56) as u8 == Self::tag_of(hash)
+    }
+
+    /// Where the item is.
+    pub fn place(self) -> Place {
+        Place((self.0 >> Self::GENERATION_BITS & (Place::LIMIT - 1)) as u32)
+    }
+
+    /// At least the item's bytes, at most twice as many.
+    pub fn len_limit(self) -> u64 {
+        (LINE as u64) << (self.0 >> 51 & 0x1f)
+    }
+
+    /// Whether these are the low bits of `generation`.
+    pub fn is_of(self, generation: u64) -> bool {
+        (self.0 ^ generation) & Self::GENERATION == 0
+    }
+}
+
+/// All that a reader needs to read an item in one go: what clients cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Where the slot is.
+    pub slot: Slot,
+    /// What was in it.
+    pub word: SlotWord,
+    /// The item's generation.
+    pub generation: u64,
+    /// The item's bytes: header, key and value.
+    pub len: u32,
+}
+
+/// The first bytes of an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ItemHeader {
+    /// Unique for the server's life, never reused.
+    pub generation: u64,
+    /// Memcached's unique number of a stored value.
+    pub cas: u64,
+    /// By the server's clock, from when it is dead; 0 is never.
+    pub exptime: u32,
+    /// The client's.
+    pub flags: u32,
+    /// Bytes.
+    pub value_len: u32,
+    /// See the module's header.
+    pub checksum: u32,
+    /// Bytes.
+    pub key_len: u16,
+}
+
+impl ItemHeader {
+    /// Bytes.
+    pub const LEN: usize = 40;
+    const CAS: Range<usize> = 8..16;
+    const EXPTIME: Range<usize> = 16..20;
+    const FLAGS: Range<usize> = 20..24;
+    const VALUE_LEN: Range<usize> = 24..28;
+    const CHECKSUM: Range<usize> = 28..32;
+    const KEY_LEN: Range<usize> = 32..34;
+
+    /// The bytes of an item with a key and a value of these lengths.
+    pub fn len_of(key_len: usize, value_len: usize) -> usize {
+        Self::LEN + key_len + value_len
+    }
+
+    /// The wire form.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[Self::CAS].copy_from_slice(&self.cas.to_le_bytes());
+        bytes[Self::EXPTIME].copy_from_slice(&self.exptime.to_le_bytes());
+        bytes[Self::FLAGS].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[Self::VALUE_LEN].copy_from_slice(&self.value_len.to_le_bytes());
+        bytes[Self::CHECKSUM].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes[Self::KEY_LEN].copy_from_slice(&self.key_len.to_le_bytes());
+        bytes
+    }
+
+    /// Splits an item's copy into header, key and value. `None` when it is too short for what
+    /// its header says, or the key is longer than any.
+    pub fn split(item: &[u8]) -> Option<(Self, &[u8], &[u8])> {
+        let (header, rest) = item.split_first_chunk::<{ Self::LEN }>()?;
+        let header = Self::from_bytes(header);
+        let (key, rest) = rest.split_at_checked(usize::from(header.key_len))?;
+        let value = rest.get(..header.value_len as usize)?;
+        (key.len() <= MAX_KEY).then_some((header, key, value))
+    }
+
+    /// The header in these bytes; nothing is checked.
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let u32_at = |range: Range<usize>| {
+            let at = range.start;
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let u64_at =
+            |at: usize| u64::from(u32_at(at..at + 4)) | u64::from(u32_at(at + 4..at + 8)) << 32;
+        ItemHeader {
+            generation: u64_at(0),
+            cas: u64_at(Self::CAS.start),
+            exptime: u32_at(Self::EXPTIME),
+            flags: u32_at(Self::FLAGS),
+            value_len: u32_at(Self::VALUE_LEN),
+            checksum: u32_at(Self::CHECKSUM),
+            key_len: u16::from_le_bytes([
+                bytes[Self::KEY_LEN.start],
+                bytes[Self::KEY_LEN.start + 1],
+            ]),
+        }
+    }
+
+    /// The item's bytes: header, key and value.
+    pub fn item_len(&self) -> u64 {
+        (Self::LEN + usize::from(self.key_len)) as u64 + u64::from(self.value_len)
+    }
+
+    /// Whether the item is dead at `clock`.
+    pub fn expired(&self, clock: u64) -> bool {
+        self.exptime != 0 && u64::from(self.exptime) <= clock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(words: [u64; 8]) -> Line {
+        Line(words.map(u64::to_le_bytes))
+    }
+
+    #[test]
+    fn slot_words_keep_what_they_were_given() {
+        for (len, limit) in [
+            (1, 64),
+            (64, 64),
+            (65, 128),
+            (1 << 20, 1 << 20),
+            (1 << 30, 1 << 30),
+        ] {
+            let place = Place((1 << 30) - 1);
+            let generation = 0x1234_5678_9abc_def0;
+            let word = SlotWord::new(0xab << 56, len, place, generation);
+            assert_eq!(word.len_limit(), limit);
+            assert_eq!(word.place(), place);
+            assert!(word.may_be(0xab << 56) && !word.may_be(0xac << 56));
+            assert!(word.is_of(generation) && word.is_of(generation + (1 << 21)));
+            assert!(!word.is_of(generation + 1));
+        }
+        assert_ne!(SlotWord::new(0, 1, Place(0), 0), SlotWord::EMPTY);
+        assert!(!SlotWord::EMPTY.may_be(0));
+    }
+
+    #[test]
+    fn the_control_line_round_trips_and_is_checked() {
+        let control = ControlLine {
+            boot_id: 7,
+            table_epoch: 8,
+            clock: 9,
+            flush_epoch: 10,
+            buckets_log2: 3,
+        };
+        let words = control.words();
+        assert_eq!(ControlLine::parse(&line(words), 64 * 9), Ok(control));
+        let small = LayoutError::Geometry {
+            index: 64 * 8,
+            buckets_log2: 3,
+        };
+        assert_eq!(ControlLine::parse(&line(words), 64 * 8), Err(small));
+        assert_eq!(
+            ControlLine::parse(&Line::default(), 4096),
+            Err(LayoutError::Magic(0))
+        );
+        for log2 in [32, 64, u64::MAX] {
+            let mut words = words;
+            words[5] = log2;
+            assert!(ControlLine::parse(&line(words), u64::MAX).is_err());
+        }
+    }
+
+    #[test]
+    fn links_lead_to_overflow_buckets_only() {
+        let buckets = Buckets::new(64 * (1 + 8 + 2), 3).unwrap();
+        assert_eq!(buckets.linked(0), None);
+        assert_eq!(buckets.linked(7), None);
+        assert_eq!(buckets.linked(8), Some(Bucket(8)));
+        assert_eq!(buckets.linked(9), Some(Bucket(9)));
+        for link in [10, 1 << 32 | 8, u64::MAX] {
+            assert_eq!(buckets.linked(link), None);
+        }
+        assert_eq!(buckets.overflow().count(), 2);
+    }
+
+    #[test]
+    fn items_round_trip_and_short_ones_are_refused() {
+        let header = ItemHeader {
+            generation: 1 << 40,
+            cas: 2 << 40,
+            exptime: 3,
+            flags: 4,
+            value_len: 5,
+            checksum: 6,
+            key_len: 3,
+        };
+        let mut item = header.to_bytes().to_vec();
+        item.extend_from_slice(b"keyvaluemore");
+        assert_eq!(header.item_len(), 48);
+        assert_eq!(
+            ItemHeader::split(&item),
+            Some((header, &b"key"[..], &b"value"[..]))
+        );
+        for len in 0..48 {
+            assert_eq!(ItemHeader::split(&item[..len]), None);
+        }
+        item[24..28].fill(0xff);
+        assert_eq!(ItemHeader::split(&item), None);
+    }
+}

@@ -1,0 +1,488 @@
+//! One-sided gets: values read out of the server's memory without its CPU.
+//!
+//! From a cached place: read the item, then its slot, in that order, in one go. The slot
+//! unchanged means that the item was live at that moment and that its memory was not reused
+//! while it was read. Otherwise, and without a cached place: read the bucket (and its chain),
+//! then item and slot. A set of a key that exists stores to the same slot, so a key that stays
+//! is never missed by a reader that walks the chain.
+//!
+//! Nothing read is believed: offsets come from checked numbers, lengths are bounded by the
+//! region and the item's copy, chains by a count. A server gone wild can give wrong values and
+//! misses, and nothing worse.
+
+use fabric::{Endpoint, OpError, Read};
+
+use crate::hash::hash;
+use crate::layout::{
+    Bucket, BucketLine, Buckets, ControlLine, ItemHeader, LayoutError, Line, MAX_KEY, Placement,
+    SlotWord, Word,
+};
+use crate::places::Places;
+use crate::store::Geometry;
+
+/// A get looks a key up this often while others change it, then asks the server.
+const LOOKUPS: usize = 3;
+
+/// No correct chain is this long.
+const CHAIN_LIMIT: usize = 4096;
+
+/// The cache of places grows to 2^20 lines: 64 MiB, two million places.
+const PLACES_LIMIT_LOG2: u32 = 20;
+
+/// A value in the reader's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueRef<'a> {
+    /// The client's, given when it was set.
+    pub flags: u32,
+    /// The value.
+    pub data: &'a [u8],
+}
+
+/// What a one-sided get came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sought<T> {
+    /// It was there.
+    Found(T),
+    /// It was not there, at some moment during the get.
+    Absent,
+    /// Others changed it all the time: ask the server.
+    Unsettled,
+}
+
+/// What a reader did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReaderStats {
+    /// Gets.
+    pub gets: u64,
+    /// Of these, answered from a cached place.
+    pub cached: u64,
+    /// Reads posted, of any size.
+    pub reads: u64,
+    /// Gets that came to [`Sought::Unsettled`].
+    pub unsettled: u64,
+}
+
+/// The data path of a client.
+#[derive(Debug)]
+pub struct Reader<E: Endpoint> {
+    endpoint: E,
+    index: E::Remote,
+    items: E::Remote,
+    items_len: u64,
+    buckets: Buckets,
+    table_epoch: u64,
+    seed: u64,
+    places: Places,
+    item: Vec<u8>,
+    stats: ReaderStats,
+    #[cfg(test)]
+    checks: Checks,
+}
+
+/// The checks that make a get right. Tests leave one out, to see that it is needed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checks {
+    pub(crate) slot: bool,
+    pub(crate) generation: bool,
+    pub(crate) key: bool,
+}
+
+impl Checks {
+    pub(crate) const ALL: Checks = Checks {
+        slot: true,
+        generation: true,
+        key: true,
+    };
+}
+
+/// Why a get failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The read did not happen.
+    #[error(transparent)]
+    Operation(#[from] OpError),
+    /// The index is not what the server said.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The server started anew between its greeting and our first read.
+    #[error("the server's index is of another start than its greeting")]
+    BootId,
+}
+
+/// An item's copy that passed all checks.
+struct Accepted {
+    header: ItemHeader,
+    value_start: usize,
+}
+
+enum Tried {
+    Found(Accepted),
+    Expired,
+    /// It is another key's.
+    Other,
+    Changed,
+}
+
+impl<E: Endpoint> Reader<E> {
+    /// Reads the control line and prepares to read from a server's regions, opened for reading,
+    /// of these lengths in bytes.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn new(
+        mut endpoint: E,
+        (index, index_len): (E::Remote, u64),
+        (items, items_len): (E::Remote, u64),
+        geometry: &Geometry,
+    ) -> Result<Self, ReadError> {
+        let mut line = Line::default();
+        let into = line.bytes_mut();
+        endpoint.read_batch(&mut [Read {
+            remote: &index,
+            offset: 0,
+            into,
+        }])?;
+        let control = ControlLine::parse(&line, index_len)?;
+        if control.boot_id != geometry.boot_id {
+            return Err(ReadError::BootId);
+        }
+        Ok(Reader {
+            endpoint,
+            index,
+            items,
+            items_len,
+            buckets: Buckets::new(index_len, control.buckets_log2)?,
+            table_epoch: control.table_epoch,
+            seed: geometry.seed,
+            places: Places::new(PLACES_LIMIT_LOG2),
+            item: Vec::new(),
+            stats: ReaderStats::default(),
+            #[cfg(test)]
+            checks: Checks::ALL,
+        })
+    }
+
+    /// Gets a value, which stays in the reader's buffer until the next call.
+    ///
+    /// # Errors
+    /// [`OpError`]: the server is gone, or access was revoked.
+    pub fn get(&mut self, key: &[u8]) -> Result<Sought<ValueRef<'_>>, OpError> {
+        let found = self.get_accepted(key)?;
+        Ok(match found {
+            Sought::Found(item) => Sought::Found(self.value(&item)),
+            Sought::Absent => Sought::Absent,
+            Sought::Unsettled => Sought::Unsettled,
+        })
+    }
+
+    /// Gets a value straight into `into`; returns its flags and length. A value longer than
+    /// `into` is not copied at all, and its length tells so.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    pub fn get_into(
+        &mut self,
+        key: &[u8],
+        into: &mut [u8],
+    ) -> Result<Sought<(u32, usize)>, OpError> {
+        let hash = hash(self.seed, key);
+        if let Some(place) = self.places.find(hash) {
+            match self.read_value_at(place, key, into)? {
+                Some(Tried::Found(item)) => {
+                    self.stats.gets += 1;
+                    self.stats.cached += 1;
+                    return Ok(Sought::Found((
+                        item.header.flags,
+                        item.header.value_len as usize,
+                    )));
+                }
+                Some(Tried::Expired) => return Ok(Sought::Absent),
+                Some(Tried::Other | Tried::Changed) => self.places.remove(hash),
+                None => {}
+            }
+        }
+        Ok(match self.get(key)? {
+            Sought::Found(value) => {
+                let len = value.data.len();
+                if let Some(into) = into.get_mut(..len) {
+                    into.copy_from_slice(value.data);
+                }
+                Sought::Found((value.flags, len))
+            }
+            Sought::Absent => Sought::Absent,
+            Sought::Unsettled => Sought::Unsettled,
+        })
+    }
+
+    /// Remembers where the server put a key.
+    pub fn remember(&mut self, key: &[u8], placement: Placement) {
+        self.places.insert(hash(self.seed, key), placement);
+    }
+
+    /// Forgets where a key was.
+    pub fn forget(&mut self, key: &[u8]) {
+        self.places.remove(hash(self.seed, key));
+    }
+
+    /// What it did so far.
+    pub fn stats(&self) -> ReaderStats {
+        self.stats
+    }
+
+    fn value(&self, item: &Accepted) -> ValueRef<'_> {
+        let end = item.value_start + item.header.value_len as usize;
+        ValueRef {
+            flags: item.header.flags,
+            data: &self.item[item.value_start..end],
+        }
+    }
+
+    fn get_accepted(&mut self, key: &[u8]) -> Result<Sought<Accepted>, OpError> {
+        self.stats.gets += 1;
+        let hash = hash(self.seed, key);
+        if let Some(place) = self.places.find(hash) {
+            match self.read_at(place, key)? {
+                Tried::Found(item) => {
+                    self.stats.cached += 1;
+                    return Ok(Sought::Found(item));
+                }
+                Tried::Expired => return Ok(Sought::Absent),
+                Tried::Other | Tried::Changed => self.places.remove(hash),
+            }
+        }
+        for _ in 0..LOOKUPS {
+            match self.look_up(hash, key)? {
+                Sought::Unsettled => {}
+                settled => return Ok(settled),
+            }
+        }
+        self.stats.unsettled += 1;
+        Ok(Sought::Unsettled)
+    }
+
+    /// Reads the item at a cached place, and its slot again.
+    fn read_at(&mut self, place: Placement, key: &[u8]) -> Result<Tried, OpError> {
+        let word = self.read_item(place, u64::from(place.len))?;
+        if word != place.word && self.checks().slot {
+            return Ok(Tried::Changed);
+        }
+        let tried = self.examine(key, place.len as usize, |header| {
+            header.generation == place.generation
+        });
+        self.unless_expired(tried)
+    }
+
+    /// As [`Reader::read_at`], with the value straight into `into`; `None` when it does not fit.
+    fn read_value_at(
+        &mut self,
+        place: Placement,
+        key: &[u8],
+        into: &mut [u8],
+    ) -> Result<Option<Tried>, OpError> {
+        let head_len = ItemHeader::len_of(key.len(), 0);
+        let value_len = (place.len as usize).checked_sub(head_len);
+        let Some(value) = value_len.and_then(|len| into.get_mut(..len)) else {
+            return Ok(None);
+        };
+        let mut head = [0; ItemHeader::LEN + MAX_KEY];
+        let Some(head) = head.get_mut(..head_len) else {
+            return Ok(None);
+        };
+        let (mut word, offset) = (Word::default(), place.word.place().offset());
+        let (items, index) = (&self.items, &self.index);
+        self.stats.reads += 3;
+        self.endpoint.read_batch(&mut [
+            Read {
+                remote: items,
+                offset,
+                into: &mut *head,
+            },
+            Read {
+                remote: items,
+                offset: offset + head_len as u64,
+                into: &mut *value,
+            },
+            Read {
+                remote: index,
+                offset: place.slot.offset(),
+                into: &mut word.0,
+            },
+        ])?;
+        if word.value() != place.word.0 && self.checks().slot {
+            return Ok(Some(Tried::Changed));
+        }
+        let Some((header, found)) = head.split_first_chunk() else {
+            return Ok(None);
+        };
+        let header = ItemHeader::from_bytes(header);
+        let checks = self.checks();
+        let same = (header.generation == place.generation || !checks.generation)
+            && header.item_len() == u64::from(place.len)
+            && (found == key || !checks.key);
+        let tried = match same {
+            true => Tried::Found(Accepted {
+                header,
+                value_start: head_len,
+            }),
+            false => Tried::Changed,
+        };
+        self.unless_expired(tried).map(Some)
+    }
+
+    /// Reads up to `len` bytes of the item that `place` names into the buffer, then the slot.
+    fn read_item(&mut self, place: Placement, len: u64) -> Result<SlotWord, OpError> {
+        let offset = place.word.place().offset();
+        let len = len as usize;
+        if self.item.len() < len {
+            self.item.resize(len, 0);
+        }
+        let mut word = Word::default();
+        self.stats.reads += 2;
+        self.endpoint.read_batch(&mut [
+            Read {
+                remote: &self.items,
+                offset,
+                into: &mut self.item[..len],
+            },
+            Read {
+                remote: &self.index,
+                offset: place.slot.offset(),
+                into: &mut word.0,
+            },
+        ])?;
+        Ok(SlotWord(word.value()))
+    }
+
+    /// Checks the first `len` bytes of the buffer, which came with an unchanged slot.
+    fn examine(
+        &self,
+        key: &[u8],
+        len: usize,
+        is_generation: impl FnOnce(&ItemHeader) -> bool,
+    ) -> Tried {
+        let checks = self.checks();
+        let Some((header, found, _)) = ItemHeader::split(&self.item[..len]) else {
+            return Tried::Changed;
+        };
+        if !is_generation(&header) && checks.generation {
+            return Tried::Changed;
+        }
+        if found != key && checks.key {
+            return Tried::Other;
+        }
+        Tried::Found(Accepted {
+            value_start: ItemHeader::len_of(found.len(), 0),
+            header,
+        })
+    }
+
+    /// Looks at the server's clock if the item may expire. The clock is read after the slot: an
+    /// item not yet dead then was not dead when it was known to be live.
+    fn unless_expired(&mut self, tried: Tried) -> Result<Tried, OpError> {
+        match tried {
+            Tried::Found(item) if item.header.exptime != 0 => {
+                let clock = self.read_control_word(ControlLine::CLOCK)?;
+                match item.header.expired(clock) {
+                    true => Ok(Tried::Expired),
+                    false => Ok(Tried::Found(item)),
+                }
+            }
+            other => Ok(other),
+        }
+    }
+
+    fn read_control_word(&mut self, offset: u64) -> Result<u64, OpError> {
+        let mut word = Word::default();
+        self.stats.reads += 1;
+        self.endpoint.read_batch(&mut [Read {
+            remote: &self.index,
+            offset,
+            into: &mut word.0,
+        }])?;
+        Ok(word.value())
+    }
+
+    /// Walks the key's chain once.
+    fn look_up(&mut self, hash: u64, key: &[u8]) -> Result<Sought<Accepted>, OpError> {
+        let mut bucket = self.buckets.main(hash);
+        for _ in 0..CHAIN_LIMIT {
+            let line = self.read_bucket(bucket)?;
+            let line = BucketLine(&line);
+            for (slot, word) in bucket.slots().zip(line.words()) {
+                if !word.may_be(hash) {
+                    continue;
+                }
+                let place = Placement {
+                    slot,
+                    word,
+                    generation: 0,
+                    len: 0,
+                };
+                match self.try_slot(hash, place, key)? {
+                    Tried::Found(item) => return Ok(Sought::Found(item)),
+                    Tried::Expired => return Ok(Sought::Absent),
+                    Tried::Other => {}
+                    Tried::Changed => return Ok(Sought::Unsettled),
+                }
+            }
+            match self.buckets.linked(line.link()) {
+                Some(next) => bucket = next,
+                None => return self.absent(),
+            }
+        }
+        Ok(Sought::Unsettled)
+    }
+
+    /// A miss counts only if the buckets have not moved.
+    fn absent(&mut self) -> Result<Sought<Accepted>, OpError> {
+        let epoch = self.read_control_word(ControlLine::TABLE_EPOCH)?;
+        Ok(match epoch == self.table_epoch {
+            true => Sought::Absent,
+            false => Sought::Unsettled,
+        })
+    }
+
+    fn read_bucket(&mut self, bucket: Bucket) -> Result<Line, OpError> {
+        let mut line = Line::default();
+        self.stats.reads += 1;
+        self.endpoint.read_batch(&mut [Read {
+            remote: &self.index,
+            offset: bucket.offset(),
+            into: line.bytes_mut(),
+        }])?;
+        Ok(line)
+    }
+
+    /// Reads the item of a slot with the key's tag, as far as the slot word says it may reach.
+    fn try_slot(&mut self, hash: u64, place: Placement, key: &[u8]) -> Result<Tried, OpError> {
+        let offset = place.word.place().offset();
+        let Some(rest) = self.items_len.checked_sub(offset) else {
+            return Ok(Tried::Changed);
+        };
+        let len = rest.min(place.word.len_limit());
+        let word = self.read_item(place, len)?;
+        if word != place.word && self.checks().slot {
+            return Ok(Tried::Changed);
+        }
+        let tried = self.examine(key, len as usize, |header| word.is_of(header.generation));
+        if let Tried::Found(item) = &tried {
+            let (generation, len) = (item.header.generation, item.header.item_len() as u32);
+            self.places.insert(
+                hash,
+                Placement {
+                    generation,
+                    len,
+                    ..place
+                },
+            );
+        }
+        self.unless_expired(tried)
+    }
+
+    fn checks(&self) -> Checks {
+        #[cfg(test)]
+        return self.checks;
+        #[cfg(not(test))]
+        Checks::ALL
+    }
+}

@@ -1,0 +1,236 @@
+//! One store, many threads.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fabric::{OpError, Region};
+
+use crate::layout::Placement;
+use crate::store::{Geometry, Item, Limits, SetError, Store};
+
+/// A store behind a lock. Values are brought to reserved memory outside the lock, so a large or
+/// slow one holds nobody up.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    store: Arc<Mutex<Store>>,
+    items: Region,
+    limits: Limits,
+}
+
+impl Shared {
+    /// Shares `store`.
+    pub fn new(store: Store) -> Self {
+        Shared {
+            items: store.items().clone(),
+            limits: store.limits(),
+            store: Arc::new(Mutex::new(store)),
+        }
+    }
+
+    /// The limits of the store.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// What clients need to read from it; `None` for a store in local memory.
+    pub fn geometry(&self) -> Option<Geometry> {
+        self.lock().geometry()
+    }
+
+    /// Stores a value; see [`Store::commit`] for `exptime`.
+    ///
+    /// # Errors
+    /// [`SetError`]; what the key had before is then gone, as with memcached.
+    pub fn set(
+        &self,
+        key: &[u8],
+        flags: u32,
+        exptime: i64,
+        value: &[u8],
+    ) -> Result<Placement, SetError> {
+        self.set_with(key, flags, exptime, value.len(), |items, offset| {
+            Ok(items.write(offset, value)?)
+        })
+    }
+
+    /// Stores a value of `value_len` bytes that `fill` brings to an offset in the items region.
+    ///
+    /// # Errors
+    /// [`SetError`], also what `fill` returns; what the key had before is then gone.
+    pub fn set_with(
+        &self,
+        key: &[u8],
+        flags: u32,
+        exptime: i64,
+        value_len: usize,
+        fill: impl FnOnce(&Region, u64) -> Result<(), SetError>,
+    ) -> Result<Placement, SetError> {
+        let reserved = self.lock().reserve(key.len(), flags, value_len);
+        let stored = reserved.and_then(|room| match fill(&self.items, room.value_offset()) {
+            Ok(()) => self.lock().commit(room, key, flags, exptime),
+            Err(error) => {
+                self.lock().abandon(room);
+                Err(error)
+            }
+        });
+        if stored.is_err() {
+            // A failed set must not leave a value that its client believes replaced.
+            self.lock().delete(key)?;
+        }
+        stored
+    }
+
+    /// Removes a key; returns whether it was there and alive.
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, OpError> {
+        self.lock().delete(key)
+    }
+
+    /// Finds a key that is alive and gives it to `read`, together with the items region, while
+    /// it cannot change.
+    ///
+    /// # Errors
+    /// What `read` returns.
+    pub fn get<T>(
+        &self,
+        key: &[u8],
+        read: impl FnOnce(&Item, &Region) -> Result<T, OpError>,
+    ) -> Result<Option<T>, OpError> {
+        let mut store = self.lock();
+        let found = store.lookup(key)?;
+        found.map(|item| read(&item, &self.items)).transpose()
+    }
+
+    /// See [`Store::tick`].
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn tick(&self, uptime_s: u64) -> Result<(), OpError> {
+        self.lock().tick(uptime_s)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn value(store: &Shared, key: &[u8]) -> Option<Vec<u8>> {
+        let read = |item: &Item, items: &Region| {
+            let mut value = vec![0; item.header.value_len as usize];
+            items.read(item.value_offset(), &mut value)?;
+            Ok(value)
+        };
+        store.get(key, read).unwrap()
+    }
+
+    #[test]
+    fn set_get_replace_delete() {
+        let store = testing::shared(Limits::DEFAULT);
+        assert_eq!(value(&store, b"a"), None);
+        store.set(b"a", 1, 0, b"one").unwrap();
+        store.set(b"b", 2, 0, b"").unwrap();
+        assert_eq!(value(&store, b"a").as_deref(), Some(&b"one"[..]));
+        assert_eq!(value(&store, b"b").as_deref(), Some(&b""[..]));
+        store.set(b"a", 1, 0, &[7; 100_000]).unwrap();
+        assert_eq!(value(&store, b"a"), Some(vec![7; 100_000]));
+        assert_eq!(store.delete(b"a"), Ok(true));
+        assert_eq!(store.delete(b"a"), Ok(false));
+        assert_eq!(value(&store, b"a"), None);
+        assert_eq!(value(&store, b"b").as_deref(), Some(&b""[..]));
+    }
+
+    #[test]
+    fn expiry_follows_the_servers_clock() {
+        let store = testing::shared(Limits::DEFAULT);
+        store.set(b"forever", 0, 0, b"").unwrap();
+        store.set(b"ten", 0, 10, b"").unwrap();
+        store.set(b"past", 0, -1, b"").unwrap();
+        store
+            .set(b"absolute", 0, testing::UNIX_S + 20, b"")
+            .unwrap();
+        store
+            .set(b"long ago", 0, 60 * 60 * 24 * 30 + 1, b"")
+            .unwrap();
+        let alive = || {
+            let keys: [&[u8]; 5] = [b"forever", b"ten", b"past", b"absolute", b"long ago"];
+            keys.map(|key| value(&store, key).is_some())
+        };
+        assert_eq!(alive(), [true, true, false, true, false]);
+        store.tick(9).unwrap();
+        assert_eq!(alive(), [true, true, false, true, false]);
+        store.tick(10).unwrap();
+        assert_eq!(alive(), [true, false, false, true, false]);
+        store.tick(20).unwrap();
+        assert_eq!(alive(), [true, false, false, false, false]);
+        assert_eq!(store.delete(b"absolute"), Ok(false));
+    }
+
+    #[test]
+    fn a_full_store_evicts_and_never_refuses() {
+        let store = testing::shared(Limits {
+            memory: 16 << 20,
+            item: 1 << 20,
+        });
+        let mut state = 1u64;
+        for n in 0..3000u64 {
+            state = crate::hash::hash(state, b"next");
+            let len = (state % 100_000) as usize >> (state >> 32 & 7);
+            let key = format!("key{n}");
+            store
+                .set(key.as_bytes(), 0, 0, &vec![n as u8; len])
+                .unwrap();
+            assert_eq!(value(&store, key.as_bytes()), Some(vec![n as u8; len]));
+        }
+        let kept =
+            (0..3000u64).filter_map(|n| Some((n, value(&store, format!("key{n}").as_bytes())?)));
+        let mut count = 0;
+        for (n, value) in kept {
+            assert!(value.iter().all(|&byte| byte == n as u8));
+            count += 1;
+        }
+        assert!(count > 500, "{count} of 3000 kept");
+    }
+
+    #[test]
+    fn more_small_items_than_slots_still_fit() {
+        let store = testing::shared(Limits {
+            memory: 2 << 20,
+            item: 1 << 20,
+        });
+        for n in 0..100_000u32 {
+            store.set(&n.to_le_bytes(), 0, 0, b"x").unwrap();
+        }
+        let kept = (0..100_000u32)
+            .filter(|n| value(&store, &n.to_le_bytes()).is_some())
+            .count();
+        assert!((26_000..=32_768).contains(&kept), "{kept} kept");
+    }
+
+    #[test]
+    fn a_failed_set_gives_back_its_memory_and_removes_the_old_value() {
+        let store = testing::shared(Limits {
+            memory: 2 << 20,
+            item: 1 << 20,
+        });
+        for _ in 0..10 {
+            store.set(b"key", 0, 0, b"old").unwrap();
+            let failed = store.set_with(b"key", 0, 0, 1 << 19, |_, _| Err(SetError::NotFetched));
+            assert_eq!(failed, Err(SetError::NotFetched));
+            assert_eq!(value(&store, b"key"), None);
+        }
+        store.set(b"key", 0, 0, b"old").unwrap();
+        assert_eq!(
+            store.set(b"key", 0, 0, &vec![0; 1 << 20]),
+            Err(SetError::TooLarge)
+        );
+        assert_eq!(value(&store, b"key"), None);
+        assert_eq!(store.set(b"", 0, 0, b""), Err(SetError::Key(0)));
+        assert_eq!(store.set(&[b'k'; 251], 0, 0, b""), Err(SetError::Key(251)));
+    }
+}
