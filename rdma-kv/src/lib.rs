@@ -1,1 +1,37 @@
-//! rdma-kv
+//! A memcached-compatible store whose gets are one-sided reads.
+//!
+//! A server keeps all items in memory that clients may read: an index and the items themselves.
+//! An RDMA client gets a value by reading it there, without the server's CPU; it sets and deletes
+//! by messages. Every memcached client does the same over TCP, from the same store.
+//!
+//! From the bottom up:
+//!
+//! * [`layout`]: what lies in the two regions, byte by byte; [`hash`]: of keys.
+//! * [`arena`], [`index`], [`store`]: the server's side of them, without I/O; [`shared`] puts a
+//!   lock around it.
+//! * [`text`]: the memcached protocol over it, without I/O.
+//! * [`reader`]: one-sided gets, with a cache of [`places`]; [`control`]: messages for the rest.
+//! * [`network`]: what client and server ask of a domain.
+//! * [`client`] and [`server`].
+
+#![forbid(unsafe_code)]
+
+pub mod arena;
+pub mod client;
+pub mod control;
+pub mod hash;
+pub mod index;
+pub mod layout;
+pub mod network;
+pub mod places;
+pub mod reader;
+pub mod server;
+pub mod shared;
+pub mod store;
+pub mod text;
+
+#[cfg(test)]
+mod testing;
+
+pub use client::{Client, ClientError, Value};
+pub use control::PROTOCOL;

@@ -1,0 +1,70 @@
+//! Ending a server from outside.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+/// Ends a server, from any thread. Clones end the same one.
+#[derive(Clone, Debug)]
+pub struct Stop(Arc<OwnedFd>);
+
+impl Stop {
+    /// For a server that has not been stopped.
+    ///
+    /// # Errors
+    /// The system's: no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Stop(Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?)))
+    }
+
+    /// Ends the server. What is under way is finished, connections are closed.
+    pub fn stop(&self) {
+        // Fails only after 2^64 - 2 stops.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Does `work`, then stops.
+    pub(super) fn after<T>(&self, work: impl FnOnce() -> T) -> T {
+        let result = work();
+        self.stop();
+        result
+    }
+
+    /// Waits up to `timeout`; returns whether it was stopped.
+    pub(super) fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        Ok(self.wait_or(&[], Some(timeout))?.stopped)
+    }
+
+    /// Waits for one of `others` to be readable, the stop, or `timeout`.
+    pub(super) fn wait_or(
+        &self,
+        others: &[BorrowedFd<'_>],
+        timeout: Option<Duration>,
+    ) -> io::Result<Woken> {
+        let fds = std::iter::once(self.0.as_fd()).chain(others.iter().copied());
+        let mut fds: Vec<PollFd<'_>> = fds
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        Ok(Woken {
+            stopped: ready.next().unwrap_or(false),
+            ready: ready.collect(),
+        })
+    }
+}
+
+/// Why a wait ended.
+pub(super) struct Woken {
+    pub(super) stopped: bool,
+    /// Which of the others are ready.
+    pub(super) ready: Vec<bool>,
+}
