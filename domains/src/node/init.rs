@@ -1,5 +1,279 @@
-//! The first process of a node.
+//! The first process of a node: starts its commands, and reaps whatever ends there.
+//!
+//! Two threads: one carries out the agent's orders until the socket ends, one waits for children.
+//! When the process ends, the kernel kills everything else in the node.
 
-pub(crate) fn run_role(_config: &str) -> u8 {
-    0
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nix::mount::{MsFlags, mount};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process_group, wait, waitid,
+};
+
+use super::messages::{InitConfig, Order, Report};
+use crate::wire::{self, Reader, WireError, Writer};
+
+/// How long a command that nobody wants any more may take to clean up.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Exit status of a command that cannot be executed, as shells have it.
+const NOT_EXECUTABLE: i32 = 126;
+
+/// Exit status of a command that is not there, as shells have it.
+const NOT_FOUND: i32 = 127;
+
+const STACK_BYTES: usize = 128 * 1024;
+
+/// Is the first process of a node until the agent has gone.
+pub(crate) fn run_role(config: &str) -> u8 {
+    match serde_json::from_str(config).map_err(io::Error::from) {
+        Ok(config) => u8::from(run(&config).is_err()),
+        Err(_) => 1,
+    }
+}
+
+fn run(config: &InitConfig) -> Result<(), WireError> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    let (orders, reports) = wire::split(UnixStream::from(socket))?;
+    let warnings = set_up(config);
+    let init = Arc::new(Init {
+        reports,
+        commands: Mutex::default(),
+        started: Condvar::new(),
+    });
+    let reaper = Arc::clone(&init);
+    thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(move || reaper.reap())?;
+    init.reports.send(&Report::Ready { warnings }, &[])?;
+    init.obey(orders)
+}
+
+/// Makes the process and the node's mounts and network what they should be. What the kernel
+/// does not allow, as it may an ordinary user, is done without.
+fn set_up(config: &InitConfig) -> Vec<String> {
+    let kernel_files = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let fresh = |kind: &str, place: &str| {
+        mount(Some(kind), place, Some(kind), kernel_files, None::<&str>).map_err(io::Error::from)
+    };
+    let limit_descriptors = || {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, config.open_files.min(hard), hard)
+    };
+    let steps = [
+        ("name itself", fs::write("/proc/self/comm", "toroid-node")),
+        ("mount a fresh /proc", fresh("proc", "/proc")),
+        ("mount a fresh /sys", fresh("sysfs", "/sys")),
+        (
+            "switch IPv6 on",
+            fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "0"),
+        ),
+        (
+            "limit descriptors",
+            limit_descriptors().map_err(io::Error::from),
+        ),
+    ];
+    steps
+        .into_iter()
+        .filter_map(|(step, result)| Some(format!("cannot {step}: {}", result.err()?)))
+        .collect()
+}
+
+struct Init {
+    reports: Writer,
+    commands: Mutex<Commands>,
+    started: Condvar,
+}
+
+#[derive(Default)]
+struct Commands {
+    /// By process id, which is also that of the process group.
+    running: HashMap<Pid, Running>,
+    /// Whether a child was started since the reaper last looked.
+    fresh: bool,
+}
+
+struct Running {
+    exec: u64,
+    unwanted: bool,
+}
+
+impl Init {
+    fn obey(self: &Arc<Self>, mut orders: Reader) -> Result<(), WireError> {
+        loop {
+            match orders.receive() {
+                Ok((order, descriptors)) => self.carry_out(order, descriptors)?,
+                Err(WireError::Closed) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn carry_out(
+        self: &Arc<Self>,
+        order: Order,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), WireError> {
+        match order {
+            Order::Start {
+                exec,
+                argv,
+                env,
+                cwd,
+            } => {
+                let started = self.start(exec, &argv, env, &cwd, descriptors);
+                started.or_else(|status| self.report(exec, status))
+            }
+            Order::Signal { exec, signal } => {
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    self.lock().signal(exec, signal);
+                }
+                Ok(())
+            }
+            Order::End { exec } => {
+                self.end(exec);
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts a command, or says why not on its standard error and returns the exit status of
+    /// that failure.
+    fn start(
+        &self,
+        exec: u64,
+        argv: &[String],
+        env: Vec<(String, String)>,
+        cwd: &str,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), i32> {
+        let stdio = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| NOT_EXECUTABLE)?;
+        let [stdin, stdout, stderr] = stdio;
+        let complaints = stderr.try_clone().map_err(|_| NOT_EXECUTABLE)?;
+        let complain = |status: i32, message: String| {
+            // Where it cannot be said, the status has to do.
+            let _ = writeln!(File::from(complaints), "toroid: {message}");
+            status
+        };
+        let Some((program, arguments)) = argv.split_first() else {
+            return Err(complain(NOT_FOUND, "no command was given".into()));
+        };
+        if !Path::new(cwd).is_dir() {
+            let message = format!("{cwd}: no such directory in the node");
+            return Err(complain(NOT_EXECUTABLE, message));
+        }
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(cwd);
+        command.env_clear().envs(env).process_group(0);
+        command.stdin(stdin).stdout(stdout).stderr(stderr);
+        let mut commands = self.lock();
+        let child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => complain(NOT_FOUND, format!("{program}: not found")),
+            _ => complain(NOT_EXECUTABLE, format!("{program}: {error}")),
+        })?;
+        let unwanted = false;
+        if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
+            commands.running.insert(pid, Running { exec, unwanted });
+        }
+        commands.fresh = true;
+        self.started.notify_one();
+        Ok(())
+    }
+
+    /// Asks a command to end, and kills it when it does not.
+    fn end(self: &Arc<Self>, exec: u64) {
+        let mut commands = self.lock();
+        commands.signal(exec, Signal::TERM);
+        for running in commands.running.values_mut() {
+            running.unwanted |= running.exec == exec;
+        }
+        let init = Arc::clone(self);
+        let kill = move || {
+            thread::sleep(GRACE);
+            init.lock().signal(exec, Signal::KILL);
+        };
+        let killer = thread::Builder::new().stack_size(STACK_BYTES).spawn(kill);
+        if killer.is_err() {
+            commands.signal(exec, Signal::KILL);
+        }
+    }
+
+    /// Waits for children, those included that were orphaned in the node.
+    fn reap(&self) {
+        loop {
+            // Only looks: the child is taken under the lock, so that no signal can go to a
+            // process that has its number meanwhile.
+            match waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                Err(Errno::CHILD) => self.wait_for_children(),
+                Err(_) => {}
+                Ok(_) => self.take_ended(),
+            }
+        }
+    }
+
+    fn wait_for_children(&self) {
+        let commands = self.lock();
+        let waiting = self
+            .started
+            .wait_while(commands, |commands| !commands.fresh);
+        let mut commands = waiting.unwrap_or_else(PoisonError::into_inner);
+        commands.fresh = false;
+    }
+
+    fn take_ended(&self) {
+        let mut commands = self.lock();
+        let mut ended = Vec::new();
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            if let Some(running) = commands.running.remove(&pid) {
+                if running.unwanted {
+                    // What is left of its group; it fails when nothing is.
+                    let _ = kill_process_group(pid, Signal::KILL);
+                }
+                ended.push((running.exec, exit_status(status)));
+            }
+        }
+        drop(commands);
+        for (exec, status) in ended {
+            // It fails when the agent has gone, and this process is about to follow.
+            let _ = self.report(exec, status);
+        }
+    }
+
+    fn report(&self, exec: u64, status: i32) -> Result<(), WireError> {
+        self.reports.send(&Report::Exited { exec, status }, &[])
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Commands> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Commands {
+    fn signal(&self, exec: u64, signal: Signal) {
+        let groups = self.running.iter().filter(|(_, r)| r.exec == exec);
+        for (group, _) in groups {
+            // It fails when the last process of the group has just ended.
+            let _ = kill_process_group(*group, signal);
+        }
+    }
+}
+
+fn exit_status(status: WaitStatus) -> i32 {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(status), _) => status,
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => NOT_EXECUTABLE,
+    }
 }
