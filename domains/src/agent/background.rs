@@ -1,15 +1,15 @@
 //! Agents in the background: processes of their own, which say when they are ready.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use nix::unistd::{Uid, setsid};
+use nix::unistd::setsid;
 
-use super::{AgentError, Config, run};
+use super::{AgentError, Config, run, state_dir};
 use crate::protocol::Refusal;
 use crate::roles;
 
@@ -90,21 +90,10 @@ pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
 
 /// Opens the log for appending: a running agent may be writing to it.
 fn open_log(state: &Path) -> io::Result<File> {
-    make_directory(state)?;
+    state_dir::make(state)?;
     let mut options = OpenOptions::new();
     options.create(true).append(true).mode(0o644);
     options.open(state.join(LOG))
-}
-
-/// Makes the state directory. That of root is open, because all may ask its agent; that of a
-/// user is private.
-pub(super) fn make_directory(state: &Path) -> io::Result<()> {
-    let mode = if Uid::effective().is_root() {
-        0o755
-    } else {
-        0o700
-    };
-    DirBuilder::new().recursive(true).mode(mode).create(state)
 }
 
 fn wait_until_ready(child: &mut Child, state: &Path) -> Result<(), AgentError> {
@@ -142,6 +131,8 @@ fn start(config: &str) -> Result<(), AgentError> {
         .map_err(|error| failed("read its configuration")(error.into()))?;
     setsid().map_err(|error| failed("start a session")(error.into()))?;
     std::env::set_current_dir("/").map_err(failed("change to /"))?;
+    // For people who look at processes; one executed as /proc/self/exe is called "exe".
+    fs::write("/proc/self/comm", "toroid-agent").map_err(failed("name its process"))?;
     run(config, || say(READY))
 }
 

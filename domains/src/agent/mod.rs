@@ -11,7 +11,19 @@
 //! file and end too.
 
 pub mod background;
+mod driver;
+mod host;
+mod hosts;
+mod members;
+mod nodes;
+mod outbox;
 mod rootless;
+mod server;
+mod start;
+mod state_dir;
+
+pub use start::run;
+pub use state_dir::clear_stale;
 
 use std::ffi::OsString;
 use std::io;
@@ -86,6 +98,9 @@ pub enum AgentError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The driver does not work.
+    #[error("{0}")]
+    DriverFailed(String),
     /// Something else of the system failed.
     #[error("cannot {action}: {source}")]
     System {
@@ -103,6 +118,17 @@ pub enum AgentError {
         /// Its log.
         log: PathBuf,
     },
+}
+
+impl From<driver::DriverError> for AgentError {
+    fn from(error: driver::DriverError) -> Self {
+        match error {
+            driver::DriverError::Start { program, source } => {
+                AgentError::Driver { program, source }
+            }
+            other => AgentError::DriverFailed(other.to_string()),
+        }
+    }
 }
 
 impl AgentError {
@@ -136,24 +162,11 @@ impl AgentError {
                 "build it with `cargo build -p ethernet`, or do without Ethernet with \
                  --no-ethernet"
             }
+            AgentError::DriverFailed(_) => {
+                "see agent.log in the state directory, or do without Ethernet with --no-ethernet"
+            }
             _ => "",
         };
         Refusal::new(kind, self.to_string(), remedy)
     }
-}
-
-/// Runs an agent until it is told to end, by [`crate::protocol::Request::Down`], by SIGINT or
-/// SIGTERM, or by the end of its lifeline. Calls `ready` once all nodes are up. Its threads do
-/// not outlive the process, so the caller should exit afterwards.
-///
-/// An ordinary user's agent enters a user namespace first, so the process must have a single
-/// thread.
-///
-/// # Errors
-/// [`AgentError`]: it did not start, and nothing is left.
-pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), AgentError> {
-    let identity = rootless::enter()?;
-    tracing::debug!(?config, ?identity.uid, ?identity.rootless, "starting");
-    ready();
-    Ok(())
 }

@@ -1,0 +1,305 @@
+//! The Ethernet driver as the agent sees it: a process that is told what ports there are, and
+//! told again after it has died.
+//!
+//! The ports that there shall be are kept here and change under the same lock under which they
+//! are sent, so a driver that starts meanwhile misses nothing.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::driver_protocol::{Answer, Command as Order, Port, PortError};
+use crate::wire::{self, Reader, Writer};
+
+/// How long the driver may take for what it was told: it makes an interface in some 20 ms.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a message may wait for the driver to read.
+const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the driver may take to end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Pauses before restarts grow from the first to the second while the driver keeps dying.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+
+/// After so many drivers that ended without an answer, nobody waits for the next.
+const MAX_FAILURES: u32 = 3;
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Why the driver did not do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DriverError {
+    /// It could not be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Start {
+        program: OsString,
+        source: io::Error,
+    },
+    /// It does not answer; it is being replaced.
+    #[error("the Ethernet driver did not answer")]
+    Silent,
+    /// However often it is started, it ends before it answers.
+    #[error("the Ethernet driver keeps ending")]
+    KeepsEnding,
+}
+
+/// The driver and what it was told.
+#[derive(Debug)]
+pub(super) struct Driver {
+    command: Vec<OsString>,
+    books: Mutex<Books>,
+    /// Something in the books changed that someone may wait for.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    process: Option<Process>,
+    ports: BTreeMap<(u32, u32), (Port, Arc<OwnedFd>)>,
+    /// The newest sync asked for.
+    asked: u64,
+    /// The newest sync answered.
+    answered: u64,
+    errors: Vec<PortError>,
+    restarts: u32,
+    /// Drivers in a row that ended without an answer.
+    failures: u32,
+    ending: bool,
+}
+
+#[derive(Debug)]
+struct Process {
+    pid: u32,
+    /// For killing: a number might be another process's by then.
+    handle: OwnedFd,
+    orders: Writer,
+}
+
+impl Driver {
+    /// Starts the driver, and a thread that keeps it going.
+    pub(super) fn start(command: Vec<OsString>) -> Result<Arc<Self>, DriverError> {
+        let driver = Arc::new(Driver {
+            command,
+            books: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let failed = |source| DriverError::Start {
+            program: driver.command.first().cloned().unwrap_or_default(),
+            source,
+        };
+        let first = driver.spawn().map_err(failed)?;
+        let supervised = Arc::clone(&driver);
+        thread::Builder::new()
+            .name("driver".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || supervised.supervise(first))
+            .map_err(failed)?;
+        Ok(driver)
+    }
+
+    /// Its process id, and how often it was restarted.
+    pub(super) fn status(&self) -> (Option<u32>, u32) {
+        let books = self.lock();
+        let pid = books.process.as_ref().map(|process| process.pid);
+        (pid, books.restarts)
+    }
+
+    /// There shall be this port, in this network namespace.
+    pub(super) fn add(&self, port: Port, network: Arc<OwnedFd>) {
+        let mut books = self.lock();
+        books.send(&Order::AddPort(port.clone()), Some(&network));
+        books
+            .ports
+            .insert((port.domain_id, port.node), (port, network));
+    }
+
+    /// There shall be no such port.
+    pub(super) fn remove(&self, domain_id: u32, node: u32) {
+        let mut books = self.lock();
+        books.ports.remove(&(domain_id, node));
+        books.send(&Order::RemovePort { domain_id, node }, None);
+    }
+
+    /// Ports of the domain carry this epoch.
+    pub(super) fn set_epoch(&self, domain_id: u32, epoch: u32) {
+        let mut books = self.lock();
+        let of_domain = books
+            .ports
+            .range_mut((domain_id, 0)..=(domain_id, u32::MAX));
+        for (_, (port, _)) in of_domain {
+            port.epoch = epoch;
+        }
+        books.send(&Order::Epoch { domain_id, epoch }, None);
+    }
+
+    /// The network namespace of a node is another: its ports move there.
+    pub(super) fn move_node(&self, node: u32, network: &Arc<OwnedFd>) {
+        let mut books = self.lock();
+        let mut moved = Vec::new();
+        for (port, place) in books.ports.values_mut() {
+            if port.node == node {
+                *place = Arc::clone(network);
+                moved.push(port.clone());
+            }
+        }
+        for port in moved {
+            let (domain_id, node) = (port.domain_id, port.node);
+            books.send(&Order::RemovePort { domain_id, node }, None);
+            books.send(&Order::AddPort(port), Some(network));
+        }
+    }
+
+    /// Waits until everything told so far has been carried out; returns what went wrong.
+    pub(super) fn sync(&self) -> Result<Vec<PortError>, DriverError> {
+        let mut books = self.lock();
+        books.asked += 1;
+        let n = books.asked;
+        books.send(&Order::Sync { n }, None);
+        let unanswered = |books: &mut Books| books.answered < n && books.failures < MAX_FAILURES;
+        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
+        let (mut books, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            books.kill();
+            return Err(DriverError::Silent);
+        }
+        if books.answered < n {
+            return Err(DriverError::KeepsEnding);
+        }
+        Ok(std::mem::take(&mut books.errors))
+    }
+
+    /// Ends the driver for good; returns when its process has gone.
+    pub(super) fn end(&self) {
+        let mut books = self.lock();
+        books.ending = true;
+        if let Some(process) = &books.process {
+            process.orders.shut_down();
+        }
+        self.changed.notify_all();
+        for _ in 0..2 {
+            let gone = |books: &mut Books| books.process.is_some();
+            let waiting = self.changed.wait_timeout_while(books, LAST_WORDS, gone);
+            books = waiting.unwrap_or_else(PoisonError::into_inner).0;
+            books.kill();
+        }
+    }
+
+    fn spawn(&self) -> io::Result<(Child, Reader)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let (answers, orders) = wire::split(ours)?;
+        orders.give_up_after(WRITE_PATIENCE)?;
+        let (program, arguments) = self.command.split_first().ok_or(io::ErrorKind::NotFound)?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(OwnedFd::from(theirs));
+        let child = command.stdout(Stdio::null()).spawn()?;
+        let pid = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+        let process = Process {
+            pid: child.id(),
+            handle: pidfd_open(pid, PidfdFlags::empty())?,
+            orders,
+        };
+        let mut books = self.lock();
+        books.process = Some(process);
+        books.tell_all();
+        Ok((child, answers))
+    }
+
+    fn supervise(&self, first: (Child, Reader)) {
+        let mut instance = Some(first);
+        let mut pause = BACK_OFF[0];
+        loop {
+            let answered = match instance.take() {
+                Some((child, answers)) => self.attend(child, answers),
+                None => false,
+            };
+            if answered {
+                pause = BACK_OFF[0];
+            }
+            if self.pause(pause) {
+                return;
+            }
+            pause = BACK_OFF[1].min(pause * 2);
+            match self.spawn() {
+                Ok(next) => instance = Some(next),
+                Err(error) => tracing::error!("cannot restart the Ethernet driver: {error}"),
+            }
+            self.lock().restarts += 1;
+        }
+    }
+
+    /// Listens to a driver until it has ended; returns whether it ever answered.
+    fn attend(&self, mut child: Child, mut answers: Reader) -> bool {
+        let mut answered = false;
+        while let Ok((Answer::Synced { n, errors }, _)) = answers.receive() {
+            answered = true;
+            let mut books = self.lock();
+            books.failures = 0;
+            books.answered = books.answered.max(n);
+            books.errors.extend(errors);
+            self.changed.notify_all();
+        }
+        // The socket may have ended because the driver broke the protocol.
+        let ending = self.lock().ending;
+        if !ending {
+            self.lock().kill();
+        }
+        let status = child.wait();
+        let mut books = self.lock();
+        books.process = None;
+        books.failures += u32::from(!answered);
+        self.changed.notify_all();
+        if !ending {
+            tracing::warn!(?status, "the Ethernet driver ended; starting it again");
+        }
+        answered
+    }
+
+    /// Waits before a restart; returns whether there shall be none.
+    fn pause(&self, time: Duration) -> bool {
+        let books = self.lock();
+        let waiting = self
+            .changed
+            .wait_timeout_while(books, time, |books| !books.ending);
+        waiting.unwrap_or_else(PoisonError::into_inner).0.ending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn send(&self, order: &Order, network: Option<&Arc<OwnedFd>>) {
+        if let Some(process) = &self.process {
+            let network = network.map(|network| network.as_fd());
+            // If it fails the driver has gone, and the next one is told everything.
+            let _ = process.orders.send(order, network.as_slice());
+        }
+    }
+
+    fn tell_all(&self) {
+        for (port, network) in self.ports.values() {
+            self.send(&Order::AddPort(port.clone()), Some(network));
+        }
+        if self.answered < self.asked {
+            self.send(&Order::Sync { n: self.asked }, None);
+        }
+    }
+
+    fn kill(&self) {
+        if let Some(process) = &self.process {
+            // It fails when the process has ended already.
+            let _ = pidfd_send_signal(&process.handle, Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! All that an agent has, and the changes of membership, which concern all of it: driver, attached
+//! processes, names.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use fabric::{NodeId, Torus};
+
+use super::driver::Driver;
+use super::hosts;
+use super::members::{Changed, Members};
+use super::nodes::HostedNode;
+use super::rootless::Identity;
+use crate::addressing::{IPV6_PREFIX, Subnet, ipv6, mac, mac_text};
+use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
+use crate::driver_protocol::{Port, PortError};
+use crate::protocol::{DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Status};
+use crate::wire::Writer;
+
+/// How long a shrink waits for the processes that stay.
+const ACK_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Why an agent ends.
+#[derive(Debug)]
+pub(super) enum Ending {
+    /// [`crate::protocol::Request::Down`]: to be answered when all has ended.
+    Asked(Writer),
+    /// A signal, or the end of the lifeline.
+    Told,
+}
+
+/// An agent's nodes, driver and books.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) state: PathBuf,
+    pub(super) identity: Identity,
+    pub(super) torus: Torus,
+    /// By number.
+    pub(super) nodes: Vec<HostedNode>,
+    pub(super) driver: Option<Arc<Driver>>,
+    pub(super) members: Members,
+    pub(super) ending: mpsc::Sender<Ending>,
+    pub(super) is_ending: AtomicBool,
+    /// Held during a change of membership: they happen one after another.
+    pub(super) turn: Mutex<()>,
+    pub(super) next_exec: AtomicU64,
+}
+
+impl Host {
+    /// Whether nodes and driver are meant to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
+    }
+
+    /// A number for a command.
+    pub(super) fn number_exec(&self) -> u64 {
+        self.next_exec.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A hosted node.
+    pub(super) fn node(&self, id: NodeId) -> Option<&HostedNode> {
+        self.nodes.get(id.0 as usize)
+    }
+
+    /// Creates a domain; its interfaces are up and its names resolve when this returns.
+    pub(super) fn create(&self, wanted: Wanted, nodes: &[String]) -> Result<DomainInfo, Refusal> {
+        let _turn = self.take_turn();
+        let name = wanted.name.clone();
+        let changed = self.members.change(|directory| {
+            let members = directory.resolve(nodes)?;
+            directory.create(Wanted { members, ..wanted })
+        })?;
+        self.join(&changed.change, |directory| directory.remove(&name))
+    }
+
+    /// Adds nodes to a domain.
+    pub(super) fn grow(&self, name: &str, nodes: &[String]) -> Result<DomainInfo, Refusal> {
+        let _turn = self.take_turn();
+        let changed = self.members.change(|directory| {
+            let nodes = directory.resolve(nodes)?;
+            directory.grow(name, &nodes)
+        })?;
+        let joined = changed.change.joined.clone();
+        self.join(&changed.change, |directory| directory.shrink(name, &joined))
+    }
+
+    /// Takes nodes out of a domain. Their packets are cut first; when this returns they get no
+    /// new access, and the processes that stay know, or have had their time.
+    pub(super) fn shrink(&self, name: &str, nodes: &[String]) -> Result<DomainInfo, Refusal> {
+        let _turn = self.take_turn();
+        let left = self.members.directory(|directory| {
+            let nodes = directory.resolve(nodes)?;
+            directory.leavers(name, &nodes)
+        })?;
+        let domain = self.leave(name, &left, |directory| directory.shrink(name, &left))?;
+        Ok(self.describe(&domain))
+    }
+
+    /// Removes a domain: all leave.
+    pub(super) fn remove(&self, name: &str) -> Result<(), Refusal> {
+        let _turn = self.take_turn();
+        let all = |directory: &Directory| Ok(directory.domain(name)?.members.clone());
+        let left = self.members.directory(all).map_err(as_refusal)?;
+        self.leave(name, &left, |directory| directory.remove(name))?;
+        Ok(())
+    }
+
+    /// Gives a node a further name.
+    pub(super) fn alias(&self, node: &str, alias: &str) -> Result<(), Refusal> {
+        let _turn = self.take_turn();
+        let fellows = self.members.rename(|directory| {
+            let node = only_node(directory, node)?;
+            directory.add_alias(node, alias)?;
+            let members = directory.domains_of(node).flat_map(|d| d.members.clone());
+            Ok::<BTreeSet<NodeId>, Refusal>(members.collect())
+        })?;
+        self.write_hosts(&fellows)
+    }
+
+    fn join(
+        &self,
+        change: &Change,
+        undo: impl FnOnce(&mut Directory) -> Result<Change, DirectoryError>,
+    ) -> Result<DomainInfo, Refusal> {
+        if let Err(refusal) = self.add_ports(change) {
+            self.remove_ports(&change.domain, &change.joined);
+            self.members.change(undo)?;
+            return Err(refusal);
+        }
+        self.write_hosts(&change.domain.members)?;
+        Ok(self.describe(&change.domain))
+    }
+
+    fn leave(
+        &self,
+        name: &str,
+        left: &BTreeSet<NodeId>,
+        change: impl FnOnce(&mut Directory) -> Result<Change, DirectoryError>,
+    ) -> Result<Domain, Refusal> {
+        let domain = self.members.directory(|d| d.domain(name).cloned())?;
+        self.remove_ports(&domain, left);
+        let changed = self.members.change(change)?;
+        let domain = changed.change.domain.clone();
+        if let Some(driver) = &self.driver {
+            driver.set_epoch(domain.id.into(), domain.epoch);
+        }
+        self.await_members(&changed);
+        self.write_hosts(&(left | &domain.members))?;
+        Ok(domain)
+    }
+
+    fn await_members(&self, changed: &Changed) {
+        let late = self.members.wait_for_acknowledgement(changed, ACK_TIMEOUT);
+        if late > 0 {
+            let domain = &changed.change.domain;
+            tracing::warn!(
+                "{late} processes have not acknowledged epoch {} of domain {} in {ACK_TIMEOUT:?}",
+                domain.epoch,
+                domain.name
+            );
+        }
+    }
+
+    fn add_ports(&self, change: &Change) -> Result<(), Refusal> {
+        let Some(driver) = &self.driver else {
+            return Ok(());
+        };
+        for id in &change.joined {
+            if let Some(node) = self.node(*id) {
+                driver.add(port(&change.domain, node), node.network());
+            }
+        }
+        let errors = driver.sync().map_err(|error| {
+            let remedy = format!("see {}", self.log());
+            Refusal::new(RefusalKind::Failed, error.to_string(), remedy)
+        })?;
+        let ours = |error: &&PortError| error.domain_id == u32::from(change.domain.id);
+        match errors.iter().find(ours) {
+            None => Ok(()),
+            Some(error) => Err(Refusal::new(
+                RefusalKind::Failed,
+                format!("domain {}: {}", change.domain.name, error.message),
+                "",
+            )),
+        }
+    }
+
+    fn remove_ports(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+        let Some(driver) = &self.driver else {
+            return;
+        };
+        for node in nodes {
+            driver.remove(domain.id.into(), node.0);
+        }
+        match driver.sync() {
+            // A driver that has ended forwards nothing, and its successor is not told of them.
+            Err(error) => tracing::warn!("while ports were removed: {error}"),
+            Ok(errors) => {
+                for error in errors {
+                    tracing::warn!(
+                        "port of node {} in domain {}: {}",
+                        error.node,
+                        error.domain_id,
+                        error.message
+                    );
+                }
+            }
+        }
+    }
+
+    fn write_hosts(&self, nodes: &BTreeSet<NodeId>) -> Result<(), Refusal> {
+        for id in nodes {
+            let text = self.members.directory(|d| hosts::text(d, *id));
+            if let Some(node) = self.node(*id) {
+                hosts::write(node.hosts(), &text).map_err(|error| self.cannot_write(&error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cannot_write(&self, error: &io::Error) -> Refusal {
+        let state = self.state.display();
+        let message = format!("cannot write the hosts files in {state}: {error}");
+        Refusal::new(RefusalKind::Failed, message, "")
+    }
+
+    fn log(&self) -> String {
+        let log = self.state.join(super::background::LOG);
+        log.display().to_string()
+    }
+
+    fn take_turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state of the agent.
+    pub(super) fn status(&self) -> Status {
+        let driver = self.driver.as_ref().map(|driver| driver.status());
+        let (driver_pid, driver_restarts) = driver.unwrap_or_default();
+        Status {
+            pid: std::process::id(),
+            state: self.state.display().to_string(),
+            torus: self.torus,
+            nodes: self.torus.nodes(),
+            domains: self.members.directory(|d| d.domains().count()) as u32,
+            provider: "shm".into(),
+            ethernet: if self.driver.is_some() { "tap" } else { "none" }.into(),
+            rootless: self.identity.rootless,
+            driver_pid,
+            driver_restarts,
+            attached: self.members.attached() as u32,
+            registered_bytes: self.members.registered_bytes(),
+        }
+    }
+
+    /// All nodes.
+    pub(super) fn list_nodes(&self) -> Vec<NodeInfo> {
+        let describe = |node: &HostedNode| {
+            self.members.directory(|directory| NodeInfo {
+                id: node.id.0,
+                place: node.place,
+                aliases: directory.aliases_of(node.id).map(Into::into).collect(),
+                domains: names(directory, node.id),
+                pid: node.pid(),
+            })
+        };
+        self.nodes.iter().map(describe).collect()
+    }
+
+    /// A domain as clients see it.
+    pub(super) fn describe(&self, domain: &Domain) -> DomainInfo {
+        let member = |id: &NodeId| {
+            let place = self.torus.place(*id)?;
+            Some(MemberInfo {
+                node: place,
+                ifname: self.driver.as_ref().map(|_| domain.name.clone()),
+                mac: mac_text(mac(domain.id, place)),
+                ipv4: domain.subnet.address(*id),
+                ipv6: ipv6(domain.id, place),
+            })
+        };
+        DomainInfo {
+            name: domain.name.clone(),
+            id: domain.id.into(),
+            epoch: domain.epoch,
+            owner: domain.owner,
+            mtu: domain.mtu,
+            subnet: domain.subnet.to_string(),
+            members: domain.members.iter().filter_map(member).collect(),
+        }
+    }
+}
+
+/// The names of a node's domains.
+pub(super) fn names(directory: &Directory, node: NodeId) -> Vec<String> {
+    let domains = directory.domains_of(node);
+    domains.map(|domain| domain.name.clone()).collect()
+}
+
+/// The node that `set` names, if it is one.
+pub(super) fn only_node(directory: &Directory, set: &str) -> Result<NodeId, Refusal> {
+    let nodes = directory.resolve(&[set.into()])?;
+    match (nodes.first(), nodes.len()) {
+        (Some(node), 1) => Ok(*node),
+        (_, count) => Err(Refusal::new(
+            RefusalKind::Invalid,
+            format!("{set} names {count} nodes"),
+            "name one",
+        )),
+    }
+}
+
+/// Parses what a client gave as a subnet.
+pub(super) fn parse_subnet(text: Option<&str>) -> Result<Option<Subnet>, Refusal> {
+    let subnet = text.map(str::parse).transpose();
+    subnet.map_err(|error| as_refusal(DirectoryError::Subnet(error)))
+}
+
+fn as_refusal(error: DirectoryError) -> Refusal {
+    error.into()
+}
+
+fn port(domain: &Domain, node: &HostedNode) -> Port {
+    Port {
+        node: node.id.0,
+        place: node.place,
+        domain_id: domain.id.into(),
+        epoch: domain.epoch,
+        ifname: domain.name.clone(),
+        mac: mac(domain.id, node.place),
+        ipv4: domain.subnet.address(node.id),
+        prefix: domain.subnet.prefix(),
+        ipv6: ipv6(domain.id, node.place),
+        ipv6_prefix: IPV6_PREFIX,
+        mtu: domain.mtu,
+    }
+}

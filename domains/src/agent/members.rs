@@ -1,0 +1,704 @@
+//! What attached processes hold: regions, listeners, channels; and who is a member, because
+//! each of these is granted to members only.
+//!
+//! A grant and a membership change are decided under one lock, and what they tell processes is
+//! queued under it, so a process hears of a grant before it hears that the grant has ended.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use fabric::shm::ChannelEnds;
+use fabric::shm::channel::RING_BYTES;
+use fabric::shm::control::{create_memory, read_only};
+use fabric::{Access, NodeId, Partition, Place, RegionId, RemoteKey, Torus};
+
+use super::outbox::Outbox;
+use crate::directory::{Change, Directory, DirectoryError, Domain};
+use crate::protocol::{ChannelInfo, Event, Refusal, RefusalKind, Reply};
+
+/// The most regions of one process.
+const MAX_REGIONS: usize = 4096;
+
+/// The most channel ends of one process.
+const MAX_CHANNELS: usize = 4096;
+
+/// The most listeners of one process.
+const MAX_LISTENERS: usize = 256;
+
+/// An attached process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct AttachmentId(u64);
+
+/// Everything that attached processes hold.
+#[derive(Debug)]
+pub(super) struct Members {
+    books: Mutex<Books>,
+    /// A process acknowledged an epoch, or has gone.
+    acknowledged: Condvar,
+    /// Looked up without the lock; changed only with it.
+    regions: DashMap<RegionId, RegionRecord>,
+    /// The most registered bytes of one node.
+    max_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Books {
+    directory: Directory,
+    attachments: BTreeMap<AttachmentId, Attachment>,
+    listeners: HashMap<Service, AttachmentId>,
+    channels: HashMap<u64, ChannelRecord>,
+    registered: HashMap<NodeId, u64>,
+    next: u64,
+}
+
+/// What a listener accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Service {
+    partition: Partition,
+    node: NodeId,
+    protocol: u16,
+}
+
+#[derive(Debug)]
+struct Attachment {
+    node: NodeId,
+    outbox: Outbox,
+    epochs: HashMap<Partition, u32>,
+    regions: HashSet<RegionId>,
+    opened: HashSet<RegionId>,
+    channels: HashSet<u64>,
+    listeners: usize,
+}
+
+#[derive(Debug)]
+struct RegionRecord {
+    key: RemoteKey,
+    owner: AttachmentId,
+    len: u64,
+    access: Access,
+    memory: File,
+    openers: HashSet<AttachmentId>,
+}
+
+#[derive(Debug)]
+struct ChannelRecord {
+    partition: Partition,
+    ends: [(AttachmentId, NodeId); 2],
+}
+
+/// A membership change that has happened, and who has yet to acknowledge it.
+#[derive(Debug)]
+pub(super) struct Changed {
+    pub(super) change: Change,
+    waiting_for: Vec<AttachmentId>,
+}
+
+impl Members {
+    /// Nobody is attached, and there are no domains.
+    pub(super) fn new(torus: Torus, max_bytes: u64) -> Self {
+        let books = Books {
+            directory: Directory::new(torus),
+            attachments: BTreeMap::new(),
+            listeners: HashMap::new(),
+            channels: HashMap::new(),
+            registered: HashMap::new(),
+            next: 1,
+        };
+        Members {
+            books: Mutex::new(books),
+            acknowledged: Condvar::new(),
+            regions: DashMap::new(),
+            max_bytes,
+        }
+    }
+
+    /// Looks something up in the directory.
+    pub(super) fn directory<T>(&self, look: impl FnOnce(&Directory) -> T) -> T {
+        look(&self.lock().directory)
+    }
+
+    /// Changes the names of nodes.
+    pub(super) fn rename<T>(&self, change: impl FnOnce(&mut Directory) -> T) -> T {
+        change(&mut self.lock().directory)
+    }
+
+    /// The number of attached processes.
+    pub(super) fn attached(&self) -> usize {
+        self.lock().attachments.len()
+    }
+
+    /// Registered bytes of all nodes.
+    pub(super) fn registered_bytes(&self) -> u64 {
+        self.lock().registered.values().sum()
+    }
+
+    /// Books a process.
+    pub(super) fn attach(&self, node: NodeId, outbox: Outbox) -> AttachmentId {
+        let mut books = self.lock();
+        let id = AttachmentId(books.take_number());
+        let attachment = Attachment {
+            node,
+            outbox,
+            epochs: HashMap::new(),
+            regions: HashSet::new(),
+            opened: HashSet::new(),
+            channels: HashSet::new(),
+            listeners: 0,
+        };
+        books.attachments.insert(id, attachment);
+        id
+    }
+
+    /// A process has gone: ends what it held and tells its peers.
+    pub(super) fn detach(&self, id: AttachmentId) {
+        let mut books = self.lock();
+        let Some(attachment) = books.attachments.remove(&id) else {
+            return;
+        };
+        books.listeners.retain(|_, owner| *owner != id);
+        for channel in attachment.channels {
+            books.end_channel(channel);
+        }
+        for region in &attachment.opened {
+            if let Some(mut region) = self.regions.get_mut(region) {
+                region.openers.remove(&id);
+            }
+        }
+        for region in attachment.regions {
+            self.end_region(&mut books, region, true);
+        }
+        self.acknowledged.notify_all();
+    }
+
+    /// Allocates a region and replies with it.
+    pub(super) fn alloc(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        len: u64,
+        access: Access,
+    ) -> Result<(), Refusal> {
+        if len == 0 {
+            let message = "a region of 0 bytes is not possible";
+            return Err(Refusal::new(RefusalKind::Invalid, message, ""));
+        }
+        if len > self.max_bytes {
+            return Err(self.too_much(len, 0));
+        }
+        let memory = create_memory(len).map_err(|error| no_memory(&error))?;
+        let owners = memory.try_clone().map_err(|error| no_memory(&error))?;
+        let secret = secret()?;
+        let mut books = self.lock();
+        let (partition, node) = books.membership(id, domain)?;
+        let registered = books.registered.get(&node).copied().unwrap_or_default();
+        if registered.saturating_add(len) > self.max_bytes {
+            return Err(self.too_much(len, registered));
+        }
+        let region = RegionId(books.take_number());
+        let attachment = books.attachment(id)?;
+        within("regions", attachment.regions.len(), MAX_REGIONS)?;
+        attachment.regions.insert(region);
+        let key = RemoteKey {
+            node,
+            partition,
+            id: region,
+            secret,
+        };
+        let reply = Reply::Region { key, len };
+        attachment.outbox.reply(reply, vec![owners.into()]);
+        books.registered.insert(node, registered + len);
+        let record = RegionRecord {
+            key,
+            owner: id,
+            len,
+            access,
+            memory,
+            openers: HashSet::new(),
+        };
+        self.regions.insert(region, record);
+        Ok(())
+    }
+
+    fn too_much(&self, len: u64, registered: u64) -> Refusal {
+        Refusal::new(
+            RefusalKind::Exhausted,
+            format!(
+                "a region of {len} bytes is too much: the node has registered {registered} of at \
+                 most {}",
+                self.max_bytes
+            ),
+            "free other regions first",
+        )
+    }
+
+    /// Frees a region of this process.
+    pub(super) fn free(&self, id: AttachmentId, key: RemoteKey) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        let attachment = books.attachment(id)?;
+        if !attachment.regions.remove(&key.id) {
+            return Err(no_such_region());
+        }
+        self.end_region(&mut books, key.id, true);
+        Ok(())
+    }
+
+    /// Replies with a region of a peer.
+    pub(super) fn open(
+        &self,
+        id: AttachmentId,
+        key: RemoteKey,
+        access: Access,
+    ) -> Result<(), Refusal> {
+        let (memory, len) = {
+            let record = self.regions.get(&key.id);
+            let record = record.filter(|record| same_key(&record.key, &key));
+            let record = record.ok_or_else(no_such_region)?;
+            (record.hand_out(access)?, record.len)
+        };
+        let mut books = self.lock();
+        let node = books.attachment(id)?.node;
+        let domain = books.directory.domain_by_id(key.partition.0);
+        let members = domain.map(|domain| &domain.members);
+        if !members.is_some_and(|members| members.contains(&node) && members.contains(&key.node)) {
+            return Err(Refusal::new(
+                RefusalKind::Denied,
+                "the two nodes are not members of the region's domain",
+                "",
+            ));
+        }
+        let mut record = self.regions.get_mut(&key.id).ok_or_else(no_such_region)?;
+        record.openers.insert(id);
+        drop(record);
+        let attachment = books.attachment(id)?;
+        attachment.opened.insert(key.id);
+        let reply = Reply::Region { key, len };
+        attachment.outbox.reply(reply, vec![memory.into()]);
+        Ok(())
+    }
+
+    /// Lets a process accept channels.
+    pub(super) fn listen(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        protocol: u16,
+    ) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        let (partition, node) = books.membership(id, domain)?;
+        let service = Service {
+            partition,
+            node,
+            protocol,
+        };
+        if books.listeners.contains_key(&service) {
+            return Err(Refusal::new(
+                RefusalKind::Exists,
+                format!(
+                    "a process of this node listens for protocol {protocol} in {domain} already"
+                ),
+                "end it first",
+            ));
+        }
+        let attachment = books.attachment(id)?;
+        within("listeners", attachment.listeners, MAX_LISTENERS)?;
+        attachment.listeners += 1;
+        books.listeners.insert(service, id);
+        Ok(())
+    }
+
+    /// Ends a listener.
+    pub(super) fn unlisten(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        protocol: u16,
+    ) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        let (partition, node) = books.membership(id, domain)?;
+        let service = Service {
+            partition,
+            node,
+            protocol,
+        };
+        if books.listeners.get(&service) != Some(&id) {
+            return Err(Refusal::new(
+                RefusalKind::NotFound,
+                format!("this process does not listen for protocol {protocol} in {domain}"),
+                "",
+            ));
+        }
+        books.end_listener(service);
+        Ok(())
+    }
+
+    /// Connects a process to whoever listens, and replies with its end.
+    pub(super) fn connect(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+        protocol: u16,
+    ) -> Result<(), Refusal> {
+        let (ours, theirs) = ChannelEnds::create(RING_BYTES).map_err(|error| no_memory(&error))?;
+        let mut books = self.lock();
+        let (partition, node) = books.membership(id, domain)?;
+        let (peer, listener) = books.listener_at(domain, place, protocol)?;
+        for end in [id, listener] {
+            let channels = books.attachment(end)?.channels.len();
+            within("channels", channels, MAX_CHANNELS)?;
+        }
+        let channel = books.take_number();
+        let torus = books.directory.torus();
+        let info = |peer: NodeId, domain: &Domain| ChannelInfo {
+            id: channel,
+            domain: domain.name.clone(),
+            partition: partition.0,
+            epoch: domain.epoch,
+            peer: peer.0,
+            place: torus.place(peer).unwrap_or(place),
+            protocol,
+        };
+        let domain = books.directory.domain(domain)?;
+        let (for_us, for_them) = (info(peer, domain), info(node, domain));
+        let record = ChannelRecord {
+            partition,
+            ends: [(id, node), (listener, peer)],
+        };
+        books.channels.insert(channel, record);
+        let them = books.attachment(listener)?;
+        them.channels.insert(channel);
+        let event = Event::Incoming(for_them);
+        them.outbox.event(event, theirs.into_fds().into());
+        let us = books.attachment(id)?;
+        us.channels.insert(channel);
+        let reply = Reply::Channel(for_us);
+        us.outbox.reply(reply, ours.into_fds().into());
+        Ok(())
+    }
+
+    /// Ends a channel of this process, if it is still there.
+    pub(super) fn disconnect(&self, id: AttachmentId, channel: u64) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        if books.attachment(id)?.channels.remove(&channel) {
+            books.end_channel(channel);
+        }
+        Ok(())
+    }
+
+    /// The places of the members that listen.
+    pub(super) fn lookup(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        protocol: u16,
+    ) -> Result<Vec<String>, Refusal> {
+        let mut books = self.lock();
+        let (partition, _) = books.membership(id, domain)?;
+        let wanted = |s: &&Service| s.partition == partition && s.protocol == protocol;
+        let nodes: BTreeSet<NodeId> = books
+            .listeners
+            .keys()
+            .filter(wanted)
+            .map(|service| service.node)
+            .collect();
+        let torus = books.directory.torus();
+        let places = nodes.iter().filter_map(|node| torus.place(*node));
+        Ok(places.map(|place| place.to_string()).collect())
+    }
+
+    /// A process has dropped what belongs to nodes that left before this epoch.
+    pub(super) fn acknowledge(&self, id: AttachmentId, partition: u32, epoch: u32) {
+        let mut books = self.lock();
+        if books.directory.domain_by_id(partition).is_none() {
+            return;
+        }
+        if let Some(attachment) = books.attachments.get_mut(&id) {
+            let known = attachment.epochs.entry(Partition(partition)).or_default();
+            *known = epoch.max(*known);
+            self.acknowledged.notify_all();
+        }
+    }
+
+    /// Changes membership: ends what the leavers were granted and what was granted of theirs,
+    /// and tells every process that it concerns.
+    pub(super) fn change(
+        &self,
+        change: impl FnOnce(&mut Directory) -> Result<Change, DirectoryError>,
+    ) -> Result<Changed, DirectoryError> {
+        let mut books = self.lock();
+        let change = change(&mut books.directory)?;
+        self.revoke(&mut books, &change);
+        let waiting_for = books.announce(&change);
+        Ok(Changed {
+            change,
+            waiting_for,
+        })
+    }
+
+    fn revoke(&self, books: &mut Books, change: &Change) {
+        if change.left.is_empty() {
+            return;
+        }
+        let partition = Partition(change.domain.id.into());
+        let left = |node: NodeId| change.left.contains(&node);
+        let services: Vec<Service> = books.listeners.keys().copied().collect();
+        for service in services {
+            if service.partition == partition && left(service.node) {
+                books.end_listener(service);
+            }
+        }
+        books.revoke_channels(partition, left);
+        let regions: Vec<RegionId> = self
+            .regions
+            .iter()
+            .filter(|record| record.key.partition == partition && left(record.key.node))
+            .map(|record| record.key.id)
+            .collect();
+        for region in regions {
+            // The epoch tells whoever opened it.
+            self.end_region(books, region, false);
+        }
+    }
+
+    /// Waits until every process that stays has acknowledged a change, or has gone; returns
+    /// how many have not in time.
+    pub(super) fn wait_for_acknowledgement(&self, changed: &Changed, timeout: Duration) -> usize {
+        let partition = Partition(changed.change.domain.id.into());
+        let epoch = changed.change.domain.epoch;
+        let late = |books: &Books| {
+            let late = |id: &&AttachmentId| {
+                let attachment = books.attachments.get(id);
+                attachment.is_some_and(|a| a.epochs.get(&partition).is_none_or(|e| *e < epoch))
+            };
+            changed.waiting_for.iter().filter(late).count()
+        };
+        let waiting = self
+            .acknowledged
+            .wait_timeout_while(self.lock(), timeout, |books| late(books) > 0);
+        late(&waiting.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Forgets a region.
+    fn end_region(&self, books: &mut Books, region: RegionId, tell_openers: bool) {
+        let Some((_, record)) = self.regions.remove(&region) else {
+            return;
+        };
+        if let Some(bytes) = books.registered.get_mut(&record.key.node) {
+            *bytes -= record.len;
+        }
+        if let Some(owner) = books.attachments.get_mut(&record.owner) {
+            owner.regions.remove(&region);
+        }
+        for opener in record.openers {
+            let Some(opener) = books.attachments.get_mut(&opener) else {
+                continue;
+            };
+            opener.opened.remove(&region);
+            if tell_openers {
+                let event = Event::RegionGone { key: record.key };
+                opener.outbox.event(event, vec![]);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn take_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn attachment(&mut self, id: AttachmentId) -> Result<&mut Attachment, Refusal> {
+        let gone = || Refusal::new(RefusalKind::Failed, "the connection has ended", "");
+        self.attachments.get_mut(&id).ok_or_else(gone)
+    }
+
+    /// The partition and the node of a process, if that is a member.
+    fn membership(
+        &mut self,
+        id: AttachmentId,
+        domain: &str,
+    ) -> Result<(Partition, NodeId), Refusal> {
+        let node = self.attachment(id)?.node;
+        check_member(&self.directory, domain, node)?;
+        let domain = self.directory.domain(domain)?;
+        Ok((Partition(domain.id.into()), node))
+    }
+
+    fn listener_at(
+        &self,
+        domain: &str,
+        place: Place,
+        protocol: u16,
+    ) -> Result<(NodeId, AttachmentId), Refusal> {
+        let outside = || {
+            Refusal::new(
+                RefusalKind::NotFound,
+                format!("there is no node {place}"),
+                "",
+            )
+        };
+        let node = self.directory.torus().node(place).ok_or_else(outside)?;
+        check_member(&self.directory, domain, node)?;
+        let service = Service {
+            partition: Partition(self.directory.domain(domain)?.id.into()),
+            node,
+            protocol,
+        };
+        let nobody = || {
+            Refusal::new(
+                RefusalKind::NotFound,
+                format!("nobody at {place} listens for protocol {protocol} in {domain}"),
+                "",
+            )
+        };
+        let listener = self.listeners.get(&service).ok_or_else(nobody)?;
+        Ok((node, *listener))
+    }
+
+    fn end_listener(&mut self, service: Service) {
+        let owner = self.listeners.remove(&service);
+        if let Some(owner) = owner.and_then(|owner| self.attachments.get_mut(&owner)) {
+            owner.listeners -= 1;
+        }
+    }
+
+    /// Forgets a channel and tells the ends that have not ended it themselves.
+    fn end_channel(&mut self, id: u64) {
+        let Some(channel) = self.channels.remove(&id) else {
+            return;
+        };
+        for (end, _) in channel.ends {
+            if let Some(end) = self.attachments.get_mut(&end)
+                && end.channels.remove(&id)
+            {
+                end.outbox.event(Event::ChannelGone { id }, vec![]);
+            }
+        }
+    }
+
+    /// Forgets channels of nodes that left; the epoch tells their ends.
+    fn revoke_channels(&mut self, partition: Partition, left: impl Fn(NodeId) -> bool) {
+        let attachments = &mut self.attachments;
+        self.channels.retain(|id, channel| {
+            let cut = channel.ends.iter().any(|(_, node)| left(*node));
+            let ended = channel.partition == partition && cut;
+            if ended {
+                for (end, _) in channel.ends {
+                    if let Some(end) = attachments.get_mut(&end) {
+                        end.channels.remove(id);
+                    }
+                }
+            }
+            !ended
+        });
+    }
+
+    /// Tells every process that a change concerns; returns those who shall acknowledge it.
+    fn announce(&mut self, change: &Change) -> Vec<AttachmentId> {
+        let event = Event::Epoch {
+            partition: change.domain.id.into(),
+            epoch: change.domain.epoch,
+            left: change.left.iter().map(|node| node.0).collect(),
+        };
+        let mut waiting_for = Vec::new();
+        for (id, attachment) in &self.attachments {
+            let stays = change.domain.members.contains(&attachment.node);
+            if stays || change.left.contains(&attachment.node) {
+                attachment.outbox.event(event.clone(), vec![]);
+            }
+            if stays {
+                waiting_for.push(*id);
+            }
+        }
+        waiting_for
+    }
+}
+
+impl RegionRecord {
+    /// A descriptor with these rights and no more.
+    fn hand_out(&self, access: Access) -> Result<File, Refusal> {
+        if access.is_empty() || !self.access.contains(access) {
+            return Err(Refusal::new(
+                RefusalKind::Denied,
+                format!("the region's owner has not given the right {access:?}"),
+                "ask for less, or let the owner allocate it with more",
+            ));
+        }
+        let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let handed_out = match writes {
+            true => self.memory.try_clone(),
+            false => read_only(&self.memory),
+        };
+        handed_out.map_err(|error| no_memory(&error))
+    }
+}
+
+/// Refuses what concerns a domain of which `node` is no member.
+pub(super) fn check_member(
+    directory: &Directory,
+    domain: &str,
+    node: NodeId,
+) -> Result<(), Refusal> {
+    if directory.domain(domain)?.members.contains(&node) {
+        return Ok(());
+    }
+    let place = directory.torus().place(node).map(|p| p.to_string());
+    let place = place.unwrap_or_else(|| node.to_string());
+    Err(Refusal::new(
+        RefusalKind::Denied,
+        format!("node {place} is not a member of domain {domain}"),
+        format!("let its owner run `toroid domain grow {domain} {place}`"),
+    ))
+}
+
+/// Compares secrets in a time that does not tell how much of them is right.
+fn same_key(a: &RemoteKey, b: &RemoteKey) -> bool {
+    let pairs = a.secret.iter().zip(b.secret);
+    let differing = pairs.fold(0, |bits, (a, b)| bits | (a ^ b));
+    differing == 0 && (a.node, a.partition, a.id) == (b.node, b.partition, b.id)
+}
+
+fn secret() -> Result<[u8; 16], Refusal> {
+    let mut secret = [0; 16];
+    getrandom::fill(&mut secret).map_err(|error| {
+        let message = format!("the system gives no random bytes: {error}");
+        Refusal::new(RefusalKind::Failed, message, "")
+    })?;
+    Ok(secret)
+}
+
+fn within(what: &str, used: usize, limit: usize) -> Result<(), Refusal> {
+    if used < limit {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        RefusalKind::Exhausted,
+        format!("a process may have at most {limit} {what}"),
+        "end some of them",
+    ))
+}
+
+fn no_such_region() -> Refusal {
+    Refusal::new(
+        RefusalKind::NotFound,
+        "no region has this key",
+        "its owner may have freed it",
+    )
+}
+
+fn no_memory(error: &io::Error) -> Refusal {
+    Refusal::new(
+        RefusalKind::Exhausted,
+        format!("no memory or descriptors: {error}"),
+        "",
+    )
+}

@@ -1,0 +1,475 @@
+//! Connections: who may ask what, and a thread for each.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fabric::NodeId;
+use rustix::net::sockopt::socket_peercred;
+
+use super::host::{Ending, Host, names, only_node, parse_subnet};
+use super::members::{AttachmentId, check_member};
+use super::nodes::Exec;
+use super::outbox::Outbox;
+use crate::directory::{Directory, Domain, Wanted};
+use crate::protocol::{Message, Refusal, RefusalKind, Reply, Request, VERSION};
+use crate::wire::{self, Reader, WireError, Writer};
+
+/// Connections at a time to one socket.
+const MAX_CONNECTIONS: usize = 256;
+
+/// How long a client may take to say who it is.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How long an answer may wait for its client to read.
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pause after the system had no descriptor for a connection, so that the wait does not spin.
+const BREATH: Duration = Duration::from_millis(100);
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Which socket a connection came through.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Door {
+    /// The control socket.
+    Control,
+    /// A node's.
+    Node(NodeId),
+}
+
+/// Serves connections until the listener is shut down.
+pub(super) fn serve(host: &Arc<Host>, listener: &UnixListener, door: Door) {
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => admit(host, stream, door, &open),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+            Err(error) => {
+                tracing::warn!(?door, "cannot accept a connection: {error}");
+                thread::sleep(BREATH);
+            }
+        }
+    }
+}
+
+fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<AtomicUsize>) {
+    // Only the accepting thread adds, so the limit holds.
+    if open.load(Ordering::Relaxed) >= MAX_CONNECTIONS {
+        return turn_away(stream);
+    }
+    open.fetch_add(1, Ordering::Relaxed);
+    let (host, count) = (Arc::clone(host), Arc::clone(open));
+    let talk = move || {
+        if let Err(error) = converse(&host, stream, door) {
+            tracing::debug!(?door, "a connection ended: {error}");
+        }
+        count.fetch_sub(1, Ordering::Relaxed);
+    };
+    let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(talk);
+    if let Err(error) = thread {
+        tracing::warn!(?door, "no thread for a connection: {error}");
+        open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn turn_away(stream: UnixStream) {
+    let refusal = Refusal::new(
+        RefusalKind::Exhausted,
+        format!("the agent has {MAX_CONNECTIONS} connections to this socket, its limit"),
+        "end some processes that use it",
+    );
+    if let Ok((_, writer)) = wire::split(stream) {
+        // A new socket's buffer has room; should it fail, the client sees the end.
+        let _ = writer.send(&Message::Reply(Reply::Error(refusal)), &[]);
+    }
+}
+
+fn converse(host: &Arc<Host>, stream: UnixStream, door: Door) -> Result<(), WireError> {
+    let uid = socket_peercred(&stream).map_err(io::Error::from)?.uid;
+    let (mut reader, writer) = wire::split(stream)?;
+    writer.give_up_after(WRITE_PATIENCE)?;
+    shake_hands(&mut reader, &writer)?;
+    match door {
+        Door::Control => Administration {
+            host,
+            reader,
+            writer,
+            uid: uid.as_raw(),
+        }
+        .converse(),
+        Door::Node(node) => {
+            let outbox = Outbox::start(writer)?;
+            let id = host.members.attach(node, outbox.clone());
+            let attached = Attached {
+                host,
+                node,
+                id,
+                outbox,
+            };
+            let end = attached.converse(reader);
+            host.members.detach(id);
+            end
+        }
+    }
+}
+
+fn shake_hands(reader: &mut Reader, writer: &Writer) -> Result<(), WireError> {
+    reader.stream().set_read_timeout(Some(HANDSHAKE))?;
+    let version = match reader.receive() {
+        Ok((Request::Hello { version }, _)) => version,
+        Ok(_) => {
+            let refusal = Refusal::new(RefusalKind::Invalid, "the first request must be hello", "");
+            return refuse(writer, refusal);
+        }
+        Err(error) => return malformed(writer, error),
+    };
+    if version != VERSION {
+        let refusal = Refusal::new(
+            RefusalKind::Version,
+            format!("the agent speaks version {VERSION} of its protocol, the client {version}"),
+            "use both from the same release: `toroid down`, then `toroid up`",
+        );
+        return refuse(writer, refusal);
+    }
+    reader.stream().set_read_timeout(None)?;
+    let pid = std::process::id();
+    let welcome = Reply::Welcome { version, pid };
+    writer.send(&Message::Reply(welcome), &[])
+}
+
+/// Says why, and ends the connection.
+fn refuse(writer: &Writer, refusal: Refusal) -> Result<(), WireError> {
+    writer.send(&Message::Reply(Reply::Error(refusal)), &[])?;
+    Err(WireError::Closed)
+}
+
+/// Tells a client what was wrong with its message, and ends the connection.
+fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
+    if let WireError::Malformed(_) = &error {
+        let refusal = Refusal::new(RefusalKind::Invalid, error.to_string(), "");
+        refuse(writer, refusal)?;
+    }
+    Err(error)
+}
+
+/// What both doors answer: the state of the agent, its nodes, and the domains that the caller
+/// may see.
+fn look(
+    host: &Host,
+    request: &Request,
+    sees: impl Fn(&Directory, &Domain) -> Result<(), Refusal>,
+) -> Option<Result<Reply, Refusal>> {
+    let show = |name: &str| {
+        let domain = host.members.directory(|directory| {
+            let domain = directory.domain(name)?;
+            sees(directory, domain)?;
+            Ok::<Domain, Refusal>(domain.clone())
+        })?;
+        Ok(Reply::Domain(host.describe(&domain)))
+    };
+    let list = || {
+        let visible: Vec<Domain> = host.members.directory(|directory| {
+            let sees = |domain: &&Domain| sees(directory, domain).is_ok();
+            directory.domains().filter(sees).cloned().collect()
+        });
+        let domains = visible.iter().map(|domain| host.describe(domain)).collect();
+        Reply::Domains { domains }
+    };
+    match request {
+        Request::Status => Some(Ok(Reply::Status(host.status()))),
+        Request::NodeList => Some(Ok(Reply::Nodes {
+            nodes: host.list_nodes(),
+        })),
+        Request::DomainList => Some(Ok(list())),
+        Request::DomainShow { name } => Some(show(name)),
+        _ => None,
+    }
+}
+
+/// A connection to the control socket.
+struct Administration<'a> {
+    host: &'a Arc<Host>,
+    reader: Reader,
+    writer: Writer,
+    uid: u32,
+}
+
+impl Administration<'_> {
+    fn converse(mut self) -> Result<(), WireError> {
+        loop {
+            let (request, descriptors) = match self.reader.receive() {
+                Ok(request) => request,
+                Err(error) => return malformed(&self.writer, error),
+            };
+            let reply = match request {
+                Request::Exec { .. } | Request::Down if !self.is_administrator() => {
+                    Err(self.not_permitted())
+                }
+                Request::Down => return self.end_agent(),
+                Request::Exec {
+                    node,
+                    argv,
+                    env,
+                    cwd,
+                } => match self.prepare(&node, argv, env, cwd, descriptors) {
+                    Ok((node, exec)) => return self.run(node, exec),
+                    Err(refusal) => Err(refusal),
+                },
+                // There is no command on this connection yet.
+                Request::Signal { .. } => continue,
+                request => self.answer(&request),
+            };
+            let reply = reply.unwrap_or_else(Reply::Error);
+            self.writer.send(&Message::Reply(reply), &[])?;
+        }
+    }
+
+    fn answer(&self, request: &Request) -> Result<Reply, Refusal> {
+        if let Some(answer) = look(self.host, request, |_, _| Ok(())) {
+            return answer;
+        }
+        if !self.is_administrator() {
+            return Err(self.not_permitted());
+        }
+        let host = self.host;
+        match request {
+            Request::NodeAlias { node, alias } => {
+                host.alias(node, alias)?;
+                Ok(Reply::Done)
+            }
+            Request::DomainCreate {
+                name,
+                nodes,
+                subnet,
+                mtu,
+            } => {
+                let wanted = Wanted {
+                    name: name.clone(),
+                    subnet: parse_subnet(subnet.as_deref())?,
+                    mtu: *mtu,
+                    owner: self.owner(),
+                    ..Wanted::default()
+                };
+                Ok(Reply::Domain(host.create(wanted, nodes)?))
+            }
+            Request::DomainGrow { name, nodes } => Ok(Reply::Domain(host.grow(name, nodes)?)),
+            Request::DomainShrink { name, nodes } => Ok(Reply::Domain(host.shrink(name, nodes)?)),
+            Request::DomainRemove { name } => {
+                host.remove(name)?;
+                Ok(Reply::Done)
+            }
+            _ => Err(Refusal::new(
+                RefusalKind::Invalid,
+                "only a process in a node may ask this",
+                "run it with `toroid exec NODE -- ...`",
+            )),
+        }
+    }
+
+    /// Whether the caller may change things. The socket of a user's agent lets nobody else in,
+    /// so whoever came through it may.
+    fn is_administrator(&self) -> bool {
+        self.host.identity.rootless || self.uid == 0
+    }
+
+    /// The caller's uid as seen from outside: in an ordinary user's agent it is root.
+    fn owner(&self) -> u32 {
+        match self.host.identity.rootless {
+            true => self.host.identity.uid,
+            false => self.uid,
+        }
+    }
+
+    fn not_permitted(&self) -> Refusal {
+        Refusal::new(
+            RefusalKind::Denied,
+            format!("uid {} may only look at the agent of root", self.uid),
+            "use sudo, or start an agent of your own with `toroid up`",
+        )
+    }
+
+    fn end_agent(mut self) -> Result<(), WireError> {
+        // The agent's main thread answers when all has ended.
+        let asked = Ending::Asked(self.writer.clone());
+        if self.host.ending.send(asked).is_err() {
+            return Err(WireError::Closed);
+        }
+        loop {
+            self.reader.receive::<Request>()?;
+        }
+    }
+
+    fn prepare(
+        &self,
+        node: &str,
+        argv: Vec<String>,
+        mut env: Vec<(String, String)>,
+        cwd: String,
+        stdio: Vec<OwnedFd>,
+    ) -> Result<(NodeId, Exec), Refusal> {
+        let invalid = |message: &str| Refusal::new(RefusalKind::Invalid, message, "");
+        if stdio.len() != 3 {
+            return Err(invalid("a command needs three descriptors"));
+        }
+        let texts = env.iter().flat_map(|(name, value)| [name, value]);
+        if argv.iter().chain(texts).any(|text| text.contains('\0')) {
+            return Err(invalid("arguments and environment may hold no NUL"));
+        }
+        env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
+        let (id, domains) = self.host.members.directory(|directory| {
+            let id = only_node(directory, node)?;
+            Ok::<_, Refusal>((id, names(directory, id)))
+        })?;
+        if let Some(place) = self.host.torus.place(id) {
+            env.push(("TOROID_NODE".into(), place.to_string()));
+        }
+        if let [only] = &domains[..] {
+            env.push(("TOROID_DOMAIN".into(), only.clone()));
+        }
+        let exec = Exec {
+            id: self.host.number_exec(),
+            argv,
+            env,
+            cwd,
+            stdio,
+            caller: self.writer.clone(),
+        };
+        Ok((id, exec))
+    }
+
+    /// Runs a command until the connection ends, and with it the command.
+    fn run(mut self, node: NodeId, exec: Exec) -> Result<(), WireError> {
+        let id = exec.id;
+        self.writer.send(&Message::Reply(Reply::Started), &[])?;
+        let Some(node) = self.host.node(node) else {
+            return Err(WireError::Closed);
+        };
+        node.start(exec);
+        let end = loop {
+            match self.reader.receive() {
+                Ok((Request::Signal { signal }, _)) => node.signal(id, signal),
+                Ok(_) => {
+                    let message = "a command runs on this connection";
+                    let refusal = Refusal::new(RefusalKind::Invalid, message, "");
+                    let refusal = Message::Reply(Reply::Error(refusal));
+                    if let Err(error) = self.writer.send(&refusal, &[]) {
+                        break error;
+                    }
+                }
+                Err(error) => break error,
+            }
+        };
+        node.end_command(id);
+        Err(end)
+    }
+}
+
+/// A connection to a node socket.
+struct Attached<'a> {
+    host: &'a Arc<Host>,
+    node: NodeId,
+    id: AttachmentId,
+    outbox: Outbox,
+}
+
+impl Attached<'_> {
+    fn converse(&self, mut reader: Reader) -> Result<(), WireError> {
+        loop {
+            match reader.receive() {
+                Ok((request, _)) => self.answer(&request),
+                Err(error) => {
+                    if let WireError::Malformed(_) = &error {
+                        let refusal = Refusal::new(RefusalKind::Invalid, error.to_string(), "");
+                        self.outbox.reply(Reply::Error(refusal), vec![]);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn answer(&self, request: &Request) {
+        let sees = |directory: &Directory, domain: &Domain| {
+            check_member(directory, &domain.name, self.node)
+        };
+        let answer = match look(self.host, request, sees) {
+            Some(answer) => answer.map(Some),
+            None => self.serve(request),
+        };
+        match answer {
+            Ok(None) => {}
+            Ok(Some(reply)) => self.outbox.reply(reply, vec![]),
+            Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
+        }
+    }
+
+    /// Serves what only processes in nodes ask; returns the reply if there is one to send yet.
+    fn serve(&self, request: &Request) -> Result<Option<Reply>, Refusal> {
+        let (members, id) = (&self.host.members, self.id);
+        match request {
+            Request::Alloc {
+                domain,
+                len,
+                access,
+            } => {
+                members.alloc(id, domain, *len, *access)?;
+                return Ok(None);
+            }
+            Request::Open { key, access } => {
+                members.open(id, *key, *access)?;
+                return Ok(None);
+            }
+            Request::Connect {
+                domain,
+                place,
+                protocol,
+            } => {
+                members.connect(id, domain, *place, *protocol)?;
+                return Ok(None);
+            }
+            Request::Ack { partition, epoch } => {
+                members.acknowledge(id, *partition, *epoch);
+                return Ok(None);
+            }
+            Request::Free { key } => members.free(id, *key)?,
+            Request::Listen { domain, protocol } => members.listen(id, domain, *protocol)?,
+            Request::Unlisten { domain, protocol } => members.unlisten(id, domain, *protocol)?,
+            Request::Disconnect { id: channel } => members.disconnect(id, *channel)?,
+            Request::Lookup { domain, protocol } => {
+                let places = members.lookup(id, domain, *protocol)?;
+                return Ok(Some(Reply::Listeners { places }));
+            }
+            Request::Whoami => return self.whoami().map(Some),
+            _ => {
+                return Err(Refusal::new(
+                    RefusalKind::Denied,
+                    "a process in a node may not ask this",
+                    "ask outside of the node",
+                ));
+            }
+        }
+        Ok(Some(Reply::Done))
+    }
+
+    fn whoami(&self) -> Result<Reply, Refusal> {
+        let place = self.host.torus.place(self.node);
+        let unknown = || {
+            Refusal::new(
+                RefusalKind::Failed,
+                format!("{} has no place", self.node),
+                "",
+            )
+        };
+        Ok(Reply::Whoami {
+            torus: self.host.torus,
+            node: self.node.0,
+            place: place.ok_or_else(unknown)?,
+            domains: self.host.members.directory(|d| names(d, self.node)),
+        })
+    }
+}

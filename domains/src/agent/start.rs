@@ -1,0 +1,265 @@
+//! The beginning and the end of an agent.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fabric::NodeId;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::driver::Driver;
+use super::host::{Ending, Host};
+use super::hosts;
+use super::members::Members;
+use super::nodes::{Birth, HostedNode};
+use super::server::{Door, serve};
+use super::state_dir::StateDir;
+use super::{AgentError, Config, MAX_NODES, rootless};
+use crate::directory::Directory;
+use crate::protocol::{Message, Reply};
+
+/// Pauses before a node is made anew grow from the first to the second while it keeps dying.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// A node that has lived as long as this may be made anew soon.
+const GOOD_LIFE: Duration = Duration::from_secs(10);
+
+/// Registered bytes of one node when the system does not tell how much memory it has.
+const FALLBACK_BYTES: u64 = 4 << 30;
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Runs an agent until it is told to end, by [`crate::protocol::Request::Down`], by SIGINT,
+/// SIGTERM or SIGHUP, or by the end of its lifeline. Calls `ready` once all nodes are up. Its
+/// threads do not outlive the process, so the caller should exit afterwards.
+///
+/// An ordinary user's agent enters a user namespace first, so the process must have a single
+/// thread.
+///
+/// # Errors
+/// [`AgentError`]: it did not start, and nothing is left.
+pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), AgentError> {
+    if config.torus.nodes() > MAX_NODES {
+        return Err(AgentError::TooManyNodes(config.torus.nodes()));
+    }
+    let identity = rootless::enter()?;
+    if config.driver_command.is_some() {
+        check_tun().map_err(AgentError::Tun)?;
+    }
+    let state = StateDir::take(&config.state)?;
+    let (ending, endings) = mpsc::channel();
+    let result = catch_signals(&ending).and_then(|()| {
+        if config.lifeline {
+            watch_lifeline(&ending)?;
+        }
+        let (host, births) = build(config, identity, &state, ending)?;
+        let host = Arc::new(host);
+        let opened = open_for_business(&host, births, &state);
+        let ending = opened.map(|()| {
+            tracing::info!(torus = %host.torus, state = %host.state.display(), "ready");
+            ready();
+            // The host has a sender, so there is an ending to wait for.
+            endings.recv().ok()
+        });
+        take_down(&host);
+        ending
+    });
+    state.release();
+    if let Some(Ending::Asked(writer)) = result? {
+        // Whoever asked may have gone.
+        let _ = writer.send(&Message::Reply(Reply::Done), &[]);
+    }
+    Ok(())
+}
+
+/// Makes nodes and driver. When it fails, what was made ends with this process.
+fn build(
+    config: Config,
+    identity: rootless::Identity,
+    state: &StateDir,
+    ending: mpsc::Sender<Ending>,
+) -> Result<(Host, Vec<Birth>), AgentError> {
+    let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
+    let driver = config.driver_command.map(Driver::start).transpose()?;
+    let torus = config.torus;
+    let directory = Directory::new(torus);
+    let (mut nodes, mut births) = (Vec::new(), Vec::new());
+    for id in (0..torus.nodes()).map(NodeId) {
+        let Some(place) = torus.place(id) else {
+            continue;
+        };
+        let failed = |action: String, source| AgentError::Node {
+            place,
+            action,
+            source,
+        };
+        let hosts_file = state.hosts(id).and_then(|path| {
+            hosts::write(&path, &hosts::text(&directory, id))?;
+            Ok(path)
+        });
+        let hosts_file = hosts_file.map_err(|e| failed("write its hosts file".into(), e))?;
+        let made = HostedNode::make(id, place, hosts_file, open_files);
+        let (node, birth) = made.map_err(|error| failed(error.action, error.source))?;
+        nodes.push(node);
+        births.push(birth);
+    }
+    if let Some(driver) = &driver {
+        driver.sync()?;
+    }
+    let host = Host {
+        state: state.path().into(),
+        identity,
+        torus,
+        nodes,
+        driver,
+        members: Members::new(torus, memory_bytes()),
+        ending,
+        is_ending: AtomicBool::new(false),
+        turn: Mutex::default(),
+        next_exec: AtomicU64::new(1),
+    };
+    Ok((host, births))
+}
+
+/// Starts the threads that serve, and those that keep the nodes alive.
+fn open_for_business(
+    host: &Arc<Host>,
+    births: Vec<Birth>,
+    state: &StateDir,
+) -> Result<(), AgentError> {
+    let control = state
+        .listen(!host.identity.rootless)
+        .map_err(during("open the control socket"))?;
+    for (n, birth) in births.into_iter().enumerate() {
+        let host = Arc::clone(host);
+        spawn(move || keep_alive(&host, n, birth))?;
+    }
+    let host = Arc::clone(host);
+    spawn(move || serve(&host, &control, Door::Control))
+}
+
+/// Attends a node, and makes it anew when it dies before its time.
+fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
+    let node = &host.nodes[n];
+    let mut pause = BACK_OFF[0];
+    loop {
+        let born = Instant::now();
+        let listener = Arc::new(birth.listener);
+        let (server, door) = (Arc::clone(&listener), Door::Node(node.id));
+        let served = Arc::clone(host);
+        let serving = spawn(move || serve(&served, &server, door));
+        node.attend(birth.reports, birth.init);
+        // Ends the thread that accepts; without one there is nothing to end.
+        let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
+        if host.is_ending() {
+            return;
+        }
+        if let Err(error) = serving {
+            tracing::error!("node {}: {error}", node.place);
+        }
+        tracing::warn!(
+            "the first process of node {} died; making it anew",
+            node.place
+        );
+        if born.elapsed() > GOOD_LIFE {
+            pause = BACK_OFF[0];
+        }
+        birth = loop {
+            thread::sleep(pause);
+            pause = BACK_OFF[1].min(pause * 2);
+            if host.is_ending() {
+                return;
+            }
+            match node.revive() {
+                Ok(birth) => break birth,
+                Err(error) => tracing::error!("node {}: {error}", node.place),
+            }
+        };
+        if let Some(driver) = &host.driver {
+            driver.move_node(node.id.0, &node.network());
+        }
+        if host.is_ending() {
+            node.tell_to_end();
+        }
+    }
+}
+
+fn take_down(host: &Host) {
+    host.is_ending.store(true, Ordering::SeqCst);
+    for node in &host.nodes {
+        node.tell_to_end();
+    }
+    if let Some(driver) = &host.driver {
+        driver.end();
+    }
+    for node in &host.nodes {
+        node.wait_for_end();
+    }
+}
+
+fn catch_signals(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
+    let failed = during("catch signals");
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let ending = ending.clone();
+    spawn(move || {
+        if signals.forever().next().is_some() {
+            // It fails when the agent is ending anyway.
+            let _ = ending.send(Ending::Told);
+        }
+    })
+}
+
+fn watch_lifeline(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
+    let ending = ending.clone();
+    spawn(move || {
+        // Nothing comes through it but its end.
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        let _ = ending.send(Ending::Told);
+    })
+}
+
+fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), AgentError> {
+    let builder = thread::Builder::new().stack_size(STACK_BYTES);
+    builder
+        .spawn(run)
+        .map(drop)
+        .map_err(during("start a thread"))
+}
+
+fn during(action: &'static str) -> impl Fn(io::Error) -> AgentError {
+    move |source| AgentError::System { action, source }
+}
+
+fn check_tun() -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")
+        .map(drop)
+}
+
+/// Lets this process have as many descriptors as it may; returns the limit before.
+fn raise_descriptor_limit() -> io::Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    Ok(soft)
+}
+
+/// The memory of this host: what one node may register.
+fn memory_bytes() -> u64 {
+    let total = |text: String| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    };
+    let text = fs::read_to_string("/proc/meminfo").ok();
+    text.and_then(total).unwrap_or(FALLBACK_BYTES)
+}

@@ -1,0 +1,188 @@
+//! The state directory: one agent at a time, and where its files are.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use fabric::NodeId;
+use nix::unistd::Uid;
+
+use super::AgentError;
+use super::background::LOG;
+use crate::client::CONTROL_SOCKET;
+
+const LOCK: &str = "lock";
+const NODES: &str = "nodes";
+
+/// A state directory that this process alone uses, for as long as the value lives.
+#[derive(Debug)]
+pub(super) struct StateDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl StateDir {
+    /// Takes the directory, and clears away what an agent that was killed has left.
+    pub(super) fn take(path: &Path) -> Result<Self, AgentError> {
+        let broken = |source| AgentError::State {
+            state: path.into(),
+            source,
+        };
+        let path = std::path::absolute(path).map_err(broken)?;
+        make(&path).map_err(broken)?;
+        let lock = lock(&path)?;
+        clear(&path).map_err(broken)?;
+        truncate_log(&path).map_err(broken)?;
+        fs::create_dir_all(path.join(NODES)).map_err(broken)?;
+        Ok(StateDir { path, _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the control socket. That of root's agent is open to all, who are then asked for
+    /// their credentials; that of a user is private.
+    pub(super) fn listen(&self, open_to_all: bool) -> io::Result<UnixListener> {
+        let socket = self.path.join(CONTROL_SOCKET);
+        let listener = UnixListener::bind(&socket)?;
+        let mode = if open_to_all { 0o666 } else { 0o600 };
+        fs::set_permissions(&socket, fs::Permissions::from_mode(mode))?;
+        Ok(listener)
+    }
+
+    /// The hosts file of a node.
+    pub(super) fn hosts(&self, node: NodeId) -> io::Result<PathBuf> {
+        let directory = self.path.join(NODES).join(node.0.to_string());
+        fs::create_dir_all(&directory)?;
+        Ok(directory.join("hosts"))
+    }
+
+    /// Removes all but the log, and gives the directory back.
+    pub(super) fn release(self) {
+        if let Err(error) = clear(&self.path) {
+            tracing::warn!("cannot clear {}: {error}", self.path.display());
+        }
+        // Last, and while it is locked: whoever opened it meanwhile sees that it has gone.
+        let _ = fs::remove_file(self.path.join(LOCK));
+    }
+}
+
+/// Makes the state directory. That of root is open, because all may ask its agent; that of a
+/// user is private.
+pub(super) fn make(path: &Path) -> io::Result<()> {
+    let mode = match Uid::effective().is_root() {
+        true => 0o755,
+        false => 0o700,
+    };
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+}
+
+/// Removes what an agent that was killed has left in a state directory, if none runs there.
+/// Returns whether there was anything.
+///
+/// # Errors
+/// [`AgentError::Running`] if one does.
+pub fn clear_stale(state: &Path) -> Result<bool, AgentError> {
+    let stale = [LOCK, CONTROL_SOCKET]
+        .iter()
+        .any(|name| state.join(name).exists());
+    if stale {
+        StateDir::take(state)?.release();
+    }
+    Ok(stale)
+}
+
+fn lock(path: &Path) -> Result<File, AgentError> {
+    let broken = |source| AgentError::State {
+        state: path.into(),
+        source,
+    };
+    let name = path.join(LOCK);
+    loop {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).mode(0o644);
+        let mut file = options.open(&name).map_err(broken)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                file.read_to_string(&mut pid).map_err(broken)?;
+                return Err(AgentError::Running {
+                    state: path.into(),
+                    pid: pid.trim().parse().unwrap_or_default(),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(broken(error)),
+        }
+        // An agent that ended just now removed the file that we have locked.
+        let is_there = fs::metadata(&name).map(|there| there.ino());
+        let ours = file.metadata().map_err(broken)?.ino();
+        if is_there.is_ok_and(|there| there == ours) {
+            write_pid(&mut file).map_err(broken)?;
+            return Ok(file);
+        }
+    }
+}
+
+fn write_pid(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
+}
+
+fn clear(path: &Path) -> io::Result<()> {
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    gone(fs::remove_file(path.join(CONTROL_SOCKET)))?;
+    gone(fs::remove_dir_all(path.join(NODES)))
+}
+
+/// Empties the log of the agent before; writers append, so they carry on at its start.
+fn truncate_log(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).open(path.join(LOG)) {
+        Ok(log) => log.set_len(0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_agent_at_a_time_and_the_other_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = StateDir::take(directory.path()).unwrap();
+        let second = StateDir::take(directory.path()).unwrap_err();
+        let us = std::process::id();
+        assert!(
+            matches!(&second, AgentError::Running { pid, .. } if *pid == us),
+            "{second}"
+        );
+        first.release();
+        StateDir::take(directory.path()).unwrap().release();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_a_killed_agent_left_is_cleared() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(!clear_stale(directory.path()).unwrap());
+        let state = StateDir::take(directory.path()).unwrap();
+        state.listen(false).unwrap();
+        fs::write(state.hosts(NodeId(3)).unwrap(), "").unwrap();
+        assert!(clear_stale(directory.path()).is_err(), "it still runs");
+        drop(state);
+        assert!(clear_stale(directory.path()).unwrap());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}
