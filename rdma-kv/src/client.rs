@@ -312,7 +312,7 @@ impl<N: Network> Client<N> {
     }
 
     /// Asks the server for a value that changes too quickly to be read.
-    fn ask(&mut self, key: &[u8]) -> Result<Option<Value>, ClientError> {
+    pub(crate) fn ask(&mut self, key: &[u8]) -> Result<Option<Value>, ClientError> {
         let mut reply = self.call(&Request::Get { key })?;
         if reply == Reply::Refused(Refusal::Staging) {
             self.stage(self.max_item.into())?;

@@ -486,3 +486,18 @@ impl<E: Endpoint> Reader<E> {
         Checks::ALL
     }
 }
+
+#[cfg(test)]
+impl<E: Endpoint> Reader<E> {
+    pub(crate) fn with_checks(self, checks: Checks) -> Self {
+        Reader { checks, ..self }
+    }
+
+    pub(crate) fn endpoint_mut(&mut self) -> &mut E {
+        &mut self.endpoint
+    }
+}
+
+#[cfg(test)]
+#[path = "reader_tests.rs"]
+mod tests;

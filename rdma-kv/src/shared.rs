@@ -110,6 +110,17 @@ impl Shared {
         self.lock().tick(uptime_s)
     }
 
+    #[cfg(test)]
+    pub(crate) fn skip_to_generation(&self, generation: u64) {
+        self.lock().skip_to_generation(generation);
+    }
+
+    /// The index and the items.
+    #[cfg(test)]
+    pub(crate) fn regions(&self) -> [Region; 2] {
+        [self.lock().index_region().clone(), self.items.clone()]
+    }
+
     fn lock(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,16 +129,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
-
-    fn value(store: &Shared, key: &[u8]) -> Option<Vec<u8>> {
-        let read = |item: &Item, items: &Region| {
-            let mut value = vec![0; item.header.value_len as usize];
-            items.read(item.value_offset(), &mut value)?;
-            Ok(value)
-        };
-        store.get(key, read).unwrap()
-    }
+    use crate::testing::{self, value};
 
     #[test]
     fn set_get_replace_delete() {

@@ -218,6 +218,11 @@ impl Store {
         &self.items
     }
 
+    #[cfg(test)]
+    pub(crate) fn index_region(&self) -> &Region {
+        self.index.region()
+    }
+
     /// The limits it was made with.
     pub fn limits(&self) -> Limits {
         self.limits
@@ -367,6 +372,12 @@ impl Store {
                 len,
             },
         }))
+    }
+
+    /// The next generation is the one after `generation`.
+    #[cfg(test)]
+    pub(crate) fn skip_to_generation(&mut self, generation: u64) {
+        self.generation = generation;
     }
 
     fn remove(&mut self, slot: Slot, word: SlotWord) -> Result<(), OpError> {

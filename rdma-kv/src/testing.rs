@@ -1,15 +1,32 @@
 //! What the tests of this crate share: a store without an agent.
 
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use domains::member::MemberError;
+use fabric::link::LinkCheck;
 use fabric::shm::control::create_memory;
-use fabric::{NodeId, Partition, Region, RegionId, RemoteKey};
+use fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion, channel::Membership};
+use fabric::{
+    Access, Completion, Endpoint, Epoch, NodeId, OpError, Operation, Partition, PostError, Read,
+    Region, RegionId, RemoteKey,
+};
+use rustix::event::{EventfdFlags, eventfd};
 
+use crate::control::PROTOCOL;
+use crate::network::{Accept, Network};
 use crate::shared::Shared;
-use crate::store::{Limits, Store};
+use crate::store::{Item, Limits, Store};
 
 /// When stores of tests are made.
 pub const UNIX_S: i64 = 1_700_000_000;
+
+/// Of the hash in stores of tests.
+pub const SEED: u64 = 22;
 
 /// Where servers of tests are.
 pub const SERVER: NodeId = NodeId(0);
@@ -17,29 +34,236 @@ pub const SERVER: NodeId = NodeId(0);
 /// The partition of tests.
 pub const PARTITION: Partition = Partition(1);
 
-/// Memory with a key, as the agent would give it to a process of `node`.
-pub fn exported(node: NodeId, len: u64) -> Region {
+/// A key that no other region has.
+fn remote_key(node: NodeId) -> RemoteKey {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let id = RegionId(NEXT.fetch_add(1, Ordering::Relaxed));
-    let key = RemoteKey {
+    RemoteKey {
         node,
         partition: PARTITION,
         id,
         secret: [0; 16],
-    };
-    Region::exported(&create_memory(len).unwrap(), len as usize, key, None).unwrap()
-}
-
-/// An empty store.
-pub fn store(limits: Limits) -> Store {
-    limits.check().unwrap();
-    let (index, items) = limits.regions();
-    let regions = [index, items].map(|len| exported(SERVER, len));
-    let [index, items] = regions;
-    Store::new(index, items, limits, [11, 22], UNIX_S).unwrap()
+    }
 }
 
 /// An empty store behind its lock.
 pub fn shared(limits: Limits) -> Shared {
-    Shared::new(store(limits))
+    limits.check().unwrap();
+    TestNetwork::new().store(limits)
+}
+
+/// The value of a key, as the server sees it.
+pub fn value(store: &Shared, key: &[u8]) -> Option<Vec<u8>> {
+    let read = |item: &Item, items: &Region| {
+        let mut value = vec![0; item.header.value_len as usize];
+        items.read(item.value_offset(), &mut value)?;
+        Ok(value)
+    };
+    store.get(key, read).unwrap()
+}
+
+/// In which order an [`Adversary`] delivers the pieces of a read.
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    /// From the start.
+    Forward,
+    /// From the end.
+    Backward,
+    /// Odd pieces, then even ones.
+    Inside,
+}
+
+/// Delivers each read in pieces of up to [`Adversary::PIECE`] bytes, and lets something happen
+/// before each.
+pub struct Adversary {
+    order: Order,
+    before: Option<Box<dyn FnMut(usize) + Send>>,
+    pieces: usize,
+}
+
+impl Adversary {
+    /// What travels whole.
+    const PIECE: usize = 64;
+
+    /// Nothing happens until [`Adversary::before_piece`].
+    pub fn new(order: Order) -> Self {
+        Adversary {
+            order,
+            before: None,
+            pieces: 0,
+        }
+    }
+
+    /// From now on `happen` is called before each piece, with its number from 0.
+    pub fn before_piece(&mut self, happen: impl FnMut(usize) + Send + 'static) {
+        self.before = Some(Box::new(happen));
+        self.pieces = 0;
+    }
+
+    fn deliver(&mut self, read: &mut Read<'_, Region>) -> Result<(), OpError> {
+        let mut pieces: Vec<_> = read.into.chunks_mut(Self::PIECE).enumerate().collect();
+        match self.order {
+            Order::Forward => {}
+            Order::Backward => pieces.reverse(),
+            Order::Inside => pieces.sort_by_key(|(n, _)| (n % 2 == 0, *n)),
+        }
+        for (n, piece) in pieces {
+            if let Some(before) = &mut self.before {
+                before(self.pieces);
+            }
+            self.pieces += 1;
+            read.remote
+                .read(read.offset + (n * Self::PIECE) as u64, piece)?;
+        }
+        Ok(())
+    }
+}
+
+impl Endpoint for Adversary {
+    type Remote = Region;
+
+    fn peer(&self) -> NodeId {
+        SERVER
+    }
+
+    fn partition(&self) -> Partition {
+        PARTITION
+    }
+
+    fn post(&mut self, _: u64, _: Operation<Region>) -> Result<(), PostError> {
+        Err(PostError::QueueFull { depth: 0 })
+    }
+
+    fn flush(&mut self) {}
+
+    fn poll(&mut self, _: &mut [Completion]) -> usize {
+        0
+    }
+
+    fn wait(&mut self, _: Duration) -> bool {
+        false
+    }
+
+    fn read_batch(&mut self, reads: &mut [Read<'_, Region>]) -> Result<(), OpError> {
+        reads.iter_mut().try_for_each(|read| self.deliver(read))
+    }
+}
+
+/// A domain within this process: regions by their keys, and channels.
+#[derive(Clone)]
+pub struct TestNetwork {
+    node: NodeId,
+    memory: Arc<Mutex<HashMap<RemoteKey, File>>>,
+}
+
+impl TestNetwork {
+    /// A new domain, seen from the server's node.
+    pub fn new() -> Self {
+        TestNetwork {
+            node: SERVER,
+            memory: Arc::default(),
+        }
+    }
+
+    /// The same domain, seen from another node.
+    pub fn at(&self, node: u32) -> Self {
+        TestNetwork {
+            node: NodeId(node),
+            ..self.clone()
+        }
+    }
+
+    /// A server's store in this domain.
+    pub fn store(&self, limits: Limits) -> Shared {
+        let (index, items) = limits.regions();
+        let [index, items] = [index, items].map(|len| self.alloc(len, Access::all()).unwrap());
+        Shared::new(Store::new(index, items, limits, [11, SEED], UNIX_S).unwrap())
+    }
+
+    /// A channel between this node and another: its ends.
+    pub fn channel(&self, peer: &TestNetwork) -> [Channel; 2] {
+        let (here, there) = ChannelEnds::create(256 * 1024).unwrap();
+        let end = |ends, local: NodeId, peer| {
+            let (protocol, since) = (PROTOCOL, Epoch(0));
+            let check = LinkCheck {
+                partition: PARTITION,
+                peer,
+                protocol,
+                since,
+            };
+            let membership = Membership {
+                epoch: Arc::default(),
+                drops: Arc::default(),
+            };
+            Channel::open(ends, local, check, membership, Arc::default(), None).unwrap()
+        };
+        [
+            end(here, self.node, peer.node),
+            end(there, peer.node, self.node),
+        ]
+    }
+}
+
+impl Network for TestNetwork {
+    type Endpoint = QueuePair;
+    type Channel = Channel;
+
+    fn alloc(&self, len: u64, _: Access) -> Result<Region, MemberError> {
+        let memory = create_memory(len)?;
+        let key = remote_key(self.node);
+        let region = Region::exported(&memory, len as usize, key, None)?;
+        self.memory.lock().unwrap().insert(key, memory);
+        Ok(region)
+    }
+
+    fn open(&self, key: RemoteKey, access: Access) -> Result<(RemoteRegion, u64), MemberError> {
+        let memory = self.memory.lock().unwrap();
+        let memory = memory
+            .get(&key)
+            .ok_or_else(|| MemberError::Agent("no such key".into()))?;
+        let len = memory.metadata()?.len();
+        let region = RemoteRegion::map(memory, len as usize, key, access, Arc::default(), None)?;
+        Ok((region, len))
+    }
+
+    fn endpoint(&self, peer: NodeId) -> Result<QueuePair, MemberError> {
+        Ok(QueuePair::new(peer, PARTITION, 16))
+    }
+}
+
+/// Channels that tests open to a server.
+#[derive(Clone)]
+pub struct TestListener {
+    waiting: Arc<Mutex<VecDeque<Channel>>>,
+    wake: Arc<OwnedFd>,
+}
+
+impl TestListener {
+    /// Nobody waits yet.
+    pub fn new() -> Self {
+        let flags = EventfdFlags::NONBLOCK;
+        TestListener {
+            waiting: Arc::default(),
+            wake: Arc::new(eventfd(0, flags).unwrap()),
+        }
+    }
+
+    /// Lets the server accept `channel`.
+    pub fn connect(&self, channel: Channel) {
+        self.waiting.lock().unwrap().push_back(channel);
+        rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).unwrap();
+    }
+}
+
+impl Accept for TestListener {
+    type Channel = Channel;
+
+    fn accept(&self) -> Result<Option<Channel>, MemberError> {
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        Ok(self.waiting.lock().unwrap().pop_front())
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
 }

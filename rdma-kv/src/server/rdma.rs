@@ -329,3 +329,7 @@ enum ClientEnd {
     #[error("the store broke: {0}")]
     Store(fabric::OpError),
 }
+
+#[cfg(test)]
+#[path = "rdma_tests.rs"]
+mod tests;

@@ -1,0 +1,310 @@
+//! The one-sided get against everything that may happen in the middle of it.
+//!
+//! An adversary delivers reads in pieces, in an order of its choice, and lets others change the
+//! store before any piece. Each test states what a get may return, and that leaving one check
+//! out makes it return something else.
+
+use super::*;
+use crate::hash::hash;
+use crate::shared::Shared;
+use crate::store::Limits;
+use crate::testing::{self, Adversary, Order, SEED};
+
+const LIMITS: Limits = Limits {
+    memory: 2 << 20,
+    item: 1 << 20,
+};
+
+fn reader(store: &Shared, order: Order) -> Reader<Adversary> {
+    let [index, items] = store.regions();
+    let lens = (index.len(), items.len());
+    let geometry = store.geometry().unwrap();
+    Reader::new(
+        Adversary::new(order),
+        (index, lens.0),
+        (items, lens.1),
+        &geometry,
+    )
+    .unwrap()
+}
+
+fn value_of(sought: Sought<ValueRef<'_>>) -> Option<Vec<u8>> {
+    match sought {
+        Sought::Found(value) => Some(value.data.to_vec()),
+        Sought::Absent => None,
+        Sought::Unsettled => panic!("unsettled"),
+    }
+}
+
+/// What others do in the middle of a get, as steps that each leave the store in one state.
+type Script = &'static [fn(&Shared)];
+
+fn set(store: &Shared, key: &[u8], byte: u8) {
+    store.set(key, 0, 0, &[byte; 100]).unwrap();
+}
+
+/// In each, memory that held the key's value at first is soon used again.
+const SCRIPTS: [Script; 5] = [
+    &[
+        |s| set(s, b"key", 2),
+        |s| set(s, b"key", 3),
+        |s| set(s, b"key", 4),
+    ],
+    &[
+        |s| {
+            s.delete(b"key").unwrap();
+        },
+        |s| set(s, b"key", 2),
+    ],
+    &[
+        |s| {
+            s.delete(b"key").unwrap();
+        },
+        |s| set(s, b"other", 9),
+        |s| set(s, b"key", 2),
+    ],
+    &[
+        |s| set(s, b"key", 2),
+        |s| set(s, b"other", 9),
+        |s| set(s, b"key", 3),
+    ],
+    &[
+        |s| {
+            s.set(b"key", 0, 0, &[2; 5000]).unwrap();
+        },
+        |s| set(s, b"key", 3),
+    ],
+];
+
+/// Runs a get with the steps of `script` before the pieces with numbers `at`; returns what it
+/// got and what it might have got: the key's value before, between and after the steps.
+fn get_amid(
+    script: Script,
+    at: &[usize],
+    order: Order,
+    cached: bool,
+    checks: Checks,
+) -> (Option<Vec<u8>>, Vec<Option<Vec<u8>>>) {
+    let store = testing::shared(LIMITS);
+    set(&store, b"key", 1);
+    let mut reader = reader(&store, order).with_checks(checks);
+    if cached {
+        value_of(reader.get(b"key").unwrap());
+    }
+    let states = std::sync::Arc::new(std::sync::Mutex::new(vec![testing::value(&store, b"key")]));
+    let (at, seen) = (at.to_vec(), states.clone());
+    reader.endpoint_mut().before_piece(move |piece| {
+        for (step, _) in script.iter().zip(&at).filter(|(_, at)| **at == piece) {
+            step(&store);
+            seen.lock().unwrap().push(testing::value(&store, b"key"));
+        }
+    });
+    let got = value_of(reader.get(b"key").unwrap());
+    let states = states.lock().unwrap().clone();
+    (got, states)
+}
+
+/// All ways to put the steps of a script, in order, before one of the first `pieces` pieces.
+fn schedules(steps: usize, pieces: usize) -> Vec<Vec<usize>> {
+    let mut all = vec![vec![]];
+    for _ in 0..steps {
+        all = all
+            .into_iter()
+            .flat_map(|at: Vec<usize>| {
+                let first = at.last().copied().unwrap_or(0);
+                (first..pieces).map(move |next| [&at[..], &[next]].concat())
+            })
+            .collect();
+    }
+    all
+}
+
+/// How many schedules give a get something that the key never was meanwhile.
+fn wrong(checks: Checks) -> usize {
+    let mut wrong = 0;
+    for script in SCRIPTS {
+        for at in schedules(script.len(), 9) {
+            for order in [Order::Forward, Order::Backward, Order::Inside] {
+                for cached in [false, true] {
+                    let (got, states) = get_amid(script, &at, order, cached, checks);
+                    wrong += usize::from(!states.contains(&got));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn a_get_returns_what_the_key_was_meanwhile() {
+    assert_eq!(wrong(Checks::ALL), 0);
+}
+
+#[test]
+fn the_second_look_at_the_slot_is_needed() {
+    assert!(
+        wrong(Checks {
+            slot: false,
+            ..Checks::ALL
+        }) > 0
+    );
+}
+
+/// A generation whose low bits in the slot word are those of the first comes back.
+fn get_amid_wrapped_generations(checks: Checks) -> Option<Vec<u8>> {
+    let store = testing::shared(LIMITS);
+    store.skip_to_generation(99);
+    set(&store, b"key", 1);
+    let mut reader = reader(&store, Order::Backward).with_checks(checks);
+    value_of(reader.get(b"key").unwrap());
+    reader.endpoint_mut().before_piece(move |piece| {
+        if piece == 1 {
+            set(&store, b"key", 2);
+            store.skip_to_generation(99 + (1 << 21));
+            set(&store, b"key", 3);
+        }
+    });
+    value_of(reader.get(b"key").unwrap())
+}
+
+#[test]
+fn the_whole_generation_is_needed() {
+    let torn = get_amid_wrapped_generations(Checks {
+        generation: false,
+        ..Checks::ALL
+    });
+    assert!(torn.is_some_and(|value| value.contains(&1) && value.contains(&3)));
+    assert_eq!(
+        get_amid_wrapped_generations(Checks::ALL),
+        Some(vec![3; 100])
+    );
+}
+
+/// Two keys of one bucket and one tag.
+fn alike() -> (Vec<u8>, Vec<u8>) {
+    let mask = 0xff << 56 | 0x7ff;
+    let first = b"first".to_vec();
+    let target = hash(SEED, &first) & mask;
+    let mut keys = (0u64..).map(|n| n.to_le_bytes().to_vec());
+    let second = keys.find(|key| hash(SEED, key) & mask == target).unwrap();
+    (first, second)
+}
+
+#[test]
+fn the_whole_key_is_needed() {
+    let (first, second) = alike();
+    let store = testing::shared(LIMITS);
+    set(&store, &second, 2);
+    let without = Checks {
+        key: false,
+        ..Checks::ALL
+    };
+    let mut reckless = reader(&store, Order::Forward).with_checks(without);
+    assert_eq!(value_of(reckless.get(&first).unwrap()), Some(vec![2; 100]));
+    let mut reader = reader(&store, Order::Forward);
+    assert_eq!(value_of(reader.get(&first).unwrap()), None);
+    set(&store, &first, 1);
+    assert_eq!(value_of(reader.get(&first).unwrap()), Some(vec![1; 100]));
+    assert_eq!(value_of(reader.get(&second).unwrap()), Some(vec![2; 100]));
+}
+
+#[test]
+fn chains_are_followed_and_places_are_used_again() {
+    let store = testing::shared(LIMITS);
+    let keys: Vec<Vec<u8>> = (0..20_000u32).map(|n| n.to_le_bytes().to_vec()).collect();
+    let mut reader = reader(&store, Order::Forward);
+    for key in &keys {
+        store.set(key, 3, 0, key).unwrap();
+    }
+    for _ in 0..2 {
+        for key in &keys {
+            assert_eq!(value_of(reader.get(key).unwrap()).as_ref(), Some(key));
+        }
+    }
+    let stats = reader.stats();
+    assert_eq!((stats.gets, stats.unsettled), (40_000, 0));
+    assert!(stats.cached > 19_900, "{stats:?}");
+    assert_eq!(value_of(reader.get(b"absent").unwrap()), None);
+}
+
+#[test]
+fn values_go_straight_into_a_buffer() {
+    let store = testing::shared(LIMITS);
+    let mut reader = reader(&store, Order::Forward);
+    for len in [0usize, 1, 7, 8, 100, 4096, 100_000] {
+        let value: Vec<u8> = (0..len).map(|n| n as u8).collect();
+        store.set(b"key", 5, 0, &value).unwrap();
+        let mut into = vec![0xff; len + 8];
+        for _ in 0..2 {
+            assert_eq!(
+                reader.get_into(b"key", &mut into),
+                Ok(Sought::Found((5, len)))
+            );
+            assert_eq!(into[..len], value);
+            into[..len].fill(0xff);
+        }
+        if len > 0 {
+            let short = &mut into[..len - 1];
+            assert_eq!(reader.get_into(b"key", short), Ok(Sought::Found((5, len))));
+        }
+    }
+}
+
+#[test]
+fn expiry_goes_by_the_servers_clock() {
+    let store = testing::shared(LIMITS);
+    let mut reader = reader(&store, Order::Forward);
+    store.set(b"key", 0, 10, b"value").unwrap();
+    let mut into = [0; 5];
+    for (now, alive) in [(9, true), (10, false)] {
+        store.tick(now).unwrap();
+        assert_eq!(value_of(reader.get(b"key").unwrap()).is_some(), alive);
+        let found = reader.get_into(b"key", &mut into).unwrap();
+        assert_eq!(
+            found,
+            if alive {
+                Sought::Found((0, 5))
+            } else {
+                Sought::Absent
+            }
+        );
+    }
+}
+
+#[test]
+fn a_key_that_never_rests_is_unsettled() {
+    let store = testing::shared(LIMITS);
+    set(&store, b"key", 1);
+    let mut reader = reader(&store, Order::Forward);
+    let writer = store.clone();
+    reader
+        .endpoint_mut()
+        .before_piece(move |_| set(&writer, b"key", 2));
+    assert_eq!(reader.get(b"key"), Ok(Sought::Unsettled));
+    assert_eq!(reader.stats().unsettled, 1);
+}
+
+proptest::proptest! {
+    /// Whatever a server writes, a reader survives it.
+    #[test]
+    fn a_hostile_server_cannot_harm_a_reader(
+        bytes in proptest::collection::vec((0u64..8192, proptest::prelude::any::<u64>()), 0..600),
+        small in proptest::bool::ANY,
+    ) {
+        let store = testing::shared(LIMITS);
+        set(&store, b"key", 1);
+        let mut reader = reader(&store, Order::Forward);
+        value_of(reader.get(b"key").unwrap());
+        for region in store.regions() {
+            for (word, value) in &bytes {
+                let value = if small { value & 0xff_ffff } else { *value };
+                region.store(word * 8, value).unwrap();
+            }
+        }
+        let mut into = [0; 64];
+        for key in [&b"key"[..], b"other", b"third"] {
+            let _ = reader.get_into(key, &mut into);
+            let _ = reader.get(key);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Client and server over the fabric, without an agent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fabric::shm::Channel;
+
+use super::*;
+use crate::client::ClientError;
+use crate::control::{decode_reply, encode_request};
+use crate::store::Limits;
+use crate::testing::{TestListener, TestNetwork, value};
+
+/// A server on its own thread.
+struct Cluster {
+    network: TestNetwork,
+    listener: TestListener,
+    store: Shared,
+    stop: Stop,
+    thread: Option<std::thread::JoinHandle<Result<(), ServeError>>>,
+}
+
+impl Cluster {
+    fn start(limits: Limits) -> Self {
+        let (network, listener, stop) = (
+            TestNetwork::new(),
+            TestListener::new(),
+            Stop::new().unwrap(),
+        );
+        let store = network.store(limits);
+        let server = Server::new(network.clone(), listener.clone(), store.clone());
+        let stopped = stop.clone();
+        let thread = Some(std::thread::spawn(move || server.run(&stopped)));
+        Cluster {
+            network,
+            listener,
+            store,
+            stop,
+            thread,
+        }
+    }
+
+    fn channel(&self, node: u32) -> Channel {
+        let [here, there] = self.network.at(node).channel(&self.network);
+        self.listener.connect(there);
+        here
+    }
+
+    fn client(&self, node: u32) -> crate::Client<TestNetwork> {
+        crate::Client::over(self.network.at(node), self.channel(node)).unwrap()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap().unwrap();
+        }
+    }
+}
+
+#[test]
+fn values_of_all_sizes_come_back() {
+    let cluster = Cluster::start(Limits {
+        memory: 16 << 20,
+        item: 2 << 20,
+    });
+    let (mut writer, mut reader) = (cluster.client(1), cluster.client(2));
+    for len in [
+        0,
+        1,
+        100,
+        INLINE_LIMIT,
+        INLINE_LIMIT + 1,
+        70_000,
+        1_000_000,
+        2_000_000,
+    ] {
+        let data: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
+        writer.set(b"key", len as u32, 0, &data).unwrap();
+        for client in [&mut writer, &mut reader] {
+            let value = client.get(b"key").unwrap().unwrap();
+            assert!(
+                value.data == data && value.flags == len as u32,
+                "{len} bytes"
+            );
+            let mut into = vec![0; len];
+            assert_eq!(
+                client.get_into(b"key", &mut into).unwrap(),
+                Some((len as u32, len))
+            );
+            assert!(into == data);
+        }
+    }
+    assert!(reader.delete(b"key").unwrap());
+    assert!(!writer.delete(b"key").unwrap());
+    assert_eq!(writer.get(b"key").unwrap(), None);
+    // Its own set tells a client where the value is: no look-up.
+    assert_eq!(writer.stats().unsettled, 0);
+    assert_eq!(writer.stats().gets, writer.stats().cached + 1);
+}
+
+#[test]
+fn impossible_operations_are_refused_by_name() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    assert!(matches!(client.get(b""), Err(ClientError::Key(0))));
+    assert!(matches!(
+        client.set(&[0; 251], 0, 0, b""),
+        Err(ClientError::Key(251))
+    ));
+    for len in [(1 << 20) - 50, 3 << 20] {
+        client.set(b"key", 0, 0, b"old").unwrap();
+        let refused = client.set(b"key", 0, 0, &vec![0; len]);
+        let limit = 1 << 20;
+        assert!(
+            matches!(refused, Err(ClientError::TooLarge { len: l, limit: m }) if (l, m) == (len, limit))
+        );
+        assert_eq!(client.get(b"key").unwrap(), None);
+    }
+    client.set(b"key", 0, 0, b"value").unwrap();
+    let small = client.get_into(b"key", &mut [0; 4]);
+    assert!(matches!(
+        small,
+        Err(ClientError::BufferTooSmall { len: 5, room: 4 })
+    ));
+}
+
+#[test]
+fn the_server_hands_out_what_cannot_be_read() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    for len in [10, INLINE_LIMIT + 1, 1_000_000] {
+        cluster.store.set(b"key", 6, 0, &vec![b'v'; len]).unwrap();
+        let value = client.ask(b"key").unwrap().unwrap();
+        assert!(value.flags == 6 && value.data == vec![b'v'; len]);
+    }
+    assert_eq!(client.ask(b"absent").unwrap(), None);
+}
+
+#[test]
+fn nonsense_ends_its_sender_only() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    client.set(b"key", 0, 0, b"value").unwrap();
+    let get = |packet: &mut Vec<u8>| encode_request(packet, 1, &Request::Get { key: b"key" });
+    for nonsense in 0..4 {
+        let mut channel = cluster.channel(2);
+        let mut packet = vec![0xff; 100];
+        match nonsense {
+            0 => packet.clear(),
+            1 => get(&mut packet), // without a greeting
+            2 => packet = vec![1, 0, 0, 0, 2],
+            _ => {}
+        }
+        channel.send(&[&packet]).unwrap();
+        drop(channel);
+    }
+    client.set(b"key", 0, 0, b"changed").unwrap();
+    assert_eq!(client.get(b"key").unwrap().unwrap().data, b"changed");
+}
+
+fn request(channel: &mut Channel, request: &Request<'_>) -> Reply<'static> {
+    let mut packet = Vec::new();
+    encode_request(&mut packet, 7, request);
+    channel.send(&[&packet]).unwrap();
+    while !channel.receive(&mut packet).unwrap() {
+        channel.wait(Duration::from_secs(10));
+    }
+    match decode_reply(&packet).unwrap().1 {
+        Reply::Refused(refusal) => Reply::Refused(refusal),
+        Reply::Done => Reply::Done,
+        Reply::Missing => Reply::Missing,
+        Reply::Welcome(geometry) => Reply::Welcome(geometry),
+        Reply::Stored(placement) => Reply::Stored(placement),
+        Reply::Value { .. } => panic!("not expected here"),
+    }
+}
+
+#[test]
+fn staging_regions_are_allegations() {
+    let cluster = Cluster::start(Limits {
+        memory: 4 << 20,
+        item: 1 << 20,
+    });
+    let mut channel = cluster.channel(1);
+    let version = VERSION + 1;
+    let refused = |refusal| Reply::Refused(refusal);
+    assert_eq!(
+        request(&mut channel, &Request::Hello { version }),
+        refused(Refusal::Version)
+    );
+    request(&mut channel, &Request::Hello { version: VERSION });
+    let set = |offset, len| Request::Set {
+        key: b"key",
+        flags: 0,
+        exptime: 0,
+        value: SetValue::Staged { offset, len },
+    };
+    assert_eq!(request(&mut channel, &set(0, 1)), refused(Refusal::Staging));
+    let elsewhere = cluster.network.at(9).alloc(4096, STAGING_ACCESS).unwrap();
+    let ours = cluster.network.at(1).alloc(4096, STAGING_ACCESS).unwrap();
+    let mut unknown = ours.remote_key().unwrap();
+    unknown.secret = [1; 16];
+    for key in [elsewhere.remote_key().unwrap(), unknown] {
+        assert_eq!(
+            request(&mut channel, &Request::Stage { key }),
+            refused(Refusal::Staging)
+        );
+    }
+    // Each failure gives the memory back: there is room for three items of this size.
+    for _ in 0..20 {
+        let key = ours.remote_key().unwrap();
+        assert_eq!(request(&mut channel, &Request::Stage { key }), Reply::Done);
+        for (offset, len) in [(0, 1_000_000), (u64::MAX, 1_000_000), (4096, 1)] {
+            assert_eq!(
+                request(&mut channel, &set(offset, len)),
+                refused(Refusal::Staging)
+            );
+            assert_eq!(request(&mut channel, &Request::Stage { key }), Reply::Done);
+        }
+        assert_eq!(
+            request(&mut channel, &set(0, 2 << 20)),
+            refused(Refusal::TooLarge)
+        );
+    }
+    assert_eq!(value(&cluster.store, b"key"), None);
+    assert!(matches!(
+        request(&mut channel, &set(0, 4096)),
+        Reply::Stored(_)
+    ));
+    assert_eq!(value(&cluster.store, b"key"), Some(vec![0; 4096]));
+}
+
+/// Bytes that say of themselves whether they are whole.
+fn self_describing(key: u8, round: u32, len: usize) -> Vec<u8> {
+    let mut value = vec![0; len];
+    for (n, chunk) in value.chunks_mut(8).enumerate() {
+        let word = u64::from(key) << 56 ^ u64::from(round) << 24 ^ n as u64 ^ len as u64;
+        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+    }
+    value
+}
+
+fn assert_whole(key: u8, round: u32, value: &[u8]) {
+    assert!(
+        value == self_describing(key, round, value.len()),
+        "torn value of key {key}"
+    );
+}
+
+/// Readers and writers over few keys and little memory, so that all is always reused.
+#[test]
+fn readers_never_see_a_torn_value() {
+    let cluster = Cluster::start(Limits {
+        memory: 2 << 20,
+        item: 1 << 20,
+    });
+    let done = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (1..3u32)
+            .map(|node| {
+                let mut client = cluster.client(node);
+                scope.spawn(move || {
+                    for round in 0..3000u32 {
+                        let key = (round % 5) as u8;
+                        let len = [8, 100, 1000, 5000, 100_000][(round / 7 % 5) as usize];
+                        let value = self_describing(key, round, len);
+                        client.set(&[key], round, 0, &value).unwrap();
+                        if round % 11 == 0 {
+                            client.delete(&[key]).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        for node in 3..5 {
+            let (mut client, done) = (cluster.client(node), done.clone());
+            scope.spawn(move || {
+                let mut into = vec![0; 100_000];
+                while !done.load(Ordering::Relaxed) {
+                    for key in 0..5u8 {
+                        client
+                            .get_with(&[key], |v| assert_whole(key, v.flags, v.data))
+                            .unwrap();
+                        if let Some((round, len)) = client.get_into(&[key], &mut into).unwrap() {
+                            assert_whole(key, round, &into[..len]);
+                        }
+                    }
+                }
+                assert!(client.stats().cached > 0, "{:?}", client.stats());
+            });
+        }
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
