@@ -1,0 +1,271 @@
+//! Real input: regular files cut into blocks that are stored under the hash of their content.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::stats::Slice;
+use crate::store::Client;
+
+/// The longest block in bytes.
+pub const BLOCK: usize = 64 * 1024;
+
+/// A directory with this file can be made again and is no input: the Cache Directory Tagging
+/// Specification, which cargo follows for `target`.
+const CACHE_TAG: &str = "CACHEDIR.TAG";
+
+/// What was read, for the configuration of a report.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Files read to their end, or to the limit.
+    pub files: u64,
+    /// Blocks cut.
+    pub blocks: u64,
+    /// Bytes in these blocks.
+    pub bytes: u64,
+    /// Files and directories that could not be read, or not completely.
+    pub unreadable: u64,
+    /// Directories marked with `CACHEDIR.TAG`, which were not read.
+    pub caches: u64,
+    /// Whether the limit ended the reading.
+    pub limited: bool,
+}
+
+/// A block and the name that it is stored under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The SHA-256 of the content in hexadecimal digits.
+    pub name: Vec<u8>,
+    /// 1 to [`BLOCK`] bytes.
+    pub content: Vec<u8>,
+}
+
+impl Block {
+    fn new(content: Vec<u8>) -> Self {
+        let digits = b"0123456789abcdef";
+        let name = Sha256::digest(&content)
+            .iter()
+            .flat_map(|byte| {
+                [
+                    digits[usize::from(byte >> 4)],
+                    digits[usize::from(byte & 15)],
+                ]
+            })
+            .collect();
+        Block { name, content }
+    }
+}
+
+/// The blocks of the regular files under a directory, in the order of their paths. Symbolic
+/// links are not followed.
+#[derive(Debug)]
+pub struct Blocks {
+    pending: VecDeque<PathBuf>,
+    open: Option<File>,
+    left: u64,
+    tally: Tally,
+}
+
+impl Blocks {
+    /// The blocks under `dir`, of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// The system's, when `dir` is no directory that can be read.
+    pub fn under(dir: &Path, limit: u64) -> io::Result<Self> {
+        Ok(Blocks {
+            pending: entries(dir)?.into(),
+            open: None,
+            left: limit,
+            tally: Tally::default(),
+        })
+    }
+
+    /// What was read so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn next_block(&mut self) -> io::Result<Option<Block>> {
+        let Some(file) = &mut self.open else {
+            return Ok(None);
+        };
+        let mut content = Vec::new();
+        let limit = self.left.min(BLOCK as u64);
+        file.take(limit).read_to_end(&mut content)?;
+        if content.is_empty() {
+            return Ok(None);
+        }
+        self.left -= content.len() as u64;
+        self.tally.blocks += 1;
+        self.tally.bytes += content.len() as u64;
+        Ok(Some(Block::new(content)))
+    }
+
+    /// Goes on to the next file; returns whether there is one.
+    fn open_next(&mut self) -> bool {
+        while let Some(path) = self.pending.pop_front() {
+            match self.enter(&path) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(_) => self.tally.unreadable += 1,
+            }
+        }
+        false
+    }
+
+    /// Opens `path` if it is a file, and queues its entries if it is a directory.
+    fn enter(&mut self, path: &Path) -> io::Result<bool> {
+        let kind = fs::symlink_metadata(path)?.file_type();
+        if kind.is_file() {
+            self.open = Some(File::open(path)?);
+            self.tally.files += 1;
+            return Ok(true);
+        }
+        if kind.is_dir() {
+            if path.join(CACHE_TAG).is_file() {
+                self.tally.caches += 1;
+                return Ok(false);
+            }
+            for entry in entries(path)?.into_iter().rev() {
+                self.pending.push_front(entry);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Iterator for Blocks {
+    type Item = Block;
+
+    fn next(&mut self) -> Option<Block> {
+        loop {
+            if self.left == 0 {
+                self.tally.limited = true;
+                return None;
+            }
+            match self.next_block() {
+                Ok(Some(block)) => return Some(block),
+                Ok(None) => {}
+                Err(_) => self.tally.unreadable += 1,
+            }
+            self.open = None;
+            if !self.open_next() {
+                return None;
+            }
+        }
+    }
+}
+
+fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = fs::read_dir(dir)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<io::Result<Vec<_>>>()?;
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+/// Stores `blocks`; a sample is one of them.
+///
+/// # Errors
+/// The client's.
+pub fn store<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Slice, C::Error> {
+    let mut slice = Slice::default();
+    for block in blocks {
+        let start = Instant::now();
+        client.set(&block.name, &block.content)?;
+        count(&mut slice, block, start.elapsed());
+    }
+    Ok(slice)
+}
+
+/// Reads `blocks` back; those that do not come, or come with a wrong byte, are errors.
+///
+/// # Errors
+/// The client's.
+pub fn read_back<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Slice, C::Error> {
+    let mut slice = Slice::default();
+    for block in blocks {
+        let start = Instant::now();
+        let found = client.get(&block.name)?;
+        count(&mut slice, block, start.elapsed());
+        slice.errors += u64::from(!(found && client.value() == block.content));
+    }
+    Ok(slice)
+}
+
+/// Removes `blocks`, so that what is read back next was stored next.
+///
+/// # Errors
+/// The client's.
+pub fn forget<C: Client>(client: &mut C, blocks: &[Block]) -> Result<(), C::Error> {
+    for block in blocks {
+        // Equal blocks have one name, so the second of them is gone already.
+        client.delete(&block.name)?;
+    }
+    Ok(())
+}
+
+fn count(slice: &mut Slice, block: &Block, took: Duration) {
+    slice.batch = 1;
+    slice.ops += 1;
+    slice.bytes += block.content.len() as u64;
+    slice.elapsed_ns += took.as_nanos() as u64;
+    slice.samples_ns.push(took.as_nanos() as f64);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn files_are_cut_in_order_without_links_and_caches() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir_all(path("b/target")).unwrap();
+        fs::write(path("a"), b"abc").unwrap();
+        fs::write(path("b/long"), vec![7; BLOCK + 1]).unwrap();
+        fs::write(path("b/target").join(CACHE_TAG), b"tag").unwrap();
+        fs::write(path("empty"), b"").unwrap();
+        symlink(path("a"), path("link")).unwrap();
+        symlink(dir.path(), path("loop")).unwrap();
+
+        let mut blocks = Blocks::under(dir.path(), u64::MAX).unwrap();
+        let all: Vec<Block> = blocks.by_ref().collect();
+        let lens: Vec<usize> = all.iter().map(|block| block.content.len()).collect();
+        assert_eq!(lens, [3, BLOCK, 1]);
+        assert_eq!(
+            all[0].name,
+            b"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        let expected = Tally {
+            files: 3,
+            blocks: 3,
+            bytes: BLOCK as u64 + 4,
+            caches: 1,
+            ..Tally::default()
+        };
+        assert_eq!(*blocks.tally(), expected);
+    }
+
+    #[test]
+    fn the_limit_ends_in_the_middle_of_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("long"), vec![7; 3 * BLOCK]).unwrap();
+        let mut blocks = Blocks::under(dir.path(), BLOCK as u64 + 10).unwrap();
+        assert_eq!(blocks.by_ref().count(), 2);
+        assert_eq!(blocks.tally().bytes, BLOCK as u64 + 10);
+        assert!(blocks.tally().limited);
+    }
+
+    #[test]
+    fn a_missing_directory_is_an_error() {
+        assert!(Blocks::under(Path::new("/nonexistent"), 1).is_err());
+    }
+}

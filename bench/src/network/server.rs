@@ -1,0 +1,190 @@
+//! The passive side: echoes and counts.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{LONGEST_MESSAGE, Received, Session, Transport, UdpReady};
+use crate::pattern;
+
+/// A UDP socket that gets nothing for so long has received what was sent to it.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// Serves sessions at `address` until the process ends, and returns the port.
+///
+/// # Errors
+/// The system's.
+pub fn start(address: Ipv4Addr) -> io::Result<u16> {
+    let listener = TcpListener::bind((address, 0))?;
+    let port = listener.local_addr()?.port();
+    thread::Builder::new()
+        .name("sessions".into())
+        .spawn(move || accept(&listener))?;
+    Ok(port)
+}
+
+fn accept(listener: &TcpListener) {
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else { continue };
+        // A client that breaks off, or a thread that cannot be made, ends that session alone:
+        // the client sees it.
+        let _ = thread::Builder::new().spawn(move || serve(stream));
+    }
+}
+
+fn serve(stream: TcpStream) -> io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    match receive_line(&mut reader)? {
+        Session::Echo {
+            transport: Transport::Tcp,
+            bytes,
+        } => tcp_echo(stream, reader, bytes),
+        Session::Echo {
+            transport: Transport::Udp,
+            bytes,
+        } => udp_echo(&stream, bytes),
+        Session::Sink {
+            transport: Transport::Tcp,
+            bytes,
+            verified,
+        } => tcp_sink(stream, reader, bytes, verified),
+        Session::Sink {
+            transport: Transport::Udp,
+            bytes,
+            verified,
+        } => udp_sink(&stream, bytes, verified),
+    }
+}
+
+pub(super) fn receive_line<T: DeserializeOwned>(reader: &mut impl BufRead) -> io::Result<T> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    serde_json::from_str(&line).map_err(io::Error::from)
+}
+
+pub(super) fn send_line<T: Serialize>(mut stream: &TcpStream, message: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+fn tcp_echo(
+    mut stream: TcpStream,
+    mut reader: BufReader<TcpStream>,
+    bytes: usize,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut message = vec![0; bytes];
+    loop {
+        reader.read_exact(&mut message)?;
+        stream.write_all(&message)?;
+    }
+}
+
+fn tcp_sink(
+    stream: TcpStream,
+    mut reader: BufReader<TcpStream>,
+    bytes: usize,
+    verified: u64,
+) -> io::Result<()> {
+    let mut received = Received::default();
+    let mut message = vec![0; bytes];
+    for number in 0..verified {
+        reader.read_exact(&mut message)?;
+        received.errors += u64::from(!pattern::matches(number, &message));
+    }
+    let start = Instant::now();
+    // What the buffer holds came before the clock was started, and is little.
+    let mut rest = reader.into_inner();
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        match rest.read(&mut buffer)? {
+            0 => break,
+            count => received.bytes += count as u64,
+        }
+    }
+    received.elapsed_ns = start.elapsed().as_nanos() as u64;
+    received.messages = received.bytes / bytes as u64;
+    send_line(&stream, &received)
+}
+
+/// A UDP socket of a session, which lasts as long as the client keeps its side of the TCP
+/// connection open, and until what it sent before has been received.
+struct UdpSession {
+    socket: UdpSocket,
+    ended: Arc<AtomicBool>,
+}
+
+impl UdpSession {
+    fn open(stream: &TcpStream) -> io::Result<Self> {
+        let socket = UdpSocket::bind((stream.local_addr()?.ip(), 0))?;
+        socket.set_read_timeout(Some(QUIET))?;
+        let port = socket.local_addr()?.port();
+        let ended = Arc::new(AtomicBool::new(false));
+        let (mut control, flag) = (stream.try_clone()?, Arc::clone(&ended));
+        thread::Builder::new().spawn(move || {
+            // Whether the client closes or breaks off, the session is over.
+            let _ = control.read(&mut [0]);
+            flag.store(true, Ordering::Relaxed);
+        })?;
+        send_line(stream, &UdpReady { port })?;
+        Ok(UdpSession { socket, ended })
+    }
+
+    /// The next datagram's length and sender, or `None` at the session's end.
+    fn receive(&self, message: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
+        loop {
+            match self.socket.recv_from(message) {
+                Ok(datagram) => return Ok(Some(datagram)),
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                Err(_) if self.ended.load(Ordering::Relaxed) => return Ok(None),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn udp_echo(stream: &TcpStream, bytes: usize) -> io::Result<()> {
+    let session = UdpSession::open(stream)?;
+    let mut message = vec![0; LONGEST_MESSAGE];
+    while let Some((len, from)) = session.receive(&mut message)? {
+        // What is not ours gets no echo; the client misses it and says so.
+        if len == bytes {
+            session.socket.send_to(&message[..len], from)?;
+        }
+    }
+    Ok(())
+}
+
+fn udp_sink(stream: &TcpStream, bytes: usize, verified: u64) -> io::Result<()> {
+    let session = UdpSession::open(stream)?;
+    let mut message = vec![0; LONGEST_MESSAGE];
+    let mut received = Received::default();
+    for number in 0..verified {
+        let Some((len, from)) = session.receive(&mut message)? else {
+            return Ok(());
+        };
+        let right = len == bytes && pattern::matches(number, &message[..len]);
+        received.errors += u64::from(!right);
+        // The client waits for this before the next, so that nothing is lost here.
+        session.socket.send_to(&message[..1], from)?;
+    }
+    let start = Instant::now();
+    let mut last = start;
+    while let Some((len, _)) = session.receive(&mut message)? {
+        received.errors += u64::from(len != bytes);
+        received.messages += 1;
+        received.bytes += len as u64;
+        last = Instant::now();
+    }
+    received.elapsed_ns = (last - start).as_nanos() as u64;
+    send_line(stream, &received)
+}

@@ -1,0 +1,324 @@
+//! One-sided operations on a peer's memory: one at a time, and pipelined.
+
+use domains::member::Domain;
+use fabric::shm::{QueuePair, RemoteRegion};
+use fabric::{
+    Access, Completion, Endpoint, NodeId, OpError, Operation, Partition, PostError, Region,
+    RemoteKey,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::pattern;
+use crate::sampler::{BATCH, Pace, Work, sample};
+use crate::stats::Slice;
+
+/// Bytes of each exported region. With the local side of the operations it is hot.
+const REGION: usize = 256 * 1024;
+
+/// What the owner fills its readable region with.
+const READABLE_SEED: u64 = 1;
+
+/// Which way the bytes go, seen from the process that acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// From the peer.
+    Read,
+    /// To the peer.
+    Write,
+}
+
+/// Why one-sided operations could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum OneSidedError {
+    /// The system had no memory.
+    #[error("one-sided operations: {0}")]
+    Io(#[from] std::io::Error),
+    /// An operation was not accepted.
+    #[error("one-sided operations: {0}")]
+    Post(#[from] PostError),
+    /// A region is smaller than agreed, or gone.
+    #[error("one-sided operations: {0}")]
+    Op(#[from] OpError),
+    /// The agent did not allocate or open a region.
+    #[error("one-sided operations: {0}")]
+    Member(#[from] domains::member::MemberError),
+}
+
+/// The keys that the owner publishes, as texts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportedKeys {
+    /// Of the region to read.
+    pub readable: String,
+    /// Of the region to write.
+    pub writable: String,
+}
+
+/// The owner's side.
+#[derive(Debug)]
+pub struct Exports {
+    readable: Region,
+    writable: Region,
+}
+
+impl Exports {
+    /// Registers a region to read, filled, and one to write.
+    ///
+    /// # Errors
+    /// The agent's.
+    pub fn new(domain: &Domain) -> Result<Self, OneSidedError> {
+        let readable = domain.alloc(REGION as u64, Access::REMOTE_READ)?;
+        let writable = domain.alloc(REGION as u64, Access::REMOTE_WRITE)?;
+        Self::of(readable, writable)
+    }
+
+    fn of(readable: Region, writable: Region) -> Result<Self, OneSidedError> {
+        readable.write(0, &image(READABLE_SEED))?;
+        Ok(Exports { readable, writable })
+    }
+
+    /// The keys to publish; `None` for memory that was not exported.
+    pub fn keys(&self) -> Option<ExportedKeys> {
+        Some(ExportedKeys {
+            readable: self.readable.remote_key()?.to_string(),
+            writable: self.writable.remote_key()?.to_string(),
+        })
+    }
+
+    /// How many of the first `count` operations of `bytes` bytes, writing version `salt`, did
+    /// not arrive whole.
+    ///
+    /// # Errors
+    /// None, as long as `bytes` fits the region.
+    pub fn wrong_writes(&self, bytes: usize, count: u64, salt: u64) -> Result<u64, OneSidedError> {
+        let mut found = vec![0; REGION];
+        self.writable.read(0, &mut found)?;
+        let written = count.min(slots(bytes)) as usize;
+        let expected = image(salt);
+        let pairs = found.chunks(bytes).zip(expected.chunks(bytes));
+        let wrong = pairs.take(written).filter(|(a, b)| a != b).count();
+        Ok(wrong as u64)
+    }
+}
+
+/// The acting side.
+#[derive(Debug)]
+pub struct Peer {
+    node: NodeId,
+    partition: Partition,
+    readable: RemoteRegion,
+    writable: RemoteRegion,
+    local: Region,
+}
+
+impl Peer {
+    /// Opens what the owner has published.
+    ///
+    /// # Errors
+    /// The agent's.
+    pub fn open(
+        domain: &Domain,
+        readable: RemoteKey,
+        writable: RemoteKey,
+    ) -> Result<Self, OneSidedError> {
+        let readable = domain.open(readable, Access::REMOTE_READ)?;
+        let writable = domain.open(writable, Access::REMOTE_WRITE)?;
+        Self::of(readable, writable)
+    }
+
+    fn of(readable: RemoteRegion, writable: RemoteRegion) -> Result<Self, OneSidedError> {
+        let key = readable.key();
+        Ok(Peer {
+            node: key.node,
+            partition: key.partition,
+            readable,
+            writable,
+            local: Region::local(REGION)?,
+        })
+    }
+
+    /// Measures operations of `bytes` bytes with `depth` in flight. Writes carry version `salt`.
+    ///
+    /// # Errors
+    /// [`OneSidedError`]; operations that fail are counted instead.
+    pub fn measure(
+        &self,
+        direction: Direction,
+        depth: u32,
+        bytes: usize,
+        salt: u64,
+        pace: Pace,
+    ) -> Result<Slice, OneSidedError> {
+        let seed = match direction {
+            Direction::Read => READABLE_SEED,
+            Direction::Write => salt,
+        };
+        let image = image(seed);
+        self.local.write(0, &image)?;
+        let mut work = OneSided {
+            peer: self,
+            pair: QueuePair::new(self.node, self.partition, depth as usize),
+            completions: vec![Completion::default(); depth as usize],
+            direction,
+            bytes: bytes as u64,
+            in_flight: 0,
+            next: 0,
+            failed: 0,
+            image,
+            copy: vec![0; bytes],
+        };
+        // A pipeline needs a sample of several times its depth.
+        let batch = if depth > 1 { Some(BATCH) } else { pace.batch };
+        sample(&mut work, Pace { batch, ..pace })
+    }
+}
+
+/// What a region holds in version `salt`.
+fn image(salt: u64) -> Vec<u8> {
+    let mut bytes = vec![0; REGION];
+    pattern::fill(salt, &mut bytes);
+    bytes
+}
+
+/// Places for operations of `bytes` bytes in a region, used in order.
+fn slots(bytes: usize) -> u64 {
+    (REGION / bytes) as u64
+}
+
+struct OneSided<'a> {
+    peer: &'a Peer,
+    pair: QueuePair,
+    completions: Vec<Completion>,
+    direction: Direction,
+    bytes: u64,
+    in_flight: usize,
+    next: u64,
+    failed: u64,
+    image: Vec<u8>,
+    copy: Vec<u8>,
+}
+
+impl OneSided<'_> {
+    /// Rings the doorbell and takes every completion.
+    fn drain(&mut self) {
+        self.pair.flush();
+        let count = self.pair.poll(&mut self.completions);
+        for completion in &self.completions[..count] {
+            self.failed += u64::from(completion.result != Ok(self.bytes));
+        }
+        self.in_flight = 0;
+    }
+
+    fn offset(&self, number: u64) -> u64 {
+        number % slots(self.copy.len()) * self.bytes
+    }
+}
+
+impl Work for OneSided<'_> {
+    type Error = OneSidedError;
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn run(&mut self, _at: u32) -> Result<(), OneSidedError> {
+        let (offset, local) = (self.offset(self.next), &self.peer.local);
+        let range = offset..offset + self.bytes;
+        let operation = match self.direction {
+            Direction::Read => Operation::read(&self.peer.readable, offset, local, range),
+            Direction::Write => Operation::write(&self.peer.writable, offset, local, range),
+        };
+        self.pair.post(self.next, operation)?;
+        self.next += 1;
+        self.in_flight += 1;
+        if self.in_flight == self.completions.len() {
+            self.drain();
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<u64, OneSidedError> {
+        if self.in_flight > 0 {
+            self.drain();
+        }
+        let failed = std::mem::take(&mut self.failed);
+        if self.direction == Direction::Write || self.next == 0 {
+            // What arrived is the owner's to see.
+            return Ok(failed);
+        }
+        let offset = self.offset(self.next - 1);
+        self.peer.local.read(offset, &mut self.copy)?;
+        // What the next read must bring is wiped, or the last one would be seen again.
+        self.peer.local.write(offset, &vec![0; self.copy.len()])?;
+        let expected = &self.image[offset as usize..][..self.copy.len()];
+        Ok(failed.max(u64::from(self.copy != expected)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fabric::RegionId;
+    use fabric::shm::control::create_memory;
+
+    use super::*;
+
+    fn export(id: u64, access: Access) -> (Region, RemoteRegion) {
+        let key = RemoteKey {
+            node: NodeId(0),
+            partition: Partition(1),
+            id: RegionId(id),
+            secret: [0; 16],
+        };
+        let memory = create_memory(REGION as u64).unwrap();
+        let status = Arc::default();
+        (
+            Region::exported(&memory, REGION, key, None).unwrap(),
+            RemoteRegion::map(&memory, REGION, key, access, status, None).unwrap(),
+        )
+    }
+
+    fn connected() -> (Exports, Peer) {
+        let (readable, remote_readable) = export(1, Access::REMOTE_READ);
+        let (writable, remote_writable) = export(2, Access::REMOTE_WRITE);
+        (
+            Exports::of(readable, writable).unwrap(),
+            Peer::of(remote_readable, remote_writable).unwrap(),
+        )
+    }
+
+    const PACE: Pace = Pace {
+        time_us: 1000,
+        batch: None,
+    };
+
+    #[test]
+    fn reads_bring_what_the_owner_has() {
+        let (exports, peer) = connected();
+        for (depth, bytes) in [(1, 200), (32, 200), (1, 131_072), (32, 8000)] {
+            let slice = peer
+                .measure(Direction::Read, depth, bytes, 0, PACE)
+                .unwrap();
+            assert_eq!(slice.errors, 0, "{bytes} bytes, depth {depth}");
+            assert_eq!(slice.bytes, slice.ops * bytes as u64);
+        }
+        exports.readable.write(0, &[0; REGION]).unwrap();
+        let slice = peer.measure(Direction::Read, 1, 200, 0, PACE).unwrap();
+        assert!(slice.errors > 0, "wrong bytes went unnoticed");
+    }
+
+    #[test]
+    fn the_owner_sees_what_was_written() {
+        let (exports, peer) = connected();
+        for (salt, (depth, bytes)) in (10..).zip([(1, 200), (32, 8000), (32, 131_072)]) {
+            let slice = peer
+                .measure(Direction::Write, depth, bytes, salt, PACE)
+                .unwrap();
+            assert_eq!(slice.errors, 0);
+            let wrong = |salt| exports.wrong_writes(bytes, slice.ops, salt).unwrap();
+            assert_eq!(wrong(salt), 0, "{bytes} bytes, depth {depth}");
+            assert_ne!(wrong(salt + 1), 0, "another version went unnoticed");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The baseline of Ethernet: a pair of interfaces of the kernel's own, at its defaults, between
+//! the same two nodes.
+//!
+//! A process of one node lends its network namespace through a Unix socket, a process of the
+//! other creates the pair with one end there; each then gives its own end an address.
+
+use std::fs::File;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread;
+
+use domains::netlink::{Netlink, NetlinkError};
+use domains::wire::{self, WireError};
+
+/// The interface's name at both ends.
+const NAME: &str = "kernel-veth";
+
+/// The addresses of the two ends. Toroid's own subnets are elsewhere.
+pub const LENDER: Ipv4Addr = Ipv4Addr::new(10, 63, 0, 1);
+
+/// See [`LENDER`].
+pub const CREATOR: Ipv4Addr = Ipv4Addr::new(10, 63, 0, 2);
+
+const PREFIX: u8 = 30;
+
+/// Why there is no pair.
+#[derive(Debug, thiserror::Error)]
+pub enum VethError {
+    /// The system's error.
+    #[error("cannot lend a network namespace: {0}")]
+    Io(#[from] io::Error),
+    /// The namespace did not come.
+    #[error("cannot borrow a network namespace: {0}")]
+    Wire(#[from] WireError),
+    /// The kernel refused.
+    #[error("cannot make a veth pair: {0}")]
+    Netlink(#[from] NetlinkError),
+}
+
+/// Lends this process's network namespace to the first who connects to `socket`.
+///
+/// # Errors
+/// The system's.
+pub fn lend(socket: &Path) -> Result<(), VethError> {
+    let namespace = File::open("/proc/self/ns/net")?;
+    let listener = UnixListener::bind(socket)?;
+    thread::Builder::new().spawn(move || -> Result<(), VethError> {
+        let (stream, _) = listener.accept()?;
+        let (_, writer) = wire::split(stream)?;
+        Ok(writer.send(&(), &[namespace.as_fd()])?)
+    })?;
+    Ok(())
+}
+
+/// Creates the pair between this namespace and the one lent at `socket`, and configures this
+/// end.
+///
+/// # Errors
+/// [`VethError`].
+pub fn create(socket: &Path) -> Result<(), VethError> {
+    let (mut reader, _) = wire::split(UnixStream::connect(socket)?)?;
+    let ((), descriptors) = reader.receive()?;
+    let namespace = descriptors
+        .first()
+        .ok_or(io::Error::from(io::ErrorKind::InvalidData))?;
+    Netlink::open()?.create_veth(NAME, NAME, namespace.as_fd())?;
+    configure(CREATOR)
+}
+
+/// Configures this end of the pair.
+///
+/// # Errors
+/// [`VethError::Netlink`].
+pub fn configure(address: Ipv4Addr) -> Result<(), VethError> {
+    let mut netlink = Netlink::open()?;
+    let index = netlink.index(NAME)?;
+    netlink.add_address(index, address.into(), PREFIX)?;
+    Ok(netlink.set_up(index)?)
+}
+
+/// The MTU of this end in bytes.
+///
+/// # Errors
+/// [`VethError::Netlink`].
+pub fn mtu() -> Result<u32, VethError> {
+    Ok(Netlink::open()?.link(NAME)?.mtu)
+}
