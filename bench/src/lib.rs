@@ -1,1 +1,35 @@
-//! bench
+//! Benchmarks of communication domains.
+//!
+//! The command `toroid-bench compare` puts the two ways of talking between two nodes side by
+//! side, virtual Ethernet and RDMA, with what there is without Toroid beside them. From the
+//! bottom up:
+//!
+//! * [`pattern`], [`stats`], [`sampler`]: bytes that can be verified, percentiles, and timing.
+//! * [`network`], [`one_sided`], [`store`], [`files`], [`memcpy`]: the measurements. Each runs
+//!   inside a node, whose side of it is a [`worker`]; [`veth`] is how two nodes get a pair of
+//!   the kernel's interfaces to be compared with.
+//! * [`cluster`]: the nodes, and processes in them; [`roles`] is what this program becomes there.
+//! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`].
+//! * [`rows`], [`report`], [`table`], [`targets`]: what comes out, for programs and people.
+
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+pub mod compare;
+pub mod files;
+pub mod memcpy;
+pub mod network;
+pub mod one_sided;
+pub mod pattern;
+pub mod plan;
+pub mod progress;
+pub mod report;
+pub mod roles;
+pub mod rows;
+pub mod sampler;
+pub mod stats;
+pub mod store;
+pub mod table;
+pub mod targets;
+pub mod veth;
+pub mod worker;

@@ -1,0 +1,323 @@
+//! The nodes that are measured: an agent of our own in a private directory, and processes of
+//! ours inside its nodes.
+//!
+//! Everything hangs on this process: the agent on a lifeline, its nodes and driver on the agent,
+//! our processes on their node. So nothing outlives us, however we end.
+
+use std::fs::DirBuilder;
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use domains::agent::background::{Background, spawn_background};
+use domains::agent::{AgentError, Config};
+use domains::client::{ClientError, Control, ExecHandle};
+use domains::protocol::DomainInfo;
+use fabric::Torus;
+use fabric::topology::TopologyError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// No step of a run takes as long: whoever says nothing for this time hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// We were told to end.
+    #[error("interrupted by signal {0}")]
+    Interrupted(i32),
+    /// There is no agent.
+    #[error("{}", .0.refusal())]
+    Agent(#[from] AgentError),
+    /// The agent refused.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The system's error.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What failed, as a verb and its object.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Our torus is none.
+    #[error(transparent)]
+    Torus(#[from] TopologyError),
+    /// The domain lacks the server's node.
+    #[error("the agent made a domain without the server's node")]
+    NoServer,
+    /// A process in a node ended, or hangs.
+    #[error("{process} {what}")]
+    Lost {
+        /// Which.
+        process: String,
+        /// What it did.
+        what: &'static str,
+    },
+    /// A process in a node could not do what it was told.
+    #[error("{process}: {message}")]
+    Failed {
+        /// Which.
+        process: String,
+        /// Why.
+        message: String,
+    },
+}
+
+fn system(action: &'static str) -> impl FnOnce(io::Error) -> ClusterError {
+    move |source| ClusterError::System { action, source }
+}
+
+/// What happens to a run: news of all its processes, and signals.
+#[derive(Debug)]
+enum News {
+    Signal(i32),
+    Line { process: u32, line: String },
+    Closed { process: u32 },
+}
+
+/// An agent with its nodes. Dropping it ends all of them and removes every trace.
+#[derive(Debug)]
+pub struct Cluster {
+    // Dropped in this order.
+    control: Option<Control>,
+    agent: Option<Background>,
+    directory: Directory,
+    news: Receiver<News>,
+    sender: Sender<News>,
+    processes: u32,
+}
+
+impl Cluster {
+    /// Starts an agent. From now on signals that end a program end the run instead, at the next
+    /// step, with [`ClusterError::Interrupted`].
+    ///
+    /// # Errors
+    /// The agent's, with the remedy: above all when TAP interfaces cannot be made.
+    pub fn start(torus: Torus, driver_argument: &str) -> Result<Self, ClusterError> {
+        let (sender, news) = mpsc::channel();
+        forward_signals(sender.clone()).map_err(system("handle signals"))?;
+        let directory = Directory::create().map_err(system("make a private directory"))?;
+        let driver = ["/proc/self/exe", driver_argument].map(Into::into);
+        let agent = spawn_background(&Config {
+            state: directory.0.clone(),
+            torus,
+            driver_command: Some(driver.into()),
+            lifeline: true,
+        })?;
+        let control = Control::connect(&directory.0);
+        let mut cluster = Cluster {
+            control: None,
+            agent: Some(agent),
+            directory,
+            news,
+            sender,
+            processes: 0,
+        };
+        cluster.control = Some(control?);
+        Ok(cluster)
+    }
+
+    /// Creates a domain of all nodes.
+    ///
+    /// # Errors
+    /// The agent's.
+    pub fn create_domain(&mut self, name: &str) -> Result<DomainInfo, ClusterError> {
+        Ok(self
+            .control()?
+            .create(name, &["*,*,*".into()], None, None)?)
+    }
+
+    /// Whether the agent runs without root.
+    ///
+    /// # Errors
+    /// The agent's.
+    pub fn rootless(&mut self) -> Result<bool, ClusterError> {
+        Ok(self.control()?.status()?.rootless)
+    }
+
+    /// A path in the private directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.0.join(name)
+    }
+
+    /// Starts this program in a node, as what `arguments` say.
+    ///
+    /// # Errors
+    /// The agent's, and the system's.
+    pub fn spawn(&mut self, node: &str, arguments: &[&str]) -> Result<Process, ClusterError> {
+        let action = "make pipes";
+        let (theirs_in, input) = io::pipe().map_err(system(action))?;
+        let (output, theirs_out) = io::pipe().map_err(system(action))?;
+        let argv: Vec<String> = ["/proc/self/exe"]
+            .iter()
+            .chain(arguments)
+            .map(|&argument| argument.into())
+            .collect();
+        let errors = io::stderr();
+        let stdio = [theirs_in.as_fd(), theirs_out.as_fd(), errors.as_fd()];
+        let command = self
+            .control()?
+            .exec(node, &argv, &environment(), "/", stdio)?;
+        self.processes += 1;
+        let id = self.processes;
+        let sender = self.sender.clone();
+        thread::Builder::new()
+            .spawn(move || forward_lines(id, output, &sender))
+            .map_err(system("start a thread"))?;
+        Ok(Process {
+            id,
+            name: format!("{} in node {node}", arguments.join(" ")),
+            input,
+            _command: command,
+        })
+    }
+
+    /// Sends a line of JSON to a process and waits for its answer.
+    ///
+    /// # Errors
+    /// As [`Cluster::answer`].
+    pub fn ask<A: DeserializeOwned>(
+        &self,
+        process: &mut Process,
+        order: &impl Serialize,
+    ) -> Result<A, ClusterError> {
+        let mut line = serde_json::to_vec(order).unwrap_or_default();
+        line.push(b'\n');
+        // A process that has gone is noticed by what it does not answer.
+        let _ = process.input.write_all(&line);
+        self.answer(process)
+    }
+
+    /// Waits for a line of JSON from a process: its answer, or why there is none.
+    ///
+    /// # Errors
+    /// [`ClusterError::Interrupted`], [`ClusterError::Lost`], [`ClusterError::Failed`].
+    pub fn answer<A: DeserializeOwned>(&self, process: &Process) -> Result<A, ClusterError> {
+        let lost = |what| ClusterError::Lost {
+            process: process.name.clone(),
+            what,
+        };
+        loop {
+            match self.news.recv_timeout(PATIENCE) {
+                Ok(News::Signal(signal)) => return Err(ClusterError::Interrupted(signal)),
+                Ok(News::Line { process: id, line }) if id == process.id => {
+                    let answer: Result<A, String> = serde_json::from_str(&line)
+                        .map_err(|_| lost("answered what nobody understands"))?;
+                    return answer.map_err(|message| process.failed(message));
+                }
+                Ok(News::Closed { process: id }) if id == process.id => {
+                    return Err(lost("has ended"));
+                }
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    return Err(lost("does not answer"));
+                }
+            }
+        }
+    }
+
+    fn control(&mut self) -> Result<&mut Control, ClusterError> {
+        self.control.as_mut().ok_or(ClusterError::Lost {
+            process: "the agent".into(),
+            what: "has ended",
+        })
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // An agent that cannot say so has ended, or ends with its lifeline.
+        if let Some(control) = self.control.take() {
+            let _ = control.down();
+        }
+        if let Some(agent) = self.agent.take() {
+            let _ = agent.end();
+        }
+    }
+}
+
+/// A process of ours in a node. Dropping it ends it.
+#[derive(Debug)]
+pub struct Process {
+    id: u32,
+    name: String,
+    input: PipeWriter,
+    _command: ExecHandle,
+}
+
+impl Process {
+    /// An error of this process.
+    pub fn failed(&self, message: impl Into<String>) -> ClusterError {
+        ClusterError::Failed {
+            process: self.name.clone(),
+            message: message.into(),
+        }
+    }
+}
+
+/// What our processes need of ours: how to log, where to write backtraces.
+fn environment() -> Vec<(String, String)> {
+    ["PATH", "RUST_LOG", "RUST_BACKTRACE"]
+        .iter()
+        .filter_map(|&name| Some((name.into(), std::env::var(name).ok()?)))
+        .collect()
+}
+
+fn forward_lines(process: u32, output: PipeReader, sender: &Sender<News>) {
+    for line in BufReader::new(output).lines() {
+        let Ok(line) = line else { break };
+        if sender.send(News::Line { process, line }).is_err() {
+            return;
+        }
+    }
+    // If the run is over, nobody listens.
+    let _ = sender.send(News::Closed { process });
+}
+
+fn forward_signals(sender: Sender<News>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
+    thread::Builder::new().spawn(move || {
+        for signal in signals.forever() {
+            if sender.send(News::Signal(signal)).is_err() {
+                // Cleaning up; it takes a moment and must not be cut short.
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// A private directory that is removed with what is in it.
+#[derive(Debug)]
+struct Directory(PathBuf);
+
+impl Directory {
+    fn create() -> io::Result<Self> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let unique = now.map_or(0, |time| time.subsec_nanos());
+        let name = format!("toroid-bench-{}-{unique:x}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Directory(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        remove_state(&self.0);
+    }
+}
+
+/// Removes the private directory of a run. The run does so at its end; when it was killed, its
+/// agent does.
+pub fn remove_state(path: &Path) {
+    // Whichever of the two comes second finds nothing.
+    let _ = std::fs::remove_dir_all(path);
+}

@@ -1,0 +1,379 @@
+//! The command `compare`: both paths between two nodes, and the baselines, in one run.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Instant;
+
+use fabric::Torus;
+use serde::de::DeserializeOwned;
+
+use crate::cluster::{Cluster, ClusterError, Process};
+use crate::files::{BLOCK, Tally};
+use crate::one_sided::Direction;
+use crate::plan::{self, COLD_BYTES, Effort, HOT_BYTES, PIPELINE, Path, Test, VALUES};
+use crate::progress::Progress;
+use crate::report::{Config, Report};
+use crate::roles;
+use crate::rows::{Mtus, Row};
+use crate::sampler::Pace;
+use crate::stats::{Series, Slice};
+use crate::store::{KeySet, StoreOp};
+use crate::veth;
+use crate::worker::{FileSlices, Order};
+
+const TORUS: [u16; 3] = [2, 1, 1];
+const DOMAIN: &str = "bench";
+const SERVER: &str = "0,0,0";
+const CLIENT: &str = "1,0,0";
+
+/// The store may use so many times the bytes of the values: for headers, keys, rounding, and
+/// what is being replaced.
+const STORE_ROOM: u64 = 2;
+
+/// A cold working set is there twice, in the store and for `memcpy`, and more must be left.
+const MEMORY_SHARE: u64 = 4;
+
+/// What to compare, and for how long.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Real input: the files under this directory.
+    pub dir: PathBuf,
+    /// How much time it may take.
+    pub effort: Effort,
+}
+
+/// Measures everything.
+///
+/// # Errors
+/// [`ClusterError`]; nothing is left behind.
+pub fn compare(options: &Options, progress: &mut Progress) -> Result<Report, ClusterError> {
+    let start = Instant::now();
+    let [x, y, z] = TORUS;
+    let torus = Torus::new(x, y, z)?;
+    progress.say("starting two nodes");
+    let mut run = Run::prepare(Cluster::start(torus, roles::DRIVER)?, options.effort)?;
+    run.plan_progress(progress);
+    run.hot(progress)?;
+    let files = run.files(options, progress)?;
+    // Few large values are quicker to remove than many small ones, which come last.
+    for bytes in VALUES.into_iter().rev() {
+        run.cold(bytes, progress)?;
+    }
+    let rootless = run.cluster.rootless()?;
+    progress.say("cleaning up");
+    let (mtus, cold_bytes) = (run.mtus, run.cold_bytes);
+    let series = std::mem::take(&mut run.series);
+    drop(run);
+
+    let mut rows: Vec<Row> = series
+        .iter()
+        .map(|(test, series)| Row::of_test(test, series, mtus))
+        .collect();
+    rows.extend(files.rows(mtus));
+    Ok(Report {
+        config: Config {
+            mtu: mtus.ethernet,
+            rootless,
+            cold_bytes,
+            files: files.tally,
+            elapsed_s: start.elapsed().as_secs_f64(),
+            ..config(options)
+        },
+        rows,
+    })
+}
+
+/// Two nodes with everything in place, and what was measured so far.
+struct Run {
+    // Processes end before the cluster.
+    passive: Process,
+    neighbour: Process,
+    active: Process,
+    store: Option<Process>,
+    store_port: u16,
+    cluster: Cluster,
+    address: Ipv4Addr,
+    mtus: Mtus,
+    effort: Effort,
+    cold_bytes: u64,
+    salt: u64,
+    series: Vec<(Test, Series)>,
+}
+
+impl Run {
+    fn prepare(mut cluster: Cluster, effort: Effort) -> Result<Self, ClusterError> {
+        let domain = cluster.create_domain(DOMAIN)?;
+        let mut members = domain.members.iter();
+        let server = members.find(|member| member.node.to_string() == SERVER);
+        let server = server.ok_or(ClusterError::NoServer)?;
+        let worker = |cluster: &mut Cluster, node| cluster.spawn(node, &[roles::WORKER]);
+        let mut run = Run {
+            passive: worker(&mut cluster, SERVER)?,
+            neighbour: worker(&mut cluster, CLIENT)?,
+            active: worker(&mut cluster, CLIENT)?,
+            store: None,
+            store_port: 0,
+            cluster,
+            address: server.ipv4,
+            mtus: Mtus {
+                ethernet: domain.mtu,
+                ..Mtus::default()
+            },
+            effort,
+            cold_bytes: cold_bytes(),
+            salt: 0,
+            series: Vec::new(),
+        };
+        run.connect_interfaces()?;
+        run.connect_memory()?;
+        run.start_store()?;
+        Ok(run)
+    }
+
+    /// The veth pair, and network sessions over every path.
+    fn connect_interfaces(&mut self) -> Result<(), ClusterError> {
+        let socket = || self.cluster.path("namespace.sock");
+        let (lend, create) = (
+            Order::LendNamespace { socket: socket() },
+            Order::CreateVeth { socket: socket() },
+        );
+        let () = self.passive(&lend)?;
+        let () = self.active(&create)?;
+        let () = self.passive(&Order::ConfigureVeth)?;
+        let interface = Some("lo".into());
+        self.mtus.loopback = self.active(&Order::Mtu { interface })?;
+        self.mtus.veth = self.active(&Order::Mtu { interface: None })?;
+
+        let remote = self.passive(&Order::Serve)?;
+        let local = self.cluster.ask(&mut self.neighbour, &Order::Serve)?;
+        let sessions = [
+            (Path::Ethernet, self.address, remote),
+            (Path::Veth, veth::LENDER, remote),
+            (Path::Loopback, Ipv4Addr::LOCALHOST, local),
+        ];
+        let sessions = sessions.map(|(path, ip, port)| (path, SocketAddrV4::new(ip, port)));
+        self.active(&Order::UseSessions(sessions.into()))
+    }
+
+    /// Memory of the server's node to read and write.
+    fn connect_memory(&mut self) -> Result<(), ClusterError> {
+        let domain = || DOMAIN.to_owned();
+        let keys = self.passive(&Order::Export { domain: domain() })?;
+        self.active(&Order::UseMemory {
+            domain: domain(),
+            keys,
+        })
+    }
+
+    fn passive<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {
+        self.cluster.ask(&mut self.passive, order)
+    }
+
+    fn active<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {
+        self.cluster.ask(&mut self.active, order)
+    }
+
+    fn plan_progress(&self, progress: &mut Progress) {
+        let cold: usize = VALUES.iter().map(|&bytes| plan::cold(bytes).len()).sum();
+        let tests = (plan::hot().len() + cold) as u32;
+        progress.expect(tests * self.effort.rounds());
+    }
+
+    fn start_store(&mut self) -> Result<(), ClusterError> {
+        let config = roles::StoreConfig {
+            domain: DOMAIN.into(),
+            memory: STORE_ROOM * self.cold_bytes,
+        };
+        let config = serde_json::to_string(&config).unwrap_or_default();
+        let store = self.cluster.spawn(SERVER, &[roles::STORE, &config])?;
+        let port = self.cluster.answer(&store)?;
+        (self.store, self.store_port) = (Some(store), port);
+        let server = |ip| SocketAddrV4::new(ip, port);
+        self.active(&Order::UseStore {
+            domain: DOMAIN.into(),
+            place: SERVER.into(),
+            servers: vec![
+                (Path::Ethernet, server(self.address)),
+                (Path::Veth, server(veth::LENDER)),
+            ],
+        })
+    }
+
+    fn hot(&mut self, progress: &mut Progress) -> Result<(), ClusterError> {
+        for bytes in VALUES {
+            self.fill(KeySet::of_total(HOT_BYTES, bytes))?;
+        }
+        self.rounds(plan::hot(), HOT_BYTES, progress)
+    }
+
+    fn cold(&mut self, bytes: usize, progress: &mut Progress) -> Result<(), ClusterError> {
+        progress.say("storing what fits no cache");
+        let set = KeySet::of_total(self.cold_bytes, bytes);
+        self.fill(set)?;
+        self.rounds(plan::cold(bytes), self.cold_bytes, progress)?;
+        // The next one needs the room.
+        let server = self.local_store();
+        self.passive(&Order::Empty { server, set })
+    }
+
+    /// Fills the store from its own node, and has the client read and so find every value.
+    fn fill(&mut self, set: KeySet) -> Result<(), ClusterError> {
+        let server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.store_port);
+        let () = self.passive(&Order::Fill { server, set })?;
+        match self.active(&Order::Warm(set))? {
+            0_u64 => Ok(()),
+            wrong => {
+                let message = format!("{wrong} of {} values are missing or wrong", set.keys);
+                Err(self.active.failed(message))
+            }
+        }
+    }
+
+    fn local_store(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.store_port)
+    }
+
+    /// Measures `tests` in turn, again and again.
+    fn rounds(
+        &mut self,
+        tests: Vec<Test>,
+        working_set: u64,
+        progress: &mut Progress,
+    ) -> Result<(), ClusterError> {
+        let first = self.series.len();
+        let series = tests.into_iter().map(|test| (test, Series::default()));
+        self.series.extend(series);
+        for _ in 0..self.effort.rounds() {
+            for at in first..self.series.len() {
+                let (test, batch) = (self.series[at].0, self.series[at].1.batch());
+                progress.step(&test.to_string());
+                let slice = self.measure(test, working_set, batch)?;
+                self.series[at].1.add(&slice);
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(
+        &mut self,
+        test: Test,
+        working_set: u64,
+        batch: Option<u32>,
+    ) -> Result<Slice, ClusterError> {
+        self.salt += 1;
+        let order = Order::Measure {
+            test,
+            working_set,
+            salt: self.salt,
+            pace: Pace {
+                time_us: self.effort.slice(&test).as_micros() as u64,
+                batch,
+            },
+        };
+        let mut slice: Slice = self.active(&order)?;
+        if let Test::OneSided {
+            direction: Direction::Write,
+            bytes,
+            ..
+        } = test
+        {
+            let (count, salt) = (slice.ops, self.salt);
+            let check = Order::CheckWrites { bytes, count, salt };
+            slice.errors += self.passive::<u64>(&check)?;
+        }
+        Ok(slice)
+    }
+
+    fn files(&mut self, options: &Options, progress: &mut Progress) -> Result<Files, ClusterError> {
+        let () = self.active(&Order::OpenFiles {
+            dir: options.dir.clone(),
+            limit: self.effort.file_bytes(),
+        })?;
+        let mut files = Files::default();
+        loop {
+            progress.say(&format!("real input: {} blocks", files.tally.blocks));
+            let FileSlices { slices, tally } = self.active(&Order::NextFiles)?;
+            files.tally = tally;
+            if slices.is_empty() {
+                return Ok(files);
+            }
+            for (path, op, slice) in slices {
+                files.add(path, op, slice);
+            }
+        }
+    }
+}
+
+/// Real input, measured.
+#[derive(Default)]
+struct Files {
+    tally: Tally,
+    slices: Vec<((Path, StoreOp), Slice)>,
+}
+
+impl Files {
+    /// Blocks differ, so they count together and not as rounds.
+    fn add(&mut self, path: Path, op: StoreOp, next: Slice) {
+        match self.slices.iter_mut().find(|(key, _)| *key == (path, op)) {
+            Some((_, slice)) => slice.extend(&next),
+            None => self.slices.push(((path, op), next)),
+        }
+    }
+
+    fn rows(&self, mtus: Mtus) -> impl Iterator<Item = Row> {
+        self.slices.iter().map(move |((path, op), slice)| {
+            let mut series = Series::default();
+            series.add(slice);
+            Row::of_files(*path, *op, BLOCK, &series, mtus)
+        })
+    }
+}
+
+/// What is known before a run.
+fn config(options: &Options) -> Config {
+    Config {
+        provider: "shm",
+        ethernet: "tap",
+        version: env!("CARGO_PKG_VERSION"),
+        torus: TORUS.map(|size| size.to_string()).join("x"),
+        server: SERVER,
+        client: CLIENT,
+        mtu: 0,
+        rootless: false,
+        effort: options.effort,
+        rounds: options.effort.rounds(),
+        hot_bytes: HOT_BYTES,
+        cold_bytes: COLD_BYTES,
+        pipeline: PIPELINE,
+        dir: options.dir.clone(),
+        files: Tally::default(),
+        cpus: thread::available_parallelism().map_or(1, usize::from),
+        cpu: cpu_name(),
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
+            .map_or_else(|_| "unknown".into(), |text| text.trim_end().into()),
+        elapsed_s: 0.0,
+    }
+}
+
+/// [`COLD_BYTES`], or less where that would not fit the memory.
+fn cold_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    // Whoever does not say how much there is has enough.
+    let share = kib.map_or(COLD_BYTES, |kib| (kib >> 10 << 20) / MEMORY_SHARE);
+    share.clamp(HOT_BYTES, COLD_BYTES)
+}
+
+fn cpu_name() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let name = model.and_then(|rest| rest.split_once(':'));
+    name.map_or_else(|| "unknown".into(), |(_, name)| name.trim().into())
+}

@@ -1,0 +1,263 @@
+//! What is measured, in what order, and for how long.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::network::Transport;
+use crate::one_sided::Direction;
+use crate::store::StoreOp;
+
+/// Message sizes of the paper's Figure 4, in bytes.
+pub const MESSAGES: [usize; 3] = [200, 1000, 8000];
+
+/// Long writes to a TCP stream, in bytes.
+pub const LONG_WRITE: usize = 128 * 1024;
+
+/// Value sizes of the store, in bytes.
+pub const VALUES: [usize; 3] = [1024, 16 * 1024, 64 * 1024];
+
+/// One-sided operations in flight when they are pipelined.
+pub const PIPELINE: u32 = 32;
+
+/// Bytes of a hot working set: keys times size.
+pub const HOT_BYTES: u64 = 1 << 20;
+
+/// Bytes of a cold working set.
+pub const COLD_BYTES: u64 = 1 << 30;
+
+/// Between whom, and through what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Path {
+    /// Two nodes, by the interfaces of their domain.
+    Ethernet,
+    /// Two nodes, by one-sided operations.
+    Rdma,
+    /// Two processes of one node, by its loopback interface.
+    Loopback,
+    /// Two nodes, by a pair of interfaces of the kernel's own.
+    Veth,
+    /// One process, by the processor alone.
+    Memcpy,
+}
+
+/// Whether the working set fits the caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkingSet {
+    /// At most [`HOT_BYTES`].
+    Hot,
+    /// [`COLD_BYTES`], used in uniform random order.
+    Cold,
+}
+
+/// One measurement: what a round repeats, and what a row of the report is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Test {
+    /// Half a round trip of a message.
+    RoundTrip {
+        /// Ethernet, loopback or veth.
+        path: Path,
+        /// How.
+        transport: Transport,
+        /// Bytes of the message.
+        bytes: usize,
+    },
+    /// Messages in one direction, as fast as they go.
+    Stream {
+        /// Ethernet, loopback or veth.
+        path: Path,
+        /// How.
+        transport: Transport,
+        /// Bytes of a message.
+        bytes: usize,
+    },
+    /// One-sided operations on a peer's memory.
+    OneSided {
+        /// Read or write.
+        direction: Direction,
+        /// Operations in flight.
+        depth: u32,
+        /// Bytes of an operation.
+        bytes: usize,
+    },
+    /// Operations of the store.
+    Store {
+        /// Ethernet, veth or RDMA.
+        path: Path,
+        /// Get or set.
+        op: StoreOp,
+        /// Bytes of a value.
+        bytes: usize,
+        /// Which values.
+        set: WorkingSet,
+    },
+    /// `memcpy` within the process.
+    Copy {
+        /// Bytes of a copy.
+        bytes: usize,
+        /// Which memory.
+        set: WorkingSet,
+    },
+}
+
+impl Test {
+    /// Whether it is done in microseconds without the kernel, so that little time is enough.
+    fn is_short(&self) -> bool {
+        matches!(self, Test::OneSided { .. } | Test::Copy { .. })
+    }
+}
+
+/// For people who wait.
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Test::RoundTrip {
+                path,
+                transport,
+                bytes,
+            } => write!(f, "{transport:?} round trip, {bytes} B, {path:?}"),
+            Test::Stream {
+                path,
+                transport,
+                bytes,
+            } => write!(f, "{transport:?} stream, {bytes} B, {path:?}"),
+            Test::OneSided {
+                direction, bytes, ..
+            } => write!(f, "RDMA {direction:?}, {bytes} B"),
+            Test::Store {
+                path,
+                op,
+                bytes,
+                set,
+            } => write!(f, "{op:?}, {bytes} B, {set:?}, {path:?}"),
+            Test::Copy { bytes, set } => write!(f, "memcpy, {bytes} B, {set:?}"),
+        }
+    }
+}
+
+/// How much time the whole may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effort {
+    /// Under 15 s.
+    Quick,
+    /// Under 30 s.
+    Default,
+    /// Under 90 s.
+    Full,
+}
+
+impl Effort {
+    /// How often each measurement is repeated.
+    pub fn rounds(self) -> u32 {
+        match self {
+            Effort::Quick => 3,
+            Effort::Default => 5,
+            Effort::Full => 9,
+        }
+    }
+
+    /// The time for one round of `test`.
+    pub fn slice(self, test: &Test) -> Duration {
+        let long = Duration::from_millis(match self {
+            Effort::Quick => 15,
+            Effort::Default => 30,
+            Effort::Full => 70,
+        });
+        if test.is_short() { long / 3 } else { long }
+    }
+
+    /// The most bytes of real input.
+    pub fn file_bytes(self) -> u64 {
+        match self {
+            Effort::Quick => 32 << 20,
+            Effort::Default => 128 << 20,
+            Effort::Full => 512 << 20,
+        }
+    }
+}
+
+/// What is measured with working sets that fit the caches, paths in turn.
+pub fn hot() -> Vec<Test> {
+    let mut tests = Vec::new();
+    for bytes in MESSAGES {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            tests.extend(socket_paths(transport).map(|path| Test::RoundTrip {
+                path,
+                transport,
+                bytes,
+            }));
+        }
+        tests.extend(one_sided(bytes));
+        for transport in [Transport::Tcp, Transport::Udp] {
+            tests.extend(streams(transport, bytes));
+        }
+    }
+    tests.extend(streams(Transport::Tcp, LONG_WRITE));
+    tests.extend(one_sided(LONG_WRITE));
+    for bytes in MESSAGES.into_iter().chain([LONG_WRITE]).chain(VALUES) {
+        tests.push(Test::Copy {
+            bytes,
+            set: WorkingSet::Hot,
+        });
+    }
+    for bytes in VALUES {
+        tests.extend(store(bytes, WorkingSet::Hot));
+    }
+    tests
+}
+
+/// What is measured with a working set of values of `bytes` bytes that fits no cache.
+pub fn cold(bytes: usize) -> Vec<Test> {
+    let mut tests = store(bytes, WorkingSet::Cold);
+    tests.push(Test::Copy {
+        bytes,
+        set: WorkingSet::Cold,
+    });
+    tests
+}
+
+/// Veth is a baseline of TCP only.
+fn socket_paths(transport: Transport) -> impl Iterator<Item = Path> {
+    let veth = (transport == Transport::Tcp).then_some(Path::Veth);
+    [Path::Ethernet, Path::Loopback].into_iter().chain(veth)
+}
+
+fn streams(transport: Transport, bytes: usize) -> impl Iterator<Item = Test> {
+    socket_paths(transport).map(move |path| Test::Stream {
+        path,
+        transport,
+        bytes,
+    })
+}
+
+fn one_sided(bytes: usize) -> impl Iterator<Item = Test> {
+    [Direction::Read, Direction::Write]
+        .into_iter()
+        .flat_map(move |direction| {
+            [1, PIPELINE].map(|depth| Test::OneSided {
+                direction,
+                depth,
+                bytes,
+            })
+        })
+}
+
+fn store(bytes: usize, set: WorkingSet) -> Vec<Test> {
+    let mut tests = Vec::new();
+    for op in [StoreOp::Get, StoreOp::Set] {
+        for path in [Path::Ethernet, Path::Rdma, Path::Veth] {
+            tests.push(Test::Store {
+                path,
+                op,
+                bytes,
+                set,
+            });
+        }
+    }
+    tests
+}

@@ -1,0 +1,90 @@
+//! What this program becomes when it executes itself with a hidden argument: the agent, the
+//! first process of a node, the Ethernet driver, the store, or a worker.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use domains::agent;
+use domains::roles::Role;
+use rdma_kv::server::{self, Options, Rdma, Stop};
+use rdma_kv::store::Limits;
+use serde::{Deserialize, Serialize};
+
+use crate::{cluster, worker};
+
+/// The hidden argument of the Ethernet driver.
+pub const DRIVER: &str = ethernet::role::ARGUMENT;
+
+/// The hidden argument of a worker.
+pub const WORKER: &str = "__bench-worker";
+
+/// The hidden argument of the store; a [`StoreConfig`] as JSON follows.
+pub const STORE: &str = "__bench-store";
+
+/// What the store serves, and where.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoreConfig {
+    /// The domain.
+    pub domain: String,
+    /// Bytes for items.
+    pub memory: u64,
+}
+
+/// Takes on the role that the first argument asks for, and returns its exit status when it has
+/// ended. To be called first in `main`.
+pub fn run_if_asked() -> Option<ExitCode> {
+    if let Some(role) = domains::roles::asked() {
+        let status = role.run();
+        if role == Role::Agent {
+            remove_own_state();
+        }
+        return Some(status.into());
+    }
+    if let Some(status) = ethernet::role::run_if_asked() {
+        return Some(status);
+    }
+    let result = match std::env::args().nth(1)?.as_str() {
+        WORKER => worker::run(io::stdin().lock(), io::stdout()).map_err(|error| error.to_string()),
+        STORE => run_store(),
+        _ => return None,
+    };
+    Some(match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("toroid-bench: {error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Agents of this program are private to a run. Should the run have been killed, nobody else is
+/// left to remove what the agent kept on disk.
+fn remove_own_state() {
+    let config = std::env::args().nth(2).unwrap_or_default();
+    if let Ok(config) = serde_json::from_str::<agent::Config>(&config) {
+        cluster::remove_state(&config.state);
+    }
+}
+
+/// Serves the store in this node until the process is ended; answers with its TCP port.
+fn run_store() -> Result<(), String> {
+    let config = std::env::args().nth(2).unwrap_or_default();
+    let config: StoreConfig = serde_json::from_str(&config).map_err(|error| error.to_string())?;
+    let options = Options {
+        port: Some(0),
+        limits: Limits {
+            memory: config.memory,
+            ..Limits::DEFAULT
+        },
+        rdma: Rdma::Domain(config.domain),
+        ..Options::default()
+    };
+    let stop = Stop::new().map_err(|error| error.to_string())?;
+    server::run(&options, &stop, |ready| {
+        let port = ready.tcp.first().map(|address| address.port());
+        let answer = serde_json::to_string(&port.ok_or("the store has no TCP port"));
+        // If nobody listens any more, nobody waits for it.
+        let _ = writeln!(io::stdout(), "{}", answer.unwrap_or_default());
+    })
+    .map_err(|error| error.to_string())
+}

@@ -1,0 +1,397 @@
+//! The part that runs inside a node: it takes orders on standard input and answers each on
+//! standard output, in lines of JSON, until the input ends. An answer is a [`Result`]: what the
+//! order's documentation says, or why it could not be done.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, Write};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+
+use domains::member::{Member, MemberError};
+use domains::netlink::{Netlink, NetlinkError};
+use fabric::Place;
+use fabric::key::KeyFormatError;
+use fabric::topology::TopologyError;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::files::{self, Block, Blocks, Tally};
+use crate::memcpy::Source;
+use crate::network::{client, server};
+use crate::one_sided::{ExportedKeys, Exports, OneSidedError, Peer};
+use crate::plan::{Path, Test};
+use crate::sampler::Pace;
+use crate::stats::Slice;
+use crate::store::memcached::{Memcached, MemcachedError};
+use crate::store::rdma::{RdmaClient, RdmaError};
+use crate::store::{self, KeySet, StoreOp};
+use crate::veth::{self, VethError};
+
+/// Blocks of real input that go over one path before it is the other's turn.
+const CHUNK: usize = 64;
+
+/// What a worker is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Serve network sessions. Answer: the port.
+    Serve,
+    /// Export memory in a domain. Answer: [`ExportedKeys`].
+    Export {
+        /// The domain.
+        domain: String,
+    },
+    /// Look at what a peer wrote. Answer: how many are missing or wrong.
+    CheckWrites {
+        /// Bytes of an operation.
+        bytes: usize,
+        /// Operations.
+        count: u64,
+        /// The version written.
+        salt: u64,
+    },
+    /// Store version 0 of a set of keys by many sets in a row.
+    Fill {
+        /// The server.
+        server: SocketAddrV4,
+        /// The keys.
+        set: KeySet,
+    },
+    /// Remove what was filled, in the same way.
+    Empty {
+        /// The server.
+        server: SocketAddrV4,
+        /// The keys.
+        set: KeySet,
+    },
+    /// Lend the network namespace to whoever connects.
+    LendNamespace {
+        /// A path to listen at.
+        socket: PathBuf,
+    },
+    /// Make a veth pair to a lent namespace.
+    CreateVeth {
+        /// Where the lender listens.
+        socket: PathBuf,
+    },
+    /// Configure the lender's end of the pair.
+    ConfigureVeth,
+    /// Find an interface's MTU. Answer: bytes.
+    Mtu {
+        /// The interface; the veth pair when absent.
+        interface: Option<String>,
+    },
+    /// Where the network sessions of each path are.
+    UseSessions(Vec<(Path, SocketAddrV4)>),
+    /// Open a peer's exported memory.
+    UseMemory {
+        /// The domain.
+        domain: String,
+        /// What the owner published.
+        keys: ExportedKeys,
+    },
+    /// Connect to the store by every path.
+    UseStore {
+        /// The domain.
+        domain: String,
+        /// The server's place.
+        place: String,
+        /// Where it speaks memcached's protocol.
+        servers: Vec<(Path, SocketAddrV4)>,
+    },
+    /// Read every key of a set by RDMA and verify it. Answer: how many are missing or wrong.
+    Warm(KeySet),
+    /// Do one round of a measurement. Answer: a [`Slice`].
+    Measure {
+        /// What.
+        test: Test,
+        /// Bytes of its working set, if it has one.
+        working_set: u64,
+        /// A version for what is written.
+        salt: u64,
+        /// For how long.
+        pace: Pace,
+    },
+    /// Begin to read files.
+    OpenFiles {
+        /// The directory.
+        dir: PathBuf,
+        /// The most bytes to read.
+        limit: u64,
+    },
+    /// Store and read back some blocks over each path. Answer: [`FileSlices`].
+    NextFiles,
+}
+
+/// Some blocks of real input over each path.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FileSlices {
+    /// Per path and operation; empty when all was read.
+    pub slices: Vec<(Path, StoreOp, Slice)>,
+    /// What was read so far.
+    pub tally: Tally,
+}
+
+/// Why a worker could not do what it was told.
+#[derive(Debug, thiserror::Error)]
+enum WorkerError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("cannot read {}: {source}", path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    #[error(transparent)]
+    OneSided(#[from] OneSidedError),
+    #[error(transparent)]
+    Memcached(#[from] MemcachedError),
+    #[error(transparent)]
+    Rdma(#[from] RdmaError),
+    #[error(transparent)]
+    Veth(#[from] VethError),
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    #[error(transparent)]
+    Key(#[from] KeyFormatError),
+    #[error(transparent)]
+    Place(#[from] TopologyError),
+    #[error("not an order: {0}")]
+    Order(#[from] serde_json::Error),
+    #[error("{0} was asked for before it was set up")]
+    NotSetUp(&'static str),
+}
+
+/// Takes orders until the input ends.
+///
+/// # Errors
+/// The system's, when an answer cannot be written.
+pub fn run(orders: impl BufRead, mut answers: impl Write) -> io::Result<()> {
+    let mut worker = Worker::default();
+    for line in orders.lines() {
+        let answer = serde_json::from_str(&line?)
+            .map_err(WorkerError::from)
+            .and_then(|order| worker.obey(order))
+            .map_err(|error| error.to_string());
+        let mut line = serde_json::to_vec(&answer)?;
+        line.push(b'\n');
+        answers.write_all(&line)?;
+        answers.flush()?;
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Worker {
+    member: Option<Member>,
+    exports: Option<Exports>,
+    sessions: HashMap<Path, SocketAddrV4>,
+    memory: Option<Peer>,
+    memcached: HashMap<Path, Memcached>,
+    rdma: Option<RdmaClient>,
+    sources: HashMap<u64, Source>,
+    blocks: Option<Blocks>,
+}
+
+impl Worker {
+    fn obey(&mut self, order: Order) -> Result<Value, WorkerError> {
+        match order {
+            Order::Serve => answer(server::start(Ipv4Addr::UNSPECIFIED)?),
+            Order::Export { domain } => self.export(&domain),
+            Order::CheckWrites { bytes, count, salt } => {
+                let exports = self
+                    .exports
+                    .as_ref()
+                    .ok_or(WorkerError::NotSetUp("memory"))?;
+                answer(exports.wrong_writes(bytes, count, salt)?)
+            }
+            Order::Fill { server, set } => answer(Memcached::connect(server)?.fill(set)?),
+            Order::Empty { server, set } => answer(Memcached::connect(server)?.empty(set)?),
+            Order::LendNamespace { socket } => answer(veth::lend(&socket)?),
+            Order::CreateVeth { socket } => answer(veth::create(&socket)?),
+            Order::ConfigureVeth => answer(veth::configure(veth::LENDER)?),
+            Order::Mtu { interface } => answer(match interface {
+                Some(name) => Netlink::open()?.link(&name)?.mtu,
+                None => veth::mtu()?,
+            }),
+            Order::UseSessions(sessions) => {
+                self.sessions = sessions.into_iter().collect();
+                answer(())
+            }
+            Order::UseMemory { domain, keys } => self.use_memory(&domain, &keys),
+            Order::UseStore {
+                domain,
+                place,
+                servers,
+            } => self.use_store(&domain, &place, &servers),
+            Order::Warm(set) => answer(store::verify(rdma(&mut self.rdma)?, set)?),
+            Order::Measure {
+                test,
+                working_set,
+                salt,
+                pace,
+            } => answer(self.measure(test, working_set, salt, pace)?),
+            Order::OpenFiles { dir, limit } => {
+                let blocks = Blocks::under(&dir, limit);
+                self.blocks =
+                    Some(blocks.map_err(|source| WorkerError::Directory { path: dir, source })?);
+                answer(())
+            }
+            Order::NextFiles => self.next_files(),
+        }
+    }
+
+    fn member(&mut self) -> Result<&Member, WorkerError> {
+        if self.member.is_none() {
+            self.member = Some(Member::attach()?);
+        }
+        self.member.as_ref().ok_or(WorkerError::NotSetUp("a node"))
+    }
+
+    fn export(&mut self, domain: &str) -> Result<Value, WorkerError> {
+        let domain = self.member()?.domain(domain)?;
+        let exports = self.exports.insert(Exports::new(&domain)?);
+        let keys = exports.keys().ok_or(WorkerError::NotSetUp("a key"))?;
+        answer(keys)
+    }
+
+    fn use_memory(&mut self, domain: &str, keys: &ExportedKeys) -> Result<Value, WorkerError> {
+        let domain = self.member()?.domain(domain)?;
+        let (readable, writable) = (keys.readable.parse()?, keys.writable.parse()?);
+        self.memory = Some(Peer::open(&domain, readable, writable)?);
+        answer(())
+    }
+
+    fn use_store(
+        &mut self,
+        domain: &str,
+        place: &str,
+        servers: &[(Path, SocketAddrV4)],
+    ) -> Result<Value, WorkerError> {
+        self.memcached.clear();
+        self.rdma = None;
+        for (path, server) in servers {
+            self.memcached.insert(*path, Memcached::connect(*server)?);
+        }
+        let place: Place = place.parse()?;
+        let domain = self.member()?.domain(domain)?;
+        self.rdma = Some(RdmaClient::connect(&domain, place)?);
+        answer(())
+    }
+
+    fn measure(
+        &mut self,
+        test: Test,
+        working_set: u64,
+        salt: u64,
+        pace: Pace,
+    ) -> Result<Slice, WorkerError> {
+        match test {
+            Test::RoundTrip {
+                path,
+                transport,
+                bytes,
+            } => Ok(client::round_trips(
+                self.session(path)?,
+                transport,
+                bytes,
+                pace,
+            )?),
+            Test::Stream {
+                path,
+                transport,
+                bytes,
+            } => Ok(client::stream(
+                self.session(path)?,
+                transport,
+                bytes,
+                pace.time(),
+            )?),
+            Test::OneSided {
+                direction,
+                depth,
+                bytes,
+            } => {
+                let memory = self
+                    .memory
+                    .as_ref()
+                    .ok_or(WorkerError::NotSetUp("memory"))?;
+                Ok(memory.measure(direction, depth, bytes, salt, pace)?)
+            }
+            Test::Store {
+                path, op, bytes, ..
+            } => {
+                let set = KeySet::of_total(working_set, bytes);
+                if path == Path::Rdma {
+                    return Ok(store::measure(rdma(&mut self.rdma)?, op, set, salt, pace)?);
+                }
+                let client = memcached(&mut self.memcached, path)?;
+                Ok(store::measure(client, op, set, salt, pace)?)
+            }
+            Test::Copy { bytes, .. } => {
+                let source = self.sources.entry(working_set);
+                let source = source.or_insert_with(|| Source::new(working_set as usize));
+                Ok(source.copy(bytes, pace))
+            }
+        }
+    }
+
+    fn session(&self, path: Path) -> Result<SocketAddrV4, WorkerError> {
+        let server = self.sessions.get(&path);
+        server.copied().ok_or(WorkerError::NotSetUp("a session"))
+    }
+
+    /// Blocks go over one path, are read back over both, are forgotten, and go over the other:
+    /// so each path is seen to have stored them.
+    fn next_files(&mut self) -> Result<Value, WorkerError> {
+        let blocks = self
+            .blocks
+            .as_mut()
+            .ok_or(WorkerError::NotSetUp("a directory"))?;
+        let chunk: Vec<Block> = blocks.by_ref().take(CHUNK).collect();
+        let tally = blocks.tally().clone();
+        let ethernet = memcached(&mut self.memcached, Path::Ethernet)?;
+        let rdma = rdma(&mut self.rdma)?;
+        let mut slices = Vec::new();
+        if !chunk.is_empty() {
+            let stored = files::store(ethernet, &chunk)?;
+            slices.push((Path::Ethernet, StoreOp::Set, stored));
+            read_over_both(ethernet, rdma, &chunk, &mut slices)?;
+            files::forget(ethernet, &chunk)?;
+            let stored = files::store(rdma, &chunk)?;
+            slices.push((Path::Rdma, StoreOp::Set, stored));
+            read_over_both(ethernet, rdma, &chunk, &mut slices)?;
+            files::forget(rdma, &chunk)?;
+        }
+        answer(FileSlices { slices, tally })
+    }
+}
+
+fn answer(what: impl Serialize) -> Result<Value, WorkerError> {
+    Ok(serde_json::to_value(what)?)
+}
+
+fn memcached(
+    connections: &mut HashMap<Path, Memcached>,
+    path: Path,
+) -> Result<&mut Memcached, WorkerError> {
+    connections
+        .get_mut(&path)
+        .ok_or(WorkerError::NotSetUp("a connection to the store"))
+}
+
+fn rdma(client: &mut Option<RdmaClient>) -> Result<&mut RdmaClient, WorkerError> {
+    client.as_mut().ok_or(WorkerError::NotSetUp("the store"))
+}
+
+fn read_over_both(
+    ethernet: &mut Memcached,
+    rdma: &mut RdmaClient,
+    chunk: &[Block],
+    slices: &mut Vec<(Path, StoreOp, Slice)>,
+) -> Result<(), WorkerError> {
+    let slice = files::read_back(ethernet, chunk)?;
+    slices.push((Path::Ethernet, StoreOp::Get, slice));
+    let slice = files::read_back(rdma, chunk)?;
+    slices.push((Path::Rdma, StoreOp::Get, slice));
+    Ok(())
+}
