@@ -68,6 +68,7 @@ fn set_up(config: &InitConfig) -> Vec<String> {
     let fresh = |kind: &str, place: &str| {
         mount(Some(kind), place, Some(kind), kernel_files, None::<&str>).map_err(io::Error::from)
     };
+    let sysctl = |name: &str| fs::write(format!("/proc/sys/net/ipv6/conf/{name}"), "0");
     let limit_descriptors = || {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, config.open_files.min(hard), hard)
@@ -76,10 +77,14 @@ fn set_up(config: &InitConfig) -> Vec<String> {
         ("name itself", fs::write("/proc/self/comm", "toroid-node")),
         ("mount a fresh /proc", fresh("proc", "/proc")),
         ("mount a fresh /sys", fresh("sysfs", "/sys")),
+        ("switch IPv6 on", sysctl("all/disable_ipv6")),
+        // The fabric has no routers to look for, and addresses are unique by construction:
+        // packets about either would only wake everybody up.
         (
-            "switch IPv6 on",
-            fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "0"),
+            "look for no routers",
+            sysctl("default/router_solicitations"),
         ),
+        ("look for no duplicates", sysctl("default/dad_transmits")),
         (
             "limit descriptors",
             limit_descriptors().map_err(io::Error::from),

@@ -9,13 +9,14 @@ mod show;
 mod up;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
 use domains::client::Control;
 use domains::protocol::Reply;
-use domains::roles;
+use domains::roles::{self, Role};
 
 use args::{Args, Command as Asked, DomainCommand, NodeCommand};
 use failure::Failure;
@@ -23,11 +24,14 @@ use locate::Places;
 use show::Show;
 
 fn main() -> ExitCode {
+    if roles::asked() == Some(Role::Agent) {
+        start_log("info");
+    }
     if let Some(status) = ping::run_if_asked().or_else(roles::run_if_asked) {
         return status.into();
     }
     let args = Args::parse();
-    start_log(args.verbose);
+    start_log(if args.verbose { "info" } else { "warn" });
     match run(args) {
         Ok(status) => status.into(),
         Err(failure) => {
@@ -37,13 +41,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn start_log(verbose: bool) {
-    let default = if verbose { "info" } else { "warn" };
+fn start_log(default: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .init();
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use domains::agent::background::spawn_background;
 use domains::agent::{self, Config};
-use domains::client::Control;
+use domains::client::{ClientError, Control};
 
 use crate::args::Up;
 use crate::failure::Failure;
@@ -52,7 +52,17 @@ fn driver(no_ethernet: bool) -> Result<Option<Vec<OsString>>, Failure> {
 
 pub(crate) fn down(places: &Places, show: Show) -> Result<(), Failure> {
     // Only one's own agent: ending the system's by mistake would be one too many.
-    Control::connect(places.to_start()?)?.down()?;
+    let state = places.to_start()?;
+    match Control::connect(state) {
+        Ok(agent) => agent.down()?,
+        Err(error @ ClientError::NoAgent { .. }) => {
+            if agent::clear_stale(state)? {
+                show.note("cleared away what an agent that was killed had left");
+            }
+            return Err(error.into());
+        }
+        Err(error) => return Err(error.into()),
+    }
     show.done();
     Ok(())
 }
