@@ -35,7 +35,8 @@ pub fn asked() -> Option<Role> {
 impl Role {
     /// Takes on the role until it ends; returns the exit status.
     pub fn run(self) -> u8 {
-        let config = env::args().nth(2).unwrap_or_default();
+        let config = env::args_os().nth(2).unwrap_or_default();
+        let config = config.to_string_lossy();
         match self {
             Role::Agent => agent::background::run_role(&config),
             Role::NodeInit => node::init::run_role(&config),

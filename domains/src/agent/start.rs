@@ -132,9 +132,7 @@ fn open_for_business(
     births: Vec<Birth>,
     state: &StateDir,
 ) -> Result<(), AgentError> {
-    let control = state
-        .listen(!host.identity.rootless)
-        .map_err(during("open the control socket"))?;
+    let control = state.listen(!host.identity.rootless)?;
     for (n, birth) in births.into_iter().enumerate() {
         let host = Arc::clone(host);
         spawn(move || keep_alive(&host, n, birth))?;

@@ -45,7 +45,15 @@ impl StateDir {
 
     /// Opens the control socket. That of root's agent is open to all, who are then asked for
     /// their credentials; that of a user is private.
-    pub(super) fn listen(&self, open_to_all: bool) -> io::Result<UnixListener> {
+    pub(super) fn listen(&self, open_to_all: bool) -> Result<UnixListener, AgentError> {
+        self.open_socket(open_to_all)
+            .map_err(|source| AgentError::State {
+                state: self.path.clone(),
+                source,
+            })
+    }
+
+    fn open_socket(&self, open_to_all: bool) -> io::Result<UnixListener> {
         let socket = self.path.join(CONTROL_SOCKET);
         let listener = UnixListener::bind(&socket)?;
         let mode = if open_to_all { 0o666 } else { 0o600 };

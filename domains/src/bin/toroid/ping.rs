@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::args::Ping;
 use crate::exec;
 use crate::failure::Failure;
-use crate::show::Show;
+use crate::show::{Show, line};
 
 const ANSWER: &str = "__ping-answer";
 const ASK: &str = "__ping-ask";
@@ -114,13 +114,20 @@ fn print(
             "paths": paths,
         }));
     }
-    println!(
+    line!(
         "{} to {} in {}, {size} bytes",
-        from.node, to.node, info.name
+        from.node,
+        to.node,
+        info.name
     );
-    println!(
+    line!(
         "{:10}{:>8}{:>8}{:>12}{:>12}{:>12}",
-        "path", "sent", "lost", "min us", "median us", "max us"
+        "path",
+        "sent",
+        "lost",
+        "min us",
+        "median us",
+        "max us"
     );
     for path in paths {
         let us = |ns: Option<u64>| match ns {
@@ -128,13 +135,15 @@ fn print(
             None => "-".into(),
         };
         let [min, median, max] = [path.min_ns, path.p50_ns, path.max_ns].map(us);
-        println!(
+        line!(
             "{:10}{:>8}{:>8}{min:>12}{median:>12}{max:>12}",
-            path.path, path.sent, path.lost
+            path.path,
+            path.sent,
+            path.lost
         );
     }
     if provider == "shm" {
-        println!("rdma: one-sided reads, for which shared memory stands in here");
+        line!("rdma: one-sided reads, for which shared memory stands in here");
     }
 }
 
@@ -182,10 +191,11 @@ impl Helper {
 
 /// Becomes a helper if the first argument says so; returns the exit status.
 pub(crate) fn run_if_asked() -> Option<u8> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args_os().skip(1);
     let role = arguments.next()?;
     let argument = arguments.next().unwrap_or_default();
-    let result = match role.as_str() {
+    let argument = argument.to_string_lossy();
+    let result = match role.to_str()? {
         ANSWER => answer(&argument),
         ASK => ask(&argument),
         _ => return None,

@@ -1,8 +1,24 @@
 //! Results, for people or as JSON.
 
+use std::fmt;
+use std::io::{self, Write};
+
 use domains::protocol::{DomainInfo, MemberInfo, NodeInfo, Reply, Status};
 use serde::Serialize;
 use serde_json::json;
+
+/// Prints a line of a result. A reader that has seen enough, such as `head`, ends the program
+/// quietly.
+macro_rules! line {
+    ($($text:tt)*) => { $crate::show::print(format_args!($($text)*)) };
+}
+pub(crate) use line;
+
+pub(crate) fn print(line: fmt::Arguments<'_>) {
+    if writeln!(io::stdout(), "{line}").is_err() {
+        std::process::exit(0);
+    }
+}
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +43,7 @@ impl Show {
 
     pub(crate) fn value(self, value: &impl Serialize) {
         match serde_json::to_string(value) {
-            Ok(text) => println!("{text}"),
+            Ok(text) => line!("{text}"),
             Err(error) => eprintln!("toroid: cannot print the result: {error}"),
         }
     }
@@ -37,20 +53,21 @@ impl Show {
             return self.value(status);
         }
         let [x, y, z] = status.torus.sizes();
-        println!("agent      process {} on {}", status.pid, status.state);
-        println!("torus      {x}x{y}x{z}, {} nodes", status.nodes);
-        println!("domains    {}", status.domains);
-        println!("provider   {}", status.provider);
+        line!("agent      process {} on {}", status.pid, status.state);
+        line!("torus      {x}x{y}x{z}, {} nodes", status.nodes);
+        line!("domains    {}", status.domains);
+        line!("provider   {}", status.provider);
         match status.driver_pid {
-            Some(pid) => println!("ethernet   {}, driver process {pid}", status.ethernet),
-            None => println!("ethernet   {}", status.ethernet),
+            Some(pid) => line!("ethernet   {}, driver process {pid}", status.ethernet),
+            None => line!("ethernet   {}", status.ethernet),
         }
-        println!(
+        line!(
             "attached   {} processes, {} bytes registered",
-            status.attached, status.registered_bytes
+            status.attached,
+            status.registered_bytes
         );
         if status.rootless {
-            println!("rootless   nodes are separated for convenience, not against malice");
+            line!("rootless   nodes are separated for convenience, not against malice");
         }
     }
 
@@ -90,9 +107,14 @@ impl Show {
         if self.json {
             return self.value(domain);
         }
-        println!(
+        line!(
             "{}: id {}, epoch {}, owner {}, subnet {}, mtu {}",
-            domain.name, domain.id, domain.epoch, domain.owner, domain.subnet, domain.mtu
+            domain.name,
+            domain.id,
+            domain.epoch,
+            domain.owner,
+            domain.subnet,
+            domain.mtu
         );
         let rows = domain.members.iter().map(|member| {
             [
@@ -111,12 +133,12 @@ impl Show {
             return self.value(member);
         }
         let [x, y, z] = [member.node.x, member.node.y, member.node.z];
-        println!("name   {x}-{y}-{z}.{}", domain.name);
-        println!("ipv4   {}", member.ipv4);
-        println!("ipv6   {}", member.ipv6);
-        println!("mac    {}", member.mac);
+        line!("name   {x}-{y}-{z}.{}", domain.name);
+        line!("ipv4   {}", member.ipv4);
+        line!("ipv6   {}", member.ipv6);
+        line!("mac    {}", member.mac);
         if let Some(interface) = &member.ifname {
-            println!("dev    {interface}");
+            line!("dev    {interface}");
         }
     }
 
@@ -136,9 +158,9 @@ impl Show {
             return self
                 .value(&json!({"node": place, "id": node, "torus": torus, "domains": domains}));
         }
-        println!("node      {place}");
-        println!("torus     {torus}");
-        println!("domains   {}", domains.join(" "));
+        line!("node      {place}");
+        line!("torus     {torus}");
+        line!("domains   {}", domains.join(" "));
     }
 }
 
@@ -154,6 +176,6 @@ fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]
             .iter()
             .zip(widths)
             .map(|(cell, width)| format!("{cell:width$}"));
-        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+        line!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
 }
