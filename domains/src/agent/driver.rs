@@ -165,7 +165,9 @@ impl Driver {
         books.asked += 1;
         let n = books.asked;
         books.send(&Order::Sync { n }, None);
-        let unanswered = |books: &mut Books| books.answered < n && books.failures < MAX_FAILURES;
+        let unanswered = |books: &mut Books| {
+            books.answered < n && books.failures < MAX_FAILURES && !books.ending
+        };
         let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
         let (mut books, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {

@@ -260,12 +260,14 @@ impl Host {
     /// All nodes.
     pub(super) fn list_nodes(&self) -> Vec<NodeInfo> {
         let describe = |node: &HostedNode| {
+            // Asked first: a node that does not listen shall not hold up the directory.
+            let pid = node.pid();
             self.members.directory(|directory| NodeInfo {
                 id: node.id.0,
                 place: node.place,
                 aliases: directory.aliases_of(node.id).map(Into::into).collect(),
                 domains: names(directory, node.id),
-                pid: node.pid(),
+                pid,
             })
         };
         self.nodes.iter().map(describe).collect()

@@ -57,7 +57,7 @@ impl Places {
         }
     }
 
-    /// The first agent that runs.
+    /// The first agent that runs; in a node, if there is none, the one that holds the node.
     pub(crate) fn connect(&self) -> Result<Control, Failure> {
         let mut first_error = None;
         for state in self.to_look() {
@@ -71,6 +71,12 @@ impl Places {
                 }
                 Err(error) => return Err(error.into()),
             }
+        }
+        if self.named.is_none()
+            && let Ok(agent) = Control::of_node()
+        {
+            tracing::info!("using the agent of this node");
+            return Ok(agent);
         }
         Err(first_error.map_or_else(|| Failure::new("no place to look for an agent"), Into::into))
     }
