@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
 use std::time::Instant;
 
 use domains::driver_protocol::Port;
@@ -171,6 +172,7 @@ impl Switch {
         self.segments.raise_epoch(partition, epoch);
     }
 
+    /// Looks for ready TAPs as long as that may pay, then sleeps until there are some.
     fn wait(&mut self, events: &mut [EpollEvent]) -> io::Result<usize> {
         let began = Instant::now();
         let mut look = !self.patience.look().is_zero();
@@ -180,7 +182,10 @@ impl Switch {
                 false => EpollTimeout::NONE,
             };
             match self.epoll.wait(events, timeout) {
-                Ok(0) => look = began.elapsed() < self.patience.look(),
+                Ok(0) => {
+                    thread::yield_now();
+                    look = began.elapsed() < self.patience.look();
+                }
                 Ok(ready) => {
                     self.patience.waited(began.elapsed());
                     return Ok(ready);
