@@ -5,6 +5,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::thread;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
@@ -19,6 +20,7 @@ use netlink_packet_route::link::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
+use nix::sched::{CloneFlags, setns};
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +90,19 @@ impl Netlink {
             socket,
             sequence: 0,
         })
+    }
+
+    /// Connects to another network namespace, from a thread that enters it and ends.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open_in(namespace: BorrowedFd<'_>) -> Result<Self, NetlinkError> {
+        let enter = || {
+            setns(namespace, CloneFlags::CLONE_NEWNET).map_err(io::Error::from)?;
+            Self::open()
+        };
+        let panicked = |_| io::Error::other("the thread panicked");
+        thread::scope(|scope| scope.spawn(enter).join().map_err(panicked))?
     }
 
     /// All links of the namespace.
@@ -356,7 +371,7 @@ mod tests {
     use std::net::Ipv6Addr;
     use std::os::fd::AsFd;
 
-    use nix::sched::{CloneFlags, unshare};
+    use nix::sched::unshare;
 
     use super::*;
 
@@ -401,6 +416,13 @@ mod tests {
         assert!(link.up);
         there.set_down(right).unwrap();
         assert!(!there.link("right").unwrap().up);
+
+        assert!(
+            Netlink::open_in(namespace.as_fd())
+                .unwrap()
+                .link("right")
+                .is_ok()
+        );
 
         let left = here.index("left").unwrap();
         here.delete(left).unwrap();

@@ -71,7 +71,8 @@ struct Books {
     /// The newest sync answered.
     answered: u64,
     errors: Vec<PortError>,
-    restarts: u32,
+    /// Drivers so far, the present one included.
+    generation: u32,
     /// Drivers in a row that ended without an answer.
     failures: u32,
     ending: bool,
@@ -111,7 +112,13 @@ impl Driver {
     pub(super) fn status(&self) -> (Option<u32>, u32) {
         let books = self.lock();
         let pid = books.process.as_ref().map(|process| process.pid);
-        (pid, books.restarts)
+        (pid, books.generation.saturating_sub(1))
+    }
+
+    /// Which driver this is: another number after a sync means that what was told before it may
+    /// have been told to the one before.
+    pub(super) fn generation(&self) -> u32 {
+        self.lock().generation
     }
 
     /// There shall be this port, in this network namespace.
@@ -212,6 +219,7 @@ impl Driver {
         };
         let mut books = self.lock();
         books.process = Some(process);
+        books.generation += 1;
         books.tell_all();
         Ok((child, answers))
     }
@@ -235,7 +243,6 @@ impl Driver {
                 Ok(next) => instance = Some(next),
                 Err(error) => tracing::error!("cannot restart the Ethernet driver: {error}"),
             }
-            self.lock().restarts += 1;
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -18,6 +19,7 @@ use super::rootless::Identity;
 use crate::addressing::{IPV6_PREFIX, Subnet, ipv6, mac, mac_text};
 use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
 use crate::driver_protocol::{Port, PortError};
+use crate::netlink::{Netlink, NetlinkError};
 use crate::protocol::{DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Status};
 use crate::wire::Writer;
 
@@ -193,20 +195,25 @@ impl Host {
         let Some(driver) = &self.driver else {
             return;
         };
+        let generation = driver.generation();
         for node in nodes {
             driver.remove(domain.id.into(), node.0);
         }
-        match driver.sync() {
-            // A driver that has ended forwards nothing, and its successor is not told of them.
-            Err(error) => tracing::warn!("while ports were removed: {error}"),
-            Ok(errors) => {
-                for error in errors {
-                    tracing::warn!(
-                        "port of node {} in domain {}: {}",
-                        error.node,
-                        error.domain_id,
-                        error.message
-                    );
+        let result = driver.sync();
+        for error in result.iter().flatten() {
+            tracing::warn!(
+                "port of node {} in domain {}: {}",
+                error.node,
+                error.domain_id,
+                error.message
+            );
+        }
+        // A driver that has died forwards nothing, and its successor is not told of the ports;
+        // but their interfaces outlive it.
+        if result.is_err() || driver.generation() != generation {
+            for node in nodes.iter().filter_map(|id| self.node(*id)) {
+                if let Err(error) = delete_interface(node, &domain.name) {
+                    tracing::warn!("node {}: {error}", node.place);
                 }
             }
         }
@@ -324,6 +331,16 @@ pub(super) fn parse_subnet(text: Option<&str>) -> Result<Option<Subnet>, Refusal
 
 fn as_refusal(error: DirectoryError) -> Refusal {
     error.into()
+}
+
+/// Deletes an interface that no driver holds, if it is there.
+fn delete_interface(node: &HostedNode, name: &str) -> Result<(), NetlinkError> {
+    let mut netlink = Netlink::open_in(node.network().as_fd())?;
+    match netlink.index(name) {
+        Ok(index) => netlink.delete(index),
+        Err(NetlinkError::NoSuchLink(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn port(domain: &Domain, node: &HostedNode) -> Port {
