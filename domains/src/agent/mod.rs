@@ -45,10 +45,41 @@ pub struct Config {
     /// The fabric; one node is made for each of its places, at most [`MAX_NODES`].
     #[serde(with = "crate::protocol::as_text")]
     pub torus: Torus,
-    /// Program and arguments of the Ethernet driver, or `None` for no Ethernet.
+    /// Program and arguments of the Ethernet driver, or `None` for no Ethernet. They must be
+    /// UTF-8.
+    #[serde(with = "words")]
     pub driver_command: Option<Vec<OsString>>,
     /// Whether the agent ends when its standard input does.
     pub lifeline: bool,
+}
+
+/// A command as texts, which people can read in a list of processes.
+mod words {
+    use std::ffi::OsString;
+
+    use serde::ser::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        words: &Option<Vec<OsString>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let Some(words) = words else {
+            return to.serialize_none();
+        };
+        let texts: Option<Vec<&str>> = words.iter().map(|word| word.to_str()).collect();
+        match texts {
+            Some(texts) => to.serialize_some(&texts),
+            None => Err(S::Error::custom("the driver's command is not UTF-8")),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Vec<OsString>>, D::Error> {
+        let texts = Option::<Vec<String>>::deserialize(from)?;
+        Ok(texts.map(|texts| texts.into_iter().map(OsString::from).collect()))
+    }
 }
 
 /// Why an agent could not start, or not go on.

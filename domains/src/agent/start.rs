@@ -52,6 +52,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), AgentError> {
         check_tun().map_err(AgentError::Tun)?;
     }
     let state = StateDir::take(&config.state)?;
+    state.begin_log()?;
     let (ending, endings) = mpsc::channel();
     let result = catch_signals(&ending).and_then(|()| {
         if config.lifeline {

@@ -34,13 +34,23 @@ impl StateDir {
         make(&path).map_err(broken)?;
         let lock = lock(&path)?;
         clear(&path).map_err(broken)?;
-        truncate_log(&path).map_err(broken)?;
-        fs::create_dir_all(path.join(NODES)).map_err(broken)?;
         Ok(StateDir { path, _lock: lock })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Empties the log of the agent before; writers append, so they carry on at its start.
+    pub(super) fn begin_log(&self) -> Result<(), AgentError> {
+        let log = OpenOptions::new().write(true).open(self.path.join(LOG));
+        match log.and_then(|log| log.set_len(0)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(AgentError::State {
+                state: self.path.clone(),
+                source,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Opens the control socket. That of root's agent is open to all, who are then asked for
@@ -153,15 +163,6 @@ fn clear(path: &Path) -> io::Result<()> {
     gone(fs::remove_dir_all(path.join(NODES)))
 }
 
-/// Empties the log of the agent before; writers append, so they carry on at its start.
-fn truncate_log(path: &Path) -> io::Result<()> {
-    match OpenOptions::new().write(true).open(path.join(LOG)) {
-        Ok(log) => log.set_len(0),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,9 +189,17 @@ mod tests {
         let state = StateDir::take(directory.path()).unwrap();
         state.listen(false).unwrap();
         fs::write(state.hosts(NodeId(3)).unwrap(), "").unwrap();
+        let log = directory.path().join(LOG);
+        fs::write(&log, "why it died").unwrap();
         assert!(clear_stale(directory.path()).is_err(), "it still runs");
         drop(state);
         assert!(clear_stale(directory.path()).unwrap());
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_to_string(&log).unwrap(), "why it died");
+        StateDir::take(directory.path())
+            .unwrap()
+            .begin_log()
+            .unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "");
     }
 }
