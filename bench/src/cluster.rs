@@ -4,7 +4,7 @@
 //! Everything hangs on this process: the agent on a lifeline, its nodes and driver on the agent,
 //! our processes on their node. So nothing outlives us, however we end.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -16,13 +16,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use domains::agent::background::{Background, spawn_background};
 use domains::agent::{AgentError, Config};
 use domains::client::{ClientError, Control, ExecHandle};
-use domains::protocol::DomainInfo;
+use domains::protocol::{DomainInfo, Refusal};
 use fabric::Torus;
 use fabric::topology::TopologyError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+const TUN: &str = "/dev/net/tun";
 
 /// No step of a run takes as long: whoever says nothing for this time hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,9 +35,15 @@ pub enum ClusterError {
     /// We were told to end.
     #[error("interrupted by signal {0}")]
     Interrupted(i32),
-    /// There is no agent.
-    #[error("{}", .0.refusal())]
-    Agent(#[from] AgentError),
+    /// No interfaces can be made.
+    #[error("cannot open {TUN}: {error}; {}", tun_remedy(.error))]
+    Tun {
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// There is no agent, and what to do.
+    #[error("{0}")]
+    Agent(Refusal),
     /// The agent refused.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -71,6 +79,19 @@ pub enum ClusterError {
     },
 }
 
+impl From<AgentError> for ClusterError {
+    fn from(error: AgentError) -> Self {
+        ClusterError::Agent(error.refusal())
+    }
+}
+
+fn tun_remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "load it with `sudo modprobe tun`",
+        _ => "allow it with `sudo chmod 0666 /dev/net/tun`, or run as root",
+    }
+}
+
 fn system(action: &'static str) -> impl FnOnce(io::Error) -> ClusterError {
     move |source| ClusterError::System { action, source }
 }
@@ -102,6 +123,9 @@ impl Cluster {
     /// # Errors
     /// The agent's, with the remedy: above all when TAP interfaces cannot be made.
     pub fn start(torus: Torus, driver_argument: &str) -> Result<Self, ClusterError> {
+        // The agent would say so, too, but it can do without.
+        let tun = OpenOptions::new().read(true).write(true).open(TUN);
+        tun.map_err(|error| ClusterError::Tun { error })?;
         let (sender, news) = mpsc::channel();
         forward_signals(sender.clone()).map_err(system("handle signals"))?;
         let directory = Directory::create().map_err(system("make a private directory"))?;
@@ -111,7 +135,9 @@ impl Cluster {
             torus,
             driver_command: Some(driver.into()),
             lifeline: true,
-        })?;
+        });
+        // A signal may have hit the agent before it had a session of its own.
+        let agent = agent.map_err(|error| interruption(&news).unwrap_or(error.into()))?;
         let control = Control::connect(&directory.0);
         let mut cluster = Cluster {
             control: None,
@@ -242,6 +268,14 @@ impl Drop for Cluster {
             let _ = agent.end();
         }
     }
+}
+
+/// The signal that has come, if one has.
+fn interruption(news: &Receiver<News>) -> Option<ClusterError> {
+    news.try_iter().find_map(|news| match news {
+        News::Signal(signal) => Some(ClusterError::Interrupted(signal)),
+        _ => None,
+    })
 }
 
 /// A process of ours in a node. Dropping it ends it.

@@ -203,25 +203,28 @@ impl Run {
 
     fn hot(&mut self, progress: &mut Progress) -> Result<(), ClusterError> {
         for bytes in VALUES {
-            self.fill(KeySet::of_total(HOT_BYTES, bytes))?;
+            self.fill(KeySet::of_total(HOT_BYTES, bytes), progress)?;
         }
         self.rounds(plan::hot(), HOT_BYTES, progress)
     }
 
     fn cold(&mut self, bytes: usize, progress: &mut Progress) -> Result<(), ClusterError> {
-        progress.say("storing what fits no cache");
         let set = KeySet::of_total(self.cold_bytes, bytes);
-        self.fill(set)?;
+        self.fill(set, progress)?;
         self.rounds(plan::cold(bytes), self.cold_bytes, progress)?;
         // The next one needs the room.
+        progress.say(&format!("removing {} values of {bytes} B", set.keys));
         let server = self.local_store();
         self.passive(&Order::Empty { server, set })
     }
 
     /// Fills the store from its own node, and has the client read and so find every value.
-    fn fill(&mut self, set: KeySet) -> Result<(), ClusterError> {
-        let server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.store_port);
+    fn fill(&mut self, set: KeySet, progress: &Progress) -> Result<(), ClusterError> {
+        let KeySet { keys, bytes } = set;
+        progress.say(&format!("storing {keys} values of {bytes} B"));
+        let server = self.local_store();
         let () = self.passive(&Order::Fill { server, set })?;
+        progress.say(&format!("reading {keys} values of {bytes} B once"));
         match self.active(&Order::Warm(set))? {
             0_u64 => Ok(()),
             wrong => {
