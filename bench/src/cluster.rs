@@ -4,7 +4,7 @@
 //! Everything hangs on this process: the agent on a lifeline, its nodes and driver on the agent,
 //! our processes on their node. So nothing outlives us, however we end.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -42,8 +42,13 @@ pub enum ClusterError {
         error: io::Error,
     },
     /// There is no agent, and what to do.
-    #[error("{0}")]
-    Agent(Refusal),
+    #[error("{refusal}{}{log}", if log.is_empty() { "" } else { ":\n" })]
+    Agent {
+        /// Its reason.
+        refusal: Refusal,
+        /// What it logged, if it gave no reason.
+        log: String,
+    },
     /// The agent refused.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -81,7 +86,13 @@ pub enum ClusterError {
 
 impl From<AgentError> for ClusterError {
     fn from(error: AgentError) -> Self {
-        ClusterError::Agent(error.refusal())
+        let refusal = error.refusal();
+        // Its log is about to be removed.
+        let log = match error {
+            AgentError::Died { log } => fs::read_to_string(log).unwrap_or_default(),
+            _ => String::new(),
+        };
+        ClusterError::Agent { refusal, log }
     }
 }
 
@@ -353,5 +364,5 @@ impl Drop for Directory {
 /// agent does.
 pub fn remove_state(path: &Path) {
     // Whichever of the two comes second finds nothing.
-    let _ = std::fs::remove_dir_all(path);
+    let _ = fs::remove_dir_all(path);
 }

@@ -57,14 +57,10 @@ pub fn compare(options: &Options, progress: &mut Progress) -> Result<Report, Clu
     run.plan_progress(progress);
     run.hot(progress)?;
     let files = run.files(options, progress)?;
-    // Few large values are quicker to remove than many small ones, which come last.
-    for bytes in VALUES.into_iter().rev() {
-        run.cold(bytes, progress)?;
-    }
+    let cold_bytes = run.all_cold(start, progress)?;
     let rootless = run.cluster.rootless()?;
     progress.say("cleaning up");
-    let (mtus, cold_bytes) = (run.mtus, run.cold_bytes);
-    let series = std::mem::take(&mut run.series);
+    let (series, mtus) = (std::mem::take(&mut run.series), run.mtus);
     drop(run);
 
     let mut rows: Vec<Row> = series
@@ -122,7 +118,7 @@ impl Run {
                 ..Mtus::default()
             },
             effort,
-            cold_bytes: cold_bytes(),
+            cold_bytes: memory_for_cold_set(),
             salt: 0,
             series: Vec::new(),
         };
@@ -208,12 +204,28 @@ impl Run {
         self.rounds(plan::hot(), HOT_BYTES, progress)
     }
 
-    fn cold(&mut self, bytes: usize, progress: &mut Progress) -> Result<(), ClusterError> {
-        let set = KeySet::of_total(self.cold_bytes, bytes);
-        self.fill(set, progress)?;
-        self.rounds(plan::cold(bytes), self.cold_bytes, progress)?;
-        // The next one needs the room.
-        progress.say(&format!("removing {} values of {bytes} B", set.keys));
+    /// Measures every size of value with a cold working set, and returns the bytes of the
+    /// smallest of them.
+    fn all_cold(&mut self, start: Instant, progress: &mut Progress) -> Result<u64, ClusterError> {
+        let (mut before, mut least) = (None, self.cold_bytes);
+        // Few large values are quicker to remove than many small ones, which come last.
+        for (at, bytes) in VALUES.into_iter().rev().enumerate() {
+            let left = self.effort.limit().saturating_sub(start.elapsed());
+            let share = left / (VALUES.len() - at) as u32;
+            let total = plan::cold_bytes(self.cold_bytes, share, before);
+            let (set, begin) = (KeySet::of_total(total, bytes), Instant::now());
+            self.fill(set, progress)?;
+            self.rounds(plan::cold(bytes), total, progress)?;
+            if at + 1 < VALUES.len() {
+                self.make_room(set, progress)?;
+            }
+            (before, least) = (Some((total, begin.elapsed())), least.min(total));
+        }
+        Ok(least)
+    }
+
+    fn make_room(&mut self, set: KeySet, progress: &Progress) -> Result<(), ClusterError> {
+        progress.say(&format!("removing {} values of {} B", set.keys, set.bytes));
         let server = self.local_store();
         self.passive(&Order::Empty { server, set })
     }
@@ -361,7 +373,7 @@ fn config(options: &Options) -> Config {
 }
 
 /// [`COLD_BYTES`], or less where that would not fit the memory.
-fn cold_bytes() -> u64 {
+fn memory_for_cold_set() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text
         .lines()

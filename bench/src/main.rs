@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::bail;
 use bench::cluster::ClusterError;
 use bench::compare::{Options, compare};
 use bench::plan::Effort;
@@ -59,10 +59,10 @@ impl Compare {
             None => repository()?,
         };
         // Better now than after all else was measured.
-        let readable = std::fs::read_dir(&dir).map(drop);
-        readable.with_context(|| {
-            format!("cannot read {}; give a directory with --dir", dir.display())
-        })?;
+        if let Err(error) = std::fs::read_dir(&dir) {
+            let dir = dir.display();
+            bail!("cannot read {dir}: {error}; give a directory with --dir");
+        }
         let effort = match (self.quick, self.full) {
             (true, _) => Effort::Quick,
             (_, true) => Effort::Full,
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("toroid-bench: {error:#}");
+            eprintln!("toroid-bench: {error}");
             status_of(&error)
         }
     }
@@ -108,7 +108,7 @@ fn run(arguments: &Compare) -> anyhow::Result<u64> {
     let mut progress = Progress::new();
     let report = compare(&options, &mut progress)?;
     drop(progress);
-    print(&report, arguments.json).context("cannot print the report")?;
+    print(&report, arguments.json)?;
     Ok(report.errors())
 }
 

@@ -27,6 +27,15 @@ pub const HOT_BYTES: u64 = 1 << 20;
 /// Bytes of a cold working set.
 pub const COLD_BYTES: u64 = 1 << 30;
 
+/// Ending an agent and giving back its memory takes less.
+const CLEANING_UP: Duration = Duration::from_millis(1500);
+
+/// A smaller set would not be cold.
+const COLD_LEAST: u64 = 128 << 20;
+
+/// How much more time a byte may take in the smaller values that come next.
+const SMALLER_COST: f64 = 2.0;
+
 /// Between whom, and through what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -152,6 +161,16 @@ pub enum Effort {
 }
 
 impl Effort {
+    /// The time that the whole may take, of which a little is kept for cleaning up.
+    pub fn limit(self) -> Duration {
+        let limit = match self {
+            Effort::Quick => 15,
+            Effort::Default => 30,
+            Effort::Full => 90,
+        };
+        Duration::from_secs(limit) - CLEANING_UP
+    }
+
     /// How often each measurement is repeated.
     pub fn rounds(self) -> u32 {
         match self {
@@ -179,6 +198,21 @@ impl Effort {
             Effort::Full => 512 << 20,
         }
     }
+}
+
+/// `full` bytes of a cold working set, halved as often as it takes to be done within `time`,
+/// given how many bytes of larger values took how long before. A busy machine must not make a
+/// run miss its limit.
+pub fn cold_bytes(full: u64, time: Duration, before: Option<(u64, Duration)>) -> u64 {
+    let Some((bytes, took)) = before else {
+        return full;
+    };
+    let cost = SMALLER_COST * took.as_secs_f64() / bytes as f64;
+    let mut set = full;
+    while set > COLD_LEAST && set as f64 * cost > time.as_secs_f64() {
+        set /= 2;
+    }
+    set
 }
 
 /// What is measured with working sets that fit the caches, paths in turn.
@@ -260,4 +294,36 @@ fn store(bytes: usize, set: WorkingSet) -> Vec<Test> {
         }
     }
     tests
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cold_set_is_whole_unless_time_is_short() {
+        let second = Duration::from_secs(1);
+        assert_eq!(cold_bytes(COLD_BYTES, second, None), COLD_BYTES);
+        let before = |seconds| Some((COLD_BYTES, second * seconds));
+        assert_eq!(cold_bytes(COLD_BYTES, 4 * second, before(1)), COLD_BYTES);
+        assert_eq!(
+            cold_bytes(COLD_BYTES, 3 * second, before(2)),
+            COLD_BYTES / 2
+        );
+        assert_eq!(
+            cold_bytes(COLD_BYTES, Duration::ZERO, before(1)),
+            COLD_LEAST
+        );
+    }
+
+    #[test]
+    fn the_limits_are_those_that_are_promised() {
+        for (effort, seconds) in [
+            (Effort::Quick, 15),
+            (Effort::Default, 30),
+            (Effort::Full, 90),
+        ] {
+            assert_eq!(effort.limit() + CLEANING_UP, Duration::from_secs(seconds));
+        }
+    }
 }

@@ -42,7 +42,8 @@ pub struct Config {
     pub rounds: u32,
     /// Bytes of a hot working set, at most.
     pub hot_bytes: u64,
-    /// Bytes of a cold working set.
+    /// Bytes of a cold working set: 1 GiB, or less where memory or time were short; then of the
+    /// smallest.
     pub cold_bytes: u64,
     /// Operations in flight when pipelined.
     pub pipeline: u32,

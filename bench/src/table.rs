@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::files::BLOCK;
 use crate::network::Transport;
-use crate::plan::{LONG_WRITE, MESSAGES, PIPELINE, Path, VALUES, WorkingSet};
+use crate::plan::{COLD_BYTES, LONG_WRITE, MESSAGES, PIPELINE, Path, VALUES, WorkingSet};
 use crate::report::{Report, Wanted};
 use crate::rows::{Op, Row};
 use crate::targets;
@@ -208,8 +208,12 @@ impl Table<'_> {
         }
         if set == WorkingSet::Cold {
             let mib = self.report.config.cold_bytes >> 20;
+            let short = match self.report.config.cold_bytes < COLD_BYTES {
+                true => "; memory or time allowed no more",
+                false => "",
+            };
             self.note(&format!(
-                "Uniform random over {mib} MiB of values; get by RDMA with cached places."
+                "Uniform random over {mib} MiB of values{short}; get by RDMA with cached places."
             ));
         }
     }
