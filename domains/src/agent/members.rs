@@ -208,9 +208,6 @@ impl Members {
             id: region,
             secret,
         };
-        let reply = Reply::Region { key, len };
-        attachment.outbox.reply(reply, vec![owners.into()]);
-        books.registered.insert(node, registered + len);
         let record = RegionRecord {
             key,
             owner: id,
@@ -219,7 +216,11 @@ impl Members {
             memory,
             openers: HashSet::new(),
         };
+        // Before the reply: a peer may present the key as soon as the owner has it.
         self.regions.insert(region, record);
+        let reply = Reply::Region { key, len };
+        attachment.outbox.reply(reply, vec![owners.into()]);
+        books.registered.insert(node, registered + len);
         Ok(())
     }
 
