@@ -2,10 +2,9 @@
 //!
 //! The region is divided into pages. A page belongs to one class, whose chunks fill it; an item
 //! lives in one chunk. When a class is full it takes a page that nobody has, then one that stands
-//! empty, then evicts its own items, the oldest first: a hand goes round the class's chunks in
-//! the order in which they were filled. A class without a page uses chunks of one up to four times
-//! as large; where there is none, it takes a page from another class, in turn. (A policy with
-//! recency, and pages that move for balance, come later.)
+//! empty, then evicts its own items, the oldest first. A class without a page uses chunks of one
+//! up to four times as large; where there is none, it takes a page from another class, in turn.
+//! (A policy with recency, and pages that move for balance, come later.)
 //!
 //! This is bookkeeping: no byte of the region is touched here.
 
@@ -22,16 +21,24 @@ pub struct Arena {
     classes: Vec<Class>,
     /// Pages that no class has.
     unowned: Vec<u32>,
-    /// The page to look at next when one is taken away.
+    /// How many pages have a class but nothing in them.
+    empty: u32,
+    /// The page to look at first when one is taken away.
     hand: u32,
 }
 
 #[derive(Debug, Default)]
 struct Page {
-    class: Option<u8>,
+    class: usize,
     chunks: Vec<Chunk>,
     free: Vec<u32>,
     reserved: u32,
+}
+
+impl Page {
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.chunks.len()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +46,36 @@ enum Chunk {
     Free,
     /// Given out, its item not yet published: stays where it is.
     Reserved,
-    Live,
+    /// In the list of its class, by age.
+    Live(Neighbours),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Neighbours {
+    older: Option<Link>,
+    newer: Option<Link>,
+}
+
+/// A place, with room for `None`.
+type Link = std::num::NonZeroU32;
+
+fn link(place: Place) -> Option<Link> {
+    Link::new(place.0 + 1)
+}
+
+fn place(link: Link) -> Place {
+    Place(link.get() - 1)
 }
 
 #[derive(Debug)]
 struct Class {
     units: u32,
-    pages: Vec<u32>,
-    /// Those of `pages` with a free chunk.
+    /// How many pages it has.
+    pages: u32,
+    /// Those of its pages with a free chunk.
     roomy: Vec<u32>,
-    /// The chunk to evict next: an index into `pages`, and the chunk in that page.
-    hand: (usize, usize),
+    oldest: Option<Link>,
+    newest: Option<Link>,
 }
 
 impl Arena {
@@ -66,6 +92,7 @@ impl Arena {
                 .map(Class::new)
                 .collect(),
             unowned: (0..count).rev().collect(),
+            empty: 0,
             hand: 0,
         }
     }
@@ -84,8 +111,7 @@ impl Arena {
         if !self.classes[class].roomy.is_empty() {
             return self.take_chunk(class);
         }
-        let page = self.unowned.pop().or_else(|| self.take_empty_page());
-        if let Some(page) = page {
+        if let Some(page) = self.unowned.pop().or_else(|| self.take_empty_page()) {
             self.give(page, class);
             return self.take_chunk(class);
         }
@@ -96,47 +122,82 @@ impl Arena {
         self.take_chunk(class)
     }
 
-    /// The reserved chunk at `place` now holds a live item.
-    pub fn publish(&mut self, place: Place) {
-        self.set(place, Chunk::Live);
+    /// The reserved chunk at `place` now holds a live item, the newest of its class.
+    pub fn publish(&mut self, at: Place) {
+        let (number, chunk) = self.find(at);
+        let page = &mut self.pages[number];
+        page.reserved -= 1;
+        let newest = self.classes[page.class].newest;
+        page.chunks[chunk] = Chunk::Live(Neighbours {
+            older: newest,
+            newer: None,
+        });
+        self.classes[self.pages[number].class].newest = link(at);
+        match newest {
+            Some(older) => self.neighbours(place(older)).newer = link(at),
+            None => self.classes[self.pages[number].class].oldest = link(at),
+        }
     }
 
     /// The chunk at `place`, reserved or live, is free again.
-    pub fn free(&mut self, place: Place) {
-        self.set(place, Chunk::Free);
+    pub fn free(&mut self, at: Place) {
+        let (number, chunk) = self.find(at);
+        let page = &mut self.pages[number];
+        match std::mem::replace(&mut page.chunks[chunk], Chunk::Free) {
+            Chunk::Free => return,
+            Chunk::Reserved => page.reserved -= 1,
+            Chunk::Live(neighbours) => self.unlist(number, neighbours),
+        }
+        let page = &mut self.pages[number];
+        if page.free.is_empty() {
+            self.classes[page.class].roomy.push(number as u32);
+        }
+        page.free.push(chunk as u32);
+        self.empty += u32::from(page.is_empty());
     }
 
-    fn set(&mut self, place: Place, to: Chunk) {
-        let number = place.0 / self.page_units;
-        let page = &mut self.pages[number as usize];
-        let Some(class) = page.class.map(usize::from) else {
-            return;
-        };
-        let class = &mut self.classes[class];
-        let chunk = place.0 % self.page_units / class.units;
-        let before = std::mem::replace(&mut page.chunks[chunk as usize], to);
-        page.reserved -= u32::from(before == Chunk::Reserved);
-        if to == Chunk::Free && before != Chunk::Free {
-            if page.free.is_empty() {
-                class.roomy.push(number);
-            }
-            page.free.push(chunk);
+    /// Takes a chunk of page `number` out of its class's list.
+    fn unlist(&mut self, number: usize, Neighbours { older, newer }: Neighbours) {
+        let class = self.pages[number].class;
+        match newer {
+            Some(newer) => self.neighbours(place(newer)).older = older,
+            None => self.classes[class].newest = older,
         }
+        match older {
+            Some(older) => self.neighbours(place(older)).newer = newer,
+            None => self.classes[class].oldest = newer,
+        }
+    }
+
+    /// The neighbours of a live chunk: only live ones are in lists.
+    fn neighbours(&mut self, at: Place) -> &mut Neighbours {
+        let (number, chunk) = self.find(at);
+        match &mut self.pages[number].chunks[chunk] {
+            Chunk::Live(neighbours) => neighbours,
+            other => unreachable!("{at:?} is {other:?} and in a list"),
+        }
+    }
+
+    /// The page that a place is in, and the chunk in it.
+    fn find(&self, at: Place) -> (usize, usize) {
+        let number = (at.0 / self.page_units) as usize;
+        let units = self.classes[self.pages[number].class].units;
+        (number, (at.0 % self.page_units / units) as usize)
     }
 
     /// The class itself or a larger one that has pages, if it is not much larger: where memory is
     /// small, not every class can have a page.
     fn nearest_with_page(&self, class: usize) -> Option<usize> {
         let limit = self.classes[class].units.saturating_mul(4);
-        let near = (class..self.classes.len()).take_while(|&n| self.classes[n].units <= limit);
-        near.into_iter()
-            .find(|&n| !self.classes[n].pages.is_empty())
+        let mut near = (class..self.classes.len()).take_while(|&n| self.classes[n].units <= limit);
+        near.find(|&n| self.classes[n].pages > 0)
     }
 
     fn take_chunk(&mut self, class: usize) -> Option<Place> {
         let class = &mut self.classes[class];
         let number = *class.roomy.last()?;
         let page = &mut self.pages[number as usize];
+        self.empty -= u32::from(page.is_empty());
         let chunk = page.free.pop()?;
         if page.free.is_empty() {
             class.roomy.pop();
@@ -148,92 +209,64 @@ impl Arena {
 
     /// Evicts the oldest item of the class, or all of a page of another.
     fn make_room(&mut self, class: usize, evict: &mut impl FnMut(Place)) -> Option<()> {
-        if let Some(place) = self.oldest(class) {
-            evict(place);
-            self.free(place);
+        if let Some(oldest) = self.classes[class].oldest {
+            evict(place(oldest));
+            self.free(place(oldest));
             return Some(());
         }
         let count = self.pages.len() as u32;
-        let start = self.hand;
-        let number = (0..count)
-            .map(|n| (start + n) % count)
-            .find(|&n| self.pages[n as usize].reserved == 0)?;
+        let mut numbers = (0..count).map(|n| (self.hand + n) % count);
+        let number = numbers.find(|&n| self.pages[n as usize].reserved == 0)?;
         self.hand = (number + 1) % count;
-        for place in self.live(number) {
-            evict(place);
+        for at in self.live(number) {
+            evict(at);
+            self.free(at);
         }
         self.disown(number);
         self.give(number, class);
         Some(())
     }
 
-    /// Moves the class's hand to the next live chunk.
-    fn oldest(&mut self, class: usize) -> Option<Place> {
-        let class = &mut self.classes[class];
-        // Once round, from the middle of a page back into it.
-        for _ in 0..=class.pages.len() {
-            let Some(&number) = class.pages.get(class.hand.0) else {
-                class.hand = (0, 0);
-                continue;
-            };
-            let chunks = &self.pages[number as usize].chunks;
-            let live = chunks
-                .iter()
-                .skip(class.hand.1)
-                .position(|&chunk| chunk == Chunk::Live);
-            if let Some(skipped) = live {
-                let chunk = class.hand.1 + skipped;
-                class.hand.1 = chunk + 1;
-                return Some(Place(number * self.page_units + chunk as u32 * class.units));
-            }
-            class.hand = (class.hand.0 + 1, 0);
-        }
-        None
-    }
-
     fn live(&self, number: u32) -> Vec<Place> {
         let page = &self.pages[number as usize];
-        let units = page
-            .class
-            .map_or(0, |class| self.classes[usize::from(class)].units);
-        let chunks = page.chunks.iter().enumerate();
+        let units = self.classes[page.class].units;
+        let chunks = (0u32..).zip(&page.chunks);
         chunks
-            .filter(|(_, chunk)| **chunk == Chunk::Live)
-            .map(|(n, _)| Place(number * self.page_units + n as u32 * units))
+            .filter(|(_, chunk)| matches!(chunk, Chunk::Live(_)))
+            .map(|(n, _)| Place(number * self.page_units + n * units))
             .collect()
     }
 
     fn take_empty_page(&mut self) -> Option<u32> {
-        // A class's roomy pages are few in the steady state, in which this is called.
+        if self.empty == 0 {
+            return None;
+        }
         let mut roomy = self.classes.iter().flat_map(|class| &class.roomy);
-        let empty = roomy.find(|&&n| {
-            let page = &self.pages[n as usize];
-            page.free.len() == page.chunks.len()
-        });
-        let number = *empty?;
+        let number = *roomy.find(|&&n| self.pages[n as usize].is_empty())?;
         self.disown(number);
         Some(number)
     }
 
+    /// Takes an empty page away from its class.
     fn disown(&mut self, number: u32) {
         let page = std::mem::take(&mut self.pages[number as usize]);
-        if let Some(class) = page.class {
-            let class = &mut self.classes[usize::from(class)];
-            class.pages.retain(|&n| n != number);
-            class.roomy.retain(|&n| n != number);
-        }
+        let class = &mut self.classes[page.class];
+        class.pages -= 1;
+        class.roomy.retain(|&n| n != number);
+        self.empty -= 1;
     }
 
     fn give(&mut self, number: u32, class: usize) {
         let count = self.page_units / self.classes[class].units;
         self.pages[number as usize] = Page {
-            class: Some(class as u8),
+            class,
             chunks: vec![Chunk::Free; count as usize],
             free: (0..count).rev().collect(),
             reserved: 0,
         };
-        self.classes[class].pages.push(number);
+        self.classes[class].pages += 1;
         self.classes[class].roomy.push(number);
+        self.empty += 1;
     }
 }
 
@@ -241,9 +274,10 @@ impl Class {
     fn new(units: u32) -> Self {
         Class {
             units,
-            pages: Vec::new(),
+            pages: 0,
             roomy: Vec::new(),
-            hand: (0, 0),
+            oldest: None,
+            newest: None,
         }
     }
 }
@@ -320,6 +354,29 @@ mod tests {
             arena.publish(place);
             published.push_back(place);
         }
+    }
+
+    #[test]
+    fn what_is_set_into_freed_memory_is_new() {
+        let mut arena = Arena::new(1 << 20, PAGE);
+        let reserve = |arena: &mut Arena| {
+            let mut evicted = None;
+            let place = arena
+                .reserve(512, &mut |place| evicted = Some(place))
+                .unwrap();
+            arena.publish(place);
+            (place, evicted)
+        };
+        let first: Vec<Place> = (0..2048).map(|_| reserve(&mut arena).0).collect();
+        arena.free(first[0]);
+        arena.free(first[7]);
+        assert_eq!(reserve(&mut arena), (first[7], None));
+        assert_eq!(reserve(&mut arena), (first[0], None));
+        for n in (1..7).chain(8..2048) {
+            assert_eq!(reserve(&mut arena), (first[n], Some(first[n])));
+        }
+        assert_eq!(reserve(&mut arena), (first[7], Some(first[7])));
+        assert_eq!(reserve(&mut arena), (first[0], Some(first[0])));
     }
 
     #[test]

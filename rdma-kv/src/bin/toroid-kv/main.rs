@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 use clap::{Args, Parser, Subcommand};
 use domains::member::Member;
 use fabric::Place;
@@ -129,7 +129,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("toroid-kv: {error:#}");
+            eprintln!("toroid-kv: {error}");
             ExitCode::FAILURE
         }
     }
@@ -170,7 +170,7 @@ fn carry_out(command: Command) -> Result<bool> {
                     let mut value = Vec::new();
                     std::io::stdin()
                         .read_to_end(&mut value)
-                        .context("standard input")?;
+                        .map_err(|error| anyhow!("cannot read standard input: {error}"))?;
                     value
                 }
             };
@@ -203,7 +203,7 @@ fn serve(serve: Serve) -> Result<()> {
         port: match serve.port {
             0 => None,
             -1 => Some(0),
-            port => Some(u16::try_from(port).context("port")?),
+            port => Some(u16::try_from(port)?),
         },
         connections: serve.conn_limit,
         limits: Limits {
