@@ -49,6 +49,16 @@ pub enum Sought<T> {
     Unsettled,
 }
 
+impl<T> Sought<T> {
+    fn map<U>(self, change: impl FnOnce(T) -> U) -> Sought<U> {
+        match self {
+            Sought::Found(found) => Sought::Found(change(found)),
+            Sought::Absent => Sought::Absent,
+            Sought::Unsettled => Sought::Unsettled,
+        }
+    }
+}
+
 /// What a reader did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderStats {
@@ -167,12 +177,20 @@ impl<E: Endpoint> Reader<E> {
     /// # Errors
     /// [`OpError`]: the server is gone, or access was revoked.
     pub fn get(&mut self, key: &[u8]) -> Result<Sought<ValueRef<'_>>, OpError> {
-        let found = self.get_accepted(key)?;
-        Ok(match found {
-            Sought::Found(item) => Sought::Found(self.value(&item)),
-            Sought::Absent => Sought::Absent,
-            Sought::Unsettled => Sought::Unsettled,
-        })
+        self.stats.gets += 1;
+        let hash = hash(self.seed, key);
+        let sought = match self.places.find(hash) {
+            Some(place) => {
+                let tried = self.read_at(place, key)?;
+                self.settle(hash, tried)
+            }
+            None => Sought::Unsettled,
+        };
+        let sought = match sought {
+            Sought::Unsettled => self.look_up_repeatedly(hash, key)?,
+            settled => settled,
+        };
+        Ok(sought.map(|item| self.value(&item)))
     }
 
     /// Gets a value straight into `into`; returns its flags and length. A value longer than
@@ -185,33 +203,27 @@ impl<E: Endpoint> Reader<E> {
         key: &[u8],
         into: &mut [u8],
     ) -> Result<Sought<(u32, usize)>, OpError> {
+        self.stats.gets += 1;
         let hash = hash(self.seed, key);
-        if let Some(place) = self.places.find(hash) {
-            match self.read_value_at(place, key, into)? {
-                Some(Tried::Found(item)) => {
-                    self.stats.gets += 1;
-                    self.stats.cached += 1;
-                    return Ok(Sought::Found((
-                        item.header.flags,
-                        item.header.value_len as usize,
-                    )));
+        if let Some(place) = self.places.find(hash)
+            && let Some(tried) = self.read_value_at(place, key, into)?
+        {
+            match self.settle(hash, tried) {
+                Sought::Unsettled => {}
+                settled => {
+                    return Ok(settled
+                        .map(|Accepted { header, .. }| (header.flags, header.value_len as usize)));
                 }
-                Some(Tried::Expired) => return Ok(Sought::Absent),
-                Some(Tried::Other | Tried::Changed) => self.places.remove(hash),
-                None => {}
             }
         }
-        Ok(match self.get(key)? {
-            Sought::Found(value) => {
-                let len = value.data.len();
-                if let Some(into) = into.get_mut(..len) {
-                    into.copy_from_slice(value.data);
-                }
-                Sought::Found((value.flags, len))
+        let sought = self.look_up_repeatedly(hash, key)?;
+        Ok(sought.map(|item| {
+            let ValueRef { flags, data } = self.value(&item);
+            if let Some(into) = into.get_mut(..data.len()) {
+                into.copy_from_slice(data);
             }
-            Sought::Absent => Sought::Absent,
-            Sought::Unsettled => Sought::Unsettled,
-        })
+            (flags, data.len())
+        }))
     }
 
     /// Remembers where the server put a key.
@@ -237,19 +249,22 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    fn get_accepted(&mut self, key: &[u8]) -> Result<Sought<Accepted>, OpError> {
-        self.stats.gets += 1;
-        let hash = hash(self.seed, key);
-        if let Some(place) = self.places.find(hash) {
-            match self.read_at(place, key)? {
-                Tried::Found(item) => {
-                    self.stats.cached += 1;
-                    return Ok(Sought::Found(item));
-                }
-                Tried::Expired => return Ok(Sought::Absent),
-                Tried::Other | Tried::Changed => self.places.remove(hash),
+    /// What a read from a cached place means.
+    fn settle(&mut self, hash: u64, tried: Tried) -> Sought<Accepted> {
+        match tried {
+            Tried::Found(item) => {
+                self.stats.cached += 1;
+                Sought::Found(item)
+            }
+            Tried::Expired => Sought::Absent,
+            Tried::Other | Tried::Changed => {
+                self.places.remove(hash);
+                Sought::Unsettled
             }
         }
+    }
+
+    fn look_up_repeatedly(&mut self, hash: u64, key: &[u8]) -> Result<Sought<Accepted>, OpError> {
         for _ in 0..LOOKUPS {
             match self.look_up(hash, key)? {
                 Sought::Unsettled => {}
