@@ -205,3 +205,111 @@ fn keep_time(store: &Shared, stop: &Stop) -> Result<(), ServeError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            listen: vec![Ipv4Addr::LOCALHOST.into()],
+            port: Some(0),
+            rdma: Rdma::Off,
+            ..Options::default()
+        }
+    }
+
+    /// Runs a server while `test` talks to it, then stops it.
+    fn serving(options: Options, test: impl FnOnce(SocketAddr)) {
+        let stop = Stop::new().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                run(&options, &stop, |ready| {
+                    sender.send(ready.tcp[0]).unwrap();
+                })
+            });
+            // Stopped also when the test fails, or its panic would wait for the server.
+            stop.after(|| test(receiver.recv().unwrap()));
+            server.join().unwrap().unwrap();
+        });
+    }
+
+    fn ask(stream: &mut TcpStream, request: &[u8], expected: &str) {
+        stream.write_all(request).unwrap();
+        let mut reply = vec![0; expected.len()];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(String::from_utf8_lossy(&reply), expected);
+    }
+
+    #[test]
+    fn connections_share_the_store_and_end_with_the_server() {
+        let mut left_open = None;
+        serving(options(), |address| {
+            let mut first = TcpStream::connect(address).unwrap();
+            let mut second = TcpStream::connect(address).unwrap();
+            ask(&mut first, b"set a 1 0 3\r\none\r\n", "STORED\r\n");
+            ask(&mut second, b"get a\r\n", "VALUE a 1 3\r\none\r\nEND\r\n");
+            second.write_all(b"get a\r\nquit\r\n").unwrap();
+            let mut rest = String::new();
+            second.read_to_string(&mut rest).unwrap();
+            assert_eq!(rest, "VALUE a 1 3\r\none\r\nEND\r\n");
+            left_open = Some(first);
+        });
+        assert_eq!(left_open.unwrap().read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn connections_over_the_limit_are_told_so() {
+        serving(
+            Options {
+                connections: 1,
+                ..options()
+            },
+            |address| {
+                let mut first = TcpStream::connect(address).unwrap();
+                ask(&mut first, b"get a\r\n", "END\r\n");
+                let mut reply = String::new();
+                TcpStream::connect(address)
+                    .unwrap()
+                    .read_to_string(&mut reply)
+                    .unwrap();
+                assert_eq!(reply, "ERROR Too many open connections\r\n");
+                ask(&mut first, b"get a\r\n", "END\r\n");
+            },
+        );
+    }
+
+    #[test]
+    fn impossible_options_are_named() {
+        let run = |options| run(&options, &Stop::new().unwrap(), |_| panic!("it started"));
+        let limits = Limits {
+            memory: 1 << 20,
+            item: 1 << 20,
+        };
+        let small = run(Options {
+            limits,
+            ..options()
+        });
+        assert!(matches!(
+            small,
+            Err(ServeError::Limits(LimitsError::TooSmall { .. }))
+        ));
+        let nothing = run(Options {
+            port: None,
+            ..options()
+        });
+        assert!(matches!(nothing, Err(ServeError::Nothing)));
+        serving(options(), |address| {
+            let taken = run(Options {
+                port: Some(address.port()),
+                ..options()
+            });
+            assert!(matches!(taken, Err(ServeError::Listen { address: a, .. }) if a == address));
+        });
+    }
+}

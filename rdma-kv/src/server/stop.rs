@@ -27,11 +27,16 @@ impl Stop {
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Does `work`, then stops.
+    /// Does `work`, then stops, also after a panic.
     pub(super) fn after<T>(&self, work: impl FnOnce() -> T) -> T {
-        let result = work();
-        self.stop();
-        result
+        struct OnDrop<'a>(&'a Stop);
+        impl Drop for OnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.stop();
+            }
+        }
+        let _stop = OnDrop(self);
+        work()
     }
 
     /// Waits up to `timeout`; returns whether it was stopped.
