@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -58,9 +59,11 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), AgentError> {
         if config.lifeline {
             watch_lifeline(&ending)?;
         }
+        // First, because it may fail: who connects already waits until there are nodes.
+        let control = state.listen(!identity.rootless)?;
         let (host, births) = build(config, identity, &state, ending)?;
         let host = Arc::new(host);
-        let opened = open_for_business(&host, births, &state);
+        let opened = open_for_business(&host, births, control);
         let ending = opened.map(|()| {
             tracing::info!(torus = %host.torus, state = %host.state.display(), "ready");
             ready();
@@ -131,9 +134,8 @@ fn build(
 fn open_for_business(
     host: &Arc<Host>,
     births: Vec<Birth>,
-    state: &StateDir,
+    control: UnixListener,
 ) -> Result<(), AgentError> {
-    let control = state.listen(!host.identity.rootless)?;
     for (n, birth) in births.into_iter().enumerate() {
         let host = Arc::clone(host);
         spawn(move || keep_alive(&host, n, birth))?;
