@@ -56,10 +56,10 @@ pub(crate) fn down(places: &Places, show: Show) -> Result<(), Failure> {
     match Control::connect(state) {
         Ok(agent) => agent.down()?,
         Err(error @ ClientError::NoAgent { .. }) => {
-            if agent::clear_stale(state)? {
-                show.note("cleared away what an agent that was killed had left");
+            if !agent::clear_stale(state)? {
+                return Err(error.into());
             }
-            return Err(error.into());
+            show.note("cleared away what an agent that was killed had left");
         }
         Err(error) => return Err(error.into()),
     }
