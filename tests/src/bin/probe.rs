@@ -1,0 +1,170 @@
+//! What system tests run in nodes where no stock program will do.
+//!
+//! ```text
+//! probe tcp HOST PORT          standard input to a connection, what comes back to standard output
+//! probe listen PORT            counts datagrams until its input ends: "COUNT NEWEST"
+//! probe flood ADDRESS PORT     sends datagrams until its input ends, then some more
+//! probe own DOMAIN             exports memory until its input ends: KEY, then its first word
+//! probe count DOMAIN PLACE KEY adds to that word until it fails, and says how it failed
+//! probe open DOMAIN KEY        says whether it may
+//! ```
+
+use std::error::Error;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use domains::member::Member;
+use fabric::{Access, Completion, Endpoint, OpError, Operation};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// A peer that says nothing for so long has hung.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How many datagrams are sent after the input has ended.
+const SOME_MORE: u32 = 200;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["tcp", host, port] => tcp(host, port.parse()?),
+        ["listen", port] => listen(port.parse()?),
+        ["flood", address, port] => flood(address, port.parse()?),
+        ["own", domain] => own(domain),
+        ["count", domain, place, key] => count(domain, place, key),
+        ["open", domain, key] => open(domain, key),
+        _ => Err(format!("what is {words:?}?").into()),
+    }
+}
+
+fn tcp(host: &str, port: u16) -> Result<()> {
+    let mut to = TcpStream::connect((host, port))?;
+    to.set_read_timeout(Some(PATIENCE))?;
+    let mut from = to.try_clone()?;
+    let writer = thread::spawn(move || {
+        // A server that has heard enough closes before all was sent.
+        let _ = io::copy(&mut io::stdin(), &mut to);
+        let _ = to.shutdown(Shutdown::Write);
+    });
+    let copied = io::copy(&mut from, &mut io::stdout());
+    drop(writer);
+    match copied {
+        // A server that closes without having read all resets the connection.
+        Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn now_ns() -> Result<u64> {
+    Ok(SystemTime::now()
+        .duration_since(UNIX_EPOCH)?
+        .as_nanos()
+        .try_into()?)
+}
+
+/// Prints how many datagrams came, and when the newest was sent, in nanoseconds since 1970.
+fn listen(port: u16) -> Result<()> {
+    let socket = UdpSocket::bind(("0.0.0.0", port))?;
+    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    println!("ready");
+    let ended = watch_input();
+    let (mut count, mut newest) = (0u64, 0);
+    loop {
+        // What was sent before the end may still be on its way to us.
+        let last_look = ended.load(Ordering::Acquire);
+        let mut datagram = [0; 8];
+        while socket.recv(&mut datagram).is_ok() {
+            count += 1;
+            newest = newest.max(u64::from_le_bytes(datagram));
+            if count == 1 {
+                println!("first");
+            }
+            if ended.load(Ordering::Acquire) && !last_look {
+                break;
+            }
+        }
+        if last_look {
+            println!("{count} {newest}");
+            return Ok(());
+        }
+    }
+}
+
+fn flood(address: &str, port: u16) -> Result<()> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.set_broadcast(true)?;
+    let send = || -> Result<()> {
+        // It fails when there is no way to the peer any more; we insist.
+        let _ = socket.send_to(&now_ns()?.to_le_bytes(), (address, port));
+        thread::sleep(Duration::from_micros(100));
+        Ok(())
+    };
+    let ended = watch_input();
+    while !ended.load(Ordering::Acquire) {
+        send()?;
+    }
+    for _ in 0..SOME_MORE {
+        send()?;
+    }
+    Ok(())
+}
+
+/// Becomes true when standard input ends.
+fn watch_input() -> &'static AtomicBool {
+    static ENDED: AtomicBool = AtomicBool::new(false);
+    thread::spawn(|| {
+        // An error is an end, too.
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        ENDED.store(true, Ordering::Release);
+    });
+    &ENDED
+}
+
+fn own(domain: &str) -> Result<()> {
+    let region = Member::attach()?
+        .domain(domain)?
+        .alloc(4096, Access::all())?;
+    println!("{}", region.remote_key().ok_or("no key")?);
+    io::stdin().read_to_end(&mut Vec::new())?;
+    println!("{}", region.load(0)?);
+    Ok(())
+}
+
+fn count(domain: &str, place: &str, key: &str) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    let remote = domain.open(key.parse()?, Access::all())?;
+    let mut pair = domain.queue_pair(place.parse()?, 1)?;
+    println!("open");
+    io::stdout().flush()?;
+    let mut counted = 0u64;
+    loop {
+        pair.post(0, Operation::fetch_add(&remote, 0, 1))?;
+        pair.flush();
+        pair.wait(PATIENCE);
+        let mut done = [Completion::default()];
+        let result = match pair.poll(&mut done) {
+            1 => done[0].result,
+            _ => return Err("an operation did not complete".into()),
+        };
+        match result {
+            Ok(_) => counted += 1,
+            Err(error) => return ended(counted, error),
+        }
+    }
+}
+
+fn ended(counted: u64, error: OpError) -> Result<()> {
+    println!("{counted} {error:?}");
+    Ok(())
+}
+
+fn open(domain: &str, key: &str) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    domain.open(key.parse()?, Access::REMOTE_READ)?;
+    println!("open");
+    Ok(())
+}

@@ -1,0 +1,396 @@
+//! Agents as people use them: through the programs of this workspace, each on a state directory
+//! of its own.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Uid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::leftovers::{self, Leftovers, Namespaces};
+use crate::process::{Outcome, Running, run, run_with, send};
+use crate::user::{Tun, User, as_uid};
+
+/// No test takes this long.
+const WATCHDOG: Duration = Duration::from_secs(150);
+
+/// How long a test that was found hanging has to fail by itself.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// A program of this workspace, built in the same profile as the test.
+///
+/// # Panics
+/// When it was not built.
+pub fn program(name: &str) -> PathBuf {
+    let test = env::current_exe().expect("this program has a path");
+    let profile = test
+        .ancestors()
+        .nth(2)
+        .expect("it is in target/PROFILE/deps");
+    let program = profile.join(name);
+    assert!(
+        program.is_file(),
+        "{} was not built; run `tests/run system`, which builds it",
+        program.display()
+    );
+    program
+}
+
+/// Whether to take long about it.
+pub fn is_nightly() -> bool {
+    env::var_os("TOROID_TEST_NIGHTLY").is_some_and(|value| !value.is_empty())
+}
+
+/// A place for an agent, where one may run.
+#[derive(Debug)]
+pub struct Cluster {
+    directory: TempDir,
+    user: Option<User>,
+    _watchdog: Watchdog,
+}
+
+impl Cluster {
+    /// An agent with a torus such as `2x2x2`, ready.
+    #[track_caller]
+    pub fn up(torus: &str) -> Self {
+        let cluster = Self::down_yet();
+        cluster.toroid(&["up", "--torus", torus]).ok();
+        cluster
+    }
+
+    /// A place where no agent runs yet.
+    pub fn down_yet() -> Self {
+        Self::of(None)
+    }
+
+    /// A place for an agent of an ordinary user.
+    pub fn of_user(user: User) -> Self {
+        Self::of(Some(user))
+    }
+
+    fn of(user: Option<User>) -> Self {
+        needs_root();
+        needs_tun();
+        leftovers::adopt_orphans();
+        let directory = tempfile::Builder::new()
+            .prefix(&leftovers::directory_prefix())
+            .tempdir();
+        let directory = directory.expect("a temporary directory");
+        let owner = user.as_ref().map_or(0, User::uid);
+        std::os::unix::fs::chown(directory.path(), Some(owner), Some(owner)).expect("we are root");
+        Cluster {
+            directory,
+            user,
+            _watchdog: Watchdog::start(),
+        }
+    }
+
+    /// The state directory.
+    pub fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    /// A directory for the files of a test.
+    pub fn files(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The command `toroid`, or another of this workspace, told of our state directory, as the
+    /// user whose cluster this is.
+    pub fn command(&self, name: &str) -> Command {
+        match &self.user {
+            Some(user) => self.told(user.command(name)),
+            None => {
+                let mut command = Command::new(program(name));
+                command.env("PATH", with_our_programs());
+                self.told(command)
+            }
+        }
+    }
+
+    /// The same, where the tun device is as `tun` says.
+    pub fn command_with(&self, tun: Tun, name: &str) -> Command {
+        match &self.user {
+            Some(user) => self.told(user.command_with(tun, name)),
+            None => {
+                let mut command = as_uid(0, tun);
+                command.arg(program(name));
+                self.told(command)
+            }
+        }
+    }
+
+    fn told(&self, mut command: Command) -> Command {
+        command
+            .env("TOROID_STATE", self.state())
+            .env_remove("XDG_RUNTIME_DIR");
+        command
+    }
+
+    /// Runs `toroid` to its end.
+    #[must_use = "say whether it should have succeeded"]
+    pub fn toroid(&self, arguments: &[&str]) -> Outcome {
+        run(self.command("toroid").args(arguments))
+    }
+
+    /// What `toroid ... --json` says.
+    #[track_caller]
+    pub fn ask(&self, arguments: &[&str]) -> Value {
+        self.toroid(&[arguments, &["--json"]].concat()).ok().json()
+    }
+
+    /// Creates a domain.
+    #[track_caller]
+    pub fn domain<'a>(&'a self, name: &'a str, nodes: &[&str]) -> Domain<'a> {
+        self.toroid(&[&["domain", "create", name], nodes].concat())
+            .ok();
+        Domain {
+            cluster: self,
+            name,
+        }
+    }
+
+    /// Runs a command, words separated by white space, in a node to its end.
+    #[must_use = "say whether it should have succeeded"]
+    pub fn exec(&self, node: &str, words: &str) -> Outcome {
+        run(&mut self.in_node(node, &split(words)))
+    }
+
+    /// Runs a command in a node to its end, with input.
+    #[must_use = "say whether it should have succeeded"]
+    pub fn exec_with(&self, node: &str, words: &str, input: &[u8]) -> Outcome {
+        run_with(&mut self.in_node(node, &split(words)), input)
+    }
+
+    /// Runs a script of sh in a node to its end.
+    #[must_use = "say whether it should have succeeded"]
+    pub fn shell(&self, node: &str, script: &str) -> Outcome {
+        run(&mut self.in_node(node, &["sh", "-c", script]))
+    }
+
+    /// Starts a command in a node, with a pipe as its standard input.
+    pub fn spawn(&self, node: &str, words: &str) -> Running {
+        Running::start(self.in_node(node, &split(words)).stdin(Stdio::piped()))
+    }
+
+    /// `toroid exec NODE -- ARGV`.
+    pub fn in_node(&self, node: &str, argv: &[&str]) -> Command {
+        let mut command = self.command("toroid");
+        command.args(["exec", node, "--"]).args(argv);
+        command
+    }
+
+    /// What `toroid status` says.
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        self.ask(&["status"])
+    }
+
+    /// The agent's process.
+    #[track_caller]
+    pub fn agent_pid(&self) -> u32 {
+        pid(&self.status()["pid"]).expect("an agent has a process")
+    }
+
+    /// The Ethernet driver's process, while there is one.
+    #[track_caller]
+    pub fn driver_pid(&self) -> Option<u32> {
+        pid(&self.status()["driver_pid"])
+    }
+
+    /// The first process of each node.
+    #[track_caller]
+    pub fn node_pids(&self) -> Vec<u32> {
+        let nodes = self.ask(&["node", "ls"]);
+        let nodes = nodes.as_array().expect("nodes are a list");
+        nodes
+            .iter()
+            .map(|node| pid(&node["pid"]).expect("a node has a process"))
+            .collect()
+    }
+
+    /// Agent, driver and nodes.
+    #[track_caller]
+    pub fn pids(&self) -> Vec<u32> {
+        let mut pids = self.node_pids();
+        pids.push(self.agent_pid());
+        pids.extend(self.driver_pid());
+        pids
+    }
+
+    /// The namespaces of all nodes.
+    #[track_caller]
+    pub fn namespaces(&self) -> Namespaces {
+        Namespaces::of(&self.node_pids())
+    }
+
+    /// Kills the agent without a warning.
+    #[track_caller]
+    pub fn kill_agent(&self) {
+        send(self.agent_pid(), Signal::SIGKILL);
+    }
+
+    /// Ends the agent as people do.
+    #[track_caller]
+    pub fn down(&self) {
+        self.toroid(&["down"]).ok();
+    }
+
+    /// What is in the state directory.
+    pub fn state_files(&self) -> BTreeSet<String> {
+        let files = fs::read_dir(self.state()).into_iter().flatten();
+        files
+            .filter_map(|file| file.ok()?.file_name().into_string().ok())
+            .collect()
+    }
+
+    /// The agent's log.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.state().join("agent.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("log of the agent:\n{}", self.log());
+        }
+        // It says that no agent runs if the test has ended it.
+        let _ = self.toroid(&["down"]);
+    }
+}
+
+/// `PATH`, with the programs of this workspace first.
+fn with_our_programs() -> OsString {
+    let ours = program("toroid").parent().map(Path::to_owned);
+    let path = env::var_os("PATH").unwrap_or_default();
+    let all = ours.into_iter().chain(env::split_paths(&path));
+    env::join_paths(all).expect("they were split")
+}
+
+fn split(words: &str) -> Vec<&str> {
+    words.split_whitespace().collect()
+}
+
+fn pid(value: &Value) -> Option<u32> {
+    value.as_u64()?.try_into().ok()
+}
+
+fn needs_root() {
+    let hint = "this test makes namespaces and users: run it as root, with `sudo tests/run system`";
+    assert!(Uid::effective().is_root(), "{hint}");
+}
+
+fn needs_tun() {
+    let tun = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun");
+    if let Err(error) = tun {
+        panic!("this test needs /dev/net/tun ({error}): load it with `modprobe tun`");
+    }
+}
+
+/// A domain of a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Domain<'a> {
+    cluster: &'a Cluster,
+    name: &'a str,
+}
+
+impl Domain<'_> {
+    /// Adds nodes.
+    #[track_caller]
+    pub fn grow(&self, nodes: &[&str]) {
+        self.cluster
+            .toroid(&[&["domain", "grow", self.name], nodes].concat())
+            .ok();
+    }
+
+    /// Takes nodes out.
+    #[track_caller]
+    pub fn shrink(&self, nodes: &[&str]) {
+        self.cluster
+            .toroid(&[&["domain", "shrink", self.name], nodes].concat())
+            .ok();
+    }
+
+    /// Removes it.
+    #[track_caller]
+    pub fn remove(&self) {
+        self.cluster.toroid(&["domain", "rm", self.name]).ok();
+    }
+
+    /// What `toroid domain show` says.
+    #[track_caller]
+    pub fn show(&self) -> Value {
+        self.cluster.ask(&["domain", "show", self.name])
+    }
+
+    /// A member as `toroid domain show` says.
+    #[track_caller]
+    pub fn member(&self, node: &str) -> Value {
+        let info = self.show();
+        let members = info["members"].as_array().expect("members are a list");
+        let member = members.iter().find(|member| member["node"] == node);
+        member
+            .unwrap_or_else(|| panic!("{node} is not a member of {info}"))
+            .clone()
+    }
+
+    /// A member's IPv4 address.
+    #[track_caller]
+    pub fn ipv4(&self, node: &str) -> String {
+        self.member(node)["ipv4"]
+            .as_str()
+            .expect("an address is a string")
+            .to_owned()
+    }
+}
+
+/// A story with its own look at what is left at the end: runs `story`, ends the cluster, and
+/// asserts that everything is as it was before.
+pub fn leaves_nothing(story: impl FnOnce()) {
+    let before = Leftovers::snapshot();
+    story();
+    before.assert_none_new();
+}
+
+/// Turns a hang into a failure: kills all that the test has started, so that it fails by itself,
+/// and then the test.
+#[derive(Debug)]
+struct Watchdog {
+    _alive: Sender<()>,
+}
+
+impl Watchdog {
+    fn start() -> Self {
+        let (alive, test) = mpsc::channel();
+        let name = thread::current().name().unwrap_or("a test").to_owned();
+        thread::spawn(move || {
+            let hangs = |limit| test.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+            let limit = if is_nightly() {
+                10 * WATCHDOG
+            } else {
+                WATCHDOG
+            };
+            if hangs(limit) {
+                eprintln!("{name} hangs: all that it has started is killed");
+                leftovers::kill_descendants();
+                if hangs(LAST_WORDS) {
+                    process::exit(101);
+                }
+            }
+        });
+        Watchdog { _alive: alive }
+    }
+}

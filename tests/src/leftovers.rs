@@ -1,0 +1,233 @@
+//! What a test has left behind.
+//!
+//! The test's process adopts every orphan among its descendants, so an agent in the background
+//! and all of its nodes stay in its family: whatever else runs on the machine does not disturb.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::Duration;
+
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::process::holds_within;
+
+/// How long the kernel may take to clear up after the last process has gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What there was before a test.
+#[derive(Debug)]
+pub struct Leftovers {
+    before: BTreeSet<String>,
+}
+
+impl Leftovers {
+    /// Remembers what there is.
+    pub fn snapshot() -> Self {
+        adopt_orphans();
+        Leftovers {
+            before: everything(),
+        }
+    }
+
+    /// Asserts that nothing new is there: no process, TAP, mount, shared memory or socket.
+    #[track_caller]
+    pub fn assert_none_new(&self) {
+        let mut new = Vec::new();
+        let clean = holds_within(PATIENCE, || {
+            new = everything().difference(&self.before).cloned().collect();
+            new.is_empty()
+        });
+        assert!(clean, "left behind:\n{}", new.join("\n"));
+    }
+}
+
+/// Namespaces, as `net:[4026531840]`.
+#[derive(Debug, Default)]
+pub struct Namespaces(BTreeSet<PathBuf>);
+
+impl Namespaces {
+    /// Those of processes, but for those that they share with this one.
+    pub fn of(pids: &[u32]) -> Self {
+        let own: BTreeSet<_> = of_process("self").collect();
+        let all = pids
+            .iter()
+            .flat_map(|pid| of_process(&pid.to_string()).collect::<Vec<_>>());
+        Namespaces(all.filter(|namespace| !own.contains(namespace)).collect())
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Asserts that no process of the machine is in one of them or keeps one open, and that
+    /// none is mounted.
+    #[track_caller]
+    pub fn assert_gone(&self) {
+        let mut held = Vec::new();
+        let clean = holds_within(PATIENCE, || {
+            held = self.held();
+            held.is_empty()
+        });
+        assert!(clean, "namespaces left behind: {held:?}");
+    }
+
+    fn held(&self) -> Vec<PathBuf> {
+        // One that has ended and was not waited for holds nothing but its number.
+        let running = pids().into_iter().filter(|pid| !has_ended(*pid));
+        let in_use = running.flat_map(|pid| {
+            let kept = links(&format!("/proc/{pid}/fd"));
+            of_process(&pid.to_string()).chain(kept).collect::<Vec<_>>()
+        });
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounted = self
+            .0
+            .iter()
+            .filter(|one| mounts.contains(&*one.to_string_lossy()));
+        let used = in_use.filter(|one| self.0.contains(one));
+        used.chain(mounted.cloned()).collect()
+    }
+}
+
+/// Kills everything that this process and its descendants have started.
+pub fn kill_descendants() {
+    for pid in descendants().into_keys() {
+        // It fails when the process has ended meanwhile.
+        let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+    }
+}
+
+/// Whether a process has ended, waited for by its parent or not.
+pub fn has_ended(pid: u32) -> bool {
+    Stat::of(pid).is_none_or(|stat| stat.is_zombie)
+}
+
+/// Orphans become children of this process.
+pub fn adopt_orphans() {
+    set_child_subreaper(true).expect("any process may adopt orphans");
+}
+
+/// How the names of temporary directories of this process begin.
+pub fn directory_prefix() -> String {
+    format!("toroid-test-{}-", process::id())
+}
+
+fn everything() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    all.extend(descendants().into_iter().map(|(pid, stat)| {
+        format!(
+            "process {pid} (started {}): {}",
+            stat.started,
+            command_line(pid)
+        )
+    }));
+    all.extend(taps());
+    all.extend(lines_of("/proc/self/mountinfo").map(|line| format!("mount {line}")));
+    all.extend(entries("/dev/shm").map(|path| format!("shared memory {}", path.display())));
+    all.extend(sockets());
+    all.extend(entries("/run/toroid").map(|path| format!("file {}", path.display())));
+    all
+}
+
+/// TAP interfaces of this network namespace; those of nodes end with their namespaces.
+fn taps() -> impl Iterator<Item = String> {
+    entries("/sys/class/net")
+        .filter(|interface| interface.join("tun_flags").exists())
+        .map(|interface| format!("interface {}", interface.display()))
+}
+
+/// Unix sockets in directories of this test's, and those of agents without a path, which belong
+/// into nodes.
+fn sockets() -> impl Iterator<Item = String> {
+    let names = lines_of("/proc/net/unix").filter_map(|line| {
+        let name = line.split_whitespace().nth(7)?;
+        let ours = name.contains(&directory_prefix()) || name.starts_with("@toroid");
+        ours.then(|| format!("socket {name}"))
+    });
+    names.collect::<Vec<_>>().into_iter()
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stat {
+    parent: u32,
+    started: u64,
+    is_zombie: bool,
+}
+
+impl Stat {
+    /// See proc_pid_stat(5). The name, in parentheses, may contain anything.
+    fn of(pid: u32) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, after_name) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = after_name.split_whitespace().collect();
+        Some(Stat {
+            parent: fields.get(1)?.parse().ok()?,
+            started: fields.get(19)?.parse().ok()?,
+            is_zombie: matches!(*fields.first()?, "Z" | "X"),
+        })
+    }
+}
+
+/// All processes below this one that run.
+fn descendants() -> BTreeMap<u32, Stat> {
+    let all: BTreeMap<u32, Stat> = pids()
+        .into_iter()
+        .filter_map(|pid| Some((pid, Stat::of(pid)?)))
+        .collect();
+    let is_below = |pid: &u32| {
+        let mut pid = *pid;
+        // A process and its new parent may be read at different times: no walk for ever.
+        for _ in 0..64 {
+            match all.get(&pid) {
+                Some(stat) if stat.parent == process::id() => return true,
+                Some(stat) => pid = stat.parent,
+                None => return false,
+            }
+        }
+        false
+    };
+    let mut below = all.clone();
+    below.retain(|pid, stat| is_below(pid) && !stat.is_zombie);
+    below
+}
+
+fn pids() -> Vec<u32> {
+    let name = |path: PathBuf| path.file_name()?.to_str()?.parse().ok();
+    entries("/proc").filter_map(name).collect()
+}
+
+fn command_line(pid: u32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}
+
+fn of_process(pid: &str) -> impl Iterator<Item = PathBuf> + use<> {
+    links(&format!("/proc/{pid}/ns"))
+}
+
+fn links(directory: &str) -> impl Iterator<Item = PathBuf> + use<> {
+    entries(directory).filter_map(|link| fs::read_link(link).ok())
+}
+
+fn lines_of(path: &str) -> impl Iterator<Item = String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .map(str::to_owned)
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+/// What is in a directory; nothing, if it is not there.
+fn entries(directory: &str) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(Path::new(directory)).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path()))
+}

@@ -1,0 +1,146 @@
+//! An ordinary user, made for a test and removed after it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::unistd::User as Account;
+use tempfile::TempDir;
+
+use crate::cluster::program;
+use crate::leftovers::directory_prefix;
+use crate::process::run;
+
+/// Programs that the user gets a copy of: the build directory may be closed to it.
+const PROGRAMS: [&str; 5] = [
+    "toroid",
+    "toroid-ethernet",
+    "toroid-kv",
+    "toroid-bench",
+    "probe",
+];
+
+/// An ordinary user's, and what the furnishing needs.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+
+/// Furnishes a mount namespace of the command's own, and gives up what is root's.
+const BECOME: &str = r#"
+set -e
+uid=$1 tun=$2
+shift 2
+mount -t tmpfs -o mode=0755 none /dev/net
+[ "$tun" = missing ] || mknod --mode "$tun" /dev/net/tun c 10 200
+[ "$uid" != 0 ] || exec "$@"
+exec setpriv --reuid "$uid" --regid "$uid" --clear-groups --inh-caps=-all -- "$@"
+"#;
+
+/// Whether a command finds /dev/net/tun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tun {
+    /// Open to all, as distributions have it.
+    Open,
+    /// There, for root alone.
+    Closed,
+    /// Not there.
+    Missing,
+}
+
+/// The user.
+#[derive(Debug)]
+pub struct User {
+    name: String,
+    uid: u32,
+    home: TempDir,
+}
+
+impl User {
+    /// Makes one, with copies of this workspace's programs.
+    ///
+    /// # Panics
+    /// When that fails; only root can.
+    pub fn create() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("toroid-test-{}-{count}", process::id());
+        let home = tempfile::Builder::new()
+            .prefix(&directory_prefix())
+            .tempdir();
+        let home = home.expect("a temporary directory");
+        run(Command::new("useradd")
+            .args(["--no-create-home", "--user-group"])
+            .arg(&name))
+        .ok();
+        let account = Account::from_name(&name).expect("users can be looked up");
+        let uid = account.expect("it was made just now").uid.as_raw();
+        let user = User { name, uid, home };
+        user.furnish();
+        user
+    }
+
+    fn furnish(&self) {
+        fs::set_permissions(self.home(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+        fs::create_dir(self.home().join("bin")).expect("it is new");
+        for name in PROGRAMS {
+            fs::copy(program(name), self.home().join("bin").join(name)).expect("there is room");
+        }
+    }
+
+    /// Its number, which is also its group's.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// A directory that it can read; `bin` in it has the programs.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// A program of this workspace, run by this user with the tun device open to it.
+    pub fn command(&self, name: &str) -> Command {
+        self.command_with(Tun::Open, name)
+    }
+
+    /// A program of this workspace, run by this user.
+    pub fn command_with(&self, tun: Tun, name: &str) -> Command {
+        let program = self.home().join("bin").join(name);
+        let mut command = as_uid(self.uid, tun);
+        command.arg(program).current_dir(self.home());
+        let path = format!("{}:{PATH}", self.home().join("bin").display());
+        command
+            .env("HOME", self.home())
+            .env("USER", &self.name)
+            .env("PATH", path);
+        command
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let _ = run(Command::new("userdel").arg(&self.name));
+    }
+}
+
+/// A command line to which program and arguments are to be added: they are run by `uid` (root
+/// is 0) in a mount namespace of their own.
+pub fn as_uid(uid: u32, tun: Tun) -> Command {
+    let tun = match tun {
+        Tun::Open => "0666",
+        Tun::Closed => "0600",
+        Tun::Missing => "missing",
+    };
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "--propagation",
+        "private",
+        "--",
+        "sh",
+        "-c",
+        BECOME,
+        "sh",
+    ]);
+    command.arg(uid.to_string()).arg(tun);
+    command
+}

@@ -1,0 +1,213 @@
+//! The main job: both paths on one machine, and nothing left of it.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tests::cluster::{Cluster, is_nightly, leaves_nothing};
+use tests::process::{Outcome, Running, holds_within, run};
+use tests::user::{Tun, User};
+
+const KEYS: [&str; 14] = [
+    "section",
+    "path",
+    "op",
+    "proto",
+    "bytes",
+    "depth",
+    "set",
+    "mtu",
+    "batch",
+    "ops_per_s",
+    "bytes_per_s",
+    "p50_ns",
+    "p99_ns",
+    "samples",
+];
+
+/// What must have been measured: section, path and operation.
+const MEASURED: [(&str, &str, &str); 19] = [
+    ("network", "ethernet", "stream"),
+    ("network", "ethernet", "pingpong"),
+    ("network", "loopback", "stream"),
+    ("network", "loopback", "pingpong"),
+    ("network", "rdma", "read"),
+    ("network", "rdma", "write"),
+    ("store", "ethernet", "get"),
+    ("store", "ethernet", "set"),
+    ("store", "rdma", "get"),
+    ("store", "rdma", "set"),
+    ("files", "ethernet", "get"),
+    ("files", "ethernet", "set"),
+    ("files", "rdma", "get"),
+    ("files", "rdma", "set"),
+    ("baseline", "veth", "stream"),
+    ("baseline", "veth", "pingpong"),
+    ("baseline", "veth", "get"),
+    ("baseline", "veth", "set"),
+    ("baseline", "memcpy", "copy"),
+];
+
+/// Some real input; the sources of these tests.
+const INPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+
+fn compare(command: &mut Command, temporary: &Path, input: &Path) -> Running {
+    command
+        .args(["compare", "--quick", "--json", "--dir"])
+        .arg(input);
+    command
+        .env("TMPDIR", temporary)
+        .env("XDG_RUNTIME_DIR", temporary)
+        .stdin(Stdio::null());
+    Running::start(command)
+}
+
+fn check(outcome: Outcome) {
+    let report = outcome.ok().json();
+    assert_eq!(report["config"]["provider"], "shm");
+    assert_eq!(report["config"]["ethernet"], "tap");
+    let rows = report["rows"].as_array().expect("rows are a list");
+    for row in rows {
+        check_row(row);
+    }
+    for (section, path, op) in MEASURED {
+        let found = rows
+            .iter()
+            .any(|row| row["section"] == section && row["path"] == path && row["op"] == op);
+        assert!(found, "no row for {section} {path} {op}");
+    }
+    for bytes in [200, 1000, 8000] {
+        for (path, op, proto) in [
+            ("ethernet", "pingpong", "tcp"),
+            ("ethernet", "stream", "udp"),
+            ("loopback", "stream", "tcp"),
+        ] {
+            let same = |row: &&Value| {
+                row["path"] == path
+                    && row["op"] == op
+                    && row["proto"] == proto
+                    && row["bytes"] == bytes
+            };
+            assert!(
+                rows.iter().any(|row| same(&row)),
+                "no row for {path} {op} {proto} {bytes}"
+            );
+        }
+    }
+    for bytes in [1 << 10, 16 << 10, 64 << 10] {
+        let same = |row: &Value| {
+            row["section"] == "store" && row["path"] == "rdma" && row["bytes"] == bytes
+        };
+        assert!(
+            rows.iter().any(same),
+            "no row for values of {bytes} bytes by RDMA"
+        );
+    }
+}
+
+fn check_row(row: &Value) {
+    let fields = row.as_object().expect("a row is an object");
+    for key in KEYS.iter().chain(&["errors"]) {
+        assert!(fields.contains_key(*key), "no {key} in {row}");
+    }
+    assert_eq!(fields.len(), KEYS.len() + 1, "a key too many in {row}");
+    assert_eq!(row["errors"], 0, "{row}");
+    let measured = row["ops_per_s"].as_f64().or(row["bytes_per_s"].as_f64());
+    assert!(measured.is_some_and(|rate| rate > 0.0), "{row}");
+}
+
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+fn temporary(cluster: &Cluster) -> std::path::PathBuf {
+    let temporary = cluster.files().join("tmp");
+    std::fs::create_dir_all(&temporary).expect("it is ours");
+    std::fs::set_permissions(
+        &temporary,
+        std::os::unix::fs::PermissionsExt::from_mode(0o1777),
+    )
+    .expect("it is ours");
+    temporary
+}
+
+#[test]
+fn every_section_is_measured_without_an_error() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let temporary = temporary(&cluster);
+        check(
+            compare(
+                &mut cluster.command("toroid-bench"),
+                &temporary,
+                Path::new(INPUT),
+            )
+            .wait(),
+        );
+        assert!(is_empty(&temporary), "files were left");
+    });
+}
+
+#[test]
+fn an_ordinary_user_measures_the_same() {
+    leaves_nothing(|| {
+        let cluster = Cluster::of_user(User::create());
+        let temporary = temporary(&cluster);
+        let input = cluster.files().join("input");
+        run(Command::new("cp").arg("-r").arg(INPUT).arg(&input)).ok();
+        check(compare(&mut cluster.command("toroid-bench"), &temporary, &input).wait());
+        assert!(is_empty(&temporary), "files were left");
+    });
+}
+
+#[test]
+fn nothing_is_left_when_it_is_stopped() {
+    let rounds = if is_nightly() { 30 } else { 2 };
+    let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL];
+    for round in 0..rounds {
+        for (n, signal) in (0u64..).zip(signals) {
+            leaves_nothing(|| {
+                let cluster = Cluster::down_yet();
+                let temporary = temporary(&cluster);
+                let mut command = cluster.command("toroid-bench");
+                let mut running = compare(&mut command, &temporary, Path::new(INPUT));
+                // Some while it starts, some in the middle.
+                let moment = Duration::from_millis(
+                    [40, 300, 900, 1700, 3100, 5300][(3 * round + n as usize) % 6],
+                );
+                let ended = holds_within(moment, || running.has_ended());
+                assert!(!ended, "it ended by itself: {}", running.wait());
+                running.signal(signal);
+                let end = running.wait();
+                assert_eq!(end.status, 128 + signal as i32, "{end}");
+                if signal != Signal::SIGKILL {
+                    assert!(is_empty(&temporary), "files were left");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn without_the_tun_device_it_says_what_to_do() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let temporary = temporary(&cluster);
+        let mut command = cluster.command_with(Tun::Missing, "toroid-bench");
+        let outcome = compare(&mut command, &temporary, Path::new(INPUT)).wait();
+        assert!(outcome.stdout.is_empty(), "{outcome}");
+        outcome.fails(1, &["/dev/net/tun", "modprobe tun"]);
+        assert!(is_empty(&temporary), "files were left");
+    });
+}
+
+#[test]
+fn an_input_that_is_not_there_is_named() {
+    let cluster = Cluster::down_yet();
+    let temporary = temporary(&cluster);
+    let nowhere = Path::new("/nowhere/at/all");
+    let outcome = compare(&mut cluster.command("toroid-bench"), &temporary, nowhere).wait();
+    outcome.fails(1, &["/nowhere/at/all"]);
+}

@@ -1,0 +1,185 @@
+//! A command in a node runs as if it ran here.
+
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use tests::cluster::{Cluster, leaves_nothing};
+use tests::process::{Running, eventually, run};
+
+#[test]
+fn input_output_and_error_are_passed() {
+    let cluster = Cluster::up("2x1x1");
+    let text = cluster.exec_with("0,0,0", "tr a-z A-Z", b"hello\n").ok();
+    assert_eq!(text.stdout, b"HELLO\n");
+    let both = cluster.shell("0,0,0", "echo out; echo err >&2").ok();
+    assert_eq!((both.text(), both.stderr.as_str()), ("out", "err\n"));
+
+    let large: Vec<u8> = (0..10u32 << 18).flat_map(|n| n.to_le_bytes()).collect();
+    let back = cluster.exec_with("1,0,0", "cat", &large).ok();
+    assert!(
+        back.stdout == large,
+        "{} of {} bytes came back",
+        back.stdout.len(),
+        large.len()
+    );
+}
+
+#[test]
+fn directory_environment_and_arguments_are_passed() {
+    let cluster = Cluster::up("2x1x1");
+    let mut pwd = cluster.in_node("1,0,0", &["pwd"]);
+    let here = cluster.files().to_str().expect("UTF-8");
+    assert_eq!(run(pwd.current_dir(here)).ok().text(), here);
+
+    let argv = ["printf", "%s|", "two words", "", "*", "$HOME", "--help"];
+    let said = run(&mut cluster.in_node("1,0,0", &argv)).ok();
+    assert_eq!(said.text(), "two words||*|$HOME|--help|");
+
+    let script = ["sh", "-c", "echo $COLOUR $TOROID_NODE $TOROID_DOMAIN"];
+    let mut echo = cluster.in_node("1,0,0", &script);
+    assert_eq!(run(echo.env("COLOUR", "teal")).ok().text(), "teal 1,0,0");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    assert_eq!(
+        run(echo.env("COLOUR", "teal")).ok().text(),
+        "teal 1,0,0 blue"
+    );
+    let _red = cluster.domain("red", &["*,0,0"]);
+    assert_eq!(run(echo.env("COLOUR", "teal")).ok().text(), "teal 1,0,0");
+}
+
+#[test]
+fn the_exit_status_is_the_commands() {
+    let cluster = Cluster::up("2x1x1");
+    for status in [0, 1, 3, 42, 255] {
+        assert_eq!(
+            cluster.shell("0,0,0", &format!("exit {status}")).status,
+            status
+        );
+    }
+    assert_eq!(cluster.shell("0,0,0", "kill -9 $$").status, 137);
+    assert_eq!(cluster.shell("0,0,0", "kill -TERM $$").status, 143);
+    cluster
+        .exec("0,0,0", "no-such-program")
+        .fails(127, &["no-such-program"]);
+    cluster
+        .exec("0,0,0", "/etc/hosts")
+        .fails(126, &["/etc/hosts"]);
+    // In several nodes, the worst of them.
+    let script = "[ $TOROID_NODE = 0,0,0 ] || exit 7";
+    assert_eq!(cluster.shell("*,0,0", script).status, 7);
+}
+
+#[test]
+fn signals_are_passed_to_the_command() {
+    let cluster = Cluster::up("1x1x1");
+    let signals = [
+        (Signal::SIGTERM, "TERM"),
+        (Signal::SIGINT, "INT"),
+        (Signal::SIGHUP, "HUP"),
+        (Signal::SIGUSR1, "USR1"),
+        (Signal::SIGQUIT, "QUIT"),
+    ];
+    for (signal, name) in signals {
+        let script = format!(
+            "trap 'echo caught {name}; exit 9' {name}; echo ready; while :; do sleep 0.01; done"
+        );
+        let mut command = cluster.in_node("0,0,0", &["sh", "-c", &script]);
+        let running = Running::start(command.stdin(Stdio::null()));
+        running.says("ready");
+        running.signal(signal);
+        let end = running.wait();
+        assert_eq!(
+            (end.status, end.text()),
+            (9, format!("ready\ncaught {name}").as_str())
+        );
+    }
+}
+
+#[test]
+fn signals_reach_the_whole_process_group() {
+    let cluster = Cluster::up("1x1x1");
+    // A shell that waits for a pipeline of two: all three are in one group.
+    let script = ["sh", "-c", "sleep 1000 | sleep 1000; true"];
+    let mut command = cluster.in_node("0,0,0", &script);
+    let running = Running::start(command.stdin(Stdio::null()));
+    let sleeps = || cluster.exec("0,0,0", "pgrep -x -c sleep").text().to_owned();
+    eventually("both run", || sleeps() == "2");
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.wait().status, 143);
+    eventually("both have ended", || sleeps() == "0");
+}
+
+#[test]
+fn a_command_ends_with_the_one_who_started_it() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("1x1x1");
+        let running = cluster.spawn("0,0,0", "sleep 1000");
+        eventually("it runs", || {
+            cluster.exec("0,0,0", "pgrep sleep").status == 0
+        });
+        assert_eq!(running.kill().status, 137);
+        eventually("it has ended", || {
+            cluster.exec("0,0,0", "pgrep sleep").status == 1
+        });
+    });
+}
+
+#[test]
+fn a_node_has_processes_and_a_network_of_its_own() {
+    let cluster = Cluster::up("2x1x1");
+    let here = std::fs::read_link("/proc/self/ns/net").expect("it is there");
+    let mut seen = vec![here.to_str().expect("UTF-8").to_owned()];
+    for node in ["0,0,0", "1,0,0"] {
+        seen.push(
+            cluster
+                .exec(node, "readlink /proc/self/ns/net")
+                .ok()
+                .text()
+                .to_owned(),
+        );
+        cluster.exec(node, "ping -c 1 -W 1 127.0.0.1").ok();
+        cluster.exec(node, "ping -c 1 -W 1 ::1").ok();
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 3, "three networks: {seen:?}");
+
+    let _hidden = cluster.spawn("1,0,0", "sleep 1000");
+    eventually("it runs", || {
+        cluster.exec("1,0,0", "pgrep sleep").status == 0
+    });
+    assert_eq!(
+        cluster.exec("0,0,0", "pgrep sleep").status,
+        1,
+        "the other's are not seen"
+    );
+    let first = cluster.exec("0,0,0", "cat /proc/1/cmdline").ok();
+    assert!(first.text().contains("toroid-node"), "{first}");
+}
+
+#[test]
+fn many_commands_run_at_once() {
+    let cluster = Cluster::up("2x1x1");
+    let start = |n: usize| cluster.spawn(["0,0,0", "1,0,0"][n % 2], &format!("echo {n}"));
+    let all: Vec<Running> = (0..40).map(start).collect();
+    for (n, running) in all.into_iter().enumerate() {
+        assert_eq!(running.wait().ok().text(), n.to_string());
+    }
+}
+
+#[test]
+fn whoami_says_which_node_this_is() {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["1,0,0"]);
+    let toroid = tests::cluster::program("toroid");
+    let words = format!("{} whoami --json", toroid.display());
+    let me = cluster.exec("1,0,0", &words).ok().json();
+    assert_eq!(
+        (&me["node"], &me["torus"]),
+        (&"1,0,0".into(), &"2x1x1".into())
+    );
+    assert_eq!(me["domains"], serde_json::json!(["blue"]));
+    cluster
+        .toroid(&["whoami"])
+        .fails(3, &["not in a node", "toroid exec"]);
+}

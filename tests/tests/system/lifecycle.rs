@@ -1,0 +1,349 @@
+//! Agents come and go, by will and by force, and leave nothing behind.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tests::cluster::{Cluster, is_nightly, leaves_nothing, program};
+use tests::leftovers::has_ended;
+use tests::process::{Running, eventually, send, within};
+
+/// The promise of what hangs on an agent that was killed.
+const LAST_BREATH: Duration = Duration::from_secs(2);
+
+#[test]
+fn down_leaves_everything_as_it_was() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("2x2x2");
+        let blue = cluster.domain("blue", &["0,0,0", "1,1,1"]);
+        let (pids, namespaces) = (cluster.pids(), cluster.namespaces());
+        assert_eq!(pids.len(), 10, "agent, driver and eight nodes");
+        assert!(
+            namespaces.len() >= 24,
+            "network, mounts and processes: {namespaces:?}"
+        );
+        cluster.exec("0,0,0", "ping -c 3 -i 0.01 1-1-1.blue").ok();
+        assert_eq!(blue.show()["members"].as_array().map(Vec::len), Some(2));
+
+        // What runs in nodes ends with them, even what has left its session and group.
+        let foreground = cluster.spawn("0,0,0", "sleep 1000");
+        cluster
+            .shell("1,1,1", "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
+            .ok();
+        cluster.down();
+
+        assert_eq!(foreground.wait().status, 137, "it was killed with its node");
+        namespaces.assert_gone();
+        assert!(pids.into_iter().all(has_ended));
+        assert_eq!(
+            cluster.state_files(),
+            BTreeSet::from(["agent.log".to_owned()])
+        );
+        cluster.toroid(&["status"]).fails(3, &["toroid up"]);
+    });
+}
+
+#[test]
+fn status_and_nodes_tell_what_runs() {
+    let cluster = Cluster::up("3x2x1");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let status = cluster.status();
+    let expected: [(&str, Value); 8] = [
+        ("state", cluster.state().to_string_lossy().into()),
+        ("torus", "3x2x1".into()),
+        ("nodes", 6.into()),
+        ("domains", 1.into()),
+        ("provider", "shm".into()),
+        ("ethernet", "tap".into()),
+        ("rootless", false.into()),
+        ("driver_restarts", 0.into()),
+    ];
+    for (key, value) in expected {
+        assert_eq!(status[key], value, "{key} in {status}");
+    }
+    assert!(!has_ended(cluster.agent_pid()));
+    assert!(
+        cluster
+            .driver_pid()
+            .is_some_and(|driver| !has_ended(driver))
+    );
+
+    let nodes = cluster.ask(&["node", "ls"]);
+    let nodes = nodes.as_array().expect("a list");
+    let places: Vec<_> = nodes.iter().map(|node| node["place"].clone()).collect();
+    assert_eq!(
+        places,
+        ["0,0,0", "1,0,0", "2,0,0", "0,1,0", "1,1,0", "2,1,0"]
+    );
+    assert_eq!(nodes[2]["domains"], json!(["blue"]));
+    assert_eq!(nodes[3]["domains"], json!([]));
+    assert!(cluster.node_pids().into_iter().all(|pid| !has_ended(pid)));
+
+    // The same for people.
+    let text = cluster.toroid(&["status"]).ok();
+    assert!(text.text().contains("3x2x1"), "{text}");
+    let text = cluster.toroid(&["node", "ls"]).ok();
+    assert_eq!(text.text().lines().count(), 7, "{text}");
+}
+
+#[test]
+fn an_agent_in_the_foreground_ends_by_a_signal() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        leaves_nothing(|| {
+            let cluster = Cluster::down_yet();
+            let mut up = cluster.command("toroid");
+            up.args(["up", "--torus", "2x1x1", "--foreground"])
+                .stdin(Stdio::null());
+            let up = Running::start(&mut up);
+            eventually("it is ready", || cluster.toroid(&["status"]).status == 0);
+            let _blue = cluster.domain("blue", &["*,*,*"]);
+            let namespaces = cluster.namespaces();
+            up.signal(signal);
+            up.wait().ok();
+            namespaces.assert_gone();
+            cluster.toroid(&["status"]).fails(3, &["no agent"]);
+        });
+    }
+}
+
+#[test]
+fn nothing_outlives_a_killed_agent() {
+    let kills = if is_nightly() { 100 } else { 3 };
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        for _ in 0..kills {
+            cluster.toroid(&["up", "--torus", "2x2x1"]).ok();
+            let _blue = cluster.domain("blue", &["*,*,0"]);
+            let (pids, namespaces) = (cluster.pids(), cluster.namespaces());
+            let foreground = cluster.spawn("0,0,0", "sleep 1000");
+            cluster
+                .shell("1,0,0", "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
+                .ok();
+
+            cluster.kill_agent();
+            within(LAST_BREATH, "agent, driver and nodes end", || {
+                pids.iter().all(|pid| has_ended(*pid))
+            });
+            assert_ne!(foreground.wait().status, 0);
+            namespaces.assert_gone();
+            cluster
+                .toroid(&["status"])
+                .fails(3, &["no agent", "toroid up"]);
+        }
+    });
+}
+
+#[test]
+fn an_agent_starts_clean_after_one_was_killed() {
+    let cluster = Cluster::up("2x2x1");
+    let _blue = cluster.domain("blue", &["*,*,0"]);
+    cluster.kill_agent();
+    // At once: what the other has left may still be ending.
+    cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+    assert_eq!(cluster.status()["torus"], "2x1x1");
+    assert_eq!(cluster.ask(&["domain", "ls"]), json!([]));
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    cluster.exec("0,0,0", "ping -c 1 -W 1 1-0-0.blue").ok();
+}
+
+#[test]
+fn down_clears_up_after_an_agent_that_was_killed() {
+    let cluster = Cluster::up("2x1x1");
+    cluster.kill_agent();
+    eventually("it is gone", || cluster.toroid(&["status"]).status == 3);
+    cluster.toroid(&["down"]).ok();
+    assert_eq!(
+        cluster.state_files(),
+        BTreeSet::from(["agent.log".to_owned()])
+    );
+    // Now there is nothing to end.
+    cluster
+        .toroid(&["down"])
+        .fails(3, &["no agent runs", "toroid up"]);
+}
+
+/// Keeps an agent busy until it dies.
+const WORK: &str = r#"
+for n in $(seq 1000); do
+    "$0" domain create "d$n" '*,*,0' || exit
+    "$0" domain shrink "d$n" 0,0,0 || exit
+    "$0" exec 1,0,0 -- true || exit
+    "$0" domain rm "d$n" || exit
+done
+"#;
+
+#[test]
+fn a_killed_agent_leaves_nothing_at_whatever_moment() {
+    let kills = if is_nightly() { 100 } else { 4 };
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        for n in 0..kills {
+            cluster.toroid(&["up", "--torus", "2x2x1"]).ok();
+            let agent = cluster.agent_pid();
+            let mut busy = Command::new("sh");
+            busy.args(["-c", WORK])
+                .arg(program("toroid"))
+                .env("TOROID_STATE", cluster.state());
+            let busy = Running::start(busy.stdin(Stdio::null()));
+            std::thread::sleep(Duration::from_millis(n * 7 % 100));
+            send(agent, Signal::SIGKILL);
+            assert_ne!(busy.wait().status, 0, "the agent died under it");
+        }
+        cluster.toroid(&["up", "--torus", "2x2x1"]).ok();
+    });
+}
+
+#[test]
+fn a_killed_driver_comes_back_and_connections_survive() {
+    let kills = if is_nightly() { 100 } else { 3 };
+    leaves_nothing(|| {
+        let cluster = Cluster::up("2x1x1");
+        let _blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
+        let server = cluster.spawn("1,0,0", "iperf3 -s -1 --forceflush");
+        server.says("listening");
+        // Longer than all the kills take.
+        let seconds = if is_nightly() { 100 } else { 4 };
+        let iperf = format!("iperf3 -c 1-0-0.blue -t {seconds} -i 0.1 --forceflush");
+        let mut client = cluster.spawn("0,0,0", &iperf);
+        client.says("sec");
+        for kill in 1..=kills {
+            let driver = cluster.driver_pid().expect("it runs");
+            send(driver, Signal::SIGKILL);
+            eventually("there is another driver", || {
+                cluster.driver_pid().is_some_and(|now| now != driver)
+            });
+            eventually("frames cross again", || {
+                cluster.exec("0,0,0", "ping -c 1 -W 1 1-0-0.blue").status == 0
+            });
+            assert_eq!(cluster.status()["driver_restarts"], kill);
+        }
+        assert!(
+            !client.has_ended(),
+            "it should have lived through all kills"
+        );
+        client.wait().ok();
+        server.wait().ok();
+        assert!(!has_ended(cluster.agent_pid()));
+    });
+}
+
+#[test]
+fn a_node_whose_first_process_dies_is_made_anew() {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
+    let node = cluster.node_pids()[1];
+    let lost = cluster.spawn("1,0,0", "sleep 1000");
+    eventually("it runs", || {
+        cluster.exec("1,0,0", "pgrep sleep").status == 0
+    });
+    send(node, Signal::SIGKILL);
+    assert_eq!(lost.wait().status, 137, "it ended with its node");
+    eventually("the node is back", || cluster.node_pids()[1] != node);
+    eventually("with its interface", || {
+        cluster.exec("0,0,0", "ping -c 1 -W 1 1-0-0.blue").status == 0
+    });
+    cluster.exec("1,0,0", "ping -c 1 -W 1 0-0-0.blue").ok();
+}
+
+#[test]
+fn one_state_directory_has_one_agent() {
+    let cluster = Cluster::up("2x1x1");
+    let agent = cluster.agent_pid();
+    let state = cluster.state();
+    for options in [&[][..], &["--foreground"]] {
+        let names = [
+            state.to_str().expect("UTF-8"),
+            &agent.to_string(),
+            "toroid down",
+            "--state",
+        ];
+        cluster
+            .toroid(&[&["up"], options].concat())
+            .fails(5, &names);
+    }
+    assert_eq!(cluster.agent_pid(), agent);
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    cluster.exec("0,0,0", "ping -c 1 -W 1 1-0-0.blue").ok();
+}
+
+#[test]
+fn agents_that_start_at_once_agree_on_one() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let start = || {
+            let mut up = cluster.command("toroid");
+            Running::start(up.args(["up", "--torus", "1x1x1"]).stdin(Stdio::null()))
+        };
+        let racing: Vec<Running> = (0..5).map(|_| start()).collect();
+        let mut ends: Vec<i32> = racing.into_iter().map(|up| up.wait().status).collect();
+        ends.sort_unstable();
+        assert_eq!(ends, [0, 5, 5, 5, 5]);
+        assert_eq!(cluster.status()["nodes"], 1);
+    });
+}
+
+#[test]
+fn a_stale_lock_and_socket_are_no_obstacle() {
+    let cluster = Cluster::down_yet();
+    let state = cluster.state();
+    fs::create_dir(&state).expect("it is new");
+    // As after a crash of the machine: nobody holds the lock, nobody listens, and the number in
+    // it may be another process's by now.
+    fs::write(state.join("lock"), std::process::id().to_string()).expect("it is ours");
+    drop(UnixListener::bind(state.join("agent.sock")).expect("it is ours"));
+    cluster
+        .toroid(&["status"])
+        .fails(3, &["no agent", "toroid up"]);
+    cluster.toroid(&["up", "--torus", "1x1x1"]).ok();
+    cluster.exec("0,0,0", "true").ok();
+}
+
+#[test]
+fn agents_on_two_directories_do_not_disturb_each_other() {
+    leaves_nothing(|| {
+        let (one, other) = (Cluster::up("2x1x1"), Cluster::up("2x1x1"));
+        let here = one.domain("blue", &["0,0,0", "1,0,0"]);
+        let there = other.domain("blue", &["0,0,0", "1,0,0"]);
+        assert_eq!(
+            here.ipv4("1,0,0"),
+            there.ipv4("1,0,0"),
+            "each thinks that it is alone"
+        );
+
+        // A listener of one cluster is not reached from the other, at the same address.
+        let address = here.ipv4("1,0,0");
+        let mut listener = one.spawn("1,0,0", "probe listen 7000");
+        listener.says("ready");
+        let mut flood = other.spawn("0,0,0", &format!("probe flood {address} 7000"));
+        drop(flood.stdin());
+        flood.wait().ok();
+        drop(listener.stdin());
+        assert!(listener.wait().ok().text().ends_with("\n0 0"));
+
+        one.kill_agent();
+        other.exec("0,0,0", "ping -c 3 -i 0.01 1-0-0.blue").ok();
+        one.toroid(&["up", "--torus", "2x1x1"]).ok();
+        one.down();
+        other.exec("0,0,0", "ping -c 3 -i 0.01 1-0-0.blue").ok();
+    });
+}
+
+#[test]
+fn without_ethernet_there_are_no_interfaces() {
+    let cluster = Cluster::down_yet();
+    cluster
+        .toroid(&["up", "--torus", "2x1x1", "--no-ethernet"])
+        .ok();
+    assert_eq!(cluster.status()["ethernet"], "none");
+    assert_eq!(cluster.driver_pid(), None);
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    assert_eq!(blue.member("0,0,0")["ifname"], Value::Null);
+    cluster.exec("0,0,0", "ip link show blue").fails_somehow();
+    let ping = cluster.ask(&["ping", "0,0,0", "1,0,0", "-d", "blue"]);
+    assert_eq!(ping["paths"].as_array().map(Vec::len), Some(1));
+    assert_eq!(ping["paths"][0]["path"], "rdma");
+}

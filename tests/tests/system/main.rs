@@ -1,0 +1,14 @@
+//! The whole of it, as its users run it: real programs, namespaces, TAPs and signals.
+//!
+//! Each module is a chapter of stories. They need root, /dev/net/tun and the Debian packages that
+//! `tests/run` installs; where one of these is missing they fail and say so.
+
+mod bad_input;
+mod compare;
+mod domains;
+mod ethernet;
+mod exec;
+mod lifecycle;
+mod one_sided;
+mod rootless;
+mod store;

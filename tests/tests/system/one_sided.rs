@@ -1,0 +1,169 @@
+//! Processes use memory of peers in other nodes without their help.
+
+use tests::cluster::{Cluster, Domain, leaves_nothing, program};
+use tests::process::{Running, eventually};
+
+/// A process that exports memory, and its key.
+fn owner(cluster: &Cluster, node: &str) -> (Running, String) {
+    let mut owner = cluster.spawn(node, "probe own blue");
+    let key = owner.line();
+    (owner, key)
+}
+
+/// What the owner's word has come to.
+fn counted(mut owner: Running) -> u64 {
+    drop(owner.stdin());
+    let end = owner.wait().ok();
+    end.text()
+        .lines()
+        .last()
+        .and_then(|line| line.parse().ok())
+        .expect("a number")
+}
+
+/// Counts in the memory of 0,0,0 until it fails; returns a running count once there is one.
+fn counter(cluster: &Cluster, node: &str, key: &str) -> Running {
+    let counter = cluster.spawn(node, &format!("probe count blue 0,0,0 {key}"));
+    counter.says("open");
+    counter
+}
+
+#[test]
+fn the_example_reads_writes_and_counts() {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
+    let pingpong = program("examples/pingpong");
+    let mut pong = cluster.spawn("0,0,0", &format!("{} blue", pingpong.display()));
+    let key = pong.line();
+    let words = format!("{} blue 0,0,0 {key}", pingpong.display());
+    let ping = cluster.exec("1,0,0", &words).ok();
+    assert!(ping.text().ends_with("\nping"), "it read our word: {ping}");
+    assert!(
+        pong.wait().ok().text().ends_with("\npong"),
+        "it wrote its own"
+    );
+}
+
+#[test]
+fn a_region_of_who_leaves_is_revoked() {
+    let cluster = Cluster::up("3x1x1");
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let (owner, key) = owner(&cluster, "0,0,0");
+    let (leaver, member) = (
+        counter(&cluster, "1,0,0", &key),
+        counter(&cluster, "2,0,0", &key),
+    );
+    eventually("both are registered", || cluster.status()["attached"] == 3);
+
+    blue.shrink(&["1,0,0"]);
+    let end = leaver.wait().ok();
+    let (counts, error) = end
+        .text()
+        .rsplit_once('\n')
+        .unwrap_or_default()
+        .1
+        .split_once(' ')
+        .unwrap();
+    assert_eq!(error, "Revoked", "{end}");
+    assert!(counts.parse::<u64>().is_ok());
+
+    // It gets no new access, and says why not.
+    let again = cluster.exec("1,0,0", &format!("probe open blue {key}"));
+    again.fails(1, &["blue", "1,0,0"]);
+    // Those who stay lose nothing.
+    cluster
+        .exec("2,0,0", &format!("probe open blue {key}"))
+        .ok();
+    let count = member.kill();
+    assert!(!count.text().contains("Revoked"), "{count}");
+    assert!(counted(owner) > 0);
+}
+
+#[test]
+fn who_leaves_takes_its_memory_along() {
+    let cluster = Cluster::up("2x1x1");
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let (owner, key) = owner(&cluster, "0,0,0");
+    let peer = counter(&cluster, "1,0,0", &key);
+    blue.shrink(&["0,0,0"]);
+    let end = peer.wait().ok();
+    assert!(end.text().ends_with(" Revoked"), "{end}");
+    cluster
+        .exec("1,0,0", &format!("probe open blue {key}"))
+        .fails_somehow();
+    drop(owner);
+}
+
+#[test]
+fn rejoining_gives_back_no_old_access() {
+    let cluster = Cluster::up("2x1x1");
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let (_owner, key) = owner(&cluster, "0,0,0");
+    let peer = counter(&cluster, "1,0,0", &key);
+    blue.shrink(&["1,0,0"]);
+    blue.grow(&["1,0,0"]);
+    assert!(peer.wait().ok().text().ends_with(" Revoked"));
+    // But a new one, if it asks.
+    cluster
+        .exec("1,0,0", &format!("probe open blue {key}"))
+        .ok();
+}
+
+#[test]
+fn an_owner_that_dies_is_noticed() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("2x1x1");
+        let _blue = cluster.domain("blue", &["*,0,0"]);
+        let (owner, key) = owner(&cluster, "0,0,0");
+        let peer = counter(&cluster, "1,0,0", &key);
+        owner.kill();
+        let end = peer.wait().ok();
+        assert!(end.text().ends_with(" PeerDead"), "{end}");
+        cluster
+            .exec("1,0,0", &format!("probe open blue {key}"))
+            .fails_somehow();
+        eventually("its memory is given back", || {
+            cluster.status()["registered_bytes"] == 0
+        });
+        eventually("nobody is attached", || cluster.status()["attached"] == 0);
+    });
+}
+
+#[test]
+fn a_key_is_good_only_in_its_domain() {
+    let cluster = Cluster::up("3x1x1");
+    let _blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
+    let _red = cluster.domain("red", &["1,0,0", "2,0,0"]);
+    let (_owner, key) = owner(&cluster, "0,0,0");
+    cluster
+        .exec("1,0,0", &format!("probe open blue {key}"))
+        .ok();
+    cluster
+        .exec("2,0,0", &format!("probe open red {key}"))
+        .fails_somehow();
+    let mut guess = key.clone().into_bytes();
+    let last = guess.last_mut().expect("a key is not empty");
+    *last = if *last == b'0' { b'1' } else { b'0' };
+    let guess = String::from_utf8(guess).expect("a key is ASCII");
+    cluster
+        .exec("1,0,0", &format!("probe open blue {guess}"))
+        .fails_somehow();
+    cluster
+        .exec("1,0,0", "probe open blue nonsense")
+        .fails_somehow();
+}
+
+#[test]
+fn a_removed_domain_revokes_all() {
+    let cluster = Cluster::up("2x1x1");
+    let blue: Domain<'_> = cluster.domain("blue", &["*,0,0"]);
+    let (_owner, key) = owner(&cluster, "0,0,0");
+    let peer = counter(&cluster, "1,0,0", &key);
+    blue.remove();
+    assert!(peer.wait().ok().text().ends_with(" Revoked"));
+    // A domain of the same name is another domain.
+    let _again = cluster.domain("blue", &["*,0,0"]);
+    cluster
+        .exec("1,0,0", &format!("probe open blue {key}"))
+        .fails_somehow();
+}

@@ -1,0 +1,118 @@
+//! An ordinary user, with nothing but an open /dev/net/tun.
+
+use tests::cluster::{Cluster, leaves_nothing};
+use tests::leftovers::has_ended;
+use tests::process::{eventually, run, within};
+use tests::user::{Tun, User};
+
+#[test]
+fn an_ordinary_user_has_it_all() {
+    leaves_nothing(|| {
+        let cluster = Cluster::of_user(User::create());
+        let up = cluster.toroid(&["up", "--torus", "2x2x1"]).ok();
+        assert!(up.stderr.contains("not against malice"), "it says so: {up}");
+        let status = cluster.toroid(&["status"]).ok();
+        assert!(
+            status.text().contains("not against malice"),
+            "it says so: {status}"
+        );
+        assert_eq!(cluster.status()["rootless"], true);
+
+        let blue = cluster.domain("blue", &["0,0,0", "1,1,0"]);
+        assert_ne!(blue.show()["owner"], 0);
+        for family in ["-4", "-6"] {
+            cluster
+                .exec("0,0,0", &format!("ping {family} -c 1 -W 1 1-1-0.blue"))
+                .ok();
+        }
+        cluster
+            .exec("1,0,0", "ping -c 1 -W 1 1-1-0.blue")
+            .fails_somehow();
+        cluster
+            .exec("1,0,0", &format!("ping -c 1 -W 1 {}", blue.ipv4("1,1,0")))
+            .fails_somehow();
+        blue.grow(&["1,0,0"]);
+        cluster.exec("1,0,0", "ping -c 1 -W 1 1-1-0.blue").ok();
+        blue.shrink(&["1,0,0"]);
+        cluster
+            .exec("1,0,0", "ping -c 1 -W 1 1-1-0.blue")
+            .fails_somehow();
+        cluster
+            .toroid(&["ping", "0,0,0", "1,1,0", "-d", "blue"])
+            .ok();
+
+        let server = cluster.spawn("0,0,0", "iperf3 -s -1 --forceflush");
+        server.says("listening");
+        cluster.exec("1,1,0", "iperf3 -c 0-0-0.blue -n 20M").ok();
+        server.wait().ok();
+
+        let store = cluster.spawn("0,0,0", "toroid-kv serve");
+        store.says("rdma blue 0,0,0");
+        cluster.exec("1,1,0", "toroid-kv set key value").ok();
+        assert_eq!(
+            cluster.exec("1,1,0", "toroid-kv get key").ok().stdout,
+            b"value"
+        );
+        store.kill();
+
+        let (pids, namespaces) = (cluster.pids(), cluster.namespaces());
+        cluster.down();
+        assert!(pids.into_iter().all(has_ended));
+        namespaces.assert_gone();
+    });
+}
+
+#[test]
+fn nothing_outlives_a_killed_agent_of_a_user() {
+    leaves_nothing(|| {
+        let cluster = Cluster::of_user(User::create());
+        cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+        let _blue = cluster.domain("blue", &["*,0,0"]);
+        let (pids, namespaces) = (cluster.pids(), cluster.namespaces());
+        cluster.kill_agent();
+        within(
+            std::time::Duration::from_secs(2),
+            "agent, driver and nodes end",
+            || pids.iter().all(|pid| has_ended(*pid)),
+        );
+        namespaces.assert_gone();
+        cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+        eventually("it works again", || {
+            cluster.exec("0,0,0", "true").status == 0
+        });
+    });
+}
+
+#[test]
+fn without_an_open_tun_device_it_says_what_to_do() {
+    let user = User::create();
+    let state = user.home().join("state");
+    let mut up = user.command_with(Tun::Missing, "toroid");
+    let outcome = run(up.args(["up", "--torus", "1x1x1", "--state"]).arg(&state));
+    // The home directory of this user is root's, so is its state directory.
+    outcome.fails(1, &[state.to_str().expect("UTF-8"), "--state"]);
+
+    let cluster = Cluster::of_user(user);
+    for (tun, remedy) in [(Tun::Missing, "modprobe tun"), (Tun::Closed, "chmod 0666")] {
+        let mut up = cluster.command_with(tun, "toroid");
+        let outcome = run(up.args(["up", "--torus", "1x1x1"]));
+        outcome.fails(6, &["/dev/net/tun", remedy, "--no-ethernet"]);
+        cluster.toroid(&["status"]).fails(3, &["no agent"]);
+    }
+    cluster
+        .toroid(&["up", "--torus", "2x1x1", "--no-ethernet"])
+        .ok();
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    cluster.toroid(&["ping", "0,0,0", "1,0,0"]).ok();
+}
+
+#[test]
+fn without_a_place_for_its_state_it_asks_for_one() {
+    let user = User::create();
+    let mut up = user.command("toroid");
+    let outcome = run(up
+        .arg("up")
+        .env_remove("TOROID_STATE")
+        .env_remove("XDG_RUNTIME_DIR"));
+    outcome.fails(2, &["XDG_RUNTIME_DIR", "--state", "TOROID_STATE"]);
+}
