@@ -198,10 +198,17 @@ impl Run {
     }
 
     fn hot(&mut self, progress: &mut Progress) -> Result<(), ClusterError> {
-        for bytes in VALUES {
-            self.fill(KeySet::of_total(HOT_BYTES, bytes), progress)?;
+        let sets = VALUES.map(|bytes| KeySet::of_total(HOT_BYTES, bytes));
+        for set in sets {
+            self.fill(set, progress)?;
         }
-        self.rounds(plan::hot(), HOT_BYTES, progress)
+        self.rounds(plan::hot(), HOT_BYTES, progress)?;
+        // By now every path has written some of them.
+        for set in sets {
+            self.verify(Path::Ethernet, set)?;
+            self.verify(Path::Rdma, set)?;
+        }
+        Ok(())
     }
 
     /// Measures every size of value with a cold working set, and returns the bytes of the
@@ -237,7 +244,11 @@ impl Run {
         let server = self.local_store();
         let () = self.passive(&Order::Fill { server, set })?;
         progress.say(&format!("reading {keys} values of {bytes} B once"));
-        match self.active(&Order::Warm(set))? {
+        self.verify(Path::Rdma, set)
+    }
+
+    fn verify(&mut self, path: Path, set: KeySet) -> Result<(), ClusterError> {
+        match self.active(&Order::Verify { path, set })? {
             0_u64 => Ok(()),
             wrong => {
                 let message = format!("{wrong} of {} values are missing or wrong", set.keys);

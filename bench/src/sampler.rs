@@ -41,6 +41,12 @@ pub trait Work {
     /// Payload bytes of one operation.
     fn bytes(&self) -> u64;
 
+    /// How many operations that are timed one by one are prepared and checked together. More
+    /// than one where a pause would change what is measured, because a peer falls asleep.
+    fn together(&self) -> u32 {
+        1
+    }
+
     /// Makes ready for `count` operations. Not timed.
     ///
     /// # Errors
@@ -69,39 +75,59 @@ pub trait Work {
 /// The work's.
 pub fn sample<W: Work>(work: &mut W, pace: Pace) -> Result<Slice, W::Error> {
     let end = Instant::now() + pace.time();
-    let mut errors = 0;
-    run_batch(work, WARM_UP, &mut errors)?;
-    let trial = run_batch(work, WARM_UP, &mut errors)?;
+    let mut slice = Slice::default();
+    one_batch(work, WARM_UP, &mut slice)?;
+    let trial = one_batch(work, WARM_UP, &mut slice)?;
     let batch = pace.batch.unwrap_or(match trial / WARM_UP < BATCHED_BELOW {
         true => BATCH,
         false => 1,
     });
-    let (mut samples_ns, mut total) = (Vec::new(), Duration::ZERO);
-    while samples_ns.is_empty() || Instant::now() < end {
-        let took = run_batch(work, batch, &mut errors)?;
-        total += took;
-        samples_ns.push(per_operation_ns(took, batch));
-    }
-    let ops = samples_ns.len() as u64 * u64::from(batch);
-    Ok(Slice {
+    // Of the warm-up nothing but its errors counts.
+    slice = Slice {
         batch,
-        samples_ns,
-        ops,
-        bytes: ops * work.bytes(),
-        elapsed_ns: total.as_nanos() as u64,
-        errors,
-    })
+        errors: slice.errors,
+        ..Slice::default()
+    };
+    while slice.ops == 0 || Instant::now() < end {
+        match batch {
+            1 => one_by_one(work, &mut slice)?,
+            batch => drop(one_batch(work, batch, &mut slice)?),
+        }
+    }
+    slice.bytes = slice.ops * work.bytes();
+    Ok(slice)
 }
 
-fn run_batch<W: Work>(work: &mut W, batch: u32, errors: &mut u64) -> Result<Duration, W::Error> {
+/// Takes one sample, the mean of `batch` operations.
+fn one_batch<W: Work>(work: &mut W, batch: u32, slice: &mut Slice) -> Result<Duration, W::Error> {
     work.prepare(batch)?;
     let start = Instant::now();
     for at in 0..batch {
         work.run(at)?;
     }
     let took = start.elapsed();
-    *errors += work.check()?;
+    record(slice, took, batch);
+    slice.errors += work.check()?;
     Ok(took)
+}
+
+/// Takes a sample of each of some operations.
+fn one_by_one<W: Work>(work: &mut W, slice: &mut Slice) -> Result<(), W::Error> {
+    let count = work.together();
+    work.prepare(count)?;
+    for at in 0..count {
+        let start = Instant::now();
+        work.run(at)?;
+        record(slice, start.elapsed(), 1);
+    }
+    slice.errors += work.check()?;
+    Ok(())
+}
+
+fn record(slice: &mut Slice, took: Duration, operations: u32) {
+    slice.samples_ns.push(per_operation_ns(took, operations));
+    slice.ops += u64::from(operations);
+    slice.elapsed_ns += took.as_nanos() as u64;
 }
 
 /// Rounded to a tenth of a nanosecond, which keeps a worker's answer short.

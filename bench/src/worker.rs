@@ -99,8 +99,13 @@ pub enum Order {
         /// Where it speaks memcached's protocol.
         servers: Vec<(Path, SocketAddrV4)>,
     },
-    /// Read every key of a set by RDMA and verify it. Answer: how many are missing or wrong.
-    Warm(KeySet),
+    /// Read every key of a set and verify it. Answer: how many are missing or wrong.
+    Verify {
+        /// How.
+        path: Path,
+        /// The keys.
+        set: KeySet,
+    },
     /// Do one round of a measurement. Answer: a [`Slice`].
     Measure {
         /// What.
@@ -223,7 +228,14 @@ impl Worker {
                 place,
                 servers,
             } => self.use_store(&domain, &place, &servers),
-            Order::Warm(set) => answer(store::verify(rdma(&mut self.rdma)?, set)?),
+            Order::Verify {
+                path: Path::Rdma,
+                set,
+            } => answer(store::verify(rdma(&mut self.rdma)?, set)?),
+            Order::Verify { path, set } => {
+                let client = memcached(&mut self.memcached, path)?;
+                answer(store::verify(client, set)?)
+            }
             Order::Measure {
                 test,
                 working_set,

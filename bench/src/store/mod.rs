@@ -10,6 +10,10 @@ use crate::stats::Slice;
 pub mod memcached;
 pub mod rdma;
 
+/// Operations that follow each other without a pause, and bytes of their values, at most.
+const TOGETHER: usize = 16;
+const TOGETHER_BYTES: usize = 256 * 1024;
+
 /// A client of the store.
 pub trait Client {
     /// What ends a measurement.
@@ -128,13 +132,15 @@ struct StoreWork<'a, C> {
 }
 
 impl<C: Client> StoreWork<'_, C> {
-    /// Whether the server has what the last set stored.
-    fn last_is_stored(&mut self) -> Result<bool, C::Error> {
-        let Some((index, name)) = self.indexes.iter().zip(&self.names).next_back() else {
-            return Ok(true);
-        };
-        Ok(self.client.get(name)?
-            && pattern::is_value(*index, Some(self.salt), self.client.value()))
+    /// How many of the values that were set the server does not have.
+    fn not_stored(&mut self) -> Result<u64, C::Error> {
+        let mut wrong = 0;
+        for (index, name) in self.indexes.iter().zip(&self.names) {
+            let right = self.client.get(name)?
+                && pattern::is_value(*index, Some(self.salt), self.client.value());
+            wrong += u64::from(!right);
+        }
+        Ok(wrong)
     }
 }
 
@@ -143,6 +149,11 @@ impl<C: Client> Work for StoreWork<'_, C> {
 
     fn bytes(&self) -> u64 {
         self.set.bytes as u64
+    }
+
+    /// What is prepared shall not displace a hot working set.
+    fn together(&self) -> u32 {
+        (TOGETHER_BYTES / self.set.bytes).clamp(1, TOGETHER) as u32
     }
 
     fn prepare(&mut self, count: u32) -> Result<(), C::Error> {
@@ -178,13 +189,16 @@ impl<C: Client> Work for StoreWork<'_, C> {
 
     fn check(&mut self) -> Result<u64, C::Error> {
         let misses = std::mem::take(&mut self.misses);
-        let right = match (self.op, self.indexes.last()) {
-            (StoreOp::Get, Some(&index)) => pattern::is_value(index, None, self.client.value()),
-            (StoreOp::Get, None) => true,
-            (StoreOp::Set, _) => self.last_is_stored()?,
-        };
-        // A miss of the last one is not counted twice.
-        Ok(misses.max(u64::from(!right)))
+        match (self.op, self.indexes.last()) {
+            (StoreOp::Set, _) => self.not_stored(),
+            // Of several values the last one is still there to be looked at.
+            (StoreOp::Get, Some(&index)) => {
+                let right = pattern::is_value(index, None, self.client.value());
+                // A miss of the last one is not counted twice.
+                Ok(misses.max(u64::from(!right)))
+            }
+            (StoreOp::Get, None) => Ok(misses),
+        }
     }
 }
 
