@@ -34,7 +34,7 @@ const CLEANING_UP: Duration = Duration::from_millis(1500);
 const COLD_LEAST: u64 = 128 << 20;
 
 /// How much more time a byte may take in the smaller values that come next.
-const SMALLER_COST: f64 = 2.0;
+const SMALLER_COST: f64 = 1.0;
 
 /// Between whom, and through what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
