@@ -64,6 +64,9 @@ impl User {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("toroid-test-{}-{count}", process::id());
+        // An interrupted run with the same process numbers may have left one, which is fine if
+        // it has not.
+        let _ = run(Command::new("userdel").arg(&name));
         let home = tempfile::Builder::new()
             .prefix(&directory_prefix())
             .tempdir();

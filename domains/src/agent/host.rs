@@ -130,6 +130,8 @@ impl Host {
     ) -> Result<DomainInfo, Refusal> {
         if let Err(refusal) = self.add_ports(change) {
             self.remove_ports(&change.domain, &change.joined);
+            // The port that failed is none that the driver could remove.
+            self.delete_interfaces(&change.domain, &change.joined);
             self.members.change(undo)?;
             return Err(refusal);
         }
@@ -211,10 +213,15 @@ impl Host {
         // A driver that has died forwards nothing, and its successor is not told of the ports;
         // but their interfaces outlive it.
         if result.is_err() || driver.generation() != generation {
-            for node in nodes.iter().filter_map(|id| self.node(*id)) {
-                if let Err(error) = delete_interface(node, &domain.name) {
-                    tracing::warn!("node {}: {error}", node.place);
-                }
+            self.delete_interfaces(domain, nodes);
+        }
+    }
+
+    /// Deletes interfaces that no driver holds, where they are.
+    fn delete_interfaces(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+        for node in nodes.iter().filter_map(|id| self.node(*id)) {
+            if let Err(error) = delete_interface(node, &domain.name) {
+                tracing::warn!("node {}: {error}", node.place);
             }
         }
     }
@@ -333,7 +340,6 @@ fn as_refusal(error: DirectoryError) -> Refusal {
     error.into()
 }
 
-/// Deletes an interface that no driver holds, if it is there.
 fn delete_interface(node: &HostedNode, name: &str) -> Result<(), NetlinkError> {
     let mut netlink = Netlink::open_in(node.network().as_fd())?;
     match netlink.index(name) {
