@@ -177,6 +177,21 @@ impl Cluster {
         run(&mut self.in_node(node, &["sh", "-c", script]))
     }
 
+    /// Asserts that one packet from a node gets to a peer and back; `to` is a name or an address,
+    /// with options of ping(8) before it if need be.
+    #[track_caller]
+    pub fn reaches(&self, from: &str, to: &str) {
+        // A loaded machine may take its time, but the packet must not be lost.
+        self.exec(from, &format!("ping -c 1 -W 10 {to}")).ok();
+    }
+
+    /// Asserts that a packet from a node does not get to a peer.
+    #[track_caller]
+    pub fn cannot_reach(&self, from: &str, to: &str) {
+        self.exec(from, &format!("ping -c 1 -W 1 {to}"))
+            .fails_somehow();
+    }
+
     /// Starts a command in a node, with a pipe as its standard input.
     pub fn spawn(&self, node: &str, words: &str) -> Running {
         Running::start(self.in_node(node, &split(words)).stdin(Stdio::piped()))

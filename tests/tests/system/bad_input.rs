@@ -192,7 +192,7 @@ fn a_request_that_cannot_be_carried_out_changes_nothing() {
         .fails(NOT_FOUND, &["toroid node ls"]);
 
     assert_eq!(state(&cluster), before, "something changed");
-    cluster.exec("0,0,0", "ping -c 1 -W 1 1-1-1.blue").ok();
+    cluster.reaches("0,0,0", "1-1-1.blue");
 }
 
 fn state(cluster: &Cluster) -> [Value; 3] {

@@ -31,17 +31,11 @@ fn members_reach_each_other_by_name_and_address() {
     let cluster = Cluster::up("2x2x2");
     let blue = cluster.domain("blue", &["0,0,0", "1,1,1"]);
     for name in ["1-1-1.blue", "0-0-0.blue", &blue.ipv4("1,1,1")] {
-        cluster
-            .exec("0,0,0", &format!("ping -c 1 -W 1 {name}"))
-            .ok();
+        cluster.reaches("0,0,0", name);
     }
     for family in ["-4", "-6"] {
-        cluster
-            .exec("0,0,0", &format!("ping {family} -c 1 -W 1 1-1-1.blue"))
-            .ok();
-        cluster
-            .exec("1,1,1", &format!("ping {family} -c 1 -W 1 0-0-0.blue"))
-            .ok();
+        cluster.reaches("0,0,0", &format!("{family} 1-1-1.blue"));
+        cluster.reaches("1,1,1", &format!("{family} 0-0-0.blue"));
     }
     // The first packet arrives: nothing has to be learned first.
     cluster
@@ -56,12 +50,8 @@ fn outsiders_reach_no_member() {
     let red = cluster.domain("red", &["1,0,0", "0,1,0"]);
     let address = blue.ipv4("1,1,0");
 
-    cluster
-        .exec("1,0,0", "ping -c 1 -W 1 1-1-0.blue")
-        .fails_somehow();
-    cluster
-        .exec("1,0,0", &format!("ping -c 1 -W 1 {address}"))
-        .fails_somehow();
+    cluster.cannot_reach("1,0,0", "1-1-0.blue");
+    cluster.cannot_reach("1,0,0", &address);
     cluster.exec("1,0,0", "ip link show blue").fails_somehow();
 
     // Nor do they by claiming to be in the subnet, at the member's own hardware address.
@@ -80,10 +70,8 @@ fn outsiders_reach_no_member() {
 
     // Among themselves, members of the other domain talk all the same.
     let peer = red.ipv4("0,1,0");
-    cluster
-        .exec("1,0,0", &format!("ping -c 1 -W 1 {peer}"))
-        .ok();
-    cluster.exec("0,0,0", "ping -c 1 -W 1 1-1-0.blue").ok();
+    cluster.reaches("1,0,0", &peer);
+    cluster.reaches("0,0,0", "1-1-0.blue");
 }
 
 #[test]
@@ -93,12 +81,10 @@ fn growing_is_in_effect_when_the_command_returns() {
     let rounds = if is_nightly() { 100 } else { 5 };
     for _ in 0..rounds {
         blue.grow(&["0,1,0"]);
-        cluster.exec("0,1,0", "ping -c 1 -W 1 0-0-0.blue").ok();
-        cluster.exec("0,0,0", "ping -6 -c 1 -W 1 0-1-0.blue").ok();
+        cluster.reaches("0,1,0", "0-0-0.blue");
+        cluster.reaches("0,0,0", "-6 0-1-0.blue");
         blue.shrink(&["0,1,0"]);
-        cluster
-            .exec("0,1,0", "ping -c 1 -W 1 0-0-0.blue")
-            .fails_somehow();
+        cluster.cannot_reach("0,1,0", "0-0-0.blue");
     }
     assert_eq!(blue.show()["epoch"], 1 + rounds, "who leaves ends an epoch");
 }
@@ -296,16 +282,14 @@ fn a_node_may_be_in_several_domains() {
     let cluster = Cluster::up("3x1x1");
     let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
     let red = cluster.domain("red", &["1,0,0", "2,0,0"]);
-    cluster.exec("1,0,0", "ping -c 1 -W 1 0-0-0.blue").ok();
-    cluster.exec("1,0,0", "ping -c 1 -W 1 2-0-0.red").ok();
+    cluster.reaches("1,0,0", "0-0-0.blue");
+    cluster.reaches("1,0,0", "2-0-0.red");
     // Membership does not carry over.
-    cluster
-        .exec("0,0,0", "ping -c 1 -W 1 2-0-0.red")
-        .fails_somehow();
+    cluster.cannot_reach("0,0,0", "2-0-0.red");
     assert_ne!(blue.show()["subnet"], red.show()["subnet"]);
     assert_ne!(blue.show()["id"], red.show()["id"]);
     red.remove();
-    cluster.exec("1,0,0", "ping -c 1 -W 1 0-0-0.blue").ok();
+    cluster.reaches("1,0,0", "0-0-0.blue");
     cluster.exec("1,0,0", "ip link show red").fails_somehow();
 }
 
@@ -314,7 +298,7 @@ fn a_removed_domain_can_be_made_again() {
     let cluster = Cluster::up("2x1x1");
     for (round, remove) in ["rm", "delete", "remove"].iter().enumerate() {
         let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
-        cluster.exec("0,0,0", "ping -c 1 -W 1 1-0-0.blue").ok();
+        cluster.reaches("0,0,0", "1-0-0.blue");
         assert_eq!(
             blue.show()["members"].as_array().map(Vec::len),
             Some(2),
@@ -322,9 +306,7 @@ fn a_removed_domain_can_be_made_again() {
         );
         cluster.toroid(&["domain", remove, "blue"]).ok();
         cluster.exec("0,0,0", "ip link show blue").fails_somehow();
-        cluster
-            .exec("0,0,0", "ping -c 1 -W 1 1-0-0.blue")
-            .fails_somehow();
+        cluster.cannot_reach("0,0,0", "1-0-0.blue");
         assert_eq!(cluster.ask(&["domain", "ls"]), json!([]));
     }
 }
@@ -372,12 +354,8 @@ fn a_domain_of_a_chosen_subnet_and_mtu() {
         (&info["subnet"], &info["mtu"]),
         (&json!("192.168.77.0/24"), &json!(1500))
     );
-    cluster
-        .exec("0,0,0", "ping -c 1 -W 1 -M do -s 1472 192.168.77.2")
-        .ok();
-    cluster
-        .exec("0,0,0", "ping -c 1 -W 1 -M do -s 1473 192.168.77.2")
-        .fails_somehow();
+    cluster.reaches("0,0,0", "-M do -s 1472 192.168.77.2");
+    cluster.cannot_reach("0,0,0", "-M do -s 1473 192.168.77.2");
 }
 
 #[test]

@@ -137,8 +137,8 @@ fn a_node_has_processes_and_a_network_of_its_own() {
                 .text()
                 .to_owned(),
         );
-        cluster.exec(node, "ping -c 1 -W 1 127.0.0.1").ok();
-        cluster.exec(node, "ping -c 1 -W 1 ::1").ok();
+        cluster.reaches(node, "127.0.0.1");
+        cluster.reaches(node, "::1");
     }
     seen.sort_unstable();
     seen.dedup();

@@ -21,22 +21,14 @@ fn an_ordinary_user_has_it_all() {
         let blue = cluster.domain("blue", &["0,0,0", "1,1,0"]);
         assert_ne!(blue.show()["owner"], 0);
         for family in ["-4", "-6"] {
-            cluster
-                .exec("0,0,0", &format!("ping {family} -c 1 -W 1 1-1-0.blue"))
-                .ok();
+            cluster.reaches("0,0,0", &format!("{family} 1-1-0.blue"));
         }
-        cluster
-            .exec("1,0,0", "ping -c 1 -W 1 1-1-0.blue")
-            .fails_somehow();
-        cluster
-            .exec("1,0,0", &format!("ping -c 1 -W 1 {}", blue.ipv4("1,1,0")))
-            .fails_somehow();
+        cluster.cannot_reach("1,0,0", "1-1-0.blue");
+        cluster.cannot_reach("1,0,0", &blue.ipv4("1,1,0"));
         blue.grow(&["1,0,0"]);
-        cluster.exec("1,0,0", "ping -c 1 -W 1 1-1-0.blue").ok();
+        cluster.reaches("1,0,0", "1-1-0.blue");
         blue.shrink(&["1,0,0"]);
-        cluster
-            .exec("1,0,0", "ping -c 1 -W 1 1-1-0.blue")
-            .fails_somehow();
+        cluster.cannot_reach("1,0,0", "1-1-0.blue");
         cluster
             .toroid(&["ping", "0,0,0", "1,1,0", "-d", "blue"])
             .ok();
@@ -104,6 +96,27 @@ fn without_an_open_tun_device_it_says_what_to_do() {
         .ok();
     let _blue = cluster.domain("blue", &["*,0,0"]);
     cluster.toroid(&["ping", "0,0,0", "1,0,0"]).ok();
+}
+
+#[test]
+fn the_runtime_directory_is_the_place_of_its_state() {
+    leaves_nothing(|| {
+        let cluster = Cluster::of_user(User::create());
+        let toroid = |words: &str| {
+            let mut command = cluster.command("toroid");
+            command.env_remove("TOROID_STATE");
+            command.env("XDG_RUNTIME_DIR", cluster.files());
+            run(command.args(words.split(' ')))
+        };
+        toroid("up --torus 1x1x1").ok();
+        let state = cluster.files().join("toroid");
+        let status = toroid("status --json").ok().json();
+        assert_eq!(status["state"].as_str(), state.to_str());
+        // It can be named as well.
+        let named = format!("status --state {}", state.display());
+        run(cluster.command("toroid").args(named.split(' '))).ok();
+        toroid("down").ok();
+    });
 }
 
 #[test]

@@ -204,6 +204,8 @@ fn a_store_is_found_by_its_domain_alone() {
     let store = Store::up();
     store.kv("set --domain blue --server 0,0,0 key value").ok();
     assert_eq!(store.kv("get key").ok().stdout, b"value");
+    let through_toroid = store.cluster.exec("1,0,0", "toroid kv get key");
+    assert_eq!(through_toroid.ok().stdout, b"value");
     let (red, green) = (
         store.cluster.domain("red", &["1,0,0", "2,0,0"]),
         store.cluster.domain("green", &["2,0,0"]),
