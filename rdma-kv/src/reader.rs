@@ -333,7 +333,8 @@ impl<E: Endpoint> Reader<E> {
         let checks = self.checks();
         let same = (header.generation == place.generation || !checks.generation)
             && header.item_len() == u64::from(place.len)
-            && (found == key || !checks.key);
+            // Else a longer key that starts with this one would do.
+            && (usize::from(header.key_len) == key.len() && found == key || !checks.key);
         let tried = match same {
             true => Tried::Found(Accepted {
                 header,

@@ -208,6 +208,24 @@ fn the_whole_key_is_needed() {
     assert_eq!(value_of(reader.get(&second).unwrap()), Some(vec![2; 100]));
 }
 
+/// A straight read of the item of `key` for a prefix of it once gave the rest of the key as the
+/// start of the value.
+#[test]
+fn a_key_is_not_its_prefix() {
+    let store = testing::shared(LIMITS);
+    let placement = store.set(b"key", 0, 0, b"value").unwrap();
+    let mut reader = reader(&store, Order::Forward);
+    let mut into = [0; 100];
+    for prefix in [&b"k"[..], b"ke"] {
+        reader.remember(prefix, placement);
+        assert_eq!(reader.get_into(prefix, &mut into), Ok(Sought::Absent));
+    }
+    assert_eq!(
+        reader.get_into(b"key", &mut into),
+        Ok(Sought::Found((0, 5)))
+    );
+}
+
 #[test]
 fn chains_are_followed_and_places_are_used_again() {
     let store = testing::shared(LIMITS);
