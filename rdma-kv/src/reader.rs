@@ -2,7 +2,8 @@
 //!
 //! From a cached place: read the item, then its slot, in that order, in one go. The slot
 //! unchanged means that the item was live at that moment and that its memory was not reused
-//! while it was read. Otherwise, and without a cached place: read the bucket (and its chain),
+//! while it was read. If the item has expired by the server's clock, read after them, a third
+//! look at the slot tells that nothing had replaced it by then. Otherwise, and without a cached place: read the bucket (and its chain),
 //! then item and slot. A set of a key that exists stores to the same slot, so a key that stays
 //! is never missed by a reader that walks the chain.
 //!
@@ -95,6 +96,7 @@ pub(crate) struct Checks {
     pub(crate) slot: bool,
     pub(crate) generation: bool,
     pub(crate) key: bool,
+    pub(crate) slot_after_clock: bool,
 }
 
 impl Checks {
@@ -102,6 +104,7 @@ impl Checks {
         slot: true,
         generation: true,
         key: true,
+        slot_after_clock: true,
     };
 }
 
@@ -284,7 +287,7 @@ impl<E: Endpoint> Reader<E> {
         let tried = self.examine(key, place.len as usize, |header| {
             header.generation == place.generation
         });
-        self.unless_expired(tried)
+        self.unless_expired(place, tried)
     }
 
     /// As [`Reader::read_at`], with the value straight into `into`; `None` when it does not fit.
@@ -342,7 +345,7 @@ impl<E: Endpoint> Reader<E> {
             }),
             false => Tried::Changed,
         };
-        self.unless_expired(tried).map(Some)
+        self.unless_expired(place, tried).map(Some)
     }
 
     /// Reads up to `len` bytes of the item that `place` names into the buffer, then the slot.
@@ -394,17 +397,44 @@ impl<E: Endpoint> Reader<E> {
 
     /// Looks at the server's clock if the item may expire. The clock is read after the slot: an
     /// item not yet dead then was not dead when it was known to be live.
-    fn unless_expired(&mut self, tried: Tried) -> Result<Tried, OpError> {
-        match tried {
-            Tried::Found(item) if item.header.exptime != 0 => {
-                let clock = self.read_control_word(ControlLine::CLOCK)?;
-                match item.header.expired(clock) {
-                    true => Ok(Tried::Expired),
-                    false => Ok(Tried::Found(item)),
-                }
-            }
-            other => Ok(other),
+    fn unless_expired(&mut self, place: Placement, tried: Tried) -> Result<Tried, OpError> {
+        let Tried::Found(item) = &tried else {
+            return Ok(tried);
+        };
+        let (exptime, generation) = (item.header.exptime, item.header.generation);
+        if exptime == 0
+            || !item
+                .header
+                .expired(self.read_control_word(ControlLine::CLOCK)?)
+        {
+            return Ok(tried);
         }
+        Ok(match self.is_still(place, generation)? {
+            true => Tried::Expired,
+            false => Tried::Changed,
+        })
+    }
+
+    /// Whether the item is still its key's. Asked after the clock has killed it: had it been
+    /// replaced before the clock's tick, the key would never have been gone. The generation,
+    /// read last, tells that its memory was not reused until the slot was read.
+    fn is_still(&mut self, place: Placement, generation: u64) -> Result<bool, OpError> {
+        let (mut slot, mut first) = (Word::default(), Word::default());
+        self.stats.reads += 2;
+        self.endpoint.read_batch(&mut [
+            Read {
+                remote: &self.index,
+                offset: place.slot.offset(),
+                into: &mut slot.0,
+            },
+            Read {
+                remote: &self.items,
+                offset: place.word.place().offset(),
+                into: &mut first.0,
+            },
+        ])?;
+        let still = slot.value() == place.word.0 && first.value() == generation;
+        Ok(still || !self.checks().slot_after_clock)
     }
 
     fn read_control_word(&mut self, offset: u64) -> Result<u64, OpError> {
@@ -492,7 +522,7 @@ impl<E: Endpoint> Reader<E> {
                 },
             );
         }
-        self.unless_expired(tried)
+        self.unless_expired(place, tried)
     }
 
     fn checks(&self) -> Checks {

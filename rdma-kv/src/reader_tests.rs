@@ -44,7 +44,7 @@ fn set(store: &Shared, key: &[u8], byte: u8) {
 }
 
 /// In each, memory that held the key's value at first is soon used again.
-const SCRIPTS: [Script; 5] = [
+const SCRIPTS: [Script; 7] = [
     &[
         |s| set(s, b"key", 2),
         |s| set(s, b"key", 3),
@@ -74,7 +74,22 @@ const SCRIPTS: [Script; 5] = [
         },
         |s| set(s, b"key", 3),
     ],
+    // The key never is without a value here, though the first of these expires.
+    &[
+        |s| set_for_a_second(s, b"key", 2),
+        |s| set(s, b"key", 3),
+        |s| s.tick(1).unwrap(),
+    ],
+    &[
+        |s| set_for_a_second(s, b"key", 2),
+        |s| s.tick(1).unwrap(),
+        |s| set(s, b"key", 3),
+    ],
 ];
+
+fn set_for_a_second(store: &Shared, key: &[u8], byte: u8) {
+    store.set(key, 0, 1, &[byte; 100]).unwrap();
+}
 
 /// Runs a get with the steps of `script` before the pieces with numbers `at`; returns what it
 /// got and what it might have got: the key's value before, between and after the steps.
@@ -145,6 +160,16 @@ fn the_second_look_at_the_slot_is_needed() {
     assert!(
         wrong(Checks {
             slot: false,
+            ..Checks::ALL
+        }) > 0
+    );
+}
+
+#[test]
+fn the_look_at_the_slot_after_the_clock_is_needed() {
+    assert!(
+        wrong(Checks {
+            slot_after_clock: false,
             ..Checks::ALL
         }) > 0
     );
