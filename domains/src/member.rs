@@ -19,9 +19,10 @@ use fabric::link::LinkCheck;
 use fabric::shm::{Channel, QueuePair, RemoteRegion};
 use fabric::{Access, NodeId, Partition, Place, Protocol, Region, RemoteKey, Torus};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::net::sockopt::socket_peercred;
 
 use crate::protocol::{DomainInfo, NODE_SOCKET, Refusal, RefusalKind, Reply, Request};
-use control::{Answer, Control, Incoming, Release};
+use control::{Answer, Control, Incoming, ListenerRelease, Release};
 
 /// Why a request of a member failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,9 @@ pub enum MemberError {
     /// The agent said no, and why.
     #[error("{0}")]
     Refused(#[from] Refusal),
+    /// Policy: the node has left the domain.
+    #[error("the node has left the domain")]
+    Revoked,
     /// The agent has gone, or speaks another language.
     #[error("lost the agent: {0}")]
     Agent(String),
@@ -60,6 +64,11 @@ impl Member {
     pub fn attach() -> Result<Self, MemberError> {
         let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
         let stream = UnixStream::connect_addr(&address).map_err(|_| MemberError::NotInNode)?;
+        // Outside of nodes the name is free for anybody. A node sees its agent as root.
+        let agent = socket_peercred(&stream).map_err(io::Error::from)?;
+        if !agent.uid.is_root() {
+            return Err(MemberError::NotInNode);
+        }
         let control = Control::start(stream)?;
         let reply = control.call(Request::Whoami, &[])?;
         let Reply::Whoami {
@@ -259,7 +268,7 @@ impl Domain {
         let answer = self.member.control.call(request, &[])?;
         match answer.channel {
             Some(channel) => Ok(channel),
-            None => Err(unexpected(&answer.reply)),
+            None => Err(io::Error::other("no descriptor or no memory for a channel").into()),
         }
     }
 
@@ -269,15 +278,15 @@ impl Domain {
     /// [`MemberError::Refused`] when another process of the node does already.
     pub fn listen(&self, protocol: Protocol) -> Result<Listener, MemberError> {
         let control = &self.member.control;
-        let incoming = control.expect_incoming(&self.name, protocol)?;
-        let request = Request::Listen {
-            domain: self.name.to_string(),
-            protocol: protocol.0,
-        };
-        control.call(request, &[])?;
+        let incoming = control.listen(&self.name, self.partition, protocol)?;
         Ok(Listener {
+            _release: ListenerRelease {
+                control: Arc::clone(control),
+                domain: Arc::clone(&self.name),
+                service: (self.partition, protocol),
+                incoming: Arc::clone(&incoming),
+            },
             incoming,
-            _release: Release::listener(control, &self.name, protocol),
         })
     }
 
@@ -304,14 +313,15 @@ impl Domain {
 #[derive(Debug)]
 pub struct Listener {
     incoming: Arc<Incoming>,
-    _release: Arc<Release>,
+    _release: ListenerRelease,
 }
 
 impl Listener {
     /// Waits up to `timeout` for the next channel.
     ///
     /// # Errors
-    /// [`MemberError::Agent`] when the agent has gone.
+    /// [`MemberError::Revoked`] when the node has left the domain, [`MemberError::Agent`] when
+    /// the agent has gone. Neither mends itself.
     pub fn accept(&self, timeout: Duration) -> Result<Option<Channel>, MemberError> {
         if let Some(channel) = self.incoming.next()? {
             return Ok(Some(channel));
@@ -346,6 +356,9 @@ fn region(answer: Answer) -> Result<(RemoteKey, usize, File), MemberError> {
             let len =
                 usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
             Ok((key, len, memory.into()))
+        }
+        (Reply::Region { .. }, _) => {
+            Err(io::Error::other("no descriptor for a region; raise the limit (ulimit -n)").into())
         }
         (other, _) => Err(unexpected(&other)),
     }

@@ -313,6 +313,10 @@ pub fn a_foreign_region_is_refused<R: Rig>(rig: &R) {
     }
 }
 
+/// Whole words are promised for aligned memory only.
+#[repr(align(8))]
+struct Line([u8; 64]);
+
 pub fn words_are_never_torn<R: Rig>(rig: &R) {
     let (owner, remote) = rig.export(64, Access::all());
     let done = AtomicBool::new(false);
@@ -327,8 +331,8 @@ pub fn words_are_never_torn<R: Rig>(rig: &R) {
         });
         let mut endpoint = rig.endpoint(1);
         for _ in 0..100_000 {
-            let mut line = [0; 64];
-            let into = &mut line;
+            let mut line = Line([0; 64]);
+            let into = &mut line.0;
             endpoint
                 .read_batch(&mut [Read {
                     remote: &remote,
@@ -336,7 +340,7 @@ pub fn words_are_never_torn<R: Rig>(rig: &R) {
                     into,
                 }])
                 .unwrap();
-            for word in line.chunks_exact(8) {
+            for word in line.0.chunks_exact(8) {
                 assert_eq!(word[..4], word[4..], "a word was seen in two halves");
             }
         }

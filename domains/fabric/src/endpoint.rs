@@ -186,8 +186,9 @@ pub struct Read<'a, R> {
 /// A queue pair that leads to one peer node in one partition.
 ///
 /// Operations execute in the order in which they were posted, after [`Endpoint::flush`]; each
-/// ends in exactly one completion. An aligned 8-byte word is read and written whole in transfers
-/// of up to 64 bytes; beyond that a transfer may be seen in pieces, in any order.
+/// ends in exactly one completion. In transfers of up to 64 bytes whose ends here and there are
+/// multiples of 8, each 8-byte word is read and written whole; beyond that a transfer may be seen
+/// in pieces, in any order.
 pub trait Endpoint {
     /// A region of the peer, opened by the agent.
     type Remote: Clone + Send + Sync;

@@ -48,10 +48,23 @@ pub(super) struct Control {
 #[derive(Debug)]
 struct Outbox {
     writer: Writer,
-    /// Who waits for the next replies, in order; `None` for a reply that nobody waits for.
-    waiting: VecDeque<Option<mpsc::Sender<Answer>>>,
+    /// What is to be done with the next replies, in order.
+    expected: VecDeque<Expected>,
     closed: bool,
 }
+
+/// What is to be done with a reply.
+#[derive(Debug, Default)]
+struct Expected {
+    /// Who waits for it, if anybody.
+    waiting: Option<mpsc::Sender<Answer>>,
+    /// The listener that starts with it, unless it is a refusal. Channels may come right behind
+    /// the reply, so the control thread books the listener.
+    listener: Option<(Service, Arc<Incoming>)>,
+}
+
+/// What a listener listens for.
+type Service = (Partition, Protocol);
 
 /// What ends when membership changes.
 #[derive(Debug, Default)]
@@ -59,7 +72,7 @@ struct Books {
     partitions: HashMap<Partition, Membership>,
     regions: HashMap<RemoteKey, Weak<Status>>,
     channels: HashMap<u64, OpenChannel>,
-    listeners: HashMap<(String, u16), Arc<Incoming>>,
+    listeners: HashMap<Service, Arc<Incoming>>,
 }
 
 #[derive(Debug)]
@@ -77,7 +90,7 @@ impl Control {
         let control = Arc::new(Control {
             outbox: Mutex::new(Outbox {
                 writer,
-                waiting: VecDeque::new(),
+                expected: VecDeque::new(),
                 closed: false,
             }),
             books: Mutex::default(),
@@ -108,8 +121,38 @@ impl Control {
         request: Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Answer, MemberError> {
+        self.call_expecting(request, descriptors, None)
+    }
+
+    /// Listens; returns where channels will come.
+    pub(super) fn listen(
+        &self,
+        domain: &str,
+        partition: Partition,
+        protocol: Protocol,
+    ) -> Result<Arc<Incoming>, MemberError> {
+        let incoming = Arc::new(Incoming::new()?);
+        let listener = ((partition, protocol), Arc::clone(&incoming));
+        let request = Request::Listen {
+            domain: domain.to_owned(),
+            protocol: protocol.0,
+        };
+        self.call_expecting(request, &[], Some(listener))?;
+        Ok(incoming)
+    }
+
+    fn call_expecting(
+        &self,
+        request: Request,
+        descriptors: &[BorrowedFd<'_>],
+        listener: Option<(Service, Arc<Incoming>)>,
+    ) -> Result<Answer, MemberError> {
         let (sender, receiver) = mpsc::channel();
-        self.send(&request, descriptors, Some(sender))?;
+        let expected = Expected {
+            waiting: Some(sender),
+            listener,
+        };
+        self.send(&request, descriptors, expected)?;
         let gone = || MemberError::Agent("it closed the connection".into());
         let answer = receiver.recv().map_err(|_| gone())?;
         match answer.reply {
@@ -122,36 +165,24 @@ impl Control {
         &self,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
-        waiting: Option<mpsc::Sender<Answer>>,
+        expected: Expected,
     ) -> Result<(), MemberError> {
         let mut outbox = lock(&self.outbox);
         if outbox.closed {
             return Err(MemberError::Agent("it closed the connection".into()));
         }
-        outbox.waiting.push_back(waiting);
+        outbox.expected.push_back(expected);
         let sent = outbox.writer.send(request, descriptors);
+        if let Err(WireError::Malformed(_)) = sent {
+            // It was not sent, so there will be no reply.
+            outbox.expected.pop_back();
+        }
         sent.map_err(|error| MemberError::Agent(error.to_string()))
     }
 
     /// Books an epoch that the agent has told us; older news changes nothing.
     pub(super) fn learn_epoch(&self, partition: u32, epoch: u32) {
         lock(&self.books).learn_epoch(Partition(partition), epoch);
-    }
-
-    /// Prepares for channels that may come before the reply to `Listen` has been read.
-    pub(super) fn expect_incoming(
-        &self,
-        domain: &str,
-        protocol: Protocol,
-    ) -> Result<Arc<Incoming>, MemberError> {
-        let incoming = Arc::new(Incoming::new()?);
-        let mut books = lock(&self.books);
-        let place = books.listeners.entry((domain.to_owned(), protocol.0));
-        Ok(match place {
-            // The agent will refuse a second listener, so the first keeps its queue.
-            std::collections::hash_map::Entry::Occupied(_) => incoming,
-            std::collections::hash_map::Entry::Vacant(place) => Arc::clone(place.insert(incoming)),
-        })
     }
 
     fn on_reply(self: &Arc<Self>, reply: Reply, descriptors: Vec<OwnedFd>) {
@@ -171,8 +202,11 @@ impl Control {
             }
             _ => {}
         }
-        let waiting = lock(&self.outbox).waiting.pop_front();
-        if let Some(Some(waiting)) = waiting {
+        let expected = lock(&self.outbox).expected.pop_front().unwrap_or_default();
+        if let (Some((service, incoming)), Reply::Done) = (expected.listener, &answer.reply) {
+            lock(&self.books).listeners.insert(service, incoming);
+        }
+        if let Some(waiting) = expected.waiting {
             // It fails when the caller has gone, and with it the need for an answer.
             let _ = waiting.send(answer);
         }
@@ -188,14 +222,17 @@ impl Control {
                 let node = self.node.get();
                 let gone = |peer: NodeId| left.contains(&peer.0);
                 let we_left = node.is_some_and(|node| gone(*node));
-                lock(&self.books)
-                    .on_epoch(Partition(partition), epoch, |peer| we_left || gone(peer));
+                let partition = Partition(partition);
+                lock(&self.books).on_epoch(partition, epoch, |peer| we_left || gone(peer));
+                if we_left {
+                    self.end_listeners(partition);
+                }
                 self.acknowledge(partition, epoch);
             }
             Event::Incoming(info) => {
                 let channel = self.open_channel(&info, descriptors);
-                let listener = (info.domain, info.protocol);
-                let listener = lock(&self.books).listeners.get(&listener).cloned();
+                let service = (Partition(info.partition), Protocol(info.protocol));
+                let listener = lock(&self.books).listeners.get(&service).cloned();
                 if let (Some(channel), Some(listener)) = (channel, listener) {
                     listener.push(channel);
                 }
@@ -217,7 +254,18 @@ impl Control {
         }
     }
 
-    fn acknowledge(&self, partition: u32, epoch: u32) {
+    fn end_listeners(&self, partition: Partition) {
+        let listeners = &mut lock(&self.books).listeners;
+        listeners.retain(|(of, _), listener| {
+            let ended = *of == partition;
+            if ended {
+                listener.close(End::Revoked);
+            }
+            !ended
+        });
+    }
+
+    fn acknowledge(&self, Partition(partition): Partition, epoch: u32) {
         let outbox = lock(&self.outbox);
         // It fails when the agent has gone, which the control thread is about to see.
         let _ = outbox.writer.send(&Request::Ack { partition, epoch }, &[]);
@@ -256,7 +304,7 @@ impl Control {
     fn close(&self) {
         let mut outbox = lock(&self.outbox);
         outbox.closed = true;
-        outbox.waiting.clear();
+        outbox.expected.clear();
         drop(outbox);
         let books = std::mem::take(&mut *lock(&self.books));
         for status in books.regions.values().filter_map(Weak::upgrade) {
@@ -266,7 +314,7 @@ impl Control {
             channel.end(Status::peer_died);
         }
         for listener in books.listeners.values() {
-            listener.close();
+            listener.close(End::NoAgent);
         }
     }
 }
@@ -352,9 +400,22 @@ fn listen(mut reader: Reader, control: &Weak<Control>) {
 /// Channels that wait to be accepted.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    queue: Mutex<(VecDeque<Channel>, bool)>,
+    queue: Mutex<Queue>,
     reader: std::io::PipeReader,
     writer: std::io::PipeWriter,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    channels: VecDeque<Channel>,
+    end: Option<End>,
+}
+
+/// Why no more channels come.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Revoked,
+    NoAgent,
 }
 
 impl Incoming {
@@ -367,32 +428,43 @@ impl Incoming {
         })
     }
 
-    /// One byte is in the pipe while the queue is not empty or closed, so that neither side ever
-    /// waits for the other.
+    /// One byte is in the pipe while the queue is not empty or has ended, so that neither side
+    /// ever waits for the other.
     fn push(&self, channel: Channel) {
         let mut queue = lock(&self.queue);
-        if queue.0.len() < BACKLOG {
-            if queue.0.is_empty() && !queue.1 {
-                let _ = (&self.writer).write(&[1]);
-            }
-            queue.0.push_back(channel);
+        if queue.channels.len() >= BACKLOG || queue.end.is_some() {
+            // Dropping it tells the agent, for which the queue need not be held up.
+            drop(queue);
+            return drop(channel);
         }
+        self.signal(&queue);
+        queue.channels.push_back(channel);
     }
 
-    fn close(&self) {
+    fn close(&self, end: End) {
         let mut queue = lock(&self.queue);
-        if queue.0.is_empty() && !queue.1 {
+        self.signal(&queue);
+        queue.end.get_or_insert(end);
+    }
+
+    /// Signals that the queue is about to have something, if it had nothing.
+    fn signal(&self, queue: &Queue) {
+        if queue.channels.is_empty() && queue.end.is_none() {
+            // One byte always fits, and the reader lives as long as the writer.
             let _ = (&self.writer).write(&[1]);
         }
-        queue.1 = true;
     }
 
     pub(super) fn next(&self) -> Result<Option<Channel>, MemberError> {
         let mut queue = lock(&self.queue);
-        let next = queue.0.pop_front();
-        match (&next, queue.1) {
-            (None, true) => return Err(MemberError::Agent("it closed the connection".into())),
-            (Some(_), false) if queue.0.is_empty() => {
+        let next = queue.channels.pop_front();
+        match (&next, queue.end) {
+            (None, Some(End::Revoked)) => return Err(MemberError::Revoked),
+            (None, Some(End::NoAgent)) => {
+                return Err(MemberError::Agent("it closed the connection".into()));
+            }
+            (Some(_), None) if queue.channels.is_empty() => {
+                // Takes the byte back.
                 let _ = (&self.reader).read(&mut [0]);
             }
             _ => {}
@@ -421,12 +493,6 @@ impl Release {
         Self::keep(control, Request::Disconnect { id })
     }
 
-    pub(super) fn listener(control: &Arc<Control>, domain: &str, protocol: Protocol) -> Arc<Self> {
-        let domain = domain.to_owned();
-        let protocol = protocol.0;
-        Self::keep(control, Request::Unlisten { domain, protocol })
-    }
-
     fn keep(control: &Arc<Control>, request: Request) -> Arc<Self> {
         Arc::new(Release {
             control: Arc::clone(control),
@@ -437,18 +503,40 @@ impl Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        match &self.request {
-            Request::Disconnect { id } => {
-                lock(&self.control.books).channels.remove(id);
-            }
-            Request::Unlisten { domain, protocol } => {
-                let listener = (domain.clone(), *protocol);
-                lock(&self.control.books).listeners.remove(&listener);
-            }
-            _ => {}
+        if let Request::Disconnect { id } = &self.request {
+            lock(&self.control.books).channels.remove(id);
         }
         // Without an agent there is nobody to tell.
-        let _ = self.control.send(&self.request, &[], None);
+        let expected = Expected::default();
+        let _ = self.control.send(&self.request, &[], expected);
+    }
+}
+
+/// Ends a listener on drop, if it has not ended already.
+#[derive(Debug)]
+pub(super) struct ListenerRelease {
+    pub(super) control: Arc<Control>,
+    pub(super) domain: Arc<str>,
+    pub(super) service: Service,
+    pub(super) incoming: Arc<Incoming>,
+}
+
+impl Drop for ListenerRelease {
+    fn drop(&mut self) {
+        let mut books = lock(&self.control.books);
+        let booked = books.listeners.get(&self.service);
+        if !booked.is_some_and(|booked| Arc::ptr_eq(booked, &self.incoming)) {
+            // The node left, and what is booked now, if anything, came after it was back.
+            return;
+        }
+        books.listeners.remove(&self.service);
+        drop(books);
+        let request = Request::Unlisten {
+            domain: self.domain.to_string(),
+            protocol: self.service.1.0,
+        };
+        // Without an agent there is nobody to tell.
+        let _ = self.control.send(&request, &[], Expected::default());
     }
 }
 

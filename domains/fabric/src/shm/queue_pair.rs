@@ -148,9 +148,10 @@ impl RemoteRegion {
             let piece = (len - done).min(RECHECK_BYTES);
             // SAFETY: a part of the ranges that the caller promises.
             unsafe { copy(from.add(done), to.add(done), piece) };
-            // Acquire: whatever is loaded after this piece is loaded after it. Pairs with the
-            // Release of who published what was read.
-            fence(Ordering::Acquire);
+            // Acquire: whatever is loaded after this piece is loaded after it. Release: whatever is
+            // stored after it is seen after it. Each pairs with the other, or with a load or
+            // store of a word, at the other end.
+            fence(Ordering::AcqRel);
             self.0.status.check()?;
             done += piece;
             if done == len {
