@@ -105,7 +105,6 @@ pub struct Client<N: Network = Domain> {
     network: N,
     channel: N::Channel,
     reader: Reader<N::Endpoint>,
-    max_item: u32,
     staging: Option<Region>,
     packet: Vec<u8>,
     number: u32,
@@ -148,7 +147,6 @@ impl<N: Network> Client<N> {
         let endpoint = network.endpoint(channel.peer())?;
         Ok(Client {
             reader: Reader::new(endpoint, index, items, &geometry)?,
-            max_item: geometry.max_item,
             network,
             channel,
             staging: None,
@@ -275,9 +273,9 @@ impl<N: Network> Client<N> {
     ) -> Result<Placement, ClientError> {
         let too_large = ClientError::TooLarge {
             len: value.len(),
-            limit: self.max_item,
+            limit: self.reader.max_item(),
         };
-        if value.len() > self.max_item as usize {
+        if value.len() > self.reader.max_item() as usize {
             // As with memcached, a failed set leaves no older value behind.
             self.delete(key)?;
             return Err(too_large);
@@ -315,7 +313,7 @@ impl<N: Network> Client<N> {
     pub(crate) fn ask(&mut self, key: &[u8]) -> Result<Option<Value>, ClientError> {
         let mut reply = self.call(&Request::Get { key })?;
         if reply == Reply::Refused(Refusal::Staging) {
-            self.stage(self.max_item.into())?;
+            self.stage(self.reader.max_item().into())?;
             reply = self.call(&Request::Get { key })?;
         }
         let (flags, placement, value) = match reply {

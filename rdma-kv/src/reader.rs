@@ -8,7 +8,7 @@
 //! is never missed by a reader that walks the chain.
 //!
 //! Nothing read is believed: offsets come from checked numbers, lengths are bounded by the
-//! region and the item's copy, chains by a count. A server gone wild can give wrong values and
+//! region, the largest item and the item's copy, chains by a count. A server gone wild can give wrong values and
 //! misses, and nothing worse.
 
 use fabric::{Endpoint, OpError, Read};
@@ -29,6 +29,9 @@ const CHAIN_LIMIT: usize = 4096;
 
 /// The cache of places grows to 2^20 lines: 64 MiB, two million places.
 const PLACES_LIMIT_LOG2: u32 = 20;
+
+/// No server takes larger items, in bytes.
+const ITEM_LIMIT: u32 = 1 << 30;
 
 /// A value in the reader's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +82,9 @@ pub struct Reader<E: Endpoint> {
     endpoint: E,
     index: E::Remote,
     items: E::Remote,
+    index_len: u64,
     items_len: u64,
+    max_item: u32,
     buckets: Buckets,
     table_epoch: u64,
     seed: u64,
@@ -163,7 +168,9 @@ impl<E: Endpoint> Reader<E> {
             endpoint,
             index,
             items,
+            index_len,
             items_len,
+            max_item: items_len.min(geometry.max_item.min(ITEM_LIMIT).into()) as u32,
             buckets: Buckets::new(index_len, control.buckets_log2)?,
             table_epoch: control.table_epoch,
             seed: geometry.seed,
@@ -184,7 +191,7 @@ impl<E: Endpoint> Reader<E> {
         let hash = hash(self.seed, key);
         let sought = match self.places.find(hash) {
             Some(place) => {
-                let tried = self.read_at(place, key)?;
+                let tried = unless_outside(self.read_at(place, key))?;
                 self.settle(hash, tried)
             }
             None => Sought::Unsettled,
@@ -209,8 +216,9 @@ impl<E: Endpoint> Reader<E> {
         self.stats.gets += 1;
         let hash = hash(self.seed, key);
         if let Some(place) = self.places.find(hash)
-            && let Some(tried) = self.read_value_at(place, key, into)?
+            && let Some(tried) = self.read_value_at(place, key, into).transpose()
         {
+            let tried = unless_outside(tried)?;
             match self.settle(hash, tried) {
                 Sought::Unsettled => {}
                 settled => {
@@ -229,9 +237,13 @@ impl<E: Endpoint> Reader<E> {
         }))
     }
 
-    /// Remembers where the server put a key.
+    /// Remembers where the server put a key, if there can be an item.
     pub fn remember(&mut self, key: &[u8], placement: Placement) {
-        self.places.insert(hash(self.seed, key), placement);
+        let hash = hash(self.seed, key);
+        match self.is_possible(placement) {
+            true => self.places.insert(hash, placement),
+            false => self.places.remove(hash),
+        }
     }
 
     /// Forgets where a key was.
@@ -239,9 +251,24 @@ impl<E: Endpoint> Reader<E> {
         self.places.remove(hash(self.seed, key));
     }
 
+    /// Bytes of the largest item that the server can have.
+    pub fn max_item(&self) -> u32 {
+        self.max_item
+    }
+
     /// What it did so far.
     pub fn stats(&self) -> ReaderStats {
         self.stats
+    }
+
+    fn is_possible(
+        &self,
+        Placement {
+            slot, word, len, ..
+        }: Placement,
+    ) -> bool {
+        let end = word.place().offset() + u64::from(len);
+        len <= self.max_item && end <= self.items_len && slot.offset() + 8 <= self.index_len
     }
 
     fn value(&self, item: &Accepted) -> ValueRef<'_> {
@@ -505,7 +532,7 @@ impl<E: Endpoint> Reader<E> {
         let Some(rest) = self.items_len.checked_sub(offset) else {
             return Ok(Tried::Changed);
         };
-        let len = rest.min(place.word.len_limit());
+        let len = rest.min(place.word.len_limit()).min(self.max_item.into());
         let word = self.read_item(place, len)?;
         if word != place.word && self.checks().slot {
             return Ok(Tried::Changed);
@@ -530,6 +557,14 @@ impl<E: Endpoint> Reader<E> {
         return self.checks;
         #[cfg(not(test))]
         Checks::ALL
+    }
+}
+
+/// A cached place that lies outside of the region is as good as one that changed.
+fn unless_outside(tried: Result<Tried, OpError>) -> Result<Tried, OpError> {
+    match tried {
+        Err(OpError::OutOfBounds { .. }) => Ok(Tried::Changed),
+        other => other,
     }
 }
 

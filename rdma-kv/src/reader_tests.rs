@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::hash::hash;
+use crate::layout::{Place, Slot};
 use crate::shared::Shared;
 use crate::store::Limits;
 use crate::testing::{self, Adversary, Order, SEED};
@@ -327,12 +328,98 @@ fn a_key_that_never_rests_is_unsettled() {
     assert_eq!(reader.stats().unsettled, 1);
 }
 
+/// A server's placements once made its clients allocate, and get errors for good.
+#[test]
+fn impossible_placements_are_not_remembered() {
+    let store = testing::shared(LIMITS);
+    let real = store.set(b"key", 0, 0, b"value").unwrap();
+    let mut reader = reader(&store, Order::Forward);
+    let [index, items] = store.regions().map(|region| region.len());
+    let slot = Slot((index / 8) as u32);
+    let last = Place((items / 64) as u32 - 1);
+    let word = SlotWord::new(hash(SEED, b"key"), real.len, last, real.generation);
+    for placement in [
+        Placement {
+            len: u32::MAX,
+            ..real
+        },
+        Placement {
+            len: LIMITS.item + 1,
+            ..real
+        },
+        Placement { slot, ..real },
+        Placement {
+            word,
+            len: 65,
+            ..real
+        },
+    ] {
+        reader.remember(b"key", real);
+        reader.remember(b"key", placement);
+        assert_eq!(reader.places.find(hash(SEED, b"key")), None);
+        assert_eq!(
+            value_of(reader.get(b"key").unwrap()),
+            Some(b"value".to_vec())
+        );
+        assert!(reader.item.len() <= LIMITS.item as usize);
+    }
+}
+
+#[test]
+fn a_slot_word_makes_nobody_read_more_than_the_largest_item() {
+    let limits = Limits {
+        memory: 8 << 20,
+        ..LIMITS
+    };
+    let store = testing::shared(limits);
+    let real = store.set(b"key", 0, 0, b"value").unwrap();
+    let mut reader = reader(&store, Order::Forward);
+    let [index, _] = store.regions();
+    let largest = real.word.0 | 0x1f << 51;
+    index.store(real.slot.offset(), largest).unwrap();
+    assert_eq!(
+        value_of(reader.get(b"key").unwrap()),
+        Some(b"value".to_vec())
+    );
+    assert_eq!(reader.item.len(), limits.item as usize);
+}
+
+/// A region may be shorter than it was said to be.
+#[test]
+fn a_place_outside_of_the_region_is_dropped() {
+    let store = testing::shared(LIMITS);
+    let real = store.set(b"key", 0, 0, b"value").unwrap();
+    let [index, items] = store.regions();
+    let (index_len, items_len) = (index.len(), items.len());
+    let (index, items) = ((index, index_len), (items, items_len + (1 << 20)));
+    let geometry = store.geometry().unwrap();
+    let mut reader = Reader::new(Adversary::new(Order::Forward), index, items, &geometry).unwrap();
+    let end = Place((items_len / 64) as u32);
+    let word = SlotWord::new(hash(SEED, b"key"), real.len, end, real.generation);
+    let mut into = [0; 5];
+    for straight in [false, true] {
+        reader.remember(b"key", Placement { word, ..real });
+        if straight {
+            let found = reader.get_into(b"key", &mut into);
+            assert_eq!(found, Ok(Sought::Found((0, 5))));
+        } else {
+            assert_eq!(
+                value_of(reader.get(b"key").unwrap()),
+                Some(b"value".to_vec())
+            );
+        }
+        let place = reader.places.find(hash(SEED, b"key"));
+        assert_eq!(place, Some(real));
+    }
+}
+
 proptest::proptest! {
     /// Whatever a server writes, a reader survives it.
     #[test]
     fn a_hostile_server_cannot_harm_a_reader(
         bytes in proptest::collection::vec((0u64..8192, proptest::prelude::any::<u64>()), 0..600),
         small in proptest::bool::ANY,
+        places in proptest::collection::vec(proptest::prelude::any::<(u32, u64, u64, u32)>(), 3),
     ) {
         let store = testing::shared(LIMITS);
         set(&store, b"key", 1);
@@ -345,9 +432,26 @@ proptest::proptest! {
             }
         }
         let mut into = [0; 64];
-        for key in [&b"key"[..], b"other", b"third"] {
-            let _ = reader.get_into(key, &mut into);
-            let _ = reader.get(key);
+        for (key, place) in [&b"key"[..], b"other", b"third"].into_iter().zip(places) {
+            let (slot, word, generation, len) = place;
+            let (slot, len) = if small { (slot & 0xffff, len & 0xffff) } else { (slot, len) };
+            let placement = Placement {
+                slot: Slot(slot),
+                word: SlotWord(if small { word & 0xfff_ffff } else { word }),
+                generation,
+                len,
+            };
+            for remembered in [false, true] {
+                if remembered {
+                    reader.remember(key, placement);
+                }
+                let _ = reader.get_into(key, &mut into);
+                if remembered {
+                    reader.remember(key, placement);
+                }
+                let _ = reader.get(key);
+                proptest::prop_assert!(reader.item.len() <= LIMITS.item as usize);
+            }
         }
     }
 }
