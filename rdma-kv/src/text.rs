@@ -54,6 +54,8 @@ pub struct Conversation {
     swallow: usize,
     /// Bytes that the command at hand needs before it is worth another look.
     need: usize,
+    /// The line at hand is what is left of a get's, whose first keys are answered.
+    getting: bool,
 }
 
 impl Default for Conversation {
@@ -62,6 +64,7 @@ impl Default for Conversation {
             input: Input::new(),
             swallow: 0,
             need: 1,
+            getting: false,
         }
     }
 }
@@ -91,14 +94,18 @@ impl Conversation {
             }
             let bytes = self.input.bytes();
             let newline = bytes.iter().position(|&byte| byte == b'\n');
-            if newline.unwrap_or(bytes.len()) > line_limit(bytes) {
+            if !self.getting && newline.unwrap_or(bytes.len()) > line_limit(bytes) {
                 return Ok(Next::Close);
             }
             let Some(newline) = newline else {
                 self.need = bytes.len() + 1;
                 return Ok(Next::Read);
             };
-            let command = Command::parse(line(&bytes[..newline]), store.limits());
+            let line = line(&bytes[..newline]);
+            let command = match self.getting {
+                true => Command::Get(Tokens(line)),
+                false => Command::parse(line, store.limits()),
+            };
             let rest = &bytes[newline + 1..];
             match command.carry_out(rest, store, replies)? {
                 Done::Used {
@@ -108,6 +115,12 @@ impl Conversation {
                     self.input.start += newline + 1 + after_line;
                     self.swallow = swallow;
                     self.need = 1;
+                    self.getting = false;
+                }
+                Done::Partly { left } => {
+                    self.input.start += line.len() - left;
+                    self.need = 1;
+                    self.getting = true;
                 }
                 Done::Wants { after_line } => {
                     self.need = newline + 1 + after_line;
@@ -124,6 +137,8 @@ impl Conversation {
 enum Done {
     /// It used this many bytes after its line; so many to come are to be dropped.
     Used { after_line: usize, swallow: usize },
+    /// It has replied as much as goes into one batch; the last `left` bytes of its line remain.
+    Partly { left: usize },
     /// Nothing: it needs this many bytes after its line.
     Wants { after_line: usize },
     /// The connection ends.
@@ -207,7 +222,13 @@ impl<'a> Command<'a> {
         let mut arguments = Tokens(line);
         let command = arguments.next().unwrap_or_default();
         match command {
-            b"get" if arguments.clone().next().is_some() => Command::Get(arguments),
+            b"get" if !arguments.is_empty() => {
+                // One bad key spoils the whole command.
+                match arguments.clone().all(|key| key.len() <= MAX_KEY) {
+                    true => Command::Get(arguments),
+                    false => Command::Refused(BAD_FORMAT, false),
+                }
+            }
             b"set" => Self::parse_set(arguments, limits),
             b"delete" => Self::parse_delete(arguments),
             b"version" => Command::Version,
@@ -295,7 +316,13 @@ impl Command<'_> {
                 reply(replies, TOO_LARGE, noreply);
                 swallow = value_len + 2;
             }
-            Command::Get(keys) => get(keys, store, replies)?,
+            Command::Get(mut keys) => {
+                get(&mut keys, store, replies)?;
+                if !keys.is_empty() {
+                    return Ok(Done::Partly { left: keys.0.len() });
+                }
+                replies.extend_from_slice(b"END\r\n");
+            }
             Command::Delete { key, noreply } => {
                 let text = if store.delete(key)? {
                     DELETED
@@ -345,20 +372,15 @@ fn reply(replies: &mut Vec<u8>, text: &[u8], noreply: bool) {
     }
 }
 
-fn get(keys: Tokens<'_>, store: &Shared, replies: &mut Vec<u8>) -> Result<(), OpError> {
-    let start = replies.len();
-    for key in keys {
-        if key.len() > MAX_KEY {
-            // One bad key spoils the whole command.
-            replies.truncate(start);
-            replies.extend_from_slice(BAD_FORMAT);
-            return Ok(());
-        }
+/// Appends values until there are enough for a batch; `keys` keeps those still to be answered.
+fn get(keys: &mut Tokens<'_>, store: &Shared, replies: &mut Vec<u8>) -> Result<(), OpError> {
+    while replies.len() < REPLIES
+        && let Some(key) = keys.next()
+    {
         store.get(key, |item, items| {
             append_value(key, &item.header, items, item.value_offset(), replies)
         })?;
     }
-    replies.extend_from_slice(b"END\r\n");
     Ok(())
 }
 
@@ -422,6 +444,12 @@ fn line(bytes: &[u8]) -> &[u8] {
 /// What stands between blanks.
 #[derive(Clone, Debug)]
 struct Tokens<'a>(&'a [u8]);
+
+impl Tokens<'_> {
+    fn is_empty(&self) -> bool {
+        self.clone().next().is_none()
+    }
+}
 
 impl<'a> Iterator for Tokens<'a> {
     type Item = &'a [u8];
@@ -630,6 +658,42 @@ mod tests {
         ]
         .concat();
         assert!(replies == expected);
+    }
+
+    /// A line of a megabyte that names a value of a megabyte again and again once made a reply
+    /// of half a terabyte, in memory.
+    #[test]
+    fn replies_of_a_long_get_come_in_batches() {
+        let store = testing::shared(Limits {
+            memory: 2 << 20,
+            item: 1 << 20,
+        });
+        for (value_len, gets) in [(500_000, 40), (10, 100_000)] {
+            store.set(b"k", 0, 0, &vec![b'v'; value_len]).unwrap();
+            let mut conversation = Conversation::default();
+            let input = format!("get{}\r\nversion\r\n", " k".repeat(gets));
+            let mut input = input.as_bytes();
+            let (mut batch, mut len, mut batches) = (Vec::new(), 0, 0);
+            loop {
+                let next = conversation.run(&store, &mut batch).unwrap();
+                assert!(batch.len() < REPLIES + value_len + 100);
+                (len, batches) = (len + batch.len(), batches + 1);
+                match next {
+                    Next::Continue => batch.clear(),
+                    Next::Close => panic!("closed"),
+                    Next::Read if input.is_empty() => break,
+                    Next::Read => {
+                        batch.clear();
+                        let count = std::io::Read::read(&mut input, conversation.room()).unwrap();
+                        conversation.received(count);
+                    }
+                }
+            }
+            let one = format!("VALUE k 0 {value_len}\r\n\r\n").len() + value_len;
+            assert_eq!(len, one * gets + b"END\r\n".len() + VERSION.len());
+            assert!(batch.ends_with(VERSION));
+            assert!(batches > len / (REPLIES + value_len + 100));
+        }
     }
 
     #[test]
