@@ -28,6 +28,12 @@ const ROUNDS_PER_ACCEPT: u32 = 256;
 /// How long a client's provider may take for one operation.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a client may leave its replies unread when there is no room for another.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often to look whether such a client has made room.
+const PATIENT_SLEEP: Duration = Duration::from_millis(10);
+
 /// The thread that serves RDMA clients.
 pub(super) struct Server<N: Network, L> {
     network: N,
@@ -101,11 +107,19 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
 
     /// Sleeps until there is something to do; returns whether to stop.
     fn sleep(&mut self, stop: &Stop) -> Result<bool, ServeError> {
-        let mut asleep = true;
+        let (mut asleep, mut stuck) = (true, false);
         for client in &mut self.clients {
-            asleep &= client.channel.arm();
+            // Requests of a client without room for replies are no reason to stay awake.
+            match client.stuck_since {
+                Some(_) => stuck = true,
+                None => asleep &= client.channel.arm(),
+            }
         }
-        let timeout = if asleep { None } else { Some(Duration::ZERO) };
+        let timeout = match (asleep, stuck) {
+            (false, _) => Some(Duration::ZERO),
+            (true, true) => Some(PATIENT_SLEEP),
+            (true, false) => None,
+        };
         let listener = std::iter::once(self.listener.wake_fd());
         let clients = self.clients.iter().map(|client| client.channel.wake_fd());
         let fds: Vec<BorrowedFd<'_>> = listener.chain(clients).collect();
@@ -122,8 +136,10 @@ struct Client<N: Network> {
     greeted: bool,
     packet: Vec<u8>,
     reply: Vec<u8>,
-    /// The reply found no room in the channel.
+    /// The reply is still to be sent.
     unsent: bool,
+    /// Since when the reply has found no room in the channel.
+    stuck_since: Option<Instant>,
     staging: Option<Staging<N>>,
 }
 
@@ -142,6 +158,7 @@ impl<N: Network> Client<N> {
             packet: Vec::new(),
             reply: Vec::new(),
             unsent: false,
+            stuck_since: None,
             staging: None,
         }
     }
@@ -154,8 +171,14 @@ impl<N: Network> Client<N> {
         for turn in 0..TURN {
             if self.unsent {
                 match self.channel.send(&[&self.reply]) {
-                    Ok(()) => self.unsent = false,
-                    Err(ChannelError::Full) => return Ok(turn > 0),
+                    Ok(()) => (self.unsent, self.stuck_since) = (false, None),
+                    Err(ChannelError::Full) => {
+                        let since = *self.stuck_since.get_or_insert_with(Instant::now);
+                        return match since.elapsed() < PATIENCE {
+                            true => Ok(turn > 0),
+                            false => Err(ClientEnd::Stuck),
+                        };
+                    }
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -324,6 +347,8 @@ enum ClientEnd {
     Channel(#[from] ChannelError),
     #[error("it broke the protocol")]
     Malformed,
+    #[error("it does not read its replies")]
+    Stuck,
     #[error("the store is in local memory")]
     NotExported,
     #[error("the store broke: {0}")]

@@ -161,6 +161,59 @@ fn nonsense_ends_its_sender_only() {
     assert_eq!(client.get(b"key").unwrap().unwrap().data, b"changed");
 }
 
+/// Asks for a value again and again, and reads none.
+fn ask_and_never_listen(channel: &mut Channel) {
+    let mut packet = Vec::new();
+    let (hello, get) = (
+        Request::Hello { version: VERSION },
+        Request::Get { key: b"key" },
+    );
+    encode_request(&mut packet, 1, &hello);
+    while channel.send(&[&packet]).is_ok() {
+        encode_request(&mut packet, 2, &get);
+    }
+}
+
+/// The requests of a client that reads no replies once kept the server awake for good.
+#[test]
+fn a_client_that_does_not_listen_is_waited_for_in_sleep_and_then_dropped() {
+    let (network, listener, stop) = (
+        TestNetwork::new(),
+        TestListener::new(),
+        Stop::new().unwrap(),
+    );
+    let store = network.store(Limits::DEFAULT);
+    store.set(b"key", 0, 0, &[1; INLINE_LIMIT]).unwrap();
+    let mut server = Server::new(network.clone(), listener.clone(), store);
+    let channels = [1, 2].map(|node| network.at(node).channel(&network));
+    let [mut deaf, mut slow] = channels.map(|[here, there]| {
+        listener.connect(there);
+        here
+    });
+    server.accept().unwrap();
+    for channel in [&mut deaf, &mut slow] {
+        ask_and_never_listen(channel);
+    }
+    let serve = |server: &mut Server<_, _>| while server.serve_all() {};
+    serve(&mut server);
+    assert!(server.clients.iter().all(|c| c.stuck_since.is_some()));
+    let start = Instant::now();
+    assert!(!server.sleep(&stop).unwrap());
+    assert!(start.elapsed() >= PATIENT_SLEEP);
+
+    // One listens at last, and is served on; the other's time is over.
+    let mut packet = Vec::new();
+    assert!(slow.receive(&mut packet).unwrap());
+    while slow.receive(&mut packet).unwrap() {}
+    serve(&mut server);
+    assert!(slow.receive(&mut packet).unwrap());
+    let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
+    server.clients[0].stuck_since = Some(long_ago);
+    serve(&mut server);
+    let left: Vec<_> = server.clients.iter().map(|c| c.channel.peer().0).collect();
+    assert_eq!(left, [2]);
+}
+
 fn request(channel: &mut Channel, request: &Request<'_>) -> Reply<'static> {
     let mut packet = Vec::new();
     encode_request(&mut packet, 7, request);
