@@ -8,6 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::protocol::{
@@ -86,7 +87,15 @@ impl Address {
             }
             Address::Node => {
                 let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
-                UnixStream::connect_addr(&address).map_err(|_| ClientError::NotInNode)
+                let connected = UnixStream::connect_addr(&address);
+                let stream = connected.map_err(|_| ClientError::NotInNode)?;
+                // Outside of nodes anybody may listen under this name. In a node its agent is
+                // root, also where that is an ordinary user outside.
+                let listener = socket_peercred(&stream).map_err(io::Error::from)?;
+                match listener.uid.is_root() {
+                    true => Ok(stream),
+                    false => Err(ClientError::NotInNode),
+                }
             }
         }
     }
