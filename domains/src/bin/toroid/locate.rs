@@ -57,10 +57,18 @@ impl Places {
         }
     }
 
-    /// The first agent that runs; in a node, if there is none, the one that holds the node.
+    /// The first agent that runs. In a node the one that holds the node comes before the
+    /// system's, which may be another.
     pub(crate) fn connect(&self) -> Result<Control, Failure> {
         let mut first_error = None;
         for state in self.to_look() {
+            if self.named.is_none()
+                && state == Path::new(SYSTEM)
+                && let Ok(agent) = Control::of_node()
+            {
+                tracing::info!("using the agent of this node");
+                return Ok(agent);
+            }
             match Control::connect(state) {
                 Ok(agent) => {
                     tracing::info!("using the agent of {}", state.display());
@@ -71,12 +79,6 @@ impl Places {
                 }
                 Err(error) => return Err(error.into()),
             }
-        }
-        if self.named.is_none()
-            && let Ok(agent) = Control::of_node()
-        {
-            tracing::info!("using the agent of this node");
-            return Ok(agent);
         }
         Err(first_error.map_or_else(|| Failure::new("no place to look for an agent"), Into::into))
     }
