@@ -128,15 +128,20 @@ impl Host {
         change: &Change,
         undo: impl FnOnce(&mut Directory) -> Result<Change, DirectoryError>,
     ) -> Result<DomainInfo, Refusal> {
-        if let Err(refusal) = self.add_ports(change) {
-            self.remove_ports(&change.domain, &change.joined);
+        let Change { domain, joined, .. } = change;
+        let joining = self.add_ports(change);
+        if let Err(refusal) = joining.and_then(|()| self.write_hosts(&domain.members)) {
+            self.remove_ports(domain, joined);
             // The port that failed is none that the driver could remove.
-            self.delete_interfaces(&change.domain, &change.joined);
-            self.members.change(undo)?;
+            self.delete_interfaces(domain, joined);
+            let undone = self.members.change(undo)?.change;
+            self.tell_epoch(&undone.domain);
+            if let Err(error) = self.write_hosts(&domain.members) {
+                tracing::warn!("{error}");
+            }
             return Err(refusal);
         }
-        self.write_hosts(&change.domain.members)?;
-        Ok(self.describe(&change.domain))
+        Ok(self.describe(domain))
     }
 
     fn leave(
@@ -149,12 +154,16 @@ impl Host {
         self.remove_ports(&domain, left);
         let changed = self.members.change(change)?;
         let domain = changed.change.domain.clone();
-        if let Some(driver) = &self.driver {
-            driver.set_epoch(domain.id.into(), domain.epoch);
-        }
+        self.tell_epoch(&domain);
         self.await_members(&changed);
         self.write_hosts(&(left | &domain.members))?;
         Ok(domain)
+    }
+
+    fn tell_epoch(&self, domain: &Domain) {
+        if let Some(driver) = &self.driver {
+            driver.set_epoch(domain.id.into(), domain.epoch);
+        }
     }
 
     fn await_members(&self, changed: &Changed) {
@@ -182,13 +191,19 @@ impl Host {
             let remedy = format!("see {}", self.log());
             Refusal::new(RefusalKind::Failed, error.to_string(), remedy)
         })?;
-        let ours = |error: &&PortError| error.domain_id == u32::from(change.domain.id);
-        match errors.iter().find(ours) {
+        // Others are of ports that were told again to a new driver.
+        let ours = |error: &PortError| {
+            error.domain_id == u32::from(change.domain.id)
+                && change.joined.contains(&NodeId(error.node))
+        };
+        let (ours, others): (Vec<_>, Vec<_>) = errors.into_iter().partition(ours);
+        log_errors(&others);
+        match ours.first() {
             None => Ok(()),
             Some(error) => Err(Refusal::new(
                 RefusalKind::Failed,
                 format!("domain {}: {}", change.domain.name, error.message),
-                "",
+                format!("see {}", self.log()),
             )),
         }
     }
@@ -202,13 +217,8 @@ impl Host {
             driver.remove(domain.id.into(), node.0);
         }
         let result = driver.sync();
-        for error in result.iter().flatten() {
-            tracing::warn!(
-                "port of node {} in domain {}: {}",
-                error.node,
-                error.domain_id,
-                error.message
-            );
+        if let Ok(errors) = &result {
+            log_errors(errors);
         }
         // A driver that has died forwards nothing, and its successor is not told of the ports;
         // but their interfaces outlive it.
@@ -239,7 +249,8 @@ impl Host {
     fn cannot_write(&self, error: &io::Error) -> Refusal {
         let state = self.state.display();
         let message = format!("cannot write the hosts files in {state}: {error}");
-        Refusal::new(RefusalKind::Failed, message, "")
+        let remedy = "make room there; the change can then be made again";
+        Refusal::new(RefusalKind::Failed, message, remedy)
     }
 
     fn log(&self) -> String {
@@ -338,6 +349,17 @@ pub(super) fn parse_subnet(text: Option<&str>) -> Result<Option<Subnet>, Refusal
 
 fn as_refusal(error: DirectoryError) -> Refusal {
     error.into()
+}
+
+fn log_errors(errors: &[PortError]) {
+    for error in errors {
+        tracing::warn!(
+            "port of node {} in domain {}: {}",
+            error.node,
+            error.domain_id,
+            error.message
+        );
+    }
 }
 
 fn delete_interface(node: &HostedNode, name: &str) -> Result<(), NetlinkError> {
