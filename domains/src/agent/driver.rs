@@ -241,9 +241,16 @@ impl Driver {
             pause = BACK_OFF[1].min(pause * 2);
             match self.spawn() {
                 Ok(next) => instance = Some(next),
-                Err(error) => tracing::error!("cannot restart the Ethernet driver: {error}"),
+                Err(error) => self.count_failure(&error),
             }
         }
+    }
+
+    /// Whoever waits for an answer shall not wait for a driver that cannot be started.
+    fn count_failure(&self, error: &io::Error) {
+        tracing::error!("cannot restart the Ethernet driver: {error}");
+        self.lock().failures += 1;
+        self.changed.notify_all();
     }
 
     /// Listens to a driver until it has ended; returns whether it ever answered.
