@@ -159,21 +159,19 @@ impl HostedNode {
                 }
             }
         }
-        let mut life = self.lock();
         // It broke the protocol, or it is ending anyway.
-        life.orders.shut_down();
-        drop(life);
+        self.lock().orders.shut_down();
         // Returns when the kernel has ended all of the node's processes.
         let status = init.wait();
         tracing::debug!(place = %self.place, ?status, "a node has ended");
-        life = self.lock();
-        life.handle = None;
-        let commands = std::mem::take(&mut life.commands);
-        self.ended.notify_all();
-        drop(life);
+        // No more can be added: the node reads no orders.
+        let commands = std::mem::take(&mut self.lock().commands);
         for caller in commands.values() {
             report(caller, KILLED);
         }
+        // Last: an agent that ends does not wait for this thread any longer.
+        self.lock().handle = None;
+        self.ended.notify_all();
     }
 
     /// Tells the node to end.
