@@ -21,10 +21,10 @@ use crate::directory::{Change, Directory, DirectoryError, Domain};
 use crate::protocol::{ChannelInfo, Event, Refusal, RefusalKind, Reply};
 
 /// The most regions of one process.
-const MAX_REGIONS: usize = 4096;
+pub(super) const MAX_REGIONS: usize = 4096;
 
 /// The most channel ends of one process.
-const MAX_CHANNELS: usize = 4096;
+pub(super) const MAX_CHANNELS: usize = 4096;
 
 /// The most listeners of one process.
 const MAX_LISTENERS: usize = 256;
@@ -271,10 +271,13 @@ impl Members {
                 "",
             ));
         }
+        let attachment = books.attachment(id)?;
+        if !attachment.opened.contains(&key.id) {
+            within("open regions", attachment.opened.len(), MAX_REGIONS)?;
+        }
         let mut record = self.regions.get_mut(&key.id).ok_or_else(no_such_region)?;
         record.openers.insert(id);
         drop(record);
-        let attachment = books.attachment(id)?;
         attachment.opened.insert(key.id);
         let reply = Reply::Region { key, len };
         attachment.outbox.reply(reply, vec![memory.into()]);
@@ -711,6 +714,7 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
+    use super::super::outbox::CAPACITY;
     use super::*;
     use crate::directory::Wanted;
     use crate::protocol::Message;
@@ -956,12 +960,39 @@ mod tests {
         assert_eq!(members.attached(), 0);
     }
 
+    /// A queue shorter than what one end of a peer can cause cut off processes that were only
+    /// not scheduled for a moment.
+    #[test]
+    fn a_process_hears_a_burst_however_late_it_reads() {
+        let members = members();
+        let mut server = Process::attach(&members, 0);
+        let mut client = Process::attach(&members, 1);
+        let keys: Vec<_> = (0..200).map(|_| server.alloc(READ)).collect();
+        for key in &keys {
+            client.open(*key, READ).unwrap();
+            client.hears();
+        }
+        let none = BTreeSet::new();
+        for _ in 0..3000 {
+            let grown = members.change(|directory| directory.grow("blue", &none));
+            grown.unwrap();
+        }
+        members.detach(server.id);
+        for _ in 0..3000 {
+            assert!(matches!(client.hears_event(), Event::Epoch { .. }));
+        }
+        for _ in &keys {
+            assert!(matches!(client.hears_event(), Event::RegionGone { .. }));
+        }
+    }
+
     #[test]
     fn a_process_that_does_not_read_is_cut_off_and_holds_nobody_up() {
         let members = members();
         let mut process = Process::attach(&members, 0);
         process.listen().unwrap();
-        for _ in 0..10_000 {
+        let more_than_the_socket_takes = CAPACITY + 10_000;
+        for _ in 0..more_than_the_socket_takes {
             members.acknowledge(process.id, 1, 1);
             let none = BTreeSet::new();
             members

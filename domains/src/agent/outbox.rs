@@ -5,15 +5,19 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use super::members::{MAX_CHANNELS, MAX_REGIONS};
 use crate::protocol::{Event, Message, Reply};
 use crate::wire::Writer;
 
-/// Messages that may wait, besides what the socket's buffer holds.
-const CAPACITY: usize = 256;
+/// Messages that may wait, besides what the socket's buffer holds: more than one change can
+/// cause, as when the peer of all of a process's channels and regions ends.
+pub(super) const CAPACITY: usize = 2 * (MAX_CHANNELS + MAX_REGIONS);
 
 /// How long a message may take to be accepted by the socket.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,7 +29,8 @@ type Parcel = (Message, Vec<OwnedFd>);
 /// The queue to a process.
 #[derive(Clone, Debug)]
 pub(super) struct Outbox {
-    queue: SyncSender<Parcel>,
+    queue: Sender<Parcel>,
+    waiting: Arc<AtomicUsize>,
     writer: Writer,
 }
 
@@ -33,12 +38,17 @@ impl Outbox {
     /// A queue with its thread, which ends with the last clone.
     pub(super) fn start(writer: Writer) -> io::Result<Self> {
         writer.give_up_after(PATIENCE)?;
-        let (queue, parcels) = sync_channel(CAPACITY);
-        let sender = writer.clone();
+        let (queue, parcels) = channel();
+        let waiting = Arc::default();
+        let (sender, count) = (writer.clone(), Arc::clone(&waiting));
         thread::Builder::new()
             .stack_size(STACK_BYTES)
-            .spawn(move || deliver(&parcels, &sender))?;
-        Ok(Outbox { queue, writer })
+            .spawn(move || deliver(&parcels, &sender, &count))?;
+        Ok(Outbox {
+            queue,
+            waiting,
+            writer,
+        })
     }
 
     /// Queues a reply; never blocks.
@@ -52,18 +62,20 @@ impl Outbox {
     }
 
     fn push(&self, parcel: Parcel) {
-        if self.queue.try_send(parcel).is_err() {
+        let is_full = self.waiting.fetch_add(1, Ordering::Relaxed) >= CAPACITY;
+        if is_full || self.queue.send(parcel).is_err() {
             self.writer.shut_down();
         }
     }
 }
 
-fn deliver(parcels: &Receiver<Parcel>, writer: &Writer) {
+fn deliver(parcels: &Receiver<Parcel>, writer: &Writer, waiting: &AtomicUsize) {
     for (message, descriptors) in parcels {
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         if writer.send(&message, &descriptors).is_err() {
             // The connection is shut down, which its reader sees.
             return;
         }
+        waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
