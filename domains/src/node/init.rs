@@ -115,6 +115,13 @@ struct Running {
     unwanted: bool,
 }
 
+/// Why a command was not started.
+struct Failure {
+    status: i32,
+    /// For its standard error.
+    complaint: Option<(File, String)>,
+}
+
 impl Init {
     fn obey(self: &Arc<Self>, mut orders: Reader) -> Result<(), WireError> {
         loop {
@@ -138,8 +145,10 @@ impl Init {
                 env,
                 cwd,
             } => {
-                let started = self.start(exec, &argv, env, &cwd, descriptors);
-                started.or_else(|status| self.report(exec, status))
+                if let Err(failure) = self.start(exec, &argv, env, &cwd, descriptors) {
+                    self.complain(exec, failure);
+                }
+                Ok(())
             }
             Order::Signal { exec, signal } => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
@@ -154,8 +163,7 @@ impl Init {
         }
     }
 
-    /// Starts a command, or says why not on its standard error and returns the exit status of
-    /// that failure.
+    /// Starts a command.
     fn start(
         &self,
         exec: u64,
@@ -163,21 +171,27 @@ impl Init {
         env: Vec<(String, String)>,
         cwd: &str,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<(), i32> {
-        let stdio = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| NOT_EXECUTABLE)?;
-        let [stdin, stdout, stderr] = stdio;
-        let complaints = stderr.try_clone().map_err(|_| NOT_EXECUTABLE)?;
-        let complain = |status: i32, message: String| {
-            // Where it cannot be said, the status has to do.
-            let _ = writeln!(File::from(complaints), "toroid: {message}");
-            status
+    ) -> Result<(), Failure> {
+        let silent = Failure {
+            status: NOT_EXECUTABLE,
+            complaint: None,
+        };
+        let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(descriptors) else {
+            return Err(silent);
+        };
+        let Ok(complaints) = stderr.try_clone() else {
+            return Err(silent);
+        };
+        let failure = |status: i32, message: String| Failure {
+            status,
+            complaint: Some((File::from(complaints), message)),
         };
         let Some((program, arguments)) = argv.split_first() else {
-            return Err(complain(NOT_FOUND, "no command was given".into()));
+            return Err(failure(NOT_FOUND, "no command was given".into()));
         };
         if !Path::new(cwd).is_dir() {
             let message = format!("{cwd}: no such directory in the node");
-            return Err(complain(NOT_EXECUTABLE, message));
+            return Err(failure(NOT_EXECUTABLE, message));
         }
         let mut command = Command::new(program);
         command.args(arguments).current_dir(cwd);
@@ -185,8 +199,8 @@ impl Init {
         command.stdin(stdin).stdout(stdout).stderr(stderr);
         let mut commands = self.lock();
         let child = command.spawn().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => complain(NOT_FOUND, format!("{program}: not found")),
-            _ => complain(NOT_EXECUTABLE, format!("{program}: {error}")),
+            io::ErrorKind::NotFound => failure(NOT_FOUND, format!("{program}: not found")),
+            _ => failure(NOT_EXECUTABLE, format!("{program}: {error}")),
         })?;
         let unwanted = false;
         if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
@@ -195,6 +209,25 @@ impl Init {
         commands.fresh = true;
         self.started.notify_one();
         Ok(())
+    }
+
+    /// Says on its standard error why a command was not started, and then reports that. Only a
+    /// thread of its own waits if nobody reads there.
+    fn complain(self: &Arc<Self>, exec: u64, failure: Failure) {
+        let Failure { status, complaint } = failure;
+        let init = Arc::clone(self);
+        let complain = move || {
+            if let Some((mut stderr, message)) = complaint {
+                // Where it cannot be said, the status has to do.
+                let _ = writeln!(stderr, "toroid: {message}");
+            }
+            // It fails when the agent has gone, and this process is about to follow.
+            let _ = init.report(exec, status);
+        };
+        let speaker = thread::Builder::new().stack_size(STACK_BYTES);
+        if speaker.spawn(complain).is_err() {
+            let _ = self.report(exec, status);
+        }
     }
 
     /// Asks a command to end, and kills it when it does not.
@@ -280,5 +313,55 @@ fn exit_status(status: WaitStatus) -> i32 {
         (Some(status), _) => status,
         (None, Some(signal)) => 128 + signal,
         (None, None) => NOT_EXECUTABLE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// The thread that carries out orders once wrote complaints itself, and one caller that did
+    /// not read its standard error stopped the whole node.
+    #[test]
+    fn a_complaint_that_nobody_reads_holds_up_only_its_own_report() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (mut agent, _orders) = wire::split(ours).unwrap();
+        let init = Arc::new(Init {
+            reports: wire::split(theirs).unwrap().1,
+            commands: Mutex::default(),
+            started: Condvar::new(),
+        });
+        let (mut reader, mut stderr) = UnixStream::pair().unwrap();
+        stderr.set_nonblocking(true).unwrap();
+        let mut filler = 0;
+        while let Ok(count) = stderr.write(&[b'x'; 4096]) {
+            filler += count;
+        }
+        stderr.set_nonblocking(false).unwrap();
+        let start = |exec, stderr: OwnedFd| {
+            let order = Order::Start {
+                exec,
+                argv: vec!["/no/such/program".into()],
+                env: Vec::new(),
+                cwd: "/".into(),
+            };
+            let null = || OwnedFd::from(File::open("/dev/null").unwrap());
+            init.carry_out(order, vec![null(), null(), stderr]).unwrap();
+        };
+        let mut ended = || match agent.receive().unwrap().0 {
+            Report::Exited { exec, status } => (exec, status),
+            other => panic!("{other:?} is no end"),
+        };
+
+        start(1, stderr.into());
+        start(2, File::create("/dev/null").unwrap().into());
+        assert_eq!(ended(), (2, NOT_FOUND));
+        reader.read_exact(&mut vec![0; filler]).unwrap();
+        assert_eq!(ended(), (1, NOT_FOUND));
+        let mut complaint = String::new();
+        reader.read_to_string(&mut complaint).unwrap();
+        assert_eq!(complaint, "toroid: /no/such/program: not found\n");
     }
 }
