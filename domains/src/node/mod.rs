@@ -17,6 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use fabric::Place;
 use nix::mount::{MsFlags, mount};
@@ -27,6 +28,10 @@ use crate::protocol::NODE_SOCKET;
 use crate::roles;
 use crate::wire::{self, Reader, WireError, Writer};
 use messages::{InitConfig, Report};
+
+/// How long the first process of a node may take until it is ready: on an idle host it takes
+/// some 10 ms.
+const BIRTH: Duration = Duration::from_secs(30);
 
 /// What a node is to be.
 #[derive(Clone, Debug)]
@@ -105,7 +110,12 @@ impl Plan {
             network: network.into(),
             listener,
         };
-        node.wait_until_ready()?;
+        if let Err(error) = node.wait_until_ready() {
+            // They fail when it has ended already.
+            let _ = node.init.kill();
+            let _ = node.init.wait();
+            return Err(error);
+        }
         Ok(node)
     }
 
@@ -151,7 +161,10 @@ fn set_up_loopback() -> Result<(), NodeError> {
 
 impl Node {
     fn wait_until_ready(&mut self) -> Result<(), NodeError> {
-        match self.reports.receive() {
+        self.wait_at_most(Some(BIRTH))?;
+        let first = self.reports.receive();
+        self.wait_at_most(None)?;
+        match first {
             Ok((Report::Ready { warnings }, _)) => {
                 for warning in warnings {
                     tracing::debug!("a node does without something: {warning}");
@@ -163,5 +176,10 @@ impl Node {
             Err(error) => Err(io::Error::other(error)),
         }
         .during("wait for its first process")
+    }
+
+    fn wait_at_most(&self, time: Option<Duration>) -> Result<(), NodeError> {
+        let limited = self.reports.stream().set_read_timeout(time);
+        limited.during("wait for its first process")
     }
 }
