@@ -119,7 +119,8 @@ pub(crate) fn run_role(config: &str) -> u8 {
     if let Err(error) = &result {
         tracing::error!("{error}");
         if let Ok(refusal) = serde_json::to_string(&error.refusal()) {
-            say(&refusal);
+            // If nobody listens any more, nobody waits for it.
+            let _ = say(&refusal);
         }
     }
     u8::from(result.is_err())
@@ -136,7 +137,6 @@ fn start(config: &str) -> Result<(), AgentError> {
     run(config, || say(READY))
 }
 
-fn say(line: &str) {
-    // If nobody listens any more, nobody waits for it.
-    let _ = writeln!(io::stdout(), "{line}");
+fn say(line: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{line}")
 }

@@ -36,15 +36,16 @@ const FALLBACK_BYTES: u64 = 4 << 30;
 const STACK_BYTES: usize = 256 * 1024;
 
 /// Runs an agent until it is told to end, by [`crate::protocol::Request::Down`], by SIGINT,
-/// SIGTERM or SIGHUP, or by the end of its lifeline. Calls `ready` once all nodes are up. Its
-/// threads do not outlive the process, so the caller should exit afterwards.
+/// SIGTERM or SIGHUP, or by the end of its lifeline. Calls `ready` once all nodes are up, and ends
+/// if that fails, because then nobody waits for the agent any more. Its threads do not outlive
+/// the process, so the caller should exit afterwards.
 ///
 /// An ordinary user's agent enters a user namespace first, so the process must have a single
 /// thread.
 ///
 /// # Errors
 /// [`AgentError`]: it did not start, and nothing is left.
-pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), AgentError> {
+pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(), AgentError> {
     if config.torus.nodes() > MAX_NODES {
         return Err(AgentError::TooManyNodes(config.torus.nodes()));
     }
@@ -64,12 +65,12 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), AgentError> {
         let (host, births) = build(config, identity, &state, ending)?;
         let host = Arc::new(host);
         let opened = open_for_business(&host, births, control);
-        let ending = opened.map(|()| {
+        let announced = opened.and_then(|()| {
             tracing::info!(torus = %host.torus, state = %host.state.display(), "ready");
-            ready();
-            // The host has a sender, so there is an ending to wait for.
-            endings.recv().ok()
+            ready().map_err(during("say that it is ready"))
         });
+        // The host has a sender, so there is an ending to wait for.
+        let ending = announced.map(|()| endings.recv().ok());
         take_down(&host);
         ending
     });

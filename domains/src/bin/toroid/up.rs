@@ -22,7 +22,10 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
         lifeline: false,
     };
     if options.foreground {
-        let announce = || show.note(&format!("agent ready on {}", state.display()));
+        let announce = || {
+            show.note(&format!("agent ready on {}", state.display()));
+            Ok(())
+        };
         return Ok(agent::run(config, announce)?);
     }
     spawn_background(&config)?;
