@@ -19,7 +19,7 @@ use super::hosts;
 use super::members::Members;
 use super::nodes::{Birth, HostedNode};
 use super::server::{Door, serve};
-use super::state_dir::StateDir;
+use super::state_dir::{self, StateDir};
 use super::{AgentError, Config, MAX_NODES, rootless};
 use crate::directory::Directory;
 use crate::protocol::{Message, Reply};
@@ -49,6 +49,11 @@ pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(),
     if config.torus.nodes() > MAX_NODES {
         return Err(AgentError::TooManyNodes(config.torus.nodes()));
     }
+    // While it can be told whose it is: afterwards every user is root.
+    state_dir::make(&config.state).map_err(|source| AgentError::State {
+        state: config.state.clone(),
+        source,
+    })?;
     let identity = rootless::enter()?;
     if config.driver_command.is_some() {
         check_tun().map_err(AgentError::Tun)?;
