@@ -19,6 +19,45 @@ pub const BLOCK: usize = 64 * 1024;
 /// Specification, which cargo follows for `target`.
 const CACHE_TAG: &str = "CACHEDIR.TAG";
 
+/// Why there is no real input. The remedy is in the message.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// The directory is none, or we may not look into it.
+    #[error("cannot read {}: {source}; give a directory that can be read with --dir", dir.display())]
+    Unreadable {
+        /// The directory.
+        dir: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// There is not one byte under it.
+    #[error(
+        "no file under {} has anything to read ({} could not be read, {} marked with {CACHE_TAG}); \
+         give a directory with files with --dir",
+        dir.display(),
+        tally.unreadable,
+        tally.caches
+    )]
+    Empty {
+        /// The directory.
+        dir: PathBuf,
+        /// What was found.
+        tally: Tally,
+    },
+}
+
+/// Looks whether there is anything to read under `dir`.
+///
+/// # Errors
+/// [`InputError`], when there is not.
+pub fn check(dir: &Path) -> Result<(), InputError> {
+    let mut blocks = Blocks::under(dir, 1)?;
+    match blocks.next() {
+        Some(_) => Ok(()),
+        None => Err(blocks.nothing()),
+    }
+}
+
 /// What was read, for the configuration of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
@@ -62,9 +101,11 @@ impl Block {
 }
 
 /// The blocks of the regular files under a directory, in the order of their paths. Symbolic
-/// links are not followed.
+/// links are not followed, and files without length not opened: those of the kernel say so of
+/// themselves, and some of them wait for events when they are read.
 #[derive(Debug)]
 pub struct Blocks {
+    dir: PathBuf,
     pending: VecDeque<PathBuf>,
     open: Option<File>,
     left: u64,
@@ -75,10 +116,15 @@ impl Blocks {
     /// The blocks under `dir`, of at most `limit` bytes.
     ///
     /// # Errors
-    /// The system's, when `dir` is no directory that can be read.
-    pub fn under(dir: &Path, limit: u64) -> io::Result<Self> {
+    /// [`InputError::Unreadable`], when `dir` is no directory that can be read.
+    pub fn under(dir: &Path, limit: u64) -> Result<Self, InputError> {
+        let pending = entries(dir).map_err(|source| InputError::Unreadable {
+            dir: dir.into(),
+            source,
+        })?;
         Ok(Blocks {
-            pending: entries(dir)?.into(),
+            dir: dir.into(),
+            pending: pending.into(),
             open: None,
             left: limit,
             tally: Tally::default(),
@@ -88,6 +134,14 @@ impl Blocks {
     /// What was read so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// The error that not one block came.
+    pub fn nothing(&self) -> InputError {
+        InputError::Empty {
+            dir: self.dir.clone(),
+            tally: self.tally.clone(),
+        }
     }
 
     fn next_block(&mut self) -> io::Result<Option<Block>> {
@@ -120,13 +174,16 @@ impl Blocks {
 
     /// Opens `path` if it is a file, and queues its entries if it is a directory.
     fn enter(&mut self, path: &Path) -> io::Result<bool> {
-        let kind = fs::symlink_metadata(path)?.file_type();
-        if kind.is_file() {
+        let metadata = fs::symlink_metadata(path)?;
+        if metadata.is_file() {
+            if metadata.len() == 0 {
+                return Ok(false);
+            }
             self.open = Some(File::open(path)?);
             self.tally.files += 1;
             return Ok(true);
         }
-        if kind.is_dir() {
+        if metadata.is_dir() {
             if path.join(CACHE_TAG).is_file() {
                 self.tally.caches += 1;
                 return Ok(false);
@@ -245,7 +302,7 @@ mod tests {
             b"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
         let expected = Tally {
-            files: 3,
+            files: 2,
             blocks: 3,
             bytes: BLOCK as u64 + 4,
             caches: 1,
@@ -265,7 +322,26 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_an_error() {
-        assert!(Blocks::under(Path::new("/nonexistent"), 1).is_err());
+    fn a_missing_directory_is_named() {
+        let error = check(Path::new("/nonexistent")).unwrap_err();
+        assert!(matches!(error, InputError::Unreadable { .. }));
+        let text = error.to_string();
+        assert!(text.contains("/nonexistent: No such file"), "{text}");
+        assert!(text.contains("--dir"), "{text}");
+    }
+
+    #[test]
+    fn a_directory_without_a_byte_is_an_error_and_one_byte_is_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("deep/er")).unwrap();
+        fs::write(dir.path().join("empty"), b"").unwrap();
+        let error = check(dir.path()).unwrap_err();
+        assert!(matches!(error, InputError::Empty { .. }));
+        let text = error.to_string();
+        assert!(text.contains(&dir.path().display().to_string()), "{text}");
+        assert!(text.contains("--dir"), "{text}");
+
+        fs::write(dir.path().join("deep/er/one"), b"1").unwrap();
+        assert!(check(dir.path()).is_ok());
     }
 }

@@ -4,13 +4,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use bench::cluster::ClusterError;
 use bench::compare::{Options, compare};
 use bench::plan::Effort;
 use bench::progress::Progress;
 use bench::report::Report;
-use bench::{roles, table};
+use bench::{files, roles, table};
 use clap::{Args, Parser, Subcommand};
 
 /// Measures communication domains on this machine.
@@ -59,10 +58,7 @@ impl Compare {
             None => repository()?,
         };
         // Better now than after all else was measured.
-        if let Err(error) = std::fs::read_dir(&dir) {
-            let dir = dir.display();
-            bail!("cannot read {dir}: {error}; give a directory with --dir");
-        }
+        files::check(&dir)?;
         let effort = match (self.quick, self.full) {
             (true, _) => Effort::Quick,
             (_, true) => Effort::Full,

@@ -15,7 +15,7 @@ use fabric::topology::TopologyError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::files::{self, Block, Blocks, Tally};
+use crate::files::{self, Block, Blocks, InputError, Tally};
 use crate::memcpy::Source;
 use crate::network::{client, server};
 use crate::one_sided::{ExportedKeys, Exports, OneSidedError, Peer};
@@ -142,8 +142,8 @@ pub struct FileSlices {
 enum WorkerError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("cannot read {}: {source}", path.display())]
-    Directory { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Input(#[from] InputError),
     #[error(transparent)]
     Member(#[from] MemberError),
     #[error(transparent)]
@@ -243,9 +243,7 @@ impl Worker {
                 pace,
             } => answer(self.measure(test, working_set, salt, pace)?),
             Order::OpenFiles { dir, limit } => {
-                let blocks = Blocks::under(&dir, limit);
-                self.blocks =
-                    Some(blocks.map_err(|source| WorkerError::Directory { path: dir, source })?);
+                self.blocks = Some(Blocks::under(&dir, limit)?);
                 answer(())
             }
             Order::NextFiles => self.next_files(),
@@ -361,6 +359,9 @@ impl Worker {
             .ok_or(WorkerError::NotSetUp("a directory"))?;
         let chunk: Vec<Block> = blocks.by_ref().take(CHUNK).collect();
         let tally = blocks.tally().clone();
+        if tally.blocks == 0 {
+            return Err(blocks.nothing().into());
+        }
         let ethernet = memcached(&mut self.memcached, Path::Ethernet)?;
         let rdma = rdma(&mut self.rdma)?;
         let mut slices = Vec::new();
