@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fabric::Torus;
 use serde::de::DeserializeOwned;
@@ -56,7 +56,8 @@ pub fn compare(options: &Options, progress: &mut Progress) -> Result<Report, Clu
     let mut run = Run::prepare(Cluster::start(torus, roles::DRIVER)?, options.effort)?;
     run.plan_progress(progress);
     run.hot(progress)?;
-    let files = run.files(options, progress)?;
+    let left = options.effort.limit().saturating_sub(start.elapsed());
+    let files = run.files(options, plan::file_time(left), progress)?;
     let cold_bytes = run.all_cold(start, progress)?;
     let rootless = run.cluster.rootless()?;
     progress.say("cleaning up");
@@ -312,10 +313,16 @@ impl Run {
         Ok(slice)
     }
 
-    fn files(&mut self, options: &Options, progress: &mut Progress) -> Result<Files, ClusterError> {
+    fn files(
+        &mut self,
+        options: &Options,
+        time: Duration,
+        progress: &mut Progress,
+    ) -> Result<Files, ClusterError> {
         let () = self.active(&Order::OpenFiles {
             dir: options.dir.clone(),
             limit: self.effort.file_bytes(),
+            time_us: time.as_micros() as u64,
         })?;
         let mut files = Files::default();
         loop {

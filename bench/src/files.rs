@@ -51,7 +51,7 @@ pub enum InputError {
 /// # Errors
 /// [`InputError`], when there is not.
 pub fn check(dir: &Path) -> Result<(), InputError> {
-    let mut blocks = Blocks::under(dir, 1)?;
+    let mut blocks = Blocks::under(dir, 1, None)?;
     match blocks.next() {
         Some(_) => Ok(()),
         None => Err(blocks.nothing()),
@@ -71,7 +71,7 @@ pub struct Tally {
     pub unreadable: u64,
     /// Directories marked with `CACHEDIR.TAG`, which were not read.
     pub caches: u64,
-    /// Whether the limit ended the reading.
+    /// Whether bytes or time ended the reading.
     pub limited: bool,
 }
 
@@ -109,15 +109,17 @@ pub struct Blocks {
     pending: VecDeque<PathBuf>,
     open: Option<File>,
     left: u64,
+    end: Option<Instant>,
     tally: Tally,
 }
 
 impl Blocks {
-    /// The blocks under `dir`, of at most `limit` bytes.
+    /// The blocks under `dir`, of at most `limit` bytes, and those that are asked for before
+    /// `end`. The first one is exempt: without it there would be nothing to say.
     ///
     /// # Errors
     /// [`InputError::Unreadable`], when `dir` is no directory that can be read.
-    pub fn under(dir: &Path, limit: u64) -> Result<Self, InputError> {
+    pub fn under(dir: &Path, limit: u64, end: Option<Instant>) -> Result<Self, InputError> {
         let pending = entries(dir).map_err(|source| InputError::Unreadable {
             dir: dir.into(),
             source,
@@ -127,6 +129,7 @@ impl Blocks {
             pending: pending.into(),
             open: None,
             left: limit,
+            end,
             tally: Tally::default(),
         })
     }
@@ -134,6 +137,12 @@ impl Blocks {
     /// What was read so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// Whether bytes or time are used up.
+    fn is_over(&self) -> bool {
+        let late = self.tally.blocks > 0 && self.end.is_some_and(|end| Instant::now() >= end);
+        self.left == 0 || late
     }
 
     /// The error that not one block came.
@@ -201,7 +210,7 @@ impl Iterator for Blocks {
 
     fn next(&mut self) -> Option<Block> {
         loop {
-            if self.left == 0 {
+            if self.is_over() {
                 self.tally.limited = true;
                 return None;
             }
@@ -293,7 +302,7 @@ mod tests {
         symlink(path("a"), path("link")).unwrap();
         symlink(dir.path(), path("loop")).unwrap();
 
-        let mut blocks = Blocks::under(dir.path(), u64::MAX).unwrap();
+        let mut blocks = Blocks::under(dir.path(), u64::MAX, None).unwrap();
         let all: Vec<Block> = blocks.by_ref().collect();
         let lens: Vec<usize> = all.iter().map(|block| block.content.len()).collect();
         assert_eq!(lens, [3, BLOCK, 1]);
@@ -315,9 +324,21 @@ mod tests {
     fn the_limit_ends_in_the_middle_of_a_file() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("long"), vec![7; 3 * BLOCK]).unwrap();
-        let mut blocks = Blocks::under(dir.path(), BLOCK as u64 + 10).unwrap();
+        let mut blocks = Blocks::under(dir.path(), BLOCK as u64 + 10, None).unwrap();
         assert_eq!(blocks.by_ref().count(), 2);
         assert_eq!(blocks.tally().bytes, BLOCK as u64 + 10);
+        assert!(blocks.tally().limited);
+    }
+
+    #[test]
+    fn time_ends_after_the_first_block_at_the_earliest() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        let past = Some(Instant::now());
+        let mut blocks = Blocks::under(dir.path(), u64::MAX, past).unwrap();
+        assert_eq!(blocks.by_ref().count(), 1);
         assert!(blocks.tally().limited);
     }
 

@@ -30,6 +30,9 @@ pub const COLD_BYTES: u64 = 1 << 30;
 /// Ending an agent and giving back its memory takes less.
 const CLEANING_UP: Duration = Duration::from_millis(1500);
 
+/// Real input gets the time left over this; the cold working sets, which are slower, the rest.
+const FILES_SHARE: u32 = 4;
+
 /// A smaller set would not be cold.
 const COLD_LEAST: u64 = 128 << 20;
 
@@ -198,6 +201,12 @@ impl Effort {
             Effort::Full => 512 << 20,
         }
     }
+}
+
+/// The time for real input, given what is left for all that follows the hot measurements. Small
+/// files are slow, however few bytes they have together.
+pub fn file_time(left: Duration) -> Duration {
+    left / FILES_SHARE
 }
 
 /// `full` bytes of a cold working set, halved as often as it takes to be done within `time`,

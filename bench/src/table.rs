@@ -256,7 +256,7 @@ impl Table<'_> {
             tally.bytes as f64 / 1e6
         );
         if tally.limited {
-            note.push_str(" The time allows no more.");
+            note.push_str(" The input was cut short: the time allowed no more.");
         }
         if tally.unreadable > 0 {
             note.push_str(&format!(" {} could not be read.", tally.unreadable));

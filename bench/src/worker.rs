@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use domains::member::{Member, MemberError};
 use domains::netlink::{Netlink, NetlinkError};
@@ -123,6 +124,8 @@ pub enum Order {
         dir: PathBuf,
         /// The most bytes to read.
         limit: u64,
+        /// The time for all of it, in microseconds.
+        time_us: u64,
     },
     /// Store and read back some blocks over each path. Answer: [`FileSlices`].
     NextFiles,
@@ -242,8 +245,13 @@ impl Worker {
                 salt,
                 pace,
             } => answer(self.measure(test, working_set, salt, pace)?),
-            Order::OpenFiles { dir, limit } => {
-                self.blocks = Some(Blocks::under(&dir, limit)?);
+            Order::OpenFiles {
+                dir,
+                limit,
+                time_us,
+            } => {
+                let end = Instant::now() + Duration::from_micros(time_us);
+                self.blocks = Some(Blocks::under(&dir, limit, Some(end))?);
                 answer(())
             }
             Order::NextFiles => self.next_files(),
