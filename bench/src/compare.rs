@@ -12,7 +12,9 @@ use serde::de::DeserializeOwned;
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::files::{BLOCK, Tally};
 use crate::one_sided::Direction;
-use crate::plan::{self, COLD_BYTES, Effort, HOT_BYTES, PIPELINE, Path, Test, VALUES};
+use crate::plan::{
+    self, COLD_BYTES, Cost, Effort, HOT_BYTES, PIPELINE, Path, TRIAL_BYTES, Test, VALUES,
+};
 use crate::progress::Progress;
 use crate::report::{Config, Report};
 use crate::roles;
@@ -58,7 +60,7 @@ pub fn compare(options: &Options, progress: &mut Progress) -> Result<Report, Clu
     run.hot(progress)?;
     let left = options.effort.limit().saturating_sub(start.elapsed());
     let files = run.files(options, plan::file_time(left), progress)?;
-    let cold_bytes = run.all_cold(start, progress)?;
+    let cold_sets = run.all_cold(start, progress)?;
     let rootless = run.cluster.rootless()?;
     progress.say("cleaning up");
     let (series, mtus) = (std::mem::take(&mut run.series), run.mtus);
@@ -73,7 +75,8 @@ pub fn compare(options: &Options, progress: &mut Progress) -> Result<Report, Clu
         config: Config {
             mtu: mtus.ethernet,
             rootless,
-            cold_bytes,
+            cold_bytes: cold_sets.iter().map(KeySet::total).min().unwrap_or(0),
+            cold_sets,
             files: files.tally,
             elapsed_s: start.elapsed().as_secs_f64(),
             ..config(options)
@@ -212,24 +215,44 @@ impl Run {
         Ok(())
     }
 
-    /// Measures every size of value with a cold working set, and returns the bytes of the
-    /// smallest of them.
-    fn all_cold(&mut self, start: Instant, progress: &mut Progress) -> Result<u64, ClusterError> {
-        let (mut before, mut least) = (None, self.cold_bytes);
+    /// Measures every size of value with a cold working set, as large as the time allows.
+    fn all_cold(
+        &mut self,
+        start: Instant,
+        progress: &mut Progress,
+    ) -> Result<Vec<KeySet>, ClusterError> {
+        let mut sets = Vec::new();
+        let mut cost = None;
         // Few large values are quicker to remove than many small ones, which come last.
         for (at, bytes) in VALUES.into_iter().rev().enumerate() {
+            let expected = match cost {
+                Some(cost) => cost,
+                None => self.try_cold(bytes, progress)?,
+            };
+            let tests = plan::cold(bytes);
+            let measuring = self.effort.all_rounds(&tests);
             let left = self.effort.limit().saturating_sub(start.elapsed());
-            let share = left / (VALUES.len() - at) as u32;
-            let total = plan::cold_bytes(self.cold_bytes, share, before);
+            let share = (left / (VALUES.len() - at) as u32).saturating_sub(measuring);
+            let total = plan::cold_bytes(self.cold_bytes, share, expected);
             let (set, begin) = (KeySet::of_total(total, bytes), Instant::now());
             self.fill(set, progress)?;
-            self.rounds(plan::cold(bytes), total, progress)?;
+            self.rounds(tests, total, progress)?;
             if at + 1 < VALUES.len() {
                 self.make_room(set, progress)?;
             }
-            (before, least) = (Some((total, begin.elapsed())), least.min(total));
+            let took = begin.elapsed().saturating_sub(measuring);
+            cost = Some(Cost::after_larger_values(total, took));
+            sets.push(set);
         }
-        Ok(least)
+        Ok(sets)
+    }
+
+    /// Fills a part of a cold working set to see how long it takes on this machine today.
+    fn try_cold(&mut self, bytes: usize, progress: &Progress) -> Result<Cost, ClusterError> {
+        let total = TRIAL_BYTES.min(self.cold_bytes);
+        let begin = Instant::now();
+        self.fill(KeySet::of_total(total, bytes), progress)?;
+        Ok(Cost::after_trial(total, begin.elapsed()))
     }
 
     fn make_room(&mut self, set: KeySet, progress: &Progress) -> Result<(), ClusterError> {
@@ -379,6 +402,7 @@ fn config(options: &Options) -> Config {
         rounds: options.effort.rounds(),
         hot_bytes: HOT_BYTES,
         cold_bytes: COLD_BYTES,
+        cold_sets: Vec::new(),
         pipeline: PIPELINE,
         dir: options.dir.clone(),
         files: Tally::default(),

@@ -27,17 +27,26 @@ pub const HOT_BYTES: u64 = 1 << 20;
 /// Bytes of a cold working set.
 pub const COLD_BYTES: u64 = 1 << 30;
 
-/// Ending an agent and giving back its memory takes less.
-const CLEANING_UP: Duration = Duration::from_millis(1500);
+/// Ending an agent and giving back its memory takes half of it on a busy machine.
+const CLEANING_UP: Duration = Duration::from_millis(2000);
 
 /// Real input gets the time left over this; the cold working sets, which are slower, the rest.
-const FILES_SHARE: u32 = 4;
+const FILES_SHARE: u32 = 6;
 
 /// A smaller set would not be cold.
 const COLD_LEAST: u64 = 128 << 20;
 
-/// How much more time a byte may take in the smaller values that come next.
-const SMALLER_COST: f64 = 1.0;
+/// Bytes of a cold working set that are filled first, to learn how long the whole will take:
+/// enough that one pause does not count for much.
+pub const TRIAL_BYTES: u64 = 64 << 20;
+
+/// How much longer a byte may take in a whole set than in the trial: `memcpy` gets memory of
+/// its own.
+const WHOLE_COST: f64 = 1.25;
+
+/// How much longer a byte may take in the smaller values that come next. There are up to 16
+/// times as many of them; up to 1.9 times as long was seen.
+const SMALLER_COST: f64 = 2.0;
 
 /// Between whom, and through what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -193,6 +202,12 @@ impl Effort {
         if test.is_short() { long / 3 } else { long }
     }
 
+    /// The time for all rounds of `tests`, without their preparation.
+    pub fn all_rounds(self, tests: &[Test]) -> Duration {
+        let round: Duration = tests.iter().map(|test| self.slice(test)).sum();
+        round * self.rounds()
+    }
+
     /// The most bytes of real input.
     pub fn file_bytes(self) -> u64 {
         match self {
@@ -209,16 +224,34 @@ pub fn file_time(left: Duration) -> Duration {
     left / FILES_SHARE
 }
 
-/// `full` bytes of a cold working set, halved as often as it takes to be done within `time`,
-/// given how many bytes of larger values took how long before. A busy machine must not make a
-/// run miss its limit.
-pub fn cold_bytes(full: u64, time: Duration, before: Option<(u64, Duration)>) -> u64 {
-    let Some((bytes, took)) = before else {
-        return full;
-    };
-    let cost = SMALLER_COST * took.as_secs_f64() / bytes as f64;
+/// How long it took to make and to use a working set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Seconds per byte.
+    per_byte: f64,
+}
+
+impl Cost {
+    /// The cost of the whole, after a trial of `bytes` bytes took `took`.
+    pub fn after_trial(bytes: u64, took: Duration) -> Self {
+        Cost {
+            per_byte: WHOLE_COST * took.as_secs_f64() / bytes as f64,
+        }
+    }
+
+    /// The cost of the next set, after one of `bytes` bytes in larger values took `took`.
+    pub fn after_larger_values(bytes: u64, took: Duration) -> Self {
+        Cost {
+            per_byte: SMALLER_COST * took.as_secs_f64() / bytes as f64,
+        }
+    }
+}
+
+/// `full` bytes of a cold working set, halved as often as it takes to be done within `time`.
+/// A busy machine must not make a run miss its limit.
+pub fn cold_bytes(full: u64, time: Duration, cost: Cost) -> u64 {
     let mut set = full;
-    while set > COLD_LEAST && set as f64 * cost > time.as_secs_f64() {
+    while set / 2 >= COLD_LEAST && set as f64 * cost.per_byte > time.as_secs_f64() {
         set /= 2;
     }
     set
@@ -312,17 +345,27 @@ mod tests {
     #[test]
     fn a_cold_set_is_whole_unless_time_is_short() {
         let second = Duration::from_secs(1);
-        assert_eq!(cold_bytes(COLD_BYTES, second, None), COLD_BYTES);
-        let before = |seconds| Some((COLD_BYTES, second * seconds));
-        assert_eq!(cold_bytes(COLD_BYTES, 4 * second, before(1)), COLD_BYTES);
+        let cost = Cost {
+            per_byte: 1.0 / COLD_BYTES as f64,
+        };
+        assert_eq!(cold_bytes(COLD_BYTES, second, cost), COLD_BYTES);
         assert_eq!(
-            cold_bytes(COLD_BYTES, 3 * second, before(2)),
+            cold_bytes(COLD_BYTES, second * 9 / 10, cost),
             COLD_BYTES / 2
         );
-        assert_eq!(
-            cold_bytes(COLD_BYTES, Duration::ZERO, before(1)),
-            COLD_LEAST
-        );
+        assert_eq!(cold_bytes(COLD_BYTES, second / 3, cost), COLD_BYTES / 4);
+        assert_eq!(cold_bytes(COLD_BYTES, Duration::ZERO, cost), COLD_LEAST);
+        assert_eq!(cold_bytes(HOT_BYTES, Duration::ZERO, cost), HOT_BYTES);
+    }
+
+    #[test]
+    fn what_comes_next_may_cost_more_than_what_was_seen() {
+        let second = Duration::from_secs(1);
+        let trial = Cost::after_trial(TRIAL_BYTES, second);
+        let larger = Cost::after_larger_values(TRIAL_BYTES, second);
+        let seen = 1.0 / TRIAL_BYTES as f64;
+        assert!(trial.per_byte > seen);
+        assert!(larger.per_byte >= 2.0 * seen);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::files::Tally;
 use crate::plan::{Effort, Path, WorkingSet};
 use crate::rows::{Op, Row};
+use crate::store::KeySet;
 
 /// A report, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
@@ -45,6 +46,8 @@ pub struct Config {
     /// Bytes of a cold working set: 1 GiB, or less where memory or time were short; then of the
     /// smallest.
     pub cold_bytes: u64,
+    /// The cold working set of each size of values.
+    pub cold_sets: Vec<KeySet>,
     /// Operations in flight when pipelined.
     pub pipeline: u32,
     /// The real input.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::files::BLOCK;
 use crate::network::Transport;
 use crate::plan::{COLD_BYTES, LONG_WRITE, MESSAGES, PIPELINE, Path, VALUES, WorkingSet};
-use crate::report::{Report, Wanted};
+use crate::report::{Config, Report, Wanted};
 use crate::rows::{Op, Row};
 use crate::targets;
 
@@ -207,14 +207,9 @@ impl Table<'_> {
             }
         }
         if set == WorkingSet::Cold {
-            let mib = self.report.config.cold_bytes >> 20;
-            let short = match self.report.config.cold_bytes < COLD_BYTES {
-                true => "; memory or time allowed no more",
-                false => "",
-            };
-            self.note(&format!(
-                "Uniform random over {mib} MiB of values{short}; get by RDMA with cached places."
-            ));
+            let sets = cold_sets(&self.report.config);
+            self.note(&format!("Uniform random over {sets}."));
+            self.note("Get by RDMA with cached places.");
         }
     }
 
@@ -354,6 +349,20 @@ impl Table<'_> {
     }
 }
 
+/// Says what the cold working sets are, each of them where one is not whole.
+fn cold_sets(config: &Config) -> String {
+    if config.cold_bytes >= COLD_BYTES {
+        return format!("{} MiB of values", COLD_BYTES >> 20);
+    }
+    let sets: Vec<String> = config
+        .cold_sets
+        .iter()
+        .map(|set| format!("{} MiB of {}", set.total() >> 20, size(set.bytes)))
+        .collect();
+    let sets = sets.join(", ");
+    format!("{sets} values (memory or time allowed no more)")
+}
+
 fn p50(row: Option<&Row>) -> Option<f64> {
     row.and_then(|row| row.p50_ns)
 }
@@ -424,10 +433,9 @@ mod tests {
     use super::*;
     use crate::files::Tally;
     use crate::plan::{self, Effort, Test};
-    use crate::report::Config;
     use crate::rows::Mtus;
     use crate::stats::{Series, Slice};
-    use crate::store::StoreOp;
+    use crate::store::{KeySet, StoreOp};
 
     /// Every operation takes as many nanoseconds as its path is slow, per byte or flat.
     fn row(test: &Test, ns: u64) -> Row {
@@ -488,6 +496,7 @@ mod tests {
                 rounds: 3,
                 hot_bytes: plan::HOT_BYTES,
                 cold_bytes: plan::COLD_BYTES,
+                cold_sets: Vec::new(),
                 pipeline: PIPELINE,
                 dir: "/input".into(),
                 files: Tally::default(),
@@ -534,6 +543,22 @@ mod tests {
         assert!(text.contains("not measured"));
         assert!(!text.contains("FAIL"));
         assert!(!text.contains("every byte came back"));
+    }
+
+    #[test]
+    fn a_cold_set_that_is_not_whole_is_named() {
+        let mut report = report();
+        assert!(render(&report).contains("Uniform random over 1024 MiB of values."));
+        report.config.cold_bytes = 1 << 28;
+        report.config.cold_sets = [(1 << 30, 65_536), (1 << 29, 16_384), (1 << 28, 1024)]
+            .map(|(total, bytes)| KeySet::of_total(total, bytes))
+            .into();
+        let text = render(&report);
+        assert!(
+            text.contains("1024 MiB of 64 KiB, 512 MiB of 16 KiB, 256 MiB of 1 KiB values (memory"),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| line.len() <= 120), "{text}");
     }
 
     #[test]

@@ -59,6 +59,11 @@ impl KeySet {
         }
     }
 
+    /// Bytes of all values together.
+    pub fn total(&self) -> u64 {
+        self.keys * self.bytes as u64
+    }
+
     /// Writes the name of key number `index` over `name`.
     pub fn name(&self, index: u64, name: &mut Vec<u8>) {
         use std::io::Write;
