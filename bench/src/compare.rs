@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::files::{BLOCK, Tally};
+use crate::memory;
 use crate::one_sided::Direction;
 use crate::plan::{
     self, COLD_BYTES, Cost, Effort, HOT_BYTES, PIPELINE, Path, TRIAL_BYTES, Test, VALUES,
@@ -414,15 +415,10 @@ fn config(options: &Options) -> Config {
     }
 }
 
-/// [`COLD_BYTES`], or less where that would not fit the memory.
+/// [`COLD_BYTES`], or less where that would not fit the memory that we may use.
 fn memory_for_cold_set() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     // Whoever does not say how much there is has enough.
-    let share = kib.map_or(COLD_BYTES, |kib| (kib >> 10 << 20) / MEMORY_SHARE);
+    let share = memory::available().map_or(COLD_BYTES, |bytes| (bytes / MEMORY_SHARE) >> 20 << 20);
     share.clamp(HOT_BYTES, COLD_BYTES)
 }
 

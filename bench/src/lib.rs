@@ -9,7 +9,7 @@
 //!   inside a node, whose side of it is a [`worker`]; [`veth`] is how two nodes get a pair of
 //!   the kernel's interfaces to be compared with.
 //! * [`cluster`]: the nodes, and processes in them; [`roles`] is what this program becomes there.
-//! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`].
+//! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`], [`memory`].
 //! * [`rows`], [`report`], [`table`], [`targets`]: what comes out, for programs and people.
 
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ pub mod cluster;
 pub mod compare;
 pub mod files;
 pub mod memcpy;
+pub mod memory;
 pub mod network;
 pub mod one_sided;
 pub mod pattern;
