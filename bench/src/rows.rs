@@ -77,7 +77,10 @@ pub struct Row {
     pub p99_ns: Option<f64>,
     /// Samples of time; for streams, rounds.
     pub samples: u64,
-    /// Operations that failed or gave wrong bytes.
+    /// Operations that failed, and those that gave wrong bytes, of those whose bytes were
+    /// looked at: every round trip, set and block of real input; the first messages of a
+    /// stream; the last of up to 64 reads, gets or copies in a row; of writes, what the peer's
+    /// memory holds in the end.
     pub errors: u64,
 }
 
