@@ -29,6 +29,9 @@ const TUN: &str = "/dev/net/tun";
 /// No step of a run takes as long: whoever says nothing for this time hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What ends our agent, too, is known to us within this time.
+const SIGNAL_DELAY: Duration = Duration::from_millis(100);
+
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
@@ -281,12 +284,13 @@ impl Drop for Cluster {
     }
 }
 
-/// The signal that has come, if one has.
+/// The signal that has come while the agent was started, if one has.
 fn interruption(news: &Receiver<News>) -> Option<ClusterError> {
-    news.try_iter().find_map(|news| match news {
-        News::Signal(signal) => Some(ClusterError::Interrupted(signal)),
+    // The agent may have ended before our thread for signals had its turn.
+    match news.recv_timeout(SIGNAL_DELAY) {
+        Ok(News::Signal(signal)) => Some(ClusterError::Interrupted(signal)),
         _ => None,
-    })
+    }
 }
 
 /// A process of ours in a node. Dropping it ends it.
@@ -365,4 +369,23 @@ impl Drop for Directory {
 pub fn remove_state(path: &Path) {
     // Whichever of the two comes second finds nothing.
     let _ = fs::remove_dir_all(path);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_is_told_late_is_still_why_the_start_failed() {
+        let (sender, news) = mpsc::channel();
+        let late = thread::spawn(move || {
+            thread::yield_now();
+            sender.send(News::Signal(SIGINT)).unwrap();
+            sender
+        });
+        let found = interruption(&news);
+        assert!(matches!(found, Some(ClusterError::Interrupted(SIGINT))));
+        let _sender = late.join().unwrap();
+        assert!(interruption(&news).is_none());
+    }
 }
