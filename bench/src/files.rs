@@ -30,6 +30,15 @@ pub enum InputError {
         /// The system's reason.
         source: io::Error,
     },
+    /// Its name is not text, so neither our workers nor a report in JSON can be told of it.
+    #[error(
+        "cannot use {}: its path is not UTF-8; give it another name, or another directory with --dir",
+        dir.display()
+    )]
+    NotText {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// There is not one byte under it.
     #[error(
         "no file under {} has anything to read ({} could not be read, {} marked with {CACHE_TAG}); \
@@ -46,11 +55,14 @@ pub enum InputError {
     },
 }
 
-/// Looks whether there is anything to read under `dir`.
+/// Looks whether `dir` can be used and there is anything to read under it.
 ///
 /// # Errors
 /// [`InputError`], when there is not.
 pub fn check(dir: &Path) -> Result<(), InputError> {
+    if dir.to_str().is_none() {
+        return Err(InputError::NotText { dir: dir.into() });
+    }
     let mut blocks = Blocks::under(dir, 1, None)?;
     match blocks.next() {
         Some(_) => Ok(()),
@@ -286,6 +298,8 @@ fn count(slice: &mut Slice, block: &Block, took: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
 
     use super::*;
@@ -349,6 +363,17 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("/nonexistent: No such file"), "{text}");
         assert!(text.contains("--dir"), "{text}");
+    }
+
+    #[test]
+    fn a_directory_whose_name_is_not_text_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join(OsStr::from_bytes(b"latin-\xe4"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("file"), b"1").unwrap();
+        let error = check(&dir).unwrap_err();
+        assert!(matches!(error, InputError::NotText { .. }));
+        assert!(error.to_string().contains("not UTF-8"), "{error}");
     }
 
     #[test]

@@ -58,16 +58,14 @@ impl Compare {
             None => repository()?,
         };
         // Better now than after all else was measured.
+        let dir = std::path::absolute(dir)?;
         files::check(&dir)?;
         let effort = match (self.quick, self.full) {
             (true, _) => Effort::Quick,
             (_, true) => Effort::Full,
             _ => Effort::Default,
         };
-        Ok(Options {
-            dir: std::path::absolute(dir)?,
-            effort,
-        })
+        Ok(Options { dir, effort })
     }
 }
 
