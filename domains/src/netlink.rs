@@ -17,6 +17,7 @@ use netlink_packet_route::address::{
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
+use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -230,6 +231,30 @@ impl Netlink {
         self.request("add", &target, request, flags).map(drop)
     }
 
+    /// Whether packets for `address` are delivered in this namespace. The kernel begins that in
+    /// the background some time after [`Netlink::add_address`], for IPv6.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn is_local(&mut self, address: IpAddr) -> Result<bool, NetlinkError> {
+        let mut message = RouteMessage::default();
+        (
+            message.header.address_family,
+            message.header.destination_prefix_length,
+        ) = match address {
+            IpAddr::V4(_) => (AddressFamily::Inet, 32),
+            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+        };
+        let destination = RouteAttribute::Destination(address.into());
+        message.attributes.push(destination);
+        let request = RouteNetlinkMessage::GetRoute(message);
+        let target = format!("the route to {address}");
+        match self.request("find", &target, request, NLM_F_ACK) {
+            Err(NetlinkError::Refused { source, .. }) if unreachable(&source) => Ok(false),
+            answers => Ok(answers?.iter().any(is_local_route)),
+        }
+    }
+
     /// Deletes a link.
     ///
     /// # Errors
@@ -324,6 +349,16 @@ fn no_device(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::errno::Errno::ENODEV as i32)
 }
 
+fn unreachable(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), HostUnreachable | NetworkUnreachable)
+}
+
+fn is_local_route(answer: &RouteNetlinkMessage) -> bool {
+    matches!(answer, RouteNetlinkMessage::NewRoute(route)
+        if route.header.kind == RouteType::Local)
+}
+
 fn link_in(answer: &RouteNetlinkMessage) -> Option<Link> {
     let RouteNetlinkMessage::NewLink(message) = answer else {
         return None;
@@ -391,6 +426,9 @@ mod tests {
         there.add_address(right, address, 24).unwrap();
         let address = IpAddr::V6(Ipv6Addr::new(0xfd74, 0, 0, 0, 0, 0, 0, 1));
         there.add_address(right, address, 64).unwrap();
+        assert!(there.is_local([10, 64, 0, 1].into()).unwrap());
+        assert!(!there.is_local([10, 64, 0, 2].into()).unwrap());
+        assert!(!there.is_local([10, 65, 0, 1].into()).unwrap());
         let link = there.link("right").unwrap();
         assert_eq!((link.mac, link.mtu), (vec![6, 0, 1, 0, 0, 0], 9000));
         assert!(link.up);

@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use domains::driver_protocol::Port;
 use domains::netlink::{Netlink, NetlinkError};
@@ -28,7 +29,17 @@ pub enum InterfaceError {
     /// A TAP, but not configured.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
+    /// Configured, but the kernel did not finish.
+    #[error("the kernel does not receive packets for {0}")]
+    NotLocal(IpAddr),
 }
+
+/// How long the kernel may take to receive packets for a new address; it takes less than a
+/// millisecond unless many interfaces come and go at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between two looks whether it does.
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// Makes the interface of `port` in the network namespace `namespace`, or takes over the one
 /// that a former driver left, and returns its TAP.
@@ -60,7 +71,7 @@ fn raise_here(port: &Port, namespace: OwnedFd) -> Result<Tap, InterfaceError> {
 
 /// Sets what is not yet so: an interface that was taken over carries connections, and setting
 /// even the same MAC again would make the kernel forget its neighbours.
-fn configure(port: &Port) -> Result<(), NetlinkError> {
+fn configure(port: &Port) -> Result<(), InterfaceError> {
     let mut netlink = Netlink::open()?;
     let link = netlink.link(&port.ifname)?;
     if link.mac != port.mac {
@@ -73,6 +84,19 @@ fn configure(port: &Port) -> Result<(), NetlinkError> {
     netlink.add_address(link.index, IpAddr::V6(port.ipv6), port.ipv6_prefix)?;
     if !link.up {
         netlink.set_up(link.index)?;
+    }
+    await_local(&mut netlink, IpAddr::V6(port.ipv6))
+}
+
+/// Waits until the kernel, which does that in the background, receives packets for `address`:
+/// the first packets of a new member shall not be lost.
+fn await_local(netlink: &mut Netlink, address: IpAddr) -> Result<(), InterfaceError> {
+    let deadline = Instant::now() + PATIENCE;
+    while !netlink.is_local(address)? {
+        if Instant::now() > deadline {
+            return Err(InterfaceError::NotLocal(address));
+        }
+        thread::sleep(PAUSE);
     }
     Ok(())
 }

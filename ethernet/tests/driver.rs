@@ -271,12 +271,18 @@ impl Agent {
             .unwrap();
     }
 
-    /// Makes all nodes members.
+    /// Makes all nodes members, who can be reached as soon as that is so: once, the kernel was
+    /// still busy giving them their IPv6 addresses.
     fn join(&mut self, domain: u32, nodes: &[Node]) {
         nodes
             .iter()
             .for_each(|node| self.add(node, node.port(domain)));
         assert_eq!(self.sync(), []);
+        for node in nodes {
+            let address = ipv6(domain, node.x);
+            let is_local = || Netlink::open().unwrap().is_local(address).unwrap();
+            assert!(node.inside(is_local), "{address}");
+        }
     }
 
     fn sync(&mut self) -> Vec<PortError> {
