@@ -175,25 +175,31 @@ impl Switch {
     /// Looks for ready TAPs as long as that may pay, then sleeps until there are some.
     fn wait(&mut self, events: &mut [EpollEvent]) -> io::Result<usize> {
         let began = Instant::now();
-        let mut look = !self.patience.look().is_zero();
+        let looking_ends = began + self.patience.look(began);
+        let mut now = began;
         loop {
-            let timeout = match look {
+            let timeout = match now < looking_ends {
                 true => EpollTimeout::ZERO,
                 false => EpollTimeout::NONE,
             };
             match self.epoll.wait(events, timeout) {
-                Ok(0) => {
-                    thread::yield_now();
-                    look = began.elapsed() < self.patience.look();
-                }
+                Ok(0) => now = self.give_way(),
                 Ok(ready) => {
-                    self.patience.waited(began.elapsed());
+                    self.patience.waited(began, Instant::now());
                     return Ok(ready);
                 }
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn give_way(&mut self) -> Instant {
+        let before = Instant::now();
+        thread::yield_now();
+        let after = Instant::now();
+        self.patience.gave_way(before, after);
+        after
     }
 
     fn work(&mut self) -> Result<(), Ended> {
