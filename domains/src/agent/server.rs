@@ -22,6 +22,10 @@ use crate::wire::{self, Reader, WireError, Writer};
 /// Connections at a time to one socket.
 const MAX_CONNECTIONS: usize = 256;
 
+/// Of those to the control socket, how many are kept for administrators: they can do something
+/// about whoever has all the others.
+const KEPT_CONNECTIONS: usize = 16;
+
 /// How long a client may take to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -58,14 +62,21 @@ pub(super) fn serve(host: &Arc<Host>, listener: &UnixListener, door: Door) {
 }
 
 fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<AtomicUsize>) {
+    let Ok(uid) = caller(&stream) else {
+        return;
+    };
+    let limit = match door {
+        Door::Control if !is_administrator(host, uid) => MAX_CONNECTIONS - KEPT_CONNECTIONS,
+        _ => MAX_CONNECTIONS,
+    };
     // Only the accepting thread adds, so the limit holds.
-    if open.load(Ordering::Relaxed) >= MAX_CONNECTIONS {
-        return turn_away(stream);
+    if open.load(Ordering::Relaxed) >= limit {
+        return turn_away(stream, limit);
     }
     open.fetch_add(1, Ordering::Relaxed);
     let (host, count) = (Arc::clone(host), Arc::clone(open));
     let talk = move || {
-        if let Err(error) = converse(&host, stream, door) {
+        if let Err(error) = converse(&host, stream, door, uid) {
             tracing::debug!(?door, "a connection ended: {error}");
         }
         count.fetch_sub(1, Ordering::Relaxed);
@@ -77,10 +88,21 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<AtomicUsiz
     }
 }
 
-fn turn_away(stream: UnixStream) {
+/// The uid of whoever has connected.
+fn caller(stream: &UnixStream) -> io::Result<u32> {
+    Ok(socket_peercred(stream)?.uid.as_raw())
+}
+
+/// Whether whoever came through the control socket may change things. The socket of a user's
+/// agent lets nobody else in.
+fn is_administrator(host: &Host, uid: u32) -> bool {
+    host.identity.rootless || uid == 0
+}
+
+fn turn_away(stream: UnixStream, limit: usize) {
     let refusal = Refusal::new(
         RefusalKind::Exhausted,
-        format!("the agent has {MAX_CONNECTIONS} connections to this socket, its limit"),
+        format!("the agent has {limit} connections to this socket, its limit for you"),
         "end some processes that use it",
     );
     if let Ok((_, writer)) = wire::split(stream) {
@@ -89,8 +111,7 @@ fn turn_away(stream: UnixStream) {
     }
 }
 
-fn converse(host: &Arc<Host>, stream: UnixStream, door: Door) -> Result<(), WireError> {
-    let uid = socket_peercred(&stream).map_err(io::Error::from)?.uid;
+fn converse(host: &Arc<Host>, stream: UnixStream, door: Door, uid: u32) -> Result<(), WireError> {
     let (mut reader, writer) = wire::split(stream)?;
     writer.give_up_after(WRITE_PATIENCE)?;
     shake_hands(&mut reader, &writer)?;
@@ -99,7 +120,7 @@ fn converse(host: &Arc<Host>, stream: UnixStream, door: Door) -> Result<(), Wire
             host,
             reader,
             writer,
-            uid: uid.as_raw(),
+            uid,
         }
         .converse(),
         Door::Node(node) => {
@@ -271,10 +292,8 @@ impl Administration<'_> {
         }
     }
 
-    /// Whether the caller may change things. The socket of a user's agent lets nobody else in,
-    /// so whoever came through it may.
     fn is_administrator(&self) -> bool {
-        self.host.identity.rootless || self.uid == 0
+        is_administrator(self.host, self.uid)
     }
 
     /// The caller's uid as seen from outside: in an ordinary user's agent it is root.
