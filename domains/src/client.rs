@@ -42,6 +42,9 @@ pub enum ClientError {
     /// The connection broke.
     #[error("lost the agent: {0}")]
     Wire(#[from] WireError),
+    /// The request is longer than messages may be. Nothing was sent.
+    #[error("cannot send the request: {0}; give it fewer or shorter values")]
+    TooLong(WireError),
     /// The agent answered what was not asked.
     #[error("the agent answered out of turn: {0}")]
     Unexpected(String),
@@ -298,6 +301,9 @@ impl Control {
         // An agent that turns us away says why before it closes, so the answer is read even
         // when nothing could be sent.
         let sent = self.writer.send(request, descriptors);
+        if let Err(error @ WireError::Malformed(_)) = sent {
+            return Err(ClientError::TooLong(error));
+        }
         match self.reply() {
             Err(ClientError::Wire(error)) => Err(sent.err().unwrap_or(error).into()),
             reply => reply,
@@ -379,4 +385,28 @@ impl Signals {
 
 fn unexpected(reply: &Reply) -> ClientError {
     ClientError::Unexpected(format!("{reply:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::protocol::MAX_PAYLOAD;
+
+    #[test]
+    fn a_request_over_the_limit_fails_without_waiting_for_an_answer() {
+        let (ours, _agent) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        let (reader, writer) = wire::split(ours).unwrap();
+        let mut control = Control {
+            address: Address::Node,
+            pid: 0,
+            reader,
+            writer,
+        };
+        let error = control.alias(&"x".repeat(MAX_PAYLOAD as usize), "y");
+        assert!(matches!(error, Err(ClientError::TooLong(_))), "{error:?}");
+    }
 }
