@@ -168,10 +168,14 @@ impl Members {
                 region.openers.remove(&id);
             }
         }
-        for region in attachment.regions {
-            self.end_region(&mut books, region, true);
-        }
+        let ended: Vec<_> = attachment
+            .regions
+            .into_iter()
+            .map(|region| self.end_region(&mut books, region, true))
+            .collect();
         self.acknowledged.notify_all();
+        drop(books);
+        drop(ended);
     }
 
     /// Allocates a region and replies with it.
@@ -243,7 +247,9 @@ impl Members {
         if !attachment.regions.remove(&key.id) {
             return Err(no_such_region());
         }
-        self.end_region(&mut books, key.id, true);
+        let ended = self.end_region(&mut books, key.id, true);
+        drop(books);
+        drop(ended);
         Ok(())
     }
 
@@ -268,7 +274,8 @@ impl Members {
             return Err(Refusal::new(
                 RefusalKind::Denied,
                 "the two nodes are not members of the region's domain",
-                "",
+                "see who is with `toroid domain show`; its owner can change it with `toroid \
+                 domain grow`",
             ));
         }
         let attachment = books.attachment(id)?;
@@ -351,6 +358,13 @@ impl Members {
         let mut books = self.lock();
         let (partition, node) = books.membership(id, domain)?;
         let (peer, listener) = books.listener_at(domain, place, protocol)?;
+        if listener == id {
+            return Err(Refusal::new(
+                RefusalKind::Invalid,
+                "a process cannot connect to itself",
+                "attach a second time",
+            ));
+        }
         for end in [id, listener] {
             let channels = books.attachment(end)?.channels.len();
             within("channels", channels, MAX_CHANNELS)?;
@@ -435,17 +449,20 @@ impl Members {
     ) -> Result<Changed, DirectoryError> {
         let mut books = self.lock();
         let change = change(&mut books.directory)?;
-        self.revoke(&mut books, &change);
+        let ended = self.revoke(&mut books, &change);
         let waiting_for = books.announce(&change);
+        drop(books);
+        drop(ended);
         Ok(Changed {
             change,
             waiting_for,
         })
     }
 
-    fn revoke(&self, books: &mut Books, change: &Change) {
+    /// Returns the memory that is to be dropped without the lock.
+    fn revoke(&self, books: &mut Books, change: &Change) -> Vec<File> {
         if change.left.is_empty() {
-            return;
+            return Vec::new();
         }
         let partition = Partition(change.domain.id.into());
         let left = |node: NodeId| change.left.contains(&node);
@@ -462,10 +479,9 @@ impl Members {
             .filter(|record| record.key.partition == partition && left(record.key.node))
             .map(|record| record.key.id)
             .collect();
-        for region in regions {
-            // The epoch tells whoever opened it.
-            self.end_region(books, region, false);
-        }
+        // The epoch tells whoever opened them.
+        let end = |region| self.end_region(books, region, false);
+        regions.into_iter().filter_map(end).collect()
     }
 
     /// Waits until every process that stays has acknowledged a change, or has gone; returns
@@ -486,11 +502,10 @@ impl Members {
         late(&waiting.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Forgets a region.
-    fn end_region(&self, books: &mut Books, region: RegionId, tell_openers: bool) {
-        let Some((_, record)) = self.regions.remove(&region) else {
-            return;
-        };
+    /// Forgets a region. Returns its memory, to be dropped without the lock: it takes the kernel
+    /// a while to free gigabytes.
+    fn end_region(&self, books: &mut Books, region: RegionId, tell_openers: bool) -> Option<File> {
+        let (_, record) = self.regions.remove(&region)?;
         if let Some(bytes) = books.registered.get_mut(&record.key.node) {
             *bytes -= record.len;
         }
@@ -507,6 +522,7 @@ impl Members {
                 opener.outbox.event(event, vec![]);
             }
         }
+        Some(record.memory)
     }
 
     fn lock(&self) -> MutexGuard<'_, Books> {
@@ -547,7 +563,7 @@ impl Books {
             Refusal::new(
                 RefusalKind::NotFound,
                 format!("there is no node {place}"),
-                "",
+                "see `toroid node ls`",
             )
         };
         let node = self.directory.torus().node(place).ok_or_else(outside)?;
@@ -561,7 +577,7 @@ impl Books {
             Refusal::new(
                 RefusalKind::NotFound,
                 format!("nobody at {place} listens for protocol {protocol} in {domain}"),
-                "",
+                "start the process that shall listen there first",
             )
         };
         let listener = self.listeners.get(&service).ok_or_else(nobody)?;
@@ -703,7 +719,7 @@ fn no_memory(error: &io::Error) -> Refusal {
     Refusal::new(
         RefusalKind::Exhausted,
         format!("no memory or descriptors: {error}"),
-        "",
+        "free regions and channels, or give the agent's host more memory (or `ulimit -n`)",
     )
 }
 
@@ -934,6 +950,9 @@ mod tests {
             members.lookup(client.id, "blue", PROTOCOL).unwrap(),
             ["0,0,0"]
         );
+        let own = "0,0,0".parse().unwrap();
+        let itself = members.connect(server.id, "blue", own, PROTOCOL);
+        assert_eq!(itself.unwrap_err().kind, RefusalKind::Invalid);
         let first = client.connect(&mut server, "0,0,0");
         let second = client.connect(&mut server, "0,0,0");
         members.disconnect(client.id, first).unwrap();
