@@ -164,7 +164,10 @@ impl From<DirectoryError> for Refusal {
                 RefusalKind::Invalid,
                 format!("choose one from {MIN_MTU} to {MAX_MTU}"),
             ),
-            E::Subnet(_) => (RefusalKind::Invalid, String::new()),
+            E::Subnet(_) => (
+                RefusalKind::Invalid,
+                "write one such as 10.64.3.0/24, or leave --subnet out".into(),
+            ),
             E::SubnetTaken { .. } => (
                 RefusalKind::Exists,
                 "choose another, or leave --subnet out".into(),

@@ -170,6 +170,7 @@ impl AgentError {
             AgentError::Running { .. } => RefusalKind::Exists,
             AgentError::TooManyNodes(_) => RefusalKind::Invalid,
             AgentError::Tun(_) | AgentError::UserNamespace(_) => RefusalKind::Denied,
+            AgentError::State { source, .. } if is_denied(source) => RefusalKind::Denied,
             _ => RefusalKind::Failed,
         };
         let remedy = match self {
@@ -196,8 +197,15 @@ impl AgentError {
             AgentError::DriverFailed(_) => {
                 "see agent.log in the state directory, or do without Ethernet with --no-ethernet"
             }
-            _ => "",
+            AgentError::Node { .. } | AgentError::System { .. } => {
+                "see agent.log in the state directory, and the limits of the system (`ulimit -a`)"
+            }
+            _ => "if it does not say why, start it again with --foreground",
         };
         Refusal::new(kind, self.to_string(), remedy)
     }
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }
