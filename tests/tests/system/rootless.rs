@@ -82,7 +82,7 @@ fn without_an_open_tun_device_it_says_what_to_do() {
     let mut up = user.command_with(Tun::Missing, "toroid");
     let outcome = run(up.args(["up", "--torus", "1x1x1", "--state"]).arg(&state));
     // The home directory of this user is root's, so is its state directory.
-    outcome.fails(1, &[state.to_str().expect("UTF-8"), "--state"]);
+    outcome.fails(6, &[state.to_str().expect("UTF-8"), "--state"]);
 
     let cluster = Cluster::of_user(user);
     for (tun, remedy) in [(Tun::Missing, "modprobe tun"), (Tun::Closed, "chmod 0666")] {
