@@ -15,8 +15,13 @@ macro_rules! line {
 pub(crate) use line;
 
 pub(crate) fn print(line: fmt::Arguments<'_>) {
-    if writeln!(io::stdout(), "{line}").is_err() {
-        std::process::exit(0);
+    match writeln!(io::stdout(), "{line}") {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            eprintln!("toroid: cannot print the result: {error}");
+            std::process::exit(1);
+        }
     }
 }
 
