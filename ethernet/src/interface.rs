@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use domains::driver_protocol::Port;
 use domains::netlink::{Netlink, NetlinkError};
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 
 use crate::tap::Tap;
@@ -65,7 +66,11 @@ fn raise_here(port: &Port, namespace: OwnedFd) -> Result<Tap, InterfaceError> {
         name: port.ifname.clone(),
         source,
     })?;
-    configure(port)?;
+    if let Err(error) = configure(port) {
+        // Nobody else knows of it. If it cannot be deleted, the error to tell is still the first.
+        let _ = tap.delete();
+        return Err(error.into());
+    }
     Ok(tap)
 }
 
@@ -81,7 +86,16 @@ fn configure(port: &Port) -> Result<(), InterfaceError> {
         netlink.set_mtu(link.index, port.mtu)?;
     }
     netlink.add_address(link.index, IpAddr::V4(port.ipv4), port.prefix)?;
-    netlink.add_address(link.index, IpAddr::V6(port.ipv6), port.ipv6_prefix)?;
+    match netlink.add_address(link.index, IpAddr::V6(port.ipv6), port.ipv6_prefix) {
+        Err(NetlinkError::Refused { source, .. }) if is_ipv6_off(&source) => {
+            tracing::warn!(
+                "{} of node {} does without IPv6, which is disabled: {source}",
+                port.ifname,
+                port.place
+            );
+        }
+        result => result?,
+    }
     if !link.up {
         netlink.set_up(link.index)?;
     }
@@ -99,4 +113,13 @@ fn await_local(netlink: &mut Netlink, address: IpAddr) -> Result<(), InterfaceEr
         thread::sleep(PAUSE);
     }
     Ok(())
+}
+
+/// Whether the kernel refuses IPv6 addresses: it was built or started without IPv6, or it is
+/// disabled by sysctl.
+fn is_ipv6_off(error: &io::Error) -> bool {
+    let off = [Errno::EOPNOTSUPP, Errno::EAFNOSUPPORT, Errno::EACCES];
+    error
+        .raw_os_error()
+        .is_some_and(|error| off.contains(&Errno::from_raw(error)))
 }
