@@ -17,6 +17,9 @@ use crate::failure::Failure;
 
 pub(crate) fn run(agent: &mut Control, options: &Exec) -> Result<u8, Failure> {
     let places = resolve(agent, &options.nodes)?;
+    if places.is_empty() {
+        return Err(no_nodes(&options.nodes));
+    }
     let mut commands = places
         .iter()
         .map(|place| start(agent, *place, &options.command))
@@ -67,6 +70,8 @@ fn forward_signals(commands: Vec<Signals>) -> io::Result<()> {
 struct Snapshot {
     torus: Torus,
     nodes: Vec<NodeInfo>,
+    /// Those that the caller may see, also without members.
+    domains: Vec<String>,
 }
 
 impl Names for Snapshot {
@@ -83,7 +88,8 @@ impl Names for Snapshot {
             .filter(inside)
             .map(|node| NodeId(node.id))
             .collect();
-        (!members.is_empty()).then_some(members)
+        let exists = !members.is_empty() || self.domains.iter().any(|name| name == domain);
+        exists.then_some(members)
     }
 }
 
@@ -92,6 +98,7 @@ pub(crate) fn resolve(agent: &mut Control, sets: &[String]) -> Result<Vec<Place>
     let snapshot = Snapshot {
         torus: agent.status()?.torus,
         nodes: agent.nodes()?,
+        domains: agent.list()?.into_iter().map(|info| info.name).collect(),
     };
     let nodes = nodeset::resolve(sets, snapshot.torus, &snapshot).map_err(Refusal::from)?;
     Ok(nodes
@@ -136,11 +143,23 @@ fn only_domain(agent: &mut Control, place: Place) -> Result<DomainInfo, Failure>
     let mut mine = domains.into_iter().filter(inside);
     match (mine.next(), mine.next()) {
         (Some(only), None) => Ok(only),
-        (None, _) => Err(Failure::usage(&format!("node {place} is in no domain"))),
+        (None, _) => Err(Failure::usage(&format!(
+            "node {place} is in no domain; add it to one with `toroid domain grow NAME {place}`"
+        ))),
         _ => Err(Failure::usage(&format!(
             "node {place} is in several domains; choose one with --domain"
         ))),
     }
+}
+
+fn no_nodes(sets: &[String]) -> Failure {
+    let sets = sets.join(" ");
+    Refusal::new(
+        RefusalKind::NotFound,
+        format!("{sets} names no nodes"),
+        "add members with `toroid domain grow`, or name nodes",
+    )
+    .into()
 }
 
 fn not_a_member(place: Place, domain: &str) -> Failure {

@@ -11,6 +11,7 @@ mod up;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
@@ -53,7 +54,7 @@ fn start_log(default: &str) {
 }
 
 fn run(args: Args) -> Result<u8, Failure> {
-    let places = Places::new(args.state);
+    let places = Places::new(args.state.clone());
     let show = Show { json: args.json };
     match args.command {
         Asked::Up(options) => up::run(&places, &options, show)?,
@@ -76,7 +77,7 @@ fn run(args: Args) -> Result<u8, Failure> {
             reply @ Reply::Whoami { .. } => show.whoami(&reply),
             other => return Err(Failure::unexpected(&other)),
         },
-        Asked::Other(words) => return Err(run_sibling(&words)),
+        Asked::Other(words) => return Err(run_sibling(&words, args.state.as_deref())),
     }
     Ok(0)
 }
@@ -106,15 +107,20 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
 }
 
 /// `toroid FOO` is `toroid-FOO`, from beside this program or from `PATH`. Returns only if it
-/// cannot be started.
-fn run_sibling(words: &[OsString]) -> Failure {
+/// cannot be started. It finds the same agent as this program would.
+fn run_sibling(words: &[OsString], state: Option<&Path>) -> Failure {
     let Some((name, arguments)) = words.split_first() else {
         return Failure::usage("no command was given");
     };
     let mut program = OsString::from("toroid-");
     program.push(name);
     let found = locate::program(&program).unwrap_or_else(|| program.clone().into());
-    let error = Command::new(found).args(arguments).exec();
+    let mut command = Command::new(found);
+    command.args(arguments);
+    if let Some(state) = state {
+        command.env("TOROID_STATE", state);
+    }
+    let error = command.exec();
     let name = name.to_string_lossy();
     Failure::usage(&format!(
         "there is no command {name}, and {} cannot be started: {error}; see `toroid --help`",
