@@ -69,7 +69,7 @@ fn raise_here(port: &Port, namespace: OwnedFd) -> Result<Tap, InterfaceError> {
     if let Err(error) = configure(port) {
         // Nobody else knows of it. If it cannot be deleted, the error to tell is still the first.
         let _ = tap.delete();
-        return Err(error.into());
+        return Err(error);
     }
     Ok(tap)
 }
@@ -85,21 +85,23 @@ fn configure(port: &Port) -> Result<(), InterfaceError> {
     if link.mtu != port.mtu {
         netlink.set_mtu(link.index, port.mtu)?;
     }
-    netlink.add_address(link.index, IpAddr::V4(port.ipv4), port.prefix)?;
-    match netlink.add_address(link.index, IpAddr::V6(port.ipv6), port.ipv6_prefix) {
+    let (ipv4, ipv6) = (IpAddr::V4(port.ipv4), IpAddr::V6(port.ipv6));
+    netlink.add_address(link.index, ipv4, port.prefix)?;
+    let slowest = match netlink.add_address(link.index, ipv6, port.ipv6_prefix) {
         Err(NetlinkError::Refused { source, .. }) if is_ipv6_off(&source) => {
             tracing::warn!(
                 "{} of node {} does without IPv6, which is disabled: {source}",
                 port.ifname,
                 port.place
             );
+            ipv4
         }
-        result => result?,
-    }
+        result => result.map(|()| ipv6)?,
+    };
     if !link.up {
         netlink.set_up(link.index)?;
     }
-    await_local(&mut netlink, IpAddr::V6(port.ipv6))
+    await_local(&mut netlink, slowest)
 }
 
 /// Waits until the kernel, which does that in the background, receives packets for `address`:
