@@ -205,8 +205,11 @@ impl Domain {
             },
             &[],
         )?;
+        let release = match &answer.reply {
+            Reply::Region { key, .. } => Release::region(&self.member.control, *key),
+            other => return Err(unexpected(other)),
+        };
         let (key, len, memory) = region(answer)?;
-        let release = Release::region(&self.member.control, key);
         Ok(Region::exported(&memory, len, key, Some(release))?)
     }
 
@@ -350,20 +353,114 @@ fn show(control: &Control, name: &str) -> Result<DomainInfo, MemberError> {
 }
 
 fn region(answer: Answer) -> Result<(RemoteKey, usize, File), MemberError> {
-    let memory = <[OwnedFd; 1]>::try_from(answer.descriptors);
-    match (answer.reply, memory) {
-        (Reply::Region { key, len }, Ok([memory])) => {
-            let len =
-                usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-            Ok((key, len, memory.into()))
-        }
-        (Reply::Region { .. }, _) => {
-            Err(io::Error::other("no descriptor for a region; raise the limit (ulimit -n)").into())
-        }
-        (other, _) => Err(unexpected(&other)),
-    }
+    let Reply::Region { key, len } = answer.reply else {
+        return Err(unexpected(&answer.reply));
+    };
+    let [memory] = <[OwnedFd; 1]>::try_from(answer.descriptors).map_err(|_| no_room())?;
+    let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    Ok((key, len, memory.into()))
+}
+
+/// The agent granted something, and this process has no room for it.
+fn no_room() -> MemberError {
+    let message = "no room for what was granted; raise the limit of open files (ulimit -n)";
+    io::Error::other(message).into()
 }
 
 fn unexpected(reply: &Reply) -> MemberError {
     MemberError::Agent(format!("unexpected reply {reply:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::JoinHandle;
+
+    use fabric::RegionId;
+
+    use super::*;
+    use crate::protocol::{ChannelInfo, Message, VERSION};
+    use crate::wire;
+
+    const KEY: RemoteKey = RemoteKey {
+        node: NodeId(1),
+        partition: Partition(7),
+        id: RegionId(3),
+        secret: [0; 16],
+    };
+
+    /// Grants all that it is asked for, and its descriptors are lost on the way; in the end it
+    /// tells what it was asked.
+    fn agent_whose_descriptors_are_lost(stream: UnixStream) -> JoinHandle<Vec<Request>> {
+        std::thread::spawn(move || {
+            let (mut reader, writer) = wire::split(stream).unwrap();
+            let mut asked = Vec::new();
+            while let Ok((request, _)) = reader.receive::<Request>() {
+                let reply = match &request {
+                    Request::Hello { .. } => Reply::Welcome {
+                        version: VERSION,
+                        pid: 1,
+                    },
+                    Request::Alloc { .. } | Request::Open { .. } => {
+                        Reply::Region { key: KEY, len: 64 }
+                    }
+                    Request::Connect {
+                        domain,
+                        place,
+                        protocol,
+                    } => Reply::Channel(ChannelInfo {
+                        id: 5,
+                        domain: domain.clone(),
+                        partition: 7,
+                        epoch: 1,
+                        peer: 1,
+                        place: *place,
+                        protocol: *protocol,
+                    }),
+                    _ => Reply::Done,
+                };
+                asked.push(request);
+                // The member may have gone: it does not wait for the answer to what it gives back.
+                let _ = writer.send(&Message::Reply(reply), &[]);
+            }
+            asked
+        })
+    }
+
+    #[test]
+    fn a_grant_whose_descriptors_are_lost_fails_alone_and_is_given_back() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let agent = agent_whose_descriptors_are_lost(there);
+        let control = Control::start(here).unwrap();
+        control.set_node(NodeId(0));
+        let torus: Torus = "2x2x2".parse().unwrap();
+        let place = torus.place(NodeId(1)).unwrap();
+        let domain = Domain {
+            member: Member {
+                control,
+                node: NodeId(0),
+                place: torus.place(NodeId(0)).unwrap(),
+                torus,
+            },
+            name: "blue".into(),
+            partition: Partition(7),
+        };
+        for _ in 0..2 {
+            let access = Access::REMOTE_READ;
+            assert!(matches!(
+                domain.alloc(64, access),
+                Err(MemberError::System(_))
+            ));
+            assert!(matches!(
+                domain.open(KEY, access),
+                Err(MemberError::System(_))
+            ));
+            let channel = domain.connect(place, Protocol(9));
+            assert!(matches!(channel, Err(MemberError::System(_))));
+        }
+        drop(domain);
+        let asked = agent.join().unwrap();
+        let count = |request| asked.iter().filter(|asked| **asked == request).count();
+        assert_eq!(count(Request::Free { key: KEY }), 2);
+        assert_eq!(count(Request::Disconnect { id: 5 }), 2);
+    }
 }

@@ -9,7 +9,9 @@
 //! ```
 //!
 //! Descriptors ride on the frame's first byte. The kernel may deliver them earlier than the
-//! frame that they belong to is read, never later, so a reader keeps them in a queue.
+//! frame that they belong to is read, never later, so a reader keeps them in a queue. It delivers
+//! those of one frame at a time. A process at its limit of descriptors loses some of a frame's;
+//! that frame is then received without any, so that only what it granted fails.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,7 +23,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::Serialize;
@@ -33,6 +35,9 @@ const HEADER: usize = 8;
 
 /// Room for the descriptors of one message.
 const RIGHTS: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS as usize));
+
+/// Frames whose descriptors may wait for the frame's end; those of well-formed frames are fewer.
+const UNTAKEN_GRANTS: usize = 4;
 
 /// Why a message could not be sent or received. After any of these the connection is useless.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +62,7 @@ pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
     let reader = Reader {
         stream: Arc::clone(&stream),
         bytes: Vec::new(),
-        descriptors: VecDeque::new(),
+        grants: VecDeque::new(),
     };
     Ok((
         reader,
@@ -73,11 +78,21 @@ pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
 pub struct Reader {
     stream: Arc<UnixStream>,
     bytes: Vec<u8>,
-    descriptors: VecDeque<OwnedFd>,
+    /// Of the frames that have some and are not taken yet, in order.
+    grants: VecDeque<Grant>,
+}
+
+/// The descriptors of one frame.
+#[derive(Debug)]
+enum Grant {
+    Whole(Vec<OwnedFd>),
+    /// This process could not take some of them; the others are closed.
+    Lost,
 }
 
 impl Reader {
-    /// Waits for the next message and the descriptors that came with it.
+    /// Waits for the next message and the descriptors that came with it: as many as were sent,
+    /// or none when this process has no room for them.
     ///
     /// # Errors
     /// [`WireError::Closed`] between messages when the other side has closed; anything else
@@ -109,22 +124,35 @@ impl Reader {
         if self.bytes.len() < end {
             return Ok(None);
         }
-        if self.descriptors.len() < count {
-            return Err(WireError::Malformed(
-                "announced descriptors are missing".into(),
-            ));
-        }
+        let descriptors = self.take_descriptors(count)?;
         let message = serde_json::from_slice(&self.bytes[HEADER..end])
             .map_err(|error| WireError::Malformed(error.to_string()))?;
         self.bytes.drain(..end);
-        Ok(Some((message, self.descriptors.drain(..count).collect())))
+        Ok(Some((message, descriptors)))
+    }
+
+    /// Those of the next frame, which announces so many.
+    fn take_descriptors(&mut self, count: usize) -> Result<Vec<OwnedFd>, WireError> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        match self.grants.pop_front() {
+            Some(Grant::Whole(descriptors)) if descriptors.len() == count => Ok(descriptors),
+            Some(Grant::Lost) => {
+                tracing::warn!("no room for {count} descriptors that came with a message");
+                Ok(Vec::new())
+            }
+            _ => Err(WireError::Malformed(
+                "announced descriptors are missing".into(),
+            )),
+        }
     }
 
     fn fill(&mut self) -> Result<(), WireError> {
         let mut chunk = [0; 16 * 1024];
         let mut space = [MaybeUninit::uninit(); RIGHTS];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = loop {
+        let (received, flags) = loop {
             let mut parts = [IoSliceMut::new(&mut chunk)];
             match recvmsg(
                 &*self.stream,
@@ -135,15 +163,21 @@ impl Reader {
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNRESET) => return Err(WireError::Closed),
                 Err(error) => return Err(io::Error::from(error).into()),
-                Ok(message) => break message.bytes,
+                Ok(message) => break (message.bytes, message.flags),
             }
         };
+        let mut descriptors = Vec::new();
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                self.descriptors.extend(descriptors);
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                descriptors.extend(rights);
             }
         }
-        if self.descriptors.len() > 4 * usize::from(MAX_DESCRIPTORS) {
+        if flags.contains(ReturnFlags::CTRUNC) {
+            self.grants.push_back(Grant::Lost);
+        } else if !descriptors.is_empty() {
+            self.grants.push_back(Grant::Whole(descriptors));
+        }
+        if self.grants.len() > UNTAKEN_GRANTS {
             return Err(WireError::Malformed(
                 "more descriptors than announced".into(),
             ));
@@ -238,7 +272,9 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
 
@@ -261,6 +297,47 @@ mod tests {
         for (text, count) in [("first", 0), ("second", 2), ("third", 1)] {
             let (message, descriptors) = reader.receive::<String>().unwrap();
             assert_eq!((message.as_str(), descriptors.len()), (text, count));
+        }
+    }
+
+    /// Processes at their limit of descriptors once lost the whole connection. The limit is one
+    /// of the process, so a child process that runs only this test lowers its own.
+    #[test]
+    fn descriptors_that_this_process_has_no_room_for_fail_their_message_only() {
+        const CHILD: &str = "WIRE_TEST_CHILD";
+        const NAME: &str = "wire::tests::\
+            descriptors_that_this_process_has_no_room_for_fail_their_message_only";
+        if std::env::var_os(CHILD).is_none() {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let child = child.args([NAME, "--exact", "--test-threads=1"]);
+            let output = child.env(CHILD, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                output.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+            return;
+        }
+        let (writer, mut reader, _raw) = pair();
+        let file = tempfile::tempfile().unwrap();
+        let limit = getrlimit(Resource::Nofile);
+        // The second frame finds no room at all, the fourth room for one of its two.
+        let free = rustix::io::dup(&file).unwrap();
+        let next = free.as_raw_fd() as u64;
+        drop(free);
+        for (room, count) in [(9, 1), (0, 2), (9, 0), (1, 2), (9, 2)] {
+            writer.send(&"before", &[]).unwrap();
+            let rights: Vec<_> = std::iter::repeat_n(file.as_fd(), count).collect();
+            writer.send(&"granted", &rights).unwrap();
+            writer.send(&"after", &[]).unwrap();
+            let current = Some(next + room);
+            setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+            let expected = if room >= count as u64 { count } else { 0 };
+            for (text, count) in [("before", 0), ("granted", expected), ("after", 0)] {
+                let (message, descriptors) = reader.receive::<String>().unwrap();
+                assert_eq!((message.as_str(), descriptors.len()), (text, count));
+            }
+            setrlimit(Resource::Nofile, limit).unwrap();
         }
     }
 
