@@ -14,6 +14,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use domains::member::{Domain, Member, MemberError};
 use fabric::{Access, Place, Region};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use stop::Stop;
 
@@ -112,12 +113,14 @@ impl fmt::Display for Ready {
     }
 }
 
-/// Serves until `stop`, or until the agent ends; calls `ready` when clients may come.
+/// Serves until `stop`, or until the agent ends, with as many descriptors as the system lets this
+/// process have; calls `ready` when clients may come.
 ///
 /// # Errors
 /// [`ServeError`].
 pub fn run(options: &Options, stop: &Stop, ready: impl FnOnce(&Ready)) -> Result<(), ServeError> {
     options.limits.check()?;
+    raise_descriptor_limit();
     let domain = find_domain(&options.rdma)?;
     let listeners = match options.port {
         Some(port) => tcp::listen(&options.listen, port)?,
@@ -154,6 +157,18 @@ pub fn run(options: &Options, stop: &Stop, ready: impl FnOnce(&Ready)) -> Result
         rdma?;
         Ok(tcp?)
     })
+}
+
+/// Lets this process have as many descriptors as it may: each client needs some.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, most) {
+        tracing::warn!("cannot raise the limit of open files: {error}");
+    }
 }
 
 /// A thread's panic is ours.
@@ -261,6 +276,14 @@ mod tests {
             left_open = Some(first);
         });
         assert_eq!(left_open.unwrap().read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_server_may_have_as_many_descriptors_as_the_system_lets_it() {
+        serving(options(), |_| {
+            let limit = getrlimit(Resource::Nofile);
+            assert_eq!(limit.current, limit.maximum);
+        });
     }
 
     #[test]

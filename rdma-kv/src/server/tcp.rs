@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ fn accept_all<'scope>(
             .filter(|(_, ready)| *ready);
         for (listener, _) in ready {
             let stream = match listener.accept() {
-                Ok((stream, _)) => stream,
+                Ok((stream, _)) => Arc::new(stream),
                 Err(error) => {
                     wait_for_descriptors(&error, stop)?;
                     continue;
@@ -91,7 +91,7 @@ fn accept_all<'scope>(
             number += 1;
             if !open.add(number, &stream) {
                 // Best effort: the client may have gone.
-                let _ = (&stream).write_all(TOO_MANY);
+                let _ = (&*stream).write_all(TOO_MANY);
                 continue;
             }
             let converse = move || {
@@ -152,19 +152,16 @@ fn converse(mut stream: &TcpStream, store: &Shared) -> io::Result<()> {
 
 /// The connections, so that they can be counted and ended.
 struct Open {
-    streams: Mutex<HashMap<u64, TcpStream>>,
+    streams: Mutex<HashMap<u64, Arc<TcpStream>>>,
     limit: usize,
 }
 
 impl Open {
-    fn add(&self, number: u64, stream: &TcpStream) -> bool {
+    fn add(&self, number: u64, stream: &Arc<TcpStream>) -> bool {
         let mut streams = self.lock();
-        let Ok(clone) = stream.try_clone() else {
-            return false;
-        };
         let room = streams.len() < self.limit;
         if room {
-            streams.insert(number, clone);
+            streams.insert(number, Arc::clone(stream));
         }
         room
     }
@@ -180,7 +177,7 @@ impl Open {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, TcpStream>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<TcpStream>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
