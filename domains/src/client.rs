@@ -8,9 +8,9 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::credentials::peer_uid;
 use crate::protocol::{
     DomainInfo, Event, Message, NODE_SOCKET, NodeInfo, Refusal, RefusalKind, Reply, Request,
     Status, VERSION,
@@ -94,8 +94,7 @@ impl Address {
                 let stream = connected.map_err(|_| ClientError::NotInNode)?;
                 // Outside of nodes anybody may listen under this name. In a node its agent is
                 // root, also where that is an ordinary user outside.
-                let listener = socket_peercred(&stream).map_err(io::Error::from)?;
-                match listener.uid.is_root() {
+                match peer_uid(&stream)?.is_root() {
                     true => Ok(stream),
                     false => Err(ClientError::NotInNode),
                 }

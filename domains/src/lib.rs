@@ -12,6 +12,7 @@
 pub mod addressing;
 pub mod agent;
 pub mod client;
+mod credentials;
 pub mod directory;
 pub mod driver_protocol;
 pub mod member;

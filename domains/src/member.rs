@@ -19,8 +19,8 @@ use fabric::link::LinkCheck;
 use fabric::shm::{Channel, QueuePair, RemoteRegion};
 use fabric::{Access, NodeId, Partition, Place, Protocol, Region, RemoteKey, Torus};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rustix::net::sockopt::socket_peercred;
 
+use crate::credentials::peer_uid;
 use crate::protocol::{DomainInfo, NODE_SOCKET, Refusal, RefusalKind, Reply, Request};
 use control::{Answer, Control, Incoming, ListenerRelease, Release};
 
@@ -65,8 +65,8 @@ impl Member {
         let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
         let stream = UnixStream::connect_addr(&address).map_err(|_| MemberError::NotInNode)?;
         // Outside of nodes the name is free for anybody. A node sees its agent as root.
-        let agent = socket_peercred(&stream).map_err(io::Error::from)?;
-        if !agent.uid.is_root() {
+        let agent = peer_uid(&stream)?;
+        if !agent.is_root() {
             return Err(MemberError::NotInNode);
         }
         let control = Control::start(stream)?;

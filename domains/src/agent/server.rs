@@ -9,12 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use fabric::NodeId;
-use rustix::net::sockopt::socket_peercred;
 
 use super::host::{Ending, Host, names, only_node, parse_subnet};
 use super::members::{AttachmentId, check_member};
 use super::nodes::Exec;
 use super::outbox::Outbox;
+use crate::credentials::peer_uid;
 use crate::directory::{Directory, Domain, Wanted};
 use crate::protocol::{Message, Refusal, RefusalKind, Reply, Request, VERSION};
 use crate::wire::{self, Reader, WireError, Writer};
@@ -62,9 +62,10 @@ pub(super) fn serve(host: &Arc<Host>, listener: &UnixListener, door: Door) {
 }
 
 fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<AtomicUsize>) {
-    let Ok(uid) = caller(&stream) else {
+    let Ok(uid) = peer_uid(&stream) else {
         return;
     };
+    let uid = uid.as_raw();
     let limit = match door {
         Door::Control if !is_administrator(host, uid) => MAX_CONNECTIONS - KEPT_CONNECTIONS,
         _ => MAX_CONNECTIONS,
@@ -86,11 +87,6 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<AtomicUsiz
         tracing::warn!(?door, "no thread for a connection: {error}");
         open.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// The uid of whoever has connected.
-fn caller(stream: &UnixStream) -> io::Result<u32> {
-    Ok(socket_peercred(stream)?.uid.as_raw())
 }
 
 /// Whether whoever came through the control socket may change things. The socket of a user's

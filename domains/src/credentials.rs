@@ -1,0 +1,28 @@
+//! Who is at the other end of a Unix socket.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::Uid;
+
+/// The user who connected, or listened, at the other end, as seen from this user namespace.
+///
+/// Not with rustix: its credentials always have a process id, and there is none where the other
+/// end is outside of this PID namespace, as an agent is for its nodes.
+pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<Uid> {
+    let credentials = getsockopt(stream, PeerCredentials)?;
+    Ok(Uid::from_raw(credentials.uid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_end_of_a_pair_is_the_same_user() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        assert_eq!(peer_uid(&ours).unwrap(), Uid::effective());
+    }
+}
