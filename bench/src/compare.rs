@@ -177,9 +177,11 @@ impl Run {
     }
 
     fn plan_progress(&self, progress: &mut Progress) {
-        let cold: usize = VALUES.iter().map(|&bytes| plan::cold(bytes).len()).sum();
-        let tests = (plan::hot().len() + cold) as u32;
-        progress.expect(tests * self.effort.rounds());
+        let cold = VALUES
+            .iter()
+            .flat_map(|&bytes| plan::turns(&plan::cold(bytes)));
+        let turns = plan::turns(&plan::hot()).len() + cold.count();
+        progress.expect(turns as u32 * self.effort.rounds());
     }
 
     fn start_store(&mut self) -> Result<(), ClusterError> {
@@ -294,10 +296,11 @@ impl Run {
         progress: &mut Progress,
     ) -> Result<(), ClusterError> {
         let first = self.series.len();
+        let turns = plan::turns(&tests);
         let series = tests.into_iter().map(|test| (test, Series::default()));
         self.series.extend(series);
         for _ in 0..self.effort.rounds() {
-            for at in first..self.series.len() {
+            for at in turns.iter().map(|turn| first + turn) {
                 let (test, batch) = (self.series[at].0, self.series[at].1.batch());
                 progress.step(&test.to_string());
                 let slice = self.measure(test, working_set, batch)?;

@@ -39,7 +39,8 @@ pub struct Config {
     pub rootless: bool,
     /// Which budget was asked for.
     pub effort: Effort,
-    /// How often each measurement was repeated.
+    /// How often each measurement was repeated; what is bound by memory had ten short turns
+    /// each time.
     pub rounds: u32,
     /// Bytes of a hot working set, at most.
     pub hot_bytes: u64,

@@ -63,10 +63,11 @@ pub struct Row {
     pub mtu: Option<u32>,
     /// Operations whose mean is one sample.
     pub batch: Option<u32>,
-    /// Operations per second: round trips, messages received, operations done.
+    /// Operations per second: round trips, messages received, operations done. The median over
+    /// rounds or turns, each with its own time.
     #[serde(serialize_with = "tenths")]
     pub ops_per_s: Option<f64>,
-    /// Payload bytes per second in one direction; null for round trips.
+    /// Payload bytes per second in one direction, likewise; null for round trips.
     #[serde(serialize_with = "tenths")]
     pub bytes_per_s: Option<f64>,
     /// Median time of an operation in nanoseconds; null for streams.
