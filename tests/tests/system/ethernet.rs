@@ -26,10 +26,10 @@ fn received(report: &Value, sum: &str) -> u64 {
 fn tcp_streams_in_both_directions() {
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
-    // What is in flight at the end is not counted.
     for options in ["-n 200M", "-n 200M -R", "-n 60M -P 4", "-n 60M -6"] {
         let report = iperf(&cluster, "0,0,0", "1,0,0", "1-0-0.blue", options);
-        assert!(received(&report, "sum_received") >= 50 << 20, "{options}");
+        // What each stream has in flight at the end is not counted.
+        assert!(received(&report, "sum_received") > 30 << 20, "{options}");
     }
 }
 
