@@ -47,9 +47,10 @@ pub const TRIAL_BYTES: u64 = 64 << 20;
 /// its own.
 const WHOLE_COST: f64 = 1.25;
 
-/// How much longer a byte may take in the smaller values that come next. There are up to 16
-/// times as many of them; up to 1.9 times as long was seen.
-const SMALLER_COST: f64 = 2.0;
+/// How much longer a byte may take in the smaller values that come next, of which there are up
+/// to 16 times as many. Up to 1.9 times as long was seen on a busy machine, but seldom; the
+/// last set then overruns its share by less than is kept for cleaning up.
+const SMALLER_COST: f64 = 1.5;
 
 /// Between whom, and through what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -207,8 +208,8 @@ impl Effort {
     /// The time for one turn of `test`; all but what is bound by memory has one in each round.
     pub fn slice(self, test: &Test) -> Duration {
         let long = Duration::from_millis(match self {
-            Effort::Quick => 15,
-            Effort::Default => 30,
+            Effort::Quick => 12,
+            Effort::Default => 24,
             Effort::Full => 70,
         });
         match test {
@@ -396,7 +397,7 @@ mod tests {
         let larger = Cost::after_larger_values(TRIAL_BYTES, second);
         let seen = 1.0 / TRIAL_BYTES as f64;
         assert!(trial.per_byte > seen);
-        assert!(larger.per_byte >= 2.0 * seen);
+        assert!(larger.per_byte > trial.per_byte);
     }
 
     #[test]
