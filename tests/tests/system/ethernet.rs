@@ -103,6 +103,10 @@ fn broadcast_reaches_every_member_and_nobody_else() {
     let cluster = Cluster::up("2x2x1");
     let _blue = cluster.domain("blue", &["0,0,0", "1,0,0", "0,1,0"]);
     let _red = cluster.domain("red", &["1,1,0", "0,1,0"]);
+    // Without an address in blue's subnet its own kernel would drop what leaked to it.
+    cluster
+        .exec("1,1,0", "ip address add 10.64.0.77/24 dev red")
+        .ok();
     let listeners = ["1,0,0", "0,1,0", "1,1,0"].map(|node| {
         let listener = cluster.spawn(node, "probe listen 7000");
         listener.says("ready");
