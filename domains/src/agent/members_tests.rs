@@ -74,9 +74,7 @@ impl Process {
     fn alloc(&mut self, access: Access) -> RemoteKey {
         self.members.alloc(self.id, "blue", 4096, access).unwrap();
         match self.hears() {
-            (Message::Reply(Reply::Region { key, len: 4096 }), memory) if memory.len() == 1 => {
-                key
-            }
+            (Message::Reply(Reply::Region { key, len: 4096 }), memory) if memory.len() == 1 => key,
             other => panic!("{other:?} is no region"),
         }
     }
