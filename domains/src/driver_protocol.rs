@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     /// Makes an interface, or takes it over if it is there, as after a restart of the driver.
-    /// One descriptor: the node's network namespace.
+    /// One descriptor: the node's network namespace. A port that is there already may come again
+    /// with another epoch, or with [`Port::limited`] changed.
     AddPort(Port),
     /// Cuts a port's packets at once and takes its interface away. Nothing to do if there is no
     /// such port.
@@ -89,6 +90,8 @@ pub struct Port {
     pub ipv6_prefix: u8,
     /// Bytes.
     pub mtu: u32,
+    /// Whether its node is a limited member, which talks to full ones only.
+    pub limited: bool,
 }
 
 #[cfg(test)]
@@ -112,6 +115,7 @@ mod tests {
             ipv6: Ipv6Addr::LOCALHOST,
             ipv6_prefix: 64,
             mtu: 9000,
+            limited: false,
         }
     }
 

@@ -140,8 +140,8 @@ impl Control {
         let key = (port.domain_id, port.node);
         self.await_deletion(key);
         let outcome = match (self.ports.get(&key), namespace) {
-            (Some(present), _) if same_but_for_the_epoch(present, &port) => {
-                return self.raise_epoch(port.domain_id, port.epoch);
+            (Some(present), _) if is_same_interface(present, &port) => {
+                return self.renew(port);
             }
             (Some(_), _) => Err(PortFailure::Differs),
             (None, None) => Err(PortFailure::NoNamespace),
@@ -152,6 +152,17 @@ impl Control {
         };
         self.note(key, outcome);
         Ok(())
+    }
+
+    /// What may change of a port that is there.
+    fn renew(&mut self, port: Port) -> Result<(), Ended> {
+        let (partition, place) = (Partition(port.domain_id), port.place);
+        let (epoch, limited) = (Epoch(port.epoch), port.limited);
+        self.ports.insert((port.domain_id, port.node), port);
+        self.remote.call(move |switch| {
+            switch.raise_epoch(partition, epoch);
+            switch.set_limited(partition, place, limited);
+        })
     }
 
     fn attach(&mut self, port: Port, tap: Tap) -> Result<Result<(), PortFailure>, Ended> {
@@ -227,9 +238,14 @@ impl Control {
     }
 }
 
-fn same_but_for_the_epoch(a: &Port, b: &Port) -> bool {
-    let epoch = b.epoch;
-    Port { epoch, ..a.clone() } == *b
+/// Whether two ports differ in nothing that their interface shows.
+fn is_same_interface(a: &Port, b: &Port) -> bool {
+    let (epoch, limited) = (b.epoch, b.limited);
+    Port {
+        epoch,
+        limited,
+        ..a.clone()
+    } == *b
 }
 
 fn unless_closed(error: WireError) -> Result<(), DriverError> {

@@ -12,6 +12,9 @@
 //!   either direction, and one of an older epoch is not let in.
 //! * *Source*: an ingress is its port; what is left to check is that the frame does not claim
 //!   another one's address.
+//!
+//! A further check has no counterpart in a header: limited members talk to full ones only, so
+//! nothing passes between two of them, and neither is told the other's address.
 
 use std::collections::{HashMap, hash_map};
 use std::net::IpAddr;
@@ -62,7 +65,7 @@ pub struct Ingress<'a, X> {
 pub enum Action<'a, X> {
     /// Send it out here, as it is.
     Deliver(&'a X),
-    /// Send it out at each of these, as it is.
+    /// Send it out at each of these, as it is, and count those that are held back.
     DeliverAll(Others<'a, X>),
     /// Send this frame back where the packet came from.
     Answer(Vec<u8>),
@@ -83,6 +86,8 @@ pub enum DropReason {
     OtherDomain,
     /// No member has its destination address, or the sender itself does.
     NoSuchMember,
+    /// It is from one limited member for another.
+    Limited,
     /// The receiver takes no more at the moment.
     Full,
     /// The receiver's interface is down or gone.
@@ -147,6 +152,14 @@ impl<X> Segments<X> {
         exit
     }
 
+    /// Sets whether a member is limited, from its next frame on.
+    pub fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
+        let segment = self.0.get_mut(&partition);
+        if let Some(member) = segment.and_then(|segment| segment.members.get_mut(&place)) {
+            member.port.limited = limited;
+        }
+    }
+
     /// Raises the epoch of a partition; an epoch never goes back.
     pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
         if let Some(segment) = self.0.get_mut(&partition) {
@@ -209,6 +222,13 @@ impl<X> Segment<X> {
     }
 }
 
+impl<X> Member<X> {
+    /// Whether these two may talk to each other.
+    fn may_reach(&self, other: &Member<X>) -> bool {
+        !(self.port.limited && other.port.limited)
+    }
+}
+
 impl<'a, X> Ingress<'a, X> {
     /// Decides on a packet that this member sent: a frame with its [offloads](Offload).
     pub fn decide(&self, packet: &[u8]) -> Action<'a, X> {
@@ -241,7 +261,10 @@ impl<'a, X> Ingress<'a, X> {
     fn answer(&self, frame: Frame<'_>) -> Option<Action<'a, X>> {
         let question = Question::read(frame)?;
         let owner = self.segment.owner(&question, self.member.port.place)?;
-        Some(Action::Answer(question.answer(Mac(owner.port.mac))))
+        Some(match self.member.may_reach(owner) {
+            true => Action::Answer(question.answer(Mac(owner.port.mac))),
+            false => Action::Drop(DropReason::Limited),
+        })
     }
 
     fn route(&self, destination: Mac) -> Action<'a, X> {
@@ -252,7 +275,8 @@ impl<'a, X> Ingress<'a, X> {
             }
             Destination::Member { place, .. } if place != self.member.port.place => {
                 match self.segment.members.get(&place) {
-                    Some(member) => Action::Deliver(&member.exit),
+                    Some(member) if self.member.may_reach(member) => Action::Deliver(&member.exit),
+                    Some(_) => Action::Drop(DropReason::Limited),
                     None => Action::Drop(DropReason::NoSuchMember),
                 }
             }
@@ -263,35 +287,43 @@ impl<'a, X> Ingress<'a, X> {
     fn others(&self) -> Others<'a, X> {
         Others {
             members: self.segment.members.iter(),
-            sender: self.member.port.place,
+            sender: self.member,
         }
     }
 }
 
-/// The exits to all members of a segment but one.
+/// The exits to all members of a segment but the sender, with [`DropReason::Limited`] in place of
+/// those that it may not reach.
 #[derive(Debug)]
 pub struct Others<'a, X> {
     members: hash_map::Iter<'a, Place, Member<X>>,
-    sender: Place,
+    sender: &'a Member<X>,
 }
 
 impl<'a, X> Iterator for Others<'a, X> {
-    type Item = &'a X;
+    type Item = Result<&'a X, DropReason>;
 
-    fn next(&mut self) -> Option<&'a X> {
-        let (_, member) = self.members.find(|(place, _)| **place != self.sender)?;
-        Some(&member.exit)
+    fn next(&mut self) -> Option<Self::Item> {
+        let sender = self.sender;
+        let (_, member) = self
+            .members
+            .find(|(place, _)| **place != sender.port.place)?;
+        Some(match sender.may_reach(member) {
+            true => Ok(&member.exit),
+            false => Err(DropReason::Limited),
+        })
     }
 }
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [DropReason; 8] = [
+    pub const ALL: [DropReason; 9] = [
         DropReason::Malformed,
         DropReason::WrongSource,
         DropReason::TooLong,
         DropReason::OtherDomain,
         DropReason::NoSuchMember,
+        DropReason::Limited,
         DropReason::Full,
         DropReason::Down,
         DropReason::Refused,
@@ -365,6 +397,7 @@ mod tests {
             ipv6: addressing::ipv6(0, place(x)),
             ipv6_prefix: 64,
             mtu: 1500,
+            limited: false,
         }
     }
 
@@ -403,7 +436,7 @@ mod tests {
         match ingress.decide(bytes) {
             Action::Deliver(name) => Ok(vec![*name]),
             Action::DeliverAll(others) => Ok(others
-                .copied()
+                .filter_map(|other| other.ok().copied())
                 .collect::<BTreeSet<_>>()
                 .into_iter()
                 .collect()),
@@ -485,6 +518,58 @@ mod tests {
         assert_eq!(reached(&segments, 1, &question), Ok(vec![(7, 0)]));
     }
 
+    /// Members 1 and 2 are limited, so each has member 0 to talk to.
+    #[test]
+    fn limited_members_reach_full_ones_only_and_what_they_may_not_is_counted() {
+        let mut segments = segments();
+        for x in [1, 2] {
+            segments.set_limited(Partition(7), place(x), true);
+        }
+        let unicast = |to, from| packet(mac(7, to), mac(7, from), 100);
+        let refused = Err(DropReason::Limited);
+        assert_eq!(reached(&segments, 1, &unicast(2, 1)), refused);
+        assert_eq!(reached(&segments, 2, &unicast(1, 2)), refused);
+        assert_eq!(reached(&segments, 1, &unicast(0, 1)), Ok(vec![(7, 0)]));
+        assert_eq!(reached(&segments, 0, &unicast(2, 0)), Ok(vec![(7, 2)]));
+
+        let full = Ok(vec![(7, 0)]);
+        for group in [BROADCAST, [0x33, 0x33, 0, 0, 0, 1]] {
+            assert_eq!(reached(&segments, 1, &packet(group, mac(7, 1), 9)), full);
+            let all = Ok(vec![(7, 1), (7, 2)]);
+            assert_eq!(reached(&segments, 0, &packet(group, mac(7, 0), 9)), all);
+        }
+        let ingress = segments.ingress(Partition(7), place(1)).unwrap();
+        let Action::DeliverAll(others) = ingress.decide(&packet(BROADCAST, mac(7, 1), 9)) else {
+            panic!("not for all");
+        };
+        assert_eq!(others.filter(|other| other.is_err()).count(), 1);
+
+        segments.set_limited(Partition(7), place(2), false);
+        assert_eq!(
+            reached(&segments, 1, &unicast(2, 1)),
+            Ok(vec![(7, 2)]),
+            "one of two suffices"
+        );
+    }
+
+    #[test]
+    fn limited_members_are_not_told_where_others_of_them_are() {
+        let mut segments = segments();
+        for x in [1, 2] {
+            segments.set_limited(Partition(7), place(x), true);
+        }
+        let question = |from, target: u8| arp(mac(7, from), [10, 64, 0, target + 1]);
+        let refused = Err(DropReason::Limited);
+        assert_eq!(reached(&segments, 1, &question(1, 2)), refused);
+        let answered = Ok(vec![(7, 1)]);
+        assert_eq!(reached(&segments, 1, &question(1, 0)), answered);
+        let answered = Ok(vec![(7, 0)]);
+        assert_eq!(reached(&segments, 0, &question(0, 2)), answered);
+        // Announcements and questions about nobody's address go to those who may hear them.
+        let announcement = question(1, 1);
+        assert_eq!(reached(&segments, 1, &announcement), Ok(vec![(7, 0)]));
+    }
+
     #[test]
     fn wrong_ports_are_refused() {
         let mut segments = segments();
@@ -539,7 +624,7 @@ mod tests {
             let ingress = segments.ingress(Partition(7), place(x)).unwrap();
             let reached: Vec<Name> = match ingress.decide(&bytes) {
                 Action::Deliver(name) => vec![*name],
-                Action::DeliverAll(others) => others.copied().collect(),
+                Action::DeliverAll(others) => others.filter_map(|o| o.ok().copied()).collect(),
                 Action::Answer(_) | Action::Drop(_) => vec![],
             };
             for (domain, receiver) in reached {

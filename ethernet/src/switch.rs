@@ -167,6 +167,11 @@ impl Switch {
         Some(tap)
     }
 
+    /// Sets whether a port's member is limited.
+    pub fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
+        self.segments.set_limited(partition, place, limited);
+    }
+
     /// Raises the epoch of a partition.
     pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
         self.segments.raise_epoch(partition, epoch);
@@ -237,7 +242,10 @@ impl Switch {
     fn carry(&self, ingress: &Ingress<'_, Tap>, packet: &[u8]) {
         match ingress.decide(packet) {
             Action::Deliver(tap) => self.note(tap.send(packet)),
-            Action::DeliverAll(taps) => taps.for_each(|tap| self.note(tap.send(packet))),
+            Action::DeliverAll(taps) => taps.for_each(|tap| match tap {
+                Ok(tap) => self.note(tap.send(packet)),
+                Err(reason) => self.drops.count(reason),
+            }),
             Action::Answer(frame) => self.note(ingress.exit().send_frame(&frame)),
             Action::Drop(reason) => self.drops.count(reason),
         }

@@ -164,6 +164,30 @@ fn a_removed_port_is_cut_and_its_interface_gone() {
 }
 
 #[test]
+fn limited_members_talk_to_full_ones_only_and_may_become_full() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1), Node::new(2)];
+    for (node, limited) in nodes.iter().zip([false, true, true]) {
+        let port = node.port(BLUE);
+        agent.add(node, Port { limited, ..port });
+    }
+    assert_eq!(agent.sync(), []);
+    assert!(reaches(&nodes[1], &nodes[0], BLUE));
+    assert!(reaches(&nodes[0], &nodes[2], BLUE));
+    assert!(!reaches(&nodes[1], &nodes[2], BLUE));
+
+    let interface = nodes[2].link("d7");
+    agent.add(&nodes[2], nodes[2].port(BLUE));
+    assert_eq!(agent.sync(), []);
+    assert_eq!(nodes[2].link("d7"), interface);
+    assert!(reaches(&nodes[1], &nodes[2], BLUE));
+    agent.stop();
+}
+
+#[test]
 fn what_a_node_does_to_its_interface_harms_nobody_else() {
     if !allowed() {
         return;
@@ -346,6 +370,7 @@ impl Node {
             ipv6: addressing::ipv6(domain as u16, place),
             ipv6_prefix: addressing::IPV6_PREFIX,
             mtu: 9000,
+            limited: false,
         }
     }
 

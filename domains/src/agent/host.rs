@@ -384,5 +384,6 @@ fn port(domain: &Domain, node: &HostedNode) -> Port {
         ipv6: ipv6(domain.id, node.place),
         ipv6_prefix: IPV6_PREFIX,
         mtu: domain.mtu,
+        limited: false,
     }
 }
