@@ -7,11 +7,13 @@
 //! probe own DOMAIN             exports memory until its input ends: KEY, then its first word
 //! probe count DOMAIN PLACE KEY adds to that word until it fails, and says how it failed
 //! probe open DOMAIN KEY        says whether it may
+//! probe hold SOCKET COUNT      holds so many connections until its input ends
 //! ```
 
 use std::error::Error;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,6 +39,7 @@ fn main() -> Result<()> {
         ["own", domain] => own(domain),
         ["count", domain, place, key] => count(domain, place, key),
         ["open", domain, key] => open(domain, key),
+        ["hold", socket, count] => hold(socket, count.parse()?),
         _ => Err(format!("what is {words:?}?").into()),
     }
 }
@@ -166,5 +169,14 @@ fn open(domain: &str, key: &str) -> Result<()> {
     let domain = Member::attach()?.domain(domain)?;
     domain.open(key.parse()?, Access::REMOTE_READ)?;
     println!("open");
+    Ok(())
+}
+
+/// Takes places at a socket that others need too.
+fn hold(socket: &str, count: usize) -> Result<()> {
+    let connections: io::Result<Vec<_>> = (0..count).map(|_| UnixStream::connect(socket)).collect();
+    println!("ready");
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    drop(connections?);
     Ok(())
 }

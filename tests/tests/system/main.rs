@@ -8,6 +8,7 @@ mod compare;
 mod domains;
 mod ethernet;
 mod exec;
+mod failures;
 mod lifecycle;
 mod one_sided;
 mod rootless;
