@@ -19,6 +19,7 @@ pub mod member;
 pub mod netlink;
 mod node;
 pub mod nodeset;
+pub mod placement;
 pub mod protocol;
 pub mod roles;
 pub mod wire;

@@ -1,0 +1,196 @@
+//! Growth from seeds, and exchange of one node for another while that helps.
+//!
+//! The cost of a set is the sum of the distances between its nodes, and to those that it joins.
+//! The cost of exchanging `u` for `v` is `pull(v) - pull(u) - distance(u, v)`, where `pull` is the
+//! sum of the distances to the set, so all exchanges can be judged without making any.
+
+use fabric::{Place, Torus};
+
+use super::{NodeId, Policy, Pull, Wish, boxes};
+
+/// How many places and pairs may be looked at, each in a nanosecond or two.
+const EFFORT: i64 = 10_000_000;
+
+/// Exchanges that improve one set: more do not pay.
+const MAX_EXCHANGES: usize = 400;
+
+pub(super) struct Search<'a> {
+    torus: Torus,
+    candidates: &'a [(NodeId, Place)],
+    count: usize,
+    /// 1 looks for the least cost, -1 for the greatest.
+    sense: i64,
+    /// Of the nodes that the set joins, and of the one that it shall be near.
+    outer: Pull,
+    effort: i64,
+    best: Option<(i64, Vec<usize>)>,
+}
+
+/// A set of candidates while it changes.
+struct Set {
+    pull: Pull,
+    inside: Vec<bool>,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(torus: Torus, candidates: &'a [(NodeId, Place)], wish: &Wish) -> Self {
+        let mut outer = Pull::new(torus);
+        for fellow in wish.fellows.iter().filter_map(|node| torus.place(*node)) {
+            outer.add(fellow, 1);
+        }
+        if let Some(near) = wish.near.and_then(|node| torus.place(node)) {
+            // One hop nearer outweighs all distances of one node to the others.
+            let others = (wish.count + wish.fellows.len() + 1) as i64;
+            outer.add(near, others * i64::from(torus.diameter() + 1));
+        }
+        let apart = wish.policy == Policy::Spread && wish.near.is_none();
+        Search {
+            torus,
+            candidates,
+            count: wish.count,
+            sense: if apart { -1 } else { 1 },
+            outer,
+            effort: EFFORT,
+            best: None,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Vec<usize> {
+        if self.count == 0 {
+            return Vec::new();
+        }
+        if self.sense == 1 {
+            self.try_box();
+        }
+        // In strides that soon have been everywhere.
+        let len = self.candidates.len();
+        let stride = stride(len);
+        for n in 0..len {
+            if self.effort < 0 && self.best.is_some() {
+                break;
+            }
+            let set = self.grow(n * stride % len);
+            self.improve(set);
+        }
+        self.best.map(|(_, nodes)| nodes).unwrap_or_default()
+    }
+
+    fn try_box(&mut self) {
+        let index = |place: Place| {
+            let node = self.torus.node(place)?;
+            self.candidates.binary_search_by_key(&node, |c| c.0).ok()
+        };
+        let is_free = |place| index(place).is_some();
+        let rank = |places: &[Place]| places.iter().map(|place| self.outer.at(*place)).sum();
+        if let Some(places) = boxes::best(self.torus, self.count, is_free, rank) {
+            let indices: Vec<usize> = places.into_iter().filter_map(index).collect();
+            let mut set = self.empty();
+            indices.into_iter().for_each(|n| self.enter(&mut set, n));
+            self.improve(set);
+        }
+    }
+
+    fn empty(&self) -> Set {
+        Set {
+            pull: self.outer.clone(),
+            inside: vec![false; self.candidates.len()],
+        }
+    }
+
+    fn enter(&self, set: &mut Set, n: usize) {
+        set.inside[n] = true;
+        set.pull.add(self.candidates[n].1, 1);
+    }
+
+    fn leave(&self, set: &mut Set, n: usize) {
+        set.inside[n] = false;
+        set.pull.add(self.candidates[n].1, -1);
+    }
+
+    fn grow(&mut self, seed: usize) -> Set {
+        let mut set = self.empty();
+        self.enter(&mut set, seed);
+        for _ in 1..self.count {
+            let outside = (0..self.candidates.len()).filter(|n| !set.inside[*n]);
+            let next = outside.min_by_key(|n| self.sense * set.pull.at(self.candidates[*n].1));
+            self.effort -= self.candidates.len() as i64;
+            if let Some(next) = next {
+                self.enter(&mut set, next);
+            }
+        }
+        set
+    }
+
+    /// Exchanges while that helps, and keeps the set if it is better than the best.
+    fn improve(&mut self, mut set: Set) {
+        for _ in 0..MAX_EXCHANGES {
+            let Some((out, into)) = self.best_exchange(&set) else {
+                break;
+            };
+            self.leave(&mut set, out);
+            self.enter(&mut set, into);
+        }
+        let cost = self.sense * self.cost(&set);
+        if self.best.as_ref().is_none_or(|(best, _)| cost < *best) {
+            let nodes = (0..set.inside.len()).filter(|n| set.inside[*n]).collect();
+            self.best = Some((cost, nodes));
+        }
+    }
+
+    /// The sum over the pairs; those with nodes outside count once.
+    fn cost(&self, set: &Set) -> i64 {
+        let inside = (0..self.candidates.len()).filter(|n| set.inside[*n]);
+        let places = inside.map(|n| self.candidates[n].1);
+        places
+            .map(|place| set.pull.at(place) + self.outer.at(place))
+            .sum::<i64>()
+            / 2
+    }
+
+    /// The exchange that improves the set most, if one does.
+    fn best_exchange(&mut self, set: &Set) -> Option<(usize, usize)> {
+        let pull = |n: usize| self.sense * set.pull.at(self.candidates[n].1);
+        let all = 0..self.candidates.len();
+        let (inside, outside): (Vec<_>, Vec<_>) =
+            all.map(|n| (n, pull(n))).partition(|(n, _)| set.inside[*n]);
+        let worst = inside.iter().map(|(_, pull)| *pull).max()?;
+        let nearest = outside.iter().map(|(_, pull)| *pull).min()?;
+        // No more than this is gained by the two being apart.
+        let slack = match self.sense {
+            1 => i64::from(self.torus.diameter()),
+            _ => -1,
+        };
+        let leavers = inside.iter().filter(|(_, pull)| nearest - pull < slack);
+        let leavers: Vec<_> = leavers.collect();
+        let comers = outside.iter().filter(|(_, pull)| pull - worst < slack);
+        let comers: Vec<_> = comers.collect();
+        self.effort -= (self.candidates.len() + leavers.len() * comers.len()) as i64;
+        if self.effort < 0 {
+            return None;
+        }
+        let mut best = (0, None);
+        for (out, pull_out) in leavers {
+            for (into, pull_in) in &comers {
+                let (a, b) = (self.candidates[*out].1, self.candidates[*into].1);
+                let apart = i64::from(self.torus.distance(a, b));
+                let gain = pull_out - pull_in + self.sense * apart;
+                if gain > best.0 {
+                    best = (gain, Some((*out, *into)));
+                }
+            }
+        }
+        best.1
+    }
+}
+
+/// About the golden part of `len`, and without a divisor in common with it.
+fn stride(len: usize) -> usize {
+    let gcd = |mut a: usize, mut b: usize| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let from = (len * 618 / 1000).max(1);
+    (from..).find(|n| gcd(*n, len) == 1).unwrap_or(1)
+}
