@@ -17,6 +17,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use fabric::{Access, Place, RemoteKey, Torus};
 use serde::{Deserialize, Serialize};
 
+use crate::placement::Figures;
+
 /// The version of this protocol. An agent and a client of different versions refuse each other.
 pub const VERSION: u32 = 1;
 
@@ -426,6 +428,9 @@ pub struct DomainInfo {
     pub mtu: u32,
     /// IPv4 subnet `a.b.c.d/len`.
     pub subnet: String,
+    /// How far apart its members are.
+    #[serde(flatten)]
+    pub figures: Figures,
     /// In order of their node numbers.
     pub members: Vec<MemberInfo>,
 }

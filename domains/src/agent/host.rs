@@ -20,6 +20,7 @@ use crate::addressing::{IPV6_PREFIX, Subnet, ipv6, mac, mac_text};
 use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
 use crate::driver_protocol::{Port, PortError};
 use crate::netlink::{Netlink, NetlinkError};
+use crate::placement::Figures;
 use crate::protocol::{DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Status};
 use crate::wire::Writer;
 
@@ -317,6 +318,7 @@ impl Host {
             owner: domain.owner,
             mtu: domain.mtu,
             subnet: domain.subnet.to_string(),
+            figures: Figures::of(self.torus, &domain.members),
             members: domain.members.iter().filter_map(member).collect(),
         }
     }

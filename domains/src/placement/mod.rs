@@ -113,7 +113,7 @@ fn split_mix(state: &mut u64) -> u64 {
 }
 
 /// How far apart the nodes of a set are.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// The number of nodes.
     pub size: u32,

@@ -186,11 +186,24 @@ fn show_has_the_keys_that_programs_rely_on() {
     let info = blue.show();
     assert_eq!(
         keys(&info),
-        ["epoch", "id", "members", "mtu", "name", "owner", "subnet"]
+        [
+            "diameter",
+            "epoch",
+            "id",
+            "mean_hops",
+            "members",
+            "mtu",
+            "name",
+            "owner",
+            "size",
+            "subnet"
+        ]
     );
     assert_eq!((&info["name"], &info["owner"]), (&json!("blue"), &json!(0)));
     assert_eq!((&info["mtu"], &info["epoch"]), (&json!(9000), &json!(1)));
     assert_eq!(info["subnet"], "10.64.0.0/24");
+    assert_eq!((&info["size"], &info["diameter"]), (&json!(2), &json!(3)));
+    assert_eq!(info["mean_hops"], 3.0);
     let members = info["members"].as_array().expect("a list");
     let places: Vec<_> = members.iter().map(|member| &member["node"]).collect();
     assert_eq!(places, ["0,0,0", "1,1,1"], "in order of their numbers");

@@ -121,6 +121,13 @@ impl Show {
             domain.subnet,
             domain.mtu
         );
+        let figures = &domain.figures;
+        line!(
+            "{} members, diameter {}, mean {:.2} hops",
+            figures.size,
+            figures.diameter,
+            figures.mean_hops
+        );
         let rows = domain.members.iter().map(|member| {
             [
                 member.node.to_string(),
