@@ -1,9 +1,17 @@
 //! Who is a member of what: domains, their epochs, numbers and subnets, and names of nodes.
 //!
 //! Pure state: nothing here does I/O or looks at the time. A change is one method call that
-//! either happens entirely or not at all.
+//! either happens entirely or not at all. A clone is cheap, because domains are shared until
+//! they change: whoever makes a change durable makes it on a clone first.
+//!
+//! [`records`] is the directory as a [`store`] keeps it, [`file`](mod@file) the store on disk.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+pub mod file;
+pub mod records;
+pub mod store;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use fabric::{NodeId, Place, Torus};
 
@@ -46,6 +54,20 @@ pub struct Domain {
     pub subnet: Subnet,
     /// Its members.
     pub members: BTreeSet<NodeId>,
+    /// Those of its members that may talk to full members only.
+    pub limited: BTreeSet<NodeId>,
+    /// Nodes whose processes may grow and shrink it.
+    pub managers: BTreeSet<NodeId>,
+    /// Whether whoever owns a node may join with it.
+    pub public: bool,
+}
+
+impl Domain {
+    /// Whether two members may talk to each other: one of them must be a full one.
+    pub fn may_talk(&self, a: NodeId, b: NodeId) -> bool {
+        let both = self.members.contains(&a) && self.members.contains(&b);
+        both && (a == b || !(self.limited.contains(&a) && self.limited.contains(&b)))
+    }
 }
 
 /// A membership change.
@@ -182,12 +204,13 @@ impl From<DirectoryError> for Refusal {
 #[derive(Clone, Debug)]
 pub struct Directory {
     torus: Torus,
-    domains: BTreeMap<String, Domain>,
-    aliases: BTreeMap<String, NodeId>,
+    domains: BTreeMap<String, Arc<Domain>>,
+    aliases: Arc<BTreeMap<String, NodeId>>,
     /// The next number that no domain has had; 0 when there is none.
     next_id: u16,
-    /// Numbers of removed domains and their last epochs, the oldest first.
-    freed: VecDeque<(u16, u32)>,
+    /// Numbers of removed domains and their last epochs, the oldest first. The keys only order
+    /// them.
+    freed: Arc<BTreeMap<u64, (u16, u32)>>,
     /// Where the search for a free subnet begins, so that subnets are reused late.
     next_subnet: u32,
 }
@@ -198,9 +221,9 @@ impl Directory {
         Directory {
             torus,
             domains: BTreeMap::new(),
-            aliases: BTreeMap::new(),
+            aliases: Arc::default(),
             next_id: 1,
-            freed: VecDeque::new(),
+            freed: Arc::default(),
             next_subnet: 0,
         }
     }
@@ -212,7 +235,7 @@ impl Directory {
 
     /// All domains, in order of their names.
     pub fn domains(&self) -> impl Iterator<Item = &Domain> {
-        self.domains.values()
+        self.domains.values().map(Arc::as_ref)
     }
 
     /// The domain with this name.
@@ -221,7 +244,7 @@ impl Directory {
     /// [`DirectoryError::NoSuchDomain`].
     pub fn domain(&self, name: &str) -> Result<&Domain, DirectoryError> {
         let missing = || DirectoryError::NoSuchDomain(name.into());
-        self.domains.get(name).ok_or_else(missing)
+        self.domains.get(name).map(Arc::as_ref).ok_or_else(missing)
     }
 
     /// The domain with this number.
@@ -260,7 +283,8 @@ impl Directory {
         if !is_alias(alias) {
             return Err(DirectoryError::BadAlias(alias.into()));
         }
-        let owner = *self.aliases.entry(alias.into()).or_insert(node);
+        let aliases = Arc::make_mut(&mut self.aliases);
+        let owner = *aliases.entry(alias.into()).or_insert(node);
         match self.torus.place(owner) {
             Some(place) if owner != node => Err(DirectoryError::AliasExists {
                 alias: alias.into(),
@@ -298,8 +322,12 @@ impl Directory {
             mtu,
             subnet,
             members: wanted.members.clone(),
+            limited: BTreeSet::new(),
+            managers: BTreeSet::new(),
+            public: false,
         };
-        self.domains.insert(domain.name.clone(), domain.clone());
+        let shared = Arc::new(domain.clone());
+        self.domains.insert(domain.name.clone(), shared);
         Ok(Change {
             domain,
             joined: wanted.members,
@@ -335,6 +363,7 @@ impl Directory {
         let left = self.leavers(name, nodes)?;
         let domain = self.domain_mut(name)?;
         domain.members = &domain.members - &left;
+        domain.limited = &domain.limited - &left;
         domain.epoch += 1;
         Ok(Change {
             domain: domain.clone(),
@@ -370,9 +399,12 @@ impl Directory {
     /// [`DirectoryError::NoSuchDomain`].
     pub fn remove(&mut self, name: &str) -> Result<Change, DirectoryError> {
         let missing = || DirectoryError::NoSuchDomain(name.into());
-        let mut domain = self.domains.remove(name).ok_or_else(missing)?;
+        let domain = self.domains.remove(name).ok_or_else(missing)?;
+        let mut domain = Arc::unwrap_or_clone(domain);
         domain.epoch += 1;
-        self.freed.push_back((domain.id, domain.epoch));
+        let freed = Arc::make_mut(&mut self.freed);
+        let last = freed.last_key_value().map_or(0, |(order, _)| *order);
+        freed.insert(last + 1, (domain.id, domain.epoch));
         let left = std::mem::take(&mut domain.members);
         Ok(Change {
             domain,
@@ -383,7 +415,10 @@ impl Directory {
 
     fn domain_mut(&mut self, name: &str) -> Result<&mut Domain, DirectoryError> {
         let missing = || DirectoryError::NoSuchDomain(name.into());
-        self.domains.get_mut(name).ok_or_else(missing)
+        self.domains
+            .get_mut(name)
+            .map(Arc::make_mut)
+            .ok_or_else(missing)
     }
 
     /// A number and the epoch to begin with.
@@ -394,7 +429,8 @@ impl Directory {
             return Ok((id, 1));
         }
         let exhausted = DirectoryError::Exhausted("numbers");
-        let (id, epoch) = self.freed.pop_front().ok_or(exhausted)?;
+        let freed = Arc::make_mut(&mut self.freed);
+        let (_, (id, epoch)) = freed.pop_first().ok_or(exhausted)?;
         Ok((id, epoch + 1))
     }
 

@@ -1,0 +1,415 @@
+//! A directory as records, and back. What is read is checked like any input: a file may come
+//! from a newer release, from a broken disk, or from an editor.
+//!
+//! ```text
+//! format          1
+//! torus           "2x2x2"
+//! numbers         {"next_id":2,"next_subnet":1}
+//! domain/blue     {"id":1,"epoch":3,"owner":0,"mtu":9000,"subnet":"10.64.0.0/24","members":[0,7],...}
+//! alias/db        7
+//! freed/00000000000000000001   [4,17]          a number that is free again, and its last epoch
+//! ```
+//!
+//! A release that needs other records raises `format` and reads the older ones in
+//! [`Directory::from_records`]; an older release refuses what it does not know.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fabric::{NodeId, Torus};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::store::{Changes, Records};
+use super::{Directory, Domain, MAX_MTU, MIN_MTU, is_alias, is_domain_name};
+use crate::addressing::Subnet;
+
+/// The version of the records.
+pub const FORMAT: u32 = 1;
+
+const FORMAT_KEY: &str = "format";
+const TORUS_KEY: &str = "torus";
+const NUMBERS_KEY: &str = "numbers";
+const DOMAIN: &str = "domain/";
+const ALIAS: &str = "alias/";
+const FREED: &str = "freed/";
+
+/// Why records are no directory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Written by a newer release.
+    #[error("its format is {found}, and this release knows {FORMAT} at most")]
+    Newer {
+        /// The version found.
+        found: u32,
+    },
+    /// One that must be there is not.
+    #[error("it has no record \"{0}\"")]
+    Missing(&'static str),
+    /// A key that means nothing.
+    #[error("its record \"{0}\" means nothing to this release")]
+    Unknown(String),
+    /// A value that is none, or that contradicts another.
+    #[error("its record \"{key}\" {reason}")]
+    Invalid {
+        /// The record.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Numbers {
+    next_id: u16,
+    next_subnet: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DomainRecord {
+    id: u16,
+    epoch: u32,
+    owner: u32,
+    mtu: u32,
+    #[serde(with = "crate::protocol::as_text")]
+    subnet: Subnet,
+    members: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    limited: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    managers: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    public: bool,
+}
+
+impl Directory {
+    /// All of it.
+    pub fn records(&self) -> Records {
+        let mut changes = self.changes_since(&Directory::new(self.torus));
+        put(&mut changes, FORMAT_KEY.into(), &FORMAT);
+        put(&mut changes, TORUS_KEY.into(), &self.torus.to_string());
+        put(&mut changes, NUMBERS_KEY.into(), &self.numbers());
+        changes.put
+    }
+
+    /// What distinguishes it from an older one of the same torus. The effort does not grow with
+    /// what stayed the same, but for a comparison of pointers for each domain.
+    pub fn changes_since(&self, old: &Directory) -> Changes {
+        let mut changes = Changes::default();
+        if (self.next_id, self.next_subnet) != (old.next_id, old.next_subnet) {
+            put(&mut changes, NUMBERS_KEY.into(), &self.numbers());
+        }
+        // Domains that are shared with the old directory are known to be equal by their address.
+        compare(&mut changes, &old.domains, &self.domains, domain_key, |d| {
+            DomainRecord::of(d)
+        });
+        if !Arc::ptr_eq(&self.aliases, &old.aliases) {
+            let key = |alias: &String| format!("{ALIAS}{alias}");
+            compare(&mut changes, &old.aliases, &self.aliases, key, |node| {
+                node.0
+            });
+        }
+        if !Arc::ptr_eq(&self.freed, &old.freed) {
+            let key = |order: &u64| format!("{FREED}{order:020}");
+            compare(&mut changes, &old.freed, &self.freed, key, |number| *number);
+        }
+        changes
+    }
+
+    /// The directory that records describe.
+    ///
+    /// # Errors
+    /// [`RecordError`], for the first record that is not as it should be.
+    pub fn from_records(records: &Records) -> Result<Self, RecordError> {
+        let found: u32 = required(records, FORMAT_KEY)?;
+        if found > FORMAT {
+            return Err(RecordError::Newer { found });
+        }
+        let torus: String = required(records, TORUS_KEY)?;
+        let torus: Torus = torus.parse().map_err(invalid(TORUS_KEY))?;
+        let mut directory = Directory::new(torus);
+        let numbers: Numbers = required(records, NUMBERS_KEY)?;
+        directory.next_id = numbers.next_id;
+        directory.next_subnet = numbers.next_subnet % Subnet::candidates(torus);
+        let fixed = [FORMAT_KEY, TORUS_KEY, NUMBERS_KEY];
+        for (key, value) in records {
+            if fixed.contains(&key.as_str()) {
+                continue;
+            }
+            directory.restore(key, value)?;
+        }
+        Ok(directory)
+    }
+
+    fn restore(&mut self, key: &str, value: &str) -> Result<(), RecordError> {
+        if let Some(name) = key.strip_prefix(DOMAIN) {
+            self.restore_domain(name, parse(key, value)?)
+                .map_err(invalid(key))
+        } else if let Some(alias) = key.strip_prefix(ALIAS) {
+            let node = self.known(parse(key, value)?).map_err(invalid(key))?;
+            if !is_alias(alias) {
+                return Err(invalid(key)("names no alias"));
+            }
+            Arc::make_mut(&mut self.aliases).insert(alias.into(), node);
+            Ok(())
+        } else if let Some(order) = key.strip_prefix(FREED) {
+            let order = order.parse().map_err(invalid(key))?;
+            let (id, epoch) = parse(key, value)?;
+            self.check_number(id, epoch).map_err(invalid(key))?;
+            Arc::make_mut(&mut self.freed).insert(order, (id, epoch));
+            Ok(())
+        } else {
+            Err(RecordError::Unknown(key.into()))
+        }
+    }
+
+    fn restore_domain(&mut self, name: &str, record: DomainRecord) -> Result<(), String> {
+        if !is_domain_name(name) {
+            return Err("names no domain".into());
+        }
+        if !(MIN_MTU..=MAX_MTU).contains(&record.mtu) {
+            return Err(format!("has an MTU of {}", record.mtu));
+        }
+        self.check_number(record.id, record.epoch)?;
+        self.check_subnet(record.subnet)
+            .map_err(|e| e.to_string())?;
+        let nodes = |numbers: &BTreeSet<u32>| {
+            let nodes = numbers.iter().map(|number| self.known(*number));
+            nodes.collect::<Result<BTreeSet<NodeId>, String>>()
+        };
+        let domain = Domain {
+            name: name.into(),
+            id: record.id,
+            epoch: record.epoch,
+            owner: record.owner,
+            mtu: record.mtu,
+            subnet: record.subnet,
+            members: nodes(&record.members)?,
+            limited: nodes(&record.limited)?,
+            managers: nodes(&record.managers)?,
+            public: record.public,
+        };
+        if !domain.limited.is_subset(&domain.members) {
+            return Err("has limited members that are no members".into());
+        }
+        self.domains.insert(name.into(), Arc::new(domain));
+        Ok(())
+    }
+
+    /// A number that has been given out, and to nobody else among those read so far.
+    fn check_number(&self, id: u16, epoch: u32) -> Result<(), String> {
+        let given_out = id != 0 && (self.next_id == 0 || id < self.next_id);
+        if !given_out || epoch == 0 {
+            return Err(format!("has number {id} and epoch {epoch}"));
+        }
+        let is_free = self.freed.values().any(|(freed, _)| *freed == id);
+        match is_free || self.domain_by_id(id.into()).is_some() {
+            true => Err(format!("has number {id}, which another record has, too")),
+            false => Ok(()),
+        }
+    }
+
+    fn known(&self, number: u32) -> Result<NodeId, String> {
+        let node = NodeId(number);
+        let place = self.torus.place(node);
+        place
+            .map(|_| node)
+            .ok_or_else(|| format!("has node {number}, which the torus {} has not", self.torus))
+    }
+
+    fn numbers(&self) -> Numbers {
+        Numbers {
+            next_id: self.next_id,
+            next_subnet: self.next_subnet,
+        }
+    }
+}
+
+impl DomainRecord {
+    fn of(domain: &Domain) -> Self {
+        let numbers = |nodes: &BTreeSet<NodeId>| nodes.iter().map(|node| node.0).collect();
+        DomainRecord {
+            id: domain.id,
+            epoch: domain.epoch,
+            owner: domain.owner,
+            mtu: domain.mtu,
+            subnet: domain.subnet,
+            members: numbers(&domain.members),
+            limited: numbers(&domain.limited),
+            managers: numbers(&domain.managers),
+            public: domain.public,
+        }
+    }
+}
+
+fn domain_key(name: &String) -> String {
+    format!("{DOMAIN}{name}")
+}
+
+/// Adds what distinguishes the records of one table.
+fn compare<K: Ord, V: PartialEq, R: Serialize>(
+    changes: &mut Changes,
+    old: &BTreeMap<K, V>,
+    new: &BTreeMap<K, V>,
+    key: impl Fn(&K) -> String,
+    record: impl Fn(&V) -> R,
+) {
+    for (name, value) in new
+        .iter()
+        .filter(|(name, value)| old.get(name) != Some(value))
+    {
+        put(changes, key(name), &record(value));
+    }
+    let gone = old.keys().filter(|name| !new.contains_key(name));
+    changes.remove.extend(gone.map(key));
+}
+
+fn put(changes: &mut Changes, key: String, value: &impl Serialize) {
+    // Numbers, texts and sets of numbers can always be written.
+    let value = serde_json::to_string(value).unwrap_or_default();
+    changes.put.insert(key, value);
+}
+
+fn required<T: DeserializeOwned>(records: &Records, key: &'static str) -> Result<T, RecordError> {
+    let value = records.get(key).ok_or(RecordError::Missing(key))?;
+    parse(key, value)
+}
+
+fn parse<T: DeserializeOwned>(key: &str, value: &str) -> Result<T, RecordError> {
+    serde_json::from_str(value).map_err(|error| invalid(key)(format!("is malformed: {error}")))
+}
+
+fn invalid<E: ToString>(key: &str) -> impl Fn(E) -> RecordError {
+    move |reason| RecordError::Invalid {
+        key: key.into(),
+        reason: reason.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::Wanted;
+
+    fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
+        numbers.iter().copied().map(NodeId).collect()
+    }
+
+    fn directory() -> Directory {
+        let mut directory = Directory::new("2x2x2".parse().unwrap());
+        for name in ["blue", "red", "gone"] {
+            let wanted = Wanted {
+                name: name.into(),
+                members: nodes(&[0, 1, 7]),
+                owner: 1000,
+                ..Wanted::default()
+            };
+            directory.create(wanted).unwrap();
+        }
+        directory.shrink("red", &nodes(&[1])).unwrap();
+        directory.remove("gone").unwrap();
+        directory.add_alias(NodeId(7), "db").unwrap();
+        directory
+    }
+
+    /// Two directories are the same when their records are.
+    fn assert_same(a: &Directory, b: &Directory) {
+        assert_eq!(a.records(), b.records());
+    }
+
+    #[test]
+    fn a_directory_comes_back_as_it_was() {
+        let before = directory();
+        let mut after = Directory::from_records(&before.records()).unwrap();
+        assert_same(&before, &after);
+        assert_eq!(after.domain("red").unwrap().epoch, 2);
+        let wanted = Wanted {
+            name: "next".into(),
+            ..Wanted::default()
+        };
+        let next = after.create(wanted).unwrap().domain;
+        assert_eq!(
+            (next.id, next.subnet.to_string()),
+            (4, "10.64.3.0/24".into())
+        );
+    }
+
+    #[test]
+    fn changes_are_what_differs_and_no_more() {
+        let before = directory();
+        let mut after = before.clone();
+        assert!(after.changes_since(&before).is_empty());
+        after.grow("blue", &nodes(&[3])).unwrap();
+        let changes = after.changes_since(&before);
+        assert_eq!(changes.put.keys().collect::<Vec<_>>(), ["domain/blue"]);
+        assert_eq!(
+            changes,
+            Changes::between(&before.records(), &after.records())
+        );
+        after.remove("red").unwrap();
+        let changes = after.changes_since(&before);
+        assert_eq!(changes.remove, ["domain/red".to_owned()].into());
+        assert_eq!(
+            changes,
+            Changes::between(&before.records(), &after.records())
+        );
+    }
+
+    #[test]
+    fn what_is_no_directory_is_refused_and_named() {
+        let sound = directory().records();
+        let with = |key: &str, value: &str| {
+            let mut records = sound.clone();
+            records.insert(key.into(), value.into());
+            Directory::from_records(&records).unwrap_err()
+        };
+        assert_eq!(with("format", "2"), RecordError::Newer { found: 2 });
+        assert_eq!(with("x/y", "1"), RecordError::Unknown("x/y".into()));
+        let blue = sound["domain/blue"].clone();
+        let bad = [
+            ("torus", "\"2x2\""),
+            ("numbers", "{}"),
+            ("alias/db", "8"),
+            ("alias/1-0-0", "1"),
+            ("freed/x", "[3,4]"),
+            ("freed/00000000000000000007", "[1,4]"),
+            ("freed/00000000000000000007", "[9,4]"),
+            ("domain/blue", "{"),
+            ("domain/Blue", &blue.replace(":1,", ":3,")),
+            ("domain/other", &blue),
+            ("domain/blue", &blue.replace("[0,1,7]", "[0,8]")),
+            ("domain/blue", &blue.replace("9000", "9")),
+            ("domain/blue", &blue.replace("\"epoch\":1", "\"epoch\":0")),
+            ("domain/blue", &blue.replace("10.64.0.0", "10.64.1.0")),
+            (
+                "domain/blue",
+                &blue.replace("[0,1,7]", "[0],\"limited\":[1]"),
+            ),
+            (
+                "domain/blue",
+                &blue.replace("\"mtu\"", "\"colour\":1,\"mtu\""),
+            ),
+        ];
+        for (key, value) in bad {
+            match with(key, value) {
+                // The subnet's other owner may be the one that is read second.
+                RecordError::Invalid { key: found, .. } => {
+                    assert!(
+                        found == key || value.contains("10.64.1.0"),
+                        "{found}: {value}"
+                    );
+                }
+                error => panic!("{key}: {error}"),
+            }
+        }
+        for key in ["format", "torus", "numbers"] {
+            let mut records = sound.clone();
+            records.remove(key);
+            let error = Directory::from_records(&records).unwrap_err();
+            assert!(error.to_string().contains(key), "{error}");
+        }
+    }
+}
