@@ -23,6 +23,9 @@ pub const CONTROL_SOCKET: &str = "agent.sock";
 /// How many milliseconds an agent may take from saying that all has ended to its own end.
 const LAST_WORDS_MS: u16 = 5000;
 
+/// Exit status of commands that ended with their node: killed by SIGKILL.
+const KILLED: i32 = 137;
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -234,7 +237,7 @@ impl Control {
         self.call(&Request::Whoami)
     }
 
-    /// Starts a command in a node, over a connection of its own: `argv[0]` is searched in `PATH`
+    /// Starts a command in a node, which needs the agent no longer once it runs: `argv[0]` is searched in `PATH`
     /// of `env`, which is its whole environment but for what the agent adds (`TOROID_NODE`, and
     /// `TOROID_DOMAIN` if the node is in exactly one). `stdio` are its standard input, output and
     /// error.
@@ -253,13 +256,15 @@ impl Control {
             env: env.into(),
             cwd: cwd.into(),
         };
-        match connection.call_with(&request, &stdio)? {
-            Reply::Started => Ok(ExecHandle {
-                reader: connection.reader,
-                writer: connection.writer,
-            }),
-            other => Err(unexpected(&other)),
+        let (reply, descriptors) = connection.call_with(&request, &stdio)?;
+        if reply != Reply::Started {
+            return Err(unexpected(&reply));
         }
+        let session = descriptors.into_iter().next().ok_or_else(|| {
+            io::Error::other("no descriptor is left for the command; raise `ulimit -n`")
+        })?;
+        let (reader, writer) = wire::split(session.into())?;
+        Ok(ExecHandle { reader, writer })
     }
 
     /// Ends the agent with its nodes and driver; returns when their processes have gone.
@@ -289,14 +294,14 @@ impl Control {
     }
 
     fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
-        self.call_with(request, &[])
+        Ok(self.call_with(request, &[])?.0)
     }
 
     fn call_with(
         &mut self,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Reply, ClientError> {
+    ) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         // An agent that turns us away says why before it closes, so the answer is read even
         // when nothing could be sent.
         let sent = self.writer.send(request, descriptors);
@@ -309,13 +314,13 @@ impl Control {
         }
     }
 
-    fn reply(&mut self) -> Result<Reply, ClientError> {
+    fn reply(&mut self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         loop {
-            match self.reader.receive()?.0 {
-                Message::Reply(Reply::Error(refusal)) => return Err(refusal.into()),
-                Message::Reply(reply) => return Ok(reply),
-                // News is for attached processes and for `ExecHandle::wait`.
-                Message::Event(_) => {}
+            match self.reader.receive()? {
+                (Message::Reply(Reply::Error(refusal)), _) => return Err(refusal.into()),
+                (Message::Reply(reply), descriptors) => return Ok((reply, descriptors)),
+                // News is for attached processes.
+                (Message::Event(_), _) => {}
             }
         }
     }
@@ -335,15 +340,18 @@ pub struct ExecHandle {
 }
 
 impl ExecHandle {
-    /// Waits for the end: the exit status of the command, or 128 + the signal that killed it;
-    /// 126 when it cannot be executed, 127 when there is no such program.
+    /// Waits for the end: the exit status of the command, or 128 + the signal that killed it, as
+    /// the end of its node does; 126 when it cannot be executed, 127 when there is no such program.
     ///
     /// # Errors
-    /// [`ClientError::Wire`] when the agent has gone.
+    /// [`ClientError::Wire`].
     pub fn wait(&mut self) -> Result<i32, ClientError> {
         loop {
-            if let (Message::Event(Event::Exited { status }), _) = self.reader.receive()? {
-                return Ok(status);
+            match self.reader.receive() {
+                Ok((Message::Event(Event::Exited { status }), _)) => return Ok(status),
+                Ok(_) => {}
+                Err(WireError::Closed) => return Ok(KILLED),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -351,7 +359,7 @@ impl ExecHandle {
     /// Sends a signal to the command's process group.
     ///
     /// # Errors
-    /// [`ClientError::Wire`] when the agent has gone.
+    /// [`ClientError::Wire`] when the command has ended.
     pub fn signal(&self, signal: i32) -> Result<(), ClientError> {
         self.signals().send(signal)
     }
@@ -376,7 +384,7 @@ impl Signals {
     /// Sends one to the command's process group.
     ///
     /// # Errors
-    /// [`ClientError::Wire`] when the agent or the handle has gone.
+    /// [`ClientError::Wire`] when the command has ended or the handle has gone.
     pub fn send(&self, signal: i32) -> Result<(), ClientError> {
         Ok(self.0.send(&Request::Signal { signal }, &[])?)
     }

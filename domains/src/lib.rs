@@ -4,7 +4,7 @@
 //! [`client`]; processes in nodes use the fabric with [`member`].
 //!
 //! [`protocol`] is what an agent and its clients say to each other, [`driver_protocol`] what it
-//! and its Ethernet driver do, [`wire`] how both travel. [`addressing`] computes the addresses
+//! and its Ethernet driver do, [`wire`] how both travel, [`lifeline`] what nodes and driver hang on. [`addressing`] computes the addresses
 //! of members; [`netlink`] gives them to interfaces. [`roles`] lets one binary be all of these.
 
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ pub mod client;
 mod credentials;
 pub mod directory;
 pub mod driver_protocol;
+pub mod lifeline;
 pub mod member;
 pub mod netlink;
 mod node;

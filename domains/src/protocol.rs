@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::placement::Figures;
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -89,8 +89,7 @@ pub enum Request {
         name: String,
     },
     /// Control socket, with three descriptors: standard input, output and error of a command in
-    /// a node. Reply: [`Reply::Started`], later [`Event::Exited`]; nothing else may be asked on
-    /// this connection but [`Request::Signal`], and closing it ends the command.
+    /// a node. Reply: [`Reply::Started`] with the command's session.
     Exec {
         /// The node.
         node: String,
@@ -101,7 +100,7 @@ pub enum Request {
         /// Working directory.
         cwd: String,
     },
-    /// To the process group of the command started on this connection. No reply.
+    /// On the session of a command: to its process group. No reply.
     Signal {
         /// Its number.
         signal: i32,
@@ -217,7 +216,9 @@ pub enum Reply {
         /// In order of their names.
         domains: Vec<DomainInfo>,
     },
-    /// To [`Request::Exec`]: the command runs.
+    /// To [`Request::Exec`], with one descriptor: a connection to the node, on which the caller
+    /// may send [`Request::Signal`] and receives [`Event::Exited`]. Closing it ends the command;
+    /// it breaks off when the node dies. The agent has no part in it.
     Started,
     /// To [`Request::Whoami`].
     Whoami {
@@ -253,7 +254,7 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The command of [`Request::Exec`] has ended.
+    /// On the session of a command, last: it has ended.
     Exited {
         /// Its exit status, or 128 + the signal that killed it.
         status: i32,

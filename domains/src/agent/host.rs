@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -50,18 +50,12 @@ pub(super) struct Host {
     pub(super) is_ending: AtomicBool,
     /// Held during a change of membership: they happen one after another.
     pub(super) turn: Mutex<()>,
-    pub(super) next_exec: AtomicU64,
 }
 
 impl Host {
     /// Whether nodes and driver are meant to end.
     pub(super) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::SeqCst)
-    }
-
-    /// A number for a command.
-    pub(super) fn number_exec(&self) -> u64 {
-        self.next_exec.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A hosted node.

@@ -1,7 +1,7 @@
 //! The nodes of a host as the agent sees them: made at the start, made anew when their first
 //! process dies, and asked to run commands.
 
-use std::collections::HashMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -12,30 +12,16 @@ use std::time::Duration;
 use fabric::{NodeId, Place};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::node::messages::{Order, Report};
+use crate::lifeline;
+use crate::node::messages::{Report, Start};
 use crate::node::{NodeError, Plan};
-use crate::protocol::{Event, Message};
-use crate::wire::{Reader, Writer};
+use crate::wire::{self, Reader, Writer};
 
 /// How long a node may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// How long an order may wait for a node to read.
 const WRITE_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Exit status of commands that ended with their node: killed by SIGKILL.
-const KILLED: i32 = 137;
-
-/// A command for a node, with the connection on which its end is reported.
-#[derive(Debug)]
-pub(super) struct Exec {
-    pub(super) id: u64,
-    pub(super) argv: Vec<String>,
-    pub(super) env: Vec<(String, String)>,
-    pub(super) cwd: String,
-    pub(super) stdio: Vec<OwnedFd>,
-    pub(super) caller: Writer,
-}
 
 /// A node of this host.
 #[derive(Debug)]
@@ -55,7 +41,6 @@ struct Life {
     handle: Option<OwnedFd>,
     orders: Writer,
     network: Arc<OwnedFd>,
-    commands: HashMap<u64, Writer>,
 }
 
 /// What the threads of a node's life need.
@@ -112,63 +97,28 @@ impl HostedNode {
         &self.plan.hosts
     }
 
-    /// Starts a command. Its end, which may be that of the node, is reported to the caller.
-    pub(super) fn start(&self, exec: Exec) {
-        let mut life = self.lock();
-        let order = Order::Start {
-            exec: exec.id,
-            argv: exec.argv,
-            env: exec.env,
-            cwd: exec.cwd,
-        };
-        let stdio: Vec<_> = exec.stdio.iter().map(AsFd::as_fd).collect();
-        let alive = life.handle.is_some() && life.orders.send(&order, &stdio).is_ok();
-        if alive {
-            life.commands.insert(exec.id, exec.caller);
-        } else {
-            drop(life);
-            report(&exec.caller, KILLED);
-        }
+    /// Starts a command and returns its session for the caller. When the node has died, the session
+    /// has ended.
+    pub(super) fn start(&self, order: &Start, stdio: &[OwnedFd]) -> io::Result<OwnedFd> {
+        let session = lifeline::open_session(&self.lock().orders)?;
+        let (_, orders) = wire::split(session.try_clone()?)?;
+        orders.give_up_after(WRITE_PATIENCE)?;
+        let stdio: Vec<_> = stdio.iter().map(AsFd::as_fd).collect();
+        // If it fails the session has ended, which its holder is about to see.
+        let _ = orders.send(order, &stdio);
+        session.set_write_timeout(None)?;
+        Ok(session.into())
     }
 
-    /// Sends a signal to a command.
-    pub(super) fn signal(&self, exec: u64, signal: i32) {
-        self.order(exec, &Order::Signal { exec, signal });
-    }
-
-    /// Ends a command if it still runs.
-    pub(super) fn end_command(&self, exec: u64) {
-        self.order(exec, &Order::End { exec });
-    }
-
-    fn order(&self, exec: u64, order: &Order) {
-        let life = self.lock();
-        if life.commands.contains_key(&exec) {
-            // If it fails the node has gone, and the command with it.
-            let _ = life.orders.send(order, &[]);
-        }
-    }
-
-    /// Listens to the node until its life has ended, and all its processes with it.
+    /// Watches the node until its life has ended, and all its processes with it.
     pub(super) fn attend(&self, mut reports: Reader, mut init: Child) {
-        while let Ok((report, _)) = reports.receive() {
-            if let Report::Exited { exec, status } = report {
-                let caller = self.lock().commands.remove(&exec);
-                if let Some(caller) = caller {
-                    self::report(&caller, status);
-                }
-            }
-        }
+        // After its birth it has nothing to say.
+        while reports.receive::<Report>().is_ok() {}
         // It broke the protocol, or it is ending anyway.
         self.lock().orders.shut_down();
         // Returns when the kernel has ended all of the node's processes.
         let status = init.wait();
         tracing::debug!(place = %self.place, ?status, "a node has ended");
-        // No more can be added: the node reads no orders.
-        let commands = std::mem::take(&mut self.lock().commands);
-        for caller in commands.values() {
-            report(caller, KILLED);
-        }
         // Last: an agent that ends does not wait for this thread any longer.
         self.lock().handle = None;
         self.ended.notify_all();
@@ -215,7 +165,6 @@ fn give_birth(plan: &Plan) -> Result<(Life, Birth), NodeError> {
         handle: Some(handle),
         orders: node.orders,
         network: Arc::new(node.network),
-        commands: HashMap::new(),
     };
     let birth = Birth {
         listener: node.listener,
@@ -223,9 +172,4 @@ fn give_birth(plan: &Plan) -> Result<(Life, Birth), NodeError> {
         init: node.init,
     };
     Ok((life, birth))
-}
-
-fn report(caller: &Writer, status: i32) {
-    // It fails when the caller has gone, who then does not care.
-    let _ = caller.send(&Message::Event(Event::Exited { status }), &[]);
 }

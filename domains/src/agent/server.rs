@@ -1,7 +1,7 @@
 //! Connections: who may ask what, and a thread for each.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use fabric::NodeId;
 
 use super::host::{Ending, Host, names, only_node, parse_subnet};
 use super::members::{AttachmentId, check_member};
-use super::nodes::Exec;
 use super::outbox::Outbox;
 use crate::credentials::peer_uid;
 use crate::directory::{Directory, Domain, Wanted};
+use crate::node::messages::Start;
 use crate::protocol::{Message, Refusal, RefusalKind, Reply, Request, VERSION};
 use crate::wire::{self, Reader, WireError, Writer};
 
@@ -233,12 +233,14 @@ impl Administration<'_> {
                     argv,
                     env,
                     cwd,
-                } => match self.prepare(&node, argv, env, cwd, descriptors) {
-                    Ok((node, exec)) => return self.run(node, exec),
+                } => match self.execute(&node, argv, env, cwd, &descriptors) {
+                    Ok(session) => {
+                        let started = Message::Reply(Reply::Started);
+                        self.writer.send(&started, &[session.as_fd()])?;
+                        continue;
+                    }
                     Err(refusal) => Err(refusal),
                 },
-                // There is no command on this connection yet.
-                Request::Signal { .. } => continue,
                 request => self.answer(&request),
             };
             let reply = reply.unwrap_or_else(Reply::Error);
@@ -319,14 +321,15 @@ impl Administration<'_> {
         }
     }
 
-    fn prepare(
+    /// Starts a command; returns its session.
+    fn execute(
         &self,
         node: &str,
         argv: Vec<String>,
         mut env: Vec<(String, String)>,
         cwd: String,
-        stdio: Vec<OwnedFd>,
-    ) -> Result<(NodeId, Exec), Refusal> {
+        stdio: &[OwnedFd],
+    ) -> Result<OwnedFd, Refusal> {
         let invalid = |message: &str| Refusal::new(RefusalKind::Invalid, message, "");
         if stdio.len() != 3 {
             return Err(invalid("a command needs three descriptors"));
@@ -340,47 +343,21 @@ impl Administration<'_> {
             let id = only_node(directory, node)?;
             Ok::<_, Refusal>((id, names(directory, id)))
         })?;
-        if let Some(place) = self.host.torus.place(id) {
-            env.push(("TOROID_NODE".into(), place.to_string()));
-        }
+        let node = self.host.node(id);
+        let node = node.ok_or_else(|| invalid("this host has no such node"))?;
+        env.push(("TOROID_NODE".into(), node.place.to_string()));
         if let [only] = &domains[..] {
             env.push(("TOROID_DOMAIN".into(), only.clone()));
         }
-        let exec = Exec {
-            id: self.host.number_exec(),
-            argv,
-            env,
-            cwd,
-            stdio,
-            caller: self.writer.clone(),
-        };
-        Ok((id, exec))
-    }
-
-    /// Runs a command until the connection ends, and with it the command.
-    fn run(mut self, node: NodeId, exec: Exec) -> Result<(), WireError> {
-        let id = exec.id;
-        self.writer.send(&Message::Reply(Reply::Started), &[])?;
-        let Some(node) = self.host.node(node) else {
-            return Err(WireError::Closed);
-        };
-        node.start(exec);
-        let end = loop {
-            match self.reader.receive() {
-                Ok((Request::Signal { signal }, _)) => node.signal(id, signal),
-                Ok(_) => {
-                    let message = "a command runs on this connection";
-                    let refusal = Refusal::new(RefusalKind::Invalid, message, "");
-                    let refusal = Message::Reply(Reply::Error(refusal));
-                    if let Err(error) = self.writer.send(&refusal, &[]) {
-                        break error;
-                    }
-                }
-                Err(error) => break error,
-            }
-        };
-        node.end_command(id);
-        Err(end)
+        node.start(&Start { argv, env, cwd }, stdio)
+            .map_err(|error| {
+                let message = format!("cannot start a command in node {}: {error}", node.place);
+                Refusal::new(
+                    RefusalKind::Exhausted,
+                    message,
+                    "raise `ulimit -n` of the agent",
+                )
+            })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -131,7 +131,6 @@ fn build(
         ending,
         is_ending: AtomicBool::new(false),
         turn: Mutex::default(),
-        next_exec: AtomicU64::new(1),
     };
     Ok((host, births))
 }

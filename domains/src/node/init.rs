@@ -1,7 +1,7 @@
 //! The first process of a node: starts its commands, and reaps whatever ends there.
 //!
-//! Two threads: one carries out the agent's orders until the socket ends, one waits for children.
-//! When the process ends, the kernel kills everything else in the node.
+//! One thread waits for sessions until the lifeline ends, one for children, and one attends each
+//! session. When the process ends, the kernel kills everything else in the node.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -22,8 +22,10 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process_group, wait, waitid,
 };
 
-use super::messages::{InitConfig, Order, Report};
-use crate::wire::{self, Reader, WireError, Writer};
+use super::messages::{InitConfig, Report, Start};
+use crate::lifeline::Lifeline;
+use crate::protocol::{Event, Message, Request};
+use crate::wire::{self, WireError, Writer};
 
 /// How long a command that nobody wants any more may take to clean up.
 const GRACE: Duration = Duration::from_millis(500);
@@ -36,7 +38,7 @@ const NOT_FOUND: i32 = 127;
 
 const STACK_BYTES: usize = 128 * 1024;
 
-/// Is the first process of a node until the agent has gone.
+/// Is the first process of a node until its lifeline ends.
 pub(crate) fn run_role(config: &str) -> u8 {
     match serde_json::from_str(config).map_err(io::Error::from) {
         Ok(config) => u8::from(run(&config).is_err()),
@@ -49,7 +51,6 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     let (orders, reports) = wire::split(UnixStream::from(socket))?;
     let warnings = set_up(config);
     let init = Arc::new(Init {
-        reports,
         commands: Mutex::default(),
         started: Condvar::new(),
     });
@@ -57,8 +58,8 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     thread::Builder::new()
         .stack_size(STACK_BYTES)
         .spawn(move || reaper.reap())?;
-    init.reports.send(&Report::Ready { warnings }, &[])?;
-    init.obey(orders)
+    reports.send(&Report::Ready { warnings }, &[])?;
+    init.obey(Lifeline::new(orders))
 }
 
 /// Makes the process and the node's mounts and network what they should be. What the kernel
@@ -111,7 +112,6 @@ fn without_pacing() -> io::Result<()> {
 }
 
 struct Init {
-    reports: Writer,
     commands: Mutex<Commands>,
     started: Condvar,
 }
@@ -120,12 +120,15 @@ struct Init {
 struct Commands {
     /// By process id, which is also that of the process group.
     running: HashMap<Pid, Running>,
+    /// Commands so far.
+    count: u64,
     /// Whether a child was started since the reaper last looked.
     fresh: bool,
 }
 
 struct Running {
     exec: u64,
+    caller: Writer,
     unwanted: bool,
 }
 
@@ -137,55 +140,51 @@ struct Failure {
 }
 
 impl Init {
-    fn obey(self: &Arc<Self>, mut orders: Reader) -> Result<(), WireError> {
+    fn obey(self: &Arc<Self>, mut lifeline: Lifeline) -> Result<(), WireError> {
         loop {
-            match orders.receive() {
-                Ok((order, descriptors)) => self.carry_out(order, descriptors)?,
+            let session = match lifeline.next_session() {
+                Ok(session) => session,
                 Err(WireError::Closed) => return Ok(()),
                 Err(error) => return Err(error),
-            }
+            };
+            let init = Arc::clone(self);
+            // It ends when either side has broken off, which is all that there is to know. Without
+            // a thread the caller sees the session end.
+            let attend = move || drop(init.attend(session));
+            let _ = thread::Builder::new().stack_size(STACK_BYTES).spawn(attend);
         }
     }
 
-    fn carry_out(
-        self: &Arc<Self>,
-        order: Order,
-        descriptors: Vec<OwnedFd>,
-    ) -> Result<(), WireError> {
-        match order {
-            Order::Start {
-                exec,
-                argv,
-                env,
-                cwd,
-            } => {
-                if let Err(failure) = self.start(exec, &argv, env, &cwd, descriptors) {
-                    self.complain(exec, failure);
+    /// Runs a command for the other end of its session, and ends it when that has gone.
+    fn attend(&self, session: UnixStream) -> Result<(), WireError> {
+        let (mut caller, answers) = wire::split(session)?;
+        let (order, stdio) = caller.receive()?;
+        let exec = match self.start(order, stdio, answers.clone()) {
+            Ok(exec) => exec,
+            Err(failure) => return complain(&answers, failure),
+        };
+        let end = loop {
+            match caller.receive() {
+                Ok((Request::Signal { signal }, _)) => {
+                    if let Some(signal) = Signal::from_named_raw(signal) {
+                        self.lock().signal(exec, signal);
+                    }
                 }
-                Ok(())
+                Ok(_) => break WireError::Malformed("only signals are for commands".into()),
+                Err(error) => break error,
             }
-            Order::Signal { exec, signal } => {
-                if let Some(signal) = Signal::from_named_raw(signal) {
-                    self.lock().signal(exec, signal);
-                }
-                Ok(())
-            }
-            Order::End { exec } => {
-                self.end(exec);
-                Ok(())
-            }
-        }
+        };
+        self.end(exec);
+        Err(end)
     }
 
-    /// Starts a command.
+    /// Starts a command and gives it a number.
     fn start(
         &self,
-        exec: u64,
-        argv: &[String],
-        env: Vec<(String, String)>,
-        cwd: &str,
+        Start { argv, env, cwd }: Start,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<(), Failure> {
+        caller: Writer,
+    ) -> Result<u64, Failure> {
         let silent = Failure {
             status: NOT_EXECUTABLE,
             complaint: None,
@@ -203,12 +202,12 @@ impl Init {
         let Some((program, arguments)) = argv.split_first() else {
             return Err(failure(NOT_FOUND, "no command was given".into()));
         };
-        if !Path::new(cwd).is_dir() {
+        if !Path::new(&cwd).is_dir() {
             let message = format!("{cwd}: no such directory in the node");
             return Err(failure(NOT_EXECUTABLE, message));
         }
         let mut command = Command::new(program);
-        command.args(arguments).current_dir(cwd);
+        command.args(arguments).current_dir(&cwd);
         command.env_clear().envs(env).process_group(0);
         command.stdin(stdin).stdout(stdout).stderr(stderr);
         let mut commands = self.lock();
@@ -216,50 +215,33 @@ impl Init {
             io::ErrorKind::NotFound => failure(NOT_FOUND, format!("{program}: not found")),
             _ => failure(NOT_EXECUTABLE, format!("{program}: {error}")),
         })?;
-        let unwanted = false;
+        commands.count += 1;
+        let exec = commands.count;
         if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
-            commands.running.insert(pid, Running { exec, unwanted });
+            let running = Running {
+                exec,
+                caller,
+                unwanted: false,
+            };
+            commands.running.insert(pid, running);
         }
         commands.fresh = true;
         self.started.notify_one();
-        Ok(())
+        Ok(exec)
     }
 
-    /// Says on its standard error why a command was not started, and then reports that. Only a
-    /// thread of its own waits if nobody reads there.
-    fn complain(self: &Arc<Self>, exec: u64, failure: Failure) {
-        let Failure { status, complaint } = failure;
-        let init = Arc::clone(self);
-        let complain = move || {
-            if let Some((mut stderr, message)) = complaint {
-                // Where it cannot be said, the status has to do.
-                let _ = writeln!(stderr, "toroid: {message}");
-            }
-            // It fails when the agent has gone, and this process is about to follow.
-            let _ = init.report(exec, status);
-        };
-        let speaker = thread::Builder::new().stack_size(STACK_BYTES);
-        if speaker.spawn(complain).is_err() {
-            let _ = self.report(exec, status);
-        }
-    }
-
-    /// Asks a command to end, and kills it when it does not.
-    fn end(self: &Arc<Self>, exec: u64) {
+    /// Asks a command to end, if it still runs, and kills it when it does not.
+    fn end(&self, exec: u64) {
         let mut commands = self.lock();
-        commands.signal(exec, Signal::TERM);
-        for running in commands.running.values_mut() {
-            running.unwanted |= running.exec == exec;
-        }
-        let init = Arc::clone(self);
-        let kill = move || {
-            thread::sleep(GRACE);
-            init.lock().signal(exec, Signal::KILL);
+        let mut wanted = commands.running.values_mut().filter(|r| r.exec == exec);
+        let Some(running) = wanted.next() else {
+            return;
         };
-        let killer = thread::Builder::new().stack_size(STACK_BYTES).spawn(kill);
-        if killer.is_err() {
-            commands.signal(exec, Signal::KILL);
-        }
+        running.unwanted = true;
+        commands.signal(exec, Signal::TERM);
+        drop(commands);
+        thread::sleep(GRACE);
+        self.lock().signal(exec, Signal::KILL);
     }
 
     /// Waits for children, those included that were orphaned in the node.
@@ -293,18 +275,14 @@ impl Init {
                     // What is left of its group; it fails when nothing is.
                     let _ = kill_process_group(pid, Signal::KILL);
                 }
-                ended.push((running.exec, exit_status(status)));
+                ended.push((running.caller, exit_status(status)));
             }
         }
         drop(commands);
-        for (exec, status) in ended {
-            // It fails when the agent has gone, and this process is about to follow.
-            let _ = self.report(exec, status);
+        for (caller, status) in ended {
+            // It fails when the caller has gone.
+            let _ = report(&caller, status);
         }
-    }
-
-    fn report(&self, exec: u64, status: i32) -> Result<(), WireError> {
-        self.reports.send(&Report::Exited { exec, status }, &[])
     }
 
     fn lock(&self) -> MutexGuard<'_, Commands> {
@@ -322,6 +300,23 @@ impl Commands {
     }
 }
 
+/// Says on its standard error why a command was not started, and then reports that. Only the
+/// session's own thread waits if nobody reads there.
+fn complain(caller: &Writer, failure: Failure) -> Result<(), WireError> {
+    if let Some((mut stderr, message)) = failure.complaint {
+        // Where it cannot be said, the status has to do.
+        let _ = writeln!(stderr, "toroid: {message}");
+    }
+    report(caller, failure.status)
+}
+
+/// The last word of a session. It is the only one in this direction, so it finds room.
+fn report(caller: &Writer, status: i32) -> Result<(), WireError> {
+    let reported = caller.send(&Message::Event(Event::Exited { status }), &[]);
+    caller.shut_down();
+    reported
+}
+
 fn exit_status(status: WaitStatus) -> i32 {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(status), _) => status,
@@ -335,18 +330,20 @@ mod tests {
     use std::io::Read;
 
     use super::*;
+    use crate::lifeline;
 
     /// The thread that carries out orders once wrote complaints itself, and one caller that did
     /// not read its standard error stopped the whole node.
     #[test]
     fn a_complaint_that_nobody_reads_holds_up_only_its_own_report() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (mut agent, _orders) = wire::split(ours).unwrap();
+        let (_, lifeline) = wire::split(ours).unwrap();
         let init = Arc::new(Init {
-            reports: wire::split(theirs).unwrap().1,
             commands: Mutex::default(),
             started: Condvar::new(),
         });
+        let orders = Lifeline::new(wire::split(theirs).unwrap().0);
+        thread::spawn(move || init.obey(orders));
         let (mut reader, mut stderr) = UnixStream::pair().unwrap();
         stderr.set_nonblocking(true).unwrap();
         let mut filler = 0;
@@ -354,26 +351,29 @@ mod tests {
             filler += count;
         }
         stderr.set_nonblocking(false).unwrap();
-        let start = |exec, stderr: OwnedFd| {
-            let order = Order::Start {
-                exec,
+        let start = |stderr: OwnedFd| {
+            let session = lifeline::open_session(&lifeline).unwrap();
+            let (session, orders) = wire::split(session).unwrap();
+            let order = Start {
                 argv: vec!["/no/such/program".into()],
                 env: Vec::new(),
                 cwd: "/".into(),
             };
-            let null = || OwnedFd::from(File::open("/dev/null").unwrap());
-            init.carry_out(order, vec![null(), null(), stderr]).unwrap();
+            let null = File::open("/dev/null").unwrap();
+            let stdio = [null.as_fd(), null.as_fd(), stderr.as_fd()];
+            orders.send(&order, &stdio).unwrap();
+            session
         };
-        let mut ended = || match agent.receive().unwrap().0 {
-            Report::Exited { exec, status } => (exec, status),
+        let ended = |mut session: wire::Reader| match session.receive().unwrap().0 {
+            Event::Exited { status } => status,
             other => panic!("{other:?} is no end"),
         };
 
-        start(1, stderr.into());
-        start(2, File::create("/dev/null").unwrap().into());
-        assert_eq!(ended(), (2, NOT_FOUND));
+        let stopped = start(stderr.into());
+        let other = start(File::create("/dev/null").unwrap().into());
+        assert_eq!(ended(other), NOT_FOUND);
         reader.read_exact(&mut vec![0; filler]).unwrap();
-        assert_eq!(ended(), (1, NOT_FOUND));
+        assert_eq!(ended(stopped), NOT_FOUND);
         let mut complaint = String::new();
         reader.read_to_string(&mut complaint).unwrap();
         assert_eq!(complaint, "toroid: /no/such/program: not found\n");

@@ -1,4 +1,8 @@
 //! What an agent and the first process of a node say to each other.
+//!
+//! A command has a session of its own (see [`crate::lifeline`]). The agent says [`Start`] on it and
+//! hands its end to whoever wants the command; from then on that is between the caller and the
+//! node: signals and the end of the command, in the messages of [`crate::protocol`].
 
 use serde::{Deserialize, Serialize};
 
@@ -9,30 +13,18 @@ pub(crate) struct InitConfig {
     pub(crate) open_files: u64,
 }
 
-/// From the agent.
+/// First on a session: starts a command. Its standard input, output and error come along.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "order", rename_all = "snake_case")]
-pub(crate) enum Order {
-    /// Starts a command; three descriptors come along. Answered by [`Report::Exited`] when it
-    /// has ended, also when it could not be started.
-    Start {
-        exec: u64,
-        argv: Vec<String>,
-        env: Vec<(String, String)>,
-        cwd: String,
-    },
-    /// To the command's process group, if it still runs.
-    Signal { exec: u64, signal: i32 },
-    /// Nobody wants the command any more: ends its process group.
-    End { exec: u64 },
+pub(crate) struct Start {
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) cwd: String,
 }
 
-/// To the agent.
+/// On the lifeline, to the agent that made the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 pub(crate) enum Report {
-    /// First: the node is ready, apart from what the kernel did not allow.
+    /// The node is ready, apart from what the kernel did not allow.
     Ready { warnings: Vec<String> },
-    /// A command has ended: its exit status, or 128 + the signal that killed it.
-    Exited { exec: u64, status: i32 },
 }

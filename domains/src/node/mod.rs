@@ -1,9 +1,9 @@
 //! Emulated nodes: a process that is the first of its own PID namespace, with a network and a
 //! mount namespace, and all that runs there.
 //!
-//! This module is the agent's side. The other side, [`init`], has the agent's socket as its
-//! standard input: orders come through it, and its end is the node's end. Because it starts the
-//! node's commands itself, nobody ever has to enter a namespace.
+//! This module is the agent's side. The other side, [`init`], has a lifeline as its standard input:
+//! sessions come through it, and its end is the node's end. Because it starts the node's commands
+//! itself, nobody ever has to enter a namespace.
 
 pub(crate) mod init;
 pub(crate) mod messages;
@@ -171,7 +171,6 @@ impl Node {
                 }
                 Ok(())
             }
-            Ok((other, _)) => Err(io::Error::other(format!("unexpected {other:?}"))),
             Err(WireError::Io(error)) => Err(error),
             Err(error) => Err(io::Error::other(error)),
         }
