@@ -1,8 +1,10 @@
 //! What an agent and its Ethernet driver say to each other, in types.
 //!
-//! The driver's standard input is a connected Unix stream socket; frames are those of
+//! The driver's standard input is its lifeline, over which come sessions (see
+//! [`crate::lifeline`]), one at a time, on which the rest is said; frames are those of
 //! [`crate::wire`]. The agent alone commands; the driver answers [`Command::Sync`], in order,
-//! after everything before it has been carried out. End of file on the socket ends the driver.
+//! after everything before it has been carried out. The end of a session leaves the ports as they
+//! are, for the next agent; the end of the lifeline ends the driver.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,6 +15,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
+    /// First in a session: ports that are not among these go, as by [`Command::RemovePort`].
+    Retain {
+        /// Numbers of domains and nodes.
+        ports: Vec<(u32, u32)>,
+    },
     /// Makes an interface, or takes it over if it is there, as after a restart of the driver.
     /// One descriptor: the node's network namespace. A port that is there already may come again
     /// with another epoch, or with [`Port::limited`] changed.
@@ -127,6 +134,9 @@ mod tests {
         let namespace = tempfile::tempfile().unwrap();
 
         let sent = [
+            Command::Retain {
+                ports: vec![(7, 3)],
+            },
             Command::AddPort(port()),
             Command::RemovePort {
                 domain_id: 7,

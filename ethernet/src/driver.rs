@@ -1,12 +1,16 @@
 //! The driver: carries out the agent's commands, beside a [`Switch`] that moves the frames.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use domains::driver_protocol::{Answer, Command, Port, PortError};
+use domains::lifeline::Lifeline;
 use domains::wire::{self, Reader, WireError, Writer};
 use fabric::{Epoch, NodeId, Partition};
 use tracing::{debug, info};
@@ -51,16 +55,18 @@ enum PortFailure {
     Delete(io::Error),
 }
 
-/// Runs the driver of the agent at the other end of `agent`; returns when that end is closed.
+/// Runs the driver that hangs on `lifeline`; returns when that ends. Agents may come and go
+/// meanwhile.
 ///
 /// Interfaces outlive the driver: the next one takes them over, and they end with their nodes.
 ///
 /// # Errors
 /// [`DriverError`]. What fails for one port only is told to the agent.
-pub fn run(agent: UnixStream) -> Result<(), DriverError> {
-    let (commands, answers) = wire::split(agent).map_err(DriverError::Start)?;
+pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
+    let (sessions, lifeline) = wire::split(lifeline).map_err(DriverError::Start)?;
     let (switch, remote) = Switch::new().map_err(DriverError::Start)?;
-    let hang_up = HangUp(answers.clone());
+    let line = Arc::new(Mutex::new(vec![lifeline]));
+    let hang_up = HangUp(Arc::clone(&line));
     let frames = thread::Builder::new()
         .name("frames".into())
         .spawn(move || {
@@ -68,20 +74,28 @@ pub fn run(agent: UnixStream) -> Result<(), DriverError> {
             switch.run()
         })
         .map_err(DriverError::Start)?;
-    let served = Control::new(remote).serve(commands, &answers);
+    let served = Control::new(remote).serve(Lifeline::new(sessions), &line);
     let drops = frames.join().map_err(|_| Ended)?;
     report(&drops.map_err(DriverError::Wait)?);
     served
 }
 
-/// Closes the agent's socket when the data path ends, whatever ended it, so that the control
-/// path does not wait for commands in vain.
-struct HangUp(Writer);
+/// The lifeline and the present session, if there is one; nothing when the data path has ended.
+type Line = Mutex<Vec<Writer>>;
+
+/// Breaks off when the data path ends, whatever ended it, so that the control path does not wait
+/// for commands in vain.
+struct HangUp(Arc<Line>);
 
 impl Drop for HangUp {
     fn drop(&mut self) {
-        self.0.shut_down();
+        let writers = std::mem::take(&mut *lock(&self.0));
+        writers.iter().for_each(Writer::shut_down);
     }
+}
+
+fn lock(line: &Line) -> MutexGuard<'_, Vec<Writer>> {
+    line.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Domain number and node number.
@@ -91,6 +105,8 @@ type Key = (u32, u32);
 struct Control {
     remote: Remote,
     ports: HashMap<Key, Port>,
+    /// The network namespaces in which they are.
+    homes: HashMap<Key, u64>,
     /// Closing a TAP takes long, so each is closed by a thread; nobody waits for it but
     /// [`Command::Sync`] and a port that is to be made anew.
     leaving: HashMap<Key, JoinHandle<io::Result<()>>>,
@@ -102,21 +118,44 @@ impl Control {
         Control {
             remote,
             ports: HashMap::new(),
+            homes: HashMap::new(),
             leaving: HashMap::new(),
             failed: Vec::new(),
         }
     }
 
-    fn serve(mut self, mut commands: Reader, answers: &Writer) -> Result<(), DriverError> {
+    fn serve(mut self, mut lifeline: Lifeline, line: &Line) -> Result<(), DriverError> {
+        loop {
+            let session = match lifeline.next_session() {
+                Ok(session) => session,
+                Err(WireError::Closed) => return Ok(()),
+                Err(error) => return Err(DriverError::Agent(error)),
+            };
+            let (commands, answers) =
+                wire::split(session).map_err(|error| DriverError::Agent(error.into()))?;
+            let mut writers = lock(line);
+            if writers.is_empty() {
+                return Ok(());
+            }
+            writers.truncate(1);
+            writers.push(answers.clone());
+            drop(writers);
+            self.converse(commands, &answers)?;
+        }
+    }
+
+    /// Serves one agent until it has gone, perhaps in the middle of a word.
+    fn converse(&mut self, mut commands: Reader, answers: &Writer) -> Result<(), DriverError> {
         loop {
             let (command, descriptors) = match commands.receive() {
                 Ok(received) => received,
-                Err(error) => return unless_closed(error),
+                Err(error @ WireError::Malformed(_)) => return Err(DriverError::Agent(error)),
+                Err(_) => return Ok(()),
             };
             if let Some(answer) = self.carry_out(command, descriptors)?
-                && let Err(error) = answers.send(&answer, &[])
+                && answers.send(&answer, &[]).is_err()
             {
-                return unless_closed(error);
+                return Ok(());
             }
         }
     }
@@ -128,6 +167,7 @@ impl Control {
     ) -> Result<Option<Answer>, Ended> {
         debug!(?command, "from the agent");
         match command {
+            Command::Retain { ports } => self.retain(&ports)?,
             Command::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
             Command::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
             Command::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
@@ -138,6 +178,16 @@ impl Control {
 
     fn add(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), Ended> {
         let key = (port.domain_id, port.node);
+        let home = namespace.as_ref().and_then(inode);
+        if home.is_some()
+            && self
+                .homes
+                .get(&key)
+                .is_some_and(|known| Some(*known) != home)
+        {
+            // The node was made anew, and the interface that we know died with the old one.
+            self.remove(key)?;
+        }
         self.await_deletion(key);
         let outcome = match (self.ports.get(&key), namespace) {
             (Some(present), _) if is_same_interface(present, &port) => {
@@ -150,8 +200,18 @@ impl Control {
                 Err(error) => Err(error.into()),
             },
         };
+        if let (Ok(()), Some(home)) = (&outcome, home) {
+            self.homes.insert(key, home);
+        }
         self.note(key, outcome);
         Ok(())
+    }
+
+    fn retain(&mut self, wanted: &[Key]) -> Result<(), Ended> {
+        let wanted: HashSet<Key> = wanted.iter().copied().collect();
+        let extra: Vec<Key> = self.ports.keys().copied().collect();
+        let extra = extra.into_iter().filter(|key| !wanted.contains(key));
+        extra.into_iter().try_for_each(|key| self.remove(key))
     }
 
     /// What may change of a port that is there.
@@ -177,6 +237,7 @@ impl Control {
     fn remove(&mut self, key: Key) -> Result<(), Ended> {
         let (partition, node) = (Partition(key.0), NodeId(key.1));
         self.ports.remove(&key);
+        self.homes.remove(&key);
         // The membership ends here; the interface may take its time.
         let tap = self
             .remote
@@ -248,11 +309,10 @@ fn is_same_interface(a: &Port, b: &Port) -> bool {
     } == *b
 }
 
-fn unless_closed(error: WireError) -> Result<(), DriverError> {
-    match error {
-        WireError::Closed => Ok(()),
-        error => Err(DriverError::Agent(error)),
-    }
+/// What tells a namespace from others while it is there.
+fn inode(namespace: &OwnedFd) -> Option<u64> {
+    let file = File::from(namespace.try_clone().ok()?);
+    Some(file.metadata().ok()?.ino())
 }
 
 fn report(drops: &DropCounters) {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use domains::addressing;
 use domains::driver_protocol::{Answer, Command, Port, PortError};
+use domains::lifeline;
 use domains::netlink::{Link, Netlink};
 use domains::wire::{self, Reader, Writer};
 use ethernet::driver::{self, DriverError};
@@ -119,6 +120,29 @@ fn a_restarted_driver_resumes_interfaces_and_connections() {
     agent.join(BLUE, &nodes);
     assert_eq!(nodes[0].link("d7"), before);
     say(b"more");
+    agent.stop();
+}
+
+#[test]
+fn the_next_agent_finds_the_ports_and_sets_right_what_differs() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let mut nodes = [Node::new(0), Node::new(1), Node::new(2)];
+    agent.join(BLUE, &nodes);
+    agent.join(RED, &nodes);
+    let interface = nodes[0].link("d7");
+    agent.restart();
+    assert!(reaches(&nodes[0], &nodes[1], RED), "without an agent");
+    // Meanwhile a node was made anew, and one domain was removed.
+    nodes[1] = Node::new(1);
+    let ports = (0..3).map(|node| (BLUE, node)).collect();
+    agent.send(Command::Retain { ports });
+    agent.join(BLUE, &nodes);
+    assert_eq!(nodes[0].link("d7"), interface);
+    assert_eq!(nodes[0].link("d4660"), None);
+    assert!(reaches(&nodes[0], &nodes[1], BLUE));
     agent.stop();
 }
 
@@ -265,6 +289,7 @@ fn bad_commands_are_errors_of_their_port_only() {
 
 /// The agent's end of a driver that runs in a thread.
 struct Agent {
+    lifeline: Writer,
     answers: Reader,
     commands: Writer,
     driver: JoinHandle<Result<(), DriverError>>,
@@ -274,9 +299,10 @@ struct Agent {
 impl Agent {
     fn start() -> Self {
         let (ours, drivers) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(WATCHDOG)).unwrap();
-        let (answers, commands) = wire::split(ours).unwrap();
+        let lifeline = wire::split(ours).unwrap().1;
+        let (answers, commands) = session(&lifeline);
         Agent {
+            lifeline,
             answers,
             commands,
             driver: thread::spawn(|| driver::run(drivers)),
@@ -317,10 +343,24 @@ impl Agent {
         errors
     }
 
+    /// The agent is another one, which knows of nothing.
+    fn restart(&mut self) {
+        self.commands.shut_down();
+        (self.answers, self.commands) = session(&self.lifeline);
+        self.synced = 0;
+    }
+
     fn stop(self) {
+        self.lifeline.shut_down();
         self.commands.shut_down();
         self.driver.join().unwrap().unwrap();
     }
+}
+
+fn session(lifeline: &Writer) -> (Reader, Writer) {
+    let session = lifeline::open_session(lifeline).unwrap();
+    session.set_read_timeout(Some(WATCHDOG)).unwrap();
+    wire::split(session).unwrap()
 }
 
 /// A network namespace, at place `x,0,0`.

@@ -2,7 +2,8 @@
 //! told again after it has died.
 //!
 //! The ports that there shall be are kept here and change under the same lock under which they
-//! are sent, so a driver that starts meanwhile misses nothing.
+//! are sent, so a driver that starts meanwhile misses nothing. The driver hangs on its lifeline and
+//! is told on a session.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::driver_protocol::{Answer, Command as Order, Port, PortError};
+use crate::lifeline;
 use crate::wire::{self, Reader, Writer};
 
 /// How long the driver may take for what it was told: it makes an interface in some 20 ms.
@@ -83,6 +85,7 @@ struct Process {
     pid: u32,
     /// For killing: a number might be another process's by then.
     handle: OwnedFd,
+    lifeline: Writer,
     orders: Writer,
 }
 
@@ -192,6 +195,7 @@ impl Driver {
         let mut books = self.lock();
         books.ending = true;
         if let Some(process) = &books.process {
+            process.lifeline.shut_down();
             process.orders.shut_down();
         }
         self.changed.notify_all();
@@ -205,7 +209,9 @@ impl Driver {
 
     fn spawn(&self) -> io::Result<(Child, Reader)> {
         let (ours, theirs) = UnixStream::pair()?;
-        let (answers, orders) = wire::split(ours)?;
+        let (_, lifeline) = wire::split(ours)?;
+        lifeline.give_up_after(WRITE_PATIENCE)?;
+        let (answers, orders) = wire::split(lifeline::open_session(&lifeline)?)?;
         orders.give_up_after(WRITE_PATIENCE)?;
         let (program, arguments) = self.command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let mut command = Command::new(program);
@@ -215,6 +221,7 @@ impl Driver {
         let process = Process {
             pid: child.id(),
             handle: pidfd_open(pid, PidfdFlags::empty())?,
+            lifeline,
             orders,
         };
         let mut books = self.lock();
@@ -304,6 +311,8 @@ impl Books {
     }
 
     fn tell_all(&self) {
+        let ports = self.ports.keys().copied().collect();
+        self.send(&Order::Retain { ports }, None);
         for (port, network) in self.ports.values() {
             self.send(&Order::AddPort(port.clone()), Some(network));
         }
