@@ -475,7 +475,7 @@ impl Names for Directory {
 
 /// Whether `name` can name interfaces and end host names. Upper case is out because host names
 /// do not tell it from lower case.
-fn is_domain_name(name: &str) -> bool {
+pub(crate) fn is_domain_name(name: &str) -> bool {
     let inner = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
     (1..=MAX_NAME).contains(&name.len())
         && name.bytes().all(inner)
@@ -485,7 +485,7 @@ fn is_domain_name(name: &str) -> bool {
 }
 
 /// Whether `alias` can be a host name. It begins with a letter, so that it is never a place.
-fn is_alias(alias: &str) -> bool {
+pub(crate) fn is_alias(alias: &str) -> bool {
     let inner = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-');
     (1..=MAX_LABEL).contains(&alias.len())
         && alias.bytes().all(inner)

@@ -13,6 +13,7 @@ pub mod addressing;
 pub mod agent;
 pub mod client;
 mod credentials;
+pub mod declare;
 pub mod directory;
 pub mod driver_protocol;
 pub mod lifeline;

@@ -1,0 +1,70 @@
+//! The declarative form: who shall be a member of what, in a file.
+//!
+//! ```toml
+//! [domain.blue]                   # becomes exactly this
+//! nodes = ["0,0,0", "1-3,0,0", "db"]
+//! limited = ["3,0,0"]             # absent: none
+//! managers = ["0,0,0"]            # absent: none
+//! public = true                   # absent: false
+//! subnet = "10.64.3.0/24"         # absent: as it is, or chosen
+//! mtu = 9000                      # absent: as it is, or 9000
+//! owner = "alice"                 # absent: as it is, or who applies the file
+//!
+//! [alias]
+//! db = "1,1,0"
+//!
+//! [owner]                         # of nodes
+//! "*,1,0" = "alice"
+//! ```
+//!
+//! [`parse`] reads it and says of everything that is wrong on which line it is. [`Declaration`]
+//! is also what an agent has, as text ([`std::fmt::Display`]), so that what was dumped can be
+//! applied again. [`plan()`] is the difference between the two.
+
+mod parse;
+mod plan;
+mod text;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric::Place;
+
+use crate::addressing::Subnet;
+
+pub use parse::{Problem, Surroundings, parse};
+pub use plan::{Step, plan};
+
+/// What a file says or an agent has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Declaration {
+    /// By name.
+    pub domains: BTreeMap<String, Declared>,
+    /// Further names of nodes.
+    pub aliases: BTreeMap<String, Place>,
+    /// The uids that own nodes, where it is not the agent's.
+    pub owners: BTreeMap<Place, u32>,
+}
+
+/// A domain.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Declared {
+    /// Where the file says so; 0 for what an agent has.
+    pub line: usize,
+    /// Its members.
+    pub nodes: BTreeSet<Place>,
+    /// Those of its members that may talk to full members only.
+    pub limited: BTreeSet<Place>,
+    /// Nodes whose processes may change it.
+    pub managers: BTreeSet<Place>,
+    /// Whether whoever owns a node may join with it.
+    pub public: bool,
+    /// Its IPv4 subnet.
+    pub subnet: Option<Subnet>,
+    /// Bytes.
+    pub mtu: Option<u32>,
+    /// The uid of its owner.
+    pub owner: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests;

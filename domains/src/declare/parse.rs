@@ -1,0 +1,354 @@
+//! A file as a declaration. Everything that is wrong is reported, each with its line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use fabric::{NodeId, Place, Torus};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::{Declaration, Declared};
+use crate::addressing::Subnet;
+use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU, is_alias, is_domain_name};
+use crate::nodeset::{self, Names, NodeSetError};
+use crate::protocol::Refusal;
+
+/// What is wrong with a file, and where.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct Problem {
+    /// From 1.
+    pub line: usize,
+    /// What, and how to mend it.
+    pub message: String,
+}
+
+/// What a file may refer to.
+pub struct Surroundings<'a> {
+    /// The torus.
+    pub torus: Torus,
+    /// The names of nodes that there are already.
+    pub aliases: BTreeMap<String, Place>,
+    /// The uid of the user with this name.
+    pub user: &'a dyn Fn(&str) -> Option<u32>,
+}
+
+impl fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Surroundings")
+            .field("torus", &self.torus)
+            .field("aliases", &self.aliases)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// All problems, in order of their lines.
+pub fn parse(text: &str, around: &Surroundings<'_>) -> Result<Declaration, Vec<Problem>> {
+    let mut reader = Reader {
+        text,
+        around,
+        aliases: around.aliases.clone(),
+        problems: Vec::new(),
+    };
+    let declaration = match DeTable::parse(text) {
+        Ok(file) => reader.file(file.get_ref()),
+        Err(error) => {
+            let span = error.span().unwrap_or_default();
+            let message = error.message().replace('\n', ", ");
+            let what = text.get(span.clone()).unwrap_or_default().trim();
+            let message = match what.is_empty() || what.contains('\n') {
+                true => message,
+                false => format!("{message}: {what}"),
+            };
+            reader.problem(span.start, message);
+            Declaration::default()
+        }
+    };
+    reader.problems.sort();
+    match reader.problems.is_empty() {
+        true => Ok(declaration),
+        false => Err(reader.problems),
+    }
+}
+
+type Key<'t> = Spanned<DeString<'t>>;
+type Value<'t> = Spanned<DeValue<'t>>;
+
+struct Reader<'a> {
+    text: &'a str,
+    around: &'a Surroundings<'a>,
+    /// Those there are, and those of the file.
+    aliases: BTreeMap<String, Place>,
+    problems: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    fn file(&mut self, file: &DeTable<'_>) -> Declaration {
+        self.check_keys(file, "the file", &["domain", "alias", "owner"]);
+        let mut declaration = Declaration::default();
+        // First, because node sets may use them.
+        for (key, value) in self.entries(file, "alias") {
+            if let Some(place) = self.alias(key, value) {
+                declaration.aliases.insert(key.get_ref().to_string(), place);
+            }
+        }
+        for (key, value) in self.entries(file, "domain") {
+            if let Some(domain) = self.domain(key, value) {
+                declaration
+                    .domains
+                    .insert(key.get_ref().to_string(), domain);
+            }
+        }
+        for (key, value) in self.entries(file, "owner") {
+            let Some(uid) = self.uid(value) else { continue };
+            for place in self.node_set(key.span().start, key.get_ref()) {
+                if declaration
+                    .owners
+                    .insert(place, uid)
+                    .is_some_and(|other| other != uid)
+                {
+                    self.problem(key.span().start, format!("node {place} has two owners"));
+                }
+            }
+        }
+        declaration
+    }
+
+    fn alias(&mut self, key: &Key<'_>, value: &Value<'_>) -> Option<Place> {
+        let (at, alias) = (key.span().start, key.get_ref());
+        if !is_alias(alias) {
+            self.refuse(at, DirectoryError::BadAlias(alias.to_string()));
+            return None;
+        }
+        let text = self.string(value)?;
+        let place: Place = match text.parse() {
+            Ok(place) => place,
+            Err(error) => {
+                self.problem(value.span().start, error);
+                return None;
+            }
+        };
+        if !self.around.torus.contains(place) {
+            let torus = self.around.torus;
+            let outside = format!("node {place} is outside the torus {torus}");
+            self.problem(value.span().start, outside);
+            return None;
+        }
+        match self.aliases.insert(alias.to_string(), place) {
+            Some(other) if other != place => {
+                let alias = alias.to_string();
+                let exists = DirectoryError::AliasExists {
+                    alias,
+                    place: other,
+                };
+                self.refuse(at, exists);
+                None
+            }
+            _ => Some(place),
+        }
+    }
+
+    fn domain(&mut self, key: &Key<'_>, value: &Value<'_>) -> Option<Declared> {
+        let (at, name) = (key.span().start, key.get_ref());
+        if !is_domain_name(name) {
+            self.refuse(at, DirectoryError::BadName(name.to_string()));
+        }
+        let table = self.table(value)?;
+        let keys = [
+            "nodes", "limited", "managers", "public", "subnet", "mtu", "owner",
+        ];
+        self.check_keys(table, &format!("domain {name}"), &keys);
+        let value = |key: &str| table.get(key);
+        let domain = Declared {
+            line: self.line(at),
+            nodes: self.node_sets(value("nodes")),
+            limited: self.node_sets(value("limited")),
+            managers: self.node_sets(value("managers")),
+            public: value("public").and_then(|v| self.boolean(v)) == Some(true),
+            subnet: value("subnet").and_then(|v| self.subnet(v)),
+            mtu: value("mtu").and_then(|v| self.integer(v, MIN_MTU..=MAX_MTU)),
+            owner: value("owner").and_then(|v| self.uid(v)),
+        };
+        if let Some(outsider) = domain.limited.difference(&domain.nodes).next() {
+            let at = value("limited").map_or(at, |value| value.span().start);
+            let message = format!("{outsider} is limited, but not among the nodes; add it there");
+            self.problem(at, message);
+        }
+        Some(domain)
+    }
+
+    fn subnet(&mut self, value: &Value<'_>) -> Option<Subnet> {
+        let text = self.string(value)?;
+        let subnet = text.parse::<Subnet>();
+        let checked = subnet.and_then(|subnet| {
+            subnet.check_for(self.around.torus)?;
+            Ok(subnet)
+        });
+        match checked {
+            Ok(subnet) => Some(subnet),
+            Err(error) => {
+                self.problem(value.span().start, error);
+                None
+            }
+        }
+    }
+
+    /// A number, or the name of a user.
+    fn uid(&mut self, value: &Value<'_>) -> Option<u32> {
+        let Some(name) = value.get_ref().as_str() else {
+            return self.integer(value, 0..=u32::MAX - 1);
+        };
+        let uid = (self.around.user)(name);
+        if uid.is_none() {
+            let message = format!("no user is called {name}; write a name or a number");
+            self.problem(value.span().start, message);
+        }
+        uid
+    }
+
+    fn node_sets(&mut self, value: Option<&Value<'_>>) -> BTreeSet<Place> {
+        let Some(value) = value else {
+            return BTreeSet::new();
+        };
+        let Some(sets) = value.get_ref().as_array() else {
+            self.mistyped(value, "a list of node sets, such as [\"0,0,0\", \"*,*,1\"]");
+            return BTreeSet::new();
+        };
+        let mut places = BTreeSet::new();
+        for set in sets.iter() {
+            if let Some(text) = self.string(set) {
+                places.extend(self.node_set(set.span().start, text));
+            }
+        }
+        places
+    }
+
+    fn node_set(&mut self, at: usize, set: &str) -> Vec<Place> {
+        let torus = self.around.torus;
+        let aliases = Aliases(torus, &self.aliases);
+        match nodeset::resolve(&[set.into()], torus, &aliases) {
+            Ok(nodes) => nodes.iter().filter_map(|node| torus.place(*node)).collect(),
+            Err(NodeSetError::NoSuchDomain(_)) => {
+                let message = "the members of a domain may change while the file is applied; name \
+                               the nodes themselves";
+                self.problem(at, message);
+                Vec::new()
+            }
+            Err(error) => {
+                self.problem(at, Refusal::from(error));
+                Vec::new()
+            }
+        }
+    }
+
+    fn integer(&mut self, value: &Value<'_>, range: RangeInclusive<u32>) -> Option<u32> {
+        let Some(number) = value.get_ref().as_integer() else {
+            self.mistyped(value, "a number");
+            return None;
+        };
+        let parsed = u32::from_str_radix(number.as_str(), number.radix());
+        let parsed = parsed.ok().filter(|number| range.contains(number));
+        if parsed.is_none() {
+            let (least, most) = range.into_inner();
+            let message = format!("{number} is not from {least} to {most}");
+            self.problem(value.span().start, message);
+        }
+        parsed
+    }
+
+    fn boolean(&mut self, value: &Value<'_>) -> Option<bool> {
+        let boolean = value.get_ref().as_bool();
+        if boolean.is_none() {
+            self.mistyped(value, "true or false");
+        }
+        boolean
+    }
+
+    fn string<'t>(&mut self, value: &'t Value<'_>) -> Option<&'t str> {
+        let string = value.get_ref().as_str();
+        if string.is_none() {
+            self.mistyped(value, "a text in quotes");
+        }
+        string
+    }
+
+    fn table<'t, 'i>(&mut self, value: &'t Value<'i>) -> Option<&'t DeTable<'i>> {
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            self.mistyped(value, "a table");
+        }
+        table
+    }
+
+    fn entries<'t, 'i>(
+        &mut self,
+        file: &'t DeTable<'i>,
+        key: &str,
+    ) -> impl Iterator<Item = (&'t Key<'i>, &'t Value<'i>)> + use<'t, 'i> {
+        let table = file.get(key).and_then(|value| self.table(value));
+        table.into_iter().flat_map(DeTable::iter)
+    }
+
+    fn check_keys(&mut self, table: &DeTable<'_>, what: &str, known: &[&str]) {
+        for key in table
+            .keys()
+            .filter(|key| !known.contains(&&**key.get_ref()))
+        {
+            let name = key.get_ref();
+            let meant = match nearest(name, known) {
+                Some(meant) => format!("did you mean \"{meant}\"?"),
+                None => format!("there are {}", known.join(", ")),
+            };
+            let message = format!("unknown key \"{name}\" in {what}; {meant}");
+            self.problem(key.span().start, message);
+        }
+    }
+
+    fn mistyped(&mut self, value: &Value<'_>, wanted: &str) {
+        let found = value.get_ref().type_str();
+        self.problem(
+            value.span().start,
+            format!("write {wanted}, not a value of type {found}"),
+        );
+    }
+
+    fn refuse(&mut self, at: usize, error: DirectoryError) {
+        self.problem(at, Refusal::from(error));
+    }
+
+    fn problem(&mut self, at: usize, message: impl ToString) {
+        self.problems.push(Problem {
+            line: self.line(at),
+            message: message.to_string(),
+        });
+    }
+
+    fn line(&self, at: usize) -> usize {
+        let before = self.text.bytes().take(at);
+        1 + before.filter(|byte| *byte == b'\n').count()
+    }
+}
+
+/// The known word that is most like `word`, if one is much like it.
+fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let like = |other: &&str| strsim::jaro_winkler(word, other);
+    let close = known.iter().copied().filter(|other| like(other) > 0.75);
+    close.max_by(|a, b| like(a).total_cmp(&like(b)))
+}
+
+/// Aliases, and no domains.
+struct Aliases<'a>(Torus, &'a BTreeMap<String, Place>);
+
+impl Names for Aliases<'_> {
+    fn alias(&self, alias: &str) -> Option<NodeId> {
+        self.0.node(*self.1.get(alias)?)
+    }
+
+    fn members(&self, _: &str) -> Option<BTreeSet<NodeId>> {
+        None
+    }
+}

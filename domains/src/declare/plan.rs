@@ -1,0 +1,300 @@
+//! From what is to what shall be, in steps. What takes something away comes before what gives,
+//! so that nobody meanwhile may talk to more nodes than before or after.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use fabric::Place;
+use serde::{Serialize, Serializer};
+
+use super::{Declaration, Declared, Problem};
+use crate::addressing::Subnet;
+
+/// A change, as one request makes it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Step {
+    /// Take managers away.
+    Revoke {
+        domain: String,
+        nodes: Places,
+    },
+    Shrink {
+        domain: String,
+        nodes: Places,
+    },
+    Remove {
+        domain: String,
+    },
+    /// Give nodes to a user.
+    Own {
+        nodes: Places,
+        owner: u32,
+    },
+    Alias {
+        alias: String,
+        #[serde(with = "crate::protocol::as_text")]
+        node: Place,
+    },
+    /// Without members.
+    Create {
+        domain: String,
+        #[serde(serialize_with = "optional_text")]
+        subnet: Option<Subnet>,
+        mtu: Option<u32>,
+        public: bool,
+        owner: Option<u32>,
+    },
+    Grow {
+        domain: String,
+        nodes: Places,
+        limited: bool,
+    },
+    /// Make managers.
+    Manage {
+        domain: String,
+        nodes: Places,
+    },
+}
+
+/// Some nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places(pub BTreeSet<Place>);
+
+impl Places {
+    /// As node sets.
+    pub fn sets(&self) -> Vec<String> {
+        self.0.iter().map(ToString::to_string).collect()
+    }
+}
+
+impl Serialize for Places {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.sets())
+    }
+}
+
+impl fmt::Display for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sets().join(" "))
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Revoke { domain, nodes } => write!(f, "{nodes} no longer manage {domain}"),
+            Step::Shrink { domain, nodes } => write!(f, "shrink {domain} by {nodes}"),
+            Step::Remove { domain } => write!(f, "remove {domain}"),
+            Step::Own { nodes, owner } => write!(f, "give {nodes} to uid {owner}"),
+            Step::Alias { alias, node } => write!(f, "name {node} {alias}"),
+            Step::Create {
+                domain,
+                subnet,
+                mtu,
+                public,
+                owner,
+            } => {
+                write!(f, "create {domain}")?;
+                optional(f, "subnet", subnet)?;
+                optional(f, "mtu", mtu)?;
+                optional(f, "owner", owner)?;
+                f.write_str(if *public { ", public" } else { "" })
+            }
+            Step::Grow {
+                domain,
+                nodes,
+                limited,
+            } => {
+                let how = if *limited { "limited members " } else { "" };
+                write!(f, "grow {domain} by {how}{nodes}")
+            }
+            Step::Manage { domain, nodes } => write!(f, "let {nodes} manage {domain}"),
+        }
+    }
+}
+
+fn optional(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    value: &Option<impl fmt::Display>,
+) -> fmt::Result {
+    match value {
+        Some(value) => write!(f, ", {name} {value}"),
+        None => Ok(()),
+    }
+}
+
+fn optional_text<S: Serializer>(subnet: &Option<Subnet>, to: S) -> Result<S::Ok, S::Error> {
+    subnet.map(|subnet| subnet.to_string()).serialize(to)
+}
+
+/// The steps from `present` to `wanted`. What `wanted` does not name stays, but with `prune`
+/// domains that it does not name are removed.
+///
+/// # Errors
+/// What no step can change.
+pub fn plan(
+    present: &Declaration,
+    wanted: &Declaration,
+    prune: bool,
+) -> Result<Vec<Step>, Vec<Problem>> {
+    let mut plan = Plan::default();
+    for (name, domain) in &present.domains {
+        match wanted.domains.get(name) {
+            Some(wanted) => plan.change(name, domain, wanted),
+            None if prune => plan.take.push(Step::Remove {
+                domain: name.clone(),
+            }),
+            None => plan.keep(name, domain),
+        }
+    }
+    plan.own(present, wanted);
+    for (alias, place) in &wanted.aliases {
+        if present.aliases.get(alias) != Some(place) {
+            plan.name.push(Step::Alias {
+                alias: alias.clone(),
+                node: *place,
+            });
+        }
+    }
+    for (name, domain) in &wanted.domains {
+        if !present.domains.contains_key(name) {
+            plan.create(name, domain);
+        }
+    }
+    if !plan.problems.is_empty() {
+        return Err(plan.problems);
+    }
+    Ok([plan.take, plan.name, plan.give].concat())
+}
+
+#[derive(Default)]
+struct Plan {
+    take: Vec<Step>,
+    name: Vec<Step>,
+    give: Vec<Step>,
+    /// Those that will be in use, and by which domain.
+    subnets: Vec<(Subnet, String)>,
+    problems: Vec<Problem>,
+}
+
+impl Plan {
+    fn keep(&mut self, name: &str, domain: &Declared) {
+        let subnet = domain.subnet.map(|subnet| (subnet, name.into()));
+        self.subnets.extend(subnet);
+    }
+
+    fn create(&mut self, name: &str, wanted: &Declared) {
+        let taken =
+            |(other, _): &&(Subnet, String)| wanted.subnet.is_some_and(|s| s.overlaps(other));
+        if let Some((other, whose)) = self.subnets.iter().find(taken) {
+            let message = format!("the subnet of domain {name} overlaps {other} of domain {whose}");
+            self.problem(wanted, message);
+        }
+        self.keep(name, wanted);
+        self.give.push(Step::Create {
+            domain: name.into(),
+            subnet: wanted.subnet,
+            mtu: wanted.mtu,
+            public: wanted.public,
+            owner: wanted.owner,
+        });
+        self.give_members(name, &Declared::default(), wanted);
+    }
+
+    fn change(&mut self, name: &str, present: &Declared, wanted: &Declared) {
+        self.keep(name, present);
+        self.fixed(name, "subnet", present.subnet, wanted.subnet, wanted);
+        self.fixed(name, "mtu", present.mtu, wanted.mtu, wanted);
+        self.fixed(name, "owner", present.owner, wanted.owner, wanted);
+        let public = (Some(present.public), Some(wanted.public));
+        self.fixed(name, "public", public.0, public.1, wanted);
+        self.take_members(name, present, wanted);
+        self.give_members(name, present, wanted);
+    }
+
+    fn fixed<T: PartialEq + fmt::Display>(
+        &mut self,
+        name: &str,
+        what: &str,
+        present: Option<T>,
+        wanted: Option<T>,
+        at: &Declared,
+    ) {
+        if let (Some(present), Some(wanted)) = (present, wanted)
+            && present != wanted
+        {
+            let message = format!(
+                "domain {name} has {what} {present}, which cannot become {wanted}; remove the \
+                 domain first, or leave {what} as it is"
+            );
+            self.problem(at, message);
+        }
+    }
+
+    /// Who becomes limited, or is it no longer, leaves and joins again.
+    fn take_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
+        let domain = || name.to_owned();
+        let revoked = &present.managers - &wanted.managers;
+        push(&mut self.take, revoked, |nodes| Step::Revoke {
+            domain: domain(),
+            nodes,
+        });
+        let turned = &present.limited ^ &wanted.limited;
+        let left = &(&present.nodes - &wanted.nodes) | &(&turned & &present.nodes);
+        push(&mut self.take, left, |nodes| Step::Shrink {
+            domain: domain(),
+            nodes,
+        });
+    }
+
+    fn give_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
+        let domain = || name.to_owned();
+        for limited in [false, true] {
+            let members = |of: &Declared| match limited {
+                true => of.limited.clone(),
+                false => &of.nodes - &of.limited,
+            };
+            let joined = &members(wanted) - &members(present);
+            push(&mut self.give, joined, |nodes| Step::Grow {
+                domain: domain(),
+                nodes,
+                limited,
+            });
+        }
+        let made = &wanted.managers - &present.managers;
+        push(&mut self.give, made, |nodes| Step::Manage {
+            domain: domain(),
+            nodes,
+        });
+    }
+
+    fn own(&mut self, present: &Declaration, wanted: &Declaration) {
+        let owners: BTreeSet<u32> = wanted.owners.values().copied().collect();
+        for owner in owners {
+            let new = |(place, uid): &(&Place, &u32)| {
+                **uid == owner && present.owners.get(place) != Some(&owner)
+            };
+            let nodes = wanted.owners.iter().filter(new).map(|(place, _)| *place);
+            push(&mut self.name, nodes.collect(), |nodes| Step::Own {
+                nodes,
+                owner,
+            });
+        }
+    }
+
+    fn problem(&mut self, at: &Declared, message: String) {
+        self.problems.push(Problem {
+            line: at.line,
+            message,
+        });
+    }
+}
+
+fn push(steps: &mut Vec<Step>, nodes: BTreeSet<Place>, step: impl FnOnce(Places) -> Step) {
+    if !nodes.is_empty() {
+        steps.push(step(Places(nodes)));
+    }
+}

@@ -1,0 +1,317 @@
+//! Files good and bad, and what becomes of them.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn around() -> Surroundings<'static> {
+    Surroundings {
+        torus: "4x4x4".parse().unwrap(),
+        aliases: [("head".into(), place("0,0,0"))].into(),
+        user: &|name| (name == "alice").then_some(1000),
+    }
+}
+
+fn place(text: &str) -> Place {
+    text.parse().unwrap()
+}
+
+fn places(texts: &[&str]) -> BTreeSet<Place> {
+    texts.iter().map(|text| place(text)).collect()
+}
+
+#[track_caller]
+fn good(text: &str) -> Declaration {
+    parse(text, &around()).unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+fn problems(text: &str) -> Vec<String> {
+    let problems = parse(text, &around()).expect_err("something is wrong");
+    problems.iter().map(ToString::to_string).collect()
+}
+
+#[track_caller]
+fn is_wrong(text: &str, line: usize, words: &[&str]) {
+    let problems = problems(text);
+    let [problem] = &problems[..] else {
+        panic!("one problem was expected: {problems:#?}");
+    };
+    for word in words.iter().chain([&&*format!("line {line}: ")]) {
+        assert!(problem.contains(word), "no \"{word}\" in {problem}");
+    }
+}
+
+const FULL: &str = r#"
+[domain.blue]
+nodes = ["0-1,0,0", "db", "head"]
+limited = ["1,0,0"]
+managers = ["0,0,0"]
+public = true
+subnet = "10.64.3.0/24"
+mtu = 1500
+owner = "alice"
+
+[domain.empty]
+
+[alias]
+db = "3,3,3"
+
+[owner]
+"*,1,0" = "alice"
+"0,0,0" = 7
+"#;
+
+#[test]
+fn every_key_is_read() {
+    let declaration = good(FULL);
+    let blue = Declared {
+        line: 2,
+        nodes: places(&["0,0,0", "1,0,0", "3,3,3"]),
+        limited: places(&["1,0,0"]),
+        managers: places(&["0,0,0"]),
+        public: true,
+        subnet: Some("10.64.3.0/24".parse().unwrap()),
+        mtu: Some(1500),
+        owner: Some(1000),
+    };
+    let empty = Declared {
+        line: 11,
+        ..Declared::default()
+    };
+    let domains = [("blue".into(), blue), ("empty".into(), empty)].into();
+    assert_eq!(declaration.domains, domains);
+    assert_eq!(declaration.aliases, [("db".into(), place("3,3,3"))].into());
+    let owned = ["0,1,0", "1,1,0", "2,1,0", "3,1,0"].map(|text| (place(text), 1000));
+    let mut owners = BTreeMap::from(owned);
+    owners.insert(place("0,0,0"), 7);
+    assert_eq!(declaration.owners, owners);
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_line() {
+    is_wrong("[domain.blue]\nnodse = []\n", 2, &["nodse", "\"nodes\"?"]);
+    is_wrong("\n\n[domian.blue]\n", 3, &["domian", "\"domain\"?"]);
+    is_wrong("frobnicate = 1\n", 1, &["frobnicate", "domain, alias"]);
+    is_wrong("[domain.blue]\nnodes = \"0,0,0\"\n", 2, &["list", "string"]);
+    is_wrong("[domain.blue]\nnodes = [1]\n", 2, &["text in quotes"]);
+    is_wrong(
+        "[domain.blue]\nnodes = [\n \"0,0,0\",\n \"9,0,0\"]\n",
+        4,
+        &["9,0,0", "4x4x4"],
+    );
+    is_wrong(
+        "[domain.blue]\nnodes = [\"tail\"]\n",
+        2,
+        &["tail", "node ls"],
+    );
+    is_wrong(
+        "[domain.blue]\nnodes = [\"@red\"]\n",
+        2,
+        &["name the nodes"],
+    );
+    is_wrong(
+        "[domain.blue]\nlimited = [\"0,0,0\"]\n",
+        2,
+        &["0,0,0 is limited", "add it"],
+    );
+    is_wrong("[domain.blue]\nmtu = 100\n", 2, &["100", "1280"]);
+    is_wrong("[domain.blue]\nmtu = -1\n", 2, &["-1"]);
+    is_wrong(
+        "[domain.blue]\nmtu = 99999999999999999999\n",
+        2,
+        &["99999999999999999999"],
+    );
+    is_wrong("[domain.blue]\nmtu = \"9000\"\n", 2, &["number"]);
+    is_wrong("[domain.blue]\npublic = 1\n", 2, &["true or false"]);
+    is_wrong(
+        "[domain.blue]\nsubnet = \"10.64.0.0\"\n",
+        2,
+        &["a.b.c.d/len"],
+    );
+    is_wrong(
+        "[domain.blue]\nsubnet = \"10.64.0.0/30\"\n",
+        2,
+        &["64 nodes"],
+    );
+    is_wrong("[domain.blue]\nowner = \"bob\"\n", 2, &["bob"]);
+    is_wrong("[domain.lo]\n", 1, &["\"lo\""]);
+    is_wrong("[domain]\nblue = 1\n", 2, &["table"]);
+    is_wrong("[alias]\n\"a b\" = \"0,0,0\"\n", 2, &["a b"]);
+    is_wrong("[alias]\ndb = \"7,0,0\"\n", 2, &["7,0,0"]);
+    is_wrong("[alias]\ndb = \"head\"\n", 2, &["head", "x,y,z"]);
+    is_wrong("[alias]\nhead = \"1,0,0\"\n", 2, &["head", "0,0,0"]);
+    is_wrong(
+        "[owner]\n\"0,0,0\" = 1\n\"0-1,0,0\" = 2\n",
+        3,
+        &["0,0,0", "two owners"],
+    );
+    is_wrong("[domain.blue]\nnodes = [\n", 2, &[]);
+    is_wrong("[domain.blue]\n[domain.blue]\n", 2, &["blue"]);
+    is_wrong("\u{0}", 1, &[]);
+}
+
+#[test]
+fn all_problems_are_reported_in_order() {
+    let text = "[domain.blue]\nmtu = 1\nnodes = [\"9,9,9\"]\n[own]\n";
+    let lines: Vec<usize> = parse(text, &around())
+        .unwrap_err()
+        .iter()
+        .map(|problem| problem.line)
+        .collect();
+    assert_eq!(lines, [2, 3, 4]);
+}
+
+fn steps(present: &str, wanted: &str, prune: bool) -> Vec<String> {
+    let plan = plan(&good(present), &good(wanted), prune).unwrap();
+    plan.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn taking_comes_before_giving() {
+    let present = "[domain.a]\nnodes = [\"0,0,0\"]\n[domain.b]\nnodes = [\"1,0,0\", \"2,0,0\"]\n\
+                   managers = [\"1,0,0\"]\n[domain.old]\n";
+    let wanted = "[domain.a]\nnodes = [\"0,0,0\", \"1,0,0\"]\n[domain.b]\nnodes = [\"2,0,0\"]\n\
+                  limited = [\"2,0,0\"]\n[domain.new]\nnodes = [\"3,0,0\"]\nmtu = 1500\n\
+                  managers = [\"3,0,0\"]\n[alias]\ndb = \"3,0,0\"\n[owner]\n\"3,0,0\" = 5\n";
+    let expected = [
+        "1,0,0 no longer manage b",
+        "shrink b by 1,0,0 2,0,0",
+        "remove old",
+        "give 3,0,0 to uid 5",
+        "name 3,0,0 db",
+        "grow a by 1,0,0",
+        "grow b by limited members 2,0,0",
+        "create new, mtu 1500",
+        "grow new by 3,0,0",
+        "let 3,0,0 manage new",
+    ];
+    assert_eq!(steps(present, wanted, true), expected);
+    let without_prune = steps(present, wanted, false);
+    assert!(!without_prune.iter().any(|step| step.contains("old")));
+}
+
+#[test]
+fn what_no_step_can_change_is_refused() {
+    let refused = |present: &str, wanted: &str, words: &[&str]| {
+        let problems = plan(&good(present), &good(wanted), false).unwrap_err();
+        assert_eq!(problems[0].line, 1);
+        for word in words {
+            assert!(problems[0].message.contains(word), "{problems:?}");
+        }
+    };
+    let blue = |rest: &str| format!("[domain.blue]\n{rest}\n");
+    let red = |rest: &str| format!("[domain.red]\n{rest}\n");
+    refused(
+        &blue("mtu = 9000"),
+        &blue("mtu = 1500"),
+        &["blue", "9000", "1500", "remove"],
+    );
+    refused(&blue("owner = 1"), &blue("owner = 2"), &["owner"]);
+    let (a, b) = ("subnet = \"10.64.3.0/24\"", "subnet = \"10.64.0.0/16\"");
+    refused(&blue(a), &blue(b), &["10.64.3.0/24", "10.64.0.0/16"]);
+    refused(&blue(a), &red(b), &["red", "10.64.3.0/24", "blue"]);
+}
+
+fn declarations() -> impl Strategy<Value = Declaration> {
+    let nodes = || prop::collection::btree_set(0..64u32, 0..20);
+    let domain = (nodes(), nodes(), nodes());
+    let name = prop::sample::select(vec!["blue", "red", "a-b", "n0"]);
+    let domains = prop::collection::btree_map(name.clone(), domain, 0..4);
+    let aliases = prop::collection::btree_map(name, 0..64u32, 0..3);
+    let owners = prop::collection::btree_map(0..64u32, 0..9u32, 0..9);
+    (domains, aliases, owners).prop_map(|(domains, aliases, owners)| {
+        let place = |n: u32| around().torus.place(fabric::NodeId(n)).unwrap();
+        let domain = |(nodes, limited, managers): (BTreeSet<u32>, _, BTreeSet<u32>)| Declared {
+            limited: nodes.intersection(&limited).map(|n| place(*n)).collect(),
+            nodes: nodes.iter().map(|n| place(*n)).collect(),
+            managers: managers.iter().map(|n| place(*n)).collect(),
+            ..Declared::default()
+        };
+        Declaration {
+            domains: domains
+                .into_iter()
+                .map(|(name, parts)| (name.into(), domain(parts)))
+                .collect(),
+            aliases: aliases
+                .into_iter()
+                .map(|(alias, n)| (alias.into(), place(n)))
+                .collect(),
+            owners: owners.into_iter().map(|(n, uid)| (place(n), uid)).collect(),
+        }
+    })
+}
+
+/// What agents do with the requests that steps become.
+fn carry_out(present: &mut Declaration, step: &Step) {
+    match step {
+        Step::Revoke { domain, nodes } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            domain.managers = &domain.managers - &nodes.0;
+        }
+        Step::Shrink { domain, nodes } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            assert!(nodes.0.is_subset(&domain.nodes));
+            domain.nodes = &domain.nodes - &nodes.0;
+            domain.limited = &domain.limited - &nodes.0;
+        }
+        Step::Remove { domain } => assert!(present.domains.remove(domain).is_some()),
+        Step::Own { nodes, owner } => {
+            let owned = nodes.0.iter().map(|place| (*place, *owner));
+            present.owners.extend(owned);
+        }
+        Step::Alias { alias, node } => {
+            present.aliases.insert(alias.clone(), *node);
+        }
+        Step::Create { domain, .. } => {
+            let new = present.domains.insert(domain.clone(), Declared::default());
+            assert_eq!(new, None);
+        }
+        Step::Grow {
+            domain,
+            nodes,
+            limited,
+        } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            assert!(domain.nodes.is_disjoint(&nodes.0));
+            domain.nodes.extend(&nodes.0);
+            if *limited {
+                domain.limited.extend(&nodes.0);
+            }
+        }
+        Step::Manage { domain, nodes } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            domain.managers.extend(&nodes.0);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_steps_lead_there(present in declarations(), wanted in declarations()) {
+        let mut now = present.clone();
+        for step in plan(&present, &wanted, true).unwrap() {
+            carry_out(&mut now, &step);
+        }
+        prop_assert_eq!(&now.domains, &wanted.domains);
+        for (alias, place) in &wanted.aliases {
+            prop_assert_eq!(now.aliases.get(alias), Some(place));
+        }
+        prop_assert_eq!(plan(&now, &wanted, true).unwrap(), []);
+    }
+
+    #[test]
+    fn what_was_printed_is_read_again(declaration in declarations()) {
+        let text = declaration.to_string();
+        let mut read = good(&text);
+        for domain in read.domains.values_mut() {
+            domain.line = 0;
+        }
+        prop_assert_eq!(&read, &declaration);
+        prop_assert_eq!(plan(&declaration, &read, true).unwrap(), []);
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in "[\\[\\]a-z=\"0-9,@*{}.\n -]{0,80}") {
+        let _ = parse(&text, &around());
+    }
+}
