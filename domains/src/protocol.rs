@@ -429,6 +429,10 @@ pub struct DomainInfo {
     pub mtu: u32,
     /// IPv4 subnet `a.b.c.d/len`.
     pub subnet: String,
+    /// Whether whoever owns a node may join with it.
+    pub public: bool,
+    /// The places of the nodes whose processes may change it.
+    pub managers: Vec<String>,
     /// How far apart its members are.
     #[serde(flatten)]
     pub figures: Figures,
@@ -442,6 +446,8 @@ pub struct MemberInfo {
     /// Its place.
     #[serde(with = "as_text")]
     pub node: Place,
+    /// Whether it may talk to full members only.
+    pub limited: bool,
     /// Its interface, absent when the agent runs without Ethernet.
     pub ifname: Option<String>,
     /// `06:dd:dd:xx:yy:zz`.

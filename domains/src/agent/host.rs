@@ -293,12 +293,18 @@ impl Host {
         self.nodes.iter().map(describe).collect()
     }
 
+    fn places(&self, nodes: &BTreeSet<NodeId>) -> Vec<String> {
+        let places = nodes.iter().filter_map(|node| self.torus.place(*node));
+        places.map(|place| place.to_string()).collect()
+    }
+
     /// A domain as clients see it.
     pub(super) fn describe(&self, domain: &Domain) -> DomainInfo {
         let member = |id: &NodeId| {
             let place = self.torus.place(*id)?;
             Some(MemberInfo {
                 node: place,
+                limited: domain.limited.contains(id),
                 ifname: self.driver.as_ref().map(|_| domain.name.clone()),
                 mac: mac_text(mac(domain.id, place)),
                 ipv4: domain.subnet.address(*id),
@@ -312,6 +318,8 @@ impl Host {
             owner: domain.owner,
             mtu: domain.mtu,
             subnet: domain.subnet.to_string(),
+            public: domain.public,
+            managers: self.places(&domain.managers),
             figures: Figures::of(self.torus, &domain.members),
             members: domain.members.iter().filter_map(member).collect(),
         }

@@ -190,11 +190,13 @@ fn show_has_the_keys_that_programs_rely_on() {
             "diameter",
             "epoch",
             "id",
+            "managers",
             "mean_hops",
             "members",
             "mtu",
             "name",
             "owner",
+            "public",
             "size",
             "subnet"
         ]
@@ -208,7 +210,8 @@ fn show_has_the_keys_that_programs_rely_on() {
     let places: Vec<_> = members.iter().map(|member| &member["node"]).collect();
     assert_eq!(places, ["0,0,0", "1,1,1"], "in order of their numbers");
     for member in members {
-        assert_eq!(keys(member), ["ifname", "ipv4", "ipv6", "mac", "node"]);
+        let expected = ["ifname", "ipv4", "ipv6", "limited", "mac", "node"];
+        assert_eq!(keys(member), expected);
         assert_eq!(member["ifname"], "blue");
     }
     assert_eq!(

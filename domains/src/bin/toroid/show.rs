@@ -128,16 +128,23 @@ impl Show {
             figures.diameter,
             figures.mean_hops
         );
+        if domain.public {
+            line!("public: whoever owns a node may join with it");
+        }
+        if !domain.managers.is_empty() {
+            line!("managed from {}", domain.managers.join(" "));
+        }
         let rows = domain.members.iter().map(|member| {
             [
                 member.node.to_string(),
+                if member.limited { "limited" } else { "full" }.into(),
                 member.ifname.clone().unwrap_or_else(|| "-".into()),
                 member.mac.clone(),
                 member.ipv4.to_string(),
                 member.ipv6.to_string(),
             ]
         });
-        table(["NODE", "INTERFACE", "MAC", "IPV4", "IPV6"], rows);
+        table(["NODE", "MEMBER", "INTERFACE", "MAC", "IPV4", "IPV6"], rows);
     }
 
     pub(crate) fn addresses(self, domain: &DomainInfo, member: &MemberInfo) {
