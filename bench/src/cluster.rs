@@ -146,7 +146,9 @@ impl Cluster {
         let driver = ["/proc/self/exe", driver_argument].map(Into::into);
         let agent = spawn_background(&Config {
             state: directory.0.clone(),
-            torus,
+            data: directory.0.join("data"),
+            fresh: false,
+            torus: Some(torus),
             driver_command: Some(driver.into()),
             lifeline: true,
         });

@@ -374,6 +374,8 @@ pub struct Status {
     pub pid: u32,
     /// Its state directory.
     pub state: String,
+    /// Where what outlives it is kept.
+    pub data: String,
     /// The torus.
     #[serde(with = "as_text")]
     pub torus: Torus,

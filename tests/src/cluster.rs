@@ -99,6 +99,11 @@ impl Cluster {
         self.directory.path().join("state")
     }
 
+    /// Where the agent's directory is kept.
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
     /// A directory for the files of a test.
     pub fn files(&self) -> &Path {
         self.directory.path()
@@ -132,6 +137,7 @@ impl Cluster {
     fn told(&self, mut command: Command) -> Command {
         command
             .env("TOROID_STATE", self.state())
+            .env("TOROID_DATA", self.data())
             .env_remove("XDG_RUNTIME_DIR");
         command
     }

@@ -56,8 +56,13 @@ pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
         state: config.state.clone(),
         source,
     };
+    let unusable = |source| AgentError::Data {
+        data: config.data.clone(),
+        source,
+    };
     let config = Config {
         state: std::path::absolute(&config.state).map_err(broken)?,
+        data: std::path::absolute(&config.data).map_err(unusable)?,
         ..config.clone()
     };
     let log = open_log(&config.state).map_err(broken)?;

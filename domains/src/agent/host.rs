@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fabric::{NodeId, Torus};
 
+use super::AgentError;
 use super::driver::Driver;
 use super::hosts;
 use super::members::{Changed, Members};
@@ -40,6 +41,7 @@ pub(super) enum Ending {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) state: PathBuf,
+    pub(super) data: PathBuf,
     pub(super) identity: Identity,
     pub(super) torus: Torus,
     /// By number.
@@ -66,92 +68,101 @@ impl Host {
     /// Creates a domain; its interfaces are up and its names resolve when this returns.
     pub(super) fn create(&self, wanted: Wanted, nodes: &[String]) -> Result<DomainInfo, Refusal> {
         let _turn = self.take_turn();
-        let name = wanted.name.clone();
-        let changed = self.members.change(|directory| {
+        let (change, directory) = self.members.plan(|directory| {
             let members = directory.resolve(nodes)?;
             directory.create(Wanted { members, ..wanted })
         })?;
-        self.join(&changed.change, |directory| directory.remove(&name))
+        self.join(change, directory)
     }
 
     /// Adds nodes to a domain.
     pub(super) fn grow(&self, name: &str, nodes: &[String]) -> Result<DomainInfo, Refusal> {
         let _turn = self.take_turn();
-        let changed = self.members.change(|directory| {
+        let (change, directory) = self.members.plan(|directory| {
             let nodes = directory.resolve(nodes)?;
             directory.grow(name, &nodes)
         })?;
-        let joined = changed.change.joined.clone();
-        self.join(&changed.change, |directory| directory.shrink(name, &joined))
+        self.join(change, directory)
     }
 
-    /// Takes nodes out of a domain. Their packets are cut first; when this returns they get no
-    /// new access, and the processes that stay know, or have had their time.
+    /// Takes nodes out of a domain. That is durable before anybody sees it; when this returns
+    /// their packets are cut, they get no new access, and the processes that stay know, or have had their time.
     pub(super) fn shrink(&self, name: &str, nodes: &[String]) -> Result<DomainInfo, Refusal> {
         let _turn = self.take_turn();
-        let left = self.members.directory(|directory| {
+        let (change, directory) = self.members.plan(|directory| {
             let nodes = directory.resolve(nodes)?;
-            directory.leavers(name, &nodes)
+            directory.shrink(name, &nodes)
         })?;
-        let domain = self.leave(name, &left, |directory| directory.shrink(name, &left))?;
+        let domain = self.leave(change, directory)?;
         Ok(self.describe(&domain))
     }
 
     /// Removes a domain: all leave.
     pub(super) fn remove(&self, name: &str) -> Result<(), Refusal> {
         let _turn = self.take_turn();
-        let all = |directory: &Directory| Ok(directory.domain(name)?.members.clone());
-        let left = self.members.directory(all).map_err(as_refusal)?;
-        self.leave(name, &left, |directory| directory.remove(name))?;
-        Ok(())
+        let (change, directory) = self.members.plan(|directory| directory.remove(name))?;
+        self.leave(change, directory).map(drop)
     }
 
     /// Gives a node a further name.
     pub(super) fn alias(&self, node: &str, alias: &str) -> Result<(), Refusal> {
         let _turn = self.take_turn();
-        let fellows = self.members.rename(|directory| {
+        let fellows = self.members.edit(|directory| {
             let node = only_node(directory, node)?;
             directory.add_alias(node, alias)?;
             let members = directory.domains_of(node).flat_map(|d| d.members.clone());
             Ok::<BTreeSet<NodeId>, Refusal>(members.collect())
         })?;
-        self.write_hosts(&fellows)
+        self.write_hosts(&self.members.directory(Directory::clone), &fellows)
     }
 
-    fn join(
-        &self,
-        change: &Change,
-        undo: impl FnOnce(&mut Directory) -> Result<Change, DirectoryError>,
-    ) -> Result<DomainInfo, Refusal> {
-        let Change { domain, joined, .. } = change;
-        let joining = self.add_ports(change);
-        if let Err(refusal) = joining.and_then(|()| self.write_hosts(&domain.members)) {
+    /// Makes the interfaces of all members, as they were before this agent.
+    pub(super) fn restore_interfaces(&self) -> Result<(), AgentError> {
+        let Some(driver) = &self.driver else {
+            return Ok(());
+        };
+        let directory = self.members.directory(Directory::clone);
+        for domain in directory.domains() {
+            for node in domain.members.iter().filter_map(|id| self.node(*id)) {
+                driver.add(port(domain, node), node.network());
+            }
+        }
+        match driver.sync()?.first() {
+            None => Ok(()),
+            Some(error) => Err(AgentError::DriverFailed(error.message.clone())),
+        }
+    }
+
+    /// Prepares what joins, and last makes it durable: until then it can be taken back.
+    fn join(&self, change: Change, directory: Directory) -> Result<DomainInfo, Refusal> {
+        let Change { domain, joined, .. } = &change;
+        let prepared = self
+            .add_ports(&change)
+            .and_then(|()| self.write_hosts(&directory, &domain.members))
+            .and_then(|()| self.members.keep(&directory));
+        if let Err(refusal) = prepared {
             self.remove_ports(domain, joined);
             // The port that failed is none that the driver could remove.
             self.delete_interfaces(domain, joined);
-            let undone = self.members.change(undo)?.change;
-            self.tell_epoch(&undone.domain);
-            if let Err(error) = self.write_hosts(&domain.members) {
+            let present = self.members.directory(Directory::clone);
+            if let Err(error) = self.write_hosts(&present, &domain.members) {
                 tracing::warn!("{error}");
             }
             return Err(refusal);
         }
-        Ok(self.describe(domain))
+        let info = self.describe(domain);
+        self.members.change(change, directory);
+        Ok(info)
     }
 
-    fn leave(
-        &self,
-        name: &str,
-        left: &BTreeSet<NodeId>,
-        change: impl FnOnce(&mut Directory) -> Result<Change, DirectoryError>,
-    ) -> Result<Domain, Refusal> {
-        let domain = self.members.directory(|d| d.domain(name).cloned())?;
-        self.remove_ports(&domain, left);
-        let changed = self.members.change(change)?;
-        let domain = changed.change.domain.clone();
+    fn leave(&self, change: Change, directory: Directory) -> Result<Domain, Refusal> {
+        let Change { domain, left, .. } = change.clone();
+        self.members.keep(&directory)?;
+        self.remove_ports(&domain, &left);
+        let changed = self.members.change(change, directory.clone());
         self.tell_epoch(&domain);
         self.await_members(&changed);
-        self.write_hosts(&(left | &domain.members))?;
+        self.write_hosts(&directory, &(&left | &domain.members))?;
         Ok(domain)
     }
 
@@ -231,9 +242,9 @@ impl Host {
         }
     }
 
-    fn write_hosts(&self, nodes: &BTreeSet<NodeId>) -> Result<(), Refusal> {
+    fn write_hosts(&self, directory: &Directory, nodes: &BTreeSet<NodeId>) -> Result<(), Refusal> {
         for id in nodes {
-            let text = self.members.directory(|d| hosts::text(d, *id));
+            let text = hosts::text(directory, *id);
             if let Some(node) = self.node(*id) {
                 hosts::write(node.hosts(), &text).map_err(|error| self.cannot_write(&error))?;
             }
@@ -264,6 +275,7 @@ impl Host {
         Status {
             pid: std::process::id(),
             state: self.state.display().to_string(),
+            data: self.data.display().to_string(),
             torus: self.torus,
             nodes: self.torus.nodes(),
             domains: self.members.directory(|d| d.domains().count()) as u32,

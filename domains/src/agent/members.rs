@@ -14,10 +14,11 @@ use dashmap::DashMap;
 use fabric::shm::ChannelEnds;
 use fabric::shm::channel::RING_BYTES;
 use fabric::shm::control::{create_memory, read_only};
-use fabric::{Access, NodeId, Partition, Place, RegionId, RemoteKey, Torus};
+use fabric::{Access, NodeId, Partition, Place, RegionId, RemoteKey};
 
 use super::outbox::Outbox;
-use crate::directory::{Change, Directory, DirectoryError, Domain};
+use crate::directory::store::{Ledger, Store};
+use crate::directory::{Change, Directory, Domain};
 use crate::protocol::{ChannelInfo, Event, Refusal, RefusalKind, Reply};
 
 /// The most regions of one process.
@@ -37,6 +38,9 @@ pub(super) struct AttachmentId(u64);
 #[derive(Debug)]
 pub(super) struct Members {
     books: Mutex<Books>,
+    /// Where the directory is kept. Used without the lock of the books, because a disk takes its
+    /// time.
+    ledger: Mutex<Ledger>,
     /// A process acknowledged an epoch, or has gone.
     acknowledged: Condvar,
     /// Looked up without the lock; changed only with it.
@@ -98,10 +102,10 @@ pub(super) struct Changed {
 }
 
 impl Members {
-    /// Nobody is attached, and there are no domains.
-    pub(super) fn new(torus: Torus, max_bytes: u64) -> Self {
+    /// Nobody is attached. `store` holds `directory`.
+    pub(super) fn new(directory: Directory, store: Box<dyn Store>, max_bytes: u64) -> Self {
         let books = Books {
-            directory: Directory::new(torus),
+            directory,
             attachments: BTreeMap::new(),
             listeners: HashMap::new(),
             channels: HashMap::new(),
@@ -110,6 +114,7 @@ impl Members {
         };
         Members {
             books: Mutex::new(books),
+            ledger: Mutex::new(Ledger::new(store)),
             acknowledged: Condvar::new(),
             regions: DashMap::new(),
             max_bytes,
@@ -121,9 +126,34 @@ impl Members {
         look(&self.lock().directory)
     }
 
-    /// Changes the names of nodes.
-    pub(super) fn rename<T>(&self, change: impl FnOnce(&mut Directory) -> T) -> T {
-        change(&mut self.lock().directory)
+    /// Makes a change durable that does not concern attached processes, and then lets it be
+    /// seen. The caller has its turn: changes happen one after another.
+    pub(super) fn edit<T, E: Into<Refusal>>(
+        &self,
+        change: impl FnOnce(&mut Directory) -> Result<T, E>,
+    ) -> Result<T, Refusal> {
+        let (result, directory) = self.plan(change)?;
+        self.keep(&directory)?;
+        self.lock().directory = directory;
+        Ok(result)
+    }
+
+    /// What the directory would be after a change. Nothing has happened yet.
+    pub(super) fn plan<T, E: Into<Refusal>>(
+        &self,
+        change: impl FnOnce(&mut Directory) -> Result<T, E>,
+    ) -> Result<(T, Directory), Refusal> {
+        let mut directory = self.directory(Directory::clone);
+        let result = change(&mut directory).map_err(Into::into)?;
+        Ok((result, directory))
+    }
+
+    /// Makes durable that the directory becomes `next`. When it fails the old one holds on.
+    pub(super) fn keep(&self, next: &Directory) -> Result<(), Refusal> {
+        let present = self.directory(Directory::clone);
+        let ledger = self.ledger.lock();
+        let mut ledger = ledger.unwrap_or_else(PoisonError::into_inner);
+        ledger.keep(&present, next).map_err(Into::into)
     }
 
     /// The number of attached processes.
@@ -441,22 +471,20 @@ impl Members {
         }
     }
 
-    /// Changes membership: ends what the leavers were granted and what was granted of theirs,
-    /// and tells every process that it concerns.
-    pub(super) fn change(
-        &self,
-        change: impl FnOnce(&mut Directory) -> Result<Change, DirectoryError>,
-    ) -> Result<Changed, DirectoryError> {
+    /// Changes membership in a directory that is durable ([`Members::keep`]): ends what the
+    /// leavers were granted and what was granted of theirs, and tells every process that it
+    /// concerns.
+    pub(super) fn change(&self, change: Change, directory: Directory) -> Changed {
         let mut books = self.lock();
-        let change = change(&mut books.directory)?;
+        books.directory = directory;
         let ended = self.revoke(&mut books, &change);
         let waiting_for = books.announce(&change);
         drop(books);
         drop(ended);
-        Ok(Changed {
+        Changed {
             change,
             waiting_for,
-        })
+        }
     }
 
     /// Returns the memory that is to be dropped without the lock.

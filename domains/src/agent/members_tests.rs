@@ -7,7 +7,8 @@ use std::thread;
 
 use super::super::outbox::CAPACITY;
 use super::*;
-use crate::directory::Wanted;
+use crate::directory::store::memory::Memory;
+use crate::directory::{DirectoryError, Wanted};
 use crate::protocol::Message;
 use crate::wire::{self, Reader};
 
@@ -17,7 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Members of a fabric of 2x2x2 nodes with a domain `blue` of nodes 0 and 1.
 fn members() -> Arc<Members> {
-    let members = Members::new("2x2x2".parse().unwrap(), 1 << 20);
+    let directory = Directory::new("2x2x2".parse().unwrap());
+    let store = Box::new(Memory::holding(&directory));
+    let members = Members::new(directory, store, 1 << 20);
     create(&members, "blue", &[0, 1]);
     Arc::new(members)
 }
@@ -28,16 +31,21 @@ fn create(members: &Members, name: &str, nodes: &[u32]) {
         members: nodes.iter().copied().map(NodeId).collect(),
         ..Wanted::default()
     };
-    members
-        .change(|directory| directory.create(wanted))
-        .unwrap();
+    change(members, |directory| directory.create(wanted));
 }
 
 fn shrink(members: &Members, node: u32) -> Changed {
     let left = [NodeId(node)].into();
-    members
-        .change(|directory| directory.shrink("blue", &left))
-        .unwrap()
+    change(members, |directory| directory.shrink("blue", &left))
+}
+
+fn change(
+    members: &Members,
+    change: impl FnOnce(&mut Directory) -> Result<Change, DirectoryError>,
+) -> Changed {
+    let (change, directory) = members.plan(change).unwrap();
+    members.keep(&directory).unwrap();
+    members.change(change, directory)
 }
 
 /// The process at the other end of an attachment.
@@ -190,9 +198,7 @@ fn what_a_leaver_had_ends_and_those_who_stay_are_waited_for() {
     assert_eq!(waiter.join().unwrap(), 0);
 
     let back = [NodeId(1)].into();
-    members
-        .change(|directory| directory.grow("blue", &back))
-        .unwrap();
+    change(&members, |directory| directory.grow("blue", &back));
     stays.hears_event();
     assert_eq!(
         stays.open(theirs, READ),
@@ -266,8 +272,7 @@ fn a_process_hears_a_burst_however_late_it_reads() {
     }
     let none = BTreeSet::new();
     for _ in 0..3000 {
-        let grown = members.change(|directory| directory.grow("blue", &none));
-        grown.unwrap();
+        change(&members, |directory| directory.grow("blue", &none));
     }
     members.detach(server.id);
     for _ in 0..3000 {
@@ -287,9 +292,7 @@ fn a_process_that_does_not_read_is_cut_off_and_holds_nobody_up() {
     for _ in 0..more_than_the_socket_takes {
         members.acknowledge(process.id, 1, 1);
         let none = BTreeSet::new();
-        members
-            .change(|directory| directory.grow("blue", &none))
-            .unwrap();
+        change(&members, |directory| directory.grow("blue", &none));
     }
     let end = loop {
         if let Err(error) = process.reader.receive::<Message>() {

@@ -11,6 +11,7 @@
 //! file and end too.
 
 pub mod background;
+mod data_dir;
 mod driver;
 mod host;
 mod hosts;
@@ -32,6 +33,7 @@ use std::path::PathBuf;
 use fabric::{Place, Torus};
 use serde::{Deserialize, Serialize};
 
+use crate::directory::store::StoreError;
 use crate::protocol::{Refusal, RefusalKind};
 
 /// The most nodes that one host emulates.
@@ -42,15 +44,42 @@ pub const MAX_NODES: u32 = 1024;
 pub struct Config {
     /// The state directory: sockets, lock, log. Made if it is not there.
     pub state: PathBuf,
-    /// The fabric; one node is made for each of its places, at most [`MAX_NODES`].
-    #[serde(with = "crate::protocol::as_text")]
-    pub torus: Torus,
+    /// Where the directory of domains is kept, which outlives the agent: below it, in one of
+    /// its own for each state directory. Made if it is not there.
+    pub data: PathBuf,
+    /// Whether to begin with an empty directory; one that is there is moved aside.
+    pub fresh: bool,
+    /// The fabric; one node is made for each of its places, at most [`MAX_NODES`]. When absent
+    /// that of the directory, or 2x2x2.
+    #[serde(with = "optional_text")]
+    pub torus: Option<Torus>,
     /// Program and arguments of the Ethernet driver, or `None` for no Ethernet. They must be
     /// UTF-8.
     #[serde(with = "words")]
     pub driver_command: Option<Vec<OsString>>,
     /// Whether the agent ends when its standard input does.
     pub lifeline: bool,
+}
+
+/// A torus, or none, as text.
+mod optional_text {
+    use fabric::Torus;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(
+        torus: &Option<Torus>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        torus.map(|torus| torus.to_string()).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Torus>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        let torus = text.map(|text| text.parse()).transpose();
+        torus.map_err(D::Error::custom)
+    }
 }
 
 /// A command as texts, which people can read in a list of processes.
@@ -101,6 +130,27 @@ pub enum AgentError {
         state: PathBuf,
         /// The system's reason.
         source: io::Error,
+    },
+    /// The data directory cannot be used.
+    #[error("cannot use the data directory {}: {source}", data.display())]
+    Data {
+        /// The data directory.
+        data: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The directory of domains cannot be used.
+    #[error(transparent)]
+    Directory(#[from] StoreError),
+    /// The directory of domains is that of another fabric.
+    #[error("the directory {} is of a torus {kept}, not {asked}", directory.display())]
+    OtherTorus {
+        /// The torus asked for.
+        asked: Torus,
+        /// The torus of the directory.
+        kept: Torus,
+        /// Where it is.
+        directory: PathBuf,
     },
     /// More nodes than one host emulates.
     #[error("a torus of {0} nodes is too large: one host emulates at most {MAX_NODES}")]
@@ -167,8 +217,11 @@ impl AgentError {
     pub fn refusal(&self) -> Refusal {
         let kind = match self {
             AgentError::Background(refusal) => return refusal.clone(),
+            AgentError::Directory(error) => return error.refusal(),
             AgentError::Running { .. } => RefusalKind::Exists,
             AgentError::TooManyNodes(_) => RefusalKind::Invalid,
+            AgentError::OtherTorus { .. } => RefusalKind::Exists,
+            AgentError::Data { source, .. } if is_denied(source) => RefusalKind::Denied,
             AgentError::Tun(_) | AgentError::UserNamespace(_) => RefusalKind::Denied,
             AgentError::State { source, .. } if is_denied(source) => RefusalKind::Denied,
             _ => RefusalKind::Failed,
@@ -178,6 +231,11 @@ impl AgentError {
                 "use it, end it with `toroid down`, or choose another directory with --state"
             }
             AgentError::State { .. } => "choose another directory with --state",
+            AgentError::Data { .. } => "choose another directory with --data",
+            AgentError::OtherTorus { .. } => {
+                "leave --torus out to go on with it, choose another place with --data, or begin \
+                 anew with `toroid up --fresh`, which moves it aside"
+            }
             AgentError::TooManyNodes(_) => "choose a smaller --torus",
             AgentError::Tun(error) if error.kind() == io::ErrorKind::NotFound => {
                 "load it with `sudo modprobe tun`, or do without Ethernet with --no-ethernet"

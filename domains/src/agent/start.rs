@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::NodeId;
+use fabric::{NodeId, Torus};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::data_dir::DataDir;
 use super::driver::Driver;
 use super::host::{Ending, Host};
 use super::hosts;
@@ -21,7 +22,6 @@ use super::nodes::{Birth, HostedNode};
 use super::server::{Door, serve};
 use super::state_dir::{self, StateDir};
 use super::{AgentError, Config, MAX_NODES, rootless};
-use crate::directory::Directory;
 use crate::protocol::{Message, Reply};
 
 /// Pauses before a node is made anew grow from the first to the second while it keeps dying.
@@ -46,8 +46,8 @@ const STACK_BYTES: usize = 256 * 1024;
 /// # Errors
 /// [`AgentError`]: it did not start, and nothing is left.
 pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(), AgentError> {
-    if config.torus.nodes() > MAX_NODES {
-        return Err(AgentError::TooManyNodes(config.torus.nodes()));
+    if let Some(torus) = config.torus {
+        check_size(torus)?;
     }
     // While it can be told whose it is: afterwards every user is root.
     state_dir::make(&config.state).map_err(|source| AgentError::State {
@@ -60,6 +60,12 @@ pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(),
     }
     let state = StateDir::take(&config.state)?;
     state.begin_log()?;
+    let data = DataDir::take(&config.data, state.path())?;
+    if config.fresh
+        && let Some(aside) = data.set_aside()?
+    {
+        tracing::info!("the directory before is kept as {}", aside.display());
+    }
     let (ending, endings) = mpsc::channel();
     let result = catch_signals(&ending).and_then(|()| {
         if config.lifeline {
@@ -67,9 +73,10 @@ pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(),
         }
         // First, because it may fail: who connects already waits until there are nodes.
         let control = state.listen(!identity.rootless)?;
-        let (host, births) = build(config, identity, &state, ending)?;
+        let (host, births) = build(config, identity, &state, &data, ending)?;
         let host = Arc::new(host);
-        let opened = open_for_business(&host, births, control);
+        let restored = host.restore_interfaces();
+        let opened = restored.and_then(|()| open_for_business(&host, births, control));
         let announced = opened.and_then(|()| {
             tracing::info!(torus = %host.torus, state = %host.state.display(), "ready");
             ready().map_err(during("say that it is ready"))
@@ -87,17 +94,26 @@ pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(),
     Ok(())
 }
 
+fn check_size(torus: Torus) -> Result<(), AgentError> {
+    match torus.nodes() {
+        nodes if nodes > MAX_NODES => Err(AgentError::TooManyNodes(nodes)),
+        _ => Ok(()),
+    }
+}
+
 /// Makes nodes and driver. When it fails, what was made ends with this process.
 fn build(
     config: Config,
     identity: rootless::Identity,
     state: &StateDir,
+    data: &DataDir,
     ending: mpsc::Sender<Ending>,
 ) -> Result<(Host, Vec<Birth>), AgentError> {
+    let (directory, store) = data.directory(config.torus)?;
+    let torus = directory.torus();
+    check_size(torus)?;
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let driver = config.driver_command.map(Driver::start).transpose()?;
-    let torus = config.torus;
-    let directory = Directory::new(torus);
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
     for id in (0..torus.nodes()).map(NodeId) {
         let Some(place) = torus.place(id) else {
@@ -123,11 +139,12 @@ fn build(
     }
     let host = Host {
         state: state.path().into(),
+        data: data.path().into(),
         identity,
         torus,
         nodes,
         driver,
-        members: Members::new(torus, memory_bytes()),
+        members: Members::new(directory, Box::new(store), memory_bytes()),
         ending,
         is_ending: AtomicBool::new(false),
         turn: Mutex::default(),

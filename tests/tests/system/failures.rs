@@ -13,6 +13,7 @@ use tests::process::{Running, eventually, run, send};
 use tests::user::User;
 
 const FAILED: i32 = 1;
+const EXHAUSTED: i32 = 7;
 
 /// A copy of the driver beside a copy of `toroid`, which starts the driver that it finds there.
 fn copy_programs(to: &Path) -> PathBuf {
@@ -30,7 +31,8 @@ fn a_driver_that_cannot_be_started_again_is_said_and_tried_again() {
         let mut up = Command::new(cluster.files().join("toroid"));
         run(up
             .args(["up", "--torus", "2x1x1"])
-            .env("TOROID_STATE", cluster.state()))
+            .env("TOROID_STATE", cluster.state())
+            .env("TOROID_DATA", cluster.data()))
         .ok();
         let _blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
         let hidden = cluster.files().join("hidden");
@@ -55,14 +57,15 @@ fn a_driver_that_cannot_be_started_again_is_said_and_tried_again() {
     });
 }
 
-/// A state directory on a file system of its own, which is small.
+/// A directory on a file system of its own, which is small.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn at(place: PathBuf) -> Self {
+    fn at(place: PathBuf, size: &str) -> Self {
         fs::create_dir(&place).expect("it is new");
         let none = None::<&str>;
-        let options = Some("size=256k,mode=0755");
+        let options = format!("size={size},mode=0755");
+        let options = Some(options.as_str());
         mount(none, &place, Some("tmpfs"), MsFlags::empty(), options).expect("we are root");
         SmallDisk(place)
     }
@@ -70,7 +73,7 @@ impl SmallDisk {
     fn fill(&self) -> PathBuf {
         let filler = self.0.join("filler");
         // Writes what there is room for, and fails with the rest.
-        let _ = fs::write(&filler, vec![0; 1 << 20]);
+        let _ = fs::write(&filler, vec![0; 16 << 20]);
         filler
     }
 }
@@ -85,7 +88,7 @@ impl Drop for SmallDisk {
 fn a_full_state_directory_stops_a_change_as_a_whole() {
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
-        let disk = SmallDisk::at(cluster.state());
+        let disk = SmallDisk::at(cluster.state(), "256k");
         cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
         let _blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
         let filler = disk.fill();
@@ -100,6 +103,49 @@ fn a_full_state_directory_stops_a_change_as_a_whole() {
         fs::remove_file(filler).expect("it is there");
         let _red = cluster.domain("red", &["0,0,0", "1,0,0"]);
         cluster.reaches("0,0,0", "1-0-0.red");
+        cluster.down();
+    });
+}
+
+#[test]
+fn a_full_data_disk_stops_a_change_as_a_whole() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let disk = SmallDisk::at(cluster.data(), "4m");
+        cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+        let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
+        let filler = disk.fill();
+        let names = (0..1000).map(|n| format!("full{n}"));
+        // The file has some room left in itself.
+        let (name, refused) = names
+            .map(|name| {
+                (
+                    name.clone(),
+                    cluster.toroid(&["domain", "create", &name, "0,0,0"]),
+                )
+            })
+            .find(|(_, outcome)| outcome.status != 0)
+            .expect("a disk cannot take domains without end");
+        refused.fails(EXHAUSTED, &["cannot write the directory", "make room"]);
+        cluster
+            .toroid(&["domain", "show", &name])
+            .fails(4, &[&name]);
+        cluster
+            .exec("0,0,0", &format!("ip link show {name}"))
+            .fails_somehow();
+        cluster
+            .toroid(&["domain", "shrink", "blue", "1,0,0"])
+            .fails(EXHAUSTED, &["make room"]);
+        assert_eq!(blue.show()["members"].as_array().map(Vec::len), Some(2));
+        cluster.reaches("0,0,0", "1-0-0.blue");
+
+        fs::remove_file(filler).expect("it is there");
+        blue.shrink(&["1,0,0"]);
+        let _red = cluster.domain("red", &["0,0,0", "1,0,0"]);
+        let before = cluster.ask(&["domain", "ls"]);
+        cluster.down();
+        cluster.toroid(&["up"]).ok();
+        assert_eq!(cluster.ask(&["domain", "ls"]), before);
         cluster.down();
     });
 }

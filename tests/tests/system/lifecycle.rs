@@ -116,7 +116,7 @@ fn nothing_outlives_a_killed_agent() {
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
         for _ in 0..kills {
-            cluster.toroid(&["up", "--torus", "2x2x1"]).ok();
+            cluster.toroid(&["up", "--torus", "2x2x1", "--fresh"]).ok();
             let _blue = cluster.domain("blue", &["*,*,0"]);
             let (pids, namespaces) = (cluster.pids(), cluster.namespaces());
             let foreground = cluster.spawn("0,0,0", "sleep 1000");
@@ -143,7 +143,7 @@ fn an_agent_starts_clean_after_one_was_killed() {
     let _blue = cluster.domain("blue", &["*,*,0"]);
     cluster.kill_agent();
     // At once: what the other has left may still be ending.
-    cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+    cluster.toroid(&["up", "--torus", "2x1x1", "--fresh"]).ok();
     assert_eq!(cluster.status()["torus"], "2x1x1");
     assert_eq!(cluster.ask(&["domain", "ls"]), json!([]));
     let _blue = cluster.domain("blue", &["*,0,0"]);
@@ -169,10 +169,10 @@ fn down_clears_up_after_an_agent_that_was_killed() {
 /// Keeps an agent busy until it dies.
 const WORK: &str = r#"
 for n in $(seq 1000); do
-    "$0" domain create "d$n" '*,*,0' || exit
-    "$0" domain shrink "d$n" 0,0,0 || exit
+    "$0" domain create "d$1-$n" '*,*,0' || exit
+    "$0" domain shrink "d$1-$n" 0,0,0 || exit
     "$0" exec 1,0,0 -- true || exit
-    "$0" domain rm "d$n" || exit
+    "$0" domain rm "d$1-$n" || exit
 done
 "#;
 
@@ -187,6 +187,7 @@ fn a_killed_agent_leaves_nothing_at_whatever_moment() {
             let mut busy = Command::new("sh");
             busy.args(["-c", WORK])
                 .arg(program("toroid"))
+                .arg(n.to_string())
                 .env("TOROID_STATE", cluster.state());
             let busy = Running::start(busy.stdin(Stdio::null()));
             std::thread::sleep(Duration::from_millis(n * 7 % 100));

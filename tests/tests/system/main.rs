@@ -6,6 +6,7 @@
 mod bad_input;
 mod compare;
 mod domains;
+mod durable;
 mod ethernet;
 mod exec;
 mod failures;

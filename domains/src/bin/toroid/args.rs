@@ -82,9 +82,16 @@ pub(crate) enum Command {
 
 #[derive(Debug, Group)]
 pub(crate) struct Up {
-    /// Shape of the fabric; one node is emulated at each place
-    #[arg(long, value_name = "XxYxZ", default_value = "2x2x2")]
-    pub(crate) torus: Torus,
+    /// Shape of the fabric; one node is emulated at each place [default: as before, or 2x2x2]
+    #[arg(long, value_name = "XxYxZ")]
+    pub(crate) torus: Option<Torus>,
+    /// Where domains are kept on disk; every state directory has its own place there
+    /// [default: $XDG_STATE_HOME/toroid or ~/.local/state/toroid, of root /var/lib/toroid]
+    #[arg(long, env = "TOROID_DATA", value_name = "DIR", hide_env_values = true)]
+    pub(crate) data: Option<PathBuf>,
+    /// Begin without domains; those that were there are kept aside, in a file beside
+    #[arg(long)]
+    pub(crate) fresh: bool,
     /// Stay in the foreground, until SIGINT or SIGTERM
     #[arg(long)]
     pub(crate) foreground: bool,

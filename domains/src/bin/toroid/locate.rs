@@ -5,11 +5,17 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use domains::client::{ClientError, Control};
+use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use nix::unistd::Uid;
 
 use crate::failure::Failure;
+use crate::show::Show;
 
 const SYSTEM: &str = "/run/toroid";
+const SYSTEM_DATA: &str = "/var/lib/toroid";
+
+/// That of linux/magic.h.
+const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
 /// Where an agent may be.
 #[derive(Debug)]
@@ -82,6 +88,53 @@ impl Places {
         }
         Err(first_error.map_or_else(|| Failure::new("no place to look for an agent"), Into::into))
     }
+}
+
+/// Where an agent of this user keeps what outlives it. That must be a disk, unless it is named.
+pub(crate) fn data(named: Option<&Path>, show: Show) -> Result<PathBuf, Failure> {
+    if let Some(named) = named {
+        if is_in_memory(named) {
+            let named = named.display();
+            show.note(&format!(
+                "{named} is in memory: domains will not survive a restart of the machine"
+            ));
+        }
+        return Ok(named.into());
+    }
+    let place = default_data().ok_or_else(|| {
+        Failure::usage(
+            "no place for the agent's data: neither XDG_STATE_HOME nor HOME is set; choose a \
+             directory with --data or TOROID_DATA",
+        )
+    })?;
+    if is_in_memory(&place) {
+        let place = place.display();
+        return Err(Failure::usage(&format!(
+            "{place} is in memory, where domains would not survive a restart of the machine; \
+             choose a directory on a disk with --data, or name this one to have it all the same"
+        )));
+    }
+    Ok(place)
+}
+
+fn default_data() -> Option<PathBuf> {
+    if Uid::effective().is_root() {
+        return Some(SYSTEM_DATA.into());
+    }
+    let directory = |name| env::var_os(name).filter(|value| !value.is_empty());
+    let state = directory("XDG_STATE_HOME").map(PathBuf::from);
+    let home = || directory("HOME").map(|home| Path::new(&home).join(".local/state"));
+    Some(state.or_else(home)?.join("toroid"))
+}
+
+/// Whether a directory, or where it would be made, is lost when the machine stops.
+fn is_in_memory(path: &Path) -> bool {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let found = path.ancestors().find_map(|place| statfs(place).ok());
+    found.is_some_and(|found| {
+        let kind = found.filesystem_type();
+        kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
+    })
 }
 
 /// A program from beside this one, or from `PATH`.

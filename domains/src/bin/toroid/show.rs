@@ -57,6 +57,7 @@ impl Show {
         if self.json {
             return self.value(status);
         }
+        line!("data       {}", status.data);
         let [x, y, z] = status.torus.sizes();
         line!("agent      process {} on {}", status.pid, status.state);
         line!("torus      {x}x{y}x{z}, {} nodes", status.nodes);

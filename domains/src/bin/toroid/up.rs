@@ -17,6 +17,8 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
     let state = places.to_start()?;
     let config = Config {
         state: state.into(),
+        data: locate::data(options.data.as_deref(), show)?,
+        fresh: options.fresh,
         torus: options.torus,
         driver_command: driver(options.no_ethernet)?,
         lifeline: false,

@@ -1,0 +1,179 @@
+//! The data directory: what outlives the agent. Each state directory has one of its own below
+//! the common one, so that agents do not meet there.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use fabric::Torus;
+
+use super::AgentError;
+use crate::directory::Directory;
+use crate::directory::file::FileStore;
+use crate::directory::store::{Store, StoreError};
+
+const LOCK: &str = "lock";
+const DIRECTORY: &str = "directory.redb";
+
+/// The torus when neither the caller nor the directory says one.
+const DEFAULT_TORUS: [u16; 3] = [2, 2, 2];
+
+/// The longest name of a file, less room for an ending, in bytes.
+const MAX_NAME: usize = 240;
+
+/// A data directory that this process alone uses, for as long as the value lives.
+#[derive(Debug)]
+pub(super) struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Takes the one of a state directory, which must be absolute, below `data`.
+    pub(super) fn take(data: &Path, state: &Path) -> Result<Self, AgentError> {
+        let path = data.join(name_for(state));
+        let broken = |source| AgentError::Data {
+            data: path.clone(),
+            source,
+        };
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(&path).map_err(broken)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let lock = options.open(path.join(LOCK)).map_err(broken)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(DataDir { path, _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                Err(StoreError::InUse(path.display().to_string()).into())
+            }
+            Err(TryLockError::Error(error)) => Err(broken(error)),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory of the agent before, or a new one; and where it is kept. A directory of
+    /// another torus is refused, because its nodes would be others.
+    pub(super) fn directory(
+        &self,
+        torus: Option<Torus>,
+    ) -> Result<(Directory, FileStore), AgentError> {
+        let path = self.path.join(DIRECTORY);
+        let Some(mut store) = FileStore::open(&path)? else {
+            let directory = Directory::new(torus.unwrap_or(default_torus()));
+            let store = FileStore::create(&path, &directory.records())?;
+            return Ok((directory, store));
+        };
+        let directory = Directory::from_records(&store.load()?);
+        let directory = directory.map_err(|source| StoreError::Records {
+            path: path.display().to_string(),
+            source,
+        })?;
+        match torus {
+            Some(asked) if asked != directory.torus() => Err(AgentError::OtherTorus {
+                asked,
+                kept: directory.torus(),
+                directory: path,
+            }),
+            _ => Ok((directory, store)),
+        }
+    }
+
+    /// Moves the directory aside, if there is one; returns where it is now.
+    pub(super) fn set_aside(&self) -> Result<Option<PathBuf>, AgentError> {
+        let path = self.path.join(DIRECTORY);
+        let aside = |n: u32| path.with_extension(format!("redb.old-{n}"));
+        let free = (1..).map(aside).find(|aside| !aside.exists());
+        let aside = free.unwrap_or_else(|| aside(0));
+        match fs::rename(&path, &aside) {
+            Ok(()) => Ok(Some(aside)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(AgentError::Data {
+                data: self.path.clone(),
+                source,
+            }),
+        }
+    }
+}
+
+fn default_torus() -> Torus {
+    let [x, y, z] = DEFAULT_TORUS;
+    Torus::new(x, y, z).expect("it is one")
+}
+
+/// One name for each state directory, which people recognize: `/run/toroid` is `run-toroid`.
+fn name_for(state: &Path) -> String {
+    let mut name = String::new();
+    for byte in state.as_os_str().as_bytes() {
+        match byte {
+            b'/' if name.is_empty() => {}
+            b'/' => name.push('-'),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' => name.push(char::from(*byte)),
+            _ => name.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    if name.len() > MAX_NAME {
+        // Sockets have shorter paths; whatever this is, it shall have a name of its own.
+        let tail = name.split_off(MAX_NAME - 17);
+        name.push_str(&format!("-{:016x}", fnv(tail.as_bytes())));
+    }
+    name
+}
+
+fn fnv(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn torus(text: &str) -> Torus {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn every_state_directory_has_its_own_name() {
+        let name = |path: &str| name_for(Path::new(path));
+        assert_eq!(name("/run/toroid"), "run-toroid");
+        assert_eq!(name("/run/user/1000/toroid"), "run-user-1000-toroid");
+        assert_eq!(name("/a-b/c"), "a%2db-c");
+        assert_ne!(name("/a/b"), name("/a-b"));
+        let long = format!("/{}", "x".repeat(300));
+        assert!(name(&long).len() <= MAX_NAME);
+        assert_ne!(name(&long), name(&format!("{long}x")));
+    }
+
+    #[test]
+    fn a_directory_is_kept_for_its_torus_and_one_agent() {
+        let base = tempfile::tempdir().unwrap();
+        let state = Path::new("/run/toroid");
+        let data = DataDir::take(base.path(), state).unwrap();
+        assert!(matches!(
+            DataDir::take(base.path(), state),
+            Err(AgentError::Directory(StoreError::InUse(_)))
+        ));
+        DataDir::take(base.path(), Path::new("/run/other")).unwrap();
+
+        drop(data.directory(Some(torus("3x1x1"))).unwrap());
+        let (directory, _) = data.directory(None).unwrap();
+        assert_eq!(directory.torus(), torus("3x1x1"));
+        let error = data.directory(Some(torus("2x2x2"))).unwrap_err();
+        let refusal = error.refusal();
+        assert!(refusal.message.contains("3x1x1"), "{refusal}");
+        assert!(refusal.remedy.contains("--fresh"), "{refusal}");
+
+        let aside = data.set_aside().unwrap().unwrap();
+        assert!(aside.exists());
+        let (directory, _) = data.directory(None).unwrap();
+        assert_eq!(directory.torus(), torus("2x2x2"));
+        assert_ne!(data.set_aside().unwrap().unwrap(), aside);
+        assert_eq!(data.set_aside().unwrap(), None);
+    }
+}
