@@ -16,6 +16,7 @@ mod credentials;
 pub mod declare;
 pub mod directory;
 pub mod driver_protocol;
+pub mod explain;
 pub mod lifeline;
 pub mod member;
 pub mod netlink;

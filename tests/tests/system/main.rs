@@ -9,6 +9,7 @@ mod domains;
 mod durable;
 mod ethernet;
 mod exec;
+mod explain;
 mod failures;
 mod lifecycle;
 mod one_sided;

@@ -74,6 +74,9 @@ pub(crate) enum Command {
     },
     /// Measure both paths between two nodes: Ethernet and RDMA
     Ping(Ping),
+    /// Say whether two nodes may talk, by what, and if not, why not
+    #[command(after_help = "It exits with 6 when they may not.")]
+    Explain(Explain),
     /// Show which node this process is in
     Whoami,
     #[command(external_subcommand)]
@@ -186,6 +189,17 @@ pub(crate) struct Ping {
     /// Bytes of each read and echo
     #[arg(short, long, default_value_t = 56, value_parser = clap::value_parser!(u32).range(8..=65_000))]
     pub(crate) size: u32,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Explain {
+    /// The node that talks
+    pub(crate) from: String,
+    /// The node that is talked to
+    pub(crate) to: String,
+    /// The domain [default: all that both are in]
+    #[arg(short, long)]
+    pub(crate) domain: Option<String>,
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@ use domains::client::ClientError;
 use domains::member::MemberError;
 use domains::protocol::{Refusal, RefusalKind, Reply};
 
+/// The exit status for what may not be.
+pub(crate) const NOT_PERMITTED: u8 = 6;
+
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -53,7 +56,7 @@ impl From<Refusal> for Failure {
             RefusalKind::Invalid => 2,
             RefusalKind::NotFound => 4,
             RefusalKind::Exists => 5,
-            RefusalKind::Denied => 6,
+            RefusalKind::Denied => NOT_PERMITTED,
             RefusalKind::Exhausted => 7,
             RefusalKind::Version | RefusalKind::Failed => 1,
         };

@@ -2,6 +2,7 @@
 
 mod args;
 mod exec;
+mod explain;
 mod failure;
 mod locate;
 mod ping;
@@ -73,6 +74,9 @@ fn run(args: Args) -> Result<u8, Failure> {
             show.addresses(&info, &member);
         }
         Asked::Ping(options) => return ping::run(&mut connect(&places)?, &options, show),
+        Asked::Explain(options) => {
+            return explain::run(&mut connect(&places)?, &options, show);
+        }
         Asked::Whoami => match Control::of_node()?.whoami()? {
             reply @ Reply::Whoami { .. } => show.whoami(&reply),
             other => return Err(Failure::unexpected(&other)),

@@ -1,0 +1,49 @@
+//! `toroid explain`: may two nodes talk, and if not, why not?
+
+use domains::client::Control;
+use domains::explain::{Facts, Guard, Path};
+
+use crate::args::Explain;
+use crate::exec;
+use crate::failure::{Failure, NOT_PERMITTED};
+use crate::show::{Show, line};
+
+pub(crate) fn run(agent: &mut Control, options: &Explain, show: Show) -> Result<u8, Failure> {
+    let from = exec::resolve_one(agent, &options.from)?;
+    let to = exec::resolve_one(agent, &options.to)?;
+    if let Some(name) = &options.domain {
+        // It says so if there is none of that name, or none that we may see.
+        agent.show(name)?;
+    }
+    let (status, domains) = (agent.status()?, agent.list()?);
+    let facts = Facts {
+        status: &status,
+        domains: &domains,
+    };
+    let answer = facts.explain(from, to, options.domain.as_deref());
+    let exit = if answer.may { 0 } else { NOT_PERMITTED };
+    if show.json {
+        show.value(&answer);
+        return Ok(exit);
+    }
+    let verdict = if answer.may { "yes" } else { "no" };
+    match &answer.objection {
+        Some(objection) => line!("{from} to {to}: {verdict}: {objection}"),
+        None => line!("{from} to {to}: {verdict}"),
+    }
+    for verdict in &answer.domains {
+        line!("{}", verdict.domain);
+        line!("  ethernet  {}", sentence(&verdict.ethernet));
+        line!("  rdma      {}", sentence(&verdict.rdma));
+    }
+    Ok(exit)
+}
+
+fn sentence(path: &Path) -> String {
+    if let Some(objection) = &path.objection {
+        return format!("no: {objection}");
+    }
+    let guards: Vec<String> = path.enforced_by.iter().map(Guard::to_string).collect();
+    let provider = path.provider.as_deref().unwrap_or_default();
+    format!("yes, by {provider}; enforced by {}", guards.join("; "))
+}

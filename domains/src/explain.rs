@@ -1,0 +1,398 @@
+//! May two nodes talk, over which path, by whose grace; and if not, why not?
+//!
+//! Pure: from what an agent tells whoever asks, so nobody learns of domains that they may not see.
+
+use std::fmt;
+
+use fabric::Place;
+use serde::Serialize;
+
+use crate::protocol::{DomainInfo, MemberInfo, Status, as_text};
+
+/// What is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The agent.
+    pub status: &'a Status,
+    /// The domains that whoever asks may see.
+    pub domains: &'a [DomainInfo],
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// Who talks.
+    #[serde(with = "as_text")]
+    pub from: Place,
+    /// To whom.
+    #[serde(with = "as_text")]
+    pub to: Place,
+    /// Whether they may on any path.
+    pub may: bool,
+    /// For the domain asked about, or for each that both are in.
+    pub domains: Vec<Verdict>,
+    /// Why not, where no domain says it.
+    #[serde(flatten)]
+    pub objection: Option<Objection>,
+}
+
+/// What holds in one domain.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Its name.
+    pub domain: String,
+    /// Whether they may on any path.
+    pub may: bool,
+    /// Through their interfaces.
+    pub ethernet: Path,
+    /// By access to each other's memory.
+    pub rdma: Path,
+}
+
+/// One of the two ways to talk.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Path {
+    /// Whether they may.
+    pub may: bool,
+    /// What carries it.
+    pub provider: Option<String>,
+    /// What keeps others out.
+    pub enforced_by: Vec<Guard>,
+    /// Why not.
+    #[serde(flatten)]
+    pub objection: Option<Objection>,
+}
+
+/// Why not, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Objection {
+    /// A sentence.
+    pub reason: String,
+    /// Another.
+    pub remedy: String,
+}
+
+/// What enforces a domain's borders on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Guard {
+    /// Memory is reached through mappings, and these need a descriptor.
+    Mapping,
+    /// The agent hands descriptors to members only.
+    Agent,
+    /// The Ethernet driver checks partition, epoch and source of every frame.
+    Driver,
+    /// It stays within the node, whose namespaces hold it.
+    Node,
+    /// All nodes run as one user, so their processes could reach into each other.
+    Cooperation,
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Guard::Mapping => "mappings, which need a descriptor",
+            Guard::Agent => "the agent, which hands those to members only",
+            Guard::Driver => "the driver, which checks every frame",
+            Guard::Node => "the node itself",
+            Guard::Cooperation => "cooperation, because all nodes run as one user",
+        })
+    }
+}
+
+impl fmt::Display for Objection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.reason, self.remedy)
+    }
+}
+
+impl Objection {
+    fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Objection {
+            reason: reason.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
+impl Path {
+    fn yes(provider: &str, enforced_by: &[Guard]) -> Self {
+        Path {
+            may: true,
+            provider: Some(provider.into()),
+            enforced_by: enforced_by.into(),
+            objection: None,
+        }
+    }
+
+    fn no(objection: Objection) -> Self {
+        Path {
+            may: false,
+            provider: None,
+            enforced_by: Vec::new(),
+            objection: Some(objection),
+        }
+    }
+}
+
+impl Facts<'_> {
+    /// Whether two nodes may talk in `domain`, or in those that both are in.
+    pub fn explain(&self, from: Place, to: Place, domain: Option<&str>) -> Explanation {
+        let asked = |info: &&DomainInfo| match domain {
+            Some(name) => info.name == name,
+            None => has_both(info, from, to),
+        };
+        let asked = self.domains.iter().filter(asked);
+        let domains: Vec<Verdict> = asked.map(|info| self.verdict(info, from, to)).collect();
+        let objection = domains.is_empty().then(|| self.strangers(from, to));
+        Explanation {
+            from,
+            to,
+            may: domains.iter().any(|verdict| verdict.may),
+            domains,
+            objection,
+        }
+    }
+
+    fn verdict(&self, info: &DomainInfo, from: Place, to: Place) -> Verdict {
+        let (ethernet, rdma) = match self.objection(info, from, to) {
+            Some(objection) => (Path::no(objection.clone()), Path::no(objection)),
+            None => (self.ethernet(from == to), self.rdma()),
+        };
+        Verdict {
+            domain: info.name.clone(),
+            may: ethernet.may || rdma.may,
+            ethernet,
+            rdma,
+        }
+    }
+
+    /// What forbids both paths.
+    fn objection(&self, info: &DomainInfo, from: Place, to: Place) -> Option<Objection> {
+        let name = &info.name;
+        let (Some(a), Some(b)) = (member(info, from), member(info, to)) else {
+            return Some(self.outsiders(info, from, to));
+        };
+        if from != to && a.limited && b.limited {
+            return Some(Objection::new(
+                format!("both are limited members of {name}, who may talk to full members only"),
+                format!(
+                    "make one a full member with `toroid domain shrink {name} {to}` and `toroid \
+                     domain grow {name} {to}`"
+                ),
+            ));
+        }
+        None
+    }
+
+    fn outsiders(&self, info: &DomainInfo, from: Place, to: Place) -> Objection {
+        let name = &info.name;
+        let mut outside: Vec<Place> = [from, to]
+            .into_iter()
+            .filter(|place| member(info, *place).is_none())
+            .collect();
+        outside.dedup();
+        let places: Vec<String> = outside.iter().map(ToString::to_string).collect();
+        let places = places.join(" ");
+        let reason = match outside.len() {
+            1 => format!("node {places} is not a member of {name}"),
+            _ => format!("nodes {places} are not members of {name}"),
+        };
+        let join = format!(
+            "its owner, uid {}, can change that with `toroid domain grow {name} {places}`",
+            info.owner
+        );
+        match &self.common(from, to)[..] {
+            [] => Objection::new(reason, join),
+            shared => Objection::new(
+                reason,
+                format!("they share {}, or {join}", shared.join(" and ")),
+            ),
+        }
+    }
+
+    fn strangers(&self, from: Place, to: Place) -> Objection {
+        let of = |place: Place| {
+            let inside = self
+                .domains
+                .iter()
+                .filter(|info| member(info, place).is_some());
+            let names: Vec<&str> = inside.map(|info| &*info.name).collect();
+            match names.is_empty() {
+                true => format!("{place} is in none"),
+                false => format!("{place} is in {}", names.join(" and ")),
+            }
+        };
+        let both = match from == to {
+            true => of(from),
+            false => format!("{}, {}", of(from), of(to)),
+        };
+        Objection::new(
+            format!("they share no domain that you may see: {both}"),
+            "put both into one with `toroid domain create` or `toroid domain grow`",
+        )
+    }
+
+    fn common(&self, from: Place, to: Place) -> Vec<&str> {
+        let shared = self.domains.iter().filter(|info| has_both(info, from, to));
+        shared.map(|info| &*info.name).collect()
+    }
+
+    fn ethernet(&self, is_same: bool) -> Path {
+        if self.status.ethernet == "none" {
+            return Path::no(Objection::new(
+                "the agent runs without Ethernet",
+                "start it without --no-ethernet",
+            ));
+        }
+        if is_same {
+            return Path::yes("loopback", &[Guard::Node]);
+        }
+        if self.status.driver_pid.is_none() {
+            return Path::no(Objection::new(
+                "the Ethernet driver does not run",
+                "the agent starts it again; see agent.log in its state directory",
+            ));
+        }
+        let guards = self.with_cooperation(&[Guard::Driver]);
+        Path::yes(&self.status.ethernet, &guards)
+    }
+
+    fn rdma(&self) -> Path {
+        let guards = self.with_cooperation(&[Guard::Mapping, Guard::Agent]);
+        Path::yes(&self.status.provider, &guards)
+    }
+
+    fn with_cooperation(&self, guards: &[Guard]) -> Vec<Guard> {
+        let cooperation = self.status.rootless.then_some(Guard::Cooperation);
+        guards.iter().copied().chain(cooperation).collect()
+    }
+}
+
+fn has_both(info: &DomainInfo, a: Place, b: Place) -> bool {
+    member(info, a).is_some() && member(info, b).is_some()
+}
+
+fn member(info: &DomainInfo, place: Place) -> Option<&MemberInfo> {
+    info.members.iter().find(|member| member.node == place)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn place(x: u8) -> Place {
+        Place { x, y: 0, z: 0 }
+    }
+
+    fn status(ethernet: &str, rootless: bool, driver_pid: Option<u32>) -> Status {
+        let fields = json!({
+            "pid": 1, "state": "/run/toroid", "data": "/var/lib/toroid", "torus": "4x1x1",
+            "nodes": 4, "domains": 2, "provider": "shm", "ethernet": ethernet,
+            "rootless": rootless, "driver_pid": driver_pid, "driver_restarts": 0, "attached": 0,
+            "registered_bytes": 0
+        });
+        serde_json::from_value(fields).unwrap()
+    }
+
+    /// Nodes 0 to 2 are in `blue`, 1 and 2 limited; 2 and 3 are in `red`.
+    fn domains() -> Vec<DomainInfo> {
+        let member = |x: u8, limited: bool| {
+            json!({
+                "node": place(x).to_string(), "limited": limited, "ifname": null, "mac": "",
+                "ipv4": "10.64.0.1", "ipv6": "fd74::1"
+            })
+        };
+        let domain = |name: &str, members: &[Value]| {
+            let fields = json!({
+                "name": name, "id": 1, "epoch": 1, "owner": 1000, "mtu": 9000,
+                "subnet": "10.64.0.0/24", "public": false, "managers": [], "size": 0,
+                "diameter": 0, "mean_hops": 0.0, "members": members
+            });
+            serde_json::from_value(fields).unwrap()
+        };
+        let blue = [member(0, false), member(1, true), member(2, true)];
+        vec![
+            domain("blue", &blue),
+            domain("red", &[member(2, false), member(3, false)]),
+        ]
+    }
+
+    fn explain(status: &Status, from: u8, to: u8, domain: Option<&str>) -> Explanation {
+        let domains = domains();
+        let facts = Facts {
+            status,
+            domains: &domains,
+        };
+        facts.explain(place(from), place(to), domain)
+    }
+
+    fn reason(explanation: &Explanation) -> String {
+        assert!(!explanation.may);
+        let told = explanation.domains.first();
+        let told = told.map(|verdict| verdict.rdma.objection.as_ref());
+        let objection = told.unwrap_or(explanation.objection.as_ref());
+        objection.unwrap().to_string()
+    }
+
+    #[test]
+    fn members_may_and_hear_by_whose_grace() {
+        let answer = explain(&status("tap", false, Some(7)), 0, 1, None);
+        assert!(answer.may);
+        let expected = json!({
+            "from": "0,0,0", "to": "1,0,0", "may": true, "domains": [{
+                "domain": "blue", "may": true,
+                "ethernet": {"may": true, "provider": "tap", "enforced_by": ["driver"]},
+                "rdma": {"may": true, "provider": "shm", "enforced_by": ["mapping", "agent"]},
+            }]
+        });
+        assert_eq!(serde_json::to_value(&answer).unwrap(), expected);
+    }
+
+    #[test]
+    fn limited_members_may_not_talk_to_each_other() {
+        let answer = explain(&status("tap", false, Some(7)), 1, 2, None);
+        let reason = reason(&answer);
+        assert!(
+            reason.contains("both are limited members of blue"),
+            "{reason}"
+        );
+        assert!(reason.contains("toroid domain grow blue 2,0,0"), "{reason}");
+    }
+
+    #[test]
+    fn a_limited_member_may_talk_to_itself() {
+        let answer = explain(&status("tap", false, Some(7)), 1, 1, None);
+        assert_eq!(answer.domains[0].ethernet.enforced_by, [Guard::Node]);
+        assert!(answer.may);
+    }
+
+    #[test]
+    fn outsiders_hear_what_they_share_and_who_can_change_it() {
+        let status = status("tap", false, Some(7));
+        let told = reason(&explain(&status, 0, 3, Some("blue")));
+        let grow = "uid 1000, can change that with `toroid domain grow blue 3,0,0`";
+        assert!(
+            told.contains("node 3,0,0 is not a member of blue"),
+            "{told}"
+        );
+        assert!(told.contains(grow), "{told}");
+        let told = reason(&explain(&status, 2, 3, Some("blue")));
+        assert!(told.contains("they share red"), "{told}");
+        let told = reason(&explain(&status, 0, 3, None));
+        assert!(told.contains("0,0,0 is in blue, 3,0,0 is in red"), "{told}");
+    }
+
+    #[test]
+    fn one_path_may_be_open_without_the_other() {
+        let answer = explain(&status("none", true, None), 0, 1, None);
+        let blue = &answer.domains[0];
+        assert!(answer.may && !blue.ethernet.may);
+        assert!(blue.rdma.enforced_by.contains(&Guard::Cooperation));
+        let answer = explain(&status("tap", false, None), 0, 1, None);
+        let objection = answer.domains[0].ethernet.objection.as_ref().unwrap();
+        assert!(objection.reason.contains("does not run"));
+    }
+}
