@@ -94,6 +94,20 @@ pub struct Wanted {
     pub mtu: Option<u32>,
     /// The uid of its owner.
     pub owner: u32,
+    /// Those of its first members that may talk to full members only; they need not be in
+    /// `members`.
+    pub limited: BTreeSet<NodeId>,
+    /// Whether whoever owns a node may join with it.
+    pub public: bool,
+}
+
+/// To whom a node belongs, and in which domains its owner lets others place it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ownership {
+    /// The uid of its owner; `None` for a free node, which belongs to the agent.
+    pub owner: Option<u32>,
+    /// Names of domains.
+    pub consents: BTreeSet<String>,
 }
 
 /// Why a change was refused.
@@ -127,6 +141,16 @@ pub enum DirectoryError {
         domain: String,
         /// The nodes.
         nodes: String,
+    },
+    /// What they are now cannot become what is wanted without them leaving first.
+    #[error("{nodes} are {present} members of domain {domain}")]
+    OtherMembership {
+        /// The domain.
+        domain: String,
+        /// The nodes.
+        nodes: String,
+        /// `full` or `limited`.
+        present: &'static str,
     },
     /// Outside the possible.
     #[error("an MTU of {0} bytes is not possible")]
@@ -182,6 +206,10 @@ impl From<DirectoryError> for Refusal {
                 RefusalKind::NotFound,
                 format!("see `toroid domain show {domain}`"),
             ),
+            E::OtherMembership { ref domain, .. } => (
+                RefusalKind::Exists,
+                format!("take them out first with `toroid domain shrink {domain}`"),
+            ),
             E::BadMtu(_) => (
                 RefusalKind::Invalid,
                 format!("choose one from {MIN_MTU} to {MAX_MTU}"),
@@ -206,6 +234,8 @@ pub struct Directory {
     torus: Torus,
     domains: BTreeMap<String, Arc<Domain>>,
     aliases: Arc<BTreeMap<String, NodeId>>,
+    /// Of nodes that are not simply free.
+    ownerships: Arc<BTreeMap<NodeId, Ownership>>,
     /// The next number that no domain has had; 0 when there is none.
     next_id: u16,
     /// Numbers of removed domains and their last epochs, the oldest first. The keys only order
@@ -222,6 +252,7 @@ impl Directory {
             torus,
             domains: BTreeMap::new(),
             aliases: Arc::default(),
+            ownerships: Arc::default(),
             next_id: 1,
             freed: Arc::default(),
             next_subnet: 0,
@@ -321,28 +352,64 @@ impl Directory {
             owner: wanted.owner,
             mtu,
             subnet,
-            members: wanted.members.clone(),
-            limited: BTreeSet::new(),
+            members: &wanted.members | &wanted.limited,
+            limited: wanted.limited,
             managers: BTreeSet::new(),
-            public: false,
+            public: wanted.public,
         };
         let shared = Arc::new(domain.clone());
         self.domains.insert(domain.name.clone(), shared);
         Ok(Change {
+            joined: domain.members.clone(),
             domain,
-            joined: wanted.members,
             left: BTreeSet::new(),
         })
     }
 
-    /// Adds nodes to a domain; those that are members stay so.
+    /// Adds nodes to a domain as full members; those that are it stay so.
     ///
     /// # Errors
-    /// [`DirectoryError::NoSuchDomain`].
+    /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::OtherMembership`].
     pub fn grow(&mut self, name: &str, nodes: &BTreeSet<NodeId>) -> Result<Change, DirectoryError> {
+        self.admit(name, nodes, false)
+    }
+
+    /// Adds nodes to a domain, which may talk to full members only; those that are it stay so.
+    ///
+    /// # Errors
+    /// As [`Directory::grow`].
+    pub fn grow_limited(
+        &mut self,
+        name: &str,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<Change, DirectoryError> {
+        self.admit(name, nodes, true)
+    }
+
+    fn admit(
+        &mut self,
+        name: &str,
+        nodes: &BTreeSet<NodeId>,
+        limited: bool,
+    ) -> Result<Change, DirectoryError> {
+        let domain = self.domain(name)?;
+        let other = |node: &&NodeId| {
+            domain.members.contains(node) && domain.limited.contains(node) != limited
+        };
+        let others: BTreeSet<NodeId> = nodes.iter().filter(other).copied().collect();
+        if !others.is_empty() {
+            return Err(DirectoryError::OtherMembership {
+                domain: name.into(),
+                nodes: self.places(&others),
+                present: if limited { "full" } else { "limited" },
+            });
+        }
         let domain = self.domain_mut(name)?;
         let joined = nodes - &domain.members;
         domain.members.extend(&joined);
+        if limited {
+            domain.limited.extend(&joined);
+        }
         Ok(Change {
             domain: domain.clone(),
             joined,
@@ -385,12 +452,17 @@ impl Directory {
         if !left.is_empty() {
             return Ok(left);
         }
-        let places = nodes.iter().filter_map(|node| self.torus.place(*node));
-        let places: Vec<String> = places.map(|place| place.to_string()).collect();
         Err(DirectoryError::NotMembers {
             domain: name.into(),
-            nodes: places.join(" "),
+            nodes: self.places(nodes),
         })
+    }
+
+    /// The places of nodes, for people.
+    pub fn places(&self, nodes: &BTreeSet<NodeId>) -> String {
+        let places = nodes.iter().filter_map(|node| self.torus.place(*node));
+        let places: Vec<String> = places.map(|place| place.to_string()).collect();
+        places.join(" ")
     }
 
     /// Removes a domain: all leave, and its name, number and subnet are free again.
@@ -405,12 +477,117 @@ impl Directory {
         let freed = Arc::make_mut(&mut self.freed);
         let last = freed.last_key_value().map_or(0, |(order, _)| *order);
         freed.insert(last + 1, (domain.id, domain.epoch));
+        let everywhere: BTreeSet<NodeId> = self.ownerships.keys().copied().collect();
+        self.amend(&everywhere, |ownership| {
+            ownership.consents.remove(name);
+        });
         let left = std::mem::take(&mut domain.members);
         Ok(Change {
             domain,
             joined: BTreeSet::new(),
             left,
         })
+    }
+
+    /// To whom a node belongs; `None` for a free node, which belongs to the agent.
+    pub fn owner_of(&self, node: NodeId) -> Option<u32> {
+        self.ownerships.get(&node)?.owner
+    }
+
+    /// Whether a node belongs to nobody but the agent, and is in no domain.
+    pub fn is_free(&self, node: NodeId) -> bool {
+        self.owner_of(node).is_none() && self.domains_of(node).next().is_none()
+    }
+
+    /// Whether the owner of a node lets others place it in a domain.
+    pub fn has_consented(&self, node: NodeId, domain: &str) -> bool {
+        let ownership = self.ownerships.get(&node);
+        ownership.is_some_and(|ownership| ownership.consents.contains(domain))
+    }
+
+    /// The domains in which the owner of a node lets others place it, in order.
+    pub fn consents_of(&self, node: NodeId) -> impl Iterator<Item = &str> {
+        let ownership = self.ownerships.get(&node);
+        let consents = ownership.into_iter().flat_map(|o| &o.consents);
+        consents.map(String::as_str)
+    }
+
+    /// Gives nodes to a user, or back to the agent. What their owners before had consented to
+    /// is void; in the domains in which they are they stay.
+    pub fn give(&mut self, nodes: &BTreeSet<NodeId>, owner: Option<u32>) {
+        self.amend(nodes, |ownership| {
+            if ownership.owner != owner {
+                *ownership = Ownership {
+                    owner,
+                    consents: BTreeSet::new(),
+                };
+            }
+        });
+    }
+
+    /// Notes that the owners of nodes let others place them in a domain, or no longer.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn consent(
+        &mut self,
+        nodes: &BTreeSet<NodeId>,
+        domain: &str,
+        withdraw: bool,
+    ) -> Result<(), DirectoryError> {
+        self.domain(domain)?;
+        self.amend(nodes, |ownership| {
+            match withdraw {
+                true => ownership.consents.remove(domain),
+                false => ownership.consents.insert(domain.into()),
+            };
+        });
+        Ok(())
+    }
+
+    fn amend(&mut self, nodes: &BTreeSet<NodeId>, change: impl Fn(&mut Ownership)) {
+        if nodes.is_empty() {
+            return;
+        }
+        let ownerships = Arc::make_mut(&mut self.ownerships);
+        for node in nodes {
+            change(ownerships.entry(*node).or_default());
+        }
+        ownerships.retain(|_, ownership| *ownership != Ownership::default());
+    }
+
+    /// Lets processes of nodes grow and shrink a domain, or no longer.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn manage(
+        &mut self,
+        name: &str,
+        nodes: &BTreeSet<NodeId>,
+        revoke: bool,
+    ) -> Result<Domain, DirectoryError> {
+        let domain = self.domain_mut(name)?;
+        domain.managers = match revoke {
+            true => &domain.managers - nodes,
+            false => &domain.managers | nodes,
+        };
+        Ok(domain.clone())
+    }
+
+    /// Changes whether a domain is public, and whose it is; what is `None` stays.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn set(
+        &mut self,
+        name: &str,
+        public: Option<bool>,
+        owner: Option<u32>,
+    ) -> Result<Domain, DirectoryError> {
+        let domain = self.domain_mut(name)?;
+        domain.public = public.unwrap_or(domain.public);
+        domain.owner = owner.unwrap_or(domain.owner);
+        Ok(domain.clone())
     }
 
     fn domain_mut(&mut self, name: &str) -> Result<&mut Domain, DirectoryError> {

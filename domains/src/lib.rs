@@ -24,5 +24,6 @@ mod node;
 pub mod nodeset;
 pub mod placement;
 pub mod protocol;
+pub mod rights;
 pub mod roles;
 pub mod wire;

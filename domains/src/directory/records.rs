@@ -7,6 +7,7 @@
 //! numbers         {"next_id":2,"next_subnet":1}
 //! domain/blue     {"id":1,"epoch":3,"owner":0,"mtu":9000,"subnet":"10.64.0.0/24","members":[0,7],...}
 //! alias/db        7
+//! node/7          {"owner":1000,"consents":["blue"]}
 //! freed/00000000000000000001   [4,17]          a number that is free again, and its last epoch
 //! ```
 //!
@@ -21,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::store::{Changes, Records};
-use super::{Directory, Domain, MAX_MTU, MIN_MTU, is_alias, is_domain_name};
+use super::{Directory, Domain, MAX_MTU, MIN_MTU, Ownership, is_alias, is_domain_name};
 use crate::addressing::Subnet;
 
 /// The version of the records.
@@ -32,6 +33,7 @@ const TORUS_KEY: &str = "torus";
 const NUMBERS_KEY: &str = "numbers";
 const DOMAIN: &str = "domain/";
 const ALIAS: &str = "alias/";
+const NODE: &str = "node/";
 const FREED: &str = "freed/";
 
 /// Why records are no directory.
@@ -85,6 +87,15 @@ struct DomainRecord {
     public: bool,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeRecord {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<u32>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    consents: BTreeSet<String>,
+}
+
 impl Directory {
     /// All of it.
     pub fn records(&self) -> Records {
@@ -111,6 +122,16 @@ impl Directory {
             compare(&mut changes, &old.aliases, &self.aliases, key, |node| {
                 node.0
             });
+        }
+        if !Arc::ptr_eq(&self.ownerships, &old.ownerships) {
+            let key = |node: &NodeId| format!("{NODE}{}", node.0);
+            compare(
+                &mut changes,
+                &old.ownerships,
+                &self.ownerships,
+                key,
+                NodeRecord::of,
+            );
         }
         if !Arc::ptr_eq(&self.freed, &old.freed) {
             let key = |order: &u64| format!("{FREED}{order:020}");
@@ -155,6 +176,10 @@ impl Directory {
             }
             Arc::make_mut(&mut self.aliases).insert(alias.into(), node);
             Ok(())
+        } else if let Some(number) = key.strip_prefix(NODE) {
+            let node = number.parse().map_err(invalid(key))?;
+            self.restore_node(node, parse(key, value)?)
+                .map_err(invalid(key))
         } else if let Some(order) = key.strip_prefix(FREED) {
             let order = order.parse().map_err(invalid(key))?;
             let (id, epoch) = parse(key, value)?;
@@ -196,6 +221,21 @@ impl Directory {
             return Err("has limited members that are no members".into());
         }
         self.domains.insert(name.into(), Arc::new(domain));
+        Ok(())
+    }
+
+    /// Domains come before nodes in the order of keys.
+    fn restore_node(&mut self, number: u32, record: NodeRecord) -> Result<(), String> {
+        let node = self.known(number)?;
+        let NodeRecord { owner, consents } = record;
+        if let Some(name) = consents
+            .iter()
+            .find(|name| !self.domains.contains_key(*name))
+        {
+            return Err(format!("consents to domain {name}, which is not there"));
+        }
+        let ownership = Ownership { owner, consents };
+        Arc::make_mut(&mut self.ownerships).insert(node, ownership);
         Ok(())
     }
 
@@ -241,6 +281,15 @@ impl DomainRecord {
             limited: numbers(&domain.limited),
             managers: numbers(&domain.managers),
             public: domain.public,
+        }
+    }
+}
+
+impl NodeRecord {
+    fn of(ownership: &Ownership) -> Self {
+        NodeRecord {
+            owner: ownership.owner,
+            consents: ownership.consents.clone(),
         }
     }
 }
@@ -310,8 +359,14 @@ mod tests {
             directory.create(wanted).unwrap();
         }
         directory.shrink("red", &nodes(&[1])).unwrap();
-        directory.remove("gone").unwrap();
         directory.add_alias(NodeId(7), "db").unwrap();
+        directory.grow_limited("red", &nodes(&[2, 3])).unwrap();
+        directory.manage("red", &nodes(&[0]), false).unwrap();
+        directory.set("red", Some(true), None).unwrap();
+        directory.give(&nodes(&[2, 3]), Some(1001));
+        directory.consent(&nodes(&[3, 7]), "blue", false).unwrap();
+        directory.consent(&nodes(&[4]), "gone", false).unwrap();
+        directory.remove("gone").unwrap();
         directory
     }
 
@@ -374,6 +429,9 @@ mod tests {
             ("numbers", "{}"),
             ("alias/db", "8"),
             ("alias/1-0-0", "1"),
+            ("node/8", "{}"),
+            ("node/3", r#"{"consents":["gone"]}"#),
+            ("node/x", "{}"),
             ("freed/x", "[3,4]"),
             ("freed/00000000000000000007", "[1,4]"),
             ("freed/00000000000000000007", "[9,4]"),

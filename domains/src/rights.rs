@@ -1,0 +1,406 @@
+//! Who may do what. Pure: an actor and a directory go in, a verdict comes out.
+//!
+//! | | administrator | owner of the domain | owner of the node | manager of the domain |
+//! |---|---|---|---|---|
+//! | create a domain with a node | yes | | yes | |
+//! | grow a domain by a node | yes | if its owner has consented | if the domain is public | free nodes, and as its owner |
+//! | shrink a domain by a node | yes | yes | yes | yes |
+//! | remove a domain, change its rights | yes | yes | | |
+//! | run commands in a node, name it, consent | yes | | yes | |
+//! | give nodes away, set quotas, end the agent | yes | | | |
+//!
+//! A manager is a node: its processes act for it, whoever they are, and never as administrators.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use fabric::NodeId;
+
+use crate::directory::{Directory, Domain};
+use crate::protocol::{Refusal, RefusalKind};
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actor {
+    /// Root, or the user whose agent it is.
+    Administrator(u32),
+    /// Another user of the host.
+    User(u32),
+    /// A process in a node.
+    Node(NodeId),
+}
+
+/// Why not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Denied {
+    /// Only the owner of the domain may.
+    #[error("domain {domain} belongs to uid {owner}, not to {actor}")]
+    DomainOfAnother {
+        /// The domain.
+        domain: String,
+        /// Its owner.
+        owner: u32,
+        /// Who asked.
+        actor: String,
+    },
+    /// Only the owners of the nodes may.
+    #[error("{nodes} {are} not {actor}'s", are = are(nodes))]
+    NodesOfOthers {
+        /// The nodes.
+        nodes: String,
+        /// Who asked.
+        actor: String,
+    },
+    /// Only with the consent of the nodes' owners.
+    #[error("{nodes} {are} not {actor}'s, and their owners have not consented to domain {domain}", are = are(nodes))]
+    NoConsent {
+        /// The nodes.
+        nodes: String,
+        /// The domain.
+        domain: String,
+        /// Who asked.
+        actor: String,
+    },
+    /// The node is no manager of the domain.
+    #[error("{node} does not manage domain {domain}")]
+    NoManager {
+        /// The node's place.
+        node: String,
+        /// The domain.
+        domain: String,
+    },
+    /// Only an administrator may.
+    #[error("{actor} is no administrator of this agent, who alone may {what}")]
+    NotAdministrator {
+        /// Who asked.
+        actor: String,
+        /// What.
+        what: &'static str,
+    },
+}
+
+fn are(nodes: &str) -> &'static str {
+    if nodes.contains(' ') { "are" } else { "is" }
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Self {
+        let remedy = match &denied {
+            Denied::DomainOfAnother { .. } => "ask its owner or an administrator".into(),
+            Denied::NodesOfOthers { .. } => {
+                "ask an administrator for them (`toroid node chown`)".into()
+            }
+            Denied::NoConsent { nodes, domain, .. } => {
+                format!("let their owners run `toroid node consent {nodes} -d {domain}`")
+            }
+            Denied::NoManager { node, domain } => {
+                format!("let the domain's owner run `toroid domain manage {domain} {node}`")
+            }
+            Denied::NotAdministrator { .. } => {
+                "use sudo, or start an agent of your own with `toroid up`".into()
+            }
+        };
+        Refusal::new(RefusalKind::Denied, denied.to_string(), remedy)
+    }
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Actor::Administrator(uid) | Actor::User(uid) => write!(f, "uid {uid}"),
+            Actor::Node(node) => write!(f, "{node}"),
+        }
+    }
+}
+
+impl Actor {
+    /// Whether it may create a domain with these nodes.
+    ///
+    /// # Errors
+    /// [`Denied`], as for all that follow.
+    pub fn may_create(
+        &self,
+        directory: &Directory,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<(), Denied> {
+        match self {
+            Actor::Node(_) => self.may_administer("create domains"),
+            _ => self.may_use(directory, nodes),
+        }
+    }
+
+    /// Whether it may add nodes to a domain. Those that are members need no right.
+    pub fn may_grow(
+        &self,
+        directory: &Directory,
+        domain: &Domain,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<(), Denied> {
+        let new = nodes - &domain.members;
+        let consented = |node: NodeId| directory.has_consented(node, &domain.name);
+        let lacking: BTreeSet<NodeId> = match *self {
+            Actor::Administrator(_) => return Ok(()),
+            Actor::User(uid) if domain.owner == uid => {
+                let may = |node| directory.owner_of(node) == Some(uid) || consented(node);
+                new.into_iter().filter(|node| !may(*node)).collect()
+            }
+            Actor::User(_) if domain.public => return self.may_use(directory, &new),
+            Actor::User(_) => return Err(self.not_of(domain)),
+            Actor::Node(node) => {
+                manages(directory, domain, node)?;
+                let may = |node| {
+                    let owner = directory.owner_of(node);
+                    directory.is_free(node) || owner == Some(domain.owner) || consented(node)
+                };
+                new.into_iter().filter(|node| !may(*node)).collect()
+            }
+        };
+        match lacking.is_empty() {
+            true => Ok(()),
+            false => Err(Denied::NoConsent {
+                nodes: directory.places(&lacking),
+                domain: domain.name.clone(),
+                actor: self.to_string(),
+            }),
+        }
+    }
+
+    /// Whether it may take nodes out of a domain. Those that are no members need no right.
+    pub fn may_shrink(
+        &self,
+        directory: &Directory,
+        domain: &Domain,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<(), Denied> {
+        let leaving = nodes & &domain.members;
+        match *self {
+            Actor::Administrator(_) => Ok(()),
+            Actor::User(uid) if domain.owner == uid => Ok(()),
+            Actor::User(uid) => {
+                let its = |node: &NodeId| directory.owner_of(*node) == Some(uid);
+                match leaving.iter().all(its) {
+                    true => Ok(()),
+                    false => Err(self.not_of(domain)),
+                }
+            }
+            Actor::Node(node) => manages(directory, domain, node),
+        }
+    }
+
+    /// Whether it may remove a domain and change who has rights in it.
+    pub fn may_own(&self, directory: &Directory, domain: &Domain) -> Result<(), Denied> {
+        match *self {
+            Actor::Administrator(_) => Ok(()),
+            Actor::User(uid) if domain.owner == uid => Ok(()),
+            Actor::User(_) => Err(self.not_of(domain)),
+            Actor::Node(node) => {
+                manages(directory, domain, node)?;
+                Err(self.not_of(domain))
+            }
+        }
+    }
+
+    /// Whether it may run commands in nodes, name them, and consent for them.
+    pub fn may_use(&self, directory: &Directory, nodes: &BTreeSet<NodeId>) -> Result<(), Denied> {
+        let its = |node: &&NodeId| match *self {
+            Actor::Administrator(_) => true,
+            Actor::User(uid) => directory.owner_of(**node) == Some(uid),
+            Actor::Node(_) => false,
+        };
+        let others: BTreeSet<NodeId> = nodes.iter().filter(|n| !its(n)).copied().collect();
+        match others.is_empty() {
+            true => Ok(()),
+            false => Err(Denied::NodesOfOthers {
+                nodes: directory.places(&others),
+                actor: self.to_string(),
+            }),
+        }
+    }
+
+    /// Whether it may do what only an administrator may.
+    pub fn may_administer(&self, what: &'static str) -> Result<(), Denied> {
+        match self {
+            Actor::Administrator(_) => Ok(()),
+            _ => Err(Denied::NotAdministrator {
+                actor: self.to_string(),
+                what,
+            }),
+        }
+    }
+
+    /// Whether it sees a domain: a user its own, public ones, and those that its nodes are in;
+    /// a node those that it is in or manages.
+    pub fn sees(&self, directory: &Directory, domain: &Domain) -> bool {
+        match *self {
+            Actor::Administrator(_) => true,
+            Actor::User(uid) => {
+                let its = |node: &NodeId| directory.owner_of(*node) == Some(uid);
+                domain.public || domain.owner == uid || domain.members.iter().any(its)
+            }
+            Actor::Node(node) => domain.members.contains(&node) || domain.managers.contains(&node),
+        }
+    }
+
+    /// The user, if it is one.
+    pub fn uid(&self) -> Option<u32> {
+        match *self {
+            Actor::Administrator(uid) | Actor::User(uid) => Some(uid),
+            Actor::Node(_) => None,
+        }
+    }
+
+    fn not_of(&self, domain: &Domain) -> Denied {
+        Denied::DomainOfAnother {
+            domain: domain.name.clone(),
+            owner: domain.owner,
+            actor: self.to_string(),
+        }
+    }
+}
+
+fn manages(directory: &Directory, domain: &Domain, node: NodeId) -> Result<(), Denied> {
+    match domain.managers.contains(&node) {
+        true => Ok(()),
+        false => Err(Denied::NoManager {
+            node: directory.places(&[node].into()),
+            domain: domain.name.clone(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::Wanted;
+
+    const ADMIN: Actor = Actor::Administrator(0);
+    const OWNER: Actor = Actor::User(1000);
+    const OTHER: Actor = Actor::User(1001);
+    const MANAGER: Actor = Actor::Node(NodeId(0));
+    const MEMBER: Actor = Actor::Node(NodeId(1));
+
+    fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
+        numbers.iter().copied().map(NodeId).collect()
+    }
+
+    /// `blue` of 1000 has its nodes 0 and 1, and 4 of 1001; 2 is 1000's, 5 is 1001's, 6 is 1001's
+    /// and has its consent, 3 and 7 are free, but 7 is in `grey` of root.
+    fn directory() -> Directory {
+        let mut directory = Directory::new("2x2x2".parse().unwrap());
+        directory.give(&nodes(&[0, 1, 2]), Some(1000));
+        directory.give(&nodes(&[4, 5, 6]), Some(1001));
+        for (name, members, owner) in [("blue", &[0, 1, 4][..], 1000), ("grey", &[7], 0)] {
+            let wanted = Wanted {
+                name: name.into(),
+                members: nodes(members),
+                owner,
+                ..Wanted::default()
+            };
+            directory.create(wanted).unwrap();
+        }
+        directory.consent(&nodes(&[6]), "blue", false).unwrap();
+        directory.manage("blue", &nodes(&[0]), false).unwrap();
+        directory
+    }
+
+    /// The nodes by which an actor may grow `blue`.
+    fn grows(directory: &Directory, actor: Actor) -> Vec<u32> {
+        let blue = directory.domain("blue").unwrap();
+        let may = |n: &u32| actor.may_grow(directory, blue, &nodes(&[*n])).is_ok();
+        (0..8).filter(may).collect()
+    }
+
+    fn shrinks(directory: &Directory, actor: Actor) -> Vec<u32> {
+        let blue = directory.domain("blue").unwrap();
+        let may = |n: &u32| actor.may_shrink(directory, blue, &nodes(&[*n])).is_ok();
+        [0, 1, 4].into_iter().filter(may).collect()
+    }
+
+    #[test]
+    fn growing_needs_the_domain_and_the_node() {
+        let mut directory = directory();
+        assert_eq!(grows(&directory, ADMIN), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(grows(&directory, OWNER), [0, 1, 2, 4, 6]);
+        assert_eq!(grows(&directory, OTHER), [0_u32; 0]);
+        assert_eq!(grows(&directory, MANAGER), [0, 1, 2, 3, 4, 6]);
+        assert_eq!(grows(&directory, MEMBER), [0_u32; 0]);
+        directory.set("blue", Some(true), None).unwrap();
+        assert_eq!(grows(&directory, OTHER), [0, 1, 4, 5, 6]);
+        directory.consent(&nodes(&[6]), "blue", true).unwrap();
+        assert_eq!(grows(&directory, OWNER), [0, 1, 2, 4]);
+    }
+
+    #[test]
+    fn whose_node_it_is_may_always_take_it_out() {
+        let directory = directory();
+        for (actor, expected) in [
+            (ADMIN, &[0, 1, 4][..]),
+            (OWNER, &[0, 1, 4]),
+            (OTHER, &[4]),
+            (Actor::User(1002), &[]),
+            (MANAGER, &[0, 1, 4]),
+            (MEMBER, &[]),
+        ] {
+            assert_eq!(shrinks(&directory, actor), expected, "{actor}");
+        }
+    }
+
+    #[test]
+    fn only_owners_and_administrators_give_rights() {
+        let directory = directory();
+        let blue = directory.domain("blue").unwrap();
+        for (actor, may) in [
+            (ADMIN, true),
+            (OWNER, true),
+            (OTHER, false),
+            (MANAGER, false),
+        ] {
+            assert_eq!(actor.may_own(&directory, blue).is_ok(), may, "{actor}");
+        }
+        assert!(OWNER.may_use(&directory, &nodes(&[0, 2])).is_ok());
+        assert!(OWNER.may_use(&directory, &nodes(&[0, 3])).is_err());
+        assert!(MANAGER.may_use(&directory, &nodes(&[0])).is_err());
+        assert!(MANAGER.may_create(&directory, &nodes(&[])).is_err());
+        assert!(OTHER.may_create(&directory, &nodes(&[5])).is_ok());
+        assert!(OWNER.may_administer("end it").is_err());
+    }
+
+    #[test]
+    fn nobody_sees_what_does_not_concern_him() {
+        let mut directory = directory();
+        let sees = |directory: &Directory, actor: Actor| -> Vec<String> {
+            let seen = directory.domains().filter(|d| actor.sees(directory, d));
+            seen.map(|domain| domain.name.clone()).collect()
+        };
+        assert_eq!(sees(&directory, ADMIN), ["blue", "grey"]);
+        assert_eq!(sees(&directory, OWNER), ["blue"]);
+        assert_eq!(sees(&directory, OTHER), ["blue"], "its node is in it");
+        assert_eq!(sees(&directory, Actor::User(1002)), [""; 0]);
+        assert_eq!(sees(&directory, MEMBER), ["blue"]);
+        assert_eq!(sees(&directory, Actor::Node(NodeId(6))), [""; 0]);
+        directory.set("grey", Some(true), None).unwrap();
+        assert_eq!(sees(&directory, Actor::User(1002)), ["grey"]);
+    }
+
+    #[test]
+    fn a_denial_names_who_and_what_and_the_remedy() {
+        let directory = directory();
+        let blue = directory.domain("blue").unwrap();
+        let said = |result: Result<(), Denied>| Refusal::from(result.unwrap_err()).to_string();
+        assert_eq!(
+            said(OTHER.may_grow(&directory, blue, &nodes(&[5]))),
+            "domain blue belongs to uid 1000, not to uid 1001; ask its owner or an administrator"
+        );
+        assert_eq!(
+            said(OWNER.may_grow(&directory, blue, &nodes(&[3, 5]))),
+            "1,1,0 1,0,1 are not uid 1000's, and their owners have not consented to domain blue; \
+             let their owners run `toroid node consent 1,1,0 1,0,1 -d blue`"
+        );
+        assert_eq!(
+            said(MEMBER.may_grow(&directory, blue, &nodes(&[2]))),
+            "1,0,0 does not manage domain blue; let the domain's owner run `toroid domain manage \
+             blue 1,0,0`"
+        );
+    }
+}
