@@ -26,6 +26,7 @@ use fabric::{Epoch, NodeId, Partition, Place};
 
 use crate::address::{Destination, Mac};
 use crate::frame::Frame;
+use crate::listener;
 use crate::neighbour::Question;
 use crate::offload::Offload;
 
@@ -88,6 +89,8 @@ pub enum DropReason {
     NoSuchMember,
     /// It is from one limited member for another.
     Limited,
+    /// It tells what its sender listens to, which [nobody needs](crate::listener).
+    LinkReport,
     /// The receiver takes no more at the moment.
     Full,
     /// The receiver's interface is down or gone.
@@ -233,6 +236,7 @@ impl<'a, X> Ingress<'a, X> {
     /// Decides on a packet that this member sent: a frame with its [offloads](Offload).
     pub fn decide(&self, packet: &[u8]) -> Action<'a, X> {
         match self.admit(packet) {
+            Ok(frame) if listener::is_about_the_link(frame) => Action::Drop(DropReason::LinkReport),
             Ok(frame) => self
                 .answer(frame)
                 .unwrap_or_else(|| self.route(frame.destination())),
@@ -317,13 +321,14 @@ impl<'a, X> Iterator for Others<'a, X> {
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [DropReason; 9] = [
+    pub const ALL: [DropReason; 10] = [
         DropReason::Malformed,
         DropReason::WrongSource,
         DropReason::TooLong,
         DropReason::OtherDomain,
         DropReason::NoSuchMember,
         DropReason::Limited,
+        DropReason::LinkReport,
         DropReason::Full,
         DropReason::Down,
         DropReason::Refused,

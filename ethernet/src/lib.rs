@@ -7,6 +7,7 @@
 //! * [`offload`]: what comes before a frame: super-frames and checksums left out.
 //! * [`address`], [`frame`]: what a frame says of itself.
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
+//! * [`listener`]: reports about groups, which nobody needs.
 //! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
 //! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace.
 //! * [`switch`]: the data path, a single thread that moves frames; [`patience`] tells it when to
@@ -21,6 +22,7 @@ pub mod driver;
 pub mod forward;
 pub mod frame;
 pub mod interface;
+pub mod listener;
 pub mod neighbour;
 pub mod offload;
 pub mod patience;
