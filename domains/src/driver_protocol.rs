@@ -24,8 +24,8 @@ pub enum Command {
     /// One descriptor: the node's network namespace. A port that is there already may come again
     /// with another epoch, or with [`Port::limited`] changed.
     AddPort(Port),
-    /// Cuts a port's packets at once and takes its interface away. Nothing to do if there is no
-    /// such port.
+    /// Cuts a port's packets and takes its interface down; the interface is deleted some time
+    /// later. Nothing to do if there is no such port.
     RemovePort {
         /// The domain's number.
         domain_id: u32,
@@ -99,6 +99,18 @@ pub struct Port {
     pub mtu: u32,
     /// Whether its node is a limited member, which talks to full ones only.
     pub limited: bool,
+}
+
+impl Port {
+    /// Whether two ports differ in nothing that their interface shows.
+    pub fn is_same_interface(&self, other: &Port) -> bool {
+        let (epoch, limited) = (other.epoch, other.limited);
+        Port {
+            epoch,
+            limited,
+            ..self.clone()
+        } == *other
+    }
 }
 
 #[cfg(test)]

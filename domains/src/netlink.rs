@@ -158,6 +158,15 @@ impl Netlink {
         self.set_link(action, message)
     }
 
+    /// Gives a link another name; some kernels allow it only while the link is down. In a name
+    /// with `%d` the kernel puts the first number that makes it unique.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn rename(&mut self, index: u32, name: &str) -> Result<(), NetlinkError> {
+        self.set_attribute("rename", index, LinkAttribute::IfName(name.into()))
+    }
+
     /// Sets the longest packet, in bytes.
     ///
     /// # Errors
@@ -434,6 +443,9 @@ mod tests {
         assert!(link.up);
         there.set_down(right).unwrap();
         assert!(!there.link("right").unwrap().up);
+        there.rename(right, "other%d").unwrap();
+        assert_eq!(there.index("other0").unwrap(), right);
+        there.rename(right, "right").unwrap();
 
         assert!(
             Netlink::open_in(namespace.as_fd())

@@ -7,21 +7,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use domains::driver_protocol::{Answer, Command, Port, PortError};
 use domains::lifeline::Lifeline;
 use domains::wire::{self, Reader, WireError, Writer};
 use fabric::{Epoch, NodeId, Partition};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::forward::{DropCounters, DropReason};
-use crate::interface::{self, InterfaceError};
+use crate::interface::{self, Interface, InterfaceError, Settling};
+use crate::removal::{Leaver, Removal};
 use crate::switch::{Ended, JoinError, Remote, Switch};
-use crate::tap::Tap;
-
-/// Interfaces that may be under deletion at once, each by a thread.
-const DELETIONS: usize = 64;
 
 /// Why the driver ended before its agent did.
 #[derive(Debug, thiserror::Error)]
@@ -51,8 +48,6 @@ enum PortFailure {
     Interface(#[from] InterfaceError),
     #[error(transparent)]
     Join(#[from] JoinError),
-    #[error("cannot delete the interface: {0}")]
-    Delete(io::Error),
 }
 
 /// Runs the driver that hangs on `lifeline`; returns when that ends. Agents may come and go
@@ -74,7 +69,8 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
             switch.run()
         })
         .map_err(DriverError::Start)?;
-    let served = Control::new(remote).serve(Lifeline::new(sessions), &line);
+    let removal = Removal::start().map_err(DriverError::Start)?;
+    let served = Control::new(remote, removal).serve(Lifeline::new(sessions), &line);
     let drops = frames.join().map_err(|_| Ended)?;
     report(&drops.map_err(DriverError::Wait)?);
     served
@@ -104,22 +100,29 @@ type Key = (u32, u32);
 /// The control path.
 struct Control {
     remote: Remote,
-    ports: HashMap<Key, Port>,
-    /// The network namespaces in which they are.
-    homes: HashMap<Key, u64>,
-    /// Closing a TAP takes long, so each is closed by a thread; nobody waits for it but
-    /// [`Command::Sync`] and a port that is to be made anew.
-    leaving: HashMap<Key, JoinHandle<io::Result<()>>>,
+    ports: HashMap<Key, Member>,
+    /// Interfaces of which the kernel may not receive packets yet: [`Command::Sync`] waits.
+    settling: HashMap<Key, Settling>,
+    removal: Removal,
     failed: Vec<PortError>,
 }
 
+/// A port with its interface.
+struct Member {
+    port: Port,
+    /// The inode of the network namespace in which it is.
+    home: u64,
+    /// Its number there.
+    index: u32,
+}
+
 impl Control {
-    fn new(remote: Remote) -> Self {
+    fn new(remote: Remote, removal: Removal) -> Self {
         Control {
             remote,
             ports: HashMap::new(),
-            homes: HashMap::new(),
-            leaving: HashMap::new(),
+            settling: HashMap::new(),
+            removal,
             failed: Vec::new(),
         }
     }
@@ -178,33 +181,41 @@ impl Control {
 
     fn add(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), Ended> {
         let key = (port.domain_id, port.node);
-        let home = namespace.as_ref().and_then(inode);
-        if home.is_some()
-            && self
-                .homes
-                .get(&key)
-                .is_some_and(|known| Some(*known) != home)
-        {
+        let place = namespace.and_then(|namespace| Some((inode(&namespace)?, namespace)));
+        let moved = |member: &Member| place.as_ref().is_some_and(|(home, _)| *home != member.home);
+        if self.ports.get(&key).is_some_and(moved) {
             // The node was made anew, and the interface that we know died with the old one.
             self.remove(key)?;
         }
-        self.await_deletion(key);
-        let outcome = match (self.ports.get(&key), namespace) {
-            (Some(present), _) if is_same_interface(present, &port) => {
+        let outcome = match (self.ports.get(&key), place) {
+            (Some(present), _) if present.port.is_same_interface(&port) => {
                 return self.renew(port);
             }
             (Some(_), _) => Err(PortFailure::Differs),
             (None, None) => Err(PortFailure::NoNamespace),
-            (None, Some(namespace)) => match interface::raise(&port, namespace) {
-                Ok(tap) => self.attach(port, tap)?,
+            (None, Some((home, namespace))) => match self.raise(&port, home, namespace) {
+                Ok(interface) => self.attach(port, home, interface)?,
                 Err(error) => Err(error.into()),
             },
         };
-        if let (Ok(()), Some(home)) = (&outcome, home) {
-            self.homes.insert(key, home);
-        }
         self.note(key, outcome);
         Ok(())
+    }
+
+    fn raise(
+        &self,
+        port: &Port,
+        home: u64,
+        namespace: OwnedFd,
+    ) -> Result<Interface, InterfaceError> {
+        if let Some(leaver) = self.removal.take_back(port, home) {
+            match interface::restore(port, leaver.tap, leaver.index) {
+                Ok(interface) => return Ok(interface),
+                // Its node may have done anything to it.
+                Err(error) => debug!("{} of node {}: {error}", port.ifname, port.place),
+            }
+        }
+        interface::raise(port, namespace)
     }
 
     fn retain(&mut self, wanted: &[Key]) -> Result<(), Ended> {
@@ -218,32 +229,53 @@ impl Control {
     fn renew(&mut self, port: Port) -> Result<(), Ended> {
         let (partition, place) = (Partition(port.domain_id), port.place);
         let (epoch, limited) = (Epoch(port.epoch), port.limited);
-        self.ports.insert((port.domain_id, port.node), port);
+        if let Some(member) = self.ports.get_mut(&(port.domain_id, port.node)) {
+            member.port = port;
+        }
         self.remote.call(move |switch| {
             switch.raise_epoch(partition, epoch);
             switch.set_limited(partition, place, limited);
         })
     }
 
-    fn attach(&mut self, port: Port, tap: Tap) -> Result<Result<(), PortFailure>, Ended> {
-        let member = port.clone();
+    fn attach(
+        &mut self,
+        port: Port,
+        home: u64,
+        interface: Interface,
+    ) -> Result<Result<(), PortFailure>, Ended> {
+        let (key, member) = ((port.domain_id, port.node), port.clone());
+        let Interface {
+            tap,
+            index,
+            settling,
+        } = interface;
         let attached = self.remote.call(move |switch| switch.attach(member, tap))?;
         if attached.is_ok() {
-            self.ports.insert((port.domain_id, port.node), port);
+            self.ports.insert(key, Member { port, home, index });
+            self.settling.insert(key, settling);
         }
         Ok(attached.map_err(PortFailure::from))
     }
 
+    /// The membership ends here. The interface is of no use from now on, and may take its time.
     fn remove(&mut self, key: Key) -> Result<(), Ended> {
         let (partition, node) = (Partition(key.0), NodeId(key.1));
-        self.ports.remove(&key);
-        self.homes.remove(&key);
-        // The membership ends here; the interface may take its time.
+        let member = self.ports.remove(&key);
+        self.settling.remove(&key);
         let tap = self
             .remote
             .call(move |switch| switch.detach(partition, node))?;
-        if let Some(tap) = tap {
-            self.delete(key, tap);
+        if let (Some(Member { port, home, index }), Some(tap)) = (member, tap) {
+            if let Err(error) = interface::lower(&tap, index) {
+                warn!("{} of node {}: {error}", port.ifname, port.place);
+            }
+            self.removal.add(Leaver {
+                port,
+                home,
+                index,
+                tap,
+            });
         }
         Ok(())
     }
@@ -255,36 +287,12 @@ impl Control {
     }
 
     fn sync(&mut self, n: u64) -> Answer {
-        self.await_deletions();
+        for (key, settling) in std::mem::take(&mut self.settling) {
+            self.note(key, settling.wait().map_err(PortFailure::from));
+        }
         Answer::Synced {
             n,
             errors: std::mem::take(&mut self.failed),
-        }
-    }
-
-    fn delete(&mut self, key: Key, tap: Tap) {
-        if self.leaving.len() >= DELETIONS {
-            self.await_deletions();
-        }
-        let deletion = thread::Builder::new()
-            .name("delete".into())
-            .spawn(|| tap.delete());
-        match deletion {
-            Ok(thread) => drop(self.leaving.insert(key, thread)),
-            Err(error) => self.note(key, Err(PortFailure::Delete(error))),
-        }
-    }
-
-    fn await_deletions(&mut self) {
-        let keys: Vec<Key> = self.leaving.keys().copied().collect();
-        keys.into_iter().for_each(|key| self.await_deletion(key));
-    }
-
-    fn await_deletion(&mut self, key: Key) {
-        if let Some(thread) = self.leaving.remove(&key) {
-            let panicked = |_| Err(io::ErrorKind::Other.into());
-            let deleted = thread.join().unwrap_or_else(panicked);
-            self.note(key, deleted.map_err(PortFailure::Delete));
         }
     }
 
@@ -297,16 +305,6 @@ impl Control {
             });
         }
     }
-}
-
-/// Whether two ports differ in nothing that their interface shows.
-fn is_same_interface(a: &Port, b: &Port) -> bool {
-    let (epoch, limited) = (b.epoch, b.limited);
-    Port {
-        epoch,
-        limited,
-        ..a.clone()
-    } == *b
 }
 
 /// What tells a namespace from others while it is there.

@@ -9,7 +9,8 @@
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
 //! * [`listener`]: reports about groups, which nobody needs.
 //! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
-//! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace.
+//! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace;
+//!   [`removal`] deletes interfaces in batches, behind everybody's back.
 //! * [`switch`]: the data path, a single thread that moves frames; [`patience`] tells it when to
 //!   sleep.
 //! * [`driver`]: the control path, which carries out the agent's commands.
@@ -26,6 +27,7 @@ pub mod listener;
 pub mod neighbour;
 pub mod offload;
 pub mod patience;
+pub mod removal;
 pub mod role;
 pub mod switch;
 #[allow(unsafe_code)]

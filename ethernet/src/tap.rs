@@ -9,12 +9,15 @@
 use std::ffi::{c_int, c_short};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
 
 use crate::offload::Offload;
+
+/// Packets to discard at most; the kernel queues 500 unless it is told otherwise.
+const LONGEST_QUEUE: u32 = 1 << 16;
 
 /// A TAP, opened without blocking. Dropping it leaves the interface where it is.
 #[derive(Debug)]
@@ -67,6 +70,36 @@ impl Tap {
             (&self.0).write_vectored(&parts)?,
             Offload::LEN + frame.len(),
         )
+    }
+
+    /// Discards the packets that the interface has sent and nobody has read. Returns whether there
+    /// are no more, which is so unless the interface goes on sending.
+    pub fn discard(&self) -> bool {
+        for _ in 0..LONGEST_QUEUE {
+            // What does not fit is cut off.
+            match self.receive(&mut [0; Offload::LEN]) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return true,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    /// Sets whether the interface outlives this value. One that does not goes with it, even if
+    /// the process is killed.
+    ///
+    /// # Errors
+    /// The system's: the interface is gone already.
+    pub fn set_persistent(&self, persistent: bool) -> io::Result<()> {
+        request::set_persistence(self.as_fd(), persistent)
+    }
+
+    /// The network namespace in which it was opened.
+    ///
+    /// # Errors
+    /// The system's: no descriptors are left.
+    pub fn namespace(&self) -> io::Result<OwnedFd> {
+        request::namespace(self.as_fd())
     }
 
     /// Takes the interface away. The kernel waits until nobody can be using it: 15 to 25 ms.
@@ -133,6 +166,7 @@ mod request {
         }
         nix::ioctl_write_int!(tunsetpersist, b'T', 203);
         nix::ioctl_write_int!(tunsetoffload, b'T', 208);
+        nix::ioctl_none_bad!(siocgskns, 0x894c);
     }
 
     /// Makes this descriptor the other end of the TAP `name`.
@@ -159,6 +193,15 @@ mod request {
         // SAFETY: the request takes an integer and no pointer; `tap` stays open meanwhile.
         unsafe { raw::tunsetoffload(tap.as_raw_fd(), offload) }?;
         Ok(())
+    }
+
+    /// Opens the network namespace of a TAP.
+    pub(super) fn namespace(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        // SAFETY: the request takes no argument; `tap` stays open meanwhile.
+        let namespace = unsafe { raw::siocgskns(tap.as_raw_fd()) }?;
+        // SAFETY: it succeeded, so its result is a descriptor that it has just opened for us,
+        // and nobody else knows of it.
+        Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
     }
 
     /// Sets whether the interface stays when its descriptor is closed.

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domains::addressing;
 use domains::driver_protocol::{Answer, Command, Port, PortError};
@@ -188,6 +188,91 @@ fn a_removed_port_is_cut_and_its_interface_gone() {
 }
 
 #[test]
+fn who_comes_and_goes_a_thousand_times_is_a_member_each_time() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    let port = |epoch| Port {
+        epoch,
+        ..nodes[1].port(BLUE)
+    };
+    for epoch in 2..=1001 {
+        agent.remove(&nodes[1], BLUE);
+        assert_eq!(agent.sync(), []);
+        // In between it is deleted, and made anew.
+        if epoch % 250 == 0 {
+            eventually(|| nodes[1].links() == 1);
+        }
+        agent.add(&nodes[1], port(epoch));
+        assert_eq!(agent.sync(), []);
+        if epoch % 100 == 0 {
+            assert!(reaches(&nodes[0], &nodes[1], BLUE), "epoch {epoch}");
+        }
+    }
+    assert_eq!(nodes[1].links(), 2, "nothing is left of the others");
+    agent.stop();
+}
+
+#[test]
+fn what_was_sent_while_it_was_no_member_arrives_never() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    let bind = |node: &Node| node.inside(|| Udp::bind(SocketAddr::from(([0; 4], 0))));
+    let (receiver, sender) = (bind(&nodes[0]), bind(&nodes[1]));
+    let port = receiver.local_addr().unwrap().port();
+    let everyone = SocketAddr::from(([10, 64, 0, 255], port));
+    sender.0.set_broadcast(true).unwrap();
+    agent.remove(&nodes[1], BLUE);
+    assert_eq!(agent.sync(), []);
+    // Root of the node finds the interface and raises it.
+    nodes[1].inside(|| {
+        let mut netlink = Netlink::open().unwrap();
+        let lowered = (0..9).find_map(|n| netlink.link(&format!("~gone{n}")).ok());
+        let lowered = lowered.expect("it is still there");
+        assert!(!lowered.up);
+        netlink.set_up(lowered.index).unwrap();
+    });
+    sender.0.send_to(b"secret", everyone).unwrap();
+    agent.add(&nodes[1], nodes[1].port(BLUE));
+    assert_eq!(agent.sync(), []);
+    sender.send_to(b"a member again", everyone);
+    assert_eq!(receiver.receive(), b"a member again");
+    agent.stop();
+}
+
+#[test]
+fn another_domain_may_have_the_name_at_once() {
+    if !allowed() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let nodes = [Node::new(0), Node::new(1)];
+    agent.join(BLUE, &nodes);
+    for node in &nodes {
+        agent.remove(node, BLUE);
+        let ifname = "d7".into();
+        agent.add(
+            node,
+            Port {
+                ifname,
+                ..node.port(RED)
+            },
+        );
+    }
+    assert_eq!(agent.sync(), []);
+    assert!(reaches(&nodes[0], &nodes[1], RED));
+    eventually(|| nodes[0].links() == 2);
+    agent.stop();
+}
+
+#[test]
 fn limited_members_talk_to_full_ones_only_and_may_become_full() {
     if !allowed() {
         return;
@@ -335,6 +420,11 @@ impl Agent {
         }
     }
 
+    fn remove(&self, node: &Node, domain_id: u32) {
+        let node = node.x.into();
+        self.send(Command::RemovePort { domain_id, node });
+    }
+
     fn sync(&mut self) -> Vec<PortError> {
         self.synced += 1;
         self.send(Command::Sync { n: self.synced });
@@ -412,6 +502,13 @@ impl Node {
             mtu: 9000,
             limited: false,
         }
+    }
+
+    /// How many interfaces it has, the loopback included.
+    fn links(&self) -> usize {
+        let list = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+        // Two lines of headings.
+        self.inside(list).lines().count() - 2
     }
 
     fn link(&self, name: &str) -> Option<Link> {
@@ -492,6 +589,14 @@ fn reaches(from: &Node, to: &Node, domain: u32) -> bool {
     let server = SocketAddr::new(ipv6(domain, to.x), port);
     let patience = Duration::from_secs(1);
     from.inside(|| TcpStream::connect_timeout(&server, patience).is_ok())
+}
+
+fn eventually(happens: impl Fn() -> bool) {
+    let deadline = Instant::now() + WATCHDOG;
+    while !happens() {
+        assert!(Instant::now() < deadline, "it never happened");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Whether these tests can run.
