@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod compare;
+mod declarative;
 mod domains;
 mod durable;
 mod ethernet;

@@ -131,6 +131,9 @@ pub(crate) enum DomainCommand {
         /// Bytes of the largest packet [default: 9000]
         #[arg(long, value_name = "BYTES")]
         mtu: Option<u32>,
+        /// Succeed if it is there as wanted: with these members, whoever else is in it
+        #[arg(long)]
+        may_exist: bool,
     },
     /// Add nodes to a domain
     Grow {
@@ -147,12 +150,18 @@ pub(crate) enum DomainCommand {
         /// The members that leave
         #[arg(required = true)]
         nodes: Vec<String>,
+        /// Succeed if none of them is a member, or there is no such domain
+        #[arg(long)]
+        if_exists: bool,
     },
     /// Remove a domain
     #[command(alias = "delete", alias = "remove")]
     Rm {
         /// The domain
         name: String,
+        /// Succeed if there is none
+        #[arg(long)]
+        if_exists: bool,
     },
     /// List the domains
     #[command(alias = "list")]

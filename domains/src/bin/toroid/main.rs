@@ -7,6 +7,7 @@ mod failure;
 mod locate;
 mod ping;
 mod show;
+mod unless;
 mod up;
 
 use std::ffi::OsString;
@@ -97,11 +98,39 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
             nodes,
             subnet,
             mtu,
-        } => show.domain(&agent.create(&name, &nodes, subnet.as_deref(), mtu)?),
+            may_exist,
+        } => {
+            let create = |agent: &mut Control| agent.create(&name, &nodes, subnet.as_deref(), mtu);
+            let info = match may_exist {
+                true => {
+                    let mtu = mtu.map(|mtu| mtu.to_string());
+                    let properties = [("subnet", subnet.clone()), ("mtu", mtu)];
+                    unless::create(agent, &name, &nodes, &properties, create)?
+                }
+                false => create(agent)?,
+            };
+            show.domain(&info);
+        }
         DomainCommand::Grow { name, nodes } => show.domain(&agent.grow(&name, &nodes)?),
-        DomainCommand::Shrink { name, nodes } => show.domain(&agent.shrink(&name, &nodes)?),
-        DomainCommand::Rm { name } => {
-            agent.remove(&name)?;
+        DomainCommand::Shrink {
+            name,
+            nodes,
+            if_exists,
+        } => {
+            let info = match if_exists {
+                true => unless::shrink(agent, &name, &nodes)?,
+                false => Some(agent.shrink(&name, &nodes)?),
+            };
+            match info {
+                Some(info) => show.domain(&info),
+                None => show.done(),
+            }
+        }
+        DomainCommand::Rm { name, if_exists } => {
+            match if_exists {
+                true => unless::remove(agent, &name)?,
+                false => agent.remove(&name)?,
+            }
             show.done();
         }
         DomainCommand::Ls => show.domains(&agent.list()?),
