@@ -243,10 +243,11 @@ impl Host {
     }
 
     fn write_hosts(&self, directory: &Directory, nodes: &BTreeSet<NodeId>) -> Result<(), Refusal> {
+        let mut texts = hosts::Texts::new(directory);
         for id in nodes {
-            let text = hosts::text(directory, *id);
             if let Some(node) = self.node(*id) {
-                hosts::write(node.hosts(), &text).map_err(|error| self.cannot_write(&error))?;
+                hosts::write(node.hosts(), &texts.of(*id))
+                    .map_err(|error| self.cannot_write(&error))?;
             }
         }
         Ok(())

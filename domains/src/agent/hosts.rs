@@ -1,5 +1,6 @@
 //! Names of members: the hosts file of each node.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io;
@@ -14,16 +15,40 @@ use crate::directory::{Directory, Domain};
 
 const LOOPBACK: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
 
-/// The hosts file of `node`: every member of each of its domains as `x-y-z.DOMAIN` and
-/// `ALIAS.DOMAIN`, by IPv4 and IPv6.
-pub(super) fn text(directory: &Directory, node: NodeId) -> String {
-    let mut text = LOOPBACK.to_owned();
-    for domain in directory.domains_of(node) {
-        for member in &domain.members {
-            add_member(&mut text, directory, domain, *member);
+/// The texts of hosts files. The lines of a domain are made once for all of its members: made for
+/// each, those of 512 took most of the time of a change.
+pub(super) struct Texts<'a> {
+    directory: &'a Directory,
+    /// By name.
+    domains: HashMap<&'a str, String>,
+}
+
+impl<'a> Texts<'a> {
+    pub(super) fn new(directory: &'a Directory) -> Self {
+        Texts {
+            directory,
+            domains: HashMap::new(),
         }
     }
-    text
+
+    /// The hosts file of `node`: every member of each of its domains as `x-y-z.DOMAIN` and
+    /// `ALIAS.DOMAIN`, by IPv4 and IPv6.
+    pub(super) fn of(&mut self, node: NodeId) -> String {
+        let mut text = LOOPBACK.to_owned();
+        for domain in self.directory.domains_of(node) {
+            let lines = self.domains.entry(&domain.name);
+            text += lines.or_insert_with(|| lines_of(self.directory, domain));
+        }
+        text
+    }
+}
+
+fn lines_of(directory: &Directory, domain: &Domain) -> String {
+    let mut lines = String::new();
+    for member in &domain.members {
+        add_member(&mut lines, directory, domain, *member);
+    }
+    lines
 }
 
 fn add_member(text: &mut String, directory: &Directory, domain: &Domain, member: NodeId) {
@@ -52,8 +77,11 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
         .write(true)
         .open(path)?;
     let old = usize::try_from(file.metadata()?.len()).unwrap_or_default();
+    if old <= text.len() {
+        return file.write_all_at(text.as_bytes(), 0);
+    }
     // Empty lines cover what is left of a longer old text until it is cut off.
-    let padded = format!("{text}{}", "\n".repeat(old.saturating_sub(text.len())));
+    let padded = format!("{text}{}", "\n".repeat(old - text.len()));
     file.write_all_at(padded.as_bytes(), 0)?;
     file.set_len(text.len() as u64)
 }
@@ -83,8 +111,10 @@ mod tests {
              10.64.0.8 1-1-1.blue head.blue\n\
              fd74:6f72:6f69:1:1:1:1:1 1-1-1.blue head.blue\n"
         );
-        assert_eq!(text(&directory, NodeId(0)), expected);
-        assert_eq!(text(&directory, NodeId(1)), LOOPBACK);
+        let mut texts = Texts::new(&directory);
+        assert_eq!(texts.of(NodeId(0)), expected);
+        assert_eq!(texts.of(NodeId(1)), LOOPBACK);
+        assert_eq!(texts.of(NodeId(7)), expected);
     }
 
     #[test]

@@ -115,6 +115,7 @@ fn build(
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let driver = config.driver_command.map(Driver::start).transpose()?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
+    let mut texts = hosts::Texts::new(&directory);
     for id in (0..torus.nodes()).map(NodeId) {
         let Some(place) = torus.place(id) else {
             continue;
@@ -125,7 +126,7 @@ fn build(
             source,
         };
         let hosts_file = state.hosts(id).and_then(|path| {
-            hosts::write(&path, &hosts::text(&directory, id))?;
+            hosts::write(&path, &texts.of(id))?;
             Ok(path)
         });
         let hosts_file = hosts_file.map_err(|e| failed("write its hosts file".into(), e))?;
