@@ -19,8 +19,12 @@ use tracing::warn;
 
 use crate::tap::Tap;
 
-/// How long those who left are collected.
+/// How long nobody may have left before all who did are deleted: deleting many gets in the way of
+/// lowering more.
 const MOMENT: Duration = Duration::from_millis(100);
+
+/// How long any of them waits at most.
+const LONG: Duration = Duration::from_secs(1);
 
 /// How many are deleted at a time. On two cores, 128 took 2.5 s one after another, 280 ms by 16
 /// and 100 ms by 64.
@@ -110,38 +114,16 @@ impl Drop for Removal {
 }
 
 impl Shared {
-    /// Waits for those who left a moment ago; `None` at the end.
+    /// Waits until nobody has left for a moment, or some have waited long; `None` at the end.
     fn next_batch(&self) -> Option<Vec<Leaver>> {
         let mut books = self.lock();
         loop {
-            let now = Instant::now();
-            let ripe = |(since, _): &(Instant, Leaver)| books.ending || now >= *since + MOMENT;
-            let count = books
-                .leavers
-                .iter()
-                .take_while(|leaver| ripe(leaver))
-                .count();
-            if count > 0 {
-                return Some(
-                    books
-                        .leavers
-                        .drain(..count)
-                        .map(|(_, leaver)| leaver)
-                        .collect(),
-                );
-            }
-            if books.ending {
-                return None;
-            }
-            books = match books.leavers.front() {
-                Some((since, _)) => {
-                    let rest = *since + MOMENT - now;
+            books = match books.rest(Instant::now()) {
+                None if books.leavers.is_empty() => return None,
+                None => return Some(books.leavers.drain(..).map(|(_, leaver)| leaver).collect()),
+                Some(rest) => {
                     let waiting = self.changed.wait_timeout(books, rest);
                     waiting.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => {
-                    let waiting = self.changed.wait(books);
-                    waiting.unwrap_or_else(PoisonError::into_inner)
                 }
             };
         }
@@ -149,6 +131,22 @@ impl Shared {
 
     fn lock(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    /// How long to wait, if at all.
+    fn rest(&self, now: Instant) -> Option<Duration> {
+        if self.ending {
+            return None;
+        }
+        let [Some((first, _)), Some((last, _))] = [self.leavers.front(), self.leavers.back()]
+        else {
+            return Some(Duration::MAX);
+        };
+        let due = (*last + MOMENT).min(*first + LONG);
+        due.checked_duration_since(now)
+            .filter(|rest| !rest.is_zero())
     }
 }
 
