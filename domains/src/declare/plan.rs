@@ -37,9 +37,10 @@ pub enum Step {
         #[serde(with = "crate::protocol::as_text")]
         node: Place,
     },
-    /// Without members.
     Create {
         domain: String,
+        nodes: Places,
+        limited: Places,
         #[serde(serialize_with = "optional_text")]
         subnet: Option<Subnet>,
         mtu: Option<u32>,
@@ -50,6 +51,12 @@ pub enum Step {
         domain: String,
         nodes: Places,
         limited: bool,
+    },
+    /// Change what is not `None`.
+    Set {
+        domain: String,
+        public: Option<bool>,
+        owner: Option<u32>,
     },
     /// Make managers.
     Manage {
@@ -91,12 +98,16 @@ impl fmt::Display for Step {
             Step::Alias { alias, node } => write!(f, "name {node} {alias}"),
             Step::Create {
                 domain,
+                nodes,
+                limited,
                 subnet,
                 mtu,
                 public,
                 owner,
             } => {
                 write!(f, "create {domain}")?;
+                members(f, " of ", nodes)?;
+                members(f, " with limited members ", limited)?;
                 optional(f, "subnet", subnet)?;
                 optional(f, "mtu", mtu)?;
                 optional(f, "owner", owner)?;
@@ -110,8 +121,28 @@ impl fmt::Display for Step {
                 let how = if *limited { "limited members " } else { "" };
                 write!(f, "grow {domain} by {how}{nodes}")
             }
+            Step::Set {
+                domain,
+                public,
+                owner,
+            } => {
+                write!(f, "change {domain}")?;
+                optional(f, "owner", owner)?;
+                f.write_str(match public {
+                    Some(true) => ", public",
+                    Some(false) => ", not public",
+                    None => "",
+                })
+            }
             Step::Manage { domain, nodes } => write!(f, "let {nodes} manage {domain}"),
         }
+    }
+}
+
+fn members(f: &mut fmt::Formatter<'_>, how: &str, nodes: &Places) -> fmt::Result {
+    match nodes.0.is_empty() {
+        true => Ok(()),
+        false => write!(f, "{how}{nodes}"),
     }
 }
 
@@ -196,23 +227,36 @@ impl Plan {
         self.keep(name, wanted);
         self.give.push(Step::Create {
             domain: name.into(),
+            nodes: Places(&wanted.nodes - &wanted.limited),
+            limited: Places(wanted.limited.clone()),
             subnet: wanted.subnet,
             mtu: wanted.mtu,
             public: wanted.public,
             owner: wanted.owner,
         });
-        self.give_members(name, &Declared::default(), wanted);
+        self.appoint(name, &Declared::default(), wanted);
     }
 
     fn change(&mut self, name: &str, present: &Declared, wanted: &Declared) {
         self.keep(name, present);
         self.fixed(name, "subnet", present.subnet, wanted.subnet, wanted);
         self.fixed(name, "mtu", present.mtu, wanted.mtu, wanted);
-        self.fixed(name, "owner", present.owner, wanted.owner, wanted);
-        let public = (Some(present.public), Some(wanted.public));
-        self.fixed(name, "public", public.0, public.1, wanted);
         self.take_members(name, present, wanted);
         self.give_members(name, present, wanted);
+        let public = (present.public != wanted.public).then_some(wanted.public);
+        let owner = wanted.owner.filter(|owner| Some(*owner) != present.owner);
+        let set = |public: Option<bool>, owner: Option<u32>| Step::Set {
+            domain: name.into(),
+            public,
+            owner,
+        };
+        if public == Some(false) {
+            self.take.push(set(public, None));
+        }
+        // Last: afterwards it may be another's.
+        if public == Some(true) || owner.is_some() {
+            self.give.push(set(public.filter(|public| *public), owner));
+        }
     }
 
     fn fixed<T: PartialEq + fmt::Display>(
@@ -264,9 +308,13 @@ impl Plan {
                 limited,
             });
         }
+        self.appoint(name, present, wanted);
+    }
+
+    fn appoint(&mut self, name: &str, present: &Declared, wanted: &Declared) {
         let made = &wanted.managers - &present.managers;
         push(&mut self.give, made, |nodes| Step::Manage {
-            domain: domain(),
+            domain: name.into(),
             nodes,
         });
     }

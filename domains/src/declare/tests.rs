@@ -181,8 +181,7 @@ fn taking_comes_before_giving() {
         "name 3,0,0 db",
         "grow a by 1,0,0",
         "grow b by limited members 2,0,0",
-        "create new, mtu 1500",
-        "grow new by 3,0,0",
+        "create new of 3,0,0, mtu 1500",
         "let 3,0,0 manage new",
     ];
     assert_eq!(steps(present, wanted, true), expected);
@@ -206,7 +205,6 @@ fn what_no_step_can_change_is_refused() {
         &blue("mtu = 1500"),
         &["blue", "9000", "1500", "remove"],
     );
-    refused(&blue("owner = 1"), &blue("owner = 2"), &["owner"]);
     let (a, b) = ("subnet = \"10.64.3.0/24\"", "subnet = \"10.64.0.0/16\"");
     refused(&blue(a), &blue(b), &["10.64.3.0/24", "10.64.0.0/16"]);
     refused(&blue(a), &red(b), &["red", "10.64.3.0/24", "blue"]);
@@ -214,14 +212,17 @@ fn what_no_step_can_change_is_refused() {
 
 fn declarations() -> impl Strategy<Value = Declaration> {
     let nodes = || prop::collection::btree_set(0..64u32, 0..20);
-    let domain = (nodes(), nodes(), nodes());
+    let domain = (nodes(), nodes(), nodes(), any::<bool>(), 0..4u32);
     let name = prop::sample::select(vec!["blue", "red", "a-b", "n0"]);
     let domains = prop::collection::btree_map(name.clone(), domain, 0..4);
     let aliases = prop::collection::btree_map(name, 0..64u32, 0..3);
     let owners = prop::collection::btree_map(0..64u32, 0..9u32, 0..9);
     (domains, aliases, owners).prop_map(|(domains, aliases, owners)| {
         let place = |n: u32| around().torus.place(fabric::NodeId(n)).unwrap();
-        let domain = |(nodes, limited, managers): (BTreeSet<u32>, _, BTreeSet<u32>)| Declared {
+        type Parts = (BTreeSet<u32>, BTreeSet<u32>, BTreeSet<u32>, bool, u32);
+        let domain = |(nodes, limited, managers, public, owner): Parts| Declared {
+            public,
+            owner: Some(owner),
             limited: nodes.intersection(&limited).map(|n| place(*n)).collect(),
             nodes: nodes.iter().map(|n| place(*n)).collect(),
             managers: managers.iter().map(|n| place(*n)).collect(),
@@ -262,9 +263,31 @@ fn carry_out(present: &mut Declaration, step: &Step) {
         Step::Alias { alias, node } => {
             present.aliases.insert(alias.clone(), *node);
         }
-        Step::Create { domain, .. } => {
-            let new = present.domains.insert(domain.clone(), Declared::default());
-            assert_eq!(new, None);
+        Step::Create {
+            domain,
+            nodes,
+            limited,
+            public,
+            owner,
+            ..
+        } => {
+            let new = Declared {
+                nodes: &nodes.0 | &limited.0,
+                limited: limited.0.clone(),
+                public: *public,
+                owner: owner.or(Some(0)),
+                ..Declared::default()
+            };
+            assert_eq!(present.domains.insert(domain.clone(), new), None);
+        }
+        Step::Set {
+            domain,
+            public,
+            owner,
+        } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            domain.public = public.unwrap_or(domain.public);
+            domain.owner = owner.or(domain.owner);
         }
         Step::Grow {
             domain,
