@@ -11,6 +11,7 @@
 
 pub mod addressing;
 pub mod agent;
+pub mod allocation;
 pub mod client;
 mod credentials;
 pub mod declare;
