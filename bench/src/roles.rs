@@ -35,8 +35,11 @@ pub struct StoreConfig {
 pub fn run_if_asked() -> Option<ExitCode> {
     if let Some(role) = domains::roles::asked() {
         let status = role.run();
-        if role == Role::Agent {
-            remove_own_state();
+        match role {
+            Role::Agent => remove_own_state(),
+            // It outlives only an agent that was killed.
+            Role::Keeper => remove_state_of_killed_agent(),
+            Role::NodeInit => {}
         }
         return Some(status.into());
     }
@@ -55,6 +58,12 @@ pub fn run_if_asked() -> Option<ExitCode> {
             ExitCode::FAILURE
         }
     })
+}
+
+fn remove_state_of_killed_agent() {
+    if let Some(state) = std::env::args_os().nth(2) {
+        cluster::remove_state(state.as_ref());
+    }
 }
 
 /// Agents of this program are private to a run. Should the run have been killed, nobody else is

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::agent::keeper;
 use crate::credentials::peer_uid;
 use crate::protocol::{
     DomainInfo, Event, Message, NODE_SOCKET, NodeInfo, Refusal, RefusalKind, Reply, Request,
@@ -33,6 +34,15 @@ pub enum ClientError {
     /// Nothing listens there.
     #[error("no agent runs for {}; start one with `toroid up`", state.display())]
     NoAgent {
+        /// The state directory.
+        state: PathBuf,
+    },
+    /// The agent has gone, but what it held goes on.
+    #[error(
+        "no agent runs for {}, but its nodes go on; `toroid up` takes them over, `toroid down` \
+         ends them", state.display()
+    )]
+    Orphaned {
         /// The state directory.
         state: PathBuf,
     },
@@ -82,9 +92,7 @@ impl Address {
                 UnixStream::connect(state.join(CONTROL_SOCKET)).map_err(|error| {
                     match error.kind() {
                         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                            ClientError::NoAgent {
-                                state: state.clone(),
-                            }
+                            no_agent(state.clone())
                         }
                         io::ErrorKind::PermissionDenied => denied(state).into(),
                         _ => error.into(),
@@ -103,6 +111,13 @@ impl Address {
                 }
             }
         }
+    }
+}
+
+fn no_agent(state: PathBuf) -> ClientError {
+    match keeper::is_there(&state) {
+        true => ClientError::Orphaned { state },
+        false => ClientError::NoAgent { state },
     }
 }
 

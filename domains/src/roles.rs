@@ -11,6 +11,9 @@ use crate::{agent, node};
 /// Runs an agent; the configuration follows as JSON.
 pub const AGENT: &str = "__agent";
 
+/// Keeps what outlives an agent; the agent's state directory follows.
+pub const KEEPER: &str = "__keeper";
+
 /// Is the first process of a node; the configuration follows as JSON.
 pub const NODE_INIT: &str = "__node-init";
 
@@ -19,6 +22,8 @@ pub const NODE_INIT: &str = "__node-init";
 pub enum Role {
     /// [`AGENT`].
     Agent,
+    /// [`KEEPER`].
+    Keeper,
     /// [`NODE_INIT`].
     NodeInit,
 }
@@ -27,6 +32,7 @@ pub enum Role {
 pub fn asked() -> Option<Role> {
     match env::args_os().nth(1)?.to_str()? {
         AGENT => Some(Role::Agent),
+        KEEPER => Some(Role::Keeper),
         NODE_INIT => Some(Role::NodeInit),
         _ => None,
     }
@@ -39,6 +45,7 @@ impl Role {
         let config = config.to_string_lossy();
         match self {
             Role::Agent => agent::background::run_role(&config),
+            Role::Keeper => agent::keeper::run_role(),
             Role::NodeInit => node::init::run_role(&config),
         }
     }

@@ -192,6 +192,12 @@ impl Reader {
         Ok(())
     }
 
+    /// Whether part of another message has come already, for which polling the socket would wait
+    /// in vain.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
     /// The socket, for its peer's credentials and for waiting.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
@@ -248,6 +254,11 @@ impl Writer {
             }
         }
         Ok(())
+    }
+
+    /// The socket, for handing it on.
+    pub(crate) fn stream(&self) -> &UnixStream {
+        &self.stream
     }
 
     /// Bounds how long [`Writer::send`] waits for a peer that does not read.

@@ -17,7 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::leftovers::{self, Leftovers, Namespaces};
-use crate::process::{Outcome, Running, run, run_with, send};
+use crate::process::{Outcome, Running, eventually, run, run_with, send};
 use crate::user::{Tun, User, as_uid};
 
 /// No test takes this long.
@@ -248,16 +248,26 @@ impl Cluster {
         pids
     }
 
+    /// The process that keeps what outlives the agent.
+    pub fn keeper_pid(&self) -> Option<u32> {
+        let words = ["toroid-keeper", "__keeper"].map(str::to_owned);
+        let state = self.state().to_str()?.to_owned();
+        let mut found = leftovers::processes_called(&[&words[..], &[state]].concat());
+        found.next()
+    }
+
     /// The namespaces of all nodes.
     #[track_caller]
     pub fn namespaces(&self) -> Namespaces {
         Namespaces::of(&self.node_pids())
     }
 
-    /// Kills the agent without a warning.
+    /// Kills the agent without a warning; returns when it has gone.
     #[track_caller]
     pub fn kill_agent(&self) {
-        send(self.agent_pid(), Signal::SIGKILL);
+        let agent = self.agent_pid();
+        send(agent, Signal::SIGKILL);
+        eventually("the agent is gone", || leftovers::has_ended(agent));
     }
 
     /// Ends the agent as people do.

@@ -111,6 +111,16 @@ pub fn has_ended(pid: u32) -> bool {
     Stat::of(pid).is_none_or(|stat| stat.is_zombie)
 }
 
+/// The processes that run with these arguments, the program's name first.
+pub fn processes_called(words: &[String]) -> impl Iterator<Item = u32> + use<> {
+    let wanted: String = words.iter().map(|word| format!("{word}\0")).collect();
+    let called = move |pid: &u32| {
+        let said = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        said == wanted.as_bytes() && !has_ended(*pid)
+    };
+    pids().into_iter().filter(called)
+}
+
 /// Orphans become children of this process.
 pub fn adopt_orphans() {
     set_child_subreaper(true).expect("any process may adopt orphans");

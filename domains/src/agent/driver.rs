@@ -16,7 +16,10 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 
+use super::keeper::{Entry, Keeper};
+use super::process::{has_ended, outlast};
 use crate::driver_protocol::{Answer, Command as Order, Port, PortError};
 use crate::lifeline;
 use crate::wire::{self, Reader, Writer};
@@ -59,6 +62,7 @@ pub(super) enum DriverError {
 #[derive(Debug)]
 pub(super) struct Driver {
     command: Vec<OsString>,
+    keeper: Arc<Keeper>,
     books: Mutex<Books>,
     /// Something in the books changed that someone may wait for.
     changed: Condvar,
@@ -67,7 +71,7 @@ pub(super) struct Driver {
 #[derive(Debug, Default)]
 struct Books {
     process: Option<Process>,
-    ports: BTreeMap<(u32, u32), (Port, Arc<OwnedFd>)>,
+    ports: BTreeMap<(u32, u32), PlacedPort>,
     /// The newest sync asked for.
     asked: u64,
     /// The newest sync answered.
@@ -84,24 +88,58 @@ struct Books {
 struct Process {
     pid: u32,
     /// For killing: a number might be another process's by then.
-    handle: OwnedFd,
+    handle: Arc<OwnedFd>,
     lifeline: Writer,
+    /// The present session.
     orders: Writer,
 }
 
+/// What the keeper is told of the driver. Lifeline and process come with it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    pid: u32,
+}
+
+/// A driver that runs, and what it answers in the present session.
+#[derive(Debug)]
+struct Instance {
+    handle: Arc<OwnedFd>,
+    answers: Reader,
+    /// If this agent started it.
+    child: Option<Child>,
+}
+
+/// A port and the network namespace that it is in.
+pub(super) type PlacedPort = (Port, Arc<OwnedFd>);
+
 impl Driver {
-    /// Starts the driver, and a thread that keeps it going.
-    pub(super) fn start(command: Vec<OsString>) -> Result<Arc<Self>, DriverError> {
+    /// Takes the driver over from the agent before, if it lives, or starts it; and a thread that
+    /// keeps it going. There shall be these ports.
+    pub(super) fn start(
+        command: Vec<OsString>,
+        keeper: Arc<Keeper>,
+        kept: Option<Entry>,
+        ports: impl Iterator<Item = PlacedPort>,
+    ) -> Result<Arc<Self>, DriverError> {
+        let key = |placed: PlacedPort| ((placed.0.domain_id, placed.0.node), placed);
+        let books = Books {
+            ports: ports.map(key).collect(),
+            ..Books::default()
+        };
         let driver = Arc::new(Driver {
             command,
-            books: Mutex::default(),
+            keeper,
+            books: Mutex::new(books),
             changed: Condvar::new(),
         });
         let failed = |source| DriverError::Start {
             program: driver.command.first().cloned().unwrap_or_default(),
             source,
         };
-        let first = driver.spawn().map_err(failed)?;
+        let first = match kept.and_then(|kept| driver.take_over(kept)) {
+            Some(taken) => taken,
+            None => driver.spawn().map_err(failed)?,
+        };
         let supervised = Arc::clone(&driver);
         thread::Builder::new()
             .name("driver".into())
@@ -109,6 +147,19 @@ impl Driver {
             .spawn(move || supervised.supervise(first))
             .map_err(failed)?;
         Ok(driver)
+    }
+
+    /// What the keeper holds of the driver.
+    pub(super) const KEY: &str = "driver";
+
+    /// Lets the keeper hold the driver, too, while it runs.
+    pub(super) fn keep(&self) {
+        if let Some(process) = &self.lock().process {
+            let record = Record { pid: process.pid };
+            let lifeline = process.lifeline.stream().as_fd();
+            let descriptors = [lifeline, process.handle.as_fd()];
+            self.keeper.put(Self::KEY, &record, &descriptors);
+        }
     }
 
     /// Its process id, and how often it was restarted.
@@ -207,20 +258,41 @@ impl Driver {
         }
     }
 
-    fn spawn(&self) -> io::Result<(Child, Reader)> {
+    fn spawn(&self) -> io::Result<Instance> {
         let (ours, theirs) = UnixStream::pair()?;
-        let (_, lifeline) = wire::split(ours)?;
-        lifeline.give_up_after(WRITE_PATIENCE)?;
-        let (answers, orders) = wire::split(lifeline::open_session(&lifeline)?)?;
-        orders.give_up_after(WRITE_PATIENCE)?;
         let (program, arguments) = self.command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(OwnedFd::from(theirs));
         let child = command.stdout(Stdio::null()).spawn()?;
         let pid = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+        let handle = pidfd_open(pid, PidfdFlags::empty())?;
+        self.talk_to(child.id(), handle, ours, Some(child))
+    }
+
+    /// The driver of the agent before, if it lives.
+    fn take_over(&self, kept: Entry) -> Option<Instance> {
+        let (Record { pid }, [lifeline, handle]) = kept.parse()?;
+        if has_ended(&handle) {
+            return None;
+        }
+        self.talk_to(pid, handle, lifeline.into(), None).ok()
+    }
+
+    fn talk_to(
+        &self,
+        pid: u32,
+        handle: OwnedFd,
+        lifeline: UnixStream,
+        child: Option<Child>,
+    ) -> io::Result<Instance> {
+        let (_, lifeline) = wire::split(lifeline)?;
+        lifeline.give_up_after(WRITE_PATIENCE)?;
+        let (answers, orders) = wire::split(lifeline::open_session(&lifeline)?)?;
+        orders.give_up_after(WRITE_PATIENCE)?;
+        let handle = Arc::new(handle);
         let process = Process {
-            pid: child.id(),
-            handle: pidfd_open(pid, PidfdFlags::empty())?,
+            pid,
+            handle: Arc::clone(&handle),
             lifeline,
             orders,
         };
@@ -228,15 +300,21 @@ impl Driver {
         books.process = Some(process);
         books.generation += 1;
         books.tell_all();
-        Ok((child, answers))
+        drop(books);
+        self.keep();
+        Ok(Instance {
+            handle,
+            answers,
+            child,
+        })
     }
 
-    fn supervise(&self, first: (Child, Reader)) {
+    fn supervise(&self, first: Instance) {
         let mut instance = Some(first);
         let mut pause = BACK_OFF[0];
         loop {
             let answered = match instance.take() {
-                Some((child, answers)) => self.attend(child, answers),
+                Some(instance) => self.attend(instance),
                 None => false,
             };
             if answered {
@@ -261,7 +339,12 @@ impl Driver {
     }
 
     /// Listens to a driver until it has ended; returns whether it ever answered.
-    fn attend(&self, mut child: Child, mut answers: Reader) -> bool {
+    fn attend(&self, instance: Instance) -> bool {
+        let Instance {
+            handle,
+            mut answers,
+            child,
+        } = instance;
         let mut answered = false;
         while let Ok((Answer::Synced { n, errors }, _)) = answers.receive() {
             answered = true;
@@ -276,13 +359,14 @@ impl Driver {
         if !ending {
             self.lock().kill();
         }
-        let status = child.wait();
+        outlast(&handle, child);
         let mut books = self.lock();
         books.process = None;
+        self.keeper.remove(Self::KEY);
         books.failures += u32::from(!answered);
         self.changed.notify_all();
         if !ending {
-            tracing::warn!(?status, "the Ethernet driver ended; starting it again");
+            tracing::warn!("the Ethernet driver ended; starting it again");
         }
         answered
     }

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use fabric::{NodeId, Torus};
 
-use super::AgentError;
-use super::driver::Driver;
+use super::driver::{Driver, PlacedPort};
+use super::estate;
 use super::hosts;
+use super::keeper::Keeper;
 use super::members::{Changed, Members};
 use super::nodes::HostedNode;
 use super::rootless::Identity;
@@ -42,6 +43,9 @@ pub(super) enum Ending {
 pub(super) struct Host {
     pub(super) state: PathBuf,
     pub(super) data: PathBuf,
+    pub(super) keeper: Arc<Keeper>,
+    /// Whether all shall end with this process's standard input.
+    pub(super) lifeline: bool,
     pub(super) identity: Identity,
     pub(super) torus: Torus,
     /// By number.
@@ -116,20 +120,13 @@ impl Host {
         self.write_hosts(&self.members.directory(Directory::clone), &fellows)
     }
 
-    /// Makes the interfaces of all members, as they were before this agent.
-    pub(super) fn restore_interfaces(&self) -> Result<(), AgentError> {
-        let Some(driver) = &self.driver else {
-            return Ok(());
-        };
-        let directory = self.members.directory(Directory::clone);
-        for domain in directory.domains() {
-            for node in domain.members.iter().filter_map(|id| self.node(*id)) {
-                driver.add(port(domain, node), node.network());
-            }
-        }
-        match driver.sync()?.first() {
-            None => Ok(()),
-            Some(error) => Err(AgentError::DriverFailed(error.message.clone())),
+    /// Puts all that this agent holds into the hands of a new keeper.
+    pub(super) fn keep_all(&self) {
+        let ethernet = self.driver.is_some();
+        estate::keep_host(&self.keeper, self.torus, ethernet, self.lifeline);
+        self.nodes.iter().for_each(HostedNode::keep);
+        if let Some(driver) = &self.driver {
+            driver.keep();
         }
     }
 
@@ -386,6 +383,17 @@ fn delete_interface(node: &HostedNode, name: &str) -> Result<(), NetlinkError> {
         Err(NetlinkError::NoSuchLink(_)) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// The ports of all members.
+pub(super) fn ports(directory: &Directory, nodes: &[HostedNode]) -> Vec<PlacedPort> {
+    let of = |domain: &Domain| {
+        let members = domain.members.iter();
+        let members = members.filter_map(|id| nodes.get(id.0 as usize));
+        let placed = members.map(|node| (port(domain, node), node.network()));
+        placed.collect::<Vec<_>>()
+    };
+    directory.domains().flat_map(of).collect()
 }
 
 fn port(domain: &Domain, node: &HostedNode) -> Port {

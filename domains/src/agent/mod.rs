@@ -7,24 +7,28 @@
 //!                              connection)
 //! ```
 //!
-//! Nodes and driver hang on a socket each: when the agent ends, however it ends, they see end of
-//! file and end too.
+//! Nodes and driver hang on a lifeline each, whose other end agent and keeper hold: they end when the
+//! agent lets go of them or when both have gone, and outlive an agent that was killed until the
+//! next one takes them over.
 
 pub mod background;
 mod data_dir;
 mod driver;
+mod estate;
 mod host;
 mod hosts;
+pub(crate) mod keeper;
 mod members;
 mod nodes;
 mod outbox;
+mod process;
 mod rootless;
 mod server;
 mod start;
 mod state_dir;
 
 pub use start::run;
-pub use state_dir::clear_stale;
+pub use state_dir::{Left, clear_stale};
 
 use std::ffi::OsString;
 use std::io;
@@ -152,6 +156,14 @@ pub enum AgentError {
         /// Where it is.
         directory: PathBuf,
     },
+    /// What an agent has left cannot be taken over.
+    #[error("the nodes that an agent has left in {} are of {what}", state.display())]
+    Inherited {
+        /// The state directory.
+        state: PathBuf,
+        /// What distinguishes them.
+        what: String,
+    },
     /// More nodes than one host emulates.
     #[error("a torus of {0} nodes is too large: one host emulates at most {MAX_NODES}")]
     TooManyNodes(u32),
@@ -218,7 +230,7 @@ impl AgentError {
         let kind = match self {
             AgentError::Background(refusal) => return refusal.clone(),
             AgentError::Directory(error) => return error.refusal(),
-            AgentError::Running { .. } => RefusalKind::Exists,
+            AgentError::Running { .. } | AgentError::Inherited { .. } => RefusalKind::Exists,
             AgentError::TooManyNodes(_) => RefusalKind::Invalid,
             AgentError::OtherTorus { .. } => RefusalKind::Exists,
             AgentError::Data { source, .. } if is_denied(source) => RefusalKind::Denied,
@@ -235,6 +247,9 @@ impl AgentError {
             AgentError::OtherTorus { .. } => {
                 "leave --torus out to go on with it, choose another place with --data, or begin \
                  anew with `toroid up --fresh`, which moves it aside"
+            }
+            AgentError::Inherited { .. } => {
+                "take them over with a `toroid up` that fits, or end them with `toroid down`"
             }
             AgentError::TooManyNodes(_) => "choose a smaller --torus",
             AgentError::Tun(error) if error.kind() == io::ErrorKind::NotFound => {

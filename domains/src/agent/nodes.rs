@@ -1,17 +1,19 @@
-//! The nodes of a host as the agent sees them: made at the start, made anew when their first
-//! process dies, and asked to run commands.
+//! The nodes of a host as the agent sees them: made at the start or taken over from the agent
+//! before, made anew when their first process dies, and asked to run commands.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fabric::{NodeId, Place};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 
+use super::keeper::{Entry, Keeper};
+use super::process::{has_ended, outlast};
 use crate::lifeline;
 use crate::node::messages::{Report, Start};
 use crate::node::{NodeError, Plan};
@@ -29,56 +31,86 @@ pub(super) struct HostedNode {
     pub(super) id: NodeId,
     pub(super) place: Place,
     plan: Plan,
+    keeper: Arc<Keeper>,
     life: Mutex<Life>,
     ended: Condvar,
 }
+
+/// What the keeper is told of a node. Lifeline, listener, network and process come with it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    pid: u32,
+}
+
+/// The keys of nodes.
+const NODE: &str = "node/";
 
 /// The node's present life; there may have been others before.
 #[derive(Debug)]
 struct Life {
     pid: u32,
     /// For killing: a number might be another process's by then. None when it is dead.
-    handle: Option<OwnedFd>,
+    handle: Option<Arc<OwnedFd>>,
     orders: Writer,
     network: Arc<OwnedFd>,
+    listener: Arc<UnixListener>,
 }
 
 /// What the threads of a node's life need.
 #[derive(Debug)]
 pub(super) struct Birth {
-    pub(super) listener: UnixListener,
+    pub(super) listener: Arc<UnixListener>,
     pub(super) reports: Reader,
-    pub(super) init: Child,
+    /// If this agent made it.
+    pub(super) init: Option<Child>,
 }
 
 impl HostedNode {
-    /// Makes a node.
+    /// Takes a node over from the agent before, if it lives, or makes it.
     pub(super) fn make(
         id: NodeId,
-        place: Place,
-        hosts: PathBuf,
-        open_files: u64,
+        plan: Plan,
+        keeper: Arc<Keeper>,
+        kept: Option<Entry>,
     ) -> Result<(Self, Birth), NodeError> {
-        let plan = Plan {
-            place,
-            hosts,
-            open_files,
+        let (life, birth) = match kept.and_then(take_over) {
+            Some(taken) => taken,
+            None => give_birth(&plan)?,
         };
-        let (life, birth) = give_birth(&plan)?;
         let node = HostedNode {
             id,
-            place,
+            place: plan.place,
             plan,
+            keeper,
             life: Mutex::new(life),
             ended: Condvar::new(),
         };
+        node.keep();
         Ok((node, birth))
+    }
+
+    /// What the keeper holds of the node with this number.
+    pub(super) fn key(id: NodeId) -> String {
+        format!("{NODE}{}", id.0)
+    }
+
+    /// Lets the keeper hold the node, too, while it lives.
+    pub(super) fn keep(&self) {
+        let life = self.lock();
+        if let Some(handle) = &life.handle {
+            let record = Record { pid: life.pid };
+            let lifeline = life.orders.stream().as_fd();
+            let (listener, network) = (life.listener.as_fd(), life.network.as_fd());
+            let descriptors = [lifeline, listener, network, handle.as_fd()];
+            self.keeper.put(&Self::key(self.id), &record, &descriptors);
+        }
     }
 
     /// Makes a dead node anew.
     pub(super) fn revive(&self) -> Result<Birth, NodeError> {
         let (life, birth) = give_birth(&self.plan)?;
         *self.lock() = life;
+        self.keep();
         Ok(birth)
     }
 
@@ -111,16 +143,23 @@ impl HostedNode {
     }
 
     /// Watches the node until its life has ended, and all its processes with it.
-    pub(super) fn attend(&self, mut reports: Reader, mut init: Child) {
+    pub(super) fn attend(&self, mut reports: Reader, init: Option<Child>) {
         // After its birth it has nothing to say.
         while reports.receive::<Report>().is_ok() {}
+        let life = self.lock();
         // It broke the protocol, or it is ending anyway.
-        self.lock().orders.shut_down();
-        // Returns when the kernel has ended all of the node's processes.
-        let status = init.wait();
-        tracing::debug!(place = %self.place, ?status, "a node has ended");
+        life.orders.shut_down();
+        let handle = life.handle.clone();
+        drop(life);
+        if let Some(handle) = handle {
+            // Returns when the kernel has ended all of the node's processes.
+            outlast(&handle, init);
+        }
+        tracing::debug!(place = %self.place, "a node has ended");
         // Last: an agent that ends does not wait for this thread any longer.
-        self.lock().handle = None;
+        let mut life = self.lock();
+        life.handle = None;
+        self.keeper.remove(&Self::key(self.id));
         self.ended.notify_all();
     }
 
@@ -162,14 +201,38 @@ fn give_birth(plan: &Plan) -> Result<(Life, Birth), NodeError> {
     })?;
     let life = Life {
         pid: node.init.id(),
-        handle: Some(handle),
+        handle: Some(Arc::new(handle)),
         orders: node.orders,
         network: Arc::new(node.network),
+        listener: Arc::new(node.listener),
     };
     let birth = Birth {
-        listener: node.listener,
+        listener: Arc::clone(&life.listener),
         reports: node.reports,
-        init: node.init,
+        init: Some(node.init),
     };
     Ok((life, birth))
+}
+
+/// The node that the agent before has made, if it lives.
+fn take_over(kept: Entry) -> Option<(Life, Birth)> {
+    let (Record { pid }, [lifeline, listener, network, handle]) = kept.parse()?;
+    if has_ended(&handle) {
+        return None;
+    }
+    let (reports, orders) = wire::split(lifeline.into()).ok()?;
+    orders.give_up_after(WRITE_PATIENCE).ok()?;
+    let life = Life {
+        pid,
+        handle: Some(Arc::new(handle)),
+        orders,
+        network: Arc::new(network),
+        listener: Arc::new(listener.into()),
+    };
+    let birth = Birth {
+        listener: Arc::clone(&life.listener),
+        reports,
+        init: None,
+    };
+    Some((life, birth))
 }

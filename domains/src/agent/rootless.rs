@@ -5,8 +5,9 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::{Gid, Uid};
 
 use super::AgentError;
@@ -20,12 +21,16 @@ pub(super) struct Identity {
     pub(super) rootless: bool,
 }
 
-/// Makes this process root: it is already, or it enters a user namespace. It must have a single
-/// thread.
-pub(super) fn enter() -> Result<Identity, AgentError> {
+/// Makes this process root: it is already, or it enters a user namespace, that of the agent before
+/// if there is one. It must have a single thread.
+pub(super) fn enter(kept: Option<OwnedFd>) -> Result<Identity, AgentError> {
     let (uid, gid) = (Uid::effective(), Gid::effective());
     if !uid.is_root() {
-        become_root(uid, gid).map_err(AgentError::UserNamespace)?;
+        let entered = match kept {
+            Some(namespace) => setns(namespace, CloneFlags::CLONE_NEWUSER).map_err(Into::into),
+            None => become_root(uid, gid),
+        };
+        entered.map_err(AgentError::UserNamespace)?;
     }
     Ok(Identity {
         uid: uid.as_raw(),

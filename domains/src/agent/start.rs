@@ -15,13 +15,16 @@ use signal_hook::iterator::Signals;
 
 use super::data_dir::DataDir;
 use super::driver::Driver;
-use super::host::{Ending, Host};
+use super::estate::{self, Estate};
+use super::host::{Ending, Host, ports};
 use super::hosts;
+use super::keeper::Watch;
 use super::members::Members;
 use super::nodes::{Birth, HostedNode};
 use super::server::{Door, serve};
 use super::state_dir::{self, StateDir};
 use super::{AgentError, Config, MAX_NODES, rootless};
+use crate::node::Plan;
 use crate::protocol::{Message, Reply};
 
 /// Pauses before a node is made anew grow from the first to the second while it keeps dying.
@@ -44,7 +47,7 @@ const STACK_BYTES: usize = 256 * 1024;
 /// thread.
 ///
 /// # Errors
-/// [`AgentError`]: it did not start, and nothing is left.
+/// [`AgentError`]: it did not start, and what there was before it is as it was.
 pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(), AgentError> {
     if let Some(torus) = config.torus {
         check_size(torus)?;
@@ -54,44 +57,73 @@ pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(),
         state: config.state.clone(),
         source,
     })?;
-    let identity = rootless::enter()?;
+    let identity = rootless::enter(estate::user_namespace(&config.state)?)?;
     if config.driver_command.is_some() {
         check_tun().map_err(AgentError::Tun)?;
     }
     let state = StateDir::take(&config.state)?;
-    state.begin_log()?;
-    let data = DataDir::take(&config.data, state.path())?;
-    if config.fresh
-        && let Some(aside) = data.set_aside()?
-    {
-        tracing::info!("the directory before is kept as {}", aside.display());
+    let estate = Estate::take(state.path())?;
+    let (keeper, is_inherited) = (Arc::clone(&estate.keeper), estate.is_inherited);
+    let result = live(config, identity, &state, estate, ready);
+    if result.is_err() && is_inherited {
+        // What was there before goes on without this agent.
+        state.give_back();
+        return result.map(drop);
     }
-    let (ending, endings) = mpsc::channel();
-    let result = catch_signals(&ending).and_then(|()| {
-        if config.lifeline {
-            watch_lifeline(&ending)?;
-        }
-        // First, because it may fail: who connects already waits until there are nodes.
-        let control = state.listen(!identity.rootless)?;
-        let (host, births) = build(config, identity, &state, &data, ending)?;
-        let host = Arc::new(host);
-        let restored = host.restore_interfaces();
-        let opened = restored.and_then(|()| open_for_business(&host, births, control));
-        let announced = opened.and_then(|()| {
-            tracing::info!(torus = %host.torus, state = %host.state.display(), "ready");
-            ready().map_err(during("say that it is ready"))
-        });
-        // The host has a sender, so there is an ending to wait for.
-        let ending = announced.map(|()| endings.recv().ok());
-        take_down(&host);
-        ending
-    });
+    keeper.end();
     state.release();
     if let Some(Ending::Asked(writer)) = result? {
         // Whoever asked may have gone.
         let _ = writer.send(&Message::Reply(Reply::Done), &[]);
     }
     Ok(())
+}
+
+/// From the first to the last moment of an agent's life.
+fn live(
+    config: Config,
+    identity: rootless::Identity,
+    state: &StateDir,
+    mut estate: Estate,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<Option<Ending>, AgentError> {
+    let data = DataDir::take(&config.data, state.path())?;
+    if estate.is_inherited && config.fresh {
+        return Err(estate.misfit("the directory that --fresh would move aside"));
+    }
+    if !estate.is_inherited {
+        // What the log tells of an agent that was killed may say why.
+        state.begin_log()?;
+    }
+    if config.fresh
+        && let Some(aside) = data.set_aside()?
+    {
+        tracing::info!("the directory before is kept as {}", aside.display());
+    }
+    let (ending, endings) = mpsc::channel();
+    catch_signals(&ending)?;
+    if config.lifeline {
+        watch_lifeline(&ending)?;
+    }
+    // First, because it may fail: who connects already waits until there are nodes.
+    let control = state.listen(!identity.rootless)?;
+    let is_inherited = estate.is_inherited;
+    let watch = estate.watch();
+    let (host, births) = build(config, identity, state, &data, estate, ending)?;
+    let host = Arc::new(host);
+    let watched = watch.map_or(Ok(()), |watch| watch_keeper(&host, watch));
+    let opened = watched.and_then(|()| open_for_business(&host, births, control));
+    let announced = opened.and_then(|()| {
+        tracing::info!(torus = %host.torus, state = %host.state.display(), "ready");
+        ready().map_err(during("say that it is ready"))
+    });
+    if announced.is_err() && is_inherited {
+        return announced.map(|()| None);
+    }
+    // The host has a sender, so there is an ending to wait for.
+    let ending = announced.map(|()| endings.recv().ok());
+    take_down(&host);
+    ending
 }
 
 fn check_size(torus: Torus) -> Result<(), AgentError> {
@@ -107,13 +139,16 @@ fn build(
     identity: rootless::Identity,
     state: &StateDir,
     data: &DataDir,
+    mut estate: Estate,
     ending: mpsc::Sender<Ending>,
 ) -> Result<(Host, Vec<Birth>), AgentError> {
     let (directory, store) = data.directory(config.torus)?;
     let torus = directory.torus();
     check_size(torus)?;
+    let ethernet = config.driver_command.is_some();
+    estate.check(torus, ethernet)?;
+    estate::keep_host(&estate.keeper, torus, ethernet, config.lifeline);
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
-    let driver = config.driver_command.map(Driver::start).transpose()?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
     let mut texts = hosts::Texts::new(&directory);
     for id in (0..torus.nodes()).map(NodeId) {
@@ -130,17 +165,33 @@ fn build(
             Ok(path)
         });
         let hosts_file = hosts_file.map_err(|e| failed("write its hosts file".into(), e))?;
-        let made = HostedNode::make(id, place, hosts_file, open_files);
+        let plan = Plan {
+            place,
+            hosts: hosts_file,
+            open_files,
+        };
+        let kept = estate.inherit(&HostedNode::key(id));
+        let made = HostedNode::make(id, plan, Arc::clone(&estate.keeper), kept);
         let (node, birth) = made.map_err(|error| failed(error.action, error.source))?;
         nodes.push(node);
         births.push(birth);
     }
-    if let Some(driver) = &driver {
-        driver.sync()?;
+    let start_driver = |command| {
+        let kept = estate.inherit(Driver::KEY);
+        let ports = ports(&directory, &nodes);
+        Driver::start(command, Arc::clone(&estate.keeper), kept, ports.into_iter())
+    };
+    let driver = config.driver_command.map(start_driver).transpose()?;
+    if let Some(driver) = &driver
+        && let Some(error) = driver.sync()?.first()
+    {
+        return Err(AgentError::DriverFailed(error.message.clone()));
     }
     let host = Host {
         state: state.path().into(),
         data: data.path().into(),
+        keeper: estate.keeper,
+        lifeline: config.lifeline,
         identity,
         torus,
         nodes,
@@ -151,6 +202,15 @@ fn build(
         turn: Mutex::default(),
     };
     Ok((host, births))
+}
+
+/// Should the keeper die, the next one is given all that this agent holds.
+fn watch_keeper(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
+    let held = Arc::clone(host);
+    let watching = host
+        .keeper
+        .watch(watch, host.state.clone(), move || held.keep_all());
+    watching.map_err(during("watch the keeper"))
 }
 
 /// Starts the threads that serve, and those that keep the nodes alive.

@@ -11,6 +11,7 @@ use nix::unistd::Uid;
 
 use super::AgentError;
 use super::background::LOG;
+use super::keeper;
 use crate::client::CONTROL_SOCKET;
 
 const LOCK: &str = "lock";
@@ -24,7 +25,8 @@ pub(super) struct StateDir {
 }
 
 impl StateDir {
-    /// Takes the directory, and clears away what an agent that was killed has left.
+    /// Takes the directory, and clears away what an agent that was killed has left, unless there
+    /// is a keeper who holds it for this one.
     pub(super) fn take(path: &Path) -> Result<Self, AgentError> {
         let broken = |source| AgentError::State {
             state: path.into(),
@@ -33,7 +35,11 @@ impl StateDir {
         let path = std::path::absolute(path).map_err(broken)?;
         make(&path).map_err(broken)?;
         let lock = lock(&path)?;
-        clear(&path).map_err(broken)?;
+        match keeper::is_there(&path) {
+            true => remove_socket(&path),
+            false => clear(&path),
+        }
+        .map_err(broken)?;
         Ok(StateDir { path, _lock: lock })
     }
 
@@ -78,6 +84,13 @@ impl StateDir {
         Ok(directory.join("hosts"))
     }
 
+    /// Gives the directory back with what it holds for the next agent.
+    pub(super) fn give_back(self) {
+        if let Err(error) = remove_socket(&self.path) {
+            tracing::warn!("cannot clear {}: {error}", self.path.display());
+        }
+    }
+
     /// Removes all but the log, and gives the directory back.
     pub(super) fn release(self) {
         if let Err(error) = clear(&self.path) {
@@ -101,19 +114,40 @@ pub(super) fn make(path: &Path) -> io::Result<()> {
         .create(path)
 }
 
-/// Removes what an agent that was killed has left in a state directory, if none runs there.
-/// Returns whether there was anything.
+/// What an agent that was killed had left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing.
+    Nothing,
+    /// Files.
+    Files,
+    /// Nodes that went on.
+    Nodes,
+}
+
+/// Ends what an agent that was killed has left in a state directory, if none runs there, and
+/// removes its files.
 ///
 /// # Errors
 /// [`AgentError::Running`] if one does.
-pub fn clear_stale(state: &Path) -> Result<bool, AgentError> {
+pub fn clear_stale(state: &Path) -> Result<Left, AgentError> {
     let stale = [LOCK, CONTROL_SOCKET]
         .iter()
         .any(|name| state.join(name).exists());
-    if stale {
-        StateDir::take(state)?.release();
+    if !stale {
+        return Ok(Left::Nothing);
     }
-    Ok(stale)
+    let taken = StateDir::take(state)?;
+    let kept = keeper::find(state)?;
+    let left = match kept {
+        Some(kept) => {
+            kept.end_all();
+            Left::Nodes
+        }
+        None => Left::Files,
+    };
+    taken.release();
+    Ok(left)
 }
 
 fn lock(path: &Path) -> Result<File, AgentError> {
@@ -155,12 +189,20 @@ fn write_pid(file: &mut File) -> io::Result<()> {
 }
 
 fn clear(path: &Path) -> io::Result<()> {
-    let gone = |result: io::Result<()>| match result {
+    remove_socket(path)?;
+    gone(fs::remove_file(path.join(keeper::SOCKET)))?;
+    gone(fs::remove_dir_all(path.join(NODES)))
+}
+
+fn remove_socket(path: &Path) -> io::Result<()> {
+    gone(fs::remove_file(path.join(CONTROL_SOCKET)))
+}
+
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
-    };
-    gone(fs::remove_file(path.join(CONTROL_SOCKET)))?;
-    gone(fs::remove_dir_all(path.join(NODES)))
+    }
 }
 
 #[cfg(test)]
@@ -185,7 +227,7 @@ mod tests {
     #[test]
     fn what_a_killed_agent_left_is_cleared() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(!clear_stale(directory.path()).unwrap());
+        assert_eq!(clear_stale(directory.path()).unwrap(), Left::Nothing);
         let state = StateDir::take(directory.path()).unwrap();
         state.listen(false).unwrap();
         fs::write(state.hosts(NodeId(3)).unwrap(), "").unwrap();
@@ -193,7 +235,7 @@ mod tests {
         fs::write(&log, "why it died").unwrap();
         assert!(clear_stale(directory.path()).is_err(), "it still runs");
         drop(state);
-        assert!(clear_stale(directory.path()).unwrap());
+        assert_eq!(clear_stale(directory.path()).unwrap(), Left::Files);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         assert_eq!(fs::read_to_string(&log).unwrap(), "why it died");
         StateDir::take(directory.path())

@@ -14,5 +14,6 @@ mod explain;
 mod failures;
 mod lifecycle;
 mod one_sided;
+mod restart;
 mod rootless;
 mod store;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use domains::agent::background::spawn_background;
-use domains::agent::{self, Config};
+use domains::agent::{self, Config, Left};
 use domains::client::{ClientError, Control};
 
 use crate::args::Up;
@@ -60,11 +60,12 @@ pub(crate) fn down(places: &Places, show: Show) -> Result<(), Failure> {
     let state = places.to_start()?;
     match Control::connect(state) {
         Ok(agent) => agent.down()?,
-        Err(error @ ClientError::NoAgent { .. }) => {
-            if !agent::clear_stale(state)? {
-                return Err(error.into());
+        Err(error @ (ClientError::NoAgent { .. } | ClientError::Orphaned { .. })) => {
+            match agent::clear_stale(state)? {
+                Left::Nothing => return Err(error.into()),
+                Left::Files => show.note("cleared away what an agent that was killed had left"),
+                Left::Nodes => show.note("no agent ran; its nodes have ended now"),
             }
-            show.note("cleared away what an agent that was killed had left");
         }
         Err(error) => return Err(error.into()),
     }

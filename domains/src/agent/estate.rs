@@ -1,0 +1,127 @@
+//! What an agent inherits from the one before, if that was killed: nodes, driver, user namespace,
+//! all of which a keeper has held.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fabric::Torus;
+use serde::{Deserialize, Serialize};
+
+use super::AgentError;
+use super::keeper::{self, Entries, Entry, Keeper, LIFELINE, Watch};
+use crate::protocol::as_text;
+
+/// The key of what concerns the host as a whole.
+const HOST: &str = "host";
+
+/// What the keeper is told of the host. Its user namespace comes with it.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Record {
+    #[serde(with = "as_text")]
+    torus: Torus,
+    ethernet: bool,
+}
+
+/// An inheritance, perhaps an empty one, and the keeper who has it in hand.
+#[derive(Debug)]
+pub(super) struct Estate {
+    state: PathBuf,
+    entries: Entries,
+    /// Whether there was an agent before.
+    pub(super) is_inherited: bool,
+    pub(super) keeper: Arc<Keeper>,
+    watch: Option<Watch>,
+}
+
+/// The user namespace of the nodes that an agent has left, if there are any.
+pub(super) fn user_namespace(state: &Path) -> Result<Option<OwnedFd>, AgentError> {
+    let Some(mut found) = keeper::find(state)? else {
+        return Ok(None);
+    };
+    let host = found.list().map_err(keeper::unusable)?.remove(HOST);
+    Ok(host.and_then(|host| host.descriptors.into_iter().next()))
+}
+
+impl Estate {
+    /// Takes over from the keeper of a state directory, or from one that has nothing yet. The
+    /// directory must be this agent's alone.
+    pub(super) fn take(state: &Path) -> Result<Self, AgentError> {
+        let (mut found, is_inherited) = match keeper::find(state)? {
+            Some(found) => (found, true),
+            None => (keeper::start(state).map_err(cannot_start)?, false),
+        };
+        if let Some(version) = found.other_version() {
+            return Err(AgentError::Inherited {
+                state: state.into(),
+                what: format!("another release, with version {version} of what is kept"),
+            });
+        }
+        let entries = found.list().map_err(keeper::unusable)?;
+        let keeper = Arc::new(Keeper::default());
+        Ok(Estate {
+            state: state.into(),
+            entries,
+            is_inherited,
+            watch: keeper.install(found),
+            keeper,
+        })
+    }
+
+    /// Whether a host like this one can be made of it.
+    pub(super) fn check(&self, torus: Torus, ethernet: bool) -> Result<(), AgentError> {
+        let Some(Entry { record, .. }) = self.entries.get(HOST) else {
+            return Ok(());
+        };
+        let wanted = Record { torus, ethernet };
+        match serde_json::from_value::<Record>(record.clone()) {
+            Ok(there) if there == wanted => Ok(()),
+            Ok(there) => Err(self.misfit(&there.describe())),
+            Err(_) => Err(self.misfit("another release")),
+        }
+    }
+
+    pub(super) fn misfit(&self, what: &str) -> AgentError {
+        AgentError::Inherited {
+            state: self.state.clone(),
+            what: what.into(),
+        }
+    }
+
+    /// What was kept under a key.
+    pub(super) fn inherit(&mut self, key: &str) -> Option<Entry> {
+        self.entries.remove(key)
+    }
+
+    /// What is needed to see the keeper's end; once.
+    pub(super) fn watch(&mut self) -> Option<Watch> {
+        self.watch.take()
+    }
+}
+
+/// Lets the keeper know what host this is.
+pub(super) fn keep_host(keeper: &Keeper, torus: Torus, ethernet: bool, lifeline: bool) {
+    if lifeline {
+        keeper.put(LIFELINE, &(), &[io::stdin().as_fd()]);
+    }
+    // Without it, only an ordinary user's next agent fails.
+    if let Ok(namespace) = File::open("/proc/self/ns/user") {
+        keeper.put(HOST, &Record { torus, ethernet }, &[namespace.as_fd()]);
+    }
+}
+
+impl Record {
+    fn describe(&self) -> String {
+        let ethernet = if self.ethernet { "with" } else { "without" };
+        format!("a torus {} {ethernet} Ethernet", self.torus)
+    }
+}
+
+fn cannot_start(source: io::Error) -> AgentError {
+    AgentError::System {
+        action: "start the keeper",
+        source,
+    }
+}

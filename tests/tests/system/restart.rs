@@ -1,0 +1,199 @@
+//! What an agent holds outlives it: nodes, interfaces, commands and traffic go on when it is killed,
+//! and the next agent takes them over.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tests::cluster::{Cluster, leaves_nothing};
+use tests::leftovers::has_ended;
+use tests::process::{Running, eventually, send, within};
+
+/// The promise of what hangs on an agent and a keeper that were both killed.
+const LAST_BREATH: Duration = Duration::from_secs(2);
+
+/// Nodes and driver, the processes that outlive their agent.
+fn survivors(cluster: &Cluster) -> Vec<u32> {
+    let mut pids = cluster.node_pids();
+    pids.extend(cluster.driver_pid());
+    pids
+}
+
+#[test]
+fn nodes_and_commands_outlive_a_killed_agent() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("2x2x1");
+        let _blue = cluster.domain("blue", &["*,*,0"]);
+        let before = survivors(&cluster);
+        let mut cat = cluster.spawn("0,0,0", "cat");
+        let script = "trap 'exit 7' USR1; echo ready; while :; do sleep 0.01; done";
+        let mut waiting = cluster.in_node("1,0,0", &["sh", "-c", script]);
+        let waiting = Running::start(waiting.stdin(Stdio::null()));
+        waiting.says("ready");
+
+        cluster.kill_agent();
+        let remedies = ["its nodes go on", "`toroid up`", "`toroid down`"];
+        cluster.toroid(&["status"]).fails(3, &remedies);
+        assert!(before.iter().all(|pid| !has_ended(*pid)));
+        // A command is between its caller and its node.
+        waiting.signal(Signal::SIGUSR1);
+        assert_eq!(waiting.wait().status, 7);
+
+        cluster.toroid(&["up"]).ok();
+        assert_eq!(survivors(&cluster), before);
+        assert_eq!(cluster.status()["torus"], "2x2x1");
+        let mut input = cat.stdin();
+        input.write_all(b"still here\n").expect("it reads");
+        cat.says("still here");
+        drop(input);
+        cat.wait().ok();
+        cluster.reaches("0,0,0", "1-1-0.blue");
+        let _red = cluster.domain("red", &["*,0,0"]);
+        cluster.reaches("0,0,0", "1-0-0.red");
+        cluster.toroid(&["domain", "shrink", "blue", "1,1,0"]).ok();
+        cluster.cannot_reach("1,1,0", "0-0-0.blue");
+    });
+}
+
+#[test]
+fn a_stream_goes_on_while_agents_come_and_go() {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let server = cluster.spawn("1,0,0", "iperf3 -s -1 --forceflush");
+    server.says("listening");
+    let client = cluster.spawn("0,0,0", "iperf3 -J -c 1-0-0.blue -t 4 -i 0.2");
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(500));
+        cluster.kill_agent();
+        std::thread::sleep(Duration::from_millis(300));
+        cluster.toroid(&["up"]).ok();
+    }
+    let report = client.wait().ok().json();
+    server.wait().ok();
+    let intervals = report["intervals"].as_array().expect("a list");
+    assert!(intervals.len() >= 15, "{report}");
+    for interval in intervals {
+        let bytes = interval["sum"]["bytes"].as_u64().expect("a number");
+        assert!(bytes > 0, "it stood still: {interval}");
+    }
+}
+
+#[test]
+fn down_ends_what_a_killed_agent_has_left() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("2x1x1");
+        let (pids, namespaces) = (cluster.pids(), cluster.namespaces());
+        let script = ["sh", "-c", "echo ready; sleep 1000"];
+        let sleep = Running::start(cluster.in_node("0,0,0", &script).stdin(Stdio::null()));
+        sleep.says("ready");
+        cluster.kill_agent();
+        let down = cluster.toroid(&["down"]).ok();
+        assert!(down.stderr.contains("nodes have ended"), "{down}");
+        let left: Vec<&u32> = pids.iter().filter(|pid| !has_ended(**pid)).collect();
+        assert!(left.is_empty(), "{left:?} of {pids:?}: {}", cluster.log());
+        assert_eq!(sleep.wait().status, 137);
+        namespaces.assert_gone();
+        let log = BTreeSet::from(["agent.log".to_owned()]);
+        assert_eq!(cluster.state_files(), log);
+        // Now there is nothing to end.
+        cluster
+            .toroid(&["down"])
+            .fails(3, &["no agent runs", "toroid up"]);
+    });
+}
+
+#[test]
+fn nodes_of_another_torus_are_not_taken_over() {
+    let cluster = Cluster::up("2x1x1");
+    let before = survivors(&cluster);
+    cluster.kill_agent();
+    cluster
+        .toroid(&["up", "--torus", "3x1x1", "--fresh"])
+        .fails(5, &["nodes that an agent has left", "toroid down"]);
+    cluster
+        .toroid(&["up", "--no-ethernet"])
+        .fails(5, &["2x1x1 with Ethernet", "toroid down"]);
+    cluster.toroid(&["up"]).ok();
+    assert_eq!(survivors(&cluster), before, "no harm was done");
+
+    cluster.kill_agent();
+    cluster.down();
+    cluster.toroid(&["up", "--torus", "3x1x1", "--fresh"]).ok();
+    assert_eq!(cluster.status()["torus"], "3x1x1");
+}
+
+#[test]
+fn a_killed_keeper_is_replaced() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("2x1x1");
+        let _blue = cluster.domain("blue", &["*,0,0"]);
+        let before = survivors(&cluster);
+        for _ in 0..3 {
+            let old = cluster.keeper_pid().expect("there is one");
+            send(old, Signal::SIGKILL);
+            eventually("there is another", || {
+                cluster.keeper_pid().is_some_and(|keeper| keeper != old)
+            });
+            // A change afterwards is one that the new one has been given all before.
+            cluster.toroid(&["status"]).ok();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        cluster.kill_agent();
+        cluster.toroid(&["up"]).ok();
+        assert_eq!(survivors(&cluster), before);
+        cluster.reaches("0,0,0", "1-0-0.blue");
+    });
+}
+
+#[test]
+fn nothing_outlives_agent_and_keeper() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("2x2x1");
+        for _ in 0..2 {
+            let _blue = cluster.domain("blue", &["*,*,0"]);
+            let (pids, namespaces) = (cluster.pids(), cluster.namespaces());
+            cluster
+                .shell("1,0,0", "setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
+                .ok();
+            let keeper = cluster.keeper_pid().expect("there is one");
+            cluster.kill_agent();
+            send(keeper, Signal::SIGKILL);
+            within(LAST_BREATH, "agent, driver and nodes end", || {
+                pids.iter().all(|pid| has_ended(*pid))
+            });
+            namespaces.assert_gone();
+            cluster
+                .toroid(&["status"])
+                .fails(3, &["no agent", "toroid up"]);
+            // And it starts clean.
+            cluster.toroid(&["up"]).ok();
+            cluster.reaches("0,0,0", "1-1-0.blue");
+            cluster.toroid(&["domain", "rm", "blue"]).ok();
+        }
+    });
+}
+
+#[test]
+fn what_died_while_there_was_no_agent_is_made_anew() {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let (nodes, driver) = (cluster.node_pids(), cluster.driver_pid());
+    cluster.kill_agent();
+    send(nodes[1], Signal::SIGKILL);
+    eventually("it is gone", || has_ended(nodes[1]));
+    cluster.toroid(&["up"]).ok();
+    assert_eq!(cluster.node_pids()[0], nodes[0]);
+    assert_ne!(cluster.node_pids()[1], nodes[1]);
+    assert_eq!(cluster.driver_pid(), driver);
+    cluster.reaches("0,0,0", "1-0-0.blue");
+
+    cluster.kill_agent();
+    let driver = driver.expect("there is one");
+    send(driver, Signal::SIGKILL);
+    eventually("it is gone", || has_ended(driver));
+    cluster.toroid(&["up"]).ok();
+    assert_ne!(cluster.driver_pid(), Some(driver));
+    cluster.reaches("1,0,0", "0-0-0.blue");
+}
