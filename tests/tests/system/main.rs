@@ -4,6 +4,7 @@
 //! `tests/run` installs; where one of these is missing they fail and say so.
 
 mod bad_input;
+mod command_line;
 mod compare;
 mod declarative;
 mod domains;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand};
+use clap_complete::Shell;
 use fabric::Torus;
 
 const EXAMPLES: &str = "\
@@ -79,6 +80,19 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Show which node this process is in
     Whoami,
+    /// Print completions for a shell
+    #[command(after_help = "Example:\n  toroid completions bash > \
+                            /usr/share/bash-completion/completions/toroid")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write man pages, one for each command
+    #[command(after_help = "Example:\n  toroid man /usr/local/share/man/man1")]
+    Man {
+        /// Where to; it is made if need be
+        directory: PathBuf,
+    },
     #[command(external_subcommand)]
     Other(Vec<OsString>),
 }

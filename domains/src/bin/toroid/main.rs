@@ -4,6 +4,7 @@ mod args;
 mod exec;
 mod explain;
 mod failure;
+mod generate;
 mod locate;
 mod ping;
 mod show;
@@ -82,6 +83,8 @@ fn run(args: Args) -> Result<u8, Failure> {
             reply @ Reply::Whoami { .. } => show.whoami(&reply),
             other => return Err(Failure::unexpected(&other)),
         },
+        Asked::Completions { shell } => generate::completions(shell),
+        Asked::Man { directory } => generate::man_pages(&directory, show)?,
         Asked::Other(words) => return Err(run_sibling(&words, args.state.as_deref())),
     }
     Ok(0)
