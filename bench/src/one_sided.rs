@@ -274,7 +274,7 @@ mod tests {
         let memory = create_memory(REGION as u64).unwrap();
         let status = Arc::default();
         (
-            Region::exported(&memory, REGION, key, None).unwrap(),
+            Region::exported(&memory, REGION, key, Arc::default(), None).unwrap(),
             RemoteRegion::map(&memory, REGION, key, access, status, None).unwrap(),
         )
     }

@@ -210,7 +210,8 @@ impl Domain {
             other => return Err(unexpected(other)),
         };
         let (key, len, memory) = region(answer)?;
-        Ok(Region::exported(&memory, len, key, Some(release))?)
+        let status = Arc::default();
+        Ok(Region::exported(&memory, len, key, status, Some(release))?)
     }
 
     /// Opens a region that a peer has published, with some or all of the rights that it gave.

@@ -211,7 +211,7 @@ impl Network for TestNetwork {
     fn alloc(&self, len: u64, _: Access) -> Result<Region, MemberError> {
         let memory = create_memory(len)?;
         let key = remote_key(self.node);
-        let region = Region::exported(&memory, len as usize, key, None)?;
+        let region = Region::exported(&memory, len as usize, key, Arc::default(), None)?;
         self.memory.lock().unwrap().insert(key, memory);
         Ok(region)
     }

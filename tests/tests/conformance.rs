@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use fabric::link::LinkCheck;
 use fabric::shm::channel::{Membership, RING_BYTES};
 use fabric::shm::control::{create_memory, read_only};
-use fabric::shm::queue_pair::Status;
 use fabric::shm::wake::Waker;
-use fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion};
+use fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion, Status};
 use fabric::{Access, Epoch, NodeId, Partition, Protocol, Region, RegionId, RemoteKey};
 use tests::conformance::Rig;
 
@@ -31,7 +30,7 @@ impl Shm {
             secret: [0; 16],
         };
         let memory = create_memory(len).unwrap();
-        let owner = Region::exported(&memory, len as usize, key, None).unwrap();
+        let owner = Region::exported(&memory, len as usize, key, Arc::default(), None).unwrap();
         let writes = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let granted = if writes {
             memory

@@ -4,11 +4,12 @@ use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::endpoint::OpError;
 use crate::key::RemoteKey;
-use crate::shm::memory::{Mapping, copy};
+use crate::shm::moving::Memory;
+use crate::shm::status::Status;
 
 /// Memory that operations may use: exported under a [`RemoteKey`], or local to the process.
 ///
@@ -17,7 +18,7 @@ use crate::shm::memory::{Mapping, copy};
 /// freed with the last of them (for peers: when the agent drops the region).
 #[derive(Clone, Debug)]
 pub struct Region {
-    mapping: Arc<Mapping>,
+    memory: Arc<Memory>,
     key: Option<RemoteKey>,
     /// Dropped with the last handle.
     _keep: Option<Keep>,
@@ -33,7 +34,7 @@ impl Region {
     /// The system's, when it has no memory or `len` is 0.
     pub fn local(len: usize) -> io::Result<Self> {
         Ok(Region {
-            mapping: Arc::new(Mapping::private(len)?),
+            memory: Arc::new(Memory::private(len)?),
             key: None,
             _keep: None,
         })
@@ -48,10 +49,11 @@ impl Region {
         memory: &File,
         len: usize,
         key: RemoteKey,
+        status: Arc<Status>,
         keep: Option<Keep>,
     ) -> io::Result<Self> {
         Ok(Region {
-            mapping: Arc::new(Mapping::of_file(memory, len, true)?),
+            memory: Arc::new(Memory::map(memory, len, true, status)?),
             key: Some(key),
             _keep: keep,
         })
@@ -65,71 +67,71 @@ impl Region {
     /// Bytes of the region; never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
-        self.mapping.len() as u64
+        self.memory.mapping().len() as u64
     }
 
     /// Copies bytes at `offset` out of the region.
     ///
     /// # Errors
-    /// [`OpError::OutOfBounds`].
+    /// [`OpError::OutOfBounds`]; [`OpError::Revoked`] or [`OpError::PeerDead`] when the region
+    /// has ended.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
-        let from = bounds(&self.mapping, offset, into.len() as u64)?;
+        let (at, len) = bounds(&self.memory, offset, into.len() as u64)?;
         // SAFETY: `bounds` checked the mapped side; `into` is ours alone, and a mapping cannot
         // overlap a Rust slice.
-        unsafe { copy(from, into.as_mut_ptr(), into.len()) };
-        Ok(())
+        unsafe { self.memory.read(at, into.as_mut_ptr(), len) }
     }
 
     /// Copies bytes into the region at `offset`.
     ///
     /// # Errors
-    /// [`OpError::OutOfBounds`].
+    /// As [`Region::read`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
-        let to = bounds(&self.mapping, offset, bytes.len() as u64)?;
+        let (at, len) = bounds(&self.memory, offset, bytes.len() as u64)?;
         // SAFETY: as in `read`; the mapping is writable because regions always are.
-        unsafe { copy(bytes.as_ptr(), to, bytes.len()) };
-        Ok(())
+        unsafe { self.memory.write(at, bytes.as_ptr(), len) }
     }
 
     /// Loads the word at `offset`; what was written before a matching [`Region::store`] is
     /// visible afterwards.
     ///
     /// # Errors
-    /// [`OpError::Misaligned`], [`OpError::OutOfBounds`].
+    /// [`OpError::Misaligned`], and as [`Region::read`].
     pub fn load(&self, offset: u64) -> Result<u64, OpError> {
         // Acquire: pairs with the Release in `store` and in the atomics, here or at a peer.
-        Ok(word(&self.mapping, offset)?.load(Ordering::Acquire))
+        with_word(&self.memory, offset, |word| word.load(Ordering::Acquire))
     }
 
     /// Stores the word at `offset`; everything written before is visible to who loads it.
     ///
     /// # Errors
-    /// [`OpError::Misaligned`], [`OpError::OutOfBounds`].
+    /// As [`Region::load`].
     pub fn store(&self, offset: u64, value: u64) -> Result<(), OpError> {
         // Release: pairs with the Acquire in `load` and the fence after a peer's read.
-        word(&self.mapping, offset)?.store(value, Ordering::Release);
-        Ok(())
+        with_word(&self.memory, offset, |word| {
+            word.store(value, Ordering::Release);
+        })
     }
 
     /// Replaces the word at `offset` by `desired` if it is `expected`; returns what was there.
     ///
     /// # Errors
-    /// [`OpError::Misaligned`], [`OpError::OutOfBounds`].
+    /// As [`Region::load`].
     pub fn compare_and_swap(
         &self,
         offset: u64,
         expected: u64,
         desired: u64,
     ) -> Result<u64, OpError> {
-        compare_and_swap(&self.mapping, offset, expected, desired)
+        compare_and_swap(&self.memory, offset, expected, desired)
     }
 
     /// Adds to the word at `offset`, wrapping; returns what was there.
     ///
     /// # Errors
-    /// [`OpError::Misaligned`], [`OpError::OutOfBounds`].
+    /// As [`Region::load`].
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OpError> {
-        fetch_add(&self.mapping, offset, add)
+        fetch_add(&self.memory, offset, add)
     }
 
     /// Keeps writes that follow from becoming visible before those that came earlier: between
@@ -139,57 +141,67 @@ impl Region {
         fence(Ordering::Release);
     }
 
-    pub(crate) fn mapping(&self) -> &Mapping {
-        &self.mapping
+    /// For the control thread: what it moves, and whose status it ends.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 }
 
-/// The address of `len` bytes at `offset` of a mapping.
-pub(crate) fn bounds(mapping: &Mapping, offset: u64, len: u64) -> Result<*mut u8, OpError> {
-    let out_of_bounds = OpError::OutOfBounds {
-        offset,
-        len,
-        limit: mapping.len() as u64,
-    };
-    let size = usize::try_from(len).map_err(|_| out_of_bounds)?;
-    mapping
-        .range(offset, size)
-        .map(|address| address.as_ptr())
-        .ok_or(out_of_bounds)
+/// The place and length of a range of memory that is all inside.
+pub(crate) fn bounds(memory: &Memory, offset: u64, len: u64) -> Result<(usize, usize), OpError> {
+    let limit = memory.mapping().len();
+    let (at, size) = (offset as usize, len as usize);
+    let is_inside = |end: u64| end <= limit as u64;
+    match offset.checked_add(len).is_some_and(is_inside) {
+        true => Ok((at, size)),
+        false => Err(OpError::OutOfBounds {
+            offset,
+            len,
+            limit: limit as u64,
+        }),
+    }
 }
 
-pub(crate) fn word(
-    mapping: &Mapping,
+/// The address of a range of memory that is all inside.
+pub(crate) fn address(memory: &Memory, offset: u64, len: u64) -> Result<*mut u8, OpError> {
+    let (at, _) = bounds(memory, offset, len)?;
+    Ok((memory.mapping().start() + at) as *mut u8)
+}
+
+/// Does something to a word; it has not happened if the memory has ended meanwhile.
+fn with_word<T>(
+    memory: &Memory,
     offset: u64,
-) -> Result<&std::sync::atomic::AtomicU64, OpError> {
+    what: impl FnOnce(&AtomicU64) -> T,
+) -> Result<T, OpError> {
     if !offset.is_multiple_of(8) {
         return Err(OpError::Misaligned { offset });
     }
-    let out_of_bounds = OpError::OutOfBounds {
-        offset,
-        len: 8,
-        limit: mapping.len() as u64,
-    };
-    mapping.word(offset).ok_or(out_of_bounds)
+    bounds(memory, offset, 8)?;
+    memory.status().check()?;
+    let word = memory.mapping().word(offset).ok_or(OpError::PeerDead)?;
+    let result = what(word);
+    memory.status().check()?;
+    Ok(result)
 }
 
 pub(crate) fn compare_and_swap(
-    mapping: &Mapping,
+    memory: &Memory,
     offset: u64,
     expected: u64,
     desired: u64,
 ) -> Result<u64, OpError> {
     // AcqRel: an atomic orders like a store for who loads the word and like a load for us.
     let order = (Ordering::AcqRel, Ordering::Acquire);
-    let word = word(mapping, offset)?;
-    Ok(word
-        .compare_exchange(expected, desired, order.0, order.1)
-        .unwrap_or_else(|found| found))
+    with_word(memory, offset, |word| {
+        word.compare_exchange(expected, desired, order.0, order.1)
+            .unwrap_or_else(|found| found)
+    })
 }
 
-pub(crate) fn fetch_add(mapping: &Mapping, offset: u64, add: u64) -> Result<u64, OpError> {
+pub(crate) fn fetch_add(memory: &Memory, offset: u64, add: u64) -> Result<u64, OpError> {
     // AcqRel: as in `compare_and_swap`.
-    Ok(word(mapping, offset)?.fetch_add(add, Ordering::AcqRel))
+    with_word(memory, offset, |word| word.fetch_add(add, Ordering::AcqRel))
 }
 
 #[cfg(test)]

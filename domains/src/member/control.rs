@@ -11,9 +11,8 @@ use std::thread;
 use fabric::link::DropCounters;
 use fabric::region::Keep;
 use fabric::shm::channel::Membership;
-use fabric::shm::queue_pair::Status;
 use fabric::shm::wake::Waker;
-use fabric::shm::{Channel, ChannelEnds};
+use fabric::shm::{Channel, ChannelEnds, Status};
 use fabric::{Epoch, NodeId, Partition, Protocol, RemoteKey};
 
 use super::{LinkCheck, MemberError, unexpected};

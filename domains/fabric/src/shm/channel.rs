@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::control::create_memory;
 use super::memory::{Mapping, copy};
-use super::queue_pair::Status;
+use super::status::Status;
 use super::wake::{Sleeper, Waker, pipe};
 use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
 use crate::endpoint::OpError;

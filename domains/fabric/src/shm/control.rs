@@ -47,6 +47,19 @@ pub fn read_only(memory: &File) -> io::Result<File> {
         .open(format!("/proc/self/fd/{}", memory.as_raw_fd()))
 }
 
+/// A second descriptor for reading and writing, of a description of its own. Unlike duplicates
+/// of what [`create_memory`] returned, the kernel counts it among those that can write (see
+/// [`Transfer::is_frozen`](super::transfer::Transfer::is_frozen)).
+///
+/// # Errors
+/// The system's; `/proc` must be mounted.
+pub fn read_write(memory: &File) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/self/fd/{}", memory.as_raw_fd()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

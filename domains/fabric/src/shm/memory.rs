@@ -8,7 +8,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Bytes of a page: what mappings are made of.
+pub(crate) const PAGE: usize = 4096;
 
 /// A mapped range, shared with other processes or private, unmapped on drop.
 #[derive(Debug)]
@@ -30,8 +33,21 @@ impl Mapping {
         if file.metadata()?.len() < len as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
-        Self::map(len, protection, libc::MAP_SHARED, file.as_raw_fd())
+        let mapping = Self::map(
+            len,
+            protection(writable),
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+        )?;
+        mapping.keep_from_children()?;
+        Ok(mapping)
+    }
+
+    /// Keeps the range out of forked children, which no control thread would tell of a move.
+    fn keep_from_children(&self) -> io::Result<()> {
+        // SAFETY: the range is ours; the advice changes nothing for this process.
+        let advised = unsafe { libc::madvise(self.address(), self.pages(), libc::MADV_DONTFORK) };
+        done(advised == 0)
     }
 
     /// Maps `len` zero bytes that only this process sees.
@@ -52,6 +68,76 @@ impl Mapping {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Its address, as a number.
+    pub(crate) fn start(&self) -> usize {
+        self.base.as_ptr() as usize
+    }
+
+    /// Bytes of the whole pages that it takes.
+    pub(crate) fn pages(&self) -> usize {
+        self.len.next_multiple_of(PAGE)
+    }
+
+    fn address(&self) -> *mut libc::c_void {
+        self.base.as_ptr().cast()
+    }
+
+    /// A second mapping of the memory that is here now, with all of its page tables; here they
+    /// fill again as pages are touched.
+    pub(crate) fn set_aside(&self) -> io::Result<Mapping> {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        // SAFETY: the range is ours and stays mapped (DONTUNMAP); the kernel chooses where the
+        // second one goes, so it aliases nothing of Rust's.
+        let aside = unsafe {
+            let anywhere = std::ptr::null_mut::<libc::c_void>();
+            libc::mremap(self.address(), self.pages(), self.pages(), flags, anywhere)
+        };
+        done(aside != libc::MAP_FAILED)?;
+        let base = NonNull::new(aside.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let len = self.len;
+        Ok(Mapping { base, len })
+    }
+
+    /// Puts another mapping of the same length in the place of this one, in one step: an access
+    /// of another thread meets the one or the other. When it fails, [`Mapping::forsake`] must
+    /// follow, because the place may be empty.
+    pub(crate) fn replace_by(&self, other: Mapping) -> io::Result<()> {
+        assert_eq!(other.len, self.len, "a region keeps its length");
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let (from, pages) = (other.address(), other.pages());
+        // SAFETY: both ranges are ours and equally long. Whoever has an address in the target
+        // range goes through `copy` or an atomic, which may meet any bytes; it stays mapped. The
+        // source range is unmapped by this, so `other` is forgotten.
+        let moved = unsafe { libc::mremap(from, pages, pages, flags, self.address()) };
+        done(moved != libc::MAP_FAILED)?;
+        std::mem::forget(other);
+        Ok(())
+    }
+
+    /// Maps a file in the place of what is here, in one step, for reading.
+    pub(crate) fn replace_by_file(&self, file: &File) -> io::Result<()> {
+        if file.metadata()?.len() < self.len as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.map_over(libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd())?;
+        self.keep_from_children()
+    }
+
+    /// Lets go of the memory that is here; zeroed private memory takes its place, so that an
+    /// access that is on its way ends without a signal.
+    pub(crate) fn forsake(&self) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        self.map_over(protection(true), flags, -1)
+    }
+
+    fn map_over(&self, protection: i32, flags: i32, fd: i32) -> io::Result<()> {
+        let (pages, flags) = (self.pages(), flags | libc::MAP_FIXED);
+        // SAFETY: the range is ours; as in `replace_by`, whoever has an address in it may meet
+        // any bytes, and it stays mapped.
+        let mapped = unsafe { libc::mmap(self.address(), pages, protection, flags, fd, 0) };
+        done(mapped != libc::MAP_FAILED)
     }
 
     /// The address of `len` bytes at `offset`, or `None` if they are not all inside.
@@ -76,6 +162,14 @@ impl Mapping {
         Some(unsafe { address.as_ref() })
     }
 
+    /// The byte at `offset`, or `None` if it is outside.
+    pub(crate) fn byte(&self, offset: u64) -> Option<&AtomicU8> {
+        let address = self.range(offset, 1)?.cast::<AtomicU8>();
+        // SAFETY: a mapped byte (`range`), alive while `self` is; atomics may be shared with
+        // other processes.
+        Some(unsafe { address.as_ref() })
+    }
+
     /// The atomics that the mapping starts with.
     ///
     /// # Panics
@@ -95,6 +189,18 @@ impl Drop for Mapping {
         // SAFETY: base and len are those of a successful mmap, and every pointer derived from
         // them borrows or lives no longer than `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+fn protection(writable: bool) -> i32 {
+    libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 }
+}
+
+/// The error of the system call that has just failed, if it has.
+fn done(well: bool) -> io::Result<()> {
+    match well {
+        true => Ok(()),
+        false => Err(io::Error::last_os_error()),
     }
 }
 

@@ -4,56 +4,15 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-use super::memory::{self, Mapping, copy};
+use super::memory;
+use super::moving::Memory;
+use super::status::Status;
 use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 use crate::key::{Access, Partition, RemoteKey};
 use crate::region::{self, Keep};
 use crate::topology::NodeId;
-
-/// Long transfers look at the region's state again after this many bytes.
-const RECHECK_BYTES: usize = 64 * 1024;
-
-/// Whether a region or connection may still be used: set by the control thread of the process,
-/// looked at by every operation.
-#[derive(Debug, Default)]
-pub struct Status(AtomicU32);
-
-impl Status {
-    const REVOKED: u32 = 1;
-    const PEER_DEAD: u32 = 2;
-
-    /// Ends everything under this status with [`OpError::Revoked`], also what is in flight.
-    pub fn revoke(&self) {
-        self.end(Self::REVOKED);
-    }
-
-    /// Ends everything under this status with [`OpError::PeerDead`].
-    pub fn peer_died(&self) {
-        self.end(Self::PEER_DEAD);
-    }
-
-    /// The first end stays: a revoked peer that dies afterwards was revoked.
-    fn end(&self, how: u32) {
-        // Release: pairs with the Acquire in `check`.
-        let _ = self
-            .0
-            .compare_exchange(0, how, Ordering::Release, Ordering::Relaxed);
-    }
-
-    /// # Errors
-    /// How it ended.
-    pub fn check(&self) -> Result<(), OpError> {
-        // Acquire: pairs with the Release in `end`.
-        match self.0.load(Ordering::Acquire) {
-            0 => Ok(()),
-            Self::REVOKED => Err(OpError::Revoked),
-            _ => Err(OpError::PeerDead),
-        }
-    }
-}
 
 /// A peer's region, mapped with the rights that the agent granted. Clones share the mapping.
 #[derive(Clone, Debug)]
@@ -61,10 +20,9 @@ pub struct RemoteRegion(Arc<Grant>);
 
 #[derive(Debug)]
 struct Grant {
-    mapping: Mapping,
+    memory: Arc<Memory>,
     key: RemoteKey,
     access: Access,
-    status: Arc<Status>,
     /// Dropped with the last handle.
     _keep: Option<Keep>,
 }
@@ -84,12 +42,10 @@ impl RemoteRegion {
         keep: Option<Keep>,
     ) -> io::Result<Self> {
         let writable = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        let mapping = Mapping::of_file(memory, len, writable)?;
         Ok(RemoteRegion(Arc::new(Grant {
-            mapping,
+            memory: Arc::new(Memory::map(memory, len, writable, status)?),
             key,
             access,
-            status,
             _keep: keep,
         })))
     }
@@ -97,7 +53,7 @@ impl RemoteRegion {
     /// Bytes of the region.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
-        self.0.mapping.len() as u64
+        self.0.memory.mapping().len() as u64
     }
 
     /// The key that it was opened with.
@@ -110,17 +66,21 @@ impl RemoteRegion {
         self.0.access
     }
 
-    fn check(&self, needed: Access) -> Result<&Mapping, OpError> {
-        if !self.0.access.contains(needed) {
-            return Err(OpError::MissingRight { needed });
+    /// For the control thread: what it moves, and whose status it ends.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.0.memory
+    }
+
+    fn permit(&self, needed: Access) -> Result<&Memory, OpError> {
+        match self.0.access.contains(needed) {
+            true => Ok(&self.0.memory),
+            false => Err(OpError::MissingRight { needed }),
         }
-        self.0.status.check()?;
-        Ok(&self.0.mapping)
     }
 
     /// Hints that the line at `offset` is about to be read.
     fn fetch_ahead(&self, offset: u64) {
-        if let Some(address) = self.0.mapping.range(offset, 1) {
+        if let Some(address) = self.0.memory.mapping().range(offset, 1) {
             memory::fetch_ahead(address);
         }
     }
@@ -129,42 +89,21 @@ impl RemoteRegion {
     /// `to` must be writable for `len` bytes and, unless it is another shared mapping, not
     /// accessed by anyone else.
     unsafe fn read(&self, offset: u64, to: *mut u8, len: u64) -> Result<(), OpError> {
-        let from = region::bounds(self.check(Access::REMOTE_READ)?, offset, len)?;
-        // SAFETY: `bounds` checked `from`; `to` is the caller's promise. Mappings do not overlap
-        // each other or memory of Rust's.
-        unsafe { self.transfer(from, to, len as usize) }
+        let memory = self.permit(Access::REMOTE_READ)?;
+        let (at, len) = region::bounds(memory, offset, len)?;
+        // SAFETY: `bounds` checked the range; `to` is the caller's promise. Mappings do not
+        // overlap each other or memory of Rust's.
+        unsafe { memory.read(at, to, len) }
     }
 
     /// # Safety
     /// `from` must be readable for `len` bytes and, unless it is another shared mapping, not
     /// written by anyone else.
     unsafe fn write(&self, offset: u64, from: *const u8, len: u64) -> Result<(), OpError> {
-        let to = region::bounds(self.check(Access::REMOTE_WRITE)?, offset, len)?;
+        let memory = self.permit(Access::REMOTE_WRITE)?;
+        let (at, len) = region::bounds(memory, offset, len)?;
         // SAFETY: as in `read`; the mapping is writable because `map` had REMOTE_WRITE.
-        unsafe { self.transfer(from, to, len as usize) }
-    }
-
-    /// Copies, looking at the status between pieces and after the last: bytes that were moved
-    /// while access ended are not reported as a success.
-    ///
-    /// # Safety
-    /// As [`copy`].
-    unsafe fn transfer(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), OpError> {
-        let mut done = 0;
-        loop {
-            let piece = (len - done).min(RECHECK_BYTES);
-            // SAFETY: a part of the ranges that the caller promises.
-            unsafe { copy(from.add(done), to.add(done), piece) };
-            // Acquire: whatever is loaded after this piece is loaded after it. Release: whatever is
-            // stored after it is seen after it. Each pairs with the other, or with a load or
-            // store of a word, at the other end.
-            fence(Ordering::AcqRel);
-            self.0.status.check()?;
-            done += piece;
-            if done == len {
-                return Ok(());
-            }
-        }
+        unsafe { memory.write(at, from, len) }
     }
 }
 
@@ -204,10 +143,11 @@ impl QueuePair {
                 local_offset,
                 len,
             } => {
-                let to = region::bounds(local.mapping(), *local_offset, *len)?;
-                // SAFETY: `bounds` checked `to`, which is a mapping of ours: `Region` gives no
+                let to = region::address(local.memory(), *local_offset, *len)?;
+                // SAFETY: `address` checked `to`, which is a mapping of ours: `Region` gives no
                 // reference to it.
                 unsafe { self.leads_to(remote)?.read(*offset, to, *len)? };
+                local.memory().status().check()?;
                 Ok(*len)
             }
             Operation::Write {
@@ -217,9 +157,11 @@ impl QueuePair {
                 local_offset,
                 len,
             } => {
-                let from = region::bounds(local.mapping(), *local_offset, *len)?;
+                let from = region::address(local.memory(), *local_offset, *len)?;
                 // SAFETY: as for a read.
                 unsafe { self.leads_to(remote)?.write(*offset, from, *len)? };
+                // What was sent is not what was there, if the local side has ended meanwhile.
+                local.memory().status().check()?;
                 Ok(*len)
             }
             Operation::CompareAndSwap {
@@ -228,16 +170,16 @@ impl QueuePair {
                 expected,
                 desired,
             } => {
-                let mapping = self.leads_to(remote)?.check(Access::REMOTE_ATOMIC)?;
-                region::compare_and_swap(mapping, *offset, *expected, *desired)
+                let memory = self.leads_to(remote)?.permit(Access::REMOTE_ATOMIC)?;
+                region::compare_and_swap(memory, *offset, *expected, *desired)
             }
             Operation::FetchAdd {
                 remote,
                 offset,
                 add,
             } => {
-                let mapping = self.leads_to(remote)?.check(Access::REMOTE_ATOMIC)?;
-                region::fetch_add(mapping, *offset, *add)
+                let memory = self.leads_to(remote)?.permit(Access::REMOTE_ATOMIC)?;
+                region::fetch_add(memory, *offset, *add)
             }
         }
     }

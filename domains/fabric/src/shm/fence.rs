@@ -1,0 +1,115 @@
+//! How an agent ends what a process holds without its help: a process that was stopped while
+//! everybody else moved on finds out at its next operation.
+//!
+//! A page of words, written by the agent and mapped by the process for reading. Each word stands
+//! for what the process was granted in one partition; it is 0 until the agent fences.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::control::{create_memory, read_only};
+use super::memory::{Mapping, PAGE};
+
+/// The page as the process sees it.
+#[derive(Debug)]
+pub struct FencePage(Mapping);
+
+impl FencePage {
+    /// Words of a page.
+    pub const SLOTS: u32 = (PAGE / 8) as u32;
+
+    /// Maps what the agent handed over.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn map(memory: &File) -> io::Result<Self> {
+        Ok(FencePage(Mapping::of_file(memory, PAGE, false)?))
+    }
+
+    /// Whether the agent has fenced; a word that there is not counts as fenced.
+    #[inline]
+    pub(super) fn is_set(&self, slot: u32) -> bool {
+        // Acquire: pairs with the Release in `Fence::set`.
+        match word(&self.0, slot) {
+            Some(word) => word.load(Ordering::Acquire) != 0,
+            None => true,
+        }
+    }
+}
+
+/// The page as the agent sees it.
+#[derive(Debug)]
+pub struct Fence {
+    page: Mapping,
+    memory: File,
+}
+
+impl Fence {
+    /// A page on which nothing is fenced.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create() -> io::Result<Self> {
+        let memory = create_memory(PAGE as u64)?;
+        let page = Mapping::of_file(&memory, PAGE, true)?;
+        Ok(Fence {
+            page,
+            memory: read_only(&memory)?,
+        })
+    }
+
+    /// What the process maps: it cannot write there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn hand_out(&self) -> io::Result<File> {
+        self.memory.try_clone()
+    }
+
+    /// Ends everything under this word. [`settle`] must follow before the caller relies on it.
+    pub fn set(&self, slot: u32) {
+        if let Some(word) = word(&self.page, slot) {
+            // Release: pairs with the Acquire in `FencePage::is_set`.
+            word.store(1, Ordering::Release);
+        }
+    }
+}
+
+fn word(page: &Mapping, slot: u32) -> Option<&AtomicU64> {
+    page.word(u64::from(slot) * 8)
+}
+
+/// Waits until every processor has seen what this one wrote, and has finished the stores that it
+/// had begun: after that, an operation either has happened, or sees the fences that were set.
+///
+/// Without it a fenced process could write to old memory, not yet see the fence, and report a
+/// success, while its bytes are still on their way and the agent copies what was there before.
+///
+/// # Errors
+/// The system's.
+pub fn settle() -> io::Result<()> {
+    // SAFETY: the command takes no memory.
+    let waited = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    match waited {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_ends_its_slot_and_no_other() {
+        let fence = Fence::create().unwrap();
+        let page = FencePage::map(&fence.hand_out().unwrap()).unwrap();
+        fence.set(7);
+        settle().unwrap();
+        let set: Vec<u32> = (0..FencePage::SLOTS).filter(|n| page.is_set(*n)).collect();
+        assert_eq!(set, [7]);
+        assert!(page.is_set(FencePage::SLOTS), "there is no such slot");
+        assert!(Mapping::of_file(&fence.hand_out().unwrap(), PAGE, true).is_err());
+    }
+}

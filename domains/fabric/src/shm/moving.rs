@@ -1,0 +1,328 @@
+//! Memory that can move while it is used: what a process does when its agent moves a region.
+//!
+//! The addresses stay; other memory comes to be behind them. An access that is on its way, in
+//! whatever thread, meets the old memory or the new, and in the new waits for what has not
+//! arrived. So no operation has to be kept out, and none is lost.
+//!
+//! * A mapping that is written as well changes to the fresh memory in one `mremap`, registered
+//!   with userfaultfd before: an access to a chunk that has not arrived waits.
+//! * A mapping that is only read cannot be registered. Its status says that it moves, and a read
+//!   that sees so, before or after it copied, takes each chunk from the old memory or the new,
+//!   wherever it is.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::chunks::{CHUNK, Table};
+use super::faults::{self, Ask, Watch};
+use super::memory::{Mapping, PAGE, copy};
+use super::status::{Seen, Status};
+use crate::endpoint::OpError;
+
+/// Long transfers look at the region's state again after this many bytes.
+const RECHECK_BYTES: usize = 64 * 1024;
+
+/// The memory of a region as one process has it mapped.
+#[derive(Debug)]
+pub struct Memory {
+    mapping: Mapping,
+    writable: bool,
+    status: Arc<Status>,
+    passage: Mutex<Option<Passage>>,
+}
+
+/// A move that has begun.
+#[derive(Clone, Debug)]
+enum Passage {
+    /// Accesses wait.
+    Written(Arc<Watch>),
+    /// Reads look into the table.
+    Read(Arc<Halves>),
+}
+
+/// What of a region is still in the old memory.
+#[derive(Debug)]
+struct Halves {
+    old: Mapping,
+    table: Table,
+}
+
+/// Old memory that is no longer in use; dropping it takes the kernel a while when there is a lot.
+#[derive(Debug)]
+#[must_use = "drop it when nobody waits"]
+pub struct Aside(#[allow(dead_code)] Option<Mapping>);
+
+impl Memory {
+    /// Maps `len` bytes of `file`, for reading or for both.
+    ///
+    /// # Errors
+    /// The system's, also when the descriptor does not allow it.
+    pub fn map(file: &File, len: usize, writable: bool, status: Arc<Status>) -> io::Result<Self> {
+        let mapping = Mapping::of_file(file, len, writable)?;
+        Ok(Self::new(mapping, writable, status))
+    }
+
+    /// Zeroed memory of this process alone.
+    pub(crate) fn private(len: usize) -> io::Result<Self> {
+        Ok(Self::new(Mapping::private(len)?, true, Arc::default()))
+    }
+
+    fn new(mapping: Mapping, writable: bool, status: Arc<Status>) -> Self {
+        Memory {
+            mapping,
+            writable,
+            status,
+            passage: Mutex::default(),
+        }
+    }
+
+    /// Whether it may still be used.
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// Whether it is mapped for writing.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Changes to `fresh` memory, which `table` tells of; from now on nothing is written to the
+    /// old. Chunks that an access waits for are asked for with `ask`. With `let_go`, nothing of
+    /// the old memory stays mapped for writing.
+    ///
+    /// A move that had begun must have ended before. The caller must not hold what `ask` needs.
+    ///
+    /// # Errors
+    /// The system's; then the memory has been [forsaken](Memory::forsake) and the caller must
+    /// end its status.
+    pub fn start_moving(
+        &self,
+        fresh: &File,
+        table: &File,
+        let_go: bool,
+        ask: Ask,
+    ) -> io::Result<Aside> {
+        let moved = Table::map(table, self.mapping.len()).and_then(|table| match self.writable {
+            true => self.change_written(fresh, table, let_go, ask),
+            false => self.change_read(fresh, table),
+        });
+        moved.inspect_err(|_| self.forsake())
+    }
+
+    fn change_written(
+        &self,
+        fresh: &File,
+        table: Table,
+        let_go: bool,
+        ask: Ask,
+    ) -> io::Result<Aside> {
+        let faults = faults::faults()?;
+        let fresh = Mapping::of_file(fresh, self.mapping.len(), true)?;
+        // Registered before any access can reach it, and watched before any can wait.
+        faults.register(&pages(&fresh))?;
+        let watch = faults.watch(pages(&self.mapping), table, ask);
+        *self.passage() = Some(Passage::Written(watch));
+        // Without it the switch would also have to take down every page of the old memory, while
+        // all threads of the process wait.
+        let aside = match let_go {
+            true => None,
+            false => self.mapping.set_aside().ok(),
+        };
+        self.mapping.replace_by(fresh)?;
+        Ok(Aside(aside))
+    }
+
+    fn change_read(&self, fresh: &File, table: Table) -> io::Result<Aside> {
+        let old = self.mapping.set_aside()?;
+        *self.passage() = Some(Passage::Read(Arc::new(Halves { old, table })));
+        // Before the first byte of the fresh memory can be read.
+        self.status.start_moving();
+        self.mapping.replace_by_file(fresh)?;
+        Ok(Aside(None))
+    }
+
+    /// For memory that is mapped while its region moves: `old` is where the rest is. Nobody may
+    /// have used the memory before.
+    ///
+    /// # Errors
+    /// As [`Memory::start_moving`].
+    pub fn join_move(&self, old: &File, table: &File, ask: Ask) -> io::Result<()> {
+        let joined = Table::map(table, self.mapping.len()).and_then(|table| {
+            let passage = match self.writable {
+                true => {
+                    let faults = faults::faults()?;
+                    faults.register(&pages(&self.mapping))?;
+                    Passage::Written(faults.watch(pages(&self.mapping), table, ask))
+                }
+                false => {
+                    let old = Mapping::of_file(old, self.mapping.len(), false)?;
+                    self.status.start_moving();
+                    Passage::Read(Arc::new(Halves { old, table }))
+                }
+            };
+            *self.passage() = Some(passage);
+            Ok(())
+        });
+        joined.inspect_err(|_| self.forsake())
+    }
+
+    /// Chunks have arrived: whoever waited for one of them goes on.
+    pub fn arrived(&self) {
+        let passage = self.passage().clone();
+        if let (Some(Passage::Written(watch)), Ok(faults)) = (passage, faults::faults()) {
+            faults.arrived(&watch);
+        }
+    }
+
+    /// All has arrived: the memory is as if it had always been there.
+    pub fn stop_moving(&self) {
+        let passage = self.passage().take();
+        self.status.stop_moving();
+        end(passage);
+    }
+
+    /// Whether a move has begun and not ended.
+    pub fn is_moving(&self) -> bool {
+        self.passage().is_some()
+    }
+
+    /// Lets go of the memory. Its status should have ended before: accesses meet zeros from now
+    /// on, and whoever waited goes on.
+    pub fn forsake(&self) {
+        // It fails when the process can map nothing any more; then the old memory stays, and the
+        // status keeps everybody from using it.
+        let _ = self.mapping.forsake();
+        end(self.passage().take());
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Safety
+    /// The range must lie within the memory. `to` must be writable for `len` bytes and, unless it
+    /// is another shared mapping, not accessed by anyone else.
+    pub(crate) unsafe fn read(&self, at: usize, to: *mut u8, len: usize) -> Result<(), OpError> {
+        let mut done = 0;
+        let mut seen = self.status.see()?;
+        while done < len {
+            let piece = (len - done).min(RECHECK_BYTES);
+            // SAFETY: a part of the ranges that the caller promises.
+            unsafe { self.copy_out(seen, at + done, to.add(done), piece) };
+            // Acquire: whatever is loaded after this piece is loaded after it; pairs with the
+            // Release fence in `write`, or with the store of a word.
+            fence(Ordering::Acquire);
+            let now = self.status.see()?;
+            // What was copied while the memory moved may be neither old nor new.
+            if now == seen {
+                done += piece;
+            }
+            seen = now;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As `read`.
+    unsafe fn copy_out(&self, seen: Seen, at: usize, to: *mut u8, len: usize) {
+        let passage = match seen.is_moving() {
+            true => self.passage().clone(),
+            false => None,
+        };
+        let from = self.mapping.start() + at;
+        match passage {
+            // SAFETY: the caller's promise.
+            Some(Passage::Read(halves)) => unsafe { halves.copy_out(from as _, at, to, len) },
+            // SAFETY: the caller's promise.
+            _ => unsafe { copy(from as _, to, len) },
+        }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Safety
+    /// The memory must be writable and the range within it. `from` must be readable for `len`
+    /// bytes and, unless it is another shared mapping, not written by anyone else.
+    pub(crate) unsafe fn write(
+        &self,
+        at: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), OpError> {
+        let to = (self.mapping.start() + at) as *mut u8;
+        let mut done = 0;
+        self.status.check()?;
+        while done < len {
+            let piece = (len - done).min(RECHECK_BYTES);
+            // SAFETY: a part of the ranges that the caller promises.
+            unsafe { copy(from.add(done), to.add(done), piece) };
+            // Release: whatever is stored after this piece is seen after it; pairs with the
+            // Acquire fence in `read`, or with the load of a word.
+            fence(Ordering::AcqRel);
+            self.status.check()?;
+            done += piece;
+        }
+        Ok(())
+    }
+
+    fn passage(&self) -> MutexGuard<'_, Option<Passage>> {
+        self.passage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        end(self.passage().take());
+    }
+}
+
+fn end(passage: Option<Passage>) {
+    if let (Some(Passage::Written(watch)), Ok(faults)) = (passage, faults::faults()) {
+        faults.unwatch(&watch);
+    }
+}
+
+fn pages(mapping: &Mapping) -> Range<usize> {
+    mapping.start()..mapping.start() + mapping.len().next_multiple_of(PAGE)
+}
+
+impl Halves {
+    /// Copies each part from where it is; `fresh` is the address of `at` in the new memory.
+    ///
+    /// # Safety
+    /// As [`Memory::read`].
+    unsafe fn copy_out(&self, fresh: *const u8, at: usize, to: *mut u8, len: usize) {
+        let mut done = 0;
+        while done < len {
+            let offset = at + done;
+            let piece = (len - done).min(CHUNK as usize - offset % CHUNK as usize);
+            // SAFETY: a part of the ranges that the caller promises.
+            unsafe { self.copy_chunk(fresh.add(done), offset, to.add(done), piece) };
+            done += piece;
+        }
+    }
+
+    /// # Safety
+    /// As [`Memory::read`], within one chunk.
+    unsafe fn copy_chunk(&self, fresh: *const u8, at: usize, to: *mut u8, len: usize) {
+        let chunk = at as u64 / CHUNK;
+        if !self.table.has_arrived(chunk) {
+            let old = self.old.start() + at;
+            // SAFETY: the old mapping is as long as the new one.
+            unsafe { copy(old as _, to, len) };
+            // Acquire: the table is looked at after the bytes. The agent drops old bytes, so
+            // that zeros are read there, only after it said that the chunk has arrived.
+            fence(Ordering::Acquire);
+            if !self.table.has_arrived(chunk) {
+                return;
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { copy(fresh, to, len) };
+    }
+}

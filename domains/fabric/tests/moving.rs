@@ -1,0 +1,320 @@
+//! Regions move to fresh memory while they are used: nothing is lost, nobody reads what never
+//! was, and nobody waits for ever.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, Scope};
+use std::time::Duration;
+
+use fabric::shm::control::{create_memory, read_only, read_write};
+use fabric::shm::{CHUNK, Memory, QueuePair, RemoteRegion, Transfer};
+use fabric::{
+    Access, Completion, Endpoint, NodeId, OpError, Operation, Partition, Read, Region, RegionId,
+    RemoteKey,
+};
+
+const KEY: RemoteKey = RemoteKey {
+    node: NodeId(1),
+    partition: Partition(7),
+    id: RegionId(3),
+    secret: [0; 16],
+};
+
+const READ: Access = Access::REMOTE_READ;
+
+/// Chunks of the region, the last of them not whole.
+const CHUNKS: u64 = 5;
+const LEN: u64 = CHUNKS * CHUNK - 4096 - 8;
+
+const MOVES: u32 = 300;
+
+/// A region, its owner, one peer that writes and one that reads.
+struct Exported {
+    memory: File,
+    owner: Region,
+    writer: RemoteRegion,
+    reader: RemoteRegion,
+}
+
+impl Exported {
+    fn new() -> Self {
+        let memory = create_memory(LEN).unwrap();
+        Exported {
+            owner: Region::exported(&memory, LEN as usize, KEY, Arc::default(), None).unwrap(),
+            writer: map(&memory, Access::all()),
+            reader: map(&read_only(&memory).unwrap(), READ),
+            memory,
+        }
+    }
+
+    fn views(&self) -> [&Arc<Memory>; 3] {
+        let (owner, writer, reader) = (&self.owner, &self.writer, &self.reader);
+        [owner.memory(), writer.memory(), reader.memory()]
+    }
+
+    /// Lets all change to fresh memory; returns what they then ask for.
+    fn start_moving(&mut self) -> (Arc<Transfer>, Receiver<u64>) {
+        let transfer = transfer(&self.memory);
+        self.memory = transfer.1;
+        let (asking, asked) = mpsc::channel();
+        for view in self.views() {
+            let asking = asking.clone();
+            // Nobody listens any more after the test has failed.
+            let ask = Box::new(move |chunk| _ = asking.send(chunk));
+            let table = transfer.0.table().unwrap();
+            let fresh = match view.is_writable() {
+                true => self.memory.try_clone().unwrap(),
+                false => read_only(&self.memory).unwrap(),
+            };
+            drop(view.start_moving(&fresh, &table, false, ask).unwrap());
+        }
+        (transfer.0, asked)
+    }
+
+    /// Moves the region; what is waited for first, and then the rest.
+    fn move_once(&mut self, meanwhile: impl FnOnce(&File)) {
+        let (transfer, asked) = self.start_moving();
+        meanwhile(&read_only(&self.memory).unwrap());
+        let arrived = || self.views().iter().for_each(|view| view.arrived());
+        loop {
+            while let Ok(chunk) = asked.recv_timeout(Duration::from_micros(200)) {
+                transfer.fetch(chunk).unwrap();
+                arrived();
+            }
+            if !transfer.fetch_next().unwrap() {
+                break;
+            }
+        }
+        arrived();
+        assert_eq!(transfer.remaining(), 0);
+        self.views().iter().for_each(|view| view.stop_moving());
+        assert!(self.views().iter().all(|view| !view.is_moving()));
+    }
+}
+
+fn map(memory: &File, access: Access) -> RemoteRegion {
+    RemoteRegion::map(memory, LEN as usize, KEY, access, Arc::default(), None).unwrap()
+}
+
+/// A transfer from `old`, and the memory that it leads to.
+fn transfer(old: &File) -> (Arc<Transfer>, File) {
+    let fresh = create_memory(LEN).unwrap();
+    let copies = (old.try_clone().unwrap(), fresh.try_clone().unwrap());
+    (
+        Transfer::new(copies.0, copies.1, LEN).unwrap().into(),
+        fresh,
+    )
+}
+
+fn pair() -> QueuePair {
+    QueuePair::new(KEY.node, KEY.partition, 1)
+}
+
+fn run(pair: &mut QueuePair, operation: Operation<RemoteRegion>) -> Result<u64, OpError> {
+    pair.post(0, operation).unwrap();
+    pair.flush();
+    let mut done = [Completion::default()];
+    assert_eq!(pair.poll(&mut done), 1);
+    done[0].result
+}
+
+fn read(remote: &RemoteRegion, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
+    pair().read_batch(&mut [Read {
+        remote,
+        offset,
+        into,
+    }])
+}
+
+/// A word of each chunk, so that all of them are needed.
+fn word(chunk: u64, n: u64) -> u64 {
+    chunk * CHUNK + 128 * n
+}
+
+/// Does something again and again in a thread of its own; a failure stops all.
+fn until<'a>(scope: &'a Scope<'a, '_>, stop: &'a Stop, mut what: impl FnMut() + Send + 'a) {
+    scope.spawn(move || {
+        let guard = StopAll(stop);
+        while !stop.0.load(Ordering::Relaxed) {
+            what();
+        }
+        drop(guard);
+    });
+}
+
+#[derive(Default)]
+struct Stop(AtomicBool);
+
+struct StopAll<'a>(&'a Stop);
+
+impl Drop for StopAll<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn nothing_is_lost_while_all_use_what_moves() {
+    let mut exported = Exported::new();
+    let owner = exported.owner.clone();
+    let (writer, reader) = (exported.writer.clone(), exported.reader.clone());
+    let (stop, added) = (Stop::default(), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let (stop, added, owner) = (&stop, &added, &owner);
+        // Both add to the same words.
+        until(scope, stop, move || {
+            for chunk in 0..CHUNKS {
+                owner.fetch_add(word(chunk, 0), 1).unwrap();
+                added.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let mut queue = pair();
+        until(scope, stop, move || {
+            for chunk in 0..CHUNKS {
+                let add = Operation::fetch_add(&writer, word(chunk, 0), 1);
+                run(&mut queue, add).unwrap();
+                added.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        // What the owner stored last, it reads next.
+        let mut round = 0;
+        until(scope, stop, move || {
+            for chunk in 0..CHUNKS {
+                let mut back = [0; 3000];
+                owner.read(word(chunk, 8), &mut back).unwrap();
+                assert_eq!(back, [round as u8; 3000], "round {round}");
+                assert_eq!(owner.load(word(chunk, 1)), Ok(round));
+                let next = round + 1;
+                owner.write(word(chunk, 8), &[next as u8; 3000]).unwrap();
+                owner.store(word(chunk, 1), next).unwrap();
+            }
+            round += 1;
+        });
+        // A reader sees words that only grow.
+        let mut before = [0; 2 * CHUNKS as usize];
+        until(scope, stop, move || {
+            for (n, before) in before.iter_mut().enumerate() {
+                let mut now = [0; 8];
+                read(&reader, word(n as u64 / 2, n as u64 % 2), &mut now).unwrap();
+                let now = u64::from_ne_bytes(now);
+                assert!(*before <= now, "{before} was followed by {now}");
+                *before = now;
+            }
+        });
+        let guard = StopAll(stop);
+        for _ in 0..MOVES {
+            exported.move_once(|_| ());
+            thread::sleep(Duration::from_micros(300));
+        }
+        drop(guard);
+    });
+    let total: u64 = (0..CHUNKS).map(|n| owner.load(word(n, 0)).unwrap()).sum();
+    assert_eq!(total, added.load(Ordering::Relaxed));
+    assert!(total > 0);
+}
+
+/// A mere reader that touched the pages of the fresh memory before they were filled once
+/// destroyed what belonged there.
+#[test]
+fn a_reader_that_touches_too_early_does_no_harm() {
+    let mut exported = Exported::new();
+    let bytes: Vec<u8> = (0..LEN).map(|n| (n / 97) as u8).collect();
+    exported.owner.write(0, &bytes).unwrap();
+    for _ in 0..3 {
+        exported.move_once(|fresh| {
+            let early = map(fresh, READ);
+            read(&early, 0, &mut vec![1; LEN as usize]).unwrap();
+        });
+        let mut back = vec![0; LEN as usize];
+        exported.owner.read(0, &mut back).unwrap();
+        assert!(back == bytes, "the owner's bytes are whole");
+        back.fill(0);
+        read(&exported.reader, 0, &mut back).unwrap();
+        assert!(back == bytes, "a peer reads them, too");
+    }
+}
+
+/// Nothing is ever copied: readers read on, writers wait, and when the memory is forsaken they
+/// end with an error.
+#[test]
+fn who_waits_for_what_never_comes_ends_with_an_error() {
+    let mut exported = Exported::new();
+    exported.owner.store(0, 5).unwrap();
+    let (_transfer, asked) = exported.start_moving();
+    let mut word = [0; 8];
+    read(&exported.reader, 0, &mut word).unwrap();
+    assert_eq!(word, 5u64.to_ne_bytes());
+    thread::scope(|scope| {
+        let store = scope.spawn(|| exported.owner.store(8, 1));
+        let writer = exported.writer.clone();
+        let add = scope.spawn(move || run(&mut pair(), Operation::fetch_add(&writer, 0, 1)));
+        assert_eq!([asked.recv(), asked.recv()], [Ok(0), Ok(0)]);
+        for view in exported.views() {
+            view.status().revoke();
+            view.forsake();
+        }
+        assert_eq!(store.join().unwrap(), Err(OpError::Revoked));
+        assert_eq!(add.join().unwrap(), Err(OpError::Revoked));
+    });
+}
+
+#[test]
+fn who_comes_during_a_move_takes_part_in_it() {
+    let exported = Exported::new();
+    let last = LEN - 8;
+    exported.owner.store(last, 7).unwrap();
+    let (transfer, fresh) = transfer(&exported.memory);
+    let join = |file: &File, access| {
+        let remote = map(file, access);
+        let (moving, view) = (Arc::clone(&transfer), Arc::downgrade(remote.memory()));
+        let ask = Box::new(move |chunk| {
+            moving.fetch(chunk).unwrap();
+            view.upgrade().unwrap().arrived();
+        });
+        let (old, table) = (transfer.old().unwrap(), transfer.table().unwrap());
+        remote.memory().join_move(&old, &table, ask).unwrap();
+        remote
+    };
+    let mut word = [0; 8];
+    let reader = join(&read_only(&fresh).unwrap(), READ);
+    read(&reader, last, &mut word).unwrap();
+    assert_eq!(word, 7u64.to_ne_bytes());
+    let writer = join(&fresh, Access::all());
+    let add = Operation::fetch_add(&writer, last, 1);
+    assert_eq!(run(&mut pair(), add), Ok(7));
+    read(&reader, last, &mut word).unwrap();
+    assert_eq!(word, 8u64.to_ne_bytes());
+}
+
+#[test]
+fn memory_is_frozen_when_nobody_can_write_it() {
+    let memory = create_memory(LEN).unwrap();
+    let (transfer, _fresh) = transfer(&memory);
+    let _reader = map(&read_only(&memory).unwrap(), READ);
+    assert!(transfer.is_frozen(), "those who only read do not matter");
+    let descriptor = read_write(&memory).unwrap();
+    assert!(!transfer.is_frozen(), "an open descriptor");
+    let writer = map(&descriptor, Access::all());
+    drop(descriptor);
+    assert!(!transfer.is_frozen(), "a mapping");
+    writer.memory().forsake();
+    assert!(transfer.is_frozen());
+}
+
+#[test]
+fn holes_stay_holes() {
+    let len = 1 << 30;
+    let (old, fresh) = (create_memory(len).unwrap(), create_memory(len).unwrap());
+    old.write_all_at(b"far", len / 2).unwrap();
+    let copy = |file: &File| file.try_clone().unwrap();
+    let transfer = Transfer::new(copy(&old), copy(&fresh), len).unwrap();
+    while transfer.fetch_next().unwrap() {}
+    let mut back = [0; 3];
+    fresh.read_exact_at(&mut back, len / 2).unwrap();
+    assert_eq!(&back, b"far");
+    assert_eq!(fresh.metadata().unwrap().blocks(), 8, "one page");
+    assert_eq!(old.metadata().unwrap().blocks(), 0, "dropped");
+}
