@@ -78,6 +78,25 @@ pub struct Control {
     writer: Writer,
 }
 
+/// What a new domain shall be.
+#[derive(Clone, Debug, Default)]
+pub struct NewDomain {
+    /// Its name.
+    pub name: String,
+    /// Node sets of its first members.
+    pub nodes: Vec<String>,
+    /// Node sets of members that may talk to full members only.
+    pub limited: Vec<String>,
+    /// Its subnet, chosen when absent.
+    pub subnet: Option<String>,
+    /// Bytes; 9000 when absent.
+    pub mtu: Option<u32>,
+    /// Whether whoever owns a node may join with it.
+    pub public: bool,
+    /// Its owner, if that is not the caller; for administrators.
+    pub owner: Option<u32>,
+}
+
 /// Where an agent listens.
 #[derive(Clone, Debug)]
 enum Address {
@@ -204,19 +223,111 @@ impl Control {
         subnet: Option<&str>,
         mtu: Option<u32>,
     ) -> Result<DomainInfo, ClientError> {
-        self.domain(&Request::DomainCreate {
+        self.create_domain(NewDomain {
             name: name.into(),
             nodes: nodes.into(),
             subnet: subnet.map(Into::into),
             mtu,
+            ..NewDomain::default()
         })
     }
 
-    /// Adds nodes to a domain.
+    /// Creates a domain with all that it can have.
+    pub fn create_domain(&mut self, new: NewDomain) -> Result<DomainInfo, ClientError> {
+        let NewDomain {
+            name,
+            nodes,
+            limited,
+            subnet,
+            mtu,
+            public,
+            owner,
+        } = new;
+        self.domain(&Request::DomainCreate {
+            name,
+            nodes,
+            limited,
+            subnet,
+            mtu,
+            public,
+            owner,
+        })
+    }
+
+    /// Adds nodes to a domain as full members.
     pub fn grow(&mut self, name: &str, nodes: &[String]) -> Result<DomainInfo, ClientError> {
+        self.admit(name, nodes, false)
+    }
+
+    /// Adds nodes to a domain that may talk to full members only.
+    pub fn grow_limited(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+    ) -> Result<DomainInfo, ClientError> {
+        self.admit(name, nodes, true)
+    }
+
+    fn admit(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+        limited: bool,
+    ) -> Result<DomainInfo, ClientError> {
         self.domain(&Request::DomainGrow {
             name: name.into(),
             nodes: nodes.into(),
+            limited,
+        })
+    }
+
+    /// Lets processes of nodes grow and shrink a domain, or no longer.
+    pub fn manage(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+        revoke: bool,
+    ) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainManage {
+            name: name.into(),
+            nodes: nodes.into(),
+            revoke,
+        })
+    }
+
+    /// Changes whether a domain is public, and its owner; what is `None` stays.
+    pub fn set(
+        &mut self,
+        name: &str,
+        public: Option<bool>,
+        owner: Option<u32>,
+    ) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainSet {
+            name: name.into(),
+            public,
+            owner,
+        })
+    }
+
+    /// Gives nodes to a user, or back to the agent.
+    pub fn chown(&mut self, nodes: &[String], owner: Option<u32>) -> Result<(), ClientError> {
+        self.done(&Request::NodeChown {
+            nodes: nodes.into(),
+            owner,
+        })
+    }
+
+    /// Lets the owner of a domain place nodes of this user in it, or no longer.
+    pub fn consent(
+        &mut self,
+        nodes: &[String],
+        domain: &str,
+        withdraw: bool,
+    ) -> Result<(), ClientError> {
+        self.done(&Request::NodeConsent {
+            nodes: nodes.into(),
+            domain: domain.into(),
+            withdraw,
         })
     }
 

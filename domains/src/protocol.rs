@@ -51,6 +51,23 @@ pub enum Request {
         /// A host name label.
         alias: String,
     },
+    /// Control socket, for administrators. Gives nodes to a user. Reply: [`Reply::Done`].
+    NodeChown {
+        /// Node sets.
+        nodes: Vec<String>,
+        /// A uid, or null: back to the agent, free for all.
+        owner: Option<u32>,
+    },
+    /// Control socket. Lets the owner of a domain place nodes of the caller in it, or no longer.
+    /// Reply: [`Reply::Done`].
+    NodeConsent {
+        /// Node sets.
+        nodes: Vec<String>,
+        /// The domain.
+        domain: String,
+        /// No longer.
+        withdraw: bool,
+    },
     /// Control socket. In effect everywhere when [`Reply::Domain`] comes.
     DomainCreate {
         /// At most 15 characters: it names an interface.
@@ -59,17 +76,26 @@ pub enum Request {
         nodes: Vec<String>,
         /// IPv4 subnet `a.b.c.d/len`; chosen when absent.
         subnet: Option<String>,
+        /// Node sets of those that may talk to full members only.
+        limited: Vec<String>,
         /// Bytes; 9000 when absent.
         mtu: Option<u32>,
+        /// Whether whoever owns a node may join with it.
+        public: bool,
+        /// Its owner when that is not the caller, for which the caller must be an administrator.
+        owner: Option<u32>,
     },
-    /// Control socket. Reply: [`Reply::Domain`].
+    /// Either socket; a node must be a manager of the domain. Reply: [`Reply::Domain`].
     DomainGrow {
         /// The domain.
         name: String,
         /// Node sets.
         nodes: Vec<String>,
+        /// Whether they may talk to full members only.
+        limited: bool,
     },
-    /// Control socket. Reply: [`Reply::Domain`], when the remaining processes have acknowledged.
+    /// Either socket; a node must be a manager of the domain. Reply: [`Reply::Domain`], when
+    /// the remaining processes have acknowledged.
     DomainShrink {
         /// The domain.
         name: String,
@@ -80,6 +106,25 @@ pub enum Request {
     DomainRemove {
         /// The domain.
         name: String,
+    },
+    /// Control socket. Lets processes of nodes grow and shrink a domain, or no longer. Reply:
+    /// [`Reply::Domain`].
+    DomainManage {
+        /// The domain.
+        name: String,
+        /// Node sets.
+        nodes: Vec<String>,
+        /// No longer.
+        revoke: bool,
+    },
+    /// Control socket. Changes what is not null. Reply: [`Reply::Domain`].
+    DomainSet {
+        /// The domain.
+        name: String,
+        /// Whether whoever owns a node may join with it.
+        public: Option<bool>,
+        /// The uid of its owner; for administrators.
+        owner: Option<u32>,
     },
     /// Either socket; a node sees its own domains. Reply: [`Reply::Domains`].
     DomainList,
@@ -410,8 +455,14 @@ pub struct NodeInfo {
     pub place: Place,
     /// Further names.
     pub aliases: Vec<String>,
-    /// The domains of which it is a member.
+    /// The uid of its owner.
+    pub owner: u32,
+    /// Whether it belongs to the agent and is in no domain, so that it can be allocated.
+    pub free: bool,
+    /// The domains of which it is a member, as far as the caller may see them.
     pub domains: Vec<String>,
+    /// The domains in which its owner lets others place it.
+    pub consents: Vec<String>,
     /// The process that holds its namespaces, in the agent's namespace.
     pub pid: u32,
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fabric::{NodeId, Torus};
 
+use super::changes::usable_node;
 use super::driver::{Driver, PlacedPort};
 use super::estate;
 use super::hosts;
@@ -24,6 +25,7 @@ use crate::driver_protocol::{Port, PortError};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::placement::Figures;
 use crate::protocol::{DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Status};
+use crate::rights::Actor;
 use crate::wire::Writer;
 
 /// How long a shrink waits for the processes that stay.
@@ -70,49 +72,97 @@ impl Host {
     }
 
     /// Creates a domain; its interfaces are up and its names resolve when this returns.
-    pub(super) fn create(&self, wanted: Wanted, nodes: &[String]) -> Result<DomainInfo, Refusal> {
+    pub(super) fn create(
+        &self,
+        actor: Actor,
+        wanted: Wanted,
+        nodes: &[String],
+        limited: &[String],
+    ) -> Result<DomainInfo, Refusal> {
         let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
-            let members = directory.resolve(nodes)?;
-            directory.create(Wanted { members, ..wanted })
+            let wanted = Wanted {
+                members: directory.resolve(nodes)?,
+                limited: directory.resolve(limited)?,
+                ..wanted
+            };
+            actor.may_create(directory, &(&wanted.members | &wanted.limited))?;
+            Ok::<_, Refusal>(directory.create(wanted)?)
         })?;
         self.join(change, directory)
     }
 
-    /// Adds nodes to a domain.
-    pub(super) fn grow(&self, name: &str, nodes: &[String]) -> Result<DomainInfo, Refusal> {
+    /// Adds nodes to a domain, as full or as limited members.
+    pub(super) fn grow(
+        &self,
+        actor: Actor,
+        name: &str,
+        nodes: &[String],
+        limited: bool,
+    ) -> Result<DomainInfo, Refusal> {
         let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
             let nodes = directory.resolve(nodes)?;
-            directory.grow(name, &nodes)
+            actor.may_grow(directory, directory.domain(name)?, &nodes)?;
+            let change = match limited {
+                true => directory.grow_limited(name, &nodes)?,
+                false => directory.grow(name, &nodes)?,
+            };
+            Ok::<_, Refusal>(change)
         })?;
         self.join(change, directory)
     }
 
     /// Takes nodes out of a domain. That is durable before anybody sees it; when this returns
     /// their packets are cut, they get no new access, and the processes that stay know, or have had their time.
-    pub(super) fn shrink(&self, name: &str, nodes: &[String]) -> Result<DomainInfo, Refusal> {
+    ///
+    /// Who takes nodes out of another's domain does not want them back in it: what they had
+    /// consented to is void.
+    pub(super) fn shrink(
+        &self,
+        actor: Actor,
+        name: &str,
+        nodes: &[String],
+    ) -> Result<DomainInfo, Refusal> {
         let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
             let nodes = directory.resolve(nodes)?;
-            directory.shrink(name, &nodes)
+            let domain = directory.domain(name)?;
+            actor.may_shrink(directory, domain, &nodes)?;
+            let is_guest = actor.may_own(directory, domain).is_err();
+            if is_guest && actor.uid().is_some() {
+                directory.consent(&nodes, name, true)?;
+            }
+            Ok::<_, Refusal>(directory.shrink(name, &nodes)?)
         })?;
         let domain = self.leave(change, directory)?;
         Ok(self.describe(&domain))
     }
 
     /// Removes a domain: all leave.
-    pub(super) fn remove(&self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn remove(&self, actor: Actor, name: &str) -> Result<(), Refusal> {
         let _turn = self.take_turn();
-        let (change, directory) = self.members.plan(|directory| directory.remove(name))?;
+        let (change, directory) = self.members.plan(|directory| {
+            actor.may_own(directory, directory.domain(name)?)?;
+            Ok::<_, Refusal>(directory.remove(name)?)
+        })?;
         self.leave(change, directory).map(drop)
     }
 
+    /// Changes what concerns no connection between nodes.
+    pub(super) fn edit<T>(
+        &self,
+        change: impl FnOnce(&mut Directory) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let _turn = self.take_turn();
+        self.members.edit(change)
+    }
+
     /// Gives a node a further name.
-    pub(super) fn alias(&self, node: &str, alias: &str) -> Result<(), Refusal> {
+    pub(super) fn alias(&self, actor: Actor, node: &str, alias: &str) -> Result<(), Refusal> {
         let _turn = self.take_turn();
         let fellows = self.members.edit(|directory| {
-            let node = only_node(directory, node)?;
+            let node = usable_node(directory, actor, node)?;
             directory.add_alias(node, alias)?;
             let members = directory.domains_of(node).flat_map(|d| d.members.clone());
             Ok::<BTreeSet<NodeId>, Refusal>(members.collect())
@@ -287,8 +337,8 @@ impl Host {
         }
     }
 
-    /// All nodes.
-    pub(super) fn list_nodes(&self) -> Vec<NodeInfo> {
+    /// All nodes, with the domains that the actor may see.
+    pub(super) fn list_nodes(&self, actor: Actor) -> Vec<NodeInfo> {
         let describe = |node: &HostedNode| {
             // Asked first: a node that does not listen shall not hold up the directory.
             let pid = node.pid();
@@ -296,7 +346,22 @@ impl Host {
                 id: node.id.0,
                 place: node.place,
                 aliases: directory.aliases_of(node.id).map(Into::into).collect(),
-                domains: names(directory, node.id),
+                owner: directory.owner_of(node.id).unwrap_or(self.identity.uid),
+                free: directory.is_free(node.id),
+                domains: directory
+                    .domains_of(node.id)
+                    .filter(|domain| actor.sees(directory, domain))
+                    .map(|domain| domain.name.clone())
+                    .collect(),
+                consents: directory
+                    .consents_of(node.id)
+                    .filter(|name| {
+                        directory
+                            .domain(name)
+                            .is_ok_and(|d| actor.sees(directory, d))
+                    })
+                    .map(Into::into)
+                    .collect(),
                 pid,
             })
         };
@@ -409,6 +474,6 @@ fn port(domain: &Domain, node: &HostedNode) -> Port {
         ipv6: ipv6(domain.id, node.place),
         ipv6_prefix: IPV6_PREFIX,
         mtu: domain.mtu,
-        limited: false,
+        limited: domain.limited.contains(&node.id),
     }
 }

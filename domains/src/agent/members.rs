@@ -308,6 +308,9 @@ impl Members {
                  domain grow`",
             ));
         }
+        if let Some(domain) = domain {
+            check_may_talk(&books.directory, domain, node, key.node)?;
+        }
         let attachment = books.attachment(id)?;
         if !attachment.opened.contains(&key.id) {
             within("open regions", attachment.opened.len(), MAX_REGIONS)?;
@@ -388,6 +391,12 @@ impl Members {
         let mut books = self.lock();
         let (partition, node) = books.membership(id, domain)?;
         let (peer, listener) = books.listener_at(domain, place, protocol)?;
+        check_may_talk(
+            &books.directory,
+            books.directory.domain(domain)?,
+            node,
+            peer,
+        )?;
         if listener == id {
             return Err(Refusal::new(
                 RefusalKind::Invalid,
@@ -445,8 +454,12 @@ impl Members {
         protocol: u16,
     ) -> Result<Vec<String>, Refusal> {
         let mut books = self.lock();
-        let (partition, _) = books.membership(id, domain)?;
-        let wanted = |s: &&Service| s.partition == partition && s.protocol == protocol;
+        let (partition, node) = books.membership(id, domain)?;
+        let domain = books.directory.domain(domain)?;
+        let wanted = |s: &&Service| {
+            let is_it = s.partition == partition && s.protocol == protocol;
+            is_it && domain.may_talk(node, s.node)
+        };
         let nodes: BTreeSet<NodeId> = books
             .listeners
             .keys()
@@ -705,6 +718,28 @@ pub(super) fn check_member(
         RefusalKind::Denied,
         format!("node {place} is not a member of domain {domain}"),
         format!("let its owner run `toroid domain grow {domain} {place}`"),
+    ))
+}
+
+/// Refuses what would let two limited members talk to each other.
+fn check_may_talk(
+    directory: &Directory,
+    domain: &Domain,
+    a: NodeId,
+    b: NodeId,
+) -> Result<(), Refusal> {
+    if domain.may_talk(a, b) {
+        return Ok(());
+    }
+    let both = directory.places(&[a, b].into());
+    let name = &domain.name;
+    Err(Refusal::new(
+        RefusalKind::Denied,
+        format!("{both} are limited members of domain {name}, which talk to full members only"),
+        format!(
+            "let its owner make one a full member: `toroid domain shrink {name}`, then `grow` \
+             without --limited"
+        ),
     ))
 }
 

@@ -12,6 +12,7 @@
 //! next one takes them over.
 
 pub mod background;
+mod changes;
 mod data_dir;
 mod driver;
 mod estate;

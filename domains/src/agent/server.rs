@@ -5,18 +5,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fabric::NodeId;
 
-use super::host::{Ending, Host, names, only_node, parse_subnet};
+use super::changes::{carry_out, is_change, usable_node};
+use super::host::{Ending, Host, names};
 use super::members::{AttachmentId, check_member};
 use super::outbox::Outbox;
 use crate::credentials::peer_uid;
-use crate::directory::{Directory, Domain, Wanted};
+use crate::directory::{DirectoryError, Domain};
+use crate::node::CONFINES_USERS;
 use crate::node::messages::Start;
 use crate::protocol::{Message, Refusal, RefusalKind, Reply, Request, VERSION};
+use crate::rights::Actor;
 use crate::wire::{self, Reader, WireError, Writer};
 
 /// Connections at a time to one socket.
@@ -89,10 +92,18 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<AtomicUsiz
     }
 }
 
-/// Whether whoever came through the control socket may change things. The socket of a user's
-/// agent lets nobody else in.
+/// Whoever came through the control socket. That of a user's agent lets nobody else in, and
+/// there the user is root.
+fn actor(host: &Host, uid: u32) -> Actor {
+    match host.identity.rootless {
+        true => Actor::Administrator(host.identity.uid),
+        false if uid == 0 || uid == host.identity.uid => Actor::Administrator(uid),
+        false => Actor::User(uid),
+    }
+}
+
 fn is_administrator(host: &Host, uid: u32) -> bool {
-    host.identity.rootless || uid == 0
+    matches!(actor(host, uid), Actor::Administrator(_))
 }
 
 fn turn_away(stream: UnixStream, limit: usize) {
@@ -116,7 +127,7 @@ fn converse(host: &Arc<Host>, stream: UnixStream, door: Door, uid: u32) -> Resul
             host,
             reader,
             writer,
-            uid,
+            actor: actor(host, uid),
         }
         .converse(),
         Door::Node(node) => {
@@ -176,23 +187,28 @@ fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
 
 /// What both doors answer: the state of the agent, its nodes, and the domains that the caller
 /// may see.
-fn look(
-    host: &Host,
-    request: &Request,
-    sees: impl Fn(&Directory, &Domain) -> Result<(), Refusal>,
-) -> Option<Result<Reply, Refusal>> {
+fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
     let show = |name: &str| {
         let domain = host.members.directory(|directory| {
             let domain = directory.domain(name)?;
-            sees(directory, domain)?;
+            match actor {
+                Actor::Node(node) if !actor.sees(directory, domain) => {
+                    check_member(directory, name, node)?;
+                }
+                // To others a domain that does not concern them is none.
+                _ if !actor.sees(directory, domain) => {
+                    return Err(DirectoryError::NoSuchDomain(name.into()).into());
+                }
+                _ => {}
+            }
             Ok::<Domain, Refusal>(domain.clone())
         })?;
         Ok(Reply::Domain(host.describe(&domain)))
     };
     let list = || {
         let visible: Vec<Domain> = host.members.directory(|directory| {
-            let sees = |domain: &&Domain| sees(directory, domain).is_ok();
-            directory.domains().filter(sees).cloned().collect()
+            let seen = directory.domains().filter(|d| actor.sees(directory, d));
+            seen.cloned().collect()
         });
         let domains = visible.iter().map(|domain| host.describe(domain)).collect();
         Reply::Domains { domains }
@@ -200,7 +216,7 @@ fn look(
     match request {
         Request::Status => Some(Ok(Reply::Status(host.status()))),
         Request::NodeList => Some(Ok(Reply::Nodes {
-            nodes: host.list_nodes(),
+            nodes: host.list_nodes(actor),
         })),
         Request::DomainList => Some(Ok(list())),
         Request::DomainShow { name } => Some(show(name)),
@@ -213,7 +229,7 @@ struct Administration<'a> {
     host: &'a Arc<Host>,
     reader: Reader,
     writer: Writer,
-    uid: u32,
+    actor: Actor,
 }
 
 impl Administration<'_> {
@@ -224,10 +240,10 @@ impl Administration<'_> {
                 Err(error) => return malformed(&self.writer, error),
             };
             let reply = match request {
-                Request::Exec { .. } | Request::Down if !self.is_administrator() => {
-                    Err(self.not_permitted())
-                }
-                Request::Down => return self.end_agent(),
+                Request::Down => match self.actor.may_administer("end it") {
+                    Ok(()) => return self.end_agent(),
+                    Err(denied) => Err(denied.into()),
+                },
                 Request::Exec {
                     node,
                     argv,
@@ -249,65 +265,15 @@ impl Administration<'_> {
     }
 
     fn answer(&self, request: &Request) -> Result<Reply, Refusal> {
-        if let Some(answer) = look(self.host, request, |_, _| Ok(())) {
-            return answer;
-        }
-        if !self.is_administrator() {
-            return Err(self.not_permitted());
-        }
-        let host = self.host;
-        match request {
-            Request::NodeAlias { node, alias } => {
-                host.alias(node, alias)?;
-                Ok(Reply::Done)
-            }
-            Request::DomainCreate {
-                name,
-                nodes,
-                subnet,
-                mtu,
-            } => {
-                let wanted = Wanted {
-                    name: name.clone(),
-                    subnet: parse_subnet(subnet.as_deref())?,
-                    mtu: *mtu,
-                    owner: self.owner(),
-                    ..Wanted::default()
-                };
-                Ok(Reply::Domain(host.create(wanted, nodes)?))
-            }
-            Request::DomainGrow { name, nodes } => Ok(Reply::Domain(host.grow(name, nodes)?)),
-            Request::DomainShrink { name, nodes } => Ok(Reply::Domain(host.shrink(name, nodes)?)),
-            Request::DomainRemove { name } => {
-                host.remove(name)?;
-                Ok(Reply::Done)
-            }
-            _ => Err(Refusal::new(
+        let answer = look(self.host, self.actor, request);
+        let answer = answer.or_else(|| carry_out(self.host, self.actor, request));
+        answer.unwrap_or_else(|| {
+            Err(Refusal::new(
                 RefusalKind::Invalid,
                 "only a process in a node may ask this",
                 "run it with `toroid exec NODE -- ...`",
-            )),
-        }
-    }
-
-    fn is_administrator(&self) -> bool {
-        is_administrator(self.host, self.uid)
-    }
-
-    /// The caller's uid as seen from outside: in an ordinary user's agent it is root.
-    fn owner(&self) -> u32 {
-        match self.host.identity.rootless {
-            true => self.host.identity.uid,
-            false => self.uid,
-        }
-    }
-
-    fn not_permitted(&self) -> Refusal {
-        Refusal::new(
-            RefusalKind::Denied,
-            format!("uid {} may only look at the agent of root", self.uid),
-            "use sudo, or start an agent of your own with `toroid up`",
-        )
+            ))
+        })
     }
 
     fn end_agent(mut self) -> Result<(), WireError> {
@@ -339,8 +305,12 @@ impl Administration<'_> {
             return Err(invalid("arguments and environment may hold no NUL"));
         }
         env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
+        if !CONFINES_USERS {
+            self.actor
+                .may_administer("run commands in nodes whose root is that of the host")?;
+        }
         let (id, domains) = self.host.members.directory(|directory| {
-            let id = only_node(directory, node)?;
+            let id = usable_node(directory, self.actor, node)?;
             Ok::<_, Refusal>((id, names(directory, id)))
         })?;
         let node = self.host.node(id);
@@ -371,9 +341,20 @@ struct Attached<'a> {
 
 impl Attached<'_> {
     fn converse(&self, mut reader: Reader) -> Result<(), WireError> {
+        let mut changing: Option<JoinHandle<()>> = None;
         loop {
             match reader.receive() {
-                Ok((request, _)) => self.answer(&request),
+                Ok((request @ Request::Ack { .. }, _)) => self.answer(&request),
+                Ok((request, _)) => {
+                    // Answers come in the order of the requests.
+                    if let Some(change) = changing.take() {
+                        let _ = change.join();
+                    }
+                    match is_change(&request) {
+                        true => changing = Some(self.change(request)?),
+                        false => self.answer(&request),
+                    }
+                }
                 Err(error) => {
                     if let WireError::Malformed(_) = &error {
                         let refusal = Refusal::new(RefusalKind::Invalid, error.to_string(), "");
@@ -386,10 +367,7 @@ impl Attached<'_> {
     }
 
     fn answer(&self, request: &Request) {
-        let sees = |directory: &Directory, domain: &Domain| {
-            check_member(directory, &domain.name, self.node)
-        };
-        let answer = match look(self.host, request, sees) {
+        let answer = match look(self.host, Actor::Node(self.node), request) {
             Some(answer) => answer.map(Some),
             None => self.serve(request),
         };
@@ -398,6 +376,18 @@ impl Attached<'_> {
             Ok(Some(reply)) => self.outbox.reply(reply, vec![]),
             Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
         }
+    }
+
+    /// Changes a domain on a thread of its own, and replies. A shrink waits until processes
+    /// have acknowledged it, and this may be one of them.
+    fn change(&self, request: Request) -> io::Result<JoinHandle<()>> {
+        let (host, outbox) = (Arc::clone(self.host), self.outbox.clone());
+        let actor = Actor::Node(self.node);
+        let change = move || {
+            let result = carry_out(&host, actor, &request).unwrap_or(Ok(Reply::Done));
+            outbox.reply(result.unwrap_or_else(Reply::Error), vec![]);
+        };
+        thread::Builder::new().stack_size(STACK_BYTES).spawn(change)
     }
 
     /// Serves what only processes in nodes ask; returns the reply if there is one to send yet.

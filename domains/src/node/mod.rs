@@ -29,6 +29,10 @@ use crate::roles;
 use crate::wire::{self, Reader, WireError, Writer};
 use messages::{InitConfig, Report};
 
+/// Whether root in a node is nobody on the host. Only then may users run commands in nodes of
+/// theirs without being administrators.
+pub(crate) const CONFINES_USERS: bool = false;
+
 /// How long the first process of a node may take until it is ready: on an idle host it takes
 /// some 10 ms.
 const BIRTH: Duration = Duration::from_secs(30);

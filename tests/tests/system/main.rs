@@ -16,5 +16,6 @@ mod failures;
 mod lifecycle;
 mod one_sided;
 mod restart;
+mod rights;
 mod rootless;
 mod store;

@@ -129,6 +129,27 @@ pub(crate) enum NodeCommand {
         /// A host name label, such as `db`
         alias: String,
     },
+    /// Give nodes to a user, who may then place them and run commands in them
+    Chown {
+        /// The nodes
+        #[arg(required = true)]
+        nodes: Vec<String>,
+        /// The user, by name or number; `free` gives them back to the agent
+        #[arg(value_name = "USER", value_parser = owner)]
+        owner: Owner,
+    },
+    /// Let the owner of a domain place your nodes in it
+    Consent {
+        /// The nodes
+        #[arg(required = true)]
+        nodes: Vec<String>,
+        /// The domain
+        #[arg(short, long)]
+        domain: String,
+        /// No longer; nodes that are in the domain stay there
+        #[arg(long)]
+        withdraw: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -139,6 +160,15 @@ pub(crate) enum DomainCommand {
         name: String,
         /// The first members
         nodes: Vec<String>,
+        /// These members may talk to full members only, not to each other
+        #[arg(long)]
+        limited: bool,
+        /// Let everybody join with nodes of theirs
+        #[arg(long)]
+        public: bool,
+        /// For another user, by name or number (administrators only)
+        #[arg(long, value_name = "USER", value_parser = user)]
+        owner: Option<u32>,
         /// IPv4 subnet [default: the next free one of 10.64.0.0/10]
         #[arg(long, value_name = "CIDR")]
         subnet: Option<String>,
@@ -156,6 +186,9 @@ pub(crate) enum DomainCommand {
         /// The new members
         #[arg(required = true)]
         nodes: Vec<String>,
+        /// They may talk to full members only, not to each other
+        #[arg(long)]
+        limited: bool,
     },
     /// Take nodes out of a domain
     Shrink {
@@ -167,6 +200,28 @@ pub(crate) enum DomainCommand {
         /// Succeed if none of them is a member, or there is no such domain
         #[arg(long)]
         if_exists: bool,
+    },
+    /// Let processes of nodes grow and shrink a domain
+    Manage {
+        /// The domain
+        name: String,
+        /// The nodes
+        #[arg(required = true)]
+        nodes: Vec<String>,
+        /// No longer
+        #[arg(long)]
+        revoke: bool,
+    },
+    /// Change who has rights in a domain
+    Set {
+        /// The domain
+        name: String,
+        /// Whether everybody may join with nodes of theirs
+        #[arg(long, value_name = "BOOL", required_unless_present = "owner")]
+        public: Option<bool>,
+        /// Its owner, by name or number (administrators only)
+        #[arg(long, value_name = "USER", value_parser = user)]
+        owner: Option<u32>,
     },
     /// Remove a domain
     #[command(alias = "delete", alias = "remove")]
@@ -223,6 +278,32 @@ pub(crate) struct Explain {
     /// The domain [default: all that both are in]
     #[arg(short, long)]
     pub(crate) domain: Option<String>,
+}
+
+/// Whose a node shall be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Owner {
+    Free,
+    User(u32),
+}
+
+fn owner(text: &str) -> Result<Owner, String> {
+    match text {
+        "free" => Ok(Owner::Free),
+        _ => user(text).map(Owner::User),
+    }
+}
+
+/// The uid of a user, given by name or number.
+pub(crate) fn user(text: &str) -> Result<u32, String> {
+    if let Ok(uid) = text.parse() {
+        return Ok(uid);
+    }
+    match nix::unistd::User::from_name(text) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => Err("no user has this name".into()),
+        Err(error) => Err(format!("users cannot be looked up: {error}")),
+    }
 }
 
 #[cfg(test)]

@@ -18,11 +18,11 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
-use domains::client::Control;
+use domains::client::{Control, NewDomain};
 use domains::protocol::Reply;
 use domains::roles::{self, Role};
 
-use args::{Args, Command as Asked, DomainCommand, NodeCommand};
+use args::{Args, Command as Asked, DomainCommand, NodeCommand, Owner};
 use failure::Failure;
 use locate::Places;
 use show::Show;
@@ -63,11 +63,7 @@ fn run(args: Args) -> Result<u8, Failure> {
         Asked::Up(options) => up::run(&places, &options, show)?,
         Asked::Down => up::down(&places, show)?,
         Asked::Status => show.status(&connect(&places)?.status()?),
-        Asked::Node(NodeCommand::Ls) => show.nodes(&connect(&places)?.nodes()?),
-        Asked::Node(NodeCommand::Alias { node, alias }) => {
-            connect(&places)?.alias(&node, &alias)?;
-            show.done();
-        }
+        Asked::Node(command) => node(&mut connect(&places)?, command, show)?,
         Asked::Domain(command) => domain(&mut connect(&places)?, command, show)?,
         Asked::Exec(options) => return exec::run(&mut connect(&places)?, &options),
         Asked::Ip { node, domain } => {
@@ -94,27 +90,86 @@ fn connect(places: &Places) -> Result<Control, Failure> {
     places.connect()
 }
 
+fn node(agent: &mut Control, command: NodeCommand, show: Show) -> Result<(), Failure> {
+    match command {
+        NodeCommand::Ls => {
+            show.nodes(&agent.nodes()?);
+            return Ok(());
+        }
+        NodeCommand::Alias { node, alias } => agent.alias(&node, &alias)?,
+        NodeCommand::Chown { nodes, owner } => {
+            let owner = match owner {
+                Owner::Free => None,
+                Owner::User(uid) => Some(uid),
+            };
+            agent.chown(&nodes, owner)?;
+        }
+        NodeCommand::Consent {
+            nodes,
+            domain,
+            withdraw,
+        } => agent.consent(&nodes, &domain, withdraw)?,
+    }
+    show.done();
+    Ok(())
+}
+
 fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(), Failure> {
     match command {
         DomainCommand::Create {
             name,
             nodes,
+            limited,
+            public,
+            owner,
             subnet,
             mtu,
             may_exist,
         } => {
-            let create = |agent: &mut Control| agent.create(&name, &nodes, subnet.as_deref(), mtu);
+            let (full, limited) = match limited {
+                true => (Vec::new(), nodes.clone()),
+                false => (nodes.clone(), Vec::new()),
+            };
+            let create = |agent: &mut Control| {
+                agent.create_domain(NewDomain {
+                    name: name.clone(),
+                    nodes: full,
+                    limited,
+                    subnet: subnet.clone(),
+                    mtu,
+                    public,
+                    owner,
+                })
+            };
             let info = match may_exist {
                 true => {
                     let mtu = mtu.map(|mtu| mtu.to_string());
-                    let properties = [("subnet", subnet.clone()), ("mtu", mtu)];
+                    let public = public.then(|| public.to_string());
+                    let properties = [("subnet", subnet.clone()), ("mtu", mtu), ("public", public)];
                     unless::create(agent, &name, &nodes, &properties, create)?
                 }
                 false => create(agent)?,
             };
             show.domain(&info);
         }
-        DomainCommand::Grow { name, nodes } => show.domain(&agent.grow(&name, &nodes)?),
+        DomainCommand::Grow {
+            name,
+            nodes,
+            limited,
+        } => show.domain(&match limited {
+            true => agent.grow_limited(&name, &nodes)?,
+            false => agent.grow(&name, &nodes)?,
+        }),
+        DomainCommand::Manage {
+            name,
+            nodes,
+            revoke,
+        } => show.domain(&agent.manage(&name, &nodes, revoke)?),
+        DomainCommand::Set {
+            name,
+            public,
+            owner,
+        } => show.domain(&agent.set(&name, public, owner)?),
         DomainCommand::Shrink {
             name,
             nodes,

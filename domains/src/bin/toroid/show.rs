@@ -84,12 +84,17 @@ impl Show {
         let rows = nodes.iter().map(|node| {
             [
                 node.place.to_string(),
+                if node.free {
+                    "free".into()
+                } else {
+                    node.owner.to_string()
+                },
                 node.aliases.join(","),
                 node.domains.join(","),
                 node.pid.to_string(),
             ]
         });
-        table(["NODE", "ALIASES", "DOMAINS", "PID"], rows);
+        table(["NODE", "OWNER", "ALIASES", "DOMAINS", "PID"], rows);
     }
 
     pub(crate) fn domains(self, domains: &[DomainInfo]) {

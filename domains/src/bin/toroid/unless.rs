@@ -15,7 +15,7 @@ pub(crate) fn create(
     name: &str,
     nodes: &[String],
     properties: &[(&str, Option<String>)],
-    create: impl Fn(&mut Control) -> Result<DomainInfo, ClientError>,
+    create: impl FnOnce(&mut Control) -> Result<DomainInfo, ClientError>,
 ) -> Result<DomainInfo, Failure> {
     let Some(present) = find(agent, name)? else {
         return Ok(create(agent)?);

@@ -1,0 +1,164 @@
+//! What changes the directory, whoever asks for it through whichever door: the rights are
+//! checked on the directory that is about to change.
+
+use std::collections::BTreeSet;
+
+use fabric::NodeId;
+
+use super::host::{Host, only_node, parse_subnet};
+use crate::directory::{Directory, Wanted};
+use crate::protocol::{Refusal, Reply, Request};
+use crate::rights::Actor;
+
+/// Carries out a request that changes the directory; `None` for any other.
+pub(super) fn carry_out(
+    host: &Host,
+    actor: Actor,
+    request: &Request,
+) -> Option<Result<Reply, Refusal>> {
+    Some(match request {
+        Request::DomainCreate { .. } => create(host, actor, request),
+        Request::DomainGrow {
+            name,
+            nodes,
+            limited,
+        } => host.grow(actor, name, nodes, *limited).map(Reply::Domain),
+        Request::DomainShrink { name, nodes } => host.shrink(actor, name, nodes).map(Reply::Domain),
+        Request::DomainRemove { name } => host.remove(actor, name).map(|()| Reply::Done),
+        Request::DomainManage {
+            name,
+            nodes,
+            revoke,
+        } => manage(host, actor, name, nodes, *revoke),
+        Request::DomainSet {
+            name,
+            public,
+            owner,
+        } => set(host, actor, name, *public, *owner),
+        Request::NodeAlias { node, alias } => host.alias(actor, node, alias).map(|()| Reply::Done),
+        Request::NodeChown { nodes, owner } => chown(host, actor, nodes, *owner),
+        Request::NodeConsent {
+            nodes,
+            domain,
+            withdraw,
+        } => consent(host, actor, nodes, domain, *withdraw),
+        _ => return None,
+    })
+}
+
+/// Whether [`carry_out`] does.
+pub(super) fn is_change(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::DomainCreate { .. }
+            | Request::DomainGrow { .. }
+            | Request::DomainShrink { .. }
+            | Request::DomainRemove { .. }
+            | Request::DomainManage { .. }
+            | Request::DomainSet { .. }
+            | Request::NodeAlias { .. }
+            | Request::NodeChown { .. }
+            | Request::NodeConsent { .. }
+    )
+}
+
+fn create(host: &Host, actor: Actor, request: &Request) -> Result<Reply, Refusal> {
+    let Request::DomainCreate {
+        name,
+        nodes,
+        limited,
+        subnet,
+        mtu,
+        public,
+        owner,
+    } = request
+    else {
+        return Ok(Reply::Done);
+    };
+    let caller = actor.uid().unwrap_or_default();
+    if owner.is_some_and(|owner| owner != caller) {
+        actor.may_administer("create domains for others")?;
+    }
+    let wanted = Wanted {
+        name: name.clone(),
+        subnet: parse_subnet(subnet.as_deref())?,
+        mtu: *mtu,
+        owner: owner.unwrap_or(caller),
+        public: *public,
+        ..Wanted::default()
+    };
+    let info = host.create(actor, wanted, nodes, limited)?;
+    Ok(Reply::Domain(info))
+}
+
+fn manage(
+    host: &Host,
+    actor: Actor,
+    name: &str,
+    nodes: &[String],
+    revoke: bool,
+) -> Result<Reply, Refusal> {
+    let domain = host.edit(|directory| {
+        actor.may_own(directory, directory.domain(name)?)?;
+        let nodes = directory.resolve(nodes)?;
+        Ok(directory.manage(name, &nodes, revoke)?)
+    })?;
+    Ok(Reply::Domain(host.describe(&domain)))
+}
+
+fn set(
+    host: &Host,
+    actor: Actor,
+    name: &str,
+    public: Option<bool>,
+    owner: Option<u32>,
+) -> Result<Reply, Refusal> {
+    let domain = host.edit(|directory| {
+        actor.may_own(directory, directory.domain(name)?)?;
+        if owner.is_some() {
+            actor.may_administer("give domains away")?;
+        }
+        Ok(directory.set(name, public, owner)?)
+    })?;
+    Ok(Reply::Domain(host.describe(&domain)))
+}
+
+fn chown(
+    host: &Host,
+    actor: Actor,
+    nodes: &[String],
+    owner: Option<u32>,
+) -> Result<Reply, Refusal> {
+    actor.may_administer("give nodes away")?;
+    host.edit(|directory| {
+        let nodes = directory.resolve(nodes)?;
+        directory.give(&nodes, owner);
+        Ok(Reply::Done)
+    })
+}
+
+fn consent(
+    host: &Host,
+    actor: Actor,
+    nodes: &[String],
+    domain: &str,
+    withdraw: bool,
+) -> Result<Reply, Refusal> {
+    host.edit(|directory| {
+        let nodes = directory.resolve(nodes)?;
+        actor.may_use(directory, &nodes)?;
+        directory.consent(&nodes, domain, withdraw)?;
+        Ok(Reply::Done)
+    })
+}
+
+/// The one node that `set` names, if the actor may use it.
+pub(super) fn usable_node(
+    directory: &Directory,
+    actor: Actor,
+    set: &str,
+) -> Result<NodeId, Refusal> {
+    let node = only_node(directory, set)?;
+    actor.may_use(directory, &BTreeSet::from([node]))?;
+    Ok(node)
+}

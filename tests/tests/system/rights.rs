@@ -1,0 +1,208 @@
+//! Who may do what on an agent that several users share.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+use tests::cluster::Cluster;
+use tests::process::{Outcome, run};
+use tests::user::User;
+
+const NOT_FOUND: i32 = 4;
+const EXISTS: i32 = 5;
+const DENIED: i32 = 6;
+
+/// Root's agent, which users may ask.
+fn shared(torus: &str) -> Cluster {
+    let cluster = Cluster::up(torus);
+    let open = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
+    cluster
+}
+
+/// `toroid` as a user.
+fn by(user: &User, cluster: &Cluster, words: &str) -> Outcome {
+    let mut toroid = user.command("toroid");
+    toroid.env("TOROID_STATE", cluster.state());
+    run(toroid.args(words.split_whitespace()))
+}
+
+fn as_root(cluster: &Cluster, words: &str) -> Outcome {
+    cluster.toroid(&words.split_whitespace().collect::<Vec<_>>())
+}
+
+/// In a node, without being told of the control socket.
+fn in_node(cluster: &Cluster, node: &str, words: &str) -> Outcome {
+    cluster.exec(node, &format!("env -u TOROID_STATE toroid {words}"))
+}
+
+fn members(cluster: &Cluster, domain: &str) -> Vec<String> {
+    let info = cluster.ask(&["domain", "show", domain]);
+    let members = info["members"].as_array().expect("a list").iter();
+    let place = |member: &Value| member["node"].as_str().expect("text").to_owned();
+    members.map(place).collect()
+}
+
+#[test]
+fn a_domain_obeys_its_owner_and_nobody_else() {
+    let (cluster, alice, bob) = (shared("2x2x1"), User::create(), User::create());
+    let (alices, bobs) = (alice.uid().to_string(), bob.uid().to_string());
+    by(&alice, &cluster, "domain create blue 0,0,0")
+        .fails(DENIED, &["0,0,0", &alices, "toroid node chown"]);
+    as_root(&cluster, &format!("node chown 0,0,0 1,0,0 {alices}")).ok();
+    as_root(&cluster, &format!("node chown 0,1,0 {bobs}")).ok();
+    by(&alice, &cluster, "domain create blue 0,0,0").ok();
+    let blue = cluster.ask(&["domain", "show", "blue"]);
+    assert_eq!(blue["owner"], json!(alice.uid()));
+
+    for words in [
+        "domain grow blue 0,1,0",
+        "domain shrink blue 0,0,0",
+        "domain rm blue",
+        "domain manage blue 0,1,0",
+        "domain set blue --public true",
+    ] {
+        by(&bob, &cluster, words).fails(DENIED, &["blue", &alices, &bobs, "owner"]);
+    }
+    for words in ["node alias 0,0,0 mine", "node consent 0,0,0 -d blue"] {
+        by(&bob, &cluster, words).fails(DENIED, &["0,0,0", &bobs]);
+    }
+    for words in ["down", "node chown 0,0,0 0", "domain create x --owner 0"] {
+        by(&bob, &cluster, words).fails(DENIED, &["administrator"]);
+    }
+    // He does not even see it.
+    by(&bob, &cluster, "domain show blue").fails(NOT_FOUND, &["blue"]);
+    assert_eq!(
+        by(&bob, &cluster, "domain ls --json").ok().json(),
+        json!([])
+    );
+    let nodes = by(&bob, &cluster, "node ls --json").ok().json();
+    assert_eq!(nodes[0]["domains"], json!([]));
+
+    by(&alice, &cluster, "domain grow blue 1,0,0").ok();
+    cluster.reaches("0,0,0", "1-0-0.blue");
+    by(&alice, &cluster, "domain grow blue 0,1,0")
+        .fails(DENIED, &["0,1,0", "toroid node consent 0,1,0 -d blue"]);
+    by(&bob, &cluster, "node consent 0,1,0 -d blue").ok();
+    by(&alice, &cluster, "domain grow blue 0,1,0").ok();
+    assert_eq!(members(&cluster, "blue").len(), 3);
+
+    // A node's owner takes it out whenever he likes, and it stays out.
+    by(&bob, &cluster, "domain shrink blue 0,1,0").ok();
+    by(&alice, &cluster, "domain grow blue 0,1,0").fails(DENIED, &["consent"]);
+    by(&alice, &cluster, "domain rm blue").ok();
+}
+
+#[test]
+fn whoever_owns_a_node_may_join_a_public_domain() {
+    let (cluster, bob) = (shared("2x1x1"), User::create());
+    as_root(&cluster, &format!("node chown 1,0,0 {}", bob.uid())).ok();
+    as_root(&cluster, "domain create agora 0,0,0 --public").ok();
+    by(&bob, &cluster, "domain grow agora 1,0,0").ok();
+    cluster.reaches("1,0,0", "0-0-0.agora");
+    by(&bob, &cluster, "domain shrink agora 0,0,0").fails(DENIED, &["agora"]);
+    by(&bob, &cluster, "domain shrink agora 1,0,0").ok();
+    as_root(&cluster, "domain set agora --public false").ok();
+    by(&bob, &cluster, "domain grow agora 1,0,0").fails(DENIED, &["agora"]);
+}
+
+#[test]
+fn limited_members_talk_to_full_ones_only() {
+    let cluster = shared("3x1x1");
+    let blue = cluster.domain("blue", &["0,0,0"]);
+    as_root(&cluster, "domain grow blue 1,0,0 2,0,0 --limited").ok();
+    let limited: Vec<Value> = ["0,0,0", "1,0,0", "2,0,0"]
+        .map(|node| blue.member(node)["limited"].clone())
+        .into();
+    assert_eq!(limited, [json!(false), json!(true), json!(true)]);
+
+    cluster.reaches("1,0,0", "0-0-0.blue");
+    cluster.reaches("0,0,0", "2-0-0.blue");
+    cluster.cannot_reach("1,0,0", "2-0-0.blue");
+    cluster.cannot_reach("2,0,0", "-6 1-0-0.blue");
+
+    let (full, limited) = (
+        cluster.spawn("0,0,0", "probe own blue"),
+        cluster.spawn("1,0,0", "probe own blue"),
+    );
+    for (mut owner, peers) in [(full, &["1,0,0", "2,0,0"][..]), (limited, &["0,0,0"])] {
+        let key = owner.line();
+        let open = |node: &str| cluster.exec(node, &format!("probe open blue {}", key.trim()));
+        for node in peers {
+            open(node).ok();
+        }
+        if peers.len() == 1 {
+            open("2,0,0").fails_somehow();
+        }
+        owner.kill();
+    }
+    as_root(&cluster, "ping 1,0,0 2,0,0 -d blue").fails_somehow();
+    as_root(&cluster, "explain 0,0,0 1,0,0 -d blue").ok();
+    let no = as_root(&cluster, "explain 1,0,0 2,0,0 -d blue");
+    assert_eq!(no.status, DENIED, "{no}");
+    assert!(no.text().contains("limited"), "{no}");
+
+    // It stays so when they are named again, and over the agent's end.
+    as_root(&cluster, "domain grow blue 1,0,0").fails(EXISTS, &["1,0,0", "limited", "shrink"]);
+    cluster.down();
+    cluster.toroid(&["up"]).ok();
+    cluster.cannot_reach("1,0,0", "2-0-0.blue");
+    as_root(&cluster, "domain shrink blue 1,0,0").ok();
+    as_root(&cluster, "domain grow blue 1,0,0").ok();
+    cluster.reaches("1,0,0", "2-0-0.blue");
+}
+
+#[test]
+fn a_manager_grows_and_shrinks_its_domain_from_inside() {
+    let cluster = shared("2x2x1");
+    let _blue = cluster.domain("blue", &["0,0,0"]);
+    let _grey = cluster.domain("grey", &["1,1,0"]);
+    in_node(&cluster, "0,0,0", "domain grow blue 1,0,0").fails(
+        DENIED,
+        &["0,0,0", "blue", "toroid domain manage blue 0,0,0"],
+    );
+    as_root(&cluster, "domain manage blue 0,0,0").ok();
+    in_node(&cluster, "0,0,0", "domain grow blue 1,0,0").ok();
+    cluster.reaches("0,0,0", "1-0-0.blue");
+    in_node(&cluster, "0,0,0", "domain grow blue 1,1,0").fails(DENIED, &["1,1,0", "consent"]);
+    in_node(&cluster, "0,0,0", "domain shrink blue 1,0,0").ok();
+    assert_eq!(members(&cluster, "blue"), ["0,0,0"]);
+    for words in [
+        "domain rm blue",
+        "domain manage blue 1,0,0",
+        "domain create red",
+        "node chown 1,0,0 0",
+        "domain shrink grey 1,1,0",
+        "down",
+    ] {
+        let denied = in_node(&cluster, "0,0,0", words);
+        assert!(denied.status != 0, "{words}: {denied}");
+    }
+    as_root(&cluster, "domain manage blue 0,0,0 --revoke").ok();
+    in_node(&cluster, "0,0,0", "domain grow blue 1,0,0").fails(DENIED, &["manage"]);
+    assert_eq!(members(&cluster, "blue"), ["0,0,0"]);
+    assert_eq!(members(&cluster, "grey"), ["1,1,0"]);
+}
+
+#[test]
+fn owners_consents_and_managers_outlive_the_agent() {
+    let (cluster, bob) = (shared("2x1x1"), User::create());
+    as_root(&cluster, &format!("node chown 1,0,0 {}", bob.uid())).ok();
+    as_root(&cluster, "domain create blue 0,0,0 --public").ok();
+    as_root(&cluster, "domain manage blue 0,0,0").ok();
+    by(&bob, &cluster, "node consent 1,0,0 -d blue").ok();
+    let without_pids = || {
+        let mut nodes = cluster.ask(&["node", "ls"]);
+        for node in nodes.as_array_mut().expect("a list") {
+            node.as_object_mut().expect("an object").remove("pid");
+        }
+        (nodes, cluster.ask(&["domain", "ls"]))
+    };
+    let before = without_pids();
+    assert_eq!(before.0[1]["owner"], json!(bob.uid()));
+    assert_eq!(before.0[1]["consents"], json!(["blue"]));
+    cluster.kill_agent();
+    cluster.toroid(&["up"]).ok();
+    assert_eq!(without_pids(), before);
+    as_root(&cluster, "node chown 1,0,0 free").ok();
+    assert_eq!(cluster.ask(&["node", "ls"])[1]["free"], json!(true));
+}
