@@ -39,6 +39,17 @@ pub enum Destination {
     Create(String),
 }
 
+impl Destination {
+    /// The domain's name, and whether it is to be created.
+    pub(crate) fn parts(&self) -> (Option<String>, bool) {
+        match self {
+            Destination::None => (None, false),
+            Destination::Grow(name) => (Some(name.clone()), false),
+            Destination::Create(name) => (Some(name.clone()), true),
+        }
+    }
+}
+
 /// What was taken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocated {

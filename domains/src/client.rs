@@ -11,7 +11,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::agent::keeper;
+use crate::allocation::Destination;
 use crate::credentials::peer_uid;
+use crate::placement::Policy;
 use crate::protocol::{
     DomainInfo, Event, Message, NODE_SOCKET, NodeInfo, Refusal, RefusalKind, Reply, Request,
     Status, VERSION,
@@ -329,6 +331,34 @@ impl Control {
             domain: domain.into(),
             withdraw,
         })
+    }
+
+    /// Takes free nodes, near a node or as `placement` says, and puts them where they shall go.
+    pub fn alloc_nodes(
+        &mut self,
+        count: u32,
+        placement: Policy,
+        near: Option<&str>,
+        destination: &Destination,
+    ) -> Result<(Vec<String>, Option<DomainInfo>), ClientError> {
+        let (domain, create) = destination.parts();
+        let request = Request::NodeAlloc {
+            count,
+            placement,
+            near: near.map(Into::into),
+            domain,
+            create,
+        };
+        match self.call(&request)? {
+            Reply::Allocated { nodes, domain } => Ok((nodes, domain)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives nodes back; they leave their domains.
+    pub fn free_nodes(&mut self, nodes: &[String]) -> Result<(), ClientError> {
+        let nodes = nodes.into();
+        self.done(&Request::NodeFree { nodes })
     }
 
     /// Takes nodes out of a domain.

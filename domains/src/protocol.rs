@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use fabric::{Access, Place, RemoteKey, Torus};
 use serde::{Deserialize, Serialize};
 
-use crate::placement::Figures;
+use crate::placement::{Figures, Policy};
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
 pub const VERSION: u32 = 2;
@@ -67,6 +67,27 @@ pub enum Request {
         domain: String,
         /// No longer.
         withdraw: bool,
+    },
+    /// Either socket; a node must name a domain that it manages. Takes free nodes, all or none:
+    /// they belong to the caller, or to the owner of the domain that the caller manages. Reply:
+    /// [`Reply::Allocated`].
+    NodeAlloc {
+        /// How many.
+        count: u32,
+        /// How they shall lie.
+        placement: Policy,
+        /// A node that they shall be near, when `placement` is compact.
+        near: Option<String>,
+        /// The domain into which they go.
+        domain: Option<String>,
+        /// Whether that is a new one.
+        create: bool,
+    },
+    /// Either socket; a node may free what was allocated for domains that it manages. The nodes
+    /// leave all their domains and are free again. Reply: [`Reply::Done`].
+    NodeFree {
+        /// Node sets.
+        nodes: Vec<String>,
     },
     /// Control socket. In effect everywhere when [`Reply::Domain`] comes.
     DomainCreate {
@@ -253,6 +274,13 @@ pub enum Reply {
     Nodes {
         /// In order of their number.
         nodes: Vec<NodeInfo>,
+    },
+    /// To [`Request::NodeAlloc`].
+    Allocated {
+        /// The places of the nodes, in order of their numbers.
+        nodes: Vec<String>,
+        /// The domain into which they went, as it is now.
+        domain: Option<DomainInfo>,
     },
     /// The domain as it is now.
     Domain(DomainInfo),

@@ -37,6 +37,8 @@ pub(super) fn carry_out(
         } => set(host, actor, name, *public, *owner),
         Request::NodeAlias { node, alias } => host.alias(actor, node, alias).map(|()| Reply::Done),
         Request::NodeChown { nodes, owner } => chown(host, actor, nodes, *owner),
+        Request::NodeAlloc { .. } => host.alloc_nodes(actor, request),
+        Request::NodeFree { nodes } => host.free_nodes(actor, nodes).map(|()| Reply::Done),
         Request::NodeConsent {
             nodes,
             domain,
@@ -59,6 +61,8 @@ pub(super) fn is_change(request: &Request) -> bool {
             | Request::NodeAlias { .. }
             | Request::NodeChown { .. }
             | Request::NodeConsent { .. }
+            | Request::NodeAlloc { .. }
+            | Request::NodeFree { .. }
     )
 }
 

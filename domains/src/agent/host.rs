@@ -181,7 +181,7 @@ impl Host {
     }
 
     /// Prepares what joins, and last makes it durable: until then it can be taken back.
-    fn join(&self, change: Change, directory: Directory) -> Result<DomainInfo, Refusal> {
+    pub(super) fn join(&self, change: Change, directory: Directory) -> Result<DomainInfo, Refusal> {
         let Change { domain, joined, .. } = &change;
         let prepared = self
             .add_ports(&change)
@@ -202,7 +202,7 @@ impl Host {
         Ok(info)
     }
 
-    fn leave(&self, change: Change, directory: Directory) -> Result<Domain, Refusal> {
+    pub(super) fn leave(&self, change: Change, directory: Directory) -> Result<Domain, Refusal> {
         let Change { domain, left, .. } = change.clone();
         self.members.keep(&directory)?;
         self.remove_ports(&domain, &left);
@@ -312,7 +312,7 @@ impl Host {
         log.display().to_string()
     }
 
-    fn take_turn(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -368,7 +368,7 @@ impl Host {
         self.nodes.iter().map(describe).collect()
     }
 
-    fn places(&self, nodes: &BTreeSet<NodeId>) -> Vec<String> {
+    pub(super) fn places(&self, nodes: &BTreeSet<NodeId>) -> Vec<String> {
         let places = nodes.iter().filter_map(|node| self.torus.place(*node));
         places.map(|place| place.to_string()).collect()
     }

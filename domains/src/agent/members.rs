@@ -133,9 +133,15 @@ impl Members {
         change: impl FnOnce(&mut Directory) -> Result<T, E>,
     ) -> Result<T, Refusal> {
         let (result, directory) = self.plan(change)?;
+        self.adopt(directory)?;
+        Ok(result)
+    }
+
+    /// The same with a change that was planned.
+    pub(super) fn adopt(&self, directory: Directory) -> Result<(), Refusal> {
         self.keep(&directory)?;
         self.lock().directory = directory;
-        Ok(result)
+        Ok(())
     }
 
     /// What the directory would be after a change. Nothing has happened yet.

@@ -11,6 +11,7 @@
 //! agent lets go of them or when both have gone, and outlive an agent that was killed until the
 //! next one takes them over.
 
+mod allocation;
 pub mod background;
 mod changes;
 mod data_dir;

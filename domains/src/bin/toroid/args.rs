@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand};
 use clap_complete::Shell;
+use domains::placement::Policy;
 use fabric::Torus;
 
 const EXAMPLES: &str = "\
@@ -24,6 +25,13 @@ Exit status:
   3  no agent runs              7  a limit is reached
 `toroid exec` exits as its command does: 126 when it cannot be executed, 127 when it is not
 found, 128 + N when signal N killed it.";
+
+const ALLOC_EXAMPLES: &str = "\
+Examples:
+  toroid alloc 8 --new red           eight close together, in a new domain
+  toroid alloc 1 -d red              another one, close to these
+  toroid alloc 4 --near 0,0,0        the four nearest to a node, in no domain yet
+  toroid free @red                   all of them back";
 
 /// Communication domains: nodes that may talk over Ethernet and by RDMA at the same time.
 #[derive(Debug, Parser)]
@@ -62,6 +70,15 @@ pub(crate) enum Command {
     /// Create, change and show domains
     #[command(subcommand)]
     Domain(DomainCommand),
+    /// Take free nodes, which are yours from then on, all or none
+    #[command(after_help = ALLOC_EXAMPLES)]
+    Alloc(Alloc),
+    /// Give nodes back; they leave their domains
+    Free {
+        /// The nodes
+        #[arg(required = true)]
+        nodes: Vec<String>,
+    },
     /// Run a command in nodes
     #[command(after_help = "Example:\n  toroid exec 0,0,0 -- iperf3 -s")]
     Exec(Exec),
@@ -95,6 +112,24 @@ pub(crate) enum Command {
     },
     #[command(external_subcommand)]
     Other(Vec<OsString>),
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Alloc {
+    /// How many
+    pub(crate) count: u32,
+    /// Put them into this domain; they are placed with regard to its members
+    #[arg(short, long, conflicts_with = "new")]
+    pub(crate) domain: Option<String>,
+    /// Put them into a new domain
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) new: Option<String>,
+    /// How they shall lie in the torus: compact (close together), spread (far apart) or random
+    #[arg(long, value_name = "HOW", default_value_t)]
+    pub(crate) place: Policy,
+    /// The nearest to this node
+    #[arg(long, value_name = "NODE")]
+    pub(crate) near: Option<String>,
 }
 
 #[derive(Debug, Group)]

@@ -1,5 +1,6 @@
 //! The command `toroid`: administers an agent through its control socket, and nothing else.
 
+mod alloc;
 mod args;
 mod exec;
 mod explain;
@@ -65,6 +66,8 @@ fn run(args: Args) -> Result<u8, Failure> {
         Asked::Status => show.status(&connect(&places)?.status()?),
         Asked::Node(command) => node(&mut connect(&places)?, command, show)?,
         Asked::Domain(command) => domain(&mut connect(&places)?, command, show)?,
+        Asked::Alloc(options) => alloc::alloc(&mut connect(&places)?, &options, show)?,
+        Asked::Free { nodes } => alloc::free(&mut connect(&places)?, &nodes, show)?,
         Asked::Exec(options) => return exec::run(&mut connect(&places)?, &options),
         Asked::Ip { node, domain } => {
             let mut agent = connect(&places)?;

@@ -1,0 +1,98 @@
+//! Nodes are taken from those that are free, where they lie well, and given back.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use tests::cluster::Cluster;
+
+const USAGE: i32 = 2;
+const NOT_FOUND: i32 = 4;
+const EXISTS: i32 = 5;
+const LIMIT: i32 = 7;
+
+fn places(nodes: &Value) -> Vec<[u8; 3]> {
+    let nodes = nodes.as_array().expect("a list");
+    let place = |node: &Value| {
+        let text = node.as_str().expect("text");
+        let parts = text.split(',').map(|n| n.parse().expect("a number"));
+        <[u8; 3]>::try_from(parts.collect::<Vec<_>>()).expect("three")
+    };
+    nodes.iter().map(place).collect()
+}
+
+fn free(cluster: &Cluster) -> usize {
+    let nodes = cluster.ask(&["node", "ls"]);
+    let nodes = nodes.as_array().expect("a list");
+    nodes.iter().filter(|node| node["free"] == true).count()
+}
+
+#[test]
+fn eight_nodes_are_a_cube() {
+    let cluster = Cluster::up("4x4x4");
+    let taken = cluster.ask(&["alloc", "8", "--new", "red", "--place", "compact"]);
+    let places = places(&taken["nodes"]);
+    for axis in 0..3 {
+        let along: BTreeSet<u8> = places.iter().map(|place| place[axis]).collect();
+        assert_eq!(along.len(), 2, "{taken}");
+    }
+    let red = cluster.ask(&["domain", "show", "red"]);
+    assert_eq!((&red["size"], &red["diameter"]), (&8.into(), &3.into()));
+    let mean = red["mean_hops"].as_f64().expect("a number");
+    assert!((mean - 12.0 / 7.0).abs() < 1e-9, "{mean}");
+    let [from, to] = [0, 7].map(|n| places[n].map(|n| n.to_string()));
+    cluster.reaches(&from.join(","), &format!("{}.red", to.join("-")));
+    assert_eq!(free(&cluster), 56);
+
+    // What is added lies next to what is there, and what is given back can be taken again.
+    let more = cluster.ask(&["alloc", "4", "-d", "red"]);
+    assert_eq!(more["domain"]["size"], 12);
+    assert_eq!(more["domain"]["diameter"], 4);
+    cluster.toroid(&["free", "@red"]).ok();
+    let red = cluster.ask(&["domain", "show", "red"]);
+    assert_eq!((&red["size"], free(&cluster)), (&0.into(), 64));
+    let far = cluster.ask(&["alloc", "2", "--place", "spread"]);
+    assert_eq!(far["diameter"], 6);
+    assert_eq!(far["domain"], Value::Null);
+    let near = cluster.ask(&["alloc", "3", "--near", "0,0,0"]);
+    let hops = self::places(&near["nodes"]);
+    let hops = hops.iter().map(|place| place.map(|n| n.min(4 - n)));
+    assert!(hops.map(|p| p.iter().sum::<u8>()).all(|n| n <= 1), "{near}");
+    cluster.toroid(&["alloc", "5", "--place", "random"]).ok();
+    assert_eq!(free(&cluster), 54);
+}
+
+#[test]
+fn who_asks_for_too_much_gets_nothing() {
+    let cluster = Cluster::up("2x2x1");
+    let _blue = cluster.domain("blue", &["0,0,0"]);
+    let toroid = |words: &str| cluster.toroid(&words.split(' ').collect::<Vec<_>>());
+    toroid("alloc 4 --new red").fails(LIMIT, &["4 nodes", "3 are free", "toroid free"]);
+    toroid("alloc 0").fails(USAGE, &["0 nodes"]);
+    toroid("alloc 1 --new blue").fails(EXISTS, &["blue"]);
+    toroid("alloc 1 -d red").fails(NOT_FOUND, &["red"]);
+    toroid("alloc 1 -d blue --new red").fails(USAGE, &["--new"]);
+    toroid("alloc 1 --place dense").fails(USAGE, &["dense", "compact, spread or random"]);
+    toroid("alloc 1 --near 7,0,0").fails(NOT_FOUND, &["7,0,0"]);
+    toroid("alloc 1 --near @blue --place spread").fails(USAGE, &["spread", "compact"]);
+    toroid("alloc 4294967295").fails(LIMIT, &["3 are free"]);
+    toroid("alloc -1").fails(USAGE, &["-1"]);
+    toroid("free 1,0,0").fails(NOT_FOUND, &["1,0,0", "nobody"]);
+    toroid("free 9,0,0").fails(NOT_FOUND, &["9,0,0"]);
+    assert_eq!(free(&cluster), 3);
+    let domains = cluster.ask(&["domain", "ls"]);
+    assert_eq!(domains.as_array().map(Vec::len), Some(1), "{domains}");
+}
+
+#[test]
+fn what_was_allocated_outlives_the_agent() {
+    let cluster = Cluster::up("2x2x1");
+    cluster.toroid(&["alloc", "2", "--new", "red"]).ok();
+    let before = cluster.ask(&["domain", "show", "red"]);
+    cluster.down();
+    cluster.toroid(&["up"]).ok();
+    assert_eq!(cluster.ask(&["domain", "show", "red"]), before);
+    assert_eq!(free(&cluster), 2);
+    cluster
+        .toroid(&["alloc", "3"])
+        .fails(LIMIT, &["2 are free"]);
+}
