@@ -6,6 +6,7 @@
 //! before the application gets it, so that no news about a grant can be missed.
 
 mod control;
+mod nodes;
 
 use std::fs::File;
 use std::io;

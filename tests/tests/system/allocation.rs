@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use tests::cluster::Cluster;
+use tests::cluster::{Cluster, program};
+use tests::process::run;
 
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 4;
@@ -95,4 +96,28 @@ fn what_was_allocated_outlives_the_agent() {
     cluster
         .toroid(&["alloc", "3"])
         .fails(LIMIT, &["2 are free"]);
+}
+
+#[test]
+fn a_program_takes_and_gives_back_nodes_while_it_works() {
+    let cluster = Cluster::up("2x2x1");
+    let _blue = cluster.domain("blue", &["0,0,0"]);
+    let elastic = program("examples/elastic");
+    let elastic = elastic.to_str().expect("UTF-8");
+    let denied = run(&mut cluster.in_node("0,0,0", &[elastic, "blue"])).fails_somehow();
+    assert!(
+        denied.stderr.contains("toroid domain manage blue 0,0,0"),
+        "{denied}"
+    );
+
+    cluster.toroid(&["domain", "manage", "blue", "0,0,0"]).ok();
+    let told = run(&mut cluster.in_node("0,0,0", &[elastic, "blue"])).ok();
+    let lines: Vec<&str> = told.text().lines().collect();
+    assert_eq!(lines.len(), 10, "{told}");
+    for round in lines[..9].chunks(3) {
+        assert_eq!((round[0], round[2]), ("grown to 2", "shrunk to 1"), "{told}");
+        assert!(round[1].ends_with(".blue answers: true"), "{told}");
+    }
+    assert!(lines[9].ends_with(", lost 0"), "{told}");
+    assert_eq!(free(&cluster), 3);
 }
