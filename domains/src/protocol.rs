@@ -485,6 +485,8 @@ pub struct NodeInfo {
     pub aliases: Vec<String>,
     /// The uid of its owner.
     pub owner: u32,
+    /// Whether it was given to its owner; otherwise it belongs to the agent.
+    pub allocated: bool,
     /// Whether it belongs to the agent and is in no domain, so that it can be allocated.
     pub free: bool,
     /// The domains of which it is a member, as far as the caller may see them.

@@ -347,6 +347,7 @@ impl Host {
                 place: node.place,
                 aliases: directory.aliases_of(node.id).map(Into::into).collect(),
                 owner: directory.owner_of(node.id).unwrap_or(self.identity.uid),
+                allocated: directory.owner_of(node.id).is_some(),
                 free: directory.is_free(node.id),
                 domains: directory
                     .domains_of(node.id)

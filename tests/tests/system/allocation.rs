@@ -115,7 +115,11 @@ fn a_program_takes_and_gives_back_nodes_while_it_works() {
     let lines: Vec<&str> = told.text().lines().collect();
     assert_eq!(lines.len(), 10, "{told}");
     for round in lines[..9].chunks(3) {
-        assert_eq!((round[0], round[2]), ("grown to 2", "shrunk to 1"), "{told}");
+        assert_eq!(
+            (round[0], round[2]),
+            ("grown to 2", "shrunk to 1"),
+            "{told}"
+        );
         assert!(round[1].ends_with(".blue answers: true"), "{told}");
     }
     assert!(lines[9].ends_with(", lost 0"), "{told}");

@@ -1,9 +1,157 @@
 //! Saying what shall be, once or many times.
 
-use tests::cluster::Cluster;
+use std::fs;
 
+use serde_json::{Value, json};
+use tests::cluster::Cluster;
+use tests::process::{Outcome, run_with};
+
+const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 4;
 const EXISTS: i32 = 5;
+
+fn apply(cluster: &Cluster, text: &str, options: &[&str]) -> Outcome {
+    let file = cluster.files().join("cluster.toml");
+    fs::write(&file, text).expect("it is ours");
+    let name = file.to_str().expect("UTF-8");
+    cluster.toroid(&[&["apply", name], options].concat())
+}
+
+fn state(cluster: &Cluster) -> [Value; 2] {
+    [cluster.ask(&["domain", "ls"]), cluster.ask(&["node", "ls"])]
+}
+
+const FILE: &str = r#"
+[domain.blue]
+nodes = ["*,0,0", "db"]
+limited = ["1,0,0", "db"]
+managers = ["0,0,0"]
+public = true
+subnet = "10.64.9.0/24"
+mtu = 1500
+
+[domain.red]
+nodes = ["0,1,0"]
+
+[alias]
+db = "1,1,0"
+
+[owner]
+"1,1,0" = 4711
+"#;
+
+#[test]
+fn a_file_becomes_what_is_and_what_is_becomes_a_file() {
+    let cluster = Cluster::up("2x2x1");
+    let before = state(&cluster);
+    let would = apply(&cluster, FILE, &["--dry-run"]).ok();
+    assert!(
+        would.text().contains("would create blue of 0,0,0"),
+        "{would}"
+    );
+    assert_eq!(state(&cluster), before);
+
+    apply(&cluster, FILE, &[]).ok();
+    let blue = cluster.ask(&["domain", "show", "blue"]);
+    assert_eq!((&blue["size"], &blue["mtu"]), (&3.into(), &1500.into()));
+    assert_eq!(
+        (&blue["public"], &blue["subnet"]),
+        (&true.into(), &"10.64.9.0/24".into())
+    );
+    assert_eq!(blue["managers"], json!(["0,0,0"]));
+    let limited = blue["members"].as_array().expect("a list");
+    let limited = limited.iter().filter(|m| m["limited"] == true);
+    let limited: Vec<_> = limited.map(|member| &member["node"]).collect();
+    assert_eq!(limited, ["1,0,0", "1,1,0"]);
+    cluster.reaches("0,0,0", "db.blue");
+    cluster.cannot_reach("1,0,0", "db.blue");
+
+    let after = state(&cluster);
+    let again = apply(&cluster, FILE, &["--prune", "--json"]).ok().json();
+    assert_eq!(
+        again,
+        json!({"changes": [], "applied": 0, "dry_run": false})
+    );
+    let dump = cluster.toroid(&["dump"]).ok();
+    let stdin = &["apply", "/dev/stdin", "--prune"];
+    let same = run_with(cluster.command("toroid").args(stdin), &dump.stdout).ok();
+    assert_eq!(same.text(), "nothing to change");
+    assert_eq!(state(&cluster), after);
+    let dumped = cluster.ask(&["dump"]);
+    assert_eq!(dumped["alias"], json!({"db": "1,1,0"}));
+    assert_eq!(dumped["owner"], json!({"1,1,0": 4711}));
+    assert_eq!(dumped["domain"]["red"]["nodes"], json!(["0,1,0"]));
+}
+
+#[test]
+fn applying_takes_before_it_gives_and_removes_only_what_it_is_told_to() {
+    let cluster = Cluster::up("2x2x1");
+    apply(&cluster, FILE, &[]).ok();
+    let smaller = "[domain.blue]\nnodes = [\"0,0,0\", \"1,0,0\"]\n";
+    let kept = apply(&cluster, smaller, &[]).ok();
+    let steps: Vec<&str> = kept.text().lines().collect();
+    let expected = [
+        "0,0,0 no longer manage blue",
+        "shrink blue by 1,0,0 1,1,0",
+        "change blue, not public",
+        "grow blue by 1,0,0",
+    ];
+    assert_eq!(steps, expected);
+    cluster.reaches("1,0,0", "0-0-0.blue");
+    cluster.ask(&["domain", "show", "red"]);
+    let pruned = apply(&cluster, smaller, &["--prune"]).ok();
+    assert_eq!(pruned.text(), "remove red");
+    cluster
+        .toroid(&["domain", "show", "red"])
+        .fails(NOT_FOUND, &["red"]);
+}
+
+#[test]
+fn a_file_with_mistakes_changes_nothing() {
+    let cluster = Cluster::up("2x2x1");
+    let _blue = cluster.domain("blue", &["0,0,0"]);
+    let before = state(&cluster);
+    let text = "[domain.red]\nnodes = [\"0,0,0\", \"7,7,7\"]\nmtv = 1500\nmtu = 1\n";
+    let wrong = [
+        "cluster.toml:2",
+        "7,7,7",
+        "cluster.toml:3",
+        "\"mtu\"?",
+        "cluster.toml:4",
+    ];
+    apply(&cluster, text, &[]).fails(USAGE, &wrong);
+    apply(&cluster, "[domain.red\n", &[]).fails(USAGE, &["cluster.toml:1"]);
+    let blue = "\n[domain.blue]\nmtu = 1500\n";
+    apply(&cluster, blue, &[]).fails(USAGE, &["cluster.toml:2", "9000", "1500"]);
+    let missing = cluster.files().join("missing.toml");
+    let missing = missing.to_str().expect("UTF-8");
+    cluster.toroid(&["apply", missing]).fails(USAGE, &[missing]);
+    cluster.toroid(&["apply", "/"]).fails(USAGE, &["directory"]);
+    let bytes = cluster.files().join("cluster.toml");
+    fs::write(&bytes, [0xff, 0xfe]).expect("it is ours");
+    cluster
+        .toroid(&["apply", bytes.to_str().expect("UTF-8")])
+        .fails(USAGE, &["UTF-8"]);
+    assert_eq!(state(&cluster), before);
+}
+
+#[test]
+fn the_first_change_that_fails_ends_it_and_is_named() {
+    let cluster = Cluster::up("2x1x1");
+    // A name that an interface of the node has already, which only the node can know.
+    cluster
+        .exec("1,0,0", "ip link add green type veth peer name violet")
+        .ok();
+    let text = "[domain.blue]\nnodes = [\"0,0,0\"]\n[domain.green]\nnodes = [\"1,0,0\"]\n\
+                [domain.red]\nnodes = [\"0,0,0\"]\n";
+    let failed = apply(&cluster, text, &[]);
+    assert_ne!(failed.status, 0, "{failed}");
+    let said = "cannot create green of 1,0,0 (of 3 changes 1 were made)";
+    assert!(failed.stderr.contains(said), "{failed}");
+    assert_eq!(failed.text(), "create blue of 0,0,0");
+    let domains = cluster.ask(&["domain", "ls"]);
+    assert_eq!(domains.as_array().map(Vec::len), Some(1), "{domains}");
+}
 
 #[test]
 fn a_script_may_run_twice() {

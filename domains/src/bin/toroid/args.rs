@@ -26,6 +26,26 @@ Exit status:
 `toroid exec` exits as its command does: 126 when it cannot be executed, 127 when it is not
 found, 128 + N when signal N killed it.";
 
+const APPLY_HELP: &str = "\
+Example:
+  [domain.blue]                   # becomes exactly this
+  nodes = [\"0,0,0\", \"1-3,0,0\", \"db\"]
+  limited = [\"3,0,0\"]             # absent: none
+  managers = [\"0,0,0\"]            # absent: none
+  public = true                   # absent: false
+  subnet = \"10.64.3.0/24\"         # absent: as it is, or chosen
+  mtu = 9000                      # absent: as it is, or 9000
+  owner = \"alice\"                 # absent: as it is, or who applies the file
+
+  [alias]
+  db = \"1,1,0\"
+
+  [owner]                         # of nodes
+  \"*,1,0\" = \"alice\"
+
+What takes something away comes before what gives. The first change that fails ends it; those
+before it stay. `toroid dump | toroid apply /dev/stdin` changes nothing.";
+
 const ALLOC_EXAMPLES: &str = "\
 Examples:
   toroid alloc 8 --new red           eight close together, in a new domain
@@ -79,6 +99,11 @@ pub(crate) enum Command {
         #[arg(required = true)]
         nodes: Vec<String>,
     },
+    /// Make domains, aliases and owners of nodes what a file says
+    #[command(after_help = APPLY_HELP)]
+    Apply(Apply),
+    /// Print domains, aliases and owners of nodes as a file for `toroid apply`
+    Dump,
     /// Run a command in nodes
     #[command(after_help = "Example:\n  toroid exec 0,0,0 -- iperf3 -s")]
     Exec(Exec),
@@ -130,6 +155,18 @@ pub(crate) struct Alloc {
     /// The nearest to this node
     #[arg(long, value_name = "NODE")]
     pub(crate) near: Option<String>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Apply {
+    /// The file, in TOML
+    pub(crate) file: PathBuf,
+    /// Say what would be changed, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Remove the domains that the file does not name
+    #[arg(long)]
+    pub(crate) prune: bool,
 }
 
 #[derive(Debug, Group)]

@@ -35,6 +35,14 @@ impl Failure {
         }
     }
 
+    /// The same, saying first what failed.
+    pub(crate) fn during(self, what: &str) -> Self {
+        Failure {
+            message: format!("{what}: {}", self.message),
+            ..self
+        }
+    }
+
     pub(crate) fn unexpected(reply: &Reply) -> Self {
         Failure::new(format!("the agent answered out of turn: {reply:?}"))
     }

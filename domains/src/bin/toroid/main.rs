@@ -2,6 +2,7 @@
 
 mod alloc;
 mod args;
+mod declare;
 mod exec;
 mod explain;
 mod failure;
@@ -68,6 +69,8 @@ fn run(args: Args) -> Result<u8, Failure> {
         Asked::Domain(command) => domain(&mut connect(&places)?, command, show)?,
         Asked::Alloc(options) => alloc::alloc(&mut connect(&places)?, &options, show)?,
         Asked::Free { nodes } => alloc::free(&mut connect(&places)?, &nodes, show)?,
+        Asked::Apply(options) => declare::apply(&mut connect(&places)?, &options, show)?,
+        Asked::Dump => declare::dump(&mut connect(&places)?, show)?,
         Asked::Exec(options) => return exec::run(&mut connect(&places)?, &options),
         Asked::Ip { node, domain } => {
             let mut agent = connect(&places)?;

@@ -1,0 +1,207 @@
+//! `toroid apply` and `toroid dump`: the declarative form.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use domains::client::{ClientError, Control, NewDomain};
+use domains::declare::{self, Declaration, Declared, Problem, Step, Surroundings};
+use domains::protocol::{DomainInfo, NodeInfo};
+use fabric::Place;
+use nix::unistd::Uid;
+use serde_json::{Value, json};
+
+use crate::args::{self, Apply};
+use crate::failure::Failure;
+use crate::show::{Show, line};
+
+pub(crate) fn dump(agent: &mut Control, show: Show) -> Result<(), Failure> {
+    let present = present(agent)?;
+    match show.json {
+        true => show.value(&as_json(&present)),
+        false => print_text(&present),
+    }
+    Ok(())
+}
+
+fn print_text(present: &Declaration) {
+    let text = present.to_string();
+    match text.trim_end() {
+        "" => line!("# no domains, no aliases, and all nodes are the agent's"),
+        text => line!("{text}"),
+    }
+}
+
+pub(crate) fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<(), Failure> {
+    let file = &options.file;
+    let text = fs::read_to_string(file)
+        .map_err(|error| Failure::usage(&format!("cannot read {}: {error}", file.display())))?;
+    let mut present = present(agent)?;
+    let status = agent.status()?;
+    let around = Surroundings {
+        torus: status.torus,
+        aliases: present.aliases.clone(),
+        user: &|name| args::user(name).ok(),
+    };
+    let wanted = declare::parse(&text, &around).map_err(|problems| wrong(file, &problems))?;
+    let uid = Uid::effective();
+    if !uid.is_root() && !status.rootless {
+        // What others own is not this file's to remove.
+        let ours = |domain: &Declared| domain.owner == Some(uid.as_raw());
+        let named = |name: &String| wanted.domains.contains_key(name);
+        present
+            .domains
+            .retain(|name, domain| named(name) || ours(domain));
+    }
+    let plan = declare::plan(&present, &wanted, options.prune);
+    let steps = plan.map_err(|problems| wrong(file, &problems))?;
+    let (done, failed) = match options.dry_run {
+        true => (0, None),
+        false => carry_out(agent, &steps, show),
+    };
+    report(options.dry_run, &steps, done, show);
+    failed.map_or(Ok(()), Err)
+}
+
+/// What an agent has, as far as its caller may see it.
+fn present(agent: &mut Control) -> Result<Declaration, Failure> {
+    let (nodes, domains) = (agent.nodes()?, agent.list()?);
+    let aliases = nodes.iter().flat_map(|node| {
+        let place = node.place;
+        node.aliases.iter().map(move |alias| (alias.clone(), place))
+    });
+    let owned = |node: &&NodeInfo| node.allocated;
+    let owners = nodes.iter().filter(owned);
+    Ok(Declaration {
+        domains: domains
+            .iter()
+            .map(|info| declared(info))
+            .collect::<Result<_, _>>()?,
+        aliases: aliases.collect(),
+        owners: owners.map(|node| (node.place, node.owner)).collect(),
+    })
+}
+
+fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
+    let odd = |what: &str| Failure::new(format!("the agent answered with the odd {what}"));
+    let limited = info.members.iter().filter(|member| member.limited);
+    let managers = info.managers.iter().map(|place| place.parse::<Place>());
+    let domain = Declared {
+        line: 0,
+        nodes: info.members.iter().map(|member| member.node).collect(),
+        limited: limited.map(|member| member.node).collect(),
+        managers: managers
+            .collect::<Result<_, _>>()
+            .map_err(|_| odd("manager"))?,
+        public: info.public,
+        subnet: Some(info.subnet.parse().map_err(|_| odd(&info.subnet))?),
+        mtu: Some(info.mtu),
+        owner: Some(info.owner),
+    };
+    Ok((info.name.clone(), domain))
+}
+
+fn wrong(file: &Path, problems: &[Problem]) -> Failure {
+    let file = file.display();
+    let lines = problems
+        .iter()
+        .map(|p| format!("{file}:{}: {}", p.line, p.message));
+    Failure::usage(&lines.collect::<Vec<_>>().join("\n        "))
+}
+
+/// Returns how many steps were taken, and why no more.
+fn carry_out(agent: &mut Control, steps: &[Step], show: Show) -> (usize, Option<Failure>) {
+    for (done, step) in steps.iter().enumerate() {
+        if let Err(error) = take(agent, step) {
+            let failure = Failure::from(error).during(&format!(
+                "cannot {step} (of {} changes {done} were made)",
+                steps.len()
+            ));
+            return (done, Some(failure));
+        }
+        if !show.json {
+            line!("{step}");
+        }
+    }
+    (steps.len(), None)
+}
+
+fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
+    match step {
+        Step::Revoke { domain, nodes } => agent.manage(domain, &nodes.sets(), true).map(drop),
+        Step::Shrink { domain, nodes } => agent.shrink(domain, &nodes.sets()).map(drop),
+        Step::Remove { domain } => agent.remove(domain),
+        Step::Own { nodes, owner } => agent.chown(&nodes.sets(), Some(*owner)),
+        Step::Alias { alias, node } => agent.alias(&node.to_string(), alias),
+        Step::Create {
+            domain,
+            nodes,
+            limited,
+            subnet,
+            mtu,
+            public,
+            owner,
+        } => {
+            let new = NewDomain {
+                name: domain.clone(),
+                nodes: nodes.sets(),
+                limited: limited.sets(),
+                subnet: subnet.map(|subnet| subnet.to_string()),
+                mtu: *mtu,
+                public: *public,
+                owner: *owner,
+            };
+            agent.create_domain(new).map(drop)
+        }
+        Step::Set {
+            domain,
+            public,
+            owner,
+        } => agent.set(domain, *public, *owner).map(drop),
+        Step::Grow {
+            domain,
+            nodes,
+            limited: false,
+        } => agent.grow(domain, &nodes.sets()).map(drop),
+        Step::Grow { domain, nodes, .. } => agent.grow_limited(domain, &nodes.sets()).map(drop),
+        Step::Manage { domain, nodes } => agent.manage(domain, &nodes.sets(), false).map(drop),
+    }
+}
+
+fn report(is_dry: bool, steps: &[Step], done: usize, show: Show) {
+    if show.json {
+        show.value(&json!({"changes": steps, "applied": done, "dry_run": is_dry}));
+    } else if steps.is_empty() {
+        line!("nothing to change");
+    } else if is_dry {
+        steps.iter().for_each(|step| line!("would {step}"));
+    }
+}
+
+fn as_json(present: &Declaration) -> Value {
+    let texts = |places: &mut dyn Iterator<Item = &Place>| -> Vec<String> {
+        places.map(ToString::to_string).collect()
+    };
+    let domain = |domain: &Declared| {
+        json!({
+            "nodes": texts(&mut domain.nodes.iter()),
+            "limited": texts(&mut domain.limited.iter()),
+            "managers": texts(&mut domain.managers.iter()),
+            "public": domain.public,
+            "subnet": domain.subnet.map(|subnet| subnet.to_string()),
+            "mtu": domain.mtu,
+            "owner": domain.owner,
+        })
+    };
+    let domains = present
+        .domains
+        .iter()
+        .map(|(name, d)| (name.clone(), domain(d)));
+    let aliases = present.aliases.iter();
+    let owners = present.owners.iter();
+    json!({
+        "domain": domains.collect::<BTreeMap<_, _>>(),
+        "alias": aliases.map(|(a, place)| (a, place.to_string())).collect::<BTreeMap<_, _>>(),
+        "owner": owners.map(|(place, uid)| (place.to_string(), uid)).collect::<BTreeMap<_, _>>(),
+    })
+}
