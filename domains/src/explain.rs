@@ -7,13 +7,15 @@ use std::fmt;
 use fabric::Place;
 use serde::Serialize;
 
-use crate::protocol::{DomainInfo, MemberInfo, Status, as_text};
+use crate::protocol::{DomainInfo, MemberInfo, NodeInfo, Status, as_text};
 
 /// What is known.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// The agent.
     pub status: &'a Status,
+    /// All nodes.
+    pub nodes: &'a [NodeInfo],
     /// The domains that whoever asks may see.
     pub domains: &'a [DomainInfo],
 }
@@ -198,10 +200,16 @@ impl Facts<'_> {
             1 => format!("node {places} is not a member of {name}"),
             _ => format!("nodes {places} are not members of {name}"),
         };
-        let join = format!(
+        let mut join = format!(
             "its owner, uid {}, can change that with `toroid domain grow {name} {places}`",
             info.owner
         );
+        for (place, owner) in outside.iter().filter_map(|p| self.unconsenting(info, *p)) {
+            join += &format!(
+                ", once the owner of {place}, uid {owner}, has run `toroid node consent {place} \
+                 -d {name}`"
+            );
+        }
         match &self.common(from, to)[..] {
             [] => Objection::new(reason, join),
             shared => Objection::new(
@@ -231,6 +239,14 @@ impl Facts<'_> {
             format!("they share no domain that you may see: {both}"),
             "put both into one with `toroid domain create` or `toroid domain grow`",
         )
+    }
+
+    /// A node that the domain's owner may not place there, and whose it is.
+    fn unconsenting(&self, info: &DomainInfo, place: Place) -> Option<(Place, u32)> {
+        let node = self.nodes.iter().find(|node| node.place == place)?;
+        let is_administrator = info.owner == 0 || self.status.rootless;
+        let may = is_administrator || node.owner == info.owner;
+        (!may && !node.consents.contains(&info.name)).then_some((place, node.owner))
     }
 
     fn common(&self, from: Place, to: Place) -> Vec<&str> {
@@ -320,10 +336,24 @@ mod tests {
         ]
     }
 
+    /// All are 1000's but 3, which is 1001's.
+    fn nodes() -> Vec<NodeInfo> {
+        let node = |x: u8| {
+            let fields = json!({
+                "id": x, "place": place(x).to_string(), "aliases": [], "allocated": true,
+                "owner": if x == 3 { 1001 } else { 1000 }, "free": false, "domains": [],
+                "consents": [], "pid": 1
+            });
+            serde_json::from_value(fields).unwrap()
+        };
+        (0..4).map(node).collect()
+    }
+
     fn explain(status: &Status, from: u8, to: u8, domain: Option<&str>) -> Explanation {
-        let domains = domains();
+        let (nodes, domains) = (nodes(), domains());
         let facts = Facts {
             status,
+            nodes: &nodes,
             domains: &domains,
         };
         facts.explain(place(from), place(to), domain)
@@ -379,6 +409,11 @@ mod tests {
             "{told}"
         );
         assert!(told.contains(grow), "{told}");
+        let consent = "once the owner of 3,0,0, uid 1001, has run `toroid node consent 3,0,0 -d \
+                       blue`";
+        assert!(told.contains(consent), "{told}");
+        let told = reason(&explain(&status, 0, 1, Some("red")));
+        assert!(!told.contains("consent"), "{told}");
         let told = reason(&explain(&status, 2, 3, Some("blue")));
         assert!(told.contains("they share red"), "{told}");
         let told = reason(&explain(&status, 0, 3, None));

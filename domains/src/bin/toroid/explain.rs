@@ -15,9 +15,10 @@ pub(crate) fn run(agent: &mut Control, options: &Explain, show: Show) -> Result<
         // It says so if there is none of that name, or none that we may see.
         agent.show(name)?;
     }
-    let (status, domains) = (agent.status()?, agent.list()?);
+    let (status, nodes, domains) = (agent.status()?, agent.nodes()?, agent.list()?);
     let facts = Facts {
         status: &status,
+        nodes: &nodes,
         domains: &domains,
     };
     let answer = facts.explain(from, to, options.domain.as_deref());
