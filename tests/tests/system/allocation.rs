@@ -1,14 +1,17 @@
 //! Nodes are taken from those that are free, where they lie well, and given back.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 use tests::cluster::{Cluster, program};
 use tests::process::run;
+use tests::user::User;
 
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 4;
 const EXISTS: i32 = 5;
+const DENIED: i32 = 6;
 const LIMIT: i32 = 7;
 
 fn places(nodes: &Value) -> Vec<[u8; 3]> {
@@ -82,6 +85,33 @@ fn who_asks_for_too_much_gets_nothing() {
     assert_eq!(free(&cluster), 3);
     let domains = cluster.ask(&["domain", "ls"]);
     assert_eq!(domains.as_array().map(Vec::len), Some(1), "{domains}");
+}
+
+#[test]
+fn users_take_nodes_of_a_shared_agent_and_keep_them_from_each_other() {
+    let (cluster, alice, bob) = (Cluster::up("2x2x1"), User::create(), User::create());
+    let open = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
+    let by = |user: &User, words: &str| {
+        let mut toroid = user.command("toroid");
+        toroid.env("TOROID_STATE", cluster.state());
+        run(toroid.args(words.split(' ')))
+    };
+    let red = by(&alice, "alloc 2 --new red --json").ok().json();
+    assert_eq!(red["domain"]["owner"], alice.uid());
+    let first = red["nodes"][0].as_str().expect("text");
+    let nodes = cluster.ask(&["node", "ls"]);
+    let owned = nodes.as_array().expect("a list").iter();
+    let owned = owned.filter(|node| node["owner"] == alice.uid()).count();
+    assert_eq!((owned, free(&cluster)), (2, 2));
+
+    by(&bob, &format!("free {first}")).fails(DENIED, &[first]);
+    by(&bob, "alloc 1 -d red").fails(DENIED, &["red"]);
+    by(&bob, "alloc 3").fails(LIMIT, &["2 are free"]);
+    by(&bob, &format!("alloc 1 --near {first}")).ok();
+    by(&alice, "alloc 1 -d red").ok();
+    by(&alice, "free @red").ok();
+    assert_eq!(free(&cluster), 3);
 }
 
 #[test]

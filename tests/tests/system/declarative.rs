@@ -166,7 +166,13 @@ fn a_script_may_run_twice() {
     toroid("domain grow blue 0,1,0").ok();
     toroid("domain create blue 0,0,0 --may-exist").ok();
     toroid("domain create blue 1,1,0 --may-exist").fails(EXISTS, &["1,1,0", "domain grow"]);
-    let other = ["--mtu 9000", "--subnet 10.64.9.0/24"];
+    toroid("domain create blue 0,0,0 --may-exist --limited").fails(EXISTS, &["full member"]);
+    let other = [
+        "--mtu 9000",
+        "--subnet 10.64.9.0/24",
+        "--owner 4711",
+        "--public",
+    ];
     for option in other {
         let words = format!("domain create blue 0,0,0 --may-exist {option}");
         toroid(&words).fails(EXISTS, &["blue", "and not"]);

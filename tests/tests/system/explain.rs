@@ -52,6 +52,23 @@ fn members_outsiders_and_strangers_are_told_apart() {
 }
 
 #[test]
+fn limited_members_are_told_why_they_are_apart() {
+    let cluster = Cluster::up("3x1x1");
+    let _blue = cluster.domain("blue", &["0,0,0"]);
+    let limited = ["domain", "grow", "blue", "1,0,0", "2,0,0", "--limited"];
+    cluster.toroid(&limited).ok();
+    let answer = cluster.toroid(&["explain", "1,0,0", "2,0,0", "-d", "blue"]);
+    assert_eq!(answer.status, NOT_PERMITTED, "{answer}");
+    for path in ["ethernet", "rdma"] {
+        let said = format!("{path:8}  no: both are limited members of blue");
+        assert!(answer.text().contains(&said), "{answer}");
+    }
+    cluster.cannot_reach("1,0,0", "2-0-0.blue");
+    cluster.toroid(&["explain", "1,0,0", "0,0,0"]).ok();
+    cluster.reaches("1,0,0", "0-0-0.blue");
+}
+
+#[test]
 fn people_read_it_as_sentences_in_a_node_too() {
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,*,*"]);

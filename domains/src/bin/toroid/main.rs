@@ -132,29 +132,22 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
             mtu,
             may_exist,
         } => {
-            let (full, limited) = match limited {
-                true => (Vec::new(), nodes.clone()),
-                false => (nodes.clone(), Vec::new()),
+            let (nodes, limited) = match limited {
+                true => (Vec::new(), nodes),
+                false => (nodes, Vec::new()),
             };
-            let create = |agent: &mut Control| {
-                agent.create_domain(NewDomain {
-                    name: name.clone(),
-                    nodes: full,
-                    limited,
-                    subnet: subnet.clone(),
-                    mtu,
-                    public,
-                    owner,
-                })
+            let new = NewDomain {
+                name,
+                nodes,
+                limited,
+                subnet,
+                mtu,
+                public,
+                owner,
             };
             let info = match may_exist {
-                true => {
-                    let mtu = mtu.map(|mtu| mtu.to_string());
-                    let public = public.then(|| public.to_string());
-                    let properties = [("subnet", subnet.clone()), ("mtu", mtu), ("public", public)];
-                    unless::create(agent, &name, &nodes, &properties, create)?
-                }
-                false => create(agent)?,
+                true => unless::create(agent, new)?,
+                false => agent.create_domain(new)?,
             };
             show.domain(&info);
         }

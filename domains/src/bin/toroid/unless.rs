@@ -1,7 +1,7 @@
 //! `--may-exist` and `--if-exists`: what is so already is no error, for scripts that may run
 //! twice.
 
-use domains::client::{ClientError, Control};
+use domains::client::{ClientError, Control, NewDomain};
 use domains::protocol::{DomainInfo, Refusal, RefusalKind};
 use fabric::Place;
 
@@ -10,49 +10,60 @@ use crate::failure::Failure;
 
 /// A domain that may be there. It then stays as it is, and must be as wanted: the nodes are
 /// members, whoever else is, and what was said of its properties holds.
-pub(crate) fn create(
-    agent: &mut Control,
-    name: &str,
-    nodes: &[String],
-    properties: &[(&str, Option<String>)],
-    create: impl FnOnce(&mut Control) -> Result<DomainInfo, ClientError>,
-) -> Result<DomainInfo, Failure> {
-    let Some(present) = find(agent, name)? else {
-        return Ok(create(agent)?);
+pub(crate) fn create(agent: &mut Control, new: NewDomain) -> Result<DomainInfo, Failure> {
+    let Some(present) = find(agent, &new.name)? else {
+        return Ok(agent.create_domain(new)?);
     };
-    let places = exec::resolve(agent, nodes)?;
-    let outside: Vec<String> = outsiders(&present, &places)
-        .map(|place| place.to_string())
-        .collect();
-    if !outside.is_empty() {
-        let outside = outside.join(" ");
-        return Err(Failure::from(Refusal::new(
-            RefusalKind::Exists,
-            format!("domain {name} exists already, without {outside}"),
-            format!("add them with `toroid domain grow {name} {outside}`"),
-        )));
+    let name = &new.name;
+    let exists = |with: String, remedy: String| {
+        let message = format!("domain {name} exists already, {with}");
+        Failure::from(Refusal::new(RefusalKind::Exists, message, remedy))
+    };
+    for (sets, limited) in [(&new.nodes, false), (&new.limited, true)] {
+        for place in exec::resolve(agent, sets)? {
+            let found = present.members.iter().find(|member| member.node == place);
+            let add = if limited { "--limited " } else { "" };
+            let grow = format!("`toroid domain grow {add}{name} {place}`");
+            match found {
+                None => return Err(exists(format!("without {place}"), format!("use {grow}"))),
+                Some(member) if member.limited != limited => {
+                    let kind = if limited { "full" } else { "limited" };
+                    return Err(exists(
+                        format!("with {place} as a {kind} member"),
+                        format!("use `toroid domain shrink {name} {place}`, then {grow}"),
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
     }
-    for (what, wanted) in properties {
-        let present = property(&present, what);
-        if let Some(wanted) = wanted
-            && *wanted != present
-        {
-            return Err(Failure::from(Refusal::new(
-                RefusalKind::Exists,
-                format!("domain {name} exists already, with {what} {present} and not {wanted}"),
-                "remove it first, or ask for what it has",
-            )));
+    for (what, present, wanted) in properties(&present, &new) {
+        if wanted.as_ref().is_some_and(|wanted| *wanted != present) {
+            return Err(exists(
+                format!(
+                    "with {what} {present} and not {}",
+                    wanted.unwrap_or_default()
+                ),
+                "remove it first, or ask for what it has".into(),
+            ));
         }
     }
     Ok(present)
 }
 
-fn property(info: &DomainInfo, what: &str) -> String {
-    match what {
-        "subnet" => info.subnet.clone(),
-        "mtu" => info.mtu.to_string(),
-        _ => info.public.to_string(),
-    }
+/// Each as it is, and as it was asked for.
+fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, Option<String>); 4] {
+    let text = |number: u32| number.to_string();
+    [
+        ("subnet", present.subnet.clone(), new.subnet.clone()),
+        ("mtu", text(present.mtu), new.mtu.map(text)),
+        ("owner", text(present.owner), new.owner.map(text)),
+        (
+            "public",
+            present.public.to_string(),
+            new.public.then(|| true.to_string()),
+        ),
+    ]
 }
 
 /// Takes out the nodes that are members. Returns the domain if there is one.
