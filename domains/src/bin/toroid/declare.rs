@@ -73,10 +73,7 @@ fn present(agent: &mut Control) -> Result<Declaration, Failure> {
     let owned = |node: &&NodeInfo| node.allocated;
     let owners = nodes.iter().filter(owned);
     Ok(Declaration {
-        domains: domains
-            .iter()
-            .map(|info| declared(info))
-            .collect::<Result<_, _>>()?,
+        domains: domains.iter().map(declared).collect::<Result<_, _>>()?,
         aliases: aliases.collect(),
         owners: owners.map(|node| (node.place, node.owner)).collect(),
     })
