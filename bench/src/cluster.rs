@@ -9,6 +9,7 @@ use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -131,25 +132,29 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts an agent. From now on signals that end a program end the run instead, at the next
-    /// step, with [`ClusterError::Interrupted`].
+    /// Starts an agent, with Ethernet if there is an argument for its driver. From now on signals
+    /// that end a program end the run instead, at the next step, with
+    /// [`ClusterError::Interrupted`].
     ///
     /// # Errors
     /// The agent's, with the remedy: above all when TAP interfaces cannot be made.
-    pub fn start(torus: Torus, driver_argument: &str) -> Result<Self, ClusterError> {
-        // The agent would say so, too, but it can do without.
-        let tun = OpenOptions::new().read(true).write(true).open(TUN);
-        tun.map_err(|error| ClusterError::Tun { error })?;
+    pub fn start(torus: Torus, driver_argument: Option<&str>) -> Result<Self, ClusterError> {
+        if driver_argument.is_some() {
+            // The agent would say so, too, but it can do without.
+            let tun = OpenOptions::new().read(true).write(true).open(TUN);
+            tun.map_err(|error| ClusterError::Tun { error })?;
+        }
         let (sender, news) = mpsc::channel();
         forward_signals(sender.clone()).map_err(system("handle signals"))?;
+        check_signals()?;
         let directory = Directory::create().map_err(system("make a private directory"))?;
-        let driver = ["/proc/self/exe", driver_argument].map(Into::into);
+        let driver = |argument| ["/proc/self/exe", argument].map(Into::into).into();
         let agent = spawn_background(&Config {
             state: directory.0.clone(),
             data: directory.0.join("data"),
             fresh: false,
             torus: Some(torus),
-            driver_command: Some(driver.into()),
+            driver_command: driver_argument.map(driver),
             lifeline: true,
         });
         // A signal may have hit the agent before it had a session of its own.
@@ -183,6 +188,11 @@ impl Cluster {
     /// The agent's.
     pub fn rootless(&mut self) -> Result<bool, ClusterError> {
         Ok(self.control()?.status()?.rootless)
+    }
+
+    /// The first process of the agent's.
+    pub fn agent_pid(&self) -> Option<u32> {
+        self.agent.as_ref().map(Background::pid)
     }
 
     /// A path in the private directory.
@@ -266,7 +276,19 @@ impl Cluster {
         }
     }
 
-    fn control(&mut self) -> Result<&mut Control, ClusterError> {
+    /// Another connection to the agent.
+    ///
+    /// # Errors
+    /// The agent's.
+    pub fn connect(&self) -> Result<Control, ClusterError> {
+        Ok(Control::connect(&self.directory.0)?)
+    }
+
+    /// The agent, for changes of domains.
+    ///
+    /// # Errors
+    /// [`ClusterError::Lost`].
+    pub fn control(&mut self) -> Result<&mut Control, ClusterError> {
         self.control.as_mut().ok_or(ClusterError::Lost {
             process: "the agent".into(),
             what: "has ended",
@@ -333,10 +355,25 @@ fn forward_lines(process: u32, output: PipeReader, sender: &Sender<News>) {
     let _ = sender.send(News::Closed { process });
 }
 
+/// The last signal that told us to end.
+static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
+
+/// For steps that wait for nothing.
+///
+/// # Errors
+/// [`ClusterError::Interrupted`].
+pub fn check_signals() -> Result<(), ClusterError> {
+    match INTERRUPTED.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        signal => Err(ClusterError::Interrupted(signal)),
+    }
+}
+
 fn forward_signals(sender: Sender<News>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
     thread::Builder::new().spawn(move || {
         for signal in signals.forever() {
+            INTERRUPTED.store(signal, Ordering::Relaxed);
             if sender.send(News::Signal(signal)).is_err() {
                 // Cleaning up; it takes a moment and must not be cut short.
             }

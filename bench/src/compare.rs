@@ -56,7 +56,7 @@ pub fn compare(options: &Options, progress: &mut Progress) -> Result<Report, Clu
     let [x, y, z] = TORUS;
     let torus = Torus::new(x, y, z)?;
     progress.say("starting two nodes");
-    let mut run = Run::prepare(Cluster::start(torus, roles::DRIVER)?, options.effort)?;
+    let mut run = Run::prepare(Cluster::start(torus, Some(roles::DRIVER))?, options.effort)?;
     run.plan_progress(progress);
     run.hot(progress)?;
     let left = options.effort.limit().saturating_sub(start.elapsed());
@@ -425,7 +425,8 @@ fn memory_for_cold_set() -> u64 {
     share.clamp(HOT_BYTES, COLD_BYTES)
 }
 
-fn cpu_name() -> String {
+/// The processor's name for itself.
+pub(crate) fn cpu_name() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text
         .lines()

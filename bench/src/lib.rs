@@ -1,8 +1,8 @@
 //! Benchmarks of communication domains.
 //!
 //! The command `toroid-bench compare` puts the two ways of talking between two nodes side by
-//! side, virtual Ethernet and RDMA, with what there is without Toroid beside them. From the
-//! bottom up:
+//! side, virtual Ethernet and RDMA, with what there is without Toroid beside them; `domains`
+//! measures changes of membership. From the bottom up:
 //!
 //! * [`pattern`], [`stats`], [`sampler`]: bytes that can be verified, percentiles, and timing.
 //! * [`network`], [`one_sided`], [`store`], [`files`], [`memcpy`]: the measurements. Each runs
@@ -10,12 +10,14 @@
 //!   the kernel's interfaces to be compared with.
 //! * [`cluster`]: the nodes, and processes in them; [`roles`] is what this program becomes there.
 //! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`], [`memory`].
+//! * [`domains`]: the other command, on changes of membership.
 //! * [`rows`], [`report`], [`table`], [`targets`]: what comes out, for programs and people.
 
 #![forbid(unsafe_code)]
 
 pub mod cluster;
 pub mod compare;
+pub mod domains;
 pub mod files;
 pub mod memcpy;
 pub mod memory;

@@ -8,9 +8,9 @@ use bench::cluster::ClusterError;
 use bench::compare::{Options, compare};
 use bench::plan::Effort;
 use bench::progress::Progress;
-use bench::report::Report;
-use bench::{files, roles, table};
+use bench::{domains, files, roles, table};
 use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
 
 /// Measures communication domains on this machine.
 ///
@@ -30,6 +30,25 @@ enum Command {
     /// Starts an agent of its own and leaves nothing behind. Needs /dev/net/tun; root is not
     /// needed.
     Compare(Compare),
+
+    /// Measure changes of membership: how long they take, what those who stay notice, and whether
+    /// anything still passes.
+    ///
+    /// Starts agents of its own, with up to 512 nodes, and leaves nothing behind. Needs
+    /// /dev/net/tun and 4 GiB of memory; root is not needed. The domains' directory is kept in
+    /// $TMPDIR or /tmp, which should be on a disk.
+    Domains(Domains),
+}
+
+#[derive(Args)]
+struct Domains {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+
+    /// Be done in a minute.
+    #[arg(long)]
+    quick: bool,
 }
 
 #[derive(Args)]
@@ -82,11 +101,14 @@ fn main() -> ExitCode {
     if let Some(status) = roles::run_if_asked() {
         return status;
     }
-    let Command::Compare(arguments) = Arguments::parse().command;
-    match run(&arguments) {
+    let result = match Arguments::parse().command {
+        Command::Compare(arguments) => run(&arguments),
+        Command::Domains(arguments) => run_domains(&arguments),
+    };
+    match result {
         Ok(0) => ExitCode::SUCCESS,
         Ok(errors) => {
-            eprintln!("toroid-bench: {errors} operations failed or gave wrong bytes");
+            eprintln!("toroid-bench: {errors} operations failed, or bytes or packets were wrong");
             ExitCode::FAILURE
         }
         Err(error) => {
@@ -102,17 +124,30 @@ fn run(arguments: &Compare) -> anyhow::Result<u64> {
     let mut progress = Progress::new();
     let report = compare(&options, &mut progress)?;
     drop(progress);
-    print(&report, arguments.json)?;
+    print(&report, arguments.json, || table::render(&report))?;
     Ok(report.errors())
 }
 
-fn print(report: &Report, json: bool) -> io::Result<()> {
+/// The same for the command `domains`.
+fn run_domains(arguments: &Domains) -> anyhow::Result<u64> {
+    let effort = match arguments.quick {
+        true => Effort::Quick,
+        false => Effort::Default,
+    };
+    let mut progress = Progress::new();
+    let report = domains::measure(effort, &mut progress)?;
+    drop(progress);
+    print(&report, arguments.json, || report.render())?;
+    Ok(report.errors())
+}
+
+fn print(report: &impl Serialize, json: bool, table: impl Fn() -> String) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     if json {
         serde_json::to_writer(&mut stdout, report)?;
         writeln!(stdout)?;
     } else {
-        stdout.write_all(table::render(report).as_bytes())?;
+        stdout.write_all(table().as_bytes())?;
     }
     stdout.flush()
 }

@@ -14,11 +14,18 @@ pub fn available() -> Option<u64> {
     machine().into_iter().chain(groups).min()
 }
 
+/// Bytes of shared memory and tmpfs that there are on this machine.
+pub fn shared() -> Option<u64> {
+    field("Shmem:")
+}
+
 fn machine() -> Option<u64> {
+    field("MemAvailable:")
+}
+
+fn field(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let rest = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
     kib.checked_mul(1024)
 }

@@ -1,5 +1,5 @@
 //! What this program becomes when it executes itself with a hidden argument: the agent, the
-//! first process of a node, the Ethernet driver, the store, or a worker.
+//! first process of a node, the Ethernet driver, the store, a worker, or a member.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use rdma_kv::server::{self, Options, Rdma, Stop};
 use rdma_kv::store::Limits;
 use serde::{Deserialize, Serialize};
 
+use crate::domains::member;
 use crate::{cluster, worker};
 
 /// The hidden argument of the Ethernet driver.
@@ -17,6 +18,9 @@ pub const DRIVER: &str = ethernet::role::ARGUMENT;
 
 /// The hidden argument of a worker.
 pub const WORKER: &str = "__bench-worker";
+
+/// The hidden argument of a member.
+pub const MEMBER: &str = "__bench-member";
 
 /// The hidden argument of the store; a [`StoreConfig`] as JSON follows.
 pub const STORE: &str = "__bench-store";
@@ -48,6 +52,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
     }
     let result = match std::env::args().nth(1)?.as_str() {
         WORKER => worker::run(io::stdin().lock(), io::stdout()).map_err(|error| error.to_string()),
+        MEMBER => run_member().map_err(|error| error.to_string()),
         STORE => run_store(),
         _ => return None,
     };
@@ -73,6 +78,11 @@ fn remove_own_state() {
     if let Ok(config) = serde_json::from_str::<agent::Config>(&config) {
         cluster::remove_state(&config.state);
     }
+}
+
+fn run_member() -> io::Result<()> {
+    let mut member = member::Process::default();
+    worker::serve(io::stdin().lock(), io::stdout(), |order| member.obey(order))
 }
 
 /// Serves the store in this node until the process is ended; answers with its TCP port.

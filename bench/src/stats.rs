@@ -90,7 +90,7 @@ impl Series {
 }
 
 /// The smallest of `values` that at least the fraction `q` of them do not exceed (nearest rank).
-fn quantile(values: &[f64], q: f64) -> Option<f64> {
+pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let rank = (q * sorted.len() as f64).ceil() as usize;

@@ -13,6 +13,7 @@ use domains::netlink::{Netlink, NetlinkError};
 use fabric::Place;
 use fabric::key::KeyFormatError;
 use fabric::topology::TopologyError;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -173,12 +174,24 @@ enum WorkerError {
 ///
 /// # Errors
 /// The system's, when an answer cannot be written.
-pub fn run(orders: impl BufRead, mut answers: impl Write) -> io::Result<()> {
+pub fn run(orders: impl BufRead, answers: impl Write) -> io::Result<()> {
     let mut worker = Worker::default();
+    serve(orders, answers, |order| worker.obey(order))
+}
+
+/// Lets `obey` carry out orders of any kind until the input ends.
+///
+/// # Errors
+/// The system's, when an answer cannot be written.
+pub fn serve<O: DeserializeOwned, E: From<serde_json::Error> + ToString>(
+    orders: impl BufRead,
+    mut answers: impl Write,
+    mut obey: impl FnMut(O) -> Result<Value, E>,
+) -> io::Result<()> {
     for line in orders.lines() {
         let answer = serde_json::from_str(&line?)
-            .map_err(WorkerError::from)
-            .and_then(|order| worker.obey(order))
+            .map_err(E::from)
+            .and_then(&mut obey)
             .map_err(|error| error.to_string());
         let mut line = serde_json::to_vec(&answer)?;
         line.push(b'\n');

@@ -1,0 +1,240 @@
+//! The command `domains`: what changes of membership cost, and whether they hold.
+//!
+//! * [`cycles`]: a member leaves and comes back, with real processes on both sides, which are
+//!   [`member`]s; [`hammer`], [`hostile`] and [`traffic`] are what they do.
+//! * [`scale`]: large domains and many; [`bystander`]: what a change costs those whom it does not
+//!   concern.
+//! * [`report`]: what comes out, for programs and people.
+
+pub mod bystander;
+pub mod cycles;
+pub mod hammer;
+pub mod hostile;
+pub mod member;
+pub mod report;
+pub mod scale;
+pub mod traffic;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fabric::Torus;
+
+use self::cycles::{Outcome, Scenario};
+use self::report::{Config, Export, Report};
+use crate::cluster::{Cluster, ClusterError};
+use crate::compare::cpu_name;
+use crate::memory;
+use crate::plan::Effort;
+use crate::progress::Progress;
+use crate::roles;
+use crate::stats::quantile;
+
+const SMALL: &str = "2x2x2";
+const MEDIUM: &str = "4x4x4";
+const LARGE: &str = "8x8x8";
+
+const MIB: u64 = 1 << 20;
+
+/// Memory that is registered, moved, and still there in its old place.
+const MEMORY_SHARE: u64 = 4;
+
+const SYNCS: u32 = 50;
+
+/// How much is done.
+struct Plan {
+    /// Cycles with nothing registered, with 512 members, with 64 MiB and with 1 GiB.
+    cycles: [u32; 4],
+    idle_domains: u32,
+    busy_domains: u32,
+    busy: Duration,
+}
+
+impl Plan {
+    fn of(effort: Effort) -> Self {
+        match effort {
+            Effort::Quick => Plan {
+                cycles: [50, 20, 20, 5],
+                idle_domains: 200,
+                busy_domains: 100,
+                busy: Duration::from_secs(2),
+            },
+            _ => Plan {
+                cycles: [1000, 200, 200, 30],
+                idle_domains: 1000,
+                busy_domains: 100,
+                busy: Duration::from_secs(20),
+            },
+        }
+    }
+
+    fn small_scenarios(&self) -> Vec<Scenario> {
+        let [few, _, some, much] = self.cycles;
+        let gibibyte = memory::available()
+            .map_or(1024 * MIB, |bytes| bytes / MEMORY_SHARE)
+            .min(1024 * MIB);
+        let nothing = |members| (members, Export::None, 0, few);
+        let all = [
+            nothing(2),
+            nothing(8),
+            (8, Export::Ro, 64 * MIB, some),
+            (8, Export::Rw, 64 * MIB, some),
+            (8, Export::Ro, gibibyte / MIB * MIB, much),
+            (8, Export::Rw, gibibyte / MIB * MIB, much),
+        ];
+        let scenario = |(members, export, bytes, cycles)| Scenario {
+            members,
+            export,
+            bytes,
+            cycles,
+        };
+        all.map(scenario).into()
+    }
+
+    fn large_scenario(&self) -> Scenario {
+        Scenario {
+            members: 512,
+            export: Export::None,
+            bytes: 0,
+            cycles: self.cycles[1],
+        }
+    }
+}
+
+/// Measures everything.
+///
+/// # Errors
+/// [`ClusterError`]; nothing is left behind.
+pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, ClusterError> {
+    let (start, plan) = (Instant::now(), Plan::of(effort));
+    let scenarios = plan.small_scenarios();
+    progress.expect(scenarios.len() as u32 + 4);
+    progress.say("starting eight nodes");
+    let mut cluster = Cluster::start(SMALL.parse()?, Some(roles::DRIVER))?;
+    let rootless = cluster.rootless()?;
+    let (data, fdatasync_p50_ns) = (data_of(&cluster), fdatasync(&cluster)?);
+    let mut outcomes = Vec::new();
+    for scenario in scenarios {
+        let Scenario { members, bytes, .. } = scenario;
+        progress.step(&format!(
+            "{members} members, {} MiB registered",
+            bytes / MIB
+        ));
+        outcomes.push(cycles::play(&mut cluster, scenario)?);
+    }
+    progress.step("one domain beside many that change");
+    let (bystander, busy_domains, busy_changes_per_s) =
+        bystander::measure(&mut cluster, plan.busy_domains, plan.busy)?;
+    drop(cluster);
+
+    let large: Torus = LARGE.parse()?;
+    progress.step("512 nodes");
+    let (with, outcome) = scale::all_nodes(large, true, Some(plan.large_scenario()))?;
+    outcomes.extend(outcome);
+    progress.step("512 nodes without Ethernet");
+    let (without, _) = scale::all_nodes(large, false, None)?;
+    progress.step("many idle domains");
+    let idle = scale::many_domains(MEDIUM.parse()?, plan.idle_domains)?;
+
+    let config = Config {
+        provider: "shm",
+        version: env!("CARGO_PKG_VERSION"),
+        effort,
+        rootless,
+        data,
+        cpus: thread::available_parallelism().map_or(1, usize::from),
+        cpu: cpu_name(),
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
+            .map_or_else(|_| "unknown".into(), |text| text.trim_end().into()),
+        elapsed_s: start.elapsed().as_secs_f64(),
+    };
+    let all = |values: fn(&Outcome) -> &[f64]| -> Vec<f64> {
+        outcomes.iter().flat_map(values).copied().collect()
+    };
+    let at = |values: &[f64], q| quantile(values, q).unwrap_or_default();
+    Ok(Report {
+        config,
+        inflight_failed_p99_ns: at(&all(|outcome| &outcome.in_flight_ns), 0.99),
+        leaked_bytes: outcomes.iter().map(|outcome| outcome.leaked_bytes).sum(),
+        leaked_frames: outcomes.iter().map(|outcome| outcome.leaked_frames).sum(),
+        cycles: outcomes.iter().map(|outcome| outcome.shrink.cycles).sum(),
+        stayers_failed: outcomes.iter().map(|outcome| outcome.failed).sum(),
+        read_p50_before_ns: at(&all(|outcome| &outcome.reads_ns[0]), 0.5),
+        read_p50_after_ns: at(&all(|outcome| &outcome.reads_ns[1]), 0.5),
+        fdatasync_p50_ns,
+        shrink: outcomes
+            .iter()
+            .map(|outcome| outcome.shrink.clone())
+            .collect(),
+        grow: outcomes
+            .iter()
+            .map(|outcome| outcome.grow.clone())
+            .collect(),
+        scale: vec![with, without],
+        idle,
+        busy_domains,
+        busy_changes_per_s,
+        bystander,
+    })
+}
+
+/// The first `count` nodes of a cluster, as the agent names them.
+fn nodes(cluster: &mut Cluster, count: u32) -> Result<Vec<String>, ClusterError> {
+    let nodes = cluster.control()?.nodes()?;
+    let places = nodes.iter().map(|node| node.place.to_string());
+    Ok(places.take(count as usize).collect())
+}
+
+fn data_of(cluster: &Cluster) -> String {
+    let place = cluster.path("");
+    place.parent().unwrap_or(&place).display().to_string()
+}
+
+/// Time until 4 KiB are on the disk that the directory of domains is on.
+fn fdatasync(cluster: &Cluster) -> Result<f64, ClusterError> {
+    let write = || -> io::Result<Vec<f64>> {
+        let mut file = File::create(cluster.path("fdatasync"))?;
+        (0..SYNCS)
+            .map(|_| {
+                let start = Instant::now();
+                file.write_all(&[1; 4096])?;
+                file.sync_data()?;
+                Ok(start.elapsed().as_nanos() as f64)
+            })
+            .collect()
+    };
+    let times = write().map_err(|source| ClusterError::System {
+        action: "write to the disk",
+        source,
+    })?;
+    Ok(quantile(&times, 0.5).unwrap_or_default())
+}
+
+/// Does something and watches how much shared memory the machine has meanwhile; returns how much
+/// more it was than before, if anybody says.
+fn memory_peak<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
+    let ending = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let before = memory::shared();
+        let ending = &ending;
+        let watch = move || {
+            let mut peak = before;
+            while !ending.load(Ordering::Relaxed) {
+                peak = peak.max(memory::shared());
+                thread::sleep(Duration::from_millis(1));
+            }
+            peak
+        };
+        let watching = scope.spawn(watch);
+        let result = work();
+        // What moves in the background goes on.
+        thread::sleep(Duration::from_millis(200));
+        ending.store(true, Ordering::Relaxed);
+        let peak = watching.join().unwrap_or_default();
+        let extra = peak.zip(before).map(|(peak, before)| peak - before);
+        (result, extra)
+    })
+}

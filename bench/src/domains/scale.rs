@@ -1,0 +1,153 @@
+//! Large domains, and many.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fabric::Torus;
+
+use super::cycles::{self, Outcome, Scenario};
+use super::nodes;
+use super::report::{Idle, Scale};
+use crate::cluster::{Cluster, ClusterError, check_signals};
+use crate::roles;
+
+const DOMAIN: &str = "whole";
+
+/// Members of each of many domains.
+const SIXTEEN: u32 = 16;
+
+/// The kernel counts processor time in these.
+const TICKS_PER_S: f64 = 100.0;
+
+/// How long nothing happens: what the agent does once a second would show.
+const NOTHING: Duration = Duration::from_secs(3);
+
+/// Measures a domain of all nodes of a torus, and plays a scenario there if there is one.
+///
+/// # Errors
+/// [`ClusterError`].
+pub fn all_nodes(
+    torus: Torus,
+    ethernet: bool,
+    scenario: Option<Scenario>,
+) -> Result<(Scale, Option<Outcome>), ClusterError> {
+    let driver = ethernet.then_some(roles::DRIVER);
+    let (cluster, up_ns) = timed(|| Cluster::start(torus, driver));
+    let mut cluster = cluster?;
+    let outcome = scenario.map(|scenario| cycles::play(&mut cluster, scenario));
+    let outcome = outcome.transpose()?;
+    let (created, create_ns) = timed(|| cluster.create_domain(DOMAIN));
+    created?;
+    let (removed, rm_ns) = timed(|| {
+        cluster
+            .control()?
+            .remove(DOMAIN)
+            .map_err(ClusterError::from)
+    });
+    removed?;
+    let (created, create_again_ns) = timed(|| cluster.create_domain(DOMAIN));
+    created?;
+    let ((), down_ns) = timed(|| drop(cluster));
+    let scale = Scale {
+        members: torus.nodes(),
+        ethernet,
+        up_ns,
+        create_ns,
+        rm_ns,
+        create_again_ns,
+        down_ns,
+    };
+    Ok((scale, outcome))
+}
+
+/// Makes many domains, and looks at what an agent does that has them.
+///
+/// # Errors
+/// [`ClusterError`].
+pub fn many_domains(torus: Torus, domains: u32) -> Result<Idle, ClusterError> {
+    let mut cluster = Cluster::start(torus, None)?;
+    let all = nodes(&mut cluster, torus.nodes())?;
+    let start = Instant::now();
+    for n in 0..domains {
+        check_signals()?;
+        let at = |m| all[((n * 7 + m * 5) % torus.nodes()) as usize].clone();
+        let members: Vec<String> = (0..SIXTEEN).map(at).collect();
+        cluster
+            .control()?
+            .create(&format!("d{n}"), &members, None, None)?;
+    }
+    let create_ns = start.elapsed().as_nanos() as f64;
+    let processes = processes(&mut cluster)?;
+    let begin = cpu_ticks(&processes);
+    thread::sleep(NOTHING);
+    let ticks = cpu_ticks(&processes).saturating_sub(begin);
+    Ok(Idle {
+        domains,
+        members: SIXTEEN,
+        nodes: torus.nodes(),
+        create_ns,
+        cpu_share: ticks as f64 / TICKS_PER_S / NOTHING.as_secs_f64(),
+        pss_bytes: processes.iter().filter_map(|pid| pss_bytes(*pid)).sum(),
+    })
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed().as_nanos() as f64)
+}
+
+/// The agent with its driver and nodes, and whatever else they have started or hang on.
+fn processes(cluster: &mut Cluster) -> Result<BTreeSet<u32>, ClusterError> {
+    let status = cluster.control()?.status()?;
+    let mut ours = BTreeSet::from([status.pid]);
+    ours.extend(status.driver_pid);
+    ours.extend(cluster.control()?.nodes()?.iter().map(|node| node.pid));
+    ours.extend(cluster.agent_pid());
+    let parents = parents();
+    loop {
+        let is_child = |(_, parent): &(&u32, &u32)| ours.contains(parent);
+        let children: Vec<u32> = parents
+            .iter()
+            .filter(is_child)
+            .map(|(pid, _)| *pid)
+            .collect();
+        let before = ours.len();
+        ours.extend(children);
+        if ours.len() == before {
+            return Ok(ours);
+        }
+    }
+}
+
+fn parents() -> HashMap<u32, u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid| Some((pid, fields(pid)?.get(1)?.parse().ok()?)))
+        .collect()
+}
+
+/// What `/proc/PID/stat` says after the name, beginning with the state.
+fn fields(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(") ")?;
+    Some(fields.split(' ').map(Into::into).collect())
+}
+
+fn cpu_ticks(processes: &BTreeSet<u32>) -> u64 {
+    let of_one = |pid: &u32| {
+        let fields = fields(*pid)?;
+        let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(ticks(11)? + ticks(12)?)
+    };
+    processes.iter().filter_map(of_one).sum()
+}
+
+fn pss_bytes(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
+}

@@ -1,0 +1,103 @@
+//! `toroid-bench domains`: what changes of membership cost, in figures, and nothing left of it.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tests::cluster::{Cluster, is_nightly, leaves_nothing};
+use tests::process::{Running, holds_within};
+
+/// The keys of a change.
+const ROW: [&str; 6] = [
+    "members",
+    "registered_bytes",
+    "export",
+    "p50_ns",
+    "p99_ns",
+    "pause_p99_ns",
+];
+
+/// The keys of the whole that are numbers.
+const WHOLE: [&str; 7] = [
+    "inflight_failed_p99_ns",
+    "leaked_bytes",
+    "leaked_frames",
+    "cycles",
+    "read_p50_before_ns",
+    "read_p50_after_ns",
+    "fdatasync_p50_ns",
+];
+
+fn domains(command: &mut Command, temporary: &Path) -> Running {
+    command.args(["domains", "--quick", "--json"]);
+    command.env("TMPDIR", temporary).stdin(Stdio::null());
+    Running::start(command)
+}
+
+fn temporary(cluster: &Cluster) -> std::path::PathBuf {
+    let temporary = cluster.files().join("tmp");
+    std::fs::create_dir_all(&temporary).expect("it is ours");
+    temporary
+}
+
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+#[test]
+fn the_cost_of_changes_is_measured() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let temporary = temporary(&cluster);
+        let mut command = cluster.command("toroid-bench");
+        let report = domains(&mut command, &temporary).wait().json();
+        for key in WHOLE {
+            assert!(report[key].is_number(), "no {key} in {report}");
+        }
+        assert_eq!(report["leaked_frames"], 0);
+        assert_eq!(report["stayers_failed"], 0);
+        for change in ["shrink", "grow"] {
+            let rows = report[change].as_array().expect("rows are a list");
+            let of = |members: u32, export: &str| {
+                let is_it = |row: &&Value| row["members"] == members && row["export"] == export;
+                rows.iter().filter(is_it).count()
+            };
+            let counts = [of(2, "none"), of(8, "none"), of(512, "none")];
+            assert_eq!(counts, [1; 3], "{change}");
+            assert_eq!([of(8, "ro"), of(8, "rw")], [2; 2], "{change}");
+            let complete = |row: &Value| ROW.iter().all(|key| !row[key].is_null());
+            assert!(rows.iter().all(complete), "{rows:?}");
+        }
+        assert!(is_empty(&temporary), "files were left");
+    });
+}
+
+#[test]
+fn nothing_is_left_when_it_is_stopped_in_the_middle() {
+    let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL];
+    let moments: &[u64] = match is_nightly() {
+        true => &[50, 700, 2000, 4000, 6000, 9000, 13_000],
+        false => &[1500],
+    };
+    for moment in moments {
+        for signal in signals {
+            leaves_nothing(|| {
+                let cluster = Cluster::down_yet();
+                let temporary = temporary(&cluster);
+                let mut command = cluster.command("toroid-bench");
+                let mut running = domains(&mut command, &temporary);
+                let moment = Duration::from_millis(*moment);
+                let ended = holds_within(moment, || running.has_ended());
+                assert!(!ended, "it ended by itself: {}", running.wait());
+                running.signal(signal);
+                let end = running.wait();
+                assert_eq!(end.status, 128 + signal as i32, "{end}");
+                if signal != Signal::SIGKILL {
+                    assert!(is_empty(&temporary), "files were left");
+                }
+            });
+        }
+    }
+}
