@@ -88,6 +88,15 @@ fn every_key_is_read() {
 }
 
 #[test]
+fn the_documented_file_is_a_good_one() {
+    let text = include_str!("../../../docs/operating.md");
+    let file = text.split("```toml\n").nth(1).unwrap();
+    let file = good(file.split("```").next().unwrap());
+    assert_eq!(file.domains["blue"].nodes.len(), 5);
+    assert_eq!(file.owners.len(), 4);
+}
+
+#[test]
 fn what_is_wrong_is_named_with_its_line() {
     is_wrong("[domain.blue]\nnodse = []\n", 2, &["nodse", "\"nodes\"?"]);
     is_wrong("\n\n[domian.blue]\n", 3, &["domian", "\"domain\"?"]);

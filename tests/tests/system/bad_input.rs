@@ -241,6 +241,11 @@ fn without_an_agent_every_command_says_how_to_start_one() {
         "exec 0,0,0 -- true",
         "ip 0,0,0",
         "ping 0,0,0 1,0,0",
+        "explain 0,0,0 1,0,0",
+        "alloc 1",
+        "free 0,0,0",
+        "dump",
+        "apply /dev/null",
     ];
     for words in commands {
         let outcome = cluster.toroid(&words.split_whitespace().collect::<Vec<_>>());
