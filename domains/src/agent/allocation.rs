@@ -51,7 +51,8 @@ impl Host {
         Ok(Reply::Allocated { nodes, domain })
     }
 
-    /// Takes nodes out of all their domains and makes them free.
+    /// Takes nodes out of all their domains, ends what runs in them, and makes them free: whoever
+    /// gets them next shall find nobody there.
     pub(super) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
         let _turn = self.take_turn();
         let (nodes, domains) = self.members.directory(|directory| {
@@ -67,7 +68,23 @@ impl Host {
             let (change, directory) = self.members.plan(|d| d.shrink(&name, &nodes))?;
             self.leave(change, directory)?;
         }
+        self.renew(&nodes)?;
         self.members.edit(|directory| directory.release(&nodes))
+    }
+
+    fn renew(&self, nodes: &BTreeSet<NodeId>) -> Result<(), Refusal> {
+        let nodes = nodes.iter().filter_map(|id| self.node(*id));
+        let ending: Vec<_> = nodes.map(|node| (node, node.begin_renewal())).collect();
+        for (node, old) in ending {
+            if !node.await_renewal(old) {
+                return Err(Refusal::new(
+                    RefusalKind::Failed,
+                    format!("the processes of node {} do not end", node.place),
+                    format!("see {}; the node can then be freed again", self.log()),
+                ));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -307,7 +307,7 @@ impl Host {
         Refusal::new(RefusalKind::Failed, message, remedy)
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         let log = self.state.join(super::background::LOG);
         log.display().to_string()
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,7 +34,10 @@ pub(super) struct HostedNode {
     plan: Plan,
     keeper: Arc<Keeper>,
     life: Mutex<Life>,
+    /// A life has ended, or another has begun.
     ended: Condvar,
+    /// It was told to end, and shall live on.
+    is_renewing: AtomicBool,
 }
 
 /// What the keeper is told of a node. Lifeline, listener, network and process come with it.
@@ -84,6 +88,7 @@ impl HostedNode {
             keeper,
             life: Mutex::new(life),
             ended: Condvar::new(),
+            is_renewing: AtomicBool::new(false),
         };
         node.keep();
         Ok((node, birth))
@@ -111,6 +116,7 @@ impl HostedNode {
         let (life, birth) = give_birth(&self.plan)?;
         *self.lock() = life;
         self.keep();
+        self.ended.notify_all();
         Ok(birth)
     }
 
@@ -166,6 +172,38 @@ impl HostedNode {
     /// Tells the node to end.
     pub(super) fn tell_to_end(&self) {
         self.lock().orders.shut_down();
+    }
+
+    /// Ends all processes of the node, which is then made anew. Returns which life that ends.
+    pub(super) fn begin_renewal(&self) -> u32 {
+        self.is_renewing.store(true, Ordering::SeqCst);
+        let life = self.lock();
+        life.orders.shut_down();
+        life.pid
+    }
+
+    /// Whether its life ended because it is renewed.
+    pub(super) fn take_renewal(&self) -> bool {
+        self.is_renewing.swap(false, Ordering::SeqCst)
+    }
+
+    /// Waits until another life than `old` has begun, and kills the old one when it takes too
+    /// long. Returns whether it has ended at least.
+    pub(super) fn await_renewal(&self, old: u32) -> bool {
+        let mut life = self.lock();
+        for _ in 0..2 {
+            let same = |life: &mut Life| life.pid == old;
+            let waiting = self.ended.wait_timeout_while(life, LAST_WORDS, same);
+            life = waiting.unwrap_or_else(PoisonError::into_inner).0;
+            if life.pid == old
+                && let Some(handle) = &life.handle
+            {
+                // It fails when the process has just ended.
+                let _ = pidfd_send_signal(handle, Signal::KILL);
+            }
+        }
+        self.is_renewing.store(false, Ordering::SeqCst);
+        life.pid != old || life.handle.is_none()
     }
 
     /// Waits for the node's end, and kills it when it takes too long.

@@ -246,15 +246,23 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
         if let Err(error) = serving {
             tracing::error!("node {}: {error}", node.place);
         }
-        tracing::warn!(
-            "the first process of node {} died; making it anew",
-            node.place
-        );
-        if born.elapsed() > GOOD_LIFE {
+        let is_renewal = node.take_renewal();
+        if is_renewal {
+            tracing::info!("making node {} anew", node.place);
+        } else {
+            tracing::warn!(
+                "the first process of node {} died; making it anew",
+                node.place
+            );
+        }
+        if is_renewal || born.elapsed() > GOOD_LIFE {
             pause = BACK_OFF[0];
         }
+        let mut is_hurried = is_renewal;
         birth = loop {
-            thread::sleep(pause);
+            if !std::mem::take(&mut is_hurried) {
+                thread::sleep(pause);
+            }
             pause = BACK_OFF[1].min(pause * 2);
             if host.is_ending() {
                 return;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 use tests::cluster::{Cluster, program};
-use tests::process::run;
+use tests::process::{eventually, run};
 use tests::user::User;
 
 const USAGE: i32 = 2;
@@ -112,6 +112,22 @@ fn users_take_nodes_of_a_shared_agent_and_keep_them_from_each_other() {
     by(&alice, "alloc 1 -d red").ok();
     by(&alice, "free @red").ok();
     assert_eq!(free(&cluster), 3);
+}
+
+#[test]
+fn who_gets_a_node_finds_nobody_there() {
+    let cluster = Cluster::up("2x1x1");
+    cluster.toroid(&["alloc", "2", "--new", "red"]).ok();
+    let lingering = cluster.spawn("1,0,0", "sleep 1000");
+    eventually("it runs", || {
+        cluster.shell("1,0,0", "pgrep sleep").status == 0
+    });
+    cluster.toroid(&["free", "1,0,0"]).ok();
+    assert_eq!(lingering.wait().status, 137, "killed with its node");
+    cluster.shell("1,0,0", "pgrep sleep").fails_somehow();
+    cluster.toroid(&["alloc", "1", "-d", "red"]).ok();
+    cluster.reaches("1,0,0", "0-0-0.red");
+    cluster.reaches("0,0,0", "1-0-0.red");
 }
 
 #[test]

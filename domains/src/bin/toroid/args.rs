@@ -93,7 +93,7 @@ pub(crate) enum Command {
     /// Take free nodes, which are yours from then on, all or none
     #[command(after_help = ALLOC_EXAMPLES)]
     Alloc(Alloc),
-    /// Give nodes back; they leave their domains
+    /// Give nodes back; they leave their domains, and what runs in them ends
     Free {
         /// The nodes
         #[arg(required = true)]
