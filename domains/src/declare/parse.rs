@@ -48,8 +48,9 @@ impl fmt::Debug for Surroundings<'_> {
 /// # Errors
 /// All problems, in order of their lines.
 pub fn parse(text: &str, around: &Surroundings<'_>) -> Result<Declaration, Vec<Problem>> {
+    let line_ends = text.match_indices('\n').map(|(at, _)| at);
     let mut reader = Reader {
-        text,
+        line_ends: line_ends.collect(),
         around,
         aliases: around.aliases.clone(),
         problems: Vec::new(),
@@ -79,7 +80,8 @@ type Key<'t> = Spanned<DeString<'t>>;
 type Value<'t> = Spanned<DeValue<'t>>;
 
 struct Reader<'a> {
-    text: &'a str,
+    /// In bytes from the start.
+    line_ends: Vec<usize>,
     around: &'a Surroundings<'a>,
     /// Those there are, and those of the file.
     aliases: BTreeMap<String, Place>,
@@ -328,8 +330,7 @@ impl Reader<'_> {
     }
 
     fn line(&self, at: usize) -> usize {
-        let before = self.text.bytes().take(at);
-        1 + before.filter(|byte| *byte == b'\n').count()
+        1 + self.line_ends.partition_point(|end| *end < at)
     }
 }
 

@@ -160,6 +160,12 @@ fn what_is_wrong_is_named_with_its_line() {
 }
 
 #[test]
+fn what_is_nested_too_deeply_is_refused() {
+    let text = format!("domain = {}", "[".repeat(100_000));
+    assert_eq!(parse(&text, &around()).unwrap_err()[0].line, 1);
+}
+
+#[test]
 fn all_problems_are_reported_in_order() {
     let text = "[domain.blue]\nmtu = 1\nnodes = [\"9,9,9\"]\n[own]\n";
     let lines: Vec<usize> = parse(text, &around())
@@ -340,6 +346,19 @@ proptest! {
         }
         prop_assert_eq!(&read, &declaration);
         prop_assert_eq!(plan(&declaration, &read, true).unwrap(), []);
+    }
+
+    #[test]
+    fn no_slip_in_a_good_file_makes_it_panic(
+        at in 0..FULL.len(),
+        len in 0..8usize,
+        typed in "[\\PC\n]{0,4}",
+    ) {
+        let text: String = FULL.chars().take(at).collect();
+        let rest: String = FULL.chars().skip(at + len).collect();
+        if let Err(problems) = parse(&format!("{text}{typed}{rest}"), &around()) {
+            prop_assert!(!problems.is_empty());
+        }
     }
 
     #[test]

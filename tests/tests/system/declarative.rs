@@ -127,6 +127,9 @@ fn a_file_with_mistakes_changes_nothing() {
     let missing = missing.to_str().expect("UTF-8");
     cluster.toroid(&["apply", missing]).fails(USAGE, &[missing]);
     cluster.toroid(&["apply", "/"]).fails(USAGE, &["directory"]);
+    cluster
+        .toroid(&["apply", "/dev/zero"])
+        .fails(USAGE, &["/dev/zero", "longer"]);
     let bytes = cluster.files().join("cluster.toml");
     fs::write(&bytes, [0xff, 0xfe]).expect("it is ours");
     cluster

@@ -1,7 +1,8 @@
 //! `toroid apply` and `toroid dump`: the declarative form.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use domains::client::{ClientError, Control, NewDomain};
@@ -14,6 +15,9 @@ use serde_json::{Value, json};
 use crate::args::{self, Apply};
 use crate::failure::Failure;
 use crate::show::{Show, line};
+
+/// The longest file: what names every node of the largest torus in each of many domains is shorter.
+const MAX_BYTES: u64 = 64 << 20;
 
 pub(crate) fn dump(agent: &mut Control, show: Show) -> Result<(), Failure> {
     let present = present(agent)?;
@@ -34,7 +38,7 @@ fn print_text(present: &Declaration) {
 
 pub(crate) fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<(), Failure> {
     let file = &options.file;
-    let text = fs::read_to_string(file)
+    let text = read(file)
         .map_err(|error| Failure::usage(&format!("cannot read {}: {error}", file.display())))?;
     let mut present = present(agent)?;
     let status = agent.status()?;
@@ -61,6 +65,19 @@ pub(crate) fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<
     };
     report(options.dry_run, &steps, done, show);
     failed.map_or(Ok(()), Err)
+}
+
+fn read(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(file)?
+        .take(MAX_BYTES + 1)
+        .read_to_string(&mut text)?;
+    match text.len() as u64 <= MAX_BYTES {
+        true => Ok(text),
+        false => Err(io::Error::other(format!(
+            "it is longer than {MAX_BYTES} bytes"
+        ))),
+    }
 }
 
 /// What an agent has, as far as its caller may see it.
