@@ -1,6 +1,7 @@
 //! How programs administer an agent: a connection to its control socket, with a method for each
 //! request, and where to find the agent.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -15,9 +16,10 @@ use crate::allocation::Destination;
 use crate::credentials::peer_uid;
 use crate::placement::Policy;
 use crate::protocol::{
-    DomainInfo, Event, Message, NODE_SOCKET, NodeInfo, Refusal, RefusalKind, Reply, Request,
-    Status, VERSION,
+    DomainInfo, Event, Message, NODE_SOCKET, NodeInfo, QuotaInfo, Refusal, RefusalKind, Reply,
+    Request, Status, VERSION,
 };
+use crate::quota::Resource;
 use crate::wire::{self, Reader, WireError, Writer};
 
 /// The name of the control socket in a state directory.
@@ -372,6 +374,34 @@ impl Control {
     /// Removes a domain.
     pub fn remove(&mut self, name: &str) -> Result<(), ClientError> {
         self.done(&Request::DomainRemove { name: name.into() })
+    }
+
+    /// What a user, nodes, or with neither all tenants that concern the caller, have and may
+    /// have.
+    pub fn quotas(
+        &mut self,
+        user: Option<u32>,
+        nodes: &[String],
+    ) -> Result<Vec<QuotaInfo>, ClientError> {
+        let nodes = nodes.into();
+        match self.call(&Request::QuotaShow { user, nodes })? {
+            Reply::Quotas { quotas } => Ok(quotas),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sets limits of a user or of nodes, or lifts those that are `None`.
+    pub fn limit(
+        &mut self,
+        user: Option<u32>,
+        nodes: &[String],
+        limits: BTreeMap<Resource, Option<u64>>,
+    ) -> Result<(), ClientError> {
+        self.done(&Request::QuotaSet {
+            user,
+            nodes: nodes.into(),
+            limits,
+        })
     }
 
     /// All domains, in order of their names.

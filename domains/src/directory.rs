@@ -18,6 +18,7 @@ use fabric::{NodeId, Place, Torus};
 use crate::addressing::{Subnet, SubnetError};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::protocol::{Refusal, RefusalKind};
+use crate::quota::{Amounts, Resource, Tenant};
 
 /// The MTU of a domain unless asked otherwise, in bytes.
 pub const DEFAULT_MTU: u32 = 9000;
@@ -236,6 +237,8 @@ pub struct Directory {
     aliases: Arc<BTreeMap<String, NodeId>>,
     /// Of nodes that are not simply free.
     ownerships: Arc<BTreeMap<NodeId, Ownership>>,
+    /// Of those who have limits.
+    limits: Arc<BTreeMap<Tenant, Amounts>>,
     /// The next number that no domain has had; 0 when there is none.
     next_id: u16,
     /// Numbers of removed domains and their last epochs, the oldest first. The keys only order
@@ -253,6 +256,7 @@ impl Directory {
             domains: BTreeMap::new(),
             aliases: Arc::default(),
             ownerships: Arc::default(),
+            limits: Arc::default(),
             next_id: 1,
             freed: Arc::default(),
             next_subnet: 0,
@@ -554,6 +558,31 @@ impl Directory {
             change(ownerships.entry(*node).or_default());
         }
         ownerships.retain(|_, ownership| *ownership != Ownership::default());
+    }
+
+    /// How much a tenant may have.
+    pub fn limits_of(&self, tenant: Tenant) -> Amounts {
+        self.limits.get(&tenant).cloned().unwrap_or_default()
+    }
+
+    /// The tenants that have limits, in order.
+    pub fn limited_tenants(&self) -> impl Iterator<Item = Tenant> {
+        self.limits.keys().copied()
+    }
+
+    /// Sets or lifts limits of tenants; those that are not named stay as they are.
+    pub fn limit(&mut self, tenants: &[Tenant], limits: &BTreeMap<Resource, Option<u64>>) {
+        let all = Arc::make_mut(&mut self.limits);
+        for tenant in tenants {
+            let amounts = all.entry(*tenant).or_default();
+            for (resource, limit) in limits {
+                match limit {
+                    Some(limit) => amounts.insert(*resource, *limit),
+                    None => amounts.remove(resource),
+                };
+            }
+        }
+        all.retain(|_, amounts| !amounts.is_empty());
     }
 
     /// Lets processes of nodes grow and shrink a domain, or no longer.

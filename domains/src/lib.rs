@@ -25,6 +25,7 @@ mod node;
 pub mod nodeset;
 pub mod placement;
 pub mod protocol;
+pub mod quota;
 pub mod rights;
 pub mod roles;
 pub mod wire;

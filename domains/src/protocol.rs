@@ -11,6 +11,7 @@
 //! each node, is how a process of the node attaches: which socket it came through is its
 //! identity.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -18,6 +19,7 @@ use fabric::{Access, Place, RemoteKey, Torus};
 use serde::{Deserialize, Serialize};
 
 use crate::placement::{Figures, Policy};
+use crate::quota::{Amounts, Resource};
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
 pub const VERSION: u32 = 2;
@@ -88,6 +90,24 @@ pub enum Request {
     NodeFree {
         /// Node sets.
         nodes: Vec<String>,
+    },
+    /// Either socket. What tenants have and may have: those named, or all that concern the
+    /// caller. Reply: [`Reply::Quotas`].
+    QuotaShow {
+        /// A uid.
+        user: Option<u32>,
+        /// Node sets.
+        nodes: Vec<String>,
+    },
+    /// Control socket, for administrators. Sets limits, or lifts those that are null; others
+    /// stay. Reply: [`Reply::Done`].
+    QuotaSet {
+        /// A uid.
+        user: Option<u32>,
+        /// Node sets.
+        nodes: Vec<String>,
+        /// By resource.
+        limits: BTreeMap<Resource, Option<u64>>,
     },
     /// Control socket. In effect everywhere when [`Reply::Domain`] comes.
     DomainCreate {
@@ -289,6 +309,11 @@ pub enum Reply {
         /// In order of their names.
         domains: Vec<DomainInfo>,
     },
+    /// To [`Request::QuotaShow`].
+    Quotas {
+        /// Users first, then nodes, in order.
+        quotas: Vec<QuotaInfo>,
+    },
     /// To [`Request::Exec`], with one descriptor: a connection to the node, on which the caller
     /// may send [`Request::Signal`] and receives [`Event::Exited`]. Closing it ends the command;
     /// it breaks off when the node dies. The agent has no part in it.
@@ -471,6 +496,19 @@ pub struct Status {
     pub attached: u32,
     /// Registered bytes.
     pub registered_bytes: u64,
+}
+
+/// What a tenant has and may have: a user or a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QuotaInfo {
+    /// Its uid, if it is a user.
+    pub user: Option<u32>,
+    /// Its place, if it is a node.
+    pub node: Option<String>,
+    /// What it has.
+    pub used: Amounts,
+    /// What it may have; what is missing has no limit.
+    pub limits: Amounts,
 }
 
 /// A node.

@@ -34,6 +34,9 @@ impl Host {
                 (Some(name), false) => Destination::Grow(name),
                 (Some(name), true) => Destination::Create(name),
             };
+            if let (Destination::Create(_), Some(owner)) = (&destination, actor.uid()) {
+                directory.check_owned_domains(owner)?;
+            }
             let wanted = Wanted {
                 count: usize::try_from(*count).unwrap_or(usize::MAX),
                 policy: *placement,

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use fabric::NodeId;
 
 use super::host::{Host, only_node, parse_subnet};
+use super::quotas::{self, Whose};
 use crate::directory::{Directory, Wanted};
 use crate::protocol::{Refusal, Reply, Request};
 use crate::rights::Actor;
@@ -44,6 +45,11 @@ pub(super) fn carry_out(
             domain,
             withdraw,
         } => consent(host, actor, nodes, domain, *withdraw),
+        Request::QuotaSet {
+            user,
+            nodes,
+            limits,
+        } => quotas::set(host, actor, Whose { user: *user, nodes }, limits),
         _ => return None,
     })
 }
@@ -63,6 +69,7 @@ pub(super) fn is_change(request: &Request) -> bool {
             | Request::NodeConsent { .. }
             | Request::NodeAlloc { .. }
             | Request::NodeFree { .. }
+            | Request::QuotaSet { .. }
     )
 }
 

@@ -86,7 +86,10 @@ impl Host {
                 limited: directory.resolve(limited)?,
                 ..wanted
             };
-            actor.may_create(directory, &(&wanted.members | &wanted.limited))?;
+            let members = &wanted.members | &wanted.limited;
+            actor.may_create(directory, &members)?;
+            directory.check_owned_domains(wanted.owner)?;
+            directory.check_memberships(&members)?;
             Ok::<_, Refusal>(directory.create(wanted)?)
         })?;
         self.join(change, directory)
@@ -103,7 +106,9 @@ impl Host {
         let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
             let nodes = directory.resolve(nodes)?;
-            actor.may_grow(directory, directory.domain(name)?, &nodes)?;
+            let domain = directory.domain(name)?;
+            actor.may_grow(directory, domain, &nodes)?;
+            directory.check_memberships(&(&nodes - &domain.members))?;
             let change = match limited {
                 true => directory.grow_limited(name, &nodes)?,
                 false => directory.grow(name, &nodes)?,
@@ -316,8 +321,16 @@ impl Host {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state of the agent.
-    pub(super) fn status(&self) -> Status {
+    /// The state of the agent, with the sums that concern the actor.
+    pub(super) fn status(&self, actor: Actor) -> Status {
+        let directory = self.members.directory(Directory::clone);
+        let its = |node| match actor {
+            Actor::Administrator(_) => true,
+            Actor::User(uid) => directory.owner_of(node) == Some(uid),
+            Actor::Node(only) => node == only,
+        };
+        let (attached, registered_bytes) = self.members.totals(its);
+        let domains = directory.domains().filter(|d| actor.sees(&directory, d));
         let driver = self.driver.as_ref().map(|driver| driver.status());
         let (driver_pid, driver_restarts) = driver.unwrap_or_default();
         Status {
@@ -326,14 +339,14 @@ impl Host {
             data: self.data.display().to_string(),
             torus: self.torus,
             nodes: self.torus.nodes(),
-            domains: self.members.directory(|d| d.domains().count()) as u32,
+            domains: domains.count() as u32,
             provider: "shm".into(),
             ethernet: if self.driver.is_some() { "tap" } else { "none" }.into(),
             rootless: self.identity.rootless,
             driver_pid,
             driver_restarts,
-            attached: self.members.attached() as u32,
-            registered_bytes: self.members.registered_bytes(),
+            attached: attached as u32,
+            registered_bytes,
         }
     }
 

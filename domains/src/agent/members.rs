@@ -21,6 +21,11 @@ use crate::directory::store::{Ledger, Store};
 use crate::directory::{Change, Directory, Domain};
 use crate::protocol::{ChannelInfo, Event, Refusal, RefusalKind, Reply};
 
+#[path = "members_usage.rs"]
+mod usage;
+
+pub(super) use usage::owners;
+
 /// The most regions of one process.
 pub(super) const MAX_REGIONS: usize = 4096;
 
@@ -162,16 +167,6 @@ impl Members {
         ledger.keep(&present, next).map_err(Into::into)
     }
 
-    /// The number of attached processes.
-    pub(super) fn attached(&self) -> usize {
-        self.lock().attachments.len()
-    }
-
-    /// Registered bytes of all nodes.
-    pub(super) fn registered_bytes(&self) -> u64 {
-        self.lock().registered.values().sum()
-    }
-
     /// Books a process.
     pub(super) fn attach(&self, node: NodeId, outbox: Outbox) -> AttachmentId {
         let mut books = self.lock();
@@ -238,6 +233,7 @@ impl Members {
         if registered.saturating_add(len) > self.max_bytes {
             return Err(self.too_much(len, registered));
         }
+        books.check_quotas(node, &usage::of_region(len))?;
         let region = RegionId(books.take_number());
         let attachment = books.attachment(id)?;
         within("regions", attachment.regions.len(), MAX_REGIONS)?;
@@ -409,6 +405,9 @@ impl Members {
                 "a process cannot connect to itself",
                 "attach a second time",
             ));
+        }
+        for end in [node, peer] {
+            books.check_quotas(end, &usage::of_channel_end())?;
         }
         for end in [id, listener] {
             let channels = books.attachment(end)?.channels.len();

@@ -144,7 +144,7 @@ fn a_region_is_opened_by_members_with_its_key_and_the_rights_given() {
     members.free(owner.id, key).unwrap();
     assert_eq!(peer.hears_event(), Event::RegionGone { key });
     assert_eq!(peer.open(key, READ), Err(RefusalKind::NotFound));
-    assert_eq!(members.registered_bytes(), 0);
+    assert_eq!(members.totals(|_| true).1, 0);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_node_registers_no_more_than_its_share() {
     assert_eq!(alloc(&process, 1 << 20), Err(RefusalKind::Exhausted));
     assert_eq!(alloc(&process, (1 << 20) - 4096), Ok(()));
     members.detach(process.id);
-    assert_eq!(members.registered_bytes(), 0);
+    assert_eq!(members.totals(|_| true).1, 0);
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn peers_hear_of_the_end_of_a_channel_and_of_a_process() {
             .is_empty()
     );
     members.detach(client.id);
-    assert_eq!(members.attached(), 0);
+    assert_eq!(members.totals(|_| true).0, 0);
 }
 
 /// A queue shorter than what one end of a peer can cause cut off processes that were only

@@ -24,6 +24,7 @@ mod members;
 mod nodes;
 mod outbox;
 mod process;
+mod quotas;
 mod rootless;
 mod server;
 mod start;

@@ -14,6 +14,7 @@ use super::changes::{carry_out, is_change, usable_node};
 use super::host::{Ending, Host, names};
 use super::members::{AttachmentId, check_member};
 use super::outbox::Outbox;
+use super::quotas::{self, Whose};
 use crate::credentials::peer_uid;
 use crate::directory::{DirectoryError, Domain};
 use crate::node::CONFINES_USERS;
@@ -214,12 +215,16 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
         Reply::Domains { domains }
     };
     match request {
-        Request::Status => Some(Ok(Reply::Status(host.status()))),
+        Request::Status => Some(Ok(Reply::Status(host.status(actor)))),
         Request::NodeList => Some(Ok(Reply::Nodes {
             nodes: host.list_nodes(actor),
         })),
         Request::DomainList => Some(Ok(list())),
         Request::DomainShow { name } => Some(show(name)),
+        Request::QuotaShow { user, nodes } => {
+            let whose = Whose { user: *user, nodes };
+            Some(quotas::show(host, actor, whose))
+        }
         _ => None,
     }
 }

@@ -8,6 +8,8 @@
 //! domain/blue     {"id":1,"epoch":3,"owner":0,"mtu":9000,"subnet":"10.64.0.0/24","members":[0,7],...}
 //! alias/db        7
 //! node/7          {"owner":1000,"consents":["blue"]}
+//! quota/user/1000 {"regions":16}
+//! quota/node/7    {"bytes":1048576}
 //! freed/00000000000000000001   [4,17]          a number that is free again, and its last epoch
 //! ```
 //!
@@ -24,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::store::{Changes, Records};
 use super::{Directory, Domain, MAX_MTU, MIN_MTU, Ownership, is_alias, is_domain_name};
 use crate::addressing::Subnet;
+use crate::quota::{Amounts, Tenant};
 
 /// The version of the records.
 pub const FORMAT: u32 = 1;
@@ -34,6 +37,8 @@ const NUMBERS_KEY: &str = "numbers";
 const DOMAIN: &str = "domain/";
 const ALIAS: &str = "alias/";
 const NODE: &str = "node/";
+const QUOTA_OF_USER: &str = "quota/user/";
+const QUOTA_OF_NODE: &str = "quota/node/";
 const FREED: &str = "freed/";
 
 /// Why records are no directory.
@@ -133,6 +138,13 @@ impl Directory {
                 NodeRecord::of,
             );
         }
+        if !Arc::ptr_eq(&self.limits, &old.limits) {
+            let key = |tenant: &Tenant| match tenant {
+                Tenant::User(uid) => format!("{QUOTA_OF_USER}{uid}"),
+                Tenant::Node(node) => format!("{QUOTA_OF_NODE}{}", node.0),
+            };
+            compare(&mut changes, &old.limits, &self.limits, key, Amounts::clone);
+        }
         if !Arc::ptr_eq(&self.freed, &old.freed) {
             let key = |order: &u64| format!("{FREED}{order:020}");
             compare(&mut changes, &old.freed, &self.freed, key, |number| *number);
@@ -180,6 +192,15 @@ impl Directory {
             let node = number.parse().map_err(invalid(key))?;
             self.restore_node(node, parse(key, value)?)
                 .map_err(invalid(key))
+        } else if let Some(uid) = key.strip_prefix(QUOTA_OF_USER) {
+            let tenant = Tenant::User(uid.parse().map_err(invalid(key))?);
+            self.restore_limits(tenant, parse(key, value)?);
+            Ok(())
+        } else if let Some(number) = key.strip_prefix(QUOTA_OF_NODE) {
+            let number = number.parse().map_err(invalid(key))?;
+            let tenant = Tenant::Node(self.known(number).map_err(invalid(key))?);
+            self.restore_limits(tenant, parse(key, value)?);
+            Ok(())
         } else if let Some(order) = key.strip_prefix(FREED) {
             let order = order.parse().map_err(invalid(key))?;
             let (id, epoch) = parse(key, value)?;
@@ -237,6 +258,10 @@ impl Directory {
         let ownership = Ownership { owner, consents };
         Arc::make_mut(&mut self.ownerships).insert(node, ownership);
         Ok(())
+    }
+
+    fn restore_limits(&mut self, tenant: Tenant, limits: Amounts) {
+        Arc::make_mut(&mut self.limits).insert(tenant, limits);
     }
 
     /// A number that has been given out, and to nobody else among those read so far.
@@ -342,6 +367,7 @@ fn invalid<E: ToString>(key: &str) -> impl Fn(E) -> RecordError {
 mod tests {
     use super::*;
     use crate::directory::Wanted;
+    use crate::quota::Resource;
 
     fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
         numbers.iter().copied().map(NodeId).collect()
@@ -366,6 +392,8 @@ mod tests {
         directory.give(&nodes(&[2, 3]), Some(1001));
         directory.consent(&nodes(&[3, 7]), "blue", false).unwrap();
         directory.consent(&nodes(&[4]), "gone", false).unwrap();
+        let limits = [(Resource::Bytes, Some(1 << 20))].into();
+        directory.limit(&[Tenant::User(1000), Tenant::Node(NodeId(7))], &limits);
         directory.remove("gone").unwrap();
         directory
     }
@@ -432,6 +460,9 @@ mod tests {
             ("node/8", "{}"),
             ("node/3", r#"{"consents":["gone"]}"#),
             ("node/x", "{}"),
+            ("quota/node/8", "{}"),
+            ("quota/user/x", "{}"),
+            ("quota/user/1000", r#"{"colours":3}"#),
             ("freed/x", "[3,4]"),
             ("freed/00000000000000000007", "[1,4]"),
             ("freed/00000000000000000007", "[9,4]"),

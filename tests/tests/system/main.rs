@@ -17,6 +17,7 @@ mod explain;
 mod failures;
 mod lifecycle;
 mod one_sided;
+mod quotas;
 mod restart;
 mod rights;
 mod rootless;

@@ -104,6 +104,9 @@ pub(crate) enum Command {
     Apply(Apply),
     /// Print domains, aliases and owners of nodes as a file for `toroid apply`
     Dump,
+    /// Show and limit what users and nodes have of the agent
+    #[command(subcommand)]
+    Quota(QuotaCommand),
     /// Run a command in nodes
     #[command(after_help = "Example:\n  toroid exec 0,0,0 -- iperf3 -s")]
     Exec(Exec),
@@ -352,6 +355,76 @@ pub(crate) struct Explain {
     pub(crate) domain: Option<String>,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum QuotaCommand {
+    /// Show what is used, and the limits
+    Show {
+        /// A user, by name or number, or nodes [default: all that concern you]
+        #[arg(value_name = "USER|NODES")]
+        whose: Option<String>,
+    },
+    /// Set or lift limits (administrators only); others stay as they are
+    Set {
+        /// A user, by name or number, or nodes
+        #[arg(value_name = "USER|NODES")]
+        whose: String,
+        #[command(flatten)]
+        limits: Limits,
+    },
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit(pub(crate) Option<u64>);
+
+#[derive(Debug, Group)]
+pub(crate) struct Limits {
+    /// Domains owned by the user, or that the node is in; `none` lifts the limit
+    #[arg(long, value_name = "N", value_parser = limit)]
+    domains: Option<Limit>,
+    /// Regions of its processes
+    #[arg(long, value_name = "N", value_parser = limit)]
+    regions: Option<Limit>,
+    /// Bytes of its regions, such as 64M
+    #[arg(long, value_name = "SIZE", value_parser = limit)]
+    bytes: Option<Limit>,
+    /// Ends of packet channels of its processes
+    #[arg(long, value_name = "N", value_parser = limit)]
+    rings: Option<Limit>,
+    /// Descriptors that the agent keeps for its processes
+    #[arg(long, value_name = "N", value_parser = limit)]
+    descriptors: Option<Limit>,
+}
+
+impl Limits {
+    pub(crate) fn in_order(self) -> [Option<Limit>; 5] {
+        [
+            self.domains,
+            self.regions,
+            self.bytes,
+            self.rings,
+            self.descriptors,
+        ]
+    }
+}
+
+/// A number, with K, M, G or T for powers of 1024, or `none`.
+fn limit(text: &str) -> Result<Limit, String> {
+    const POWERS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+    if text == "none" {
+        return Ok(Limit(None));
+    }
+    let ending = POWERS.iter().find(|(ending, _)| text.ends_with(*ending));
+    let (digits, shift) = match ending {
+        Some((_, shift)) => (&text[..text.len() - 1], *shift),
+        None => (text, 0),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let number = number.and_then(|number| number.checked_mul(1 << shift));
+    let wrong = || "write a number such as 16 or 64M, or none".to_owned();
+    number.map(|number| Limit(Some(number))).ok_or_else(wrong)
+}
+
 /// Whose a node shall be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Owner {
@@ -381,6 +454,17 @@ pub(crate) fn user(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn limits_are_numbers_sizes_or_none() {
+        use super::{Limit, limit};
+        assert_eq!(limit("16"), Ok(Limit(Some(16))));
+        assert_eq!(limit("64M"), Ok(Limit(Some(64 << 20))));
+        assert_eq!(limit("none"), Ok(Limit(None)));
+        for bad in ["", "M", "1KK", "-1", "1.5G", "99999999999T", "1ß"] {
+            assert!(limit(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

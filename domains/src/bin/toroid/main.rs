@@ -9,6 +9,7 @@ mod failure;
 mod generate;
 mod locate;
 mod ping;
+mod quota;
 mod show;
 mod unless;
 mod up;
@@ -66,6 +67,7 @@ fn run(args: Args) -> Result<u8, Failure> {
         Asked::Down => up::down(&places, show)?,
         Asked::Status => show.status(&connect(&places)?.status()?),
         Asked::Node(command) => node(&mut connect(&places)?, command, show)?,
+        Asked::Quota(command) => quota::run(&mut connect(&places)?, command, show)?,
         Asked::Domain(command) => domain(&mut connect(&places)?, command, show)?,
         Asked::Alloc(options) => alloc::alloc(&mut connect(&places)?, &options, show)?,
         Asked::Free { nodes } => alloc::free(&mut connect(&places)?, &nodes, show)?,

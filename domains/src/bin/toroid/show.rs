@@ -190,7 +190,7 @@ impl Show {
 }
 
 /// Columns as wide as their widest cell.
-fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) {
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) {
     let rows: Vec<_> = std::iter::once(head.map(String::from))
         .chain(rows)
         .collect();

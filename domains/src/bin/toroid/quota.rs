@@ -1,0 +1,86 @@
+//! `toroid quota`: what users and nodes have of the agent, and may have.
+
+use std::collections::BTreeMap;
+
+use domains::client::Control;
+use domains::protocol::QuotaInfo;
+use domains::quota::Resource;
+
+use crate::args::{self, QuotaCommand};
+use crate::failure::Failure;
+use crate::show::{Show, line, table};
+
+const ALL: [Resource; 5] = [
+    Resource::Domains,
+    Resource::Regions,
+    Resource::Bytes,
+    Resource::Rings,
+    Resource::Descriptors,
+];
+
+pub(crate) fn run(agent: &mut Control, command: QuotaCommand, show: Show) -> Result<(), Failure> {
+    match command {
+        QuotaCommand::Show { whose } => {
+            let (user, nodes) = whose.map_or((None, vec![]), tenant);
+            let quotas = agent.quotas(user, &nodes)?;
+            print(&quotas, show);
+        }
+        QuotaCommand::Set { whose, limits } => {
+            let limits = ALL.into_iter().zip(limits.in_order());
+            let given = limits.filter_map(|(what, limit)| Some((what, limit?.0)));
+            let given: BTreeMap<Resource, Option<u64>> = given.collect();
+            if given.is_empty() {
+                return Err(Failure::usage(
+                    "no limit was given; see `toroid quota set --help`",
+                ));
+            }
+            let (user, nodes) = tenant(whose);
+            agent.limit(user, &nodes, given)?;
+            show.done();
+        }
+    }
+    Ok(())
+}
+
+/// A user, or else a node set.
+fn tenant(text: String) -> (Option<u32>, Vec<String>) {
+    match args::user(&text) {
+        Ok(uid) => (Some(uid), vec![]),
+        Err(_) => (None, vec![text]),
+    }
+}
+
+fn print(quotas: &[QuotaInfo], show: Show) {
+    if show.json {
+        return show.value(&quotas);
+    }
+    let rows = quotas.iter().map(|quota| {
+        let name = match (&quota.user, &quota.node) {
+            (Some(uid), _) => format!("uid {uid}"),
+            (_, node) => node.clone().unwrap_or_default(),
+        };
+        let cell = |what: Resource| {
+            let used = quota.used.get(&what).copied().unwrap_or_default();
+            match quota.limits.get(&what) {
+                Some(limit) => format!("{used}/{limit}"),
+                None => used.to_string(),
+            }
+        };
+        let [domains, regions, bytes, rings, descriptors] = ALL.map(cell);
+        [name, domains, regions, bytes, rings, descriptors]
+    });
+    table(
+        [
+            "WHOSE",
+            "DOMAINS",
+            "REGIONS",
+            "BYTES",
+            "RINGS",
+            "DESCRIPTORS",
+        ],
+        rows,
+    );
+    if quotas.iter().all(|quota| quota.limits.is_empty()) {
+        line!("no limits are set");
+    }
+}

@@ -1,0 +1,212 @@
+//! How much of the agent one user and one node may have.
+//!
+//! A node's processes are charged to the node and to the node's owner; a domain to its owner;
+//! a membership to the node. What has no limit is limited by the host alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use fabric::NodeId;
+use serde::{Deserialize, Serialize};
+
+use crate::directory::Directory;
+use crate::protocol::{Refusal, RefusalKind};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resource {
+    /// Of a user: domains that it owns. Of a node: those that it is in.
+    Domains,
+    /// Allocated by processes in nodes.
+    Regions,
+    /// Of those regions.
+    Bytes,
+    /// Ends of packet channels, each a ring to send and one to receive.
+    Rings,
+    /// What the agent keeps open: one for each attached process and each region.
+    Descriptors,
+}
+
+/// Whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tenant {
+    /// A user, in all of its nodes together.
+    User(u32),
+    /// A node, whoever owns it.
+    Node(NodeId),
+}
+
+/// So much of each; what is missing is 0 of what is used, and no limit of limits.
+pub type Amounts = BTreeMap<Resource, u64>;
+
+/// A limit that would be passed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{tenant} has {used} of at most {limit} {resource}, and {more} more are too many")]
+pub struct Exceeded {
+    /// Whose limit, for people.
+    pub tenant: String,
+    /// Of what.
+    pub resource: Resource,
+    /// How much it has.
+    pub used: u64,
+    /// How much was asked for besides.
+    pub more: u64,
+    /// How much it may have.
+    pub limit: u64,
+}
+
+impl From<Exceeded> for Refusal {
+    fn from(exceeded: Exceeded) -> Self {
+        let remedy = format!(
+            "give some back, or let an administrator raise it with `toroid quota set {} --{}`",
+            exceeded.tenant.rsplit(' ').next().unwrap_or_default(),
+            exceeded.resource
+        );
+        Refusal::new(RefusalKind::Exhausted, exceeded.to_string(), remedy)
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Resource::Domains => "domains",
+            Resource::Regions => "regions",
+            Resource::Bytes => "bytes",
+            Resource::Rings => "rings",
+            Resource::Descriptors => "descriptors",
+        })
+    }
+}
+
+impl Directory {
+    /// Refuses what would take a tenant, who has `used`, above its limits.
+    ///
+    /// # Errors
+    /// [`Exceeded`].
+    pub fn check_quota(
+        &self,
+        tenant: Tenant,
+        used: &Amounts,
+        more: &Amounts,
+    ) -> Result<(), Exceeded> {
+        let limits = self.limits_of(tenant);
+        for (resource, more) in more {
+            let used = used.get(resource).copied().unwrap_or_default();
+            let Some(limit) = limits.get(resource).copied() else {
+                continue;
+            };
+            if used.saturating_add(*more) > limit {
+                return Err(Exceeded {
+                    tenant: self.name_of(tenant),
+                    resource: *resource,
+                    used,
+                    more: *more,
+                    limit,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses one more domain of a user who has enough.
+    ///
+    /// # Errors
+    /// [`Exceeded`].
+    pub fn check_owned_domains(&self, owner: u32) -> Result<(), Exceeded> {
+        let tenant = Tenant::User(owner);
+        self.check_quota(tenant, &self.domains_used(tenant), &one_domain())
+    }
+
+    /// Refuses one more membership of nodes of which one has enough.
+    ///
+    /// # Errors
+    /// [`Exceeded`].
+    pub fn check_memberships(&self, nodes: &BTreeSet<NodeId>) -> Result<(), Exceeded> {
+        nodes.iter().try_for_each(|node| {
+            let tenant = Tenant::Node(*node);
+            self.check_quota(tenant, &self.domains_used(tenant), &one_domain())
+        })
+    }
+
+    /// The domains of a tenant, as an amount.
+    pub fn domains_used(&self, tenant: Tenant) -> Amounts {
+        let count = match tenant {
+            Tenant::User(uid) => self.domains().filter(|domain| domain.owner == uid).count(),
+            Tenant::Node(node) => self.domains_of(node).count(),
+        };
+        Amounts::from([(Resource::Domains, count as u64)])
+    }
+
+    /// The tenants of what happens in a node: itself and its owner, if it has one.
+    pub fn tenants(&self, node: NodeId) -> impl Iterator<Item = Tenant> {
+        let owner = self.owner_of(node).map(Tenant::User);
+        owner.into_iter().chain([Tenant::Node(node)])
+    }
+
+    fn name_of(&self, tenant: Tenant) -> String {
+        match tenant {
+            Tenant::User(uid) => format!("uid {uid}"),
+            Tenant::Node(node) => format!("node {}", self.places(&[node].into())),
+        }
+    }
+}
+
+fn one_domain() -> Amounts {
+    Amounts::from([(Resource::Domains, 1)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::Wanted;
+
+    #[test]
+    fn a_limit_is_reached_and_not_passed() {
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        let tenant = Tenant::Node(NodeId(1));
+        let limits = [(Resource::Bytes, Some(100)), (Resource::Rings, Some(0))].into();
+        directory.limit(&[tenant], &limits);
+        let bytes = |bytes| Amounts::from([(Resource::Bytes, bytes)]);
+        let check = |used, more| directory.check_quota(tenant, &bytes(used), &bytes(more));
+        assert_eq!(check(60, 40), Ok(()));
+        let refusal = Refusal::from(check(60, 41).unwrap_err());
+        assert_eq!(refusal.kind, RefusalKind::Exhausted);
+        assert_eq!(
+            refusal.to_string(),
+            "node 1,0,0 has 60 of at most 100 bytes, and 41 more are too many; give some back, or \
+             let an administrator raise it with `toroid quota set 1,0,0 --bytes`"
+        );
+        assert!(check(60, u64::MAX).is_err());
+        let one = Amounts::from([(Resource::Regions, 1), (Resource::Rings, 1)]);
+        let error = directory.check_quota(tenant, &Amounts::new(), &one);
+        assert_eq!(error.unwrap_err().resource, Resource::Rings);
+        directory.limit(&[tenant], &[(Resource::Bytes, None)].into());
+        assert_eq!(
+            directory.check_quota(tenant, &bytes(60), &bytes(99)),
+            Ok(())
+        );
+        assert!(directory.limits_of(tenant).contains_key(&Resource::Rings));
+    }
+
+    #[test]
+    fn domains_count_for_their_owner_and_memberships_for_nodes() {
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        let limits = [(Resource::Domains, Some(1))].into();
+        directory.limit(&[Tenant::User(7), Tenant::Node(NodeId(0))], &limits);
+        let nodes = |n| BTreeSet::from([NodeId(n)]);
+        assert_eq!(directory.check_owned_domains(7), Ok(()));
+        assert_eq!(directory.check_memberships(&nodes(0)), Ok(()));
+        let wanted = Wanted {
+            name: "blue".into(),
+            owner: 7,
+            members: nodes(0),
+            ..Wanted::default()
+        };
+        directory.create(wanted).unwrap();
+        assert!(directory.check_owned_domains(7).is_err());
+        assert!(directory.check_memberships(&nodes(0)).is_err());
+        assert_eq!(directory.check_owned_domains(8), Ok(()));
+        assert_eq!(directory.check_memberships(&nodes(1)), Ok(()));
+    }
+}

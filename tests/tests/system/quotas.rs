@@ -1,0 +1,99 @@
+//! What one user and one node may have of a shared agent.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+use tests::cluster::Cluster;
+use tests::process::{Outcome, run};
+use tests::user::User;
+
+const DENIED: i32 = 6;
+const EXHAUSTED: i32 = 7;
+
+fn as_root(cluster: &Cluster, words: &str) -> Outcome {
+    cluster.toroid(&words.split_whitespace().collect::<Vec<_>>())
+}
+
+fn by(user: &User, cluster: &Cluster, words: &str) -> Outcome {
+    let mut toroid = user.command("toroid");
+    toroid.env("TOROID_STATE", cluster.state());
+    run(toroid.args(words.split_whitespace()))
+}
+
+fn of(cluster: &Cluster, whose: &str) -> Value {
+    cluster.ask(&["quota", "show", whose])[0].clone()
+}
+
+#[test]
+fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    as_root(&cluster, "quota set 0,0,0 --regions 1 --domains 1").ok();
+    let mut first = cluster.spawn("0,0,0", "probe own blue");
+    first.line();
+    assert_eq!(of(&cluster, "0,0,0")["used"]["regions"], json!(1));
+    let second = cluster.exec("0,0,0", "probe own blue").fails_somehow();
+    for part in [
+        "0,0,0",
+        "1 of at most 1 regions",
+        "toroid quota set 0,0,0 --regions",
+    ] {
+        assert!(second.stderr.contains(part), "{part}: {second}");
+    }
+    let mut other = cluster.spawn("1,0,0", "probe own blue");
+    other.line();
+    as_root(&cluster, "domain create red 0,0,0").fails(EXHAUSTED, &["1 of at most 1 domains"]);
+    assert_eq!(
+        cluster.ask(&["domain", "ls"]).as_array().map(Vec::len),
+        Some(1)
+    );
+
+    // What ends is counted no more; a limit that is lifted is none.
+    first.kill();
+    cluster.spawn("0,0,0", "probe own blue").line();
+    as_root(&cluster, "quota set 0,0,0 --domains none").ok();
+    as_root(&cluster, "domain create red 0,0,0").ok();
+    assert_eq!(of(&cluster, "0,0,0")["limits"], json!({"regions": 1}));
+    cluster.down();
+    cluster.toroid(&["up"]).ok();
+    assert_eq!(of(&cluster, "0,0,0")["limits"], json!({"regions": 1}));
+}
+
+#[test]
+fn a_user_sees_its_own_quota_only() {
+    let (cluster, alice, bob) = (Cluster::up("2x1x1"), User::create(), User::create());
+    let open = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
+    let (alices, bobs) = (alice.uid(), bob.uid());
+    as_root(&cluster, &format!("node chown 0,0,0 {alices}")).ok();
+    as_root(
+        &cluster,
+        &format!("quota set {alices} --domains 1 --bytes 64K"),
+    )
+    .ok();
+    by(&alice, &cluster, "domain create blue 0,0,0").ok();
+    by(&alice, &cluster, "domain create red").fails(EXHAUSTED, &["1 of at most 1 domains"]);
+
+    let seen = by(&alice, &cluster, "quota show --json").ok().json();
+    assert_eq!(
+        seen.as_array().map(Vec::len),
+        Some(2),
+        "herself and her node: {seen}"
+    );
+    assert_eq!(seen[0]["user"], json!(alices));
+    assert_eq!(seen[0]["used"]["domains"], json!(1));
+    assert_eq!(seen[0]["limits"], json!({"domains": 1, "bytes": 65536}));
+    assert_eq!(
+        by(&bob, &cluster, "status --json").ok().json()["domains"],
+        json!(0)
+    );
+    for words in [
+        &format!("quota show {alices}"),
+        "quota show 0,0,0",
+        &format!("quota set {bobs} --domains 9"),
+    ] {
+        by(&bob, &cluster, words).fails(DENIED, &["administrator"]);
+    }
+    as_root(&cluster, &format!("quota set {alices} --bytes many")).fails(2, &["64M"]);
+    as_root(&cluster, &format!("quota set {alices}")).fails(2, &["limit"]);
+}
