@@ -10,6 +10,7 @@ use fabric::NodeId;
 use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
 use crate::placement::{self, Policy, Wish};
 use crate::protocol::{Refusal, RefusalKind};
+use crate::quota::Exceeded;
 use crate::rights::{Actor, Denied};
 
 /// What is asked for.
@@ -86,6 +87,9 @@ pub enum AllocationError {
     /// It has no right to.
     #[error(transparent)]
     Denied(#[from] Denied),
+    /// Somebody would have too many domains.
+    #[error(transparent)]
+    Exceeded(#[from] Exceeded),
     /// The domain cannot take them.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
@@ -96,6 +100,7 @@ impl From<AllocationError> for Refusal {
         use AllocationError as E;
         let (kind, remedy) = match error {
             E::Denied(denied) => return denied.into(),
+            E::Exceeded(exceeded) => return exceeded.into(),
             E::Directory(error) => return error.into(),
             E::TooFew { .. } => (
                 RefusalKind::Exhausted,
@@ -158,18 +163,24 @@ impl Directory {
         };
         let nodes = placement::choose(self.torus(), &free, &wish).ok_or(too_few)?;
         self.give(&nodes, Some(owner));
+        if request.destination != Destination::None {
+            self.check_memberships(&nodes)?;
+        }
         let change = match &request.destination {
             Destination::None => None,
             Destination::Grow(name) => {
                 actor.may_grow(self, self.domain(name)?, &nodes)?;
                 Some(self.grow(name, &nodes)?)
             }
-            Destination::Create(name) => Some(self.create(Wanted {
-                name: name.clone(),
-                members: nodes.clone(),
-                owner,
-                ..Wanted::default()
-            })?),
+            Destination::Create(name) => {
+                self.check_owned_domains(owner)?;
+                Some(self.create(Wanted {
+                    name: name.clone(),
+                    members: nodes.clone(),
+                    owner,
+                    ..Wanted::default()
+                })?)
+            }
         };
         Ok(Allocated { nodes, change })
     }
@@ -234,6 +245,7 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::{Resource, Tenant};
 
     const ADMIN: Actor = Actor::Administrator(0);
     const ALICE: Actor = Actor::User(1000);
@@ -353,6 +365,17 @@ mod tests {
         let none = said(BOB, &request(0, Destination::None));
         assert_eq!(none.kind, RefusalKind::Invalid);
         assert_eq!(said(BOB, &request(1, blue())).kind, RefusalKind::Denied);
+        let mut limited = directory();
+        limited.limit(
+            &[Tenant::User(1001)],
+            &[(Resource::Domains, Some(0))].into(),
+        );
+        let red = Destination::Create("red".into());
+        let exceeded = limited.allocate(BOB, &request(1, red)).unwrap_err();
+        assert!(
+            matches!(exceeded, AllocationError::Exceeded(_)),
+            "{exceeded}"
+        );
         let red = Destination::Grow("red".into());
         assert_eq!(said(BOB, &request(1, red)).kind, RefusalKind::NotFound);
         let exists = Destination::Create("blue".into());

@@ -67,6 +67,17 @@ impl From<Exceeded> for Refusal {
     }
 }
 
+impl Resource {
+    /// Each once.
+    pub const ALL: [Resource; 5] = [
+        Resource::Domains,
+        Resource::Regions,
+        Resource::Bytes,
+        Resource::Rings,
+        Resource::Descriptors,
+    ];
+}
+
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

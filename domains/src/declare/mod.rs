@@ -15,6 +15,10 @@
 //!
 //! [owner]                         # of nodes
 //! "*,1,0" = "alice"
+//!
+//! [quota.alice]                   # exactly these limits; or of nodes: [quota."*,*,*"]
+//! domains = 8
+//! bytes = 4_294_967_296
 //! ```
 //!
 //! [`parse`] reads it and says of everything that is wrong on which line it is. [`Declaration`]
@@ -26,10 +30,12 @@ mod plan;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use fabric::Place;
 
 use crate::addressing::Subnet;
+use crate::quota::Amounts;
 
 pub use parse::{Problem, Surroundings, parse};
 pub use plan::{Step, plan};
@@ -43,6 +49,26 @@ pub struct Declaration {
     pub aliases: BTreeMap<String, Place>,
     /// The uids that own nodes, where it is not the agent's.
     pub owners: BTreeMap<Place, u32>,
+    /// What users and nodes may have. Who is not in it has no limits.
+    pub quotas: BTreeMap<Holder, Amounts>,
+}
+
+/// Whose quota it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holder {
+    /// A user's.
+    User(u32),
+    /// A node's.
+    Node(Place),
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::User(uid) => uid.fmt(f),
+            Holder::Node(place) => place.fmt(f),
+        }
+    }
 }
 
 /// A domain.

@@ -8,11 +8,12 @@ use fabric::{NodeId, Place, Torus};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::{Declaration, Declared};
+use super::{Declaration, Declared, Holder};
 use crate::addressing::Subnet;
 use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU, is_alias, is_domain_name};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::protocol::Refusal;
+use crate::quota::{Amounts, Resource};
 
 /// What is wrong with a file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -90,7 +91,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn file(&mut self, file: &DeTable<'_>) -> Declaration {
-        self.check_keys(file, "the file", &["domain", "alias", "owner"]);
+        self.check_keys(file, "the file", &["domain", "alias", "owner", "quota"]);
         let mut declaration = Declaration::default();
         // First, because node sets may use them.
         for (key, value) in self.entries(file, "alias") {
@@ -117,7 +118,44 @@ impl Reader<'_> {
                 }
             }
         }
+        for (key, value) in self.entries(file, "quota") {
+            let limits = self.limits(key, value);
+            for holder in self.holders(key) {
+                if declaration.quotas.insert(holder, limits.clone()).is_some() {
+                    self.problem(key.span().start, format!("{holder} has two quotas"));
+                }
+            }
+        }
         declaration
+    }
+
+    /// A user, or nodes.
+    fn holders(&mut self, key: &Key<'_>) -> Vec<Holder> {
+        let (at, name) = (key.span().start, key.get_ref());
+        if name.contains(',') {
+            let nodes = self.node_set(at, name).into_iter();
+            return nodes.map(Holder::Node).collect();
+        }
+        let uid = name.parse().ok().or_else(|| (self.around.user)(name));
+        if uid.is_none() {
+            let message = format!("no user is called {name}; write a user or nodes");
+            self.problem(at, message);
+        }
+        uid.map(Holder::User).into_iter().collect()
+    }
+
+    fn limits(&mut self, key: &Key<'_>, value: &Value<'_>) -> Amounts {
+        let Some(table) = self.table(value) else {
+            return Amounts::new();
+        };
+        let names: Vec<String> = Resource::ALL.iter().map(Resource::to_string).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.check_keys(table, &format!("quota {}", key.get_ref()), &names);
+        let limit = |resource: Resource| {
+            let value = table.get(resource.to_string().as_str())?;
+            Some((resource, self.integer(value, 0..=i64::MAX.unsigned_abs())?))
+        };
+        Resource::ALL.into_iter().filter_map(limit).collect()
     }
 
     fn alias(&mut self, key: &Key<'_>, value: &Value<'_>) -> Option<Place> {
@@ -172,7 +210,7 @@ impl Reader<'_> {
             managers: self.node_sets(value("managers")),
             public: value("public").and_then(|v| self.boolean(v)) == Some(true),
             subnet: value("subnet").and_then(|v| self.subnet(v)),
-            mtu: value("mtu").and_then(|v| self.integer(v, MIN_MTU..=MAX_MTU)),
+            mtu: value("mtu").and_then(|v| self.number(v, MIN_MTU..=MAX_MTU)),
             owner: value("owner").and_then(|v| self.uid(v)),
         };
         if let Some(outsider) = domain.limited.difference(&domain.nodes).next() {
@@ -202,7 +240,7 @@ impl Reader<'_> {
     /// A number, or the name of a user.
     fn uid(&mut self, value: &Value<'_>) -> Option<u32> {
         let Some(name) = value.get_ref().as_str() else {
-            return self.integer(value, 0..=u32::MAX - 1);
+            return self.number(value, 0..=u32::MAX - 1);
         };
         let uid = (self.around.user)(name);
         if uid.is_none() {
@@ -247,12 +285,12 @@ impl Reader<'_> {
         }
     }
 
-    fn integer(&mut self, value: &Value<'_>, range: RangeInclusive<u32>) -> Option<u32> {
+    fn integer(&mut self, value: &Value<'_>, range: RangeInclusive<u64>) -> Option<u64> {
         let Some(number) = value.get_ref().as_integer() else {
             self.mistyped(value, "a number");
             return None;
         };
-        let parsed = u32::from_str_radix(number.as_str(), number.radix());
+        let parsed = u64::from_str_radix(number.as_str(), number.radix());
         let parsed = parsed.ok().filter(|number| range.contains(number));
         if parsed.is_none() {
             let (least, most) = range.into_inner();
@@ -260,6 +298,12 @@ impl Reader<'_> {
             self.problem(value.span().start, message);
         }
         parsed
+    }
+
+    fn number(&mut self, value: &Value<'_>, range: RangeInclusive<u32>) -> Option<u32> {
+        let (least, most) = range.into_inner();
+        let number = self.integer(value, least.into()..=most.into())?;
+        u32::try_from(number).ok()
     }
 
     fn boolean(&mut self, value: &Value<'_>) -> Option<bool> {

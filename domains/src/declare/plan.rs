@@ -1,14 +1,15 @@
 //! From what is to what shall be, in steps. What takes something away comes before what gives,
 //! so that nobody meanwhile may talk to more nodes than before or after.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use fabric::Place;
 use serde::{Serialize, Serializer};
 
-use super::{Declaration, Declared, Problem};
+use super::{Declaration, Declared, Holder, Problem};
 use crate::addressing::Subnet;
+use crate::quota::Resource;
 
 /// A change, as one request makes it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -31,6 +32,12 @@ pub enum Step {
     Own {
         nodes: Places,
         owner: u32,
+    },
+    /// Set limits, or lift them.
+    Limit {
+        #[serde(serialize_with = "text")]
+        holder: Holder,
+        limits: BTreeMap<Resource, Option<u64>>,
     },
     Alias {
         alias: String,
@@ -95,6 +102,13 @@ impl fmt::Display for Step {
             Step::Shrink { domain, nodes } => write!(f, "shrink {domain} by {nodes}"),
             Step::Remove { domain } => write!(f, "remove {domain}"),
             Step::Own { nodes, owner } => write!(f, "give {nodes} to uid {owner}"),
+            Step::Limit { holder, limits } => {
+                write!(f, "limit {holder}:")?;
+                limits.iter().try_for_each(|(resource, limit)| match limit {
+                    Some(limit) => write!(f, " {resource} {limit}"),
+                    None => write!(f, " {resource} without limit"),
+                })
+            }
             Step::Alias { alias, node } => write!(f, "name {node} {alias}"),
             Step::Create {
                 domain,
@@ -157,6 +171,10 @@ fn optional(
     }
 }
 
+fn text<S: Serializer>(holder: &Holder, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(holder)
+}
+
 fn optional_text<S: Serializer>(subnet: &Option<Subnet>, to: S) -> Result<S::Ok, S::Error> {
     subnet.map(|subnet| subnet.to_string()).serialize(to)
 }
@@ -182,6 +200,7 @@ pub fn plan(
         }
     }
     plan.own(present, wanted);
+    plan.limit(present, wanted);
     for (alias, place) in &wanted.aliases {
         if present.aliases.get(alias) != Some(place) {
             plan.name.push(Step::Alias {
@@ -330,6 +349,23 @@ impl Plan {
                 nodes,
                 owner,
             });
+        }
+    }
+
+    fn limit(&mut self, present: &Declaration, wanted: &Declaration) {
+        for (holder, wanted) in &wanted.quotas {
+            let present = present.quotas.get(holder).cloned().unwrap_or_default();
+            let resources: BTreeSet<Resource> =
+                present.keys().chain(wanted.keys()).copied().collect();
+            let limits = resources.into_iter().filter_map(|resource| {
+                let limit = wanted.get(&resource).copied();
+                (limit != present.get(&resource).copied()).then_some((resource, limit))
+            });
+            let limits: BTreeMap<_, _> = limits.collect();
+            if !limits.is_empty() {
+                let holder = *holder;
+                self.name.push(Step::Limit { holder, limits });
+            }
         }
     }
 

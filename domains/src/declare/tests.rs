@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::quota::Resource;
 
 fn around() -> Surroundings<'static> {
     Surroundings {
@@ -59,6 +60,13 @@ db = "3,3,3"
 [owner]
 "*,1,0" = "alice"
 "0,0,0" = 7
+
+[quota.alice]
+domains = 8
+bytes = 4_294_967_296
+
+[quota."0-1,3,0"]
+rings = 0
 "#;
 
 #[test]
@@ -85,6 +93,12 @@ fn every_key_is_read() {
     let mut owners = BTreeMap::from(owned);
     owners.insert(place("0,0,0"), 7);
     assert_eq!(declaration.owners, owners);
+    let alice = Amounts::from([(Resource::Domains, 8), (Resource::Bytes, 4 << 30)]);
+    let mut quotas = BTreeMap::from([(Holder::User(1000), alice)]);
+    for node in ["0,3,0", "1,3,0"] {
+        quotas.insert(Holder::Node(place(node)), [(Resource::Rings, 0)].into());
+    }
+    assert_eq!(declaration.quotas, quotas);
 }
 
 #[test]
@@ -154,6 +168,10 @@ fn what_is_wrong_is_named_with_its_line() {
         3,
         &["0,0,0", "two owners"],
     );
+    is_wrong("[quota.bob]\nrings = 1\n", 1, &["bob"]);
+    is_wrong("[quota.alice]\nring = 1\n", 2, &["ring", "\"rings\"?"]);
+    is_wrong("[quota.alice]\nrings = \"4G\"\n", 2, &["number"]);
+    is_wrong("[quota.alice]\n[quota.1000]\n", 1, &["1000", "two quotas"]);
     is_wrong("[domain.blue]\nnodes = [\n", 2, &[]);
     is_wrong("[domain.blue]\n[domain.blue]\n", 2, &["blue"]);
     is_wrong("\u{0}", 1, &[]);
@@ -232,7 +250,10 @@ fn declarations() -> impl Strategy<Value = Declaration> {
     let domains = prop::collection::btree_map(name.clone(), domain, 0..4);
     let aliases = prop::collection::btree_map(name, 0..64u32, 0..3);
     let owners = prop::collection::btree_map(0..64u32, 0..9u32, 0..9);
-    (domains, aliases, owners).prop_map(|(domains, aliases, owners)| {
+    let resources = prop::sample::select(Resource::ALL.to_vec());
+    let limits = prop::collection::btree_map(resources, 0..9u64, 1..4);
+    let quotas = prop::collection::btree_map((any::<bool>(), 0..64u32), limits, 0..3);
+    (domains, aliases, owners, quotas).prop_map(|(domains, aliases, owners, quotas)| {
         let place = |n: u32| around().torus.place(fabric::NodeId(n)).unwrap();
         type Parts = (BTreeSet<u32>, BTreeSet<u32>, BTreeSet<u32>, bool, u32);
         let domain = |(nodes, limited, managers, public, owner): Parts| Declared {
@@ -253,6 +274,13 @@ fn declarations() -> impl Strategy<Value = Declaration> {
                 .map(|(alias, n)| (alias.into(), place(n)))
                 .collect(),
             owners: owners.into_iter().map(|(n, uid)| (place(n), uid)).collect(),
+            quotas: quotas
+                .into_iter()
+                .map(|((is_user, n), limits)| match is_user {
+                    true => (Holder::User(n), limits),
+                    false => (Holder::Node(place(n)), limits),
+                })
+                .collect(),
         }
     })
 }
@@ -274,6 +302,15 @@ fn carry_out(present: &mut Declaration, step: &Step) {
         Step::Own { nodes, owner } => {
             let owned = nodes.0.iter().map(|place| (*place, *owner));
             present.owners.extend(owned);
+        }
+        Step::Limit { holder, limits } => {
+            let amounts = present.quotas.entry(*holder).or_default();
+            for (resource, limit) in limits {
+                match limit {
+                    Some(limit) => amounts.insert(*resource, *limit),
+                    None => amounts.remove(resource),
+                };
+            }
         }
         Step::Alias { alias, node } => {
             present.aliases.insert(alias.clone(), *node);
@@ -333,6 +370,9 @@ proptest! {
         prop_assert_eq!(&now.domains, &wanted.domains);
         for (alias, place) in &wanted.aliases {
             prop_assert_eq!(now.aliases.get(alias), Some(place));
+        }
+        for (holder, limits) in &wanted.quotas {
+            prop_assert_eq!(now.quotas.get(holder), Some(limits));
         }
         prop_assert_eq!(plan(&now, &wanted, true).unwrap(), []);
     }

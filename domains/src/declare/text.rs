@@ -36,6 +36,13 @@ impl Display for Declaration {
         for (place, uid) in &self.owners {
             writeln!(f, "\"{place}\" = {uid}")?;
         }
+        for (holder, limits) in &self.quotas {
+            gap(f)?;
+            writeln!(f, "[quota.\"{holder}\"]")?;
+            for (resource, limit) in limits {
+                writeln!(f, "{resource} = {limit}")?;
+            }
+        }
         Ok(())
     }
 }

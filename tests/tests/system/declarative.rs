@@ -38,6 +38,12 @@ db = "1,1,0"
 
 [owner]
 "1,1,0" = 4711
+
+[quota.4711]
+rings = 8
+
+[quota."0-1,0,0"]
+bytes = 1_000_000
 "#;
 
 #[test]
@@ -80,6 +86,10 @@ fn a_file_becomes_what_is_and_what_is_becomes_a_file() {
     let dumped = cluster.ask(&["dump"]);
     assert_eq!(dumped["alias"], json!({"db": "1,1,0"}));
     assert_eq!(dumped["owner"], json!({"1,1,0": 4711}));
+    let quotas = json!({
+        "4711": {"rings": 8}, "0,0,0": {"bytes": 1_000_000}, "1,0,0": {"bytes": 1_000_000}
+    });
+    assert_eq!(dumped["quota"], quotas);
     assert_eq!(dumped["domain"]["red"]["nodes"], json!(["0,1,0"]));
 }
 

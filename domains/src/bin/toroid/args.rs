@@ -43,6 +43,9 @@ Example:
   [owner]                         # of nodes
   \"*,1,0\" = \"alice\"
 
+  [quota.alice]                   # exactly these limits; or of nodes: [quota.\"*,*,*\"]
+  domains = 8
+
 What takes something away comes before what gives. The first change that fails ends it; those
 before it stay. `toroid dump | toroid apply /dev/stdin` changes nothing.";
 
@@ -99,10 +102,10 @@ pub(crate) enum Command {
         #[arg(required = true)]
         nodes: Vec<String>,
     },
-    /// Make domains, aliases and owners of nodes what a file says
+    /// Make domains, aliases, owners of nodes and quotas what a file says
     #[command(after_help = APPLY_HELP)]
     Apply(Apply),
-    /// Print domains, aliases and owners of nodes as a file for `toroid apply`
+    /// Print domains, aliases, owners of nodes and quotas as a file for `toroid apply`
     Dump,
     /// Show and limit what users and nodes have of the agent
     #[command(subcommand)]

@@ -6,8 +6,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use domains::client::{ClientError, Control, NewDomain};
-use domains::declare::{self, Declaration, Declared, Problem, Step, Surroundings};
-use domains::protocol::{DomainInfo, NodeInfo};
+use domains::declare::{self, Declaration, Declared, Holder, Problem, Step, Surroundings};
+use domains::protocol::{DomainInfo, NodeInfo, QuotaInfo};
+use domains::quota::Amounts;
 use fabric::Place;
 use nix::unistd::Uid;
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ pub(crate) fn dump(agent: &mut Control, show: Show) -> Result<(), Failure> {
 fn print_text(present: &Declaration) {
     let text = present.to_string();
     match text.trim_end() {
-        "" => line!("# no domains, no aliases, and all nodes are the agent's"),
+        "" => line!("# no domains, aliases, quotas, and all nodes are the agent's"),
         text => line!("{text}"),
     }
 }
@@ -83,6 +84,8 @@ fn read(file: &Path) -> io::Result<String> {
 /// What an agent has, as far as its caller may see it.
 fn present(agent: &mut Control) -> Result<Declaration, Failure> {
     let (nodes, domains) = (agent.nodes()?, agent.list()?);
+    let quotas = agent.quotas(None, &[])?.into_iter();
+    let quotas = quotas.filter(|quota| !quota.limits.is_empty());
     let aliases = nodes.iter().flat_map(|node| {
         let place = node.place;
         node.aliases.iter().map(move |alias| (alias.clone(), place))
@@ -93,11 +96,24 @@ fn present(agent: &mut Control) -> Result<Declaration, Failure> {
         domains: domains.iter().map(declared).collect::<Result<_, _>>()?,
         aliases: aliases.collect(),
         owners: owners.map(|node| (node.place, node.owner)).collect(),
+        quotas: quotas.map(limited).collect::<Result<_, _>>()?,
     })
 }
 
+fn limited(quota: QuotaInfo) -> Result<(Holder, Amounts), Failure> {
+    let node = || quota.node.as_deref()?.parse().ok();
+    let holder = quota
+        .user
+        .map(Holder::User)
+        .or_else(|| node().map(Holder::Node));
+    Ok((holder.ok_or_else(|| odd("quota"))?, quota.limits))
+}
+
+fn odd(what: &str) -> Failure {
+    Failure::new(format!("the agent answered with the odd {what}"))
+}
+
 fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
-    let odd = |what: &str| Failure::new(format!("the agent answered with the odd {what}"));
     let limited = info.members.iter().filter(|member| member.limited);
     let managers = info.managers.iter().map(|place| place.parse::<Place>());
     let domain = Declared {
@@ -146,6 +162,13 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
         Step::Shrink { domain, nodes } => agent.shrink(domain, &nodes.sets()).map(drop),
         Step::Remove { domain } => agent.remove(domain),
         Step::Own { nodes, owner } => agent.chown(&nodes.sets(), Some(*owner)),
+        Step::Limit { holder, limits } => {
+            let (user, nodes) = match holder {
+                Holder::User(uid) => (Some(*uid), Vec::new()),
+                Holder::Node(place) => (None, vec![place.to_string()]),
+            };
+            agent.limit(user, &nodes, limits.clone())
+        }
         Step::Alias { alias, node } => agent.alias(&node.to_string(), alias),
         Step::Create {
             domain,
@@ -213,9 +236,11 @@ fn as_json(present: &Declaration) -> Value {
         .map(|(name, d)| (name.clone(), domain(d)));
     let aliases = present.aliases.iter();
     let owners = present.owners.iter();
+    let quotas = present.quotas.iter();
     json!({
         "domain": domains.collect::<BTreeMap<_, _>>(),
         "alias": aliases.map(|(a, place)| (a, place.to_string())).collect::<BTreeMap<_, _>>(),
+        "quota": quotas.map(|(holder, limits)| (holder.to_string(), limits)).collect::<BTreeMap<_, _>>(),
         "owner": owners.map(|(place, uid)| (place.to_string(), uid)).collect::<BTreeMap<_, _>>(),
     })
 }

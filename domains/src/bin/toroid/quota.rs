@@ -10,14 +10,6 @@ use crate::args::{self, QuotaCommand};
 use crate::failure::Failure;
 use crate::show::{Show, line, table};
 
-const ALL: [Resource; 5] = [
-    Resource::Domains,
-    Resource::Regions,
-    Resource::Bytes,
-    Resource::Rings,
-    Resource::Descriptors,
-];
-
 pub(crate) fn run(agent: &mut Control, command: QuotaCommand, show: Show) -> Result<(), Failure> {
     match command {
         QuotaCommand::Show { whose } => {
@@ -26,7 +18,7 @@ pub(crate) fn run(agent: &mut Control, command: QuotaCommand, show: Show) -> Res
             print(&quotas, show);
         }
         QuotaCommand::Set { whose, limits } => {
-            let limits = ALL.into_iter().zip(limits.in_order());
+            let limits = Resource::ALL.into_iter().zip(limits.in_order());
             let given = limits.filter_map(|(what, limit)| Some((what, limit?.0)));
             let given: BTreeMap<Resource, Option<u64>> = given.collect();
             if given.is_empty() {
@@ -66,7 +58,7 @@ fn print(quotas: &[QuotaInfo], show: Show) {
                 None => used.to_string(),
             }
         };
-        let [domains, regions, bytes, rings, descriptors] = ALL.map(cell);
+        let [domains, regions, bytes, rings, descriptors] = Resource::ALL.map(cell);
         [name, domains, regions, bytes, rings, descriptors]
     });
     table(
