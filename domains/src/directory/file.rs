@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
@@ -78,11 +79,20 @@ impl FileStore {
         action: &'static str,
         work: impl FnOnce(&Database) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        let opened = match self.database.take() {
-            Some(database) => Ok(database),
-            None => builder().create(&self.path).map_err(redb::Error::from),
+        let (present, path) = (self.database.take(), &self.path);
+        let open_and_work = || {
+            let database = match present {
+                Some(database) => database,
+                None => builder().create(path)?,
+            };
+            Ok((work(&database)?, database))
         };
-        let worked = opened.and_then(|database| Ok((work(&database)?, database)));
+        // `redb` panics at some of what a broken disk or an editor may have put into a file.
+        let worked = catch_unwind(AssertUnwindSafe(open_and_work)).unwrap_or_else(|_| {
+            Err(redb::Error::Corrupted(
+                "its pages contradict each other".into(),
+            ))
+        });
         let (result, database) = worked.map_err(|error| self.explain(action, error))?;
         self.database = Some(database);
         Ok(result)
@@ -104,6 +114,15 @@ impl FileStore {
                 reason: error.to_string(),
             },
         }
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        let database = self.database.take();
+        // On closing it writes, and a damaged file may make that panic, too. All that was
+        // committed is on the disk already.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
     }
 }
 
