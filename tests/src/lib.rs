@@ -2,12 +2,15 @@
 //!
 //! [`conformance`] is the contract of a fabric provider, written once and run on each.
 //!
+//! [`fuzz`] has every reader of bytes that a stranger may choose.
+//!
 //! The system tests use the programs of this workspace as people do: [`cluster`] starts agents
 //! and runs commands in their nodes, [`process`] runs any command so that none can hang a test,
 //! [`user`] makes an ordinary user to be, and [`leftovers`] sees what was left behind.
 
 pub mod cluster;
 pub mod conformance;
+pub mod fuzz;
 pub mod leftovers;
 pub mod process;
 pub mod user;

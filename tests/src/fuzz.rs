@@ -1,0 +1,305 @@
+//! Everything that reads what a stranger wrote, as functions of bytes: none may panic, hang, or
+//! take nonsense for more than it is.
+//!
+//! `tests/tests/fuzz.rs` replays `tests/corpus` and thousands of changes of it with a stable
+//! compiler; `tests/fuzz` lets cargo-fuzz look for more with a nightly one. A target returns
+//! whether it accepted its input, so that a corpus that nobody understands any more is noticed.
+
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Display};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::str::FromStr;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, OnceLock};
+
+use domains::addressing::{self, Subnet};
+use domains::declare::{self, Surroundings};
+use domains::directory::Directory;
+use domains::directory::file::FileStore;
+use domains::directory::store::{Records, Store};
+use domains::driver_protocol::{Answer, Command, Port};
+use domains::protocol::{Message, Request};
+use domains::wire::{self, WireError};
+use ethernet::forward::{Action, Segments};
+use ethernet::offload::Offload;
+use fabric::channel::ChannelError;
+use fabric::link::{LinkCheck, LinkHeader};
+use fabric::shm::channel::{Membership, RING_BYTES};
+use fabric::shm::{Channel, ChannelEnds};
+use fabric::{Epoch, NodeId, PacketChannel, Partition, Place, Protocol, RemoteKey, Torus};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A function of bytes that a stranger may choose; returns whether it accepted them.
+pub type Target = fn(&[u8]) -> bool;
+
+/// All targets with their names, which are also those of the corpus directories.
+pub const TARGETS: [(&str, Target); 10] = [
+    ("request", request),
+    ("message", message),
+    ("driver", driver),
+    ("stream", stream),
+    ("link", link),
+    ("ring", ring),
+    ("records", records),
+    ("directory_file", directory_file),
+    ("declaration", declaration),
+    ("frame", frame),
+];
+
+/// What a client says to the agent, through either socket.
+pub fn request(bytes: &[u8]) -> bool {
+    json::<Request>(bytes)
+}
+
+/// What the agent says to a client or a member.
+pub fn message(bytes: &[u8]) -> bool {
+    json::<Message>(bytes)
+}
+
+/// What agent and driver say to each other.
+pub fn driver(bytes: &[u8]) -> bool {
+    json::<Command>(bytes) || json::<Answer>(bytes)
+}
+
+/// A message that was understood says the same when it is sent on.
+fn json<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> bool {
+    let Ok(message) = serde_json::from_slice::<T>(bytes) else {
+        return false;
+    };
+    let text = serde_json::to_vec(&message).expect("what was read can be written");
+    let again: T = serde_json::from_slice(&text).expect("what was written can be read");
+    assert_eq!(again, message);
+    true
+}
+
+/// A connection to the agent from its first byte to its last, of which descriptors are missing.
+pub fn stream(bytes: &[u8]) -> bool {
+    // As much as a socket holds without anybody who reads.
+    let bytes = &bytes[..bytes.len().min(64 * 1024)];
+    let (mut stranger, ours) = UnixStream::pair().expect("a socket");
+    let (mut reader, _writer) = wire::split(ours).expect("two halves");
+    stranger.write_all(bytes).expect("it fits");
+    drop(stranger);
+    let mut requests = 0;
+    loop {
+        match reader.receive::<Request>() {
+            Ok((_, descriptors)) => assert!(descriptors.is_empty(), "out of nothing"),
+            Err(WireError::Closed) => return requests > 0,
+            Err(_) => return false,
+        }
+        requests += 1;
+    }
+}
+
+/// The header of a packet, and whether it is admitted.
+pub fn link(bytes: &[u8]) -> bool {
+    let Some(bytes) = bytes.first_chunk() else {
+        return false;
+    };
+    let header = LinkHeader::from_bytes(bytes);
+    assert_eq!(LinkHeader::from_bytes(&header.to_bytes()), header);
+    CHECK.admit(&header).is_ok()
+}
+
+const CHECK: LinkCheck = LinkCheck {
+    partition: Partition(7),
+    peer: NodeId(1),
+    protocol: Protocol(9),
+    since: Epoch(1),
+};
+
+/// Bytes of a ring's memory before its data.
+const RING_HEADER: u64 = 4096;
+
+/// A ring into which the peer writes whatever it likes, at whatever place and moment.
+///
+/// ```text
+///  0        4      6
+///  +--------+------+--------+
+///  | offset | len  | bytes  |   little endian, again and again; between any two it is read
+///  +--------+------+--------+
+/// ```
+pub fn ring(bytes: &[u8]) -> bool {
+    let (ours, theirs) = ChannelEnds::create(RING_BYTES).expect("memory");
+    let [memory, ..] = theirs.into_fds();
+    let memory = File::from(memory);
+    let membership = Membership {
+        epoch: Arc::new(AtomicU32::new(1)),
+        drops: Arc::default(),
+    };
+    let channel = Channel::open(ours, NodeId(0), CHECK, membership, Arc::default(), None);
+    let mut channel = channel.expect("a channel");
+    let (mut rest, mut packet, mut received) = (bytes, Vec::new(), 0);
+    while let Some((&[a, b, c, d, e, f], behind)) = rest.split_first_chunk() {
+        let offset = u64::from(u32::from_le_bytes([a, b, c, d]));
+        let offset = offset % (RING_HEADER + RING_BYTES as u64);
+        let (patch, behind) = behind
+            .split_at_checked(usize::from(u16::from_le_bytes([e, f])))
+            .unwrap_or((behind, &[]));
+        rest = behind;
+        let room = RING_HEADER + RING_BYTES as u64 - offset;
+        let patch = &patch[..patch.len().min(room as usize)];
+        memory.write_all_at(patch, offset).expect("it fits");
+        match channel.receive(&mut packet) {
+            Ok(true) => received += 1,
+            Ok(false) => {}
+            Err(ChannelError::Corrupt) => break,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    // What the peer does to one direction, and to the words of both, leaves ours usable or ended.
+    let sent = channel.send(&[b"still here"]);
+    assert!(
+        matches!(sent, Ok(()) | Err(ChannelError::Corrupt)),
+        "{sent:?}"
+    );
+    received > 0
+}
+
+/// The records of a directory, as lines of key, tab and value.
+pub fn records(bytes: &[u8]) -> bool {
+    let Ok(text) = str::from_utf8(bytes) else {
+        return false;
+    };
+    let pairs = text.lines().filter_map(|line| line.split_once('\t'));
+    let records: Records = pairs
+        .map(|(key, value)| (key.into(), value.into()))
+        .collect();
+    is_directory(&records)
+}
+
+/// What was read as a directory can be kept, and is then the same.
+fn is_directory(records: &Records) -> bool {
+    let Ok(directory) = Directory::from_records(records) else {
+        return false;
+    };
+    let kept = directory.records();
+    let again = Directory::from_records(&kept).expect("what was kept can be read");
+    assert_eq!(again.records(), kept);
+    true
+}
+
+/// The file of a directory after something wrote into it.
+///
+/// ```text
+///  0        4      5
+///  +--------+------+-------+
+///  | offset | len  | bytes |   little endian, again and again
+///  +--------+------+-------+
+/// ```
+pub fn directory_file(bytes: &[u8]) -> bool {
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("directory");
+    let mut file = a_directory_file().to_vec();
+    let mut rest = bytes;
+    while let Some((&[a, b, c, d, len], behind)) = rest.split_first_chunk() {
+        let offset = u32::from_le_bytes([a, b, c, d]) as usize % file.len();
+        let (patch, behind) = behind.split_at_checked(len.into()).unwrap_or((behind, &[]));
+        rest = behind;
+        let spot = &mut file[offset..];
+        let len = patch.len().min(spot.len());
+        spot[..len].copy_from_slice(&patch[..len]);
+    }
+    fs::write(&path, file).expect("room on the disk");
+    let opened = FileStore::open(&path);
+    let loaded = opened.and_then(|store| store.expect("it is there").load());
+    loaded.is_ok_and(|records| is_directory(&records))
+}
+
+/// One in which there is something, and without what the disk has for nothing.
+fn a_directory_file() -> &'static [u8] {
+    static FILE: OnceLock<Vec<u8>> = OnceLock::new();
+    FILE.get_or_init(|| {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("directory");
+        let text = include_str!("../corpus/records/valid");
+        let pairs = text.lines().filter_map(|line| line.split_once('\t'));
+        let records = pairs
+            .map(|(key, value)| (key.into(), value.into()))
+            .collect();
+        FileStore::create(&path, &records).expect("a file");
+        fs::read(&path).expect("it is there")
+    })
+}
+
+/// A file for `toroid apply`, and the words in it that have a form of their own.
+pub fn declaration(bytes: &[u8]) -> bool {
+    let Ok(text) = str::from_utf8(bytes) else {
+        return false;
+    };
+    for word in text.split(['"', '\n', ' ']) {
+        in_one_form::<Torus>(word);
+        in_one_form::<Place>(word);
+        in_one_form::<Subnet>(word);
+        in_one_form::<RemoteKey>(word);
+    }
+    let around = Surroundings {
+        torus: Torus::new(4, 4, 4).expect("a torus"),
+        aliases: BTreeMap::from([("head".into(), place(0))]),
+        user: &|name| (name == "alice").then_some(1000),
+    };
+    match declare::parse(text, &around) {
+        Ok(_) => true,
+        Err(problems) => {
+            assert!(!problems.is_empty(), "refused without a reason");
+            false
+        }
+    }
+}
+
+/// What was understood is written in a way that is understood as the same.
+fn in_one_form<T: FromStr<Err: Debug> + Display>(word: &str) {
+    if let Ok(value) = word.parse::<T>() {
+        let text = value.to_string();
+        let again = text.parse::<T>().expect("our own form");
+        assert_eq!(again.to_string(), text);
+    }
+}
+
+/// A packet from a node's interface, with what comes before the frame.
+pub fn frame(bytes: &[u8]) -> bool {
+    let mut segments = Segments::default();
+    for (x, limited) in [(0, false), (1, true), (2, true)] {
+        segments.attach(port(x, limited), x).expect("a member");
+    }
+    let ingress = segments.ingress(Partition(7), place(1)).expect("a member");
+    let reached: Vec<u8> = match ingress.decide(bytes) {
+        Action::Deliver(x) => vec![*x],
+        Action::DeliverAll(others) => others.filter_map(|other| other.ok().copied()).collect(),
+        Action::Answer(frame) => {
+            assert_eq!(
+                frame.first_chunk(),
+                bytes[Offload::LEN + 6..].first_chunk::<6>()
+            );
+            return true;
+        }
+        Action::Drop(_) => return false,
+    };
+    assert_eq!(reached, [0], "it may reach the full member only");
+    true
+}
+
+fn place(x: u8) -> Place {
+    Place { x, y: 0, z: 0 }
+}
+
+fn port(x: u8, limited: bool) -> Port {
+    Port {
+        node: x.into(),
+        place: place(x),
+        domain_id: 7,
+        epoch: 1,
+        ifname: "blue".into(),
+        mac: addressing::mac(7, place(x)),
+        ipv4: [10, 64, 0, x + 1].into(),
+        prefix: 24,
+        ipv6: addressing::ipv6(7, place(x)),
+        ipv6_prefix: addressing::IPV6_PREFIX,
+        mtu: 9000,
+        limited,
+    }
+}
