@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::cluster::{Cluster, program};
 use tests::process::{eventually, run};
 use tests::user::User;
@@ -85,6 +85,44 @@ fn who_asks_for_too_much_gets_nothing() {
     assert_eq!(free(&cluster), 3);
     let domains = cluster.ask(&["domain", "ls"]);
     assert_eq!(domains.as_array().map(Vec::len), Some(1), "{domains}");
+}
+
+#[test]
+fn nodes_that_cannot_join_are_not_taken() {
+    let cluster = Cluster::up("2x2x1");
+    // A name that the domain's interface would need, in one node of four.
+    cluster
+        .exec("1,1,0", "ip link add red type veth peer name violet")
+        .ok();
+    let failed = cluster.toroid(&["alloc", "4", "--new", "red"]);
+    assert_ne!(failed.status, 0, "{failed}");
+    assert_eq!(
+        (free(&cluster), cluster.ask(&["domain", "ls"])),
+        (4, json!([]))
+    );
+    cluster.exec("0,0,0", "ip link show red").fails_somehow();
+    cluster.toroid(&["alloc", "4", "--new", "blue"]).ok();
+    cluster.reaches("0,0,0", "1-1-0.blue");
+}
+
+#[test]
+fn a_node_allocates_for_the_domain_that_it_manages() {
+    let cluster = Cluster::up("2x2x1");
+    let _blue = cluster.domain("blue", &["0,0,0"]);
+    cluster.toroid(&["domain", "manage", "blue", "0,0,0"]).ok();
+    let inside = |node: &str, words: &str| {
+        cluster.exec(node, &format!("env -u TOROID_STATE toroid {words}"))
+    };
+    let taken = inside("0,0,0", "alloc 1 -d blue --json").ok().json();
+    let node = taken["nodes"][0].as_str().expect("text");
+    cluster.reaches("0,0,0", &format!("{}.blue", node.replace(',', "-")));
+    inside("0,0,0", "alloc 1").fails(USAGE, &["--domain"]);
+    inside("0,0,0", "alloc 1 --new red").fails(USAGE, &["--domain"]);
+    inside("0,0,0", "alloc 3 -d blue").fails(LIMIT, &["2 are free"]);
+    inside(node, "alloc 1 -d blue").fails(DENIED, &["toroid domain manage blue"]);
+    inside(node, &format!("free {node}")).fails(DENIED, &[node]);
+    inside("0,0,0", &format!("free {node}")).ok();
+    assert_eq!(free(&cluster), 3);
 }
 
 #[test]
