@@ -14,7 +14,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fabric::link::LinkCheck;
 use fabric::shm::{Channel, QueuePair, RemoteRegion};
@@ -24,6 +25,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::credentials::peer_uid;
 use crate::protocol::{DomainInfo, NODE_SOCKET, Refusal, RefusalKind, Reply, Request};
 use control::{Answer, Control, Incoming, ListenerRelease, Release};
+
+/// Between two attempts to attach.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a request of a member failed.
 #[derive(Debug, thiserror::Error)]
@@ -61,16 +65,23 @@ impl Member {
     ///
     /// # Errors
     /// [`MemberError::NotInNode`]; [`MemberError::Refused`] when agent and library speak
-    /// different versions or the node has too many processes.
+    /// different versions or the node has too many processes; [`MemberError::Agent`] when there has
+    /// been no agent for 10 s.
     pub fn attach() -> Result<Self, MemberError> {
-        let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
-        let stream = UnixStream::connect_addr(&address).map_err(|_| MemberError::NotInNode)?;
-        // Outside of nodes the name is free for anybody. A node sees its agent as root.
-        let agent = peer_uid(&stream)?;
-        if !agent.is_root() {
-            return Err(MemberError::NotInNode);
+        let start = Instant::now();
+        loop {
+            match Self::attach_once() {
+                // The agent was killed under us; perhaps there is another one soon.
+                Err(MemberError::Agent(_)) if start.elapsed() < control::PATIENCE => {
+                    thread::sleep(PAUSE);
+                }
+                result => return result,
+            }
         }
-        let control = Control::start(stream)?;
+    }
+
+    fn attach_once() -> Result<Self, MemberError> {
+        let control = Control::start(connect()?)?;
         let reply = control.call(Request::Whoami, &[])?;
         let Reply::Whoami {
             torus, node, place, ..
@@ -80,6 +91,7 @@ impl Member {
         };
         let node = NodeId(node);
         control.set_node(node);
+        control.take_ticket()?;
         Ok(Member {
             control,
             node,
@@ -343,6 +355,17 @@ impl Listener {
     /// Readable while a channel waits to be accepted.
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.incoming.wake_fd()
+    }
+}
+
+/// Connects to the agent of this process's node, or to where one will listen.
+fn connect() -> Result<UnixStream, MemberError> {
+    let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
+    let stream = UnixStream::connect_addr(&address).map_err(|_| MemberError::NotInNode)?;
+    // Outside of nodes the name is free for anybody. A node sees its agent as root.
+    match peer_uid(&stream)?.is_root() {
+        true => Ok(stream),
+        false => Err(MemberError::NotInNode),
     }
 }
 

@@ -197,6 +197,24 @@ pub enum Request {
 
     /// Node socket. Reply: [`Reply::Whoami`].
     Whoami,
+    /// Node socket. Asks for what this process can come back with when the agent was killed and
+    /// another has taken over. Reply: [`Reply::Ticket`].
+    Ticket,
+    /// Node socket, first after [`Request::Hello`]. The process is back; it lists what it has heard
+    /// that it holds, and all else that it was granted ends. Reply: [`Reply::Resumed`]; whatever
+    /// was not answered before is to be asked again.
+    Resume {
+        /// That of the ticket.
+        attachment: u64,
+        /// That of the ticket.
+        secret: String,
+        /// The numbers in the keys of the regions that it has allocated.
+        regions: Vec<u64>,
+        /// [`ChannelInfo::id`] of its channels.
+        channels: Vec<u64>,
+        /// Partition and protocol of its listeners.
+        listeners: Vec<(u32, u16)>,
+    },
     /// Node socket. Allocates a region that belongs to this connection and ends with it.
     /// Reply: [`Reply::Region`] with one descriptor, readable and writable.
     Alloc {
@@ -330,6 +348,24 @@ pub enum Reply {
         place: Place,
         /// The domains of which it is a member.
         domains: Vec<String>,
+    },
+    /// To [`Request::Ticket`].
+    Ticket {
+        /// The number of this process among the attached ones.
+        attachment: u64,
+        /// What proves it.
+        secret: String,
+    },
+    /// To [`Request::Resume`]. What is not listed has ended.
+    Resumed {
+        /// The numbers in the keys of regions that the process has allocated or opened.
+        regions: Vec<u64>,
+        /// [`ChannelInfo::id`] of its channels.
+        channels: Vec<u64>,
+        /// Partition and protocol of its listeners.
+        listeners: Vec<(u32, u16)>,
+        /// The domains of its node.
+        domains: Vec<DomainMembers>,
     },
     /// To [`Request::Alloc`] and [`Request::Open`].
     Region {
@@ -559,6 +595,17 @@ pub struct DomainInfo {
     pub figures: Figures,
     /// In order of their node numbers.
     pub members: Vec<MemberInfo>,
+}
+
+/// Who is in a domain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DomainMembers {
+    /// The domain's number.
+    pub partition: u32,
+    /// The age of its membership.
+    pub epoch: u32,
+    /// The numbers of the nodes.
+    pub members: Vec<u32>,
 }
 
 /// A node in a domain.

@@ -95,6 +95,16 @@ impl Estate {
         self.entries.remove(key)
     }
 
+    /// All whose keys begin so.
+    pub(super) fn inherit_all(&mut self, prefix: &str) -> Entries {
+        let mut its = self.entries.split_off(prefix);
+        let ends = its.keys().find(|key| !key.starts_with(prefix)).cloned();
+        if let Some(end) = ends {
+            self.entries.append(&mut its.split_off(&end));
+        }
+        its
+    }
+
     /// What is needed to see the keeper's end; once.
     pub(super) fn watch(&mut self) -> Option<Watch> {
         self.watch.take()

@@ -183,6 +183,7 @@ impl Host {
         if let Some(driver) = &self.driver {
             driver.keep();
         }
+        self.members.keep_all();
     }
 
     /// Prepares what joins, and last makes it durable: until then it can be taken back.

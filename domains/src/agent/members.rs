@@ -7,8 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+#[path = "members_kept.rs"]
+mod kept;
 
 use dashmap::DashMap;
 use fabric::shm::ChannelEnds;
@@ -16,10 +19,13 @@ use fabric::shm::channel::RING_BYTES;
 use fabric::shm::control::{create_memory, read_only};
 use fabric::{Access, NodeId, Partition, Place, RegionId, RemoteKey};
 
+use super::keeper::Keeper;
 use super::outbox::Outbox;
 use crate::directory::store::{Ledger, Store};
 use crate::directory::{Change, Directory, Domain};
 use crate::protocol::{ChannelInfo, Event, Refusal, RefusalKind, Reply};
+pub(super) use kept::Known;
+use kept::channel_key;
 
 #[path = "members_usage.rs"]
 mod usage;
@@ -34,6 +40,9 @@ pub(super) const MAX_CHANNELS: usize = 4096;
 
 /// The most listeners of one process.
 const MAX_LISTENERS: usize = 256;
+
+/// How long processes that were attached to the agent before have to come back.
+pub(super) const RETURN: Duration = Duration::from_secs(2);
 
 /// An attached process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +65,7 @@ pub(super) struct Members {
 
 #[derive(Debug)]
 struct Books {
+    keeper: Arc<Keeper>,
     directory: Directory,
     attachments: BTreeMap<AttachmentId, Attachment>,
     listeners: HashMap<Service, AttachmentId>,
@@ -76,6 +86,8 @@ struct Service {
 struct Attachment {
     node: NodeId,
     outbox: Outbox,
+    /// With what it can come back to the next agent.
+    secret: Option<String>,
     epochs: HashMap<Partition, u32>,
     regions: HashSet<RegionId>,
     opened: HashSet<RegionId>,
@@ -110,12 +122,13 @@ impl Members {
     /// Nobody is attached. `store` holds `directory`.
     pub(super) fn new(directory: Directory, store: Box<dyn Store>, max_bytes: u64) -> Self {
         let books = Books {
+            keeper: Arc::default(),
             directory,
             attachments: BTreeMap::new(),
             listeners: HashMap::new(),
             channels: HashMap::new(),
             registered: HashMap::new(),
-            next: 1,
+            next: first_number(),
         };
         Members {
             books: Mutex::new(books),
@@ -171,26 +184,27 @@ impl Members {
     pub(super) fn attach(&self, node: NodeId, outbox: Outbox) -> AttachmentId {
         let mut books = self.lock();
         let id = AttachmentId(books.take_number());
-        let attachment = Attachment {
-            node,
-            outbox,
-            epochs: HashMap::new(),
-            regions: HashSet::new(),
-            opened: HashSet::new(),
-            channels: HashSet::new(),
-            listeners: 0,
-        };
-        books.attachments.insert(id, attachment);
+        books.attachments.insert(id, Attachment::new(node, outbox));
         id
     }
 
     /// A process has gone: ends what it held and tells its peers.
     pub(super) fn detach(&self, id: AttachmentId) {
+        self.detach_if(id, |_| true);
+    }
+
+    fn detach_if(&self, id: AttachmentId, condition: impl FnOnce(&Attachment) -> bool) {
         let mut books = self.lock();
+        if !books.attachments.get(&id).is_some_and(condition) {
+            return;
+        }
         let Some(attachment) = books.attachments.remove(&id) else {
             return;
         };
-        books.listeners.retain(|_, owner| *owner != id);
+        books.forget_attachment(id);
+        for service in books.services_of(id) {
+            books.end_listener(service);
+        }
         for channel in attachment.channels {
             books.end_channel(channel);
         }
@@ -253,7 +267,9 @@ impl Members {
             openers: HashSet::new(),
         };
         // Before the reply: a peer may present the key as soon as the owner has it.
+        books.keep_region(&record);
         self.regions.insert(region, record);
+        let attachment = books.attachment(id)?;
         let reply = Reply::Region { key, len };
         attachment.outbox.reply(reply, vec![owners.into()]);
         books.registered.insert(node, registered + len);
@@ -318,8 +334,11 @@ impl Members {
             within("open regions", attachment.opened.len(), MAX_REGIONS)?;
         }
         let mut record = self.regions.get_mut(&key.id).ok_or_else(no_such_region)?;
-        record.openers.insert(id);
+        if record.openers.insert(id) {
+            books.note_region(&record);
+        }
         drop(record);
+        let attachment = books.attachment(id)?;
         attachment.opened.insert(key.id);
         let reply = Reply::Region { key, len };
         attachment.outbox.reply(reply, vec![memory.into()]);
@@ -353,6 +372,7 @@ impl Members {
         within("listeners", attachment.listeners, MAX_LISTENERS)?;
         attachment.listeners += 1;
         books.listeners.insert(service, id);
+        books.keep_listener(service, id);
         Ok(())
     }
 
@@ -390,7 +410,7 @@ impl Members {
         protocol: u16,
     ) -> Result<(), Refusal> {
         let (ours, theirs) = ChannelEnds::create(RING_BYTES).map_err(|error| no_memory(&error))?;
-        let mut books = self.lock();
+        let mut books = self.await_listener(domain, place, protocol);
         let (partition, node) = books.membership(id, domain)?;
         let (peer, listener) = books.listener_at(domain, place, protocol)?;
         check_may_talk(
@@ -430,6 +450,7 @@ impl Members {
             partition,
             ends: [(id, node), (listener, peer)],
         };
+        books.keep_channel(channel, &record);
         books.channels.insert(channel, record);
         let them = books.attachment(listener)?;
         them.channels.insert(channel);
@@ -440,6 +461,21 @@ impl Members {
         let reply = Reply::Channel(for_us);
         us.outbox.reply(reply, ours.into_fds().into());
         Ok(())
+    }
+
+    /// Waits while whoever listens there is about to come back to this agent: who is absent would
+    /// not hear of a channel.
+    fn await_listener(&self, domain: &str, place: Place, protocol: u16) -> MutexGuard<'_, Books> {
+        let is_absent = |books: &mut Books| {
+            let listener = books.listener_at(domain, place, protocol);
+            let attachment = listener.ok().and_then(|(_, id)| books.attachments.get(&id));
+            attachment.is_some_and(|attachment| attachment.outbox.is_absent())
+        };
+        let books = self.lock();
+        let waiting = self
+            .acknowledged
+            .wait_timeout_while(books, RETURN, is_absent);
+        waiting.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Ends a channel of this process, if it is still there.
@@ -552,6 +588,7 @@ impl Members {
     /// a while to free gigabytes.
     fn end_region(&self, books: &mut Books, region: RegionId, tell_openers: bool) -> Option<File> {
         let (_, record) = self.regions.remove(&region)?;
+        books.forget_region(region);
         if let Some(bytes) = books.registered.get_mut(&record.key.node) {
             *bytes -= record.len;
         }
@@ -632,6 +669,7 @@ impl Books {
 
     fn end_listener(&mut self, service: Service) {
         let owner = self.listeners.remove(&service);
+        self.forget_listener(service);
         if let Some(owner) = owner.and_then(|owner| self.attachments.get_mut(&owner)) {
             owner.listeners -= 1;
         }
@@ -642,6 +680,7 @@ impl Books {
         let Some(channel) = self.channels.remove(&id) else {
             return;
         };
+        self.keeper.remove(&channel_key(id));
         for (end, _) in channel.ends {
             if let Some(end) = self.attachments.get_mut(&end)
                 && end.channels.remove(&id)
@@ -653,11 +692,12 @@ impl Books {
 
     /// Forgets channels of nodes that left; the epoch tells their ends.
     fn revoke_channels(&mut self, partition: Partition, left: impl Fn(NodeId) -> bool) {
-        let attachments = &mut self.attachments;
+        let (attachments, keeper) = (&mut self.attachments, &self.keeper);
         self.channels.retain(|id, channel| {
             let cut = channel.ends.iter().any(|(_, node)| left(*node));
             let ended = channel.partition == partition && cut;
             if ended {
+                keeper.remove(&channel_key(*id));
                 for (end, _) in channel.ends {
                     if let Some(end) = attachments.get_mut(&end) {
                         end.channels.remove(id);
@@ -687,6 +727,36 @@ impl Books {
         }
         waiting_for
     }
+}
+
+impl Attachment {
+    fn new(node: NodeId, outbox: Outbox) -> Self {
+        Attachment {
+            node,
+            outbox,
+            secret: None,
+            epochs: HashMap::new(),
+            regions: HashSet::new(),
+            opened: HashSet::new(),
+            channels: HashSet::new(),
+            listeners: 0,
+        }
+    }
+
+    /// Whether it holds nothing yet.
+    fn is_unused(&self) -> bool {
+        let held = [self.regions.len(), self.opened.len(), self.channels.len()];
+        self.listeners == 0 && held == [0; 3]
+    }
+}
+
+/// More numbers than an agent gives away in a second.
+const NUMBERS_A_SECOND: u64 = 1 << 20;
+
+/// Where an agent begins to count: beyond what all before it have given away.
+fn first_number() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs() * NUMBERS_A_SECOND
 }
 
 impl RegionRecord {

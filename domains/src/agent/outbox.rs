@@ -28,8 +28,11 @@ type Parcel = (Message, Vec<OwnedFd>);
 
 /// The queue to a process.
 #[derive(Clone, Debug)]
-pub(super) struct Outbox {
-    queue: Sender<Parcel>,
+pub(super) struct Outbox(Option<Queue>);
+
+#[derive(Clone, Debug)]
+struct Queue {
+    parcels: Sender<Parcel>,
     waiting: Arc<AtomicUsize>,
     writer: Writer,
 }
@@ -44,11 +47,21 @@ impl Outbox {
         thread::Builder::new()
             .stack_size(STACK_BYTES)
             .spawn(move || deliver(&parcels, &sender, &count))?;
-        Ok(Outbox {
-            queue,
+        Ok(Outbox(Some(Queue {
+            parcels: queue,
             waiting,
             writer,
-        })
+        })))
+    }
+
+    /// To a process that is not there. What it misses it is told in sum when it comes.
+    pub(super) fn absent() -> Self {
+        Outbox(None)
+    }
+
+    /// Whether nobody is there.
+    pub(super) fn is_absent(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Queues a reply; never blocks.
@@ -62,9 +75,12 @@ impl Outbox {
     }
 
     fn push(&self, parcel: Parcel) {
-        let is_full = self.waiting.fetch_add(1, Ordering::Relaxed) >= CAPACITY;
-        if is_full || self.queue.send(parcel).is_err() {
-            self.writer.shut_down();
+        let Some(queue) = &self.0 else {
+            return;
+        };
+        let is_full = queue.waiting.fetch_add(1, Ordering::Relaxed) >= CAPACITY;
+        if is_full || queue.parcels.send(parcel).is_err() {
+            queue.writer.shut_down();
         }
     }
 }

@@ -12,7 +12,7 @@ use fabric::NodeId;
 
 use super::changes::{carry_out, is_change, usable_node};
 use super::host::{Ending, Host, names};
-use super::members::{AttachmentId, check_member};
+use super::members::{AttachmentId, Known, check_member};
 use super::outbox::Outbox;
 use super::quotas::{self, Whose};
 use crate::credentials::peer_uid;
@@ -134,14 +134,14 @@ fn converse(host: &Arc<Host>, stream: UnixStream, door: Door, uid: u32) -> Resul
         Door::Node(node) => {
             let outbox = Outbox::start(writer)?;
             let id = host.members.attach(node, outbox.clone());
-            let attached = Attached {
+            let mut attached = Attached {
                 host,
                 node,
                 id,
                 outbox,
             };
             let end = attached.converse(reader);
-            host.members.detach(id);
+            host.members.detach(attached.id);
             end
         }
     }
@@ -345,11 +345,12 @@ struct Attached<'a> {
 }
 
 impl Attached<'_> {
-    fn converse(&self, mut reader: Reader) -> Result<(), WireError> {
+    fn converse(&mut self, mut reader: Reader) -> Result<(), WireError> {
         let mut changing: Option<JoinHandle<()>> = None;
         loop {
             match reader.receive() {
                 Ok((request @ Request::Ack { .. }, _)) => self.answer(&request),
+                Ok((request @ Request::Resume { .. }, _)) => self.resume(&request),
                 Ok((request, _)) => {
                     // Answers come in the order of the requests.
                     if let Some(change) = changing.take() {
@@ -368,6 +369,30 @@ impl Attached<'_> {
                     return Err(error);
                 }
             }
+        }
+    }
+
+    /// The process is one that was attached to the agent before.
+    fn resume(&mut self, request: &Request) {
+        let Request::Resume {
+            attachment,
+            secret,
+            regions,
+            channels,
+            listeners,
+        } = request
+        else {
+            return;
+        };
+        let known = Known {
+            regions,
+            channels,
+            listeners,
+        };
+        let ticket = (*attachment, secret.as_str());
+        match self.host.members.resume(self.id, ticket, &known) {
+            Ok(id) => self.id = id,
+            Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
         }
     }
 
@@ -432,6 +457,7 @@ impl Attached<'_> {
                 return Ok(Some(Reply::Listeners { places }));
             }
             Request::Whoami => return self.whoami().map(Some),
+            Request::Ticket => return members.ticket(id).map(Some),
             _ => {
                 return Err(Refusal::new(
                     RefusalKind::Denied,

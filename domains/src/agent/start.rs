@@ -19,7 +19,7 @@ use super::estate::{self, Estate};
 use super::host::{Ending, Host, ports};
 use super::hosts;
 use super::keeper::Watch;
-use super::members::Members;
+use super::members::{Members, RETURN};
 use super::nodes::{Birth, HostedNode};
 use super::server::{Door, serve};
 use super::state_dir::{self, StateDir};
@@ -187,6 +187,8 @@ fn build(
     {
         return Err(AgentError::DriverFailed(error.message.clone()));
     }
+    let mut members = Members::new(directory, Box::new(store), memory_bytes());
+    members.inherit(Arc::clone(&estate.keeper), &mut estate);
     let host = Host {
         state: state.path().into(),
         data: data.path().into(),
@@ -196,7 +198,7 @@ fn build(
         torus,
         nodes,
         driver,
-        members: Members::new(directory, Box::new(store), memory_bytes()),
+        members,
         ending,
         is_ending: AtomicBool::new(false),
         turn: Mutex::default(),
@@ -223,6 +225,11 @@ fn open_for_business(
         let host = Arc::clone(host);
         spawn(move || keep_alive(&host, n, birth))?;
     }
+    let waiting = Arc::clone(host);
+    spawn(move || {
+        thread::sleep(RETURN);
+        waiting.members.detach_absent();
+    })?;
     let host = Arc::clone(host);
     spawn(move || serve(&host, &control, Door::Control))
 }

@@ -1,12 +1,20 @@
 //! The connection to the agent: calls in order, news as it comes.
+//!
+//! When the agent is killed the connection breaks off, but nothing that the process holds ends. The
+//! control thread comes back to the next agent ([`resume`]); calls wait meanwhile.
 
-use std::collections::{HashMap, VecDeque};
+#[path = "resume.rs"]
+mod resume;
+
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use fabric::link::DropCounters;
 use fabric::region::Keep;
@@ -18,6 +26,12 @@ use fabric::{Epoch, NodeId, Partition, Protocol, RemoteKey};
 use super::{LinkCheck, MemberError, unexpected};
 use crate::protocol::{ChannelInfo, Event, Message, Reply, Request, VERSION};
 use crate::wire::{self, Reader, WireError, Writer};
+
+/// How long a call waits for an agent to come.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a call that waits looks whether there is still an agent.
+const GLANCE: Duration = Duration::from_millis(500);
 
 /// The stack of the control thread: it parses messages and maps memory, nothing deep.
 const STACK_BYTES: usize = 256 * 1024;
@@ -42,6 +56,14 @@ pub(super) struct Control {
     outbox: Mutex<Outbox>,
     books: Mutex<Books>,
     node: OnceLock<NodeId>,
+    ticket: OnceLock<Ticket>,
+}
+
+/// With what this process can come back.
+#[derive(Clone, Debug)]
+struct Ticket {
+    attachment: u64,
+    secret: String,
 }
 
 #[derive(Debug)]
@@ -49,12 +71,21 @@ struct Outbox {
     writer: Writer,
     /// What is to be done with the next replies, in order.
     expected: VecDeque<Expected>,
+    /// Calls so far.
+    calls: u64,
+    /// Since when there has been no agent.
+    lost: Option<Instant>,
+    /// Since when this process has been trying to attach, until it has.
+    attaching: Option<Instant>,
     closed: bool,
 }
 
 /// What is to be done with a reply.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Expected {
+    /// What is to be asked again when the agent was lost.
+    request: Request,
+    number: u64,
     /// Who waits for it, if anybody.
     waiting: Option<mpsc::Sender<Answer>>,
     /// The listener that starts with it, unless it is a refusal. Channels may come right behind
@@ -68,6 +99,8 @@ type Service = (Partition, Protocol);
 /// What ends when membership changes.
 #[derive(Debug, Default)]
 struct Books {
+    /// Regions of ours.
+    exports: HashSet<RemoteKey>,
     partitions: HashMap<Partition, Membership>,
     regions: HashMap<RemoteKey, Weak<Status>>,
     channels: HashMap<u64, OpenChannel>,
@@ -90,10 +123,14 @@ impl Control {
             outbox: Mutex::new(Outbox {
                 writer,
                 expected: VecDeque::new(),
+                calls: 0,
+                lost: None,
+                attaching: Some(Instant::now()),
                 closed: false,
             }),
             books: Mutex::default(),
             node: OnceLock::new(),
+            ticket: OnceLock::new(),
         });
         let listening = Arc::downgrade(&control);
         thread::Builder::new()
@@ -105,6 +142,19 @@ impl Control {
             .reply
         {
             Reply::Welcome { .. } => Ok(control),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// From now on the process survives its agent.
+    pub(super) fn take_ticket(&self) -> Result<(), MemberError> {
+        match self.call(Request::Ticket, &[])?.reply {
+            Reply::Ticket { attachment, secret } => {
+                // Called once, by `Member::attach`.
+                let _ = self.ticket.set(Ticket { attachment, secret });
+                lock(&self.outbox).attaching = None;
+                Ok(())
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -147,36 +197,50 @@ impl Control {
         listener: Option<(Service, Arc<Incoming>)>,
     ) -> Result<Answer, MemberError> {
         let (sender, receiver) = mpsc::channel();
-        let expected = Expected {
-            waiting: Some(sender),
-            listener,
+        let number = self.send(request, descriptors, Some(sender), listener)?;
+        let answer = loop {
+            match receiver.recv_timeout(GLANCE) {
+                Ok(answer) => break answer,
+                Err(RecvTimeoutError::Timeout) => lock(&self.outbox).give_up(number)?,
+                Err(RecvTimeoutError::Disconnected) => return Err(closed()),
+            }
         };
-        self.send(&request, descriptors, expected)?;
-        let gone = || MemberError::Agent("it closed the connection".into());
-        let answer = receiver.recv().map_err(|_| gone())?;
         match answer.reply {
             Reply::Error(refusal) => Err(refusal.into()),
             _ => Ok(answer),
         }
     }
 
+    /// Sends a request, now or to the next agent; returns its number.
     fn send(
         &self,
-        request: &Request,
+        request: Request,
         descriptors: &[BorrowedFd<'_>],
-        expected: Expected,
-    ) -> Result<(), MemberError> {
+        waiting: Option<mpsc::Sender<Answer>>,
+        listener: Option<(Service, Arc<Incoming>)>,
+    ) -> Result<u64, MemberError> {
         let mut outbox = lock(&self.outbox);
         if outbox.closed {
-            return Err(MemberError::Agent("it closed the connection".into()));
+            return Err(closed());
         }
-        outbox.expected.push_back(expected);
-        let sent = outbox.writer.send(request, descriptors);
-        if let Err(WireError::Malformed(_)) = sent {
+        outbox.calls += 1;
+        let number = outbox.calls;
+        let sent = match outbox.lost {
+            Some(_) => Ok(()),
+            None => outbox.writer.send(&request, descriptors),
+        };
+        if let Err(error @ WireError::Malformed(_)) = sent {
             // It was not sent, so there will be no reply.
-            outbox.expected.pop_back();
+            return Err(MemberError::Agent(error.to_string()));
         }
-        sent.map_err(|error| MemberError::Agent(error.to_string()))
+        // Another error is the end of the connection, which the control thread is about to see.
+        outbox.expected.push_back(Expected {
+            request,
+            number,
+            waiting,
+            listener,
+        });
+        Ok(number)
     }
 
     /// Books an epoch that the agent has told us; older news changes nothing.
@@ -201,9 +265,16 @@ impl Control {
             }
             _ => {}
         }
-        let expected = lock(&self.outbox).expected.pop_front().unwrap_or_default();
+        let Some(expected) = lock(&self.outbox).expected.pop_front() else {
+            return;
+        };
         if let (Some((service, incoming)), Reply::Done) = (expected.listener, &answer.reply) {
             lock(&self.books).listeners.insert(service, incoming);
+        }
+        if let (Request::Alloc { .. }, Reply::Region { key, .. }) =
+            (&expected.request, &answer.reply)
+        {
+            lock(&self.books).exports.insert(*key);
         }
         if let Some(waiting) = expected.waiting {
             // It fails when the caller has gone, and with it the need for an answer.
@@ -266,7 +337,7 @@ impl Control {
 
     fn acknowledge(&self, Partition(partition): Partition, epoch: u32) {
         let outbox = lock(&self.outbox);
-        // It fails when the agent has gone, which the control thread is about to see.
+        // It fails when the agent has gone; the next one tells the epoch again.
         let _ = outbox.writer.send(&Request::Ack { partition, epoch }, &[]);
     }
 
@@ -299,7 +370,13 @@ impl Control {
         Some(channel)
     }
 
-    /// Ends everything: without an agent nobody vouches for anything.
+    /// Notes that the agent has gone; returns whether it makes sense to wait for another.
+    fn lose(&self) -> bool {
+        lock(&self.outbox).lost.get_or_insert_with(Instant::now);
+        self.ticket.get().is_some()
+    }
+
+    /// Ends everything: there is nobody who vouches for anything.
     fn close(&self) {
         let mut outbox = lock(&self.outbox);
         outbox.closed = true;
@@ -325,7 +402,34 @@ impl Drop for Control {
     }
 }
 
+impl Outbox {
+    /// Forgets a request for which no agent has come for so long.
+    fn give_up(&mut self, number: u64) -> Result<(), MemberError> {
+        let since = self.lost.or(self.attaching);
+        let in_time = since.is_none_or(|since| since.elapsed() < PATIENCE);
+        let still = |expected: &Expected| expected.number == number;
+        if in_time || !self.expected.iter().any(still) {
+            return Ok(());
+        }
+        self.expected.retain(|expected| expected.number != number);
+        let message = format!("it has been gone for {PATIENCE:?}; `toroid up` brings it back");
+        Err(MemberError::Agent(message))
+    }
+}
+
+fn closed() -> MemberError {
+    MemberError::Agent("it closed the connection".into())
+}
+
 impl Books {
+    fn epochs(&self) -> impl Iterator<Item = (u32, u32)> {
+        // Acquire: see `Books::learn_epoch`.
+        let epoch = |known: &Membership| known.epoch.load(Ordering::Acquire);
+        self.partitions
+            .iter()
+            .map(move |(partition, known)| (partition.0, epoch(known)))
+    }
+
     fn learn_epoch(&mut self, partition: Partition, epoch: u32) -> Membership {
         let membership = self
             .partitions
@@ -377,10 +481,10 @@ impl OpenChannel {
     }
 }
 
-fn listen(mut reader: Reader, control: &Weak<Control>) {
+fn listen(mut reader: Reader, listening: &Weak<Control>) {
     loop {
         let received = reader.receive::<Message>();
-        let Some(control) = control.upgrade() else {
+        let Some(control) = listening.upgrade() else {
             return;
         };
         match received {
@@ -390,7 +494,15 @@ fn listen(mut reader: Reader, control: &Weak<Control>) {
                 if !matches!(error, WireError::Closed) {
                     tracing::warn!("lost the agent: {error}");
                 }
-                return control.close();
+                let is_hopeless = matches!(error, WireError::Malformed(_));
+                if is_hopeless || !control.lose() {
+                    return control.close();
+                }
+                drop(control);
+                match resume::come_back(listening) {
+                    Some(next) => reader = next,
+                    None => return,
+                }
             }
         }
     }
@@ -502,12 +614,15 @@ impl Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        if let Request::Disconnect { id } = &self.request {
-            lock(&self.control.books).channels.remove(id);
+        let mut books = lock(&self.control.books);
+        match &self.request {
+            Request::Disconnect { id } => drop(books.channels.remove(id)),
+            Request::Free { key } => drop(books.exports.remove(key)),
+            _ => {}
         }
+        drop(books);
         // Without an agent there is nobody to tell.
-        let expected = Expected::default();
-        let _ = self.control.send(&self.request, &[], expected);
+        let _ = self.control.send(self.request.clone(), &[], None, None);
     }
 }
 
@@ -535,7 +650,7 @@ impl Drop for ListenerRelease {
             protocol: self.service.1.0,
         };
         // Without an agent there is nobody to tell.
-        let _ = self.control.send(&request, &[], Expected::default());
+        let _ = self.control.send(request, &[], None, None);
     }
 }
 

@@ -28,6 +28,9 @@ fn nodes_and_commands_outlive_a_killed_agent() {
         let _blue = cluster.domain("blue", &["*,*,0"]);
         let before = survivors(&cluster);
         let mut cat = cluster.spawn("0,0,0", "cat");
+        let mut input = cat.stdin();
+        input.write_all(b"here\n").expect("it reads");
+        cat.says("here");
         let script = "trap 'exit 7' USR1; echo ready; while :; do sleep 0.01; done";
         let mut waiting = cluster.in_node("1,0,0", &["sh", "-c", script]);
         let waiting = Running::start(waiting.stdin(Stdio::null()));
@@ -44,7 +47,6 @@ fn nodes_and_commands_outlive_a_killed_agent() {
         cluster.toroid(&["up"]).ok();
         assert_eq!(survivors(&cluster), before);
         assert_eq!(cluster.status()["torus"], "2x2x1");
-        let mut input = cat.stdin();
         input.write_all(b"still here\n").expect("it reads");
         cat.says("still here");
         drop(input);
@@ -196,4 +198,93 @@ fn what_died_while_there_was_no_agent_is_made_anew() {
     cluster.toroid(&["up"]).ok();
     assert_ne!(cluster.driver_pid(), Some(driver));
     cluster.reaches("1,0,0", "0-0-0.blue");
+}
+
+/// Kills the agent, lets everything go on without it for a moment, and starts another.
+fn restart(cluster: &Cluster) {
+    cluster.kill_agent();
+    std::thread::sleep(Duration::from_millis(200));
+    cluster.toroid(&["up"]).ok();
+}
+
+#[test]
+fn memory_stays_shared_and_is_still_revoked() {
+    let cluster = Cluster::up("3x1x1");
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let mut owner = cluster.spawn("0,0,0", "probe own blue");
+    let key = owner.line();
+    let count = |node: &str| {
+        let counter = cluster.spawn(node, &format!("probe count blue 0,0,0 {key}"));
+        counter.says("open");
+        counter
+    };
+    let (stayer, mut leaver) = (count("1,0,0"), count("2,0,0"));
+    for _ in 0..3 {
+        restart(&cluster);
+        assert!(!leaver.has_ended(), "it still adds");
+    }
+    eventually("all three are back", || cluster.status()["attached"] == 3);
+    // A grant of the agent before the last is revoked like any other, and new ones are made.
+    let late = count("1,0,0");
+    blue.shrink(&["2,0,0"]);
+    let end = leaver.wait().ok();
+    assert!(end.text().contains("Revoked"), "{end}");
+    cluster
+        .exec("2,0,0", &format!("probe open blue {key}"))
+        .fails_somehow();
+    cluster
+        .exec("1,0,0", &format!("probe open blue {key}"))
+        .ok();
+    drop(owner.stdin());
+    owner.wait().ok();
+    for counter in [stayer, late] {
+        let end = counter.wait().ok();
+        assert!(end.text().contains("PeerDead"), "{end}");
+    }
+}
+
+#[test]
+fn a_store_serves_on_over_both_paths() {
+    let cluster = Cluster::up("3x1x1");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let server = cluster.spawn("0,0,0", "toroid-kv serve");
+    server.says("rdma blue 0,0,0\n");
+    cluster.exec("1,0,0", "toroid-kv set key value").ok();
+    let script = "while toroid-kv get key; do sleep 0.02; done";
+    let mut rdma = cluster.in_node("1,0,0", &["sh", "-c", script]);
+    let mut rdma = Running::start(rdma.stdin(Stdio::null()));
+    let script = "while memccat --servers=0-0-0.blue key; do sleep 0.02; done";
+    let mut tcp = cluster.in_node("2,0,0", &["sh", "-c", script]);
+    let mut tcp = Running::start(tcp.stdin(Stdio::null()));
+    tcp.says("value");
+    for _ in 0..3 {
+        restart(&cluster);
+        let before = rdma.so_far().len();
+        eventually("new clients get", || {
+            rdma.has_ended() || rdma.so_far().len() > before + 25
+        });
+        assert!(!rdma.has_ended(), "{}", rdma.wait());
+    }
+    assert!(!tcp.has_ended(), "{}", tcp.wait());
+    cluster.exec("2,0,0", "toroid-kv set key other").ok();
+    assert_eq!(
+        cluster.exec("1,0,0", "toroid-kv get key").ok().text(),
+        "other"
+    );
+}
+
+#[test]
+fn who_ends_while_there_is_no_agent_is_detached() {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let owner = cluster.spawn("0,0,0", "probe own blue");
+    owner.says("\n");
+    assert_eq!(cluster.status()["attached"], 1);
+    cluster.kill_agent();
+    owner.kill();
+    cluster.toroid(&["up"]).ok();
+    eventually("it is forgotten", || {
+        let status = cluster.status();
+        status["attached"] == 0 && status["registered_bytes"] == 0
+    });
 }

@@ -15,6 +15,8 @@ pub(super) enum Request {
     Hello,
     /// Keeps the descriptors that come along, in place of others under this key.
     Put { key: String, record: Value },
+    /// Another record for what is under this key, if there is something.
+    Note { key: String, record: Value },
     /// Forgets what is under this key.
     Remove { key: String },
     /// Answered by an [`Answer::Entry`] for each, and [`Answer::End`].

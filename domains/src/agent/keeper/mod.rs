@@ -46,6 +46,9 @@ pub(super) const LIFELINE: &str = "lifeline";
 /// How long the keeper may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Between two attempts to start it.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// How many milliseconds a process may take to end.
 const LAST_WORDS_MS: u16 = 2000;
 
@@ -246,23 +249,29 @@ impl Keeper {
         let replace = move || {
             loop {
                 present.outlast();
-                if keeper.lock().ending {
-                    return;
-                }
-                tracing::warn!("the keeper died; starting another one");
-                match start(&state).map(|found| keeper.install(found)) {
-                    Ok(Some(next)) => present = next,
-                    Ok(None) => return,
-                    Err(error) => {
-                        tracing::error!("cannot start the keeper again: {error}");
-                        return;
-                    }
+                match keeper.replace(&state) {
+                    Some(next) => present = next,
+                    None => return,
                 }
                 put_all();
             }
         };
         let builder = thread::Builder::new().name("keeper".into());
         builder.stack_size(STACK_BYTES).spawn(replace).map(drop)
+    }
+
+    /// Starts a keeper after one has died, unless that was the end.
+    fn replace(&self, state: &Path) -> Option<Watch> {
+        while !self.lock().ending {
+            tracing::warn!("the keeper died; starting another one");
+            match start(state) {
+                Ok(found) => return self.install(found),
+                // It may have been killed at once, too.
+                Err(error) => tracing::error!("cannot start the keeper: {error}"),
+            }
+            thread::sleep(PAUSE);
+        }
+        None
     }
 
     /// From now on this is the keeper, unless the end has come.
@@ -283,6 +292,12 @@ impl Keeper {
     pub(super) fn put(&self, key: &str, record: &impl Serialize, descriptors: &[BorrowedFd<'_>]) {
         let (key, record) = (key.to_owned(), value(record));
         self.send(&Request::Put { key, record }, descriptors);
+    }
+
+    /// Changes the record of what is under a key.
+    pub(super) fn note(&self, key: &str, record: &impl Serialize) {
+        let (key, record) = (key.to_owned(), value(record));
+        self.send(&Request::Note { key, record }, &[]);
     }
 
     /// Forgets what is under a key.

@@ -136,7 +136,8 @@ impl Keeper {
         })
     }
 
-    /// Does what a caller who has something to say asks for.
+    /// Does what a caller who has something to say asks for, all of it: what an agent has said
+    /// before it was killed comes before what its successor says, who called later.
     fn attend(&mut self, caller: &mut Caller) -> Next {
         loop {
             let next = match caller.reader.receive() {
@@ -144,7 +145,7 @@ impl Keeper {
                 Err(_) => Ok(Next::HangUp),
             };
             match next {
-                Ok(Next::GoOn) if caller.reader.has_more() => {}
+                Ok(Next::GoOn) if has_more(caller) => {}
                 Ok(next) => return next,
                 Err(_) => return Next::HangUp,
             }
@@ -169,6 +170,11 @@ impl Keeper {
                 };
                 self.entries.insert(key, entry);
             }
+            Request::Note { key, record } => {
+                if let Some(entry) = self.entries.get_mut(&key) {
+                    entry.record = record;
+                }
+            }
             Request::Remove { key } => drop(self.entries.remove(&key)),
             Request::List => {
                 for (
@@ -190,4 +196,12 @@ impl Keeper {
         }
         Ok(Next::GoOn)
     }
+}
+
+fn has_more(caller: &Caller) -> bool {
+    let mut stream = [PollFd::new(
+        caller.reader.stream().as_fd(),
+        PollFlags::POLLIN,
+    )];
+    caller.reader.has_more() || poll(&mut stream, PollTimeout::ZERO).is_ok_and(|count| count > 0)
 }

@@ -1,0 +1,415 @@
+//! What of the books the keeper holds, and how the next agent gets it back.
+//!
+//! Everything is put there before the process that it is granted to hears of it. After a restart
+//! the books are as they were, with processes that are absent; each comes back with
+//! [`Request::Resume`](crate::protocol::Request::Resume), and says what it has heard of. Who does
+//! not come back has ended meanwhile.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Attachment, AttachmentId, Books, ChannelRecord, Members, NUMBERS_A_SECOND, RegionRecord,
+    Service,
+};
+use crate::agent::estate::Estate;
+use crate::agent::keeper::{Entry, Keeper};
+use crate::agent::outbox::Outbox;
+use crate::directory::Directory;
+use crate::protocol::{DomainMembers, Refusal, RefusalKind, Reply, as_text};
+
+const ATTACHMENT: &str = "attachment/";
+const REGION: &str = "region/";
+const CHANNEL: &str = "channel/";
+const LISTENER: &str = "listener/";
+
+#[derive(Serialize, Deserialize)]
+struct KeptAttachment {
+    node: u32,
+    secret: String,
+}
+
+/// Its memory comes with it.
+#[derive(Serialize, Deserialize)]
+struct KeptRegion {
+    #[serde(with = "as_text")]
+    key: RemoteKey,
+    owner: u64,
+    len: u64,
+    access: u8,
+    openers: Vec<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptChannel {
+    partition: u32,
+    /// Attachments and their nodes.
+    ends: [(u64, u32); 2],
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptListener {
+    partition: u32,
+    node: u32,
+    protocol: u16,
+    owner: u64,
+}
+
+/// What a process that comes back has heard of.
+#[derive(Debug)]
+pub(in crate::agent) struct Known<'a> {
+    pub(in crate::agent) regions: &'a [u64],
+    pub(in crate::agent) channels: &'a [u64],
+    pub(in crate::agent) listeners: &'a [(u32, u16)],
+}
+
+impl Members {
+    /// Takes over from the agent before, and keeps with its keeper from now on.
+    pub(in crate::agent) fn inherit(&mut self, keeper: Arc<Keeper>, estate: &mut Estate) {
+        let books = self.books.get_mut();
+        let books = books.unwrap_or_else(std::sync::PoisonError::into_inner);
+        books.keeper = keeper;
+        let mut left = Vec::new();
+        for (key, entry) in estate.inherit_all(ATTACHMENT) {
+            if books.inherit_attachment(&key, entry).is_none() {
+                left.push(key);
+            }
+        }
+        for (key, entry) in estate.inherit_all(REGION) {
+            match books.inherit_region(entry) {
+                Some(record) => drop(self.regions.insert(record.key.id, record)),
+                None => left.push(key),
+            }
+        }
+        for (key, entry) in estate.inherit_all(CHANNEL) {
+            if books.inherit_channel(&key, entry).is_none() {
+                left.push(key);
+            }
+        }
+        for (key, entry) in estate.inherit_all(LISTENER) {
+            if books.inherit_listener(entry).is_none() {
+                left.push(key);
+            }
+        }
+        left.iter().for_each(|key| books.keeper.remove(key));
+        let attachments = books.attachments.keys().map(|id| id.0);
+        let regions = self.regions.iter().map(|region| region.key.id.0);
+        let numbers = attachments
+            .chain(regions)
+            .chain(books.channels.keys().copied());
+        // The agent before may have begun to count in this second, too.
+        let newest = numbers.max().unwrap_or_default();
+        books.next = books.next.max(newest.saturating_add(NUMBERS_A_SECOND));
+    }
+
+    /// Puts all of it into the hands of a new keeper.
+    pub(in crate::agent) fn keep_all(&self) {
+        let books = self.lock();
+        for (id, attachment) in &books.attachments {
+            books.keep_attachment(*id, attachment);
+        }
+        for region in &self.regions {
+            books.keep_region(&region);
+        }
+        for (id, channel) in &books.channels {
+            books.keep_channel(*id, channel);
+        }
+        for (service, owner) in &books.listeners {
+            books.keep_listener(*service, *owner);
+        }
+    }
+
+    /// What a process can come back with to a later agent.
+    pub(in crate::agent) fn ticket(&self, id: AttachmentId) -> Result<Reply, Refusal> {
+        let secret: String = super::secret()?
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let mut books = self.lock();
+        books.attachment(id)?.secret = Some(secret.clone());
+        books.keep_attachment(id, books.attachments.get(&id).ok_or_else(unknown)?);
+        let AttachmentId(attachment) = id;
+        Ok(Reply::Ticket { attachment, secret })
+    }
+
+    /// A process is back, on the connection of `fresh`, which it has not used yet. Grants that it
+    /// has not heard of end, and it hears of what there is.
+    pub(in crate::agent) fn resume(
+        &self,
+        fresh: AttachmentId,
+        ticket: (u64, &str),
+        known: &Known<'_>,
+    ) -> Result<AttachmentId, Refusal> {
+        let id = AttachmentId(ticket.0);
+        let mut books = self.lock();
+        let node = books.attachment(fresh)?.node;
+        let old = books.attachments.get(&id).ok_or_else(unknown)?;
+        let its = old.node == node && old.secret.as_ref().is_some_and(|s| same(s, ticket.1));
+        if !its || !old.outbox.is_absent() || !books.attachment(fresh)?.is_unused() {
+            return Err(unknown());
+        }
+        let fresh = books.attachments.remove(&fresh).ok_or_else(unknown)?;
+        books.attachment(id)?.outbox = fresh.outbox;
+        let ended = self.end_unknown(&mut books, id, known);
+        let reply = books.resumed(id)?;
+        books.attachment(id)?.outbox.reply(reply, vec![]);
+        self.acknowledged.notify_all();
+        drop(books);
+        drop(ended);
+        Ok(id)
+    }
+
+    fn end_unknown(
+        &self,
+        books: &mut Books,
+        id: AttachmentId,
+        known: &Known<'_>,
+    ) -> Vec<std::fs::File> {
+        let Ok(attachment) = books.attachment(id) else {
+            return Vec::new();
+        };
+        let regions = attachment.regions.iter().copied();
+        let regions: Vec<_> = regions.filter(|r| !known.regions.contains(&r.0)).collect();
+        let channels = attachment.channels.iter().copied();
+        let channels: Vec<_> = channels.filter(|c| !known.channels.contains(c)).collect();
+        for channel in channels {
+            if let Ok(attachment) = books.attachment(id) {
+                attachment.channels.remove(&channel);
+            }
+            books.end_channel(channel);
+        }
+        for service in books.services_of(id) {
+            if !known
+                .listeners
+                .contains(&(service.partition.0, service.protocol))
+            {
+                books.end_listener(service);
+            }
+        }
+        let end = |region| self.end_region(books, region, true);
+        regions.into_iter().filter_map(end).collect()
+    }
+
+    /// Ends what belonged to processes that have not come back.
+    pub(in crate::agent) fn detach_absent(&self) {
+        let books = self.lock();
+        let absent = books
+            .attachments
+            .iter()
+            .filter(|(_, a)| a.outbox.is_absent());
+        let absent: Vec<AttachmentId> = absent.map(|(id, _)| *id).collect();
+        drop(books);
+        for id in absent {
+            self.detach_if(id, |attachment| attachment.outbox.is_absent());
+        }
+    }
+}
+
+impl Books {
+    fn inherit_attachment(&mut self, key: &str, entry: Entry) -> Option<()> {
+        let id = AttachmentId(key.strip_prefix(ATTACHMENT)?.parse().ok()?);
+        let (kept, []) = entry.parse::<KeptAttachment, 0>()?;
+        let mut attachment = Attachment::new(NodeId(kept.node), Outbox::absent());
+        attachment.secret = Some(kept.secret);
+        self.attachments.insert(id, attachment);
+        Some(())
+    }
+
+    /// A region whose owner is there and still a member.
+    fn inherit_region(&mut self, entry: Entry) -> Option<RegionRecord> {
+        let (kept, [memory]) = entry.parse::<KeptRegion, 1>()?;
+        let key = kept.key;
+        let owner = AttachmentId(kept.owner);
+        if !is_member(&self.directory, key.partition, key.node) {
+            return None;
+        }
+        let booked = self.attachments.get_mut(&owner)?;
+        booked.regions.insert(key.id);
+        *self.registered.entry(key.node).or_default() += kept.len;
+        let mut openers = HashSet::new();
+        for opener in kept.openers.into_iter().map(AttachmentId) {
+            if let Some(attachment) = self.attachments.get_mut(&opener)
+                && is_member(&self.directory, key.partition, attachment.node)
+            {
+                attachment.opened.insert(key.id);
+                openers.insert(opener);
+            }
+        }
+        Some(RegionRecord {
+            key,
+            owner,
+            len: kept.len,
+            access: Access::from_bits_truncate(kept.access),
+            memory: memory.into(),
+            openers,
+        })
+    }
+
+    fn inherit_channel(&mut self, key: &str, entry: Entry) -> Option<()> {
+        let id: u64 = key.strip_prefix(CHANNEL)?.parse().ok()?;
+        let (kept, []) = entry.parse::<KeptChannel, 0>()?;
+        let partition = Partition(kept.partition);
+        let ends = kept
+            .ends
+            .map(|(end, node)| (AttachmentId(end), NodeId(node)));
+        let stands = |(end, node): &(AttachmentId, NodeId)| {
+            self.attachments.contains_key(end) && is_member(&self.directory, partition, *node)
+        };
+        if !ends.iter().all(stands) {
+            return None;
+        }
+        for (end, _) in ends {
+            self.attachments.get_mut(&end)?.channels.insert(id);
+        }
+        self.channels.insert(id, ChannelRecord { partition, ends });
+        Some(())
+    }
+
+    fn inherit_listener(&mut self, entry: Entry) -> Option<()> {
+        let (kept, []) = entry.parse::<KeptListener, 0>()?;
+        let service = Service {
+            partition: Partition(kept.partition),
+            node: NodeId(kept.node),
+            protocol: kept.protocol,
+        };
+        if !is_member(&self.directory, service.partition, service.node) {
+            return None;
+        }
+        let owner = AttachmentId(kept.owner);
+        self.attachments.get_mut(&owner)?.listeners += 1;
+        self.listeners.insert(service, owner);
+        Some(())
+    }
+
+    /// What a process that is back still has.
+    fn resumed(&self, id: AttachmentId) -> Result<Reply, Refusal> {
+        let attachment = self.attachments.get(&id).ok_or_else(unknown)?;
+        let regions = attachment.regions.union(&attachment.opened);
+        let services = self.services_of(id).into_iter();
+        let domains = self.directory.domains_of(attachment.node);
+        Ok(Reply::Resumed {
+            regions: regions.map(|region| region.0).collect(),
+            channels: attachment.channels.iter().copied().collect(),
+            listeners: services.map(|s| (s.partition.0, s.protocol)).collect(),
+            domains: domains
+                .map(|domain| DomainMembers {
+                    partition: domain.id.into(),
+                    epoch: domain.epoch,
+                    members: domain.members.iter().map(|node| node.0).collect(),
+                })
+                .collect(),
+        })
+    }
+
+    pub(super) fn services_of(&self, id: AttachmentId) -> Vec<Service> {
+        let its = self.listeners.iter().filter(|(_, owner)| **owner == id);
+        its.map(|(service, _)| *service).collect()
+    }
+
+    pub(super) fn keep_attachment(&self, id: AttachmentId, attachment: &Attachment) {
+        if let Some(secret) = &attachment.secret {
+            let record = KeptAttachment {
+                node: attachment.node.0,
+                secret: secret.clone(),
+            };
+            self.keeper.put(&attachment_key(id), &record, &[]);
+        }
+    }
+
+    pub(super) fn forget_attachment(&self, id: AttachmentId) {
+        self.keeper.remove(&attachment_key(id));
+    }
+
+    pub(super) fn keep_region(&self, region: &RegionRecord) {
+        let record = KeptRegion::of(region);
+        self.keeper.put(
+            &region_key(region.key.id),
+            &record,
+            &[region.memory.as_fd()],
+        );
+    }
+
+    /// Only the record of a region has changed.
+    pub(super) fn note_region(&self, region: &RegionRecord) {
+        self.keeper
+            .note(&region_key(region.key.id), &KeptRegion::of(region));
+    }
+
+    pub(super) fn forget_region(&self, id: RegionId) {
+        self.keeper.remove(&region_key(id));
+    }
+
+    pub(super) fn keep_channel(&self, id: u64, channel: &ChannelRecord) {
+        let record = KeptChannel {
+            partition: channel.partition.0,
+            ends: channel.ends.map(|(end, node)| (end.0, node.0)),
+        };
+        self.keeper.put(&channel_key(id), &record, &[]);
+    }
+
+    pub(super) fn keep_listener(&self, service: Service, owner: AttachmentId) {
+        let record = KeptListener {
+            partition: service.partition.0,
+            node: service.node.0,
+            protocol: service.protocol,
+            owner: owner.0,
+        };
+        self.keeper.put(&listener_key(service), &record, &[]);
+    }
+
+    pub(super) fn forget_listener(&self, service: Service) {
+        self.keeper.remove(&listener_key(service));
+    }
+}
+
+impl KeptRegion {
+    fn of(region: &RegionRecord) -> Self {
+        KeptRegion {
+            key: region.key,
+            owner: region.owner.0,
+            len: region.len,
+            access: region.access.bits(),
+            openers: region.openers.iter().map(|opener| opener.0).collect(),
+        }
+    }
+}
+
+fn attachment_key(AttachmentId(id): AttachmentId) -> String {
+    format!("{ATTACHMENT}{id}")
+}
+
+fn region_key(RegionId(id): RegionId) -> String {
+    format!("{REGION}{id}")
+}
+
+pub(super) fn channel_key(id: u64) -> String {
+    format!("{CHANNEL}{id}")
+}
+
+fn listener_key(service: Service) -> String {
+    let (Partition(partition), NodeId(node)) = (service.partition, service.node);
+    format!("{LISTENER}{partition}/{node}/{}", service.protocol)
+}
+
+fn is_member(directory: &Directory, partition: Partition, node: NodeId) -> bool {
+    let domain = directory.domain_by_id(partition.0);
+    domain.is_some_and(|domain| domain.members.contains(&node))
+}
+
+/// Compares secrets in a time that does not tell how much of them is right.
+fn same(a: &str, b: &str) -> bool {
+    let pairs = a.bytes().zip(b.bytes());
+    a.len() == b.len() && pairs.fold(0, |bits, (a, b)| bits | (a ^ b)) == 0
+}
+
+fn unknown() -> Refusal {
+    Refusal::new(
+        RefusalKind::NotFound,
+        "the agent knows nothing of this process",
+        "it was away for too long; attach anew",
+    )
+}
