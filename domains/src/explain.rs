@@ -308,7 +308,7 @@ mod tests {
             "pid": 1, "state": "/run/toroid", "data": "/var/lib/toroid", "torus": "4x1x1",
             "nodes": 4, "domains": 2, "provider": "shm", "ethernet": ethernet,
             "rootless": rootless, "driver_pid": driver_pid, "driver_restarts": 0, "attached": 0,
-            "registered_bytes": 0
+            "registered_bytes": 0, "moving_bytes": 0
         });
         serde_json::from_value(fields).unwrap()
     }

@@ -7,10 +7,10 @@
 
 mod control;
 mod nodes;
+mod regions;
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
@@ -24,7 +24,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::credentials::peer_uid;
 use crate::protocol::{DomainInfo, NODE_SOCKET, Refusal, RefusalKind, Reply, Request};
-use control::{Answer, Control, Incoming, ListenerRelease, Release};
+use control::{Control, Incoming, ListenerRelease};
+use regions::Mapped;
 
 /// Between two attempts to attach.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -91,6 +92,7 @@ impl Member {
         };
         let node = NodeId(node);
         control.set_node(node);
+        control.map_fence()?;
         control.take_ticket()?;
         Ok(Member {
             control,
@@ -210,21 +212,15 @@ impl Domain {
     /// [`MemberError::Refused`] when a limit is reached; [`MemberError::System`].
     pub fn alloc(&self, len: u64, access: Access) -> Result<Region, MemberError> {
         let domain = self.name.to_string();
-        let answer = self.member.control.call(
-            Request::Alloc {
-                domain,
-                len,
-                access,
-            },
-            &[],
-        )?;
-        let release = match &answer.reply {
-            Reply::Region { key, .. } => Release::region(&self.member.control, *key),
-            other => return Err(unexpected(other)),
+        let request = Request::Alloc {
+            domain,
+            len,
+            access,
         };
-        let (key, len, memory) = region(answer)?;
-        let status = Arc::default();
-        Ok(Region::exported(&memory, len, key, status, Some(release))?)
+        match self.member.control.map(request)? {
+            Mapped::Own(region) => Ok(region),
+            Mapped::Remote(_) => Err(mixed_up()),
+        }
     }
 
     /// Opens a region that a peer has published, with some or all of the rights that it gave.
@@ -233,21 +229,10 @@ impl Domain {
     /// [`MemberError::Refused`] when the key is wrong, the right was not given, or one of the
     /// two nodes is not a member; [`MemberError::System`].
     pub fn open(&self, key: RemoteKey, access: Access) -> Result<RemoteRegion, MemberError> {
-        let mut answer = self
-            .member
-            .control
-            .call(Request::Open { key, access }, &[])?;
-        let status = answer.status.take().unwrap_or_default();
-        let (key, len, memory) = region(answer)?;
-        let keep = Arc::clone(&self.member.control);
-        Ok(RemoteRegion::map(
-            &memory,
-            len,
-            key,
-            access,
-            status,
-            Some(keep),
-        )?)
+        match self.member.control.map(Request::Open { key, access })? {
+            Mapped::Remote(region) => Ok(region),
+            Mapped::Own(_) => Err(mixed_up()),
+        }
     }
 
     /// A queue pair for one-sided operations on regions of the member at `place`, for up to
@@ -377,19 +362,8 @@ fn show(control: &Control, name: &str) -> Result<DomainInfo, MemberError> {
     }
 }
 
-fn region(answer: Answer) -> Result<(RemoteKey, usize, File), MemberError> {
-    let Reply::Region { key, len } = answer.reply else {
-        return Err(unexpected(&answer.reply));
-    };
-    let [memory] = <[OwnedFd; 1]>::try_from(answer.descriptors).map_err(|_| no_room())?;
-    let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-    Ok((key, len, memory.into()))
-}
-
-/// The agent granted something, and this process has no room for it.
-fn no_room() -> MemberError {
-    let message = "no room for what was granted; raise the limit of open files (ulimit -n)";
-    io::Error::other(message).into()
+fn mixed_up() -> MemberError {
+    MemberError::Agent("it mixed up regions".into())
 }
 
 fn unexpected(reply: &Reply) -> MemberError {
@@ -425,9 +399,12 @@ mod tests {
                         version: VERSION,
                         pid: 1,
                     },
-                    Request::Alloc { .. } | Request::Open { .. } => {
-                        Reply::Region { key: KEY, len: 64 }
-                    }
+                    Request::Alloc { .. } | Request::Open { .. } => Reply::Region {
+                        key: KEY,
+                        len: 64,
+                        fence: 0,
+                        moving: false,
+                    },
                     Request::Connect {
                         domain,
                         place,
@@ -440,6 +417,7 @@ mod tests {
                         peer: 1,
                         place: *place,
                         protocol: *protocol,
+                        fence: 0,
                     }),
                     _ => Reply::Done,
                 };

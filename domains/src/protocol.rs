@@ -22,7 +22,7 @@ use crate::placement::{Figures, Policy};
 use crate::quota::{Amounts, Resource};
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -282,7 +282,19 @@ pub enum Request {
         /// The protocol.
         protocol: u16,
     },
-    /// Node socket. Acknowledges [`Event::Epoch`]. No reply.
+    /// Node socket. Asks for the page on which the agent fences what this connection is granted.
+    /// Reply: [`Reply::Fence`] with one descriptor, read-only.
+    Fence,
+    /// Node socket. A thread waits for a chunk of a region that moves. No reply, but
+    /// [`Event::Arrived`].
+    Fetch {
+        /// The region's key.
+        #[serde(with = "as_text")]
+        key: RemoteKey,
+        /// Which [`fabric::shm::CHUNK`] of it.
+        chunk: u64,
+    },
+    /// Node socket. Acknowledges [`Event::Epoch`] and each [`Event::Move`] before it. No reply.
     Ack {
         /// The partition.
         partition: u32,
@@ -374,7 +386,14 @@ pub enum Reply {
         key: RemoteKey,
         /// Its bytes.
         len: u64,
+        /// Its word on the page of [`Reply::Fence`].
+        fence: u32,
+        /// Whether it moves; then descriptors of its old memory and of the table of chunks come
+        /// after the first one, both read-only.
+        moving: bool,
     },
+    /// To [`Request::Fence`].
+    Fence,
     /// To [`Request::Connect`].
     Channel(ChannelInfo),
     /// To [`Request::Lookup`].
@@ -403,10 +422,37 @@ pub enum Event {
         /// Nodes that are no longer members.
         left: Vec<u32>,
     },
+    /// A node left that may have mapped this region, so it changes to fresh memory: two
+    /// descriptors, of the memory and of the table of chunks that have arrived there. The next
+    /// [`Request::Ack`] says that nothing is written to the old memory any more.
+    Move {
+        /// Its key.
+        #[serde(with = "as_text")]
+        key: RemoteKey,
+        /// Whether no mapping for writing may be left of the old memory.
+        let_go: bool,
+    },
+    /// Chunks of a moving region have arrived, among them what was asked for.
+    Arrived {
+        /// Its key.
+        #[serde(with = "as_text")]
+        key: RemoteKey,
+    },
+    /// All chunks of a moving region have arrived.
+    Moved {
+        /// Its key.
+        #[serde(with = "as_text")]
+        key: RemoteKey,
+    },
+    /// This process did not acknowledge in time: what it was granted in this partition has ended.
+    Fenced {
+        /// The partition.
+        partition: u32,
+    },
     /// A peer connected to a listener of this connection. The descriptors of
     /// [`fabric::shm::ChannelEnds`] come with it.
     Incoming(ChannelInfo),
-    /// The owner of an opened region has gone or has freed it.
+    /// The owner of an opened region has gone or has freed it, or a region could not be moved.
     RegionGone {
         /// Its key.
         #[serde(with = "as_text")]
@@ -447,6 +493,8 @@ pub struct ChannelInfo {
     pub place: Place,
     /// The protocol.
     pub protocol: u16,
+    /// Its word on the page of [`Reply::Fence`].
+    pub fence: u32,
 }
 
 /// Why a request was refused: for programs a kind, for people what and how to mend it.
@@ -532,6 +580,9 @@ pub struct Status {
     pub attached: u32,
     /// Registered bytes.
     pub registered_bytes: u64,
+    /// Bytes on their way to fresh memory, because a node left that may have had them mapped:
+    /// until they have arrived they take up memory twice.
+    pub moving_bytes: u64,
 }
 
 /// What a tenant has and may have: a user or a node.

@@ -210,6 +210,7 @@ impl Host {
 
     pub(super) fn leave(&self, change: Change, directory: Directory) -> Result<Domain, Refusal> {
         let Change { domain, left, .. } = change.clone();
+        self.members.finish_moves(&change);
         self.members.keep(&directory)?;
         self.remove_ports(&domain, &left);
         let changed = self.members.change(change, directory.clone());
@@ -226,11 +227,12 @@ impl Host {
     }
 
     fn await_members(&self, changed: &Changed) {
-        let late = self.members.wait_for_acknowledgement(changed, ACK_TIMEOUT);
+        let late = self.members.complete(changed, ACK_TIMEOUT);
         if late > 0 {
             let domain = &changed.change.domain;
             tracing::warn!(
-                "{late} processes have not acknowledged epoch {} of domain {} in {ACK_TIMEOUT:?}",
+                "{late} processes have not acknowledged epoch {} of domain {} in {ACK_TIMEOUT:?}, so \
+                 they are cut off from it",
                 domain.epoch,
                 domain.name
             );
@@ -331,6 +333,7 @@ impl Host {
             Actor::Node(only) => node == only,
         };
         let (attached, registered_bytes) = self.members.totals(its);
+        let moving_bytes = self.members.moving_bytes(its);
         let domains = directory.domains().filter(|d| actor.sees(&directory, d));
         let driver = self.driver.as_ref().map(|driver| driver.status());
         let (driver_pid, driver_restarts) = driver.unwrap_or_default();
@@ -348,6 +351,7 @@ impl Host {
             driver_restarts,
             attached: attached as u32,
             registered_bytes,
+            moving_bytes,
         }
     }
 

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[path = "members_kept.rs"]
@@ -16,10 +17,13 @@ mod kept;
 use dashmap::DashMap;
 use fabric::shm::ChannelEnds;
 use fabric::shm::channel::RING_BYTES;
-use fabric::shm::control::{create_memory, read_only};
+use fabric::shm::control::{create_memory, read_only, read_write};
+use fabric::shm::fence::settle;
 use fabric::{Access, NodeId, Partition, Place, RegionId, RemoteKey};
 
+use super::fences::Fences;
 use super::keeper::Keeper;
+use super::moves::{Move, Moves};
 use super::outbox::Outbox;
 use crate::directory::store::{Ledger, Store};
 use crate::directory::{Change, Directory, Domain};
@@ -58,16 +62,18 @@ pub(super) struct Members {
     /// A process acknowledged an epoch, or has gone.
     acknowledged: Condvar,
     /// Looked up without the lock; changed only with it.
-    regions: DashMap<RegionId, RegionRecord>,
+    pub(super) regions: DashMap<RegionId, RegionRecord>,
+    /// To the thread that copies what moves.
+    pub(super) moves: mpsc::Sender<Arc<Move>>,
     /// The most registered bytes of one node.
     max_bytes: u64,
 }
 
 #[derive(Debug)]
-struct Books {
+pub(super) struct Books {
     keeper: Arc<Keeper>,
     directory: Directory,
-    attachments: BTreeMap<AttachmentId, Attachment>,
+    pub(super) attachments: BTreeMap<AttachmentId, Attachment>,
     listeners: HashMap<Service, AttachmentId>,
     channels: HashMap<u64, ChannelRecord>,
     registered: HashMap<NodeId, u64>,
@@ -83,26 +89,33 @@ struct Service {
 }
 
 #[derive(Debug)]
-struct Attachment {
-    node: NodeId,
-    outbox: Outbox,
+pub(super) struct Attachment {
+    pub(super) node: NodeId,
+    pub(super) outbox: Outbox,
     /// With what it can come back to the next agent.
     secret: Option<String>,
+    fences: Fences,
     epochs: HashMap<Partition, u32>,
     regions: HashSet<RegionId>,
-    opened: HashSet<RegionId>,
+    pub(super) opened: HashSet<RegionId>,
     channels: HashSet<u64>,
     listeners: usize,
 }
 
 #[derive(Debug)]
-struct RegionRecord {
-    key: RemoteKey,
-    owner: AttachmentId,
-    len: u64,
+pub(super) struct RegionRecord {
+    pub(super) key: RemoteKey,
+    pub(super) owner: AttachmentId,
+    pub(super) len: u64,
     access: Access,
-    memory: File,
-    openers: HashSet<AttachmentId>,
+    /// What it is in now.
+    pub(super) memory: File,
+    /// Who has opened it, and whether for writing.
+    pub(super) openers: HashMap<AttachmentId, bool>,
+    /// Nodes of which a process may have mapped the memory that it is in now, and whether for
+    /// writing: the processes themselves may have gone, and handed it on before.
+    pub(super) mapped_by: BTreeMap<NodeId, bool>,
+    pub(super) moving: Option<Arc<Move>>,
 }
 
 #[derive(Debug)]
@@ -116,11 +129,19 @@ struct ChannelRecord {
 pub(super) struct Changed {
     pub(super) change: Change,
     waiting_for: Vec<AttachmentId>,
+    leavers: Vec<AttachmentId>,
+    moves: Vec<Arc<Move>>,
 }
 
 impl Members {
-    /// Nobody is attached. `store` holds `directory`.
-    pub(super) fn new(directory: Directory, store: Box<dyn Store>, max_bytes: u64) -> Self {
+    /// Nobody is attached. `store` holds `directory`. What comes out of the receiver is to be
+    /// [carried](Members::carry).
+    pub(super) fn new(
+        directory: Directory,
+        store: Box<dyn Store>,
+        max_bytes: u64,
+    ) -> (Self, Moves) {
+        let (moves, moving) = mpsc::channel();
         let books = Books {
             keeper: Arc::default(),
             directory,
@@ -130,13 +151,15 @@ impl Members {
             registered: HashMap::new(),
             next: first_number(),
         };
-        Members {
+        let members = Members {
             books: Mutex::new(books),
             ledger: Mutex::new(Ledger::new(store)),
             acknowledged: Condvar::new(),
             regions: DashMap::new(),
+            moves,
             max_bytes,
-        }
+        };
+        (members, moving)
     }
 
     /// Looks something up in the directory.
@@ -181,11 +204,23 @@ impl Members {
     }
 
     /// Books a process.
-    pub(super) fn attach(&self, node: NodeId, outbox: Outbox) -> AttachmentId {
+    pub(super) fn attach(&self, node: NodeId, outbox: Outbox) -> io::Result<AttachmentId> {
+        let fences = Fences::new()?;
         let mut books = self.lock();
         let id = AttachmentId(books.take_number());
-        books.attachments.insert(id, Attachment::new(node, outbox));
-        id
+        let attachment = Attachment::new(node, outbox, fences);
+        books.attachments.insert(id, attachment);
+        Ok(id)
+    }
+
+    /// Replies with the page on which a process is fenced.
+    pub(super) fn show_fence(&self, id: AttachmentId) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        let attachment = books.attachment(id)?;
+        let page = attachment.fences.hand_out();
+        let page = page.map_err(|error| no_memory(&error))?;
+        attachment.outbox.reply(Reply::Fence, vec![page.into()]);
+        Ok(())
     }
 
     /// A process has gone: ends what it held and tells its peers.
@@ -251,7 +286,8 @@ impl Members {
         let region = RegionId(books.take_number());
         let attachment = books.attachment(id)?;
         within("regions", attachment.regions.len(), MAX_REGIONS)?;
-        attachment.regions.insert(region);
+        let fence = books.slot(id, partition)?;
+        books.attachment(id)?.regions.insert(region);
         let key = RemoteKey {
             node,
             partition,
@@ -264,13 +300,21 @@ impl Members {
             len,
             access,
             memory,
-            openers: HashSet::new(),
+            openers: HashMap::new(),
+            mapped_by: BTreeMap::new(),
+            moving: None,
         };
         // Before the reply: a peer may present the key as soon as the owner has it.
         books.keep_region(&record);
         self.regions.insert(region, record);
         let attachment = books.attachment(id)?;
-        let reply = Reply::Region { key, len };
+        let moving = false;
+        let reply = Reply::Region {
+            key,
+            len,
+            fence,
+            moving,
+        };
         attachment.outbox.reply(reply, vec![owners.into()]);
         books.registered.insert(node, registered + len);
         Ok(())
@@ -308,12 +352,11 @@ impl Members {
         key: RemoteKey,
         access: Access,
     ) -> Result<(), Refusal> {
-        let (memory, len) = {
+        {
             let record = self.regions.get(&key.id);
             let record = record.filter(|record| same_key(&record.key, &key));
-            let record = record.ok_or_else(no_such_region)?;
-            (record.hand_out(access)?, record.len)
-        };
+            record.ok_or_else(no_such_region)?.permit(access)?;
+        }
         let mut books = self.lock();
         let node = books.attachment(id)?.node;
         let domain = books.directory.domain_by_id(key.partition.0);
@@ -333,15 +376,26 @@ impl Members {
         if !attachment.opened.contains(&key.id) {
             within("open regions", attachment.opened.len(), MAX_REGIONS)?;
         }
+        let fence = books.slot(id, key.partition)?;
+        // With the lock, so that it is the memory that the region is in now.
         let mut record = self.regions.get_mut(&key.id).ok_or_else(no_such_region)?;
-        if record.openers.insert(id) {
-            books.note_region(&record);
-        }
+        let memory = record.hand_out(access).map_err(|error| no_memory(&error))?;
+        let writes = writes(access);
+        *record.openers.entry(id).or_default() |= writes;
+        *record.mapped_by.entry(node).or_default() |= writes;
+        books.note_region(&record);
+        let (len, moving) = (record.len, record.moving.is_some());
         drop(record);
         let attachment = books.attachment(id)?;
         attachment.opened.insert(key.id);
-        let reply = Reply::Region { key, len };
-        attachment.outbox.reply(reply, vec![memory.into()]);
+        let reply = Reply::Region {
+            key,
+            len,
+            fence,
+            moving,
+        };
+        let descriptors = memory.into_iter().map(Into::into).collect();
+        attachment.outbox.reply(reply, descriptors);
         Ok(())
     }
 
@@ -435,7 +489,8 @@ impl Members {
         }
         let channel = books.take_number();
         let torus = books.directory.torus();
-        let info = |peer: NodeId, domain: &Domain| ChannelInfo {
+        let fences = [id, listener].map(|end| books.slot(end, partition));
+        let info = |peer: NodeId, domain: &Domain, fence: u32| ChannelInfo {
             id: channel,
             domain: domain.name.clone(),
             partition: partition.0,
@@ -443,9 +498,12 @@ impl Members {
             peer: peer.0,
             place: torus.place(peer).unwrap_or(place),
             protocol,
+            fence,
         };
+        let [ours_fence, theirs_fence] = fences;
         let domain = books.directory.domain(domain)?;
-        let (for_us, for_them) = (info(peer, domain), info(node, domain));
+        let for_us = info(peer, domain, ours_fence?);
+        let for_them = info(node, domain, theirs_fence?);
         let record = ChannelRecord {
             partition,
             ends: [(id, node), (listener, peer)],
@@ -531,13 +589,18 @@ impl Members {
     pub(super) fn change(&self, change: Change, directory: Directory) -> Changed {
         let mut books = self.lock();
         books.directory = directory;
-        let ended = self.revoke(&mut books, &change);
-        let waiting_for = books.announce(&change);
+        let mut ended = self.revoke(&mut books, &change);
+        let (moves, lost) = self.start_moves(&mut books, &change);
+        let lost = lost.into_iter();
+        ended.extend(lost.filter_map(|region| self.end_region(&mut books, region, true)));
+        let (waiting_for, leavers) = books.announce(&change);
         drop(books);
         drop(ended);
         Changed {
             change,
             waiting_for,
+            leavers,
+            moves,
         }
     }
 
@@ -566,27 +629,108 @@ impl Members {
         regions.into_iter().filter_map(end).collect()
     }
 
-    /// Waits until every process that stays has acknowledged a change, or has gone; returns
-    /// how many have not in time.
-    pub(super) fn wait_for_acknowledgement(&self, changed: &Changed, timeout: Duration) -> usize {
+    /// Waits until every process that stays has acknowledged a change, or has gone; fences those
+    /// that have not in time, and lets what moves go on. Returns how many were late.
+    pub(super) fn complete(&self, changed: &Changed, timeout: Duration) -> usize {
         let partition = Partition(changed.change.domain.id.into());
         let epoch = changed.change.domain.epoch;
-        let late = |books: &Books| {
+        let late = self.await_epoch(&changed.waiting_for, partition, epoch, timeout);
+        if !late.is_empty() {
+            self.fence(partition, &late);
+        }
+        self.release_moves(&changed.moves, &changed.leavers, epoch);
+        late.len()
+    }
+
+    /// Waits until these processes have acknowledged an epoch, or have gone; returns those that
+    /// have not in time.
+    pub(super) fn await_epoch(
+        &self,
+        of: &[AttachmentId],
+        partition: Partition,
+        epoch: u32,
+        timeout: Duration,
+    ) -> Vec<AttachmentId> {
+        let late = |books: &Books| -> Vec<AttachmentId> {
             let late = |id: &&AttachmentId| {
                 let attachment = books.attachments.get(id);
                 attachment.is_some_and(|a| a.epochs.get(&partition).is_none_or(|e| *e < epoch))
             };
-            changed.waiting_for.iter().filter(late).count()
+            of.iter().filter(late).copied().collect()
         };
         let waiting = self
             .acknowledged
-            .wait_timeout_while(self.lock(), timeout, |books| late(books) > 0);
+            .wait_timeout_while(self.lock(), timeout, |books| !late(books).is_empty());
         late(&waiting.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Cuts processes as if they had left: a stopped one finds out when it goes on.
+    fn fence(&self, partition: Partition, late: &[AttachmentId]) {
+        let mut books = self.lock();
+        let mut ended = Vec::new();
+        for id in late {
+            ended.extend(self.end_grants(&mut books, *id, partition));
+        }
+        drop(books);
+        if let Err(error) = settle() {
+            tracing::error!("cannot make sure that a fence is seen: {error}");
+        }
+        drop(ended);
+    }
+
+    /// Ends what a process has in a partition; returns the memory that is to be dropped without
+    /// the lock.
+    fn end_grants(&self, books: &mut Books, id: AttachmentId, partition: Partition) -> Vec<File> {
+        let Some(attachment) = books.attachments.get_mut(&id) else {
+            return Vec::new();
+        };
+        attachment.fences.end(partition);
+        let number = partition.0;
+        let fenced = Event::Fenced { partition: number };
+        attachment.outbox.event(fenced, vec![]);
+        if let Some(attachment) = books.attachments.get(&id) {
+            books.note_attachment(id, attachment);
+        }
+        let in_it = |region: &RegionId| {
+            let record = self.regions.get(region);
+            record.is_some_and(|record| record.key.partition == partition)
+        };
+        let Some(attachment) = books.attachments.get_mut(&id) else {
+            return Vec::new();
+        };
+        let opened: Vec<_> = attachment.opened.extract_if(in_it).collect();
+        let owned: Vec<_> = attachment.regions.iter().copied().filter(in_it).collect();
+        for region in opened {
+            if let Some(mut record) = self.regions.get_mut(&region) {
+                record.openers.remove(&id);
+                books.note_region(&record);
+            }
+        }
+        let services = books.services_of(id);
+        for service in services {
+            if service.partition == partition {
+                books.end_listener(service);
+            }
+        }
+        let ends = |channel: &ChannelRecord| channel.ends.iter().any(|(end, _)| *end == id);
+        let channels = books.channels.iter();
+        let channels = channels.filter(|(_, c)| c.partition == partition && ends(c));
+        let channels: Vec<u64> = channels.map(|(channel, _)| *channel).collect();
+        channels
+            .into_iter()
+            .for_each(|channel| books.end_channel(channel));
+        let end = |region| self.end_region(books, region, true);
+        owned.into_iter().filter_map(end).collect()
     }
 
     /// Forgets a region. Returns its memory, to be dropped without the lock: it takes the kernel
     /// a while to free gigabytes.
-    fn end_region(&self, books: &mut Books, region: RegionId, tell_openers: bool) -> Option<File> {
+    pub(super) fn end_region(
+        &self,
+        books: &mut Books,
+        region: RegionId,
+        tell_users: bool,
+    ) -> Option<File> {
         let (_, record) = self.regions.remove(&region)?;
         books.forget_region(region);
         if let Some(bytes) = books.registered.get_mut(&record.key.node) {
@@ -595,20 +739,22 @@ impl Members {
         if let Some(owner) = books.attachments.get_mut(&record.owner) {
             owner.regions.remove(&region);
         }
-        for opener in record.openers {
-            let Some(opener) = books.attachments.get_mut(&opener) else {
-                continue;
-            };
-            opener.opened.remove(&region);
-            if tell_openers {
-                let event = Event::RegionGone { key: record.key };
-                opener.outbox.event(event, vec![]);
+        if let Some(moving) = &record.moving {
+            moving.is_over.store(true, Ordering::Relaxed);
+        }
+        if tell_users {
+            let gone = Event::RegionGone { key: record.key };
+            record.tell_users(books, |outbox| outbox.event(gone.clone(), vec![]));
+        }
+        for opener in record.openers.keys() {
+            if let Some(opener) = books.attachments.get_mut(opener) {
+                opener.opened.remove(&region);
             }
         }
         Some(record.memory)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -634,6 +780,26 @@ impl Books {
         check_member(&self.directory, domain, node)?;
         let domain = self.directory.domain(domain)?;
         Ok((Partition(domain.id.into()), node))
+    }
+
+    /// The word of the fence for what a process is granted in a partition.
+    fn slot(&mut self, id: AttachmentId, partition: Partition) -> Result<u32, Refusal> {
+        let exhausted = || {
+            Refusal::new(
+                RefusalKind::Exhausted,
+                "the process has been in too many domains",
+                "start it again",
+            )
+        };
+        let attachment = self.attachment(id)?;
+        if let Some(slot) = attachment.fences.present(partition) {
+            return Ok(slot);
+        }
+        let slot = attachment.fences.add(partition).ok_or_else(exhausted)?;
+        if let Some(attachment) = self.attachments.get(&id) {
+            self.note_attachment(id, attachment);
+        }
+        Ok(slot)
     }
 
     fn listener_at(
@@ -708,33 +874,37 @@ impl Books {
         });
     }
 
-    /// Tells every process that a change concerns; returns those who shall acknowledge it.
-    fn announce(&mut self, change: &Change) -> Vec<AttachmentId> {
+    /// Tells every process that a change concerns; returns those who stay, and shall acknowledge
+    /// it, and those who leave.
+    fn announce(&mut self, change: &Change) -> (Vec<AttachmentId>, Vec<AttachmentId>) {
         let event = Event::Epoch {
             partition: change.domain.id.into(),
             epoch: change.domain.epoch,
             left: change.left.iter().map(|node| node.0).collect(),
         };
-        let mut waiting_for = Vec::new();
+        let (mut waiting_for, mut leavers) = (Vec::new(), Vec::new());
         for (id, attachment) in &self.attachments {
-            let stays = change.domain.members.contains(&attachment.node);
-            if stays || change.left.contains(&attachment.node) {
-                attachment.outbox.event(event.clone(), vec![]);
-            }
-            if stays {
-                waiting_for.push(*id);
-            }
+            let concerned = if change.domain.members.contains(&attachment.node) {
+                &mut waiting_for
+            } else if change.left.contains(&attachment.node) {
+                &mut leavers
+            } else {
+                continue;
+            };
+            attachment.outbox.event(event.clone(), vec![]);
+            concerned.push(*id);
         }
-        waiting_for
+        (waiting_for, leavers)
     }
 }
 
 impl Attachment {
-    fn new(node: NodeId, outbox: Outbox) -> Self {
+    fn new(node: NodeId, outbox: Outbox, fences: Fences) -> Self {
         Attachment {
             node,
             outbox,
             secret: None,
+            fences,
             epochs: HashMap::new(),
             regions: HashSet::new(),
             opened: HashSet::new(),
@@ -760,22 +930,40 @@ fn first_number() -> u64 {
 }
 
 impl RegionRecord {
-    /// A descriptor with these rights and no more.
-    fn hand_out(&self, access: Access) -> Result<File, Refusal> {
-        if access.is_empty() || !self.access.contains(access) {
-            return Err(Refusal::new(
-                RefusalKind::Denied,
-                format!("the region's owner has not given the right {access:?}"),
-                "ask for less, or let the owner allocate it with more",
-            ));
+    fn permit(&self, access: Access) -> Result<(), Refusal> {
+        if !access.is_empty() && self.access.contains(access) {
+            return Ok(());
         }
-        let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        let handed_out = match writes {
-            true => self.memory.try_clone(),
-            false => read_only(&self.memory),
-        };
-        handed_out.map_err(|error| no_memory(&error))
+        Err(Refusal::new(
+            RefusalKind::Denied,
+            format!("the region's owner has not given the right {access:?}"),
+            "ask for less, or let the owner allocate it with more",
+        ))
     }
+
+    /// A descriptor with these rights and no more; while the region moves, what else it takes.
+    fn hand_out(&self, access: Access) -> io::Result<Vec<File>> {
+        let mut files = vec![match writes(access) {
+            true => read_write(&self.memory)?,
+            false => read_only(&self.memory)?,
+        }];
+        if let Some(moving) = &self.moving {
+            files.extend(moving.companions()?);
+        }
+        Ok(files)
+    }
+
+    /// Everybody who has been told of the region.
+    pub(super) fn tell_users(&self, books: &Books, tell: impl Fn(&Outbox)) {
+        let users = self.openers.keys().chain([&self.owner]);
+        users
+            .filter_map(|user| books.attachments.get(user))
+            .for_each(|user| tell(&user.outbox));
+    }
+}
+
+fn writes(access: Access) -> bool {
+    access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
 }
 
 /// Refuses what concerns a domain of which `node` is no member.

@@ -5,7 +5,7 @@
 //! [`Request::Resume`](crate::protocol::Request::Resume), and says what it has heard of. Who does
 //! not come back has ended meanwhile.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use super::{
     Service,
 };
 use crate::agent::estate::Estate;
+use crate::agent::fences::Fences;
 use crate::agent::keeper::{Entry, Keeper};
 use crate::agent::outbox::Outbox;
 use crate::directory::Directory;
@@ -31,6 +32,9 @@ const LISTENER: &str = "listener/";
 struct KeptAttachment {
     node: u32,
     secret: String,
+    /// Words of its fence in use, by partition; the page comes with it.
+    fences: Vec<(u32, u32)>,
+    next_fence: u32,
 }
 
 /// Its memory comes with it.
@@ -41,7 +45,12 @@ struct KeptRegion {
     owner: u64,
     len: u64,
     access: u8,
-    openers: Vec<u64>,
+    /// And whether they write.
+    openers: Vec<(u64, bool)>,
+    /// Nodes, and whether they write.
+    mapped_by: Vec<(u32, bool)>,
+    /// It was on its way to fresh memory, of which some has not arrived.
+    moving: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -212,31 +221,34 @@ impl Members {
 impl Books {
     fn inherit_attachment(&mut self, key: &str, entry: Entry) -> Option<()> {
         let id = AttachmentId(key.strip_prefix(ATTACHMENT)?.parse().ok()?);
-        let (kept, []) = entry.parse::<KeptAttachment, 0>()?;
-        let mut attachment = Attachment::new(NodeId(kept.node), Outbox::absent());
+        let (kept, [page]) = entry.parse::<KeptAttachment, 1>()?;
+        let fences = Fences::inherit(page.into(), kept.fences, kept.next_fence).ok()?;
+        let mut attachment = Attachment::new(NodeId(kept.node), Outbox::absent(), fences);
         attachment.secret = Some(kept.secret);
         self.attachments.insert(id, attachment);
         Some(())
     }
 
-    /// A region whose owner is there and still a member.
+    /// A region whose owner is there and still a member. One that was moving ended with the agent
+    /// that moved it.
     fn inherit_region(&mut self, entry: Entry) -> Option<RegionRecord> {
         let (kept, [memory]) = entry.parse::<KeptRegion, 1>()?;
         let key = kept.key;
         let owner = AttachmentId(kept.owner);
-        if !is_member(&self.directory, key.partition, key.node) {
+        if kept.moving || !is_member(&self.directory, key.partition, key.node) {
             return None;
         }
         let booked = self.attachments.get_mut(&owner)?;
         booked.regions.insert(key.id);
         *self.registered.entry(key.node).or_default() += kept.len;
-        let mut openers = HashSet::new();
-        for opener in kept.openers.into_iter().map(AttachmentId) {
+        let mut openers = HashMap::new();
+        for (opener, writes) in kept.openers {
+            let opener = AttachmentId(opener);
             if let Some(attachment) = self.attachments.get_mut(&opener)
                 && is_member(&self.directory, key.partition, attachment.node)
             {
                 attachment.opened.insert(key.id);
-                openers.insert(opener);
+                openers.insert(opener, writes);
             }
         }
         Some(RegionRecord {
@@ -246,6 +258,12 @@ impl Books {
             access: Access::from_bits_truncate(kept.access),
             memory: memory.into(),
             openers,
+            mapped_by: kept
+                .mapped_by
+                .into_iter()
+                .map(|(node, writes)| (NodeId(node), writes))
+                .collect(),
+            moving: None,
         })
     }
 
@@ -311,12 +329,17 @@ impl Books {
     }
 
     pub(super) fn keep_attachment(&self, id: AttachmentId, attachment: &Attachment) {
-        if let Some(secret) = &attachment.secret {
-            let record = KeptAttachment {
-                node: attachment.node.0,
-                secret: secret.clone(),
-            };
-            self.keeper.put(&attachment_key(id), &record, &[]);
+        if let Some(record) = KeptAttachment::of(attachment) {
+            let (page, ..) = attachment.fences.parts();
+            self.keeper
+                .put(&attachment_key(id), &record, &[page.as_fd()]);
+        }
+    }
+
+    /// Only the record of an attachment has changed.
+    pub(super) fn note_attachment(&self, id: AttachmentId, attachment: &Attachment) {
+        if let Some(record) = KeptAttachment::of(attachment) {
+            self.keeper.note(&attachment_key(id), &record);
         }
     }
 
@@ -324,7 +347,7 @@ impl Books {
         self.keeper.remove(&attachment_key(id));
     }
 
-    pub(super) fn keep_region(&self, region: &RegionRecord) {
+    pub(in crate::agent) fn keep_region(&self, region: &RegionRecord) {
         let record = KeptRegion::of(region);
         self.keeper.put(
             &region_key(region.key.id),
@@ -334,7 +357,7 @@ impl Books {
     }
 
     /// Only the record of a region has changed.
-    pub(super) fn note_region(&self, region: &RegionRecord) {
+    pub(in crate::agent) fn note_region(&self, region: &RegionRecord) {
         self.keeper
             .note(&region_key(region.key.id), &KeptRegion::of(region));
     }
@@ -366,6 +389,19 @@ impl Books {
     }
 }
 
+impl KeptAttachment {
+    /// Nothing for a process that cannot come back.
+    fn of(attachment: &Attachment) -> Option<Self> {
+        let (_, fences, next_fence) = attachment.fences.parts();
+        Some(KeptAttachment {
+            node: attachment.node.0,
+            secret: attachment.secret.clone()?,
+            fences,
+            next_fence,
+        })
+    }
+}
+
 impl KeptRegion {
     fn of(region: &RegionRecord) -> Self {
         KeptRegion {
@@ -373,7 +409,17 @@ impl KeptRegion {
             owner: region.owner.0,
             len: region.len,
             access: region.access.bits(),
-            openers: region.openers.iter().map(|opener| opener.0).collect(),
+            openers: region
+                .openers
+                .iter()
+                .map(|(o, writes)| (o.0, *writes))
+                .collect(),
+            mapped_by: region
+                .mapped_by
+                .iter()
+                .map(|(n, writes)| (n.0, *writes))
+                .collect(),
+            moving: region.moving.is_some(),
         }
     }
 }

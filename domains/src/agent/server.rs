@@ -133,7 +133,7 @@ fn converse(host: &Arc<Host>, stream: UnixStream, door: Door, uid: u32) -> Resul
         .converse(),
         Door::Node(node) => {
             let outbox = Outbox::start(writer)?;
-            let id = host.members.attach(node, outbox.clone());
+            let id = host.members.attach(node, outbox.clone())?;
             let mut attached = Attached {
                 host,
                 node,
@@ -446,6 +446,14 @@ impl Attached<'_> {
             }
             Request::Ack { partition, epoch } => {
                 members.acknowledge(id, *partition, *epoch);
+                return Ok(None);
+            }
+            Request::Fetch { key, chunk } => {
+                members.fetch(id, *key, *chunk);
+                return Ok(None);
+            }
+            Request::Fence => {
+                members.show_fence(id)?;
                 return Ok(None);
             }
             Request::Free { key } => members.free(id, *key)?,

@@ -20,6 +20,7 @@ use super::host::{Ending, Host, ports};
 use super::hosts;
 use super::keeper::Watch;
 use super::members::{Members, RETURN};
+use super::moves::Moves;
 use super::nodes::{Birth, HostedNode};
 use super::server::{Door, serve};
 use super::state_dir::{self, StateDir};
@@ -109,8 +110,13 @@ fn live(
     let control = state.listen(!identity.rootless)?;
     let is_inherited = estate.is_inherited;
     let watch = estate.watch();
-    let (host, births) = build(config, identity, state, &data, estate, ending)?;
+    let (host, births, moves) = build(config, identity, state, &data, estate, ending)?;
     let host = Arc::new(host);
+    let carrying = Arc::clone(&host);
+    thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(move || carrying.members.carry(&moves))
+        .map_err(during("start the thread that moves regions"))?;
     let watched = watch.map_or(Ok(()), |watch| watch_keeper(&host, watch));
     let opened = watched.and_then(|()| open_for_business(&host, births, control));
     let announced = opened.and_then(|()| {
@@ -141,7 +147,7 @@ fn build(
     data: &DataDir,
     mut estate: Estate,
     ending: mpsc::Sender<Ending>,
-) -> Result<(Host, Vec<Birth>), AgentError> {
+) -> Result<(Host, Vec<Birth>, Moves), AgentError> {
     let (directory, store) = data.directory(config.torus)?;
     let torus = directory.torus();
     check_size(torus)?;
@@ -187,7 +193,7 @@ fn build(
     {
         return Err(AgentError::DriverFailed(error.message.clone()));
     }
-    let mut members = Members::new(directory, Box::new(store), memory_bytes());
+    let (mut members, moves) = Members::new(directory, Box::new(store), memory_bytes());
     members.inherit(Arc::clone(&estate.keeper), &mut estate);
     let host = Host {
         state: state.path().into(),
@@ -203,7 +209,7 @@ fn build(
         is_ending: AtomicBool::new(false),
         turn: Mutex::default(),
     };
-    Ok((host, births))
+    Ok((host, births, moves))
 }
 
 /// Should the keeper die, the next one is given all that this agent holds.

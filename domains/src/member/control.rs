@@ -7,7 +7,7 @@
 mod resume;
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,10 +19,12 @@ use std::time::{Duration, Instant};
 use fabric::link::DropCounters;
 use fabric::region::Keep;
 use fabric::shm::channel::Membership;
+use fabric::shm::fence::FencePage;
 use fabric::shm::wake::Waker;
-use fabric::shm::{Channel, ChannelEnds, Status};
+use fabric::shm::{Channel, ChannelEnds, Memory, Status};
 use fabric::{Epoch, NodeId, Partition, Protocol, RemoteKey};
 
+use super::regions::{self, Grant, Mapped, Regions, no_room};
 use super::{LinkCheck, MemberError, unexpected};
 use crate::protocol::{ChannelInfo, Event, Message, Reply, Request, VERSION};
 use crate::wire::{self, Reader, WireError, Writer};
@@ -44,8 +46,8 @@ const BACKLOG: usize = 1024;
 pub(super) struct Answer {
     pub(super) reply: Reply,
     pub(super) descriptors: Vec<OwnedFd>,
-    /// The status of a region that was opened.
-    pub(super) status: Option<Arc<Status>>,
+    /// The region that was allocated or opened, or why it could not be mapped.
+    pub(super) region: Option<io::Result<Mapped>>,
     /// The channel that was connected.
     pub(super) channel: Option<Channel>,
 }
@@ -57,6 +59,7 @@ pub(super) struct Control {
     books: Mutex<Books>,
     node: OnceLock<NodeId>,
     ticket: OnceLock<Ticket>,
+    fence: OnceLock<Arc<FencePage>>,
 }
 
 /// With what this process can come back.
@@ -102,7 +105,7 @@ struct Books {
     /// Regions of ours.
     exports: HashSet<RemoteKey>,
     partitions: HashMap<Partition, Membership>,
-    regions: HashMap<RemoteKey, Weak<Status>>,
+    regions: Regions,
     channels: HashMap<u64, OpenChannel>,
     listeners: HashMap<Service, Arc<Incoming>>,
 }
@@ -131,6 +134,7 @@ impl Control {
             books: Mutex::default(),
             node: OnceLock::new(),
             ticket: OnceLock::new(),
+            fence: OnceLock::new(),
         });
         let listening = Arc::downgrade(&control);
         thread::Builder::new()
@@ -162,6 +166,29 @@ impl Control {
     pub(super) fn set_node(&self, node: NodeId) {
         // Called once, by `Member::attach`.
         let _ = self.node.set(node);
+    }
+
+    /// Gets the page on which the agent ends what this process holds, should it not answer.
+    pub(super) fn map_fence(&self) -> Result<(), MemberError> {
+        let answer = self.call(Request::Fence, &[])?;
+        let [page] = <[OwnedFd; 1]>::try_from(answer.descriptors).map_err(|_| no_room())?;
+        // Called once, by `Member::attach`.
+        let _ = self.fence.set(Arc::new(FencePage::map(&page.into())?));
+        Ok(())
+    }
+
+    fn status(&self, slot: u32) -> Status {
+        let fenced = |page| Status::fenced(Arc::clone(page), slot);
+        self.fence.get().map_or_else(Status::default, fenced)
+    }
+
+    /// Asks for a region.
+    pub(super) fn map(&self, request: Request) -> Result<Mapped, MemberError> {
+        let answer = self.call(request, &[])?;
+        match answer.region {
+            Some(mapped) => Ok(mapped?),
+            None => Err(unexpected(&answer.reply)),
+        }
     }
 
     /// Asks and waits for the answer.
@@ -252,22 +279,26 @@ impl Control {
         let mut answer = Answer {
             reply,
             descriptors,
-            status: None,
+            region: None,
             channel: None,
         };
-        match &answer.reply {
-            Reply::Region { key, .. } => {
-                answer.status = Some(lock(&self.books).region_status(*key));
-            }
-            Reply::Channel(info) => {
-                let descriptors = std::mem::take(&mut answer.descriptors);
-                answer.channel = self.open_channel(info, descriptors);
-            }
-            _ => {}
-        }
         let Some(expected) = lock(&self.outbox).expected.pop_front() else {
             return;
         };
+        // Mapped and booked before the next news is read, which may be of its end.
+        if let Some((grant, slot)) = Grant::of(&answer.reply) {
+            let descriptors = std::mem::take(&mut answer.descriptors);
+            let status = self.status(slot);
+            let mapped = regions::map(self, &expected.request, grant, status, descriptors);
+            if let Ok(mapped) = &mapped {
+                lock(&self.books).regions.book(grant.key, mapped);
+            }
+            answer.region = Some(mapped);
+        }
+        if let Reply::Channel(info) = &answer.reply {
+            let descriptors = std::mem::take(&mut answer.descriptors);
+            answer.channel = self.open_channel(info, descriptors);
+        }
         if let (Some((service, incoming)), Reply::Done) = (expected.listener, &answer.reply) {
             lock(&self.books).listeners.insert(service, incoming);
         }
@@ -293,7 +324,9 @@ impl Control {
                 let gone = |peer: NodeId| left.contains(&peer.0);
                 let we_left = node.is_some_and(|node| gone(*node));
                 let partition = Partition(partition);
-                lock(&self.books).on_epoch(partition, epoch, |peer| we_left || gone(peer));
+                let gone = |peer: NodeId| we_left || gone(peer);
+                let ended = lock(&self.books).on_epoch(partition, epoch, gone);
+                regions::end(ended, Status::revoke);
                 if we_left {
                     self.end_listeners(partition);
                 }
@@ -307,11 +340,32 @@ impl Control {
                     listener.push(channel);
                 }
             }
-            Event::RegionGone { key } => {
-                let status = lock(&self.books).regions.remove(&key);
-                if let Some(status) = status.and_then(|status| status.upgrade()) {
-                    status.peer_died();
+            Event::Move { key, let_go } => {
+                let regions = lock(&self.books).regions.of(key);
+                if !regions::start_moving(self, key, regions, descriptors, let_go)
+                    && self.node.get() == Some(&key.node)
+                {
+                    // If it is our own, nobody else can use it either.
+                    self.give_back(Request::Free { key });
                 }
+            }
+            Event::Arrived { key } => {
+                let regions = lock(&self.books).regions.of(key);
+                regions.iter().for_each(|region| region.arrived());
+            }
+            Event::Moved { key } => {
+                let regions = lock(&self.books).regions.of(key);
+                regions.iter().for_each(|region| region.stop_moving());
+            }
+            Event::Fenced { partition } => {
+                let partition = Partition(partition);
+                let ended = lock(&self.books).regions.forget_partition(partition);
+                regions::end(ended, Status::revoke);
+                self.end_listeners(partition);
+            }
+            Event::RegionGone { key } => {
+                let ended = lock(&self.books).regions.forget(key);
+                regions::end(ended, Status::peer_died);
             }
             Event::ChannelGone { id } => {
                 let channel = lock(&self.books).channels.remove(&id);
@@ -336,9 +390,21 @@ impl Control {
     }
 
     fn acknowledge(&self, Partition(partition): Partition, epoch: u32) {
+        // Should the agent have gone, the next one tells the epoch again.
+        self.tell(&Request::Ack { partition, epoch });
+    }
+
+    /// Says what is not answered.
+    pub(super) fn tell(&self, request: &Request) {
         let outbox = lock(&self.outbox);
-        // It fails when the agent has gone; the next one tells the epoch again.
-        let _ = outbox.writer.send(&Request::Ack { partition, epoch }, &[]);
+        // It fails when the agent has gone, which the control thread is about to see.
+        let _ = outbox.writer.send(request, &[]);
+    }
+
+    /// Says what is answered, but to nobody who waits.
+    fn give_back(&self, request: Request) {
+        // Without an agent there is nobody to tell.
+        let _ = self.send(request, &[], None, None);
     }
 
     /// Opens and books an end of a channel; `None` when the system cannot map it.
@@ -356,7 +422,7 @@ impl Control {
             since: Epoch(info.epoch),
         };
         let membership = lock(&self.books).learn_epoch(check.partition, info.epoch);
-        let status = Arc::new(Status::default());
+        let status = Arc::new(self.status(info.fence));
         let booked = Arc::downgrade(&status);
         let node = *self.node.get()?;
         let channel = Channel::open(ends, node, check, membership, status, Some(release)).ok()?;
@@ -373,6 +439,9 @@ impl Control {
     /// Notes that the agent has gone; returns whether it makes sense to wait for another.
     fn lose(&self) -> bool {
         lock(&self.outbox).lost.get_or_insert_with(Instant::now);
+        // What has not arrived is not going to: the next agent ends these, too.
+        let ended = lock(&self.books).regions.forget_moving();
+        regions::end(ended, Status::peer_died);
         self.ticket.get().is_some()
     }
 
@@ -382,10 +451,9 @@ impl Control {
         outbox.closed = true;
         outbox.expected.clear();
         drop(outbox);
-        let books = std::mem::take(&mut *lock(&self.books));
-        for status in books.regions.values().filter_map(Weak::upgrade) {
-            status.peer_died();
-        }
+        let mut books = std::mem::take(&mut *lock(&self.books));
+        let ended = books.regions.forget_where(|_, booked| !booked.is_own);
+        regions::end(ended, Status::peer_died);
         for channel in books.channels.values() {
             channel.end(Status::peer_died);
         }
@@ -443,24 +511,13 @@ impl Books {
         membership.clone()
     }
 
-    fn region_status(&mut self, key: RemoteKey) -> Arc<Status> {
-        if let Some(status) = self.regions.get(&key).and_then(Weak::upgrade) {
-            return status;
-        }
-        self.regions.retain(|_, status| status.strong_count() > 0);
-        let status = Arc::new(Status::default());
-        self.regions.insert(key, Arc::downgrade(&status));
-        status
-    }
-
-    fn on_epoch(&mut self, partition: Partition, epoch: u32, gone: impl Fn(NodeId) -> bool) {
-        self.regions.retain(|key, status| {
-            let ended = key.partition == partition && gone(key.node);
-            if let (true, Some(status)) = (ended, status.upgrade()) {
-                status.revoke();
-            }
-            !ended
-        });
+    /// Ends channels of nodes that have gone; returns the regions that end with them.
+    fn on_epoch(
+        &mut self,
+        partition: Partition,
+        epoch: u32,
+        gone: impl Fn(NodeId) -> bool,
+    ) -> Vec<Arc<Memory>> {
         self.channels.retain(|_, channel| {
             let ended = channel.partition == partition && gone(channel.peer);
             if ended {
@@ -469,6 +526,7 @@ impl Books {
             !ended
         });
         self.learn_epoch(partition, epoch);
+        self.regions.forget_peers(partition, gone)
     }
 }
 
@@ -621,8 +679,7 @@ impl Drop for Release {
             _ => {}
         }
         drop(books);
-        // Without an agent there is nobody to tell.
-        let _ = self.control.send(self.request.clone(), &[], None, None);
+        self.control.give_back(self.request.clone());
     }
 }
 
@@ -649,8 +706,7 @@ impl Drop for ListenerRelease {
             domain: self.domain.to_string(),
             protocol: self.service.1.0,
         };
-        // Without an agent there is nobody to tell.
-        let _ = self.control.send(request, &[], None, None);
+        self.control.give_back(request);
     }
 }
 

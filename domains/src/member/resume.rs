@@ -10,7 +10,7 @@ use fabric::shm::Status;
 use fabric::{NodeId, Partition, Protocol};
 
 use super::{Control, End, lock};
-use crate::member::connect;
+use crate::member::{connect, regions};
 use crate::protocol::{DomainMembers, Message, RefusalKind, Reply, Request, VERSION};
 use crate::wire::{self, Reader, WireError, Writer};
 
@@ -128,13 +128,9 @@ impl Control {
         let regions: HashSet<&u64> = regions.iter().collect();
         let channels: HashSet<&u64> = channels.iter().collect();
         let mut books = lock(&self.books);
-        books.regions.retain(|key, status| {
-            let stays = regions.contains(&key.id.0);
-            if let (false, Some(status)) = (stays, status.upgrade()) {
-                status.peer_died();
-            }
-            stays
-        });
+        let ended = books
+            .regions
+            .forget_where(|key, _| !regions.contains(&key.id.0));
         books.channels.retain(|id, channel| {
             let stays = channels.contains(id);
             if !stays {
@@ -151,19 +147,21 @@ impl Control {
                 }
                 stays
             });
+        drop(books);
+        regions::end(ended, Status::peer_died);
     }
 
     /// Members may have left while there was no agent to tell.
     fn learn_domains(&self, domains: &[DomainMembers]) {
-        let mut books = lock(&self.books);
-        let known: Vec<Partition> = books.partitions.keys().copied().collect();
+        let known: Vec<Partition> = lock(&self.books).partitions.keys().copied().collect();
         for partition in known {
             let now = domains
                 .iter()
                 .find(|domain| domain.partition == partition.0);
             let epoch = now.map_or(0, |domain| domain.epoch);
             let stays = |peer: NodeId| now.is_some_and(|domain| domain.members.contains(&peer.0));
-            books.on_epoch(partition, epoch, |peer| !stays(peer));
+            let ended = lock(&self.books).on_epoch(partition, epoch, |peer| !stays(peer));
+            regions::end(ended, Status::revoke);
         }
     }
 

@@ -51,12 +51,21 @@ impl Fence {
     /// # Errors
     /// The system's.
     pub fn create() -> io::Result<Self> {
-        let memory = create_memory(PAGE as u64)?;
+        Self::of(create_memory(PAGE as u64)?)
+    }
+
+    /// The page in this memory, with what is fenced there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn of(memory: File) -> io::Result<Self> {
         let page = Mapping::of_file(&memory, PAGE, true)?;
-        Ok(Fence {
-            page,
-            memory: read_only(&memory)?,
-        })
+        Ok(Fence { page, memory })
+    }
+
+    /// Its memory, for an agent that comes after this one.
+    pub fn memory(&self) -> &File {
+        &self.memory
     }
 
     /// What the process maps: it cannot write there.
@@ -64,7 +73,7 @@ impl Fence {
     /// # Errors
     /// The system's.
     pub fn hand_out(&self) -> io::Result<File> {
-        self.memory.try_clone()
+        read_only(&self.memory)
     }
 
     /// Ends everything under this word. [`settle`] must follow before the caller relies on it.

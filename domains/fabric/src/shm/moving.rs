@@ -53,7 +53,20 @@ struct Halves {
 /// Old memory that is no longer in use; dropping it takes the kernel a while when there is a lot.
 #[derive(Debug)]
 #[must_use = "drop it when nobody waits"]
-pub struct Aside(#[allow(dead_code)] Option<Mapping>);
+pub struct Aside(Option<Mapping>);
+
+/// Memory that is dropped at once: a thread would cost more.
+const SMALL: usize = 1 << 20;
+
+impl Aside {
+    /// Drops it while the caller goes on.
+    pub fn drop_behind(self) {
+        if self.0.as_ref().is_some_and(|old| old.len() > SMALL) {
+            // Without a thread it is dropped here.
+            let _ = std::thread::Builder::new().spawn(move || drop(self));
+        }
+    }
+}
 
 impl Memory {
     /// Maps `len` bytes of `file`, for reading or for both.

@@ -116,7 +116,8 @@ impl Transfer {
         self.len.saturating_sub(arrived * CHUNK)
     }
 
-    fn chunks(&self) -> u64 {
+    /// Chunks of the region.
+    pub fn chunks(&self) -> u64 {
         chunks::count(self.len)
     }
 
