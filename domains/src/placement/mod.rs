@@ -73,7 +73,7 @@ pub struct Wish {
 
 /// Chooses from `free`; `None` when there are fewer than wanted.
 ///
-/// Takes some 20 ms at most for a thousand nodes, and always gives the same answer to the same
+/// Takes some 30 ms at most for a thousand nodes, and always gives the same answer to the same
 /// question.
 pub fn choose(torus: Torus, free: &BTreeSet<NodeId>, wish: &Wish) -> Option<BTreeSet<NodeId>> {
     let candidates: Vec<(NodeId, Place)> = free

@@ -3,16 +3,22 @@
 //! The cost of a set is the sum of the distances between its nodes, and to those that it joins.
 //! The cost of exchanging `u` for `v` is `pull(v) - pull(u) - distance(u, v)`, where `pull` is the
 //! sum of the distances to the set, so all exchanges can be judged without making any.
+//!
+//! A set that no single exchange improves need not be the best. So, last, the best one is shaken:
+//! a few nodes are exchanged at random, and it is improved again.
 
 use fabric::{Place, Torus};
 
-use super::{NodeId, Policy, Pull, Wish, boxes};
+use super::{NodeId, Policy, Pull, Wish, boxes, split_mix};
 
 /// How many places and pairs may be looked at, each in a nanosecond or two.
 const EFFORT: i64 = 10_000_000;
 
 /// Exchanges that improve one set: more do not pay.
 const MAX_EXCHANGES: usize = 400;
+
+/// How often the best set is shaken.
+const SHAKES: usize = 400;
 
 pub(super) struct Search<'a> {
     torus: Torus,
@@ -72,6 +78,13 @@ impl<'a> Search<'a> {
             let set = self.grow(n * stride % len);
             self.improve(set);
         }
+        let mut random = 0;
+        for _ in 0..SHAKES {
+            match self.shaken(&mut random) {
+                Some(set) if self.effort > 0 => self.improve(set),
+                _ => break,
+            }
+        }
         self.best.map(|(_, nodes)| nodes).unwrap_or_default()
     }
 
@@ -119,6 +132,25 @@ impl<'a> Search<'a> {
             }
         }
         set
+    }
+
+    /// The best set with some nodes exchanged; `None` when there are none to exchange.
+    fn shaken(&mut self, random: &mut u64) -> Option<Set> {
+        let mut set = self.empty();
+        for n in &self.best.as_ref()?.1 {
+            self.enter(&mut set, *n);
+        }
+        if self.count == self.candidates.len() {
+            return None;
+        }
+        self.effort -= self.candidates.len() as i64;
+        for _ in 0..2 + split_mix(random) % 3 {
+            let out = any(&set, true, random)?;
+            self.leave(&mut set, out);
+            let into = any(&set, false, random)?;
+            self.enter(&mut set, into);
+        }
+        Some(set)
     }
 
     /// Exchanges while that helps, and keeps the set if it is better than the best.
@@ -181,6 +213,14 @@ impl<'a> Search<'a> {
         }
         best.1
     }
+}
+
+/// A candidate that is in the set, or not.
+fn any(set: &Set, is_inside: bool, random: &mut u64) -> Option<usize> {
+    let all = 0..set.inside.len();
+    let these: Vec<usize> = all.filter(|n| set.inside[*n] == is_inside).collect();
+    let chosen = split_mix(random) % these.len().max(1) as u64;
+    these.get(chosen as usize).copied()
 }
 
 /// About the golden part of `len`, and without a divisor in common with it.
