@@ -250,10 +250,9 @@ impl Cluster {
 
     /// The process that keeps what outlives the agent.
     pub fn keeper_pid(&self) -> Option<u32> {
-        let words = ["toroid-keeper", "__keeper"].map(str::to_owned);
-        let state = self.state().to_str()?.to_owned();
-        let mut found = leftovers::processes_called(&[&words[..], &[state]].concat());
-        found.next()
+        let state = self.state();
+        let words = ["__keeper", state.to_str()?];
+        leftovers::processes_with(&words).next()
     }
 
     /// The namespaces of all nodes.

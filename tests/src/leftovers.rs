@@ -111,14 +111,13 @@ pub fn has_ended(pid: u32) -> bool {
     Stat::of(pid).is_none_or(|stat| stat.is_zombie)
 }
 
-/// The processes that run with these arguments, the program's name first.
-pub fn processes_called(words: &[String]) -> impl Iterator<Item = u32> + use<> {
-    let wanted: String = words.iter().map(|word| format!("{word}\0")).collect();
-    let called = move |pid: &u32| {
-        let said = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        said == wanted.as_bytes() && !has_ended(*pid)
+/// The processes in whose command lines all of these words occur.
+pub fn processes_with(words: &[&str]) -> impl Iterator<Item = u32> {
+    let wanted = move |pid: &u32| {
+        let said = command_line(*pid);
+        words.iter().all(|word| said.contains(word)) && !has_ended(*pid)
     };
-    pids().into_iter().filter(called)
+    pids().into_iter().filter(wanted)
 }
 
 /// Orphans become children of this process.

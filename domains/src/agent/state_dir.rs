@@ -3,8 +3,10 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fabric::NodeId;
 use nix::unistd::Uid;
@@ -13,6 +15,12 @@ use super::AgentError;
 use super::background::LOG;
 use super::keeper;
 use crate::client::CONTROL_SOCKET;
+
+/// How long an agent that does not listen may hold the lock until it is believed to be alive.
+const LAST_BREATH: Duration = Duration::from_secs(1);
+
+/// Between two looks at it.
+const GLANCE: Duration = Duration::from_millis(2);
 
 const LOCK: &str = "lock";
 const NODES: &str = "nodes";
@@ -156,12 +164,21 @@ fn lock(path: &Path) -> Result<File, AgentError> {
         source,
     };
     let name = path.join(LOCK);
+    let start = Instant::now();
     loop {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).mode(0o644);
         let mut file = options.open(&name).map_err(broken)?;
         match file.try_lock() {
             Ok(()) => {}
+            // It was killed and is not quite gone, or has yet to listen.
+            Err(TryLockError::WouldBlock)
+                if start.elapsed() < LAST_BREATH
+                    && UnixStream::connect(path.join(CONTROL_SOCKET)).is_err() =>
+            {
+                thread::sleep(GLANCE);
+                continue;
+            }
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
                 file.read_to_string(&mut pid).map_err(broken)?;

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tests::cluster::{Cluster, leaves_nothing};
+use tests::cluster::{Cluster, is_nightly, leaves_nothing};
 use tests::leftovers::has_ended;
 use tests::process::{Running, eventually, send, within};
 
@@ -287,4 +287,78 @@ fn who_ends_while_there_is_no_agent_is_detached() {
         let status = cluster.status();
         status["attached"] == 0 && status["registered_bytes"] == 0
     });
+}
+
+/// Whose turn it is to be killed.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Agent,
+    Driver,
+    Keeper,
+    Member,
+}
+
+/// Kills at random points of random changes: a change has happened or has not, and all the rest
+/// goes on.
+#[test]
+fn whoever_is_killed_whenever_domains_are_whole() {
+    let kills = if is_nightly() { 1000 } else { 100 };
+    leaves_nothing(|| {
+        let cluster = Cluster::up("3x1x1");
+        let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
+        let mut owner = cluster.spawn("0,0,0", "probe own blue");
+        let key = owner.line();
+        let count = || cluster.spawn("1,0,0", &format!("probe count blue 0,0,0 {key}"));
+        let (mut member, mut is_in) = (count(), false);
+        // Any numbers do, as long as the next run has the same.
+        let mut random = 1u64;
+        for n in 0..kills {
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            let word = if is_in { "shrink" } else { "grow" };
+            let mut change = cluster.command("toroid");
+            change.args(["domain", word, "blue", "2,0,0"]);
+            let change = Running::start(change.stdin(Stdio::null()));
+            std::thread::sleep(Duration::from_micros(random >> 33 & 0x7fff));
+            let victim = match random >> 48 & 7 {
+                0..=3 => Victim::Agent,
+                4 => Victim::Driver,
+                5 => Victim::Keeper,
+                _ => Victim::Member,
+            };
+            match victim {
+                Victim::Agent => cluster.kill_agent(),
+                Victim::Driver => kill(cluster.driver_pid()),
+                Victim::Keeper => kill(cluster.keeper_pid()),
+                Victim::Member => member = count(),
+            }
+            let told = change.wait().status;
+            if let Victim::Agent = victim {
+                cluster.toroid(&["up"]).ok();
+            }
+            let members = blue.show()["members"].as_array().map(Vec::len);
+            assert!(matches!(members, Some(2 | 3)), "{n}: {members:?}");
+            let was = std::mem::replace(&mut is_in, members == Some(3));
+            assert!(
+                told != 0 || is_in != was,
+                "{n} {victim:?}: it was told done, and is not"
+            );
+            // A frame may be lost while a driver or a node is made anew, but not for long.
+            eventually("they reach each other", || {
+                let ping = cluster.exec("0,0,0", "ping -c 1 -W 1 1-0-0.blue");
+                ping.status == 0
+            });
+        }
+        member.says("open");
+        assert!(!member.has_ended() && !owner.has_ended());
+        cluster.down();
+    });
+}
+
+fn kill(pid: Option<u32>) {
+    // Whoever was killed a moment ago may not have a successor yet.
+    if let Some(pid) = pid {
+        send(pid, Signal::SIGKILL);
+    }
 }
