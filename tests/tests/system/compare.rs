@@ -7,7 +7,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::cluster::{Cluster, is_nightly, leaves_nothing};
-use tests::process::{Outcome, Running, holds_within, run};
+use tests::leftovers::processes_with;
+use tests::process::{Outcome, Running, eventually, holds_within, run, send};
 use tests::user::{Tun, User};
 
 const KEYS: [&str; 14] = [
@@ -187,6 +188,30 @@ fn nothing_is_left_when_it_is_stopped() {
                 }
             });
         }
+    }
+}
+
+#[test]
+fn nothing_is_left_when_its_agent_is_killed() {
+    for victims in [&["__agent"][..], &["__agent", "__keeper"]] {
+        leaves_nothing(|| {
+            let cluster = Cluster::down_yet();
+            let temporary = temporary(&cluster);
+            let mut command = cluster.command("toroid-bench");
+            let running = compare(&mut command, &temporary, Path::new(INPUT));
+            let place = temporary.to_str().expect("UTF-8");
+            let mut found = Vec::new();
+            eventually("they run", || {
+                let pids = victims
+                    .iter()
+                    .filter_map(|v| processes_with(&[v, place]).next());
+                found = pids.collect();
+                found.len() == victims.len()
+            });
+            found.into_iter().for_each(|pid| send(pid, Signal::SIGKILL));
+            running.wait().fails_somehow();
+            assert!(is_empty(&temporary), "files were left");
+        });
     }
 }
 
