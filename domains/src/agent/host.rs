@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fabric::{NodeId, Torus};
 
+use super::audit::Audit;
 use super::changes::usable_node;
 use super::driver::{Driver, PlacedPort};
 use super::estate;
@@ -48,6 +49,7 @@ pub(super) struct Host {
     pub(super) keeper: Arc<Keeper>,
     /// Whether all shall end with this process's standard input.
     pub(super) lifeline: bool,
+    pub(super) audit: Audit,
     pub(super) identity: Identity,
     pub(super) torus: Torus,
     /// By number.
