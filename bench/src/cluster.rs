@@ -156,6 +156,7 @@ impl Cluster {
             torus: Some(torus),
             driver_command: driver_argument.map(driver),
             lifeline: true,
+            ack_timeout_ms: domains::agent::ACK_TIMEOUT_MS,
         });
         // A signal may have hit the agent before it had a session of its own.
         let agent = agent.map_err(|error| interruption(&news).unwrap_or(error.into()))?;

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use fabric::{NodeId, Torus};
 
-use super::audit::Audit;
 use super::changes::usable_node;
 use super::driver::{Driver, PlacedPort};
 use super::estate;
@@ -28,9 +27,6 @@ use crate::placement::Figures;
 use crate::protocol::{DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Status};
 use crate::rights::Actor;
 use crate::wire::Writer;
-
-/// How long a shrink waits for the processes that stay.
-const ACK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Why an agent ends.
 #[derive(Debug)]
@@ -49,7 +45,8 @@ pub(super) struct Host {
     pub(super) keeper: Arc<Keeper>,
     /// Whether all shall end with this process's standard input.
     pub(super) lifeline: bool,
-    pub(super) audit: Audit,
+    /// How long a shrink waits for the processes that stay.
+    pub(super) ack_timeout: Duration,
     pub(super) identity: Identity,
     pub(super) torus: Torus,
     /// By number.
@@ -229,14 +226,15 @@ impl Host {
     }
 
     fn await_members(&self, changed: &Changed) {
-        let late = self.members.complete(changed, ACK_TIMEOUT);
+        let late = self.members.complete(changed, self.ack_timeout);
         if late > 0 {
             let domain = &changed.change.domain;
             tracing::warn!(
-                "{late} processes have not acknowledged epoch {} of domain {} in {ACK_TIMEOUT:?}, so \
+                "{late} processes have not acknowledged epoch {} of domain {} in {:?}, so \
                  they are cut off from it",
                 domain.epoch,
-                domain.name
+                domain.name,
+                self.ack_timeout
             );
         }
     }

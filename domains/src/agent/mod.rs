@@ -12,7 +12,6 @@
 //! next one takes them over.
 
 mod allocation;
-mod audit;
 pub mod background;
 mod changes;
 mod data_dir;
@@ -49,6 +48,9 @@ use crate::protocol::{Refusal, RefusalKind};
 /// The most nodes that one host emulates.
 pub const MAX_NODES: u32 = 1024;
 
+/// How many milliseconds a process has to acknowledge a change, unless [`Config`] says otherwise.
+pub const ACK_TIMEOUT_MS: u64 = 200;
+
 /// What an agent is to be.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
@@ -69,6 +71,9 @@ pub struct Config {
     pub driver_command: Option<Vec<OsString>>,
     /// Whether the agent ends when its standard input does.
     pub lifeline: bool,
+    /// How many milliseconds processes that stay have to acknowledge that a node has left, before
+    /// they are cut off from the domain; see [`ACK_TIMEOUT_MS`].
+    pub ack_timeout_ms: u64,
 }
 
 /// A torus, or none, as text.

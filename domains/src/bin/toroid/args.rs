@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand};
 use clap_complete::Shell;
+use domains::agent::ACK_TIMEOUT_MS;
 use domains::placement::Policy;
 use fabric::Torus;
 
@@ -107,8 +108,6 @@ pub(crate) enum Command {
     Apply(Apply),
     /// Print domains, aliases, owners of nodes and quotas as a file for `toroid apply`
     Dump,
-    /// Show what was changed and what was denied, and who asked
-    Events(Events),
     /// Show and limit what users and nodes have of the agent
     #[command(subcommand)]
     Quota(QuotaCommand),
@@ -195,6 +194,11 @@ pub(crate) struct Up {
     /// Make no interfaces: domains have RDMA only
     #[arg(long)]
     pub(crate) no_ethernet: bool,
+    /// How long processes that stay have to acknowledge that a node has left their domain; who is
+    /// late, because it was stopped or has no processor, is cut off from the domain, too
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = ACK_TIMEOUT_MS)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub(crate) ack_timeout: u64,
 }
 
 #[derive(Debug, Subcommand)]
@@ -358,16 +362,6 @@ pub(crate) struct Explain {
     /// The domain [default: all that both are in]
     #[arg(short, long)]
     pub(crate) domain: Option<String>,
-}
-
-#[derive(Debug, Group)]
-pub(crate) struct Events {
-    /// Go on until interrupted
-    #[arg(short, long)]
-    pub(crate) follow: bool,
-    /// From this number on
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
-    pub(crate) since: u64,
 }
 
 #[derive(Debug, Subcommand)]

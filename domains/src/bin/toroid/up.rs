@@ -22,6 +22,7 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
         torus: options.torus,
         driver_command: driver(options.no_ethernet)?,
         lifeline: false,
+        ack_timeout_ms: options.ack_timeout,
     };
     if options.foreground {
         let announce = || {
