@@ -32,6 +32,10 @@ const SMALL: u64 = 1 << 20;
 const STRETCH: u32 = 16;
 const REST: Duration = Duration::from_micros(200);
 
+/// Set in the environment of an agent, it leaves regions where they are: for the test that shows
+/// that the tests of hostile members would notice.
+const STAY: &str = "TOROID_TEST_WITHOUT_FRESH_PAGES";
+
 /// Where moves come out that are to be [carried](Members::carry).
 pub(super) type Moves = mpsc::Receiver<Arc<Move>>;
 
@@ -135,6 +139,10 @@ impl Members {
         change: &Change,
     ) -> (Vec<Arc<Move>>, Vec<RegionId>) {
         let (mut moves, mut lost) = (Vec::new(), Vec::new());
+        if std::env::var_os(STAY).is_some() {
+            tracing::error!("{STAY} is set: whoever leaves keeps what it has mapped");
+            return (moves, lost);
+        }
         for mut record in self.regions.iter_mut() {
             if !record.has_to_move(change) {
                 continue;
