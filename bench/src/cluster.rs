@@ -374,7 +374,13 @@ fn forward_signals(sender: Sender<News>) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])?;
     thread::Builder::new().spawn(move || {
         for signal in signals.forever() {
-            INTERRUPTED.store(signal, Ordering::Relaxed);
+            if INTERRUPTED.swap(signal, Ordering::Relaxed) == 0 {
+                // Whoever waits for an agent that hangs would never look.
+                thread::spawn(move || {
+                    thread::sleep(PATIENCE);
+                    std::process::exit(128 + signal);
+                });
+            }
             if sender.send(News::Signal(signal)).is_err() {
                 // Cleaning up; it takes a moment and must not be cut short.
             }
