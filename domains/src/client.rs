@@ -14,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::agent::keeper;
 use crate::allocation::Destination;
 use crate::credentials::peer_uid;
+use crate::events::Happening;
 use crate::placement::Policy;
 use crate::protocol::{
     DomainInfo, Event, Message, NODE_SOCKET, NodeInfo, QuotaInfo, Refusal, RefusalKind, Reply,
@@ -374,6 +375,16 @@ impl Control {
     /// Removes a domain.
     pub fn remove(&mut self, name: &str) -> Result<(), ClientError> {
         self.done(&Request::DomainRemove { name: name.into() })
+    }
+
+    /// What was changed and denied, from a number on, as far as it concerns this user; and the
+    /// number from which to ask on. If it is to wait, it waits some seconds for something to
+    /// happen.
+    pub fn events(&mut self, since: u64, wait: bool) -> Result<(Vec<Happening>, u64), ClientError> {
+        match self.call(&Request::Events { since, wait })? {
+            Reply::Events { events, next } => Ok((events, next)),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// What a user, nodes, or with neither all tenants that concern the caller, have and may

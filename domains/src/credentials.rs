@@ -16,6 +16,14 @@ pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<Uid> {
     Ok(Uid::from_raw(credentials.uid()))
 }
 
+/// The process that connected at the other end, if it is in this PID namespace or below.
+pub(crate) fn peer_pid(stream: &UnixStream) -> Option<u32> {
+    let credentials = getsockopt(stream, PeerCredentials).ok()?;
+    u32::try_from(credentials.pid())
+        .ok()
+        .filter(|pid| *pid != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

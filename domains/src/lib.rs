@@ -17,6 +17,7 @@ mod credentials;
 pub mod declare;
 pub mod directory;
 pub mod driver_protocol;
+pub mod events;
 pub mod explain;
 pub mod lifeline;
 pub mod member;

@@ -18,6 +18,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use fabric::{Access, Place, RemoteKey, Torus};
 use serde::{Deserialize, Serialize};
 
+use crate::events::Happening;
 use crate::placement::{Figures, Policy};
 use crate::quota::{Amounts, Resource};
 
@@ -90,6 +91,14 @@ pub enum Request {
     NodeFree {
         /// Node sets.
         nodes: Vec<String>,
+    },
+    /// Control socket. What was changed and denied, as far as it concerns the caller. Reply:
+    /// [`Reply::Events`].
+    Events {
+        /// From this number on.
+        since: u64,
+        /// Whether to wait some seconds for something to happen.
+        wait: bool,
     },
     /// Either socket. What tenants have and may have: those named, or all that concern the
     /// caller. Reply: [`Reply::Quotas`].
@@ -338,6 +347,13 @@ pub enum Reply {
     Domains {
         /// In order of their names.
         domains: Vec<DomainInfo>,
+    },
+    /// To [`Request::Events`].
+    Events {
+        /// In order of their numbers, not necessarily all that there are.
+        events: Vec<Happening>,
+        /// From where to ask on.
+        next: u64,
     },
     /// To [`Request::QuotaShow`].
     Quotas {

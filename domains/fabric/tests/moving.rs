@@ -57,13 +57,20 @@ impl Exported {
 
     /// Lets all change to fresh memory; returns what they then ask for.
     fn start_moving(&mut self) -> (Arc<Transfer>, Receiver<u64>) {
+        let (asking, asked) = mpsc::channel();
+        // Nobody listens any more after the test has failed.
+        let transfer = self.start_moving_asking(move |chunk| _ = asking.send(chunk));
+        (transfer, asked)
+    }
+
+    fn start_moving_asking(
+        &mut self,
+        ask: impl Fn(u64) + Clone + Send + Sync + 'static,
+    ) -> Arc<Transfer> {
         let transfer = transfer(&self.memory);
         self.memory = transfer.1;
-        let (asking, asked) = mpsc::channel();
         for view in self.views() {
-            let asking = asking.clone();
-            // Nobody listens any more after the test has failed.
-            let ask = Box::new(move |chunk| _ = asking.send(chunk));
+            let ask = Box::new(ask.clone());
             let table = transfer.0.table().unwrap();
             let fresh = match view.is_writable() {
                 true => self.memory.try_clone().unwrap(),
@@ -71,7 +78,7 @@ impl Exported {
             };
             drop(view.start_moving(&fresh, &table, false, ask).unwrap());
         }
-        (transfer.0, asked)
+        transfer.0
     }
 
     /// Moves the region; what is waited for first, and then the rest.
@@ -312,9 +319,212 @@ fn holes_stay_holes() {
     let copy = |file: &File| file.try_clone().unwrap();
     let transfer = Transfer::new(copy(&old), copy(&fresh), len).unwrap();
     while transfer.fetch_next().unwrap() {}
+    while transfer.drop_copied().unwrap() {}
     let mut back = [0; 3];
     fresh.read_exact_at(&mut back, len / 2).unwrap();
     assert_eq!(&back, b"far");
     assert_eq!(fresh.metadata().unwrap().blocks(), 8, "one page");
     assert_eq!(old.metadata().unwrap().blocks(), 0, "dropped");
+}
+
+/// The memory once turned to zeros before its status ended, so that loads took them for the
+/// region's and stores were lost.
+#[test]
+fn a_move_that_fails_ends_the_status() {
+    let exported = Exported::new();
+    exported.owner.store(0, 7).unwrap();
+    let fresh = create_memory(LEN).unwrap();
+    let too_short = create_memory(1).unwrap();
+    for view in exported.views() {
+        let failed = view.start_moving(&fresh, &too_short, false, Box::new(|_| ()));
+        assert!(failed.is_err());
+        assert_eq!(view.status().check(), Err(OpError::Revoked));
+    }
+    assert_eq!(exported.owner.load(0), Err(OpError::Revoked));
+    let late = map(&fresh, Access::all());
+    let joined = late.memory();
+    let failed = joined.join_move(&exported.memory, &too_short, Box::new(|_| ()));
+    assert!(failed.is_err());
+    assert_eq!(joined.status().check(), Err(OpError::Revoked));
+}
+
+/// The end of one view's move once let the others read what had not arrived.
+#[test]
+fn views_with_one_status_move_by_themselves() {
+    let memory = create_memory(LEN).unwrap();
+    memory.write_all_at(&[9; 8], 0).unwrap();
+    let (transfer, fresh) = transfer(&memory);
+    let (status, reader) = (Arc::default(), read_only(&memory).unwrap());
+    let open = || {
+        let status = Arc::clone(&status);
+        RemoteRegion::map(&reader, LEN as usize, KEY, READ, status, None).unwrap()
+    };
+    let views = [open(), open()];
+    for view in &views {
+        let (fresh, table) = (read_only(&fresh).unwrap(), transfer.table().unwrap());
+        let ask = Box::new(|_| ());
+        drop(view.memory().start_moving(&fresh, &table, false, ask));
+    }
+    views[1].memory().stop_moving();
+    let mut word = [0; 8];
+    read(&views[0], 0, &mut word).unwrap();
+    assert_eq!(word, [9; 8]);
+}
+
+/// A move whose end was not heard once left accesses of the next to zeros.
+#[test]
+fn a_move_over_one_that_has_not_ended() {
+    let mut exported = Exported::new();
+    exported.owner.store(0, 7).unwrap();
+    let (transfer, _asked) = exported.start_moving();
+    while transfer.fetch_next().unwrap() {}
+    // All has arrived, and nobody was told.
+    exported.move_once(|_| ());
+    assert_eq!(exported.owner.load(0), Ok(7));
+    let (_transfer, _asked) = exported.start_moving();
+    let (next, fresh) = self::transfer(&exported.memory);
+    for view in exported.views() {
+        let table = next.table().unwrap();
+        let failed = view.start_moving(&fresh, &table, false, Box::new(|_| ()));
+        assert!(failed.is_err(), "most of it has not arrived");
+        assert_eq!(view.status().check(), Err(OpError::Revoked));
+    }
+}
+
+#[test]
+fn what_was_not_heard_is_asked_again() {
+    let exported = Exported::new();
+    let (transfer, fresh) = transfer(&exported.memory);
+    let (asking, asked) = mpsc::channel();
+    let deaf = Box::new(move |chunk| asking.send(chunk).unwrap());
+    let table = transfer.table().unwrap();
+    let view = exported.owner.memory();
+    drop(view.start_moving(&fresh, &table, false, deaf).unwrap());
+    thread::scope(|scope| {
+        let add = scope.spawn(|| exported.owner.fetch_add(CHUNK, 1));
+        assert_eq!(asked.recv(), Ok(1));
+        let again = Arc::clone(view);
+        view.ask_again(Box::new(move |chunk| {
+            transfer.fetch(chunk).unwrap();
+            again.arrived();
+        }));
+        assert_eq!(add.join().unwrap(), Ok(0));
+        // And so it is from now on.
+        assert_eq!(exported.owner.load(0), Ok(0));
+    });
+}
+
+/// One message that could not be sent once stopped all moves of the process.
+#[test]
+fn an_ask_that_hangs_does_not_keep_others_from_moving() {
+    let (mut hanging, mut exported) = (Exported::new(), Exported::new());
+    hanging.start_moving_asking({
+        let (hold, held) = mpsc::channel::<()>();
+        std::mem::forget(hold);
+        let held = Arc::new(std::sync::Mutex::new(held));
+        move |_| {
+            _ = held
+                .lock()
+                .unwrap()
+                .recv_timeout(Duration::from_millis(200))
+        }
+    });
+    thread::scope(|scope| {
+        let owner = &hanging.owner;
+        let waiting = scope.spawn(move || owner.load(0));
+        exported.owner.store(0, 3).unwrap();
+        exported.move_once(|_| ());
+        assert_eq!(exported.owner.load(0), Ok(3));
+        hanging.views().iter().for_each(|view| {
+            view.status().revoke();
+            view.forsake();
+        });
+        assert_eq!(waiting.join().unwrap(), Err(OpError::Revoked));
+    });
+}
+
+/// Threads that could not be helped while another region changed its memory once came back so
+/// fast that the change was never made.
+#[test]
+fn regions_move_while_threads_wait_for_another() {
+    const THREADS: u64 = 8;
+    let (mut first, mut second) = (Exported::new(), Exported::new());
+    for _ in 0..40 {
+        let (transfer, _asked) = first.start_moving();
+        while transfer.fetch_next().unwrap() {}
+        let stop = Stop::default();
+        thread::scope(|scope| {
+            let (owner, stop) = (&first.owner, &stop);
+            for n in 0..THREADS {
+                until(scope, stop, move || {
+                    for page in 0..LEN / 4096 {
+                        owner.fetch_add(page * 4096 + n * 8, 1).unwrap();
+                    }
+                });
+            }
+            second.move_once(|_| ());
+            drop(StopAll(stop));
+        });
+        first.views().iter().for_each(|view| view.stop_moving());
+    }
+}
+
+/// A child has what its parent has, but for the memory, and once ended the parent's move when it
+/// dropped its own view.
+#[test]
+fn a_forked_child_changes_nothing() {
+    let mut exported = Exported::new();
+    exported.owner.store(CHUNK, 5).unwrap();
+    let (transfer, asked) = exported.start_moving();
+    // SAFETY: the child drops what is its own and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(exported);
+        // SAFETY: as above.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: the child is ours, and a null status is allowed.
+    let waited = unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    assert_eq!(waited, child);
+    thread::scope(|scope| {
+        let add = scope.spawn(|| exported.owner.fetch_add(CHUNK, 1));
+        assert_eq!(asked.recv_timeout(Duration::from_secs(20)), Ok(1));
+        transfer.fetch(1).unwrap();
+        exported.owner.memory().arrived();
+        assert_eq!(add.join().unwrap(), Ok(5));
+    });
+}
+
+/// To drop a piece that is mapped very often takes long, and who waits for a chunk once waited
+/// for that, too.
+#[test]
+fn memory_that_is_mapped_too_often_is_dropped_at_the_end() {
+    let len = 16 << 20;
+    let (old, fresh) = (create_memory(len).unwrap(), create_memory(len).unwrap());
+    old.write_all_at(&vec![1; len as usize], 0).unwrap();
+    let blocks = || old.metadata().unwrap().blocks();
+    let full = blocks();
+    let transfer = Transfer::new(old.try_clone().unwrap(), fresh, len).unwrap();
+    let fetch = |to: u64| (0..to).for_each(|chunk| transfer.fetch(chunk).unwrap());
+    fetch(1);
+    assert_eq!(blocks(), full, "who asked does not wait for that");
+    transfer.drop_copied().unwrap();
+    assert_eq!(blocks(), full - CHUNK / 512);
+    let reader = read_only(&old).unwrap();
+    let greedy: Vec<_> = (0..20_000).map(|_| map_bytes(&reader, len)).collect();
+    fetch(65);
+    assert!(!transfer.drop_copied().unwrap(), "it took too long");
+    let left = blocks();
+    assert_eq!(left, full - 65 * CHUNK / 512);
+    fetch(transfer.chunks() - 1);
+    assert!(!transfer.drop_copied().unwrap());
+    assert_eq!(blocks(), left);
+    fetch(transfer.chunks());
+    while transfer.drop_copied().unwrap() {}
+    assert_eq!(blocks(), 0);
+    drop(greedy);
+}
+
+fn map_bytes(memory: &File, len: u64) -> RemoteRegion {
+    RemoteRegion::map(memory, len as usize, KEY, READ, Arc::default(), None).unwrap()
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fabric::{NodeId, Torus};
 
+use super::audit::Audit;
 use super::changes::usable_node;
 use super::driver::{Driver, PlacedPort};
 use super::estate;
@@ -45,6 +46,7 @@ pub(super) struct Host {
     pub(super) keeper: Arc<Keeper>,
     /// Whether all shall end with this process's standard input.
     pub(super) lifeline: bool,
+    pub(super) audit: Audit,
     /// How long a shrink waits for the processes that stay.
     pub(super) ack_timeout: Duration,
     pub(super) identity: Identity,

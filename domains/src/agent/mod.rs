@@ -12,6 +12,7 @@
 //! next one takes them over.
 
 mod allocation;
+mod audit;
 pub mod background;
 mod changes;
 mod data_dir;

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use fabric::NodeId;
 
+use super::audit::Caller;
 use super::changes::{carry_out, is_change, usable_node};
 use super::host::{Ending, Host, names};
 use super::members::{AttachmentId, Known, check_member};
 use super::outbox::Outbox;
 use super::quotas::{self, Whose};
-use crate::credentials::peer_uid;
+use crate::credentials::{peer_pid, peer_uid};
 use crate::directory::{DirectoryError, Domain};
 use crate::node::CONFINES_USERS;
 use crate::node::messages::Start;
@@ -70,6 +71,13 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<AtomicUsiz
         return;
     };
     let uid = uid.as_raw();
+    let caller = Caller {
+        actor: match door {
+            Door::Control => actor(host, uid),
+            Door::Node(node) => Actor::Node(node),
+        },
+        pid: peer_pid(&stream),
+    };
     let limit = match door {
         Door::Control if !is_administrator(host, uid) => MAX_CONNECTIONS - KEPT_CONNECTIONS,
         _ => MAX_CONNECTIONS,
@@ -81,7 +89,7 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<AtomicUsiz
     open.fetch_add(1, Ordering::Relaxed);
     let (host, count) = (Arc::clone(host), Arc::clone(open));
     let talk = move || {
-        if let Err(error) = converse(&host, stream, door, uid) {
+        if let Err(error) = converse(&host, stream, door, caller) {
             tracing::debug!(?door, "a connection ended: {error}");
         }
         count.fetch_sub(1, Ordering::Relaxed);
@@ -119,7 +127,12 @@ fn turn_away(stream: UnixStream, limit: usize) {
     }
 }
 
-fn converse(host: &Arc<Host>, stream: UnixStream, door: Door, uid: u32) -> Result<(), WireError> {
+fn converse(
+    host: &Arc<Host>,
+    stream: UnixStream,
+    door: Door,
+    caller: Caller,
+) -> Result<(), WireError> {
     let (mut reader, writer) = wire::split(stream)?;
     writer.give_up_after(WRITE_PATIENCE)?;
     shake_hands(&mut reader, &writer)?;
@@ -128,7 +141,7 @@ fn converse(host: &Arc<Host>, stream: UnixStream, door: Door, uid: u32) -> Resul
             host,
             reader,
             writer,
-            actor: actor(host, uid),
+            caller,
         }
         .converse(),
         Door::Node(node) => {
@@ -136,6 +149,7 @@ fn converse(host: &Arc<Host>, stream: UnixStream, door: Door, uid: u32) -> Resul
             let id = host.members.attach(node, outbox.clone())?;
             let mut attached = Attached {
                 host,
+                caller,
                 node,
                 id,
                 outbox,
@@ -221,6 +235,7 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
         })),
         Request::DomainList => Some(Ok(list())),
         Request::DomainShow { name } => Some(show(name)),
+        Request::Events { since, wait } => Some(host.audit.since(actor, *since, *wait)),
         Request::QuotaShow { user, nodes } => {
             let whose = Whose { user: *user, nodes };
             Some(quotas::show(host, actor, whose))
@@ -234,7 +249,7 @@ struct Administration<'a> {
     host: &'a Arc<Host>,
     reader: Reader,
     writer: Writer,
-    actor: Actor,
+    caller: Caller,
 }
 
 impl Administration<'_> {
@@ -244,25 +259,23 @@ impl Administration<'_> {
                 Ok(request) => request,
                 Err(error) => return malformed(&self.writer, error),
             };
-            let reply = match request {
-                Request::Down => match self.actor.may_administer("end it") {
+            let reply = match &request {
+                Request::Down => match self.may_end_agent(&request) {
                     Ok(()) => return self.end_agent(),
-                    Err(denied) => Err(denied.into()),
-                },
-                Request::Exec {
-                    node,
-                    argv,
-                    env,
-                    cwd,
-                } => match self.execute(&node, argv, env, cwd, &descriptors) {
-                    Ok(session) => {
-                        let started = Message::Reply(Reply::Started);
-                        self.writer.send(&started, &[session.as_fd()])?;
-                        continue;
-                    }
                     Err(refusal) => Err(refusal),
                 },
-                request => self.answer(&request),
+                Request::Exec { .. } => {
+                    let execute = || self.execute(&request, &descriptors);
+                    match self.host.audited(self.caller, &request, execute) {
+                        Ok(session) => {
+                            let started = Message::Reply(Reply::Started);
+                            self.writer.send(&started, &[session.as_fd()])?;
+                            continue;
+                        }
+                        Err(refusal) => Err(refusal),
+                    }
+                }
+                request => self.answer(request),
             };
             let reply = reply.unwrap_or_else(Reply::Error);
             self.writer.send(&Message::Reply(reply), &[])?;
@@ -270,14 +283,24 @@ impl Administration<'_> {
     }
 
     fn answer(&self, request: &Request) -> Result<Reply, Refusal> {
-        let answer = look(self.host, self.actor, request);
-        let answer = answer.or_else(|| carry_out(self.host, self.actor, request));
-        answer.unwrap_or_else(|| {
-            Err(Refusal::new(
-                RefusalKind::Invalid,
-                "only a process in a node may ask this",
-                "run it with `toroid exec NODE -- ...`",
-            ))
+        if let Some(answer) = look(self.host, self.caller.actor, request) {
+            return self.host.note_denial(self.caller, request, answer);
+        }
+        self.host.audited(self.caller, request, || {
+            let change = carry_out(self.host, self.caller.actor, request);
+            change.unwrap_or_else(|| {
+                Err(Refusal::new(
+                    RefusalKind::Invalid,
+                    "only a process in a node may ask this",
+                    "run it with `toroid exec NODE -- ...`",
+                ))
+            })
+        })
+    }
+
+    fn may_end_agent(&self, request: &Request) -> Result<(), Refusal> {
+        self.host.audited(self.caller, request, || {
+            Ok(self.caller.actor.may_administer("end it")?)
         })
     }
 
@@ -293,15 +316,18 @@ impl Administration<'_> {
     }
 
     /// Starts a command; returns its session.
-    fn execute(
-        &self,
-        node: &str,
-        argv: Vec<String>,
-        mut env: Vec<(String, String)>,
-        cwd: String,
-        stdio: &[OwnedFd],
-    ) -> Result<OwnedFd, Refusal> {
+    fn execute(&self, request: &Request, stdio: &[OwnedFd]) -> Result<OwnedFd, Refusal> {
         let invalid = |message: &str| Refusal::new(RefusalKind::Invalid, message, "");
+        let Request::Exec {
+            node,
+            argv,
+            env,
+            cwd,
+        } = request
+        else {
+            return Err(invalid("this is no command"));
+        };
+        let (argv, mut env, cwd) = (argv.clone(), env.clone(), cwd.clone());
         if stdio.len() != 3 {
             return Err(invalid("a command needs three descriptors"));
         }
@@ -311,11 +337,12 @@ impl Administration<'_> {
         }
         env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
         if !CONFINES_USERS {
-            self.actor
+            self.caller
+                .actor
                 .may_administer("run commands in nodes whose root is that of the host")?;
         }
         let (id, domains) = self.host.members.directory(|directory| {
-            let id = usable_node(directory, self.actor, node)?;
+            let id = usable_node(directory, self.caller.actor, node)?;
             Ok::<_, Refusal>((id, names(directory, id)))
         })?;
         let node = self.host.node(id);
@@ -339,6 +366,7 @@ impl Administration<'_> {
 /// A connection to a node socket.
 struct Attached<'a> {
     host: &'a Arc<Host>,
+    caller: Caller,
     node: NodeId,
     id: AttachmentId,
     outbox: Outbox,
@@ -397,11 +425,11 @@ impl Attached<'_> {
     }
 
     fn answer(&self, request: &Request) {
-        let answer = match look(self.host, Actor::Node(self.node), request) {
+        let answer = match look(self.host, self.caller.actor, request) {
             Some(answer) => answer.map(Some),
             None => self.serve(request),
         };
-        match answer {
+        match self.host.note_denial(self.caller, request, answer) {
             Ok(None) => {}
             Ok(Some(reply)) => self.outbox.reply(reply, vec![]),
             Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
@@ -412,9 +440,11 @@ impl Attached<'_> {
     /// have acknowledged it, and this may be one of them.
     fn change(&self, request: Request) -> io::Result<JoinHandle<()>> {
         let (host, outbox) = (Arc::clone(self.host), self.outbox.clone());
-        let actor = Actor::Node(self.node);
+        let caller = self.caller;
         let change = move || {
-            let result = carry_out(&host, actor, &request).unwrap_or(Ok(Reply::Done));
+            let result = host.audited(caller, &request, || {
+                carry_out(&host, caller.actor, &request).unwrap_or(Ok(Reply::Done))
+            });
             outbox.reply(result.unwrap_or_else(Reply::Error), vec![]);
         };
         thread::Builder::new().stack_size(STACK_BYTES).spawn(change)

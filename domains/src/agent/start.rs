@@ -13,6 +13,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::audit::Audit;
 use super::data_dir::DataDir;
 use super::driver::Driver;
 use super::estate::{self, Estate};
@@ -25,6 +26,7 @@ use super::nodes::{Birth, HostedNode};
 use super::server::{Door, serve};
 use super::state_dir::{self, StateDir};
 use super::{AgentError, Config, MAX_NODES, rootless};
+use crate::events::Log;
 use crate::node::Plan;
 use crate::protocol::{Message, Reply};
 
@@ -193,9 +195,16 @@ fn build(
     {
         return Err(AgentError::DriverFailed(error.message.clone()));
     }
+    let log = Log::open(data.path()).map_err(|source| AgentError::Data {
+        data: data.path().into(),
+        source,
+    })?;
+    let audit = Audit::new(data.path().into(), log);
+    audit.note_start(identity.uid, &directory);
     let (mut members, moves) = Members::new(directory, Box::new(store), memory_bytes());
     members.inherit(Arc::clone(&estate.keeper), &mut estate);
     let host = Host {
+        audit,
         state: state.path().into(),
         data: data.path().into(),
         keeper: estate.keeper,

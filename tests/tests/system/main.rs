@@ -12,6 +12,7 @@ mod declarative;
 mod domains;
 mod durable;
 mod ethernet;
+mod events;
 mod exec;
 mod explain;
 mod failures;

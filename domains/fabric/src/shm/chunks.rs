@@ -29,35 +29,86 @@ impl Table {
         Ok(Table(Mapping::of_file(memory, chunks, false)?))
     }
 
-    /// The table of a new move, and the descriptor to hand out.
-    pub(super) fn create(len: u64) -> io::Result<(TableWriter, File)> {
-        let memory = create_memory(count(len))?;
-        let mapping = Mapping::of_file(&memory, count(len) as usize, true)?;
-        Ok((TableWriter(Table(mapping)), read_only(&memory)?))
-    }
-
     /// Whether a chunk has arrived: then it is in the new memory, and only there.
     pub(super) fn has_arrived(&self, chunk: u64) -> bool {
         // Acquire: pairs with the Release in `arrived`, so that the chunk's bytes are there. What
         // lies outside of the table never arrives.
-        let arrived = self.0.byte(chunk);
-        arrived.is_some_and(|byte| byte.load(Ordering::Acquire) == ARRIVED)
+        self.byte(chunk, Ordering::Acquire)
+    }
+
+    /// Whether all chunks have arrived.
+    pub(super) fn is_full(&self) -> bool {
+        (0..self.0.len() as u64).all(|chunk| self.has_arrived(chunk))
+    }
+
+    fn byte(&self, index: u64, order: Ordering) -> bool {
+        let byte = self.0.byte(index);
+        byte.is_some_and(|byte| byte.load(order) == ARRIVED)
     }
 }
 
-/// The table as the agent sees it.
+/// The table as the agent sees it. Behind the chunks it has one byte more: whether any may be
+/// copied yet. So memory and table together are all that there is to know about a move.
 #[derive(Debug)]
-pub(super) struct TableWriter(Table);
+pub(super) struct TableWriter {
+    table: Table,
+    memory: File,
+    chunks: u64,
+}
 
 impl TableWriter {
+    /// The table of a new move.
+    pub(super) fn create(len: u64) -> io::Result<Self> {
+        Self::resume(create_memory(count(len) + 1)?, len)
+    }
+
+    /// The table of a move that another agent has begun.
+    pub(super) fn resume(memory: File, len: u64) -> io::Result<Self> {
+        let chunks = count(len);
+        let table = Table(Mapping::of_file(&memory, chunks as usize + 1, true)?);
+        Ok(TableWriter {
+            table,
+            memory,
+            chunks,
+        })
+    }
+
+    /// What others map: they cannot write there.
+    pub(super) fn hand_out(&self) -> io::Result<File> {
+        read_only(&self.memory)
+    }
+
+    /// For another agent to go on with.
+    pub(super) fn hand_over(&self) -> io::Result<File> {
+        self.memory.try_clone()
+    }
+
+    pub(super) fn chunks(&self) -> u64 {
+        self.chunks
+    }
+
     pub(super) fn has_arrived(&self, chunk: u64) -> bool {
-        self.0.has_arrived(chunk)
+        chunk < self.chunks && self.table.has_arrived(chunk)
     }
 
     pub(super) fn arrived(&self, chunk: u64) {
-        if let Some(byte) = self.0.0.byte(chunk) {
-            // Release: pairs with the Acquire in `has_arrived`.
-            byte.store(ARRIVED, Ordering::Release);
+        // Release: pairs with the Acquire in `has_arrived`.
+        self.set(chunk, Ordering::Release);
+    }
+
+    pub(super) fn may_copy(&self) -> bool {
+        // Acquire: pairs with the Release in `go`.
+        self.table.byte(self.chunks, Ordering::Acquire)
+    }
+
+    pub(super) fn go(&self) {
+        // Release: pairs with the Acquire in `may_copy`.
+        self.set(self.chunks, Ordering::Release);
+    }
+
+    fn set(&self, index: u64, order: Ordering) {
+        if let Some(byte) = self.table.0.byte(index) {
+            byte.store(ARRIVED, order);
         }
     }
 }

@@ -24,6 +24,8 @@ impl FencePage {
     /// # Errors
     /// The system's.
     pub fn map(memory: &File) -> io::Result<Self> {
+        // It fails on kernels that have no such command; those have the other one.
+        let _ = barrier(REGISTER_GLOBAL_EXPEDITED);
         Ok(FencePage(Mapping::of_file(memory, PAGE, false)?))
     }
 
@@ -98,9 +100,19 @@ fn word(page: &Mapping, slot: u32) -> Option<&AtomicU64> {
 /// # Errors
 /// The system's.
 pub fn settle() -> io::Result<()> {
-    // SAFETY: the command takes no memory.
-    let waited = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    match waited {
+    // A kernel without ticks on some processors (`nohz_full`) refuses the first; the second
+    // reaches the processes that have mapped a fence.
+    barrier(GLOBAL).or_else(|_| barrier(GLOBAL_EXPEDITED))
+}
+
+/// Numbers of `linux/membarrier.h`.
+const GLOBAL: libc::c_int = 1;
+const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+fn barrier(command: libc::c_int) -> io::Result<()> {
+    // SAFETY: the commands take no memory.
+    match unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -116,6 +128,8 @@ mod tests {
         let page = FencePage::map(&fence.hand_out().unwrap()).unwrap();
         fence.set(7);
         settle().unwrap();
+        // Where the kernel refuses the other command.
+        barrier(GLOBAL_EXPEDITED).unwrap();
         let set: Vec<u32> = (0..FencePage::SLOTS).filter(|n| page.is_set(*n)).collect();
         assert_eq!(set, [7]);
         assert!(page.is_set(FencePage::SLOTS), "there is no such slot");

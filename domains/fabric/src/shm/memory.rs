@@ -18,6 +18,8 @@ pub(crate) const PAGE: usize = 4096;
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// The process that has it, if forked children have not.
+    only_in: Option<u32>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; all access to its bytes goes
@@ -33,14 +35,43 @@ impl Mapping {
         if file.metadata()?.len() < len as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let mapping = Self::map(
-            len,
-            protection(writable),
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-        )?;
+        Self::shared(file, len, protection(writable))
+    }
+
+    /// The same, for reading and writing, but nobody can reach it before it is
+    /// [opened](Mapping::open). So no page of it is mapped until then, not even in a process that
+    /// locks all its memory (`mlockall`), where the kernel fills mappings as they are made.
+    pub(crate) fn closed(file: &File, len: usize) -> io::Result<Self> {
+        if file.metadata()?.len() < len as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Self::shared(file, len, libc::PROT_NONE)
+    }
+
+    fn shared(file: &File, len: usize, protection: i32) -> io::Result<Self> {
+        let mut mapping = Self::map(len, protection, libc::MAP_SHARED, file.as_raw_fd())?;
         mapping.keep_from_children()?;
+        mapping.only_in = Some(std::process::id());
         Ok(mapping)
+    }
+
+    /// Lets everybody reach it.
+    pub(crate) fn open(&self) -> io::Result<()> {
+        let protection = protection(true);
+        // SAFETY: the range is ours, and more protection was asked for only until now.
+        let opened = unsafe { libc::mprotect(self.address(), self.pages(), protection) };
+        done(opened == 0)
+    }
+
+    /// Takes all pages out of the mapping, also locked ones; the memory behind it keeps them.
+    pub(crate) fn take_out_pages(&self) -> io::Result<()> {
+        /// Since Linux 5.18. Before, locked pages cannot be taken out: an error, too.
+        const DONTNEED_LOCKED: libc::c_int = 24;
+        let advise = |advice| {
+            // SAFETY: the range is ours, shared and backed by a file that keeps the bytes.
+            done(unsafe { libc::madvise(self.address(), self.pages(), advice) } == 0)
+        };
+        advise(DONTNEED_LOCKED).or_else(|_| advise(libc::MADV_DONTNEED))
     }
 
     /// Keeps the range out of forked children, which no control thread would tell of a move.
@@ -48,6 +79,11 @@ impl Mapping {
         // SAFETY: the range is ours; the advice changes nothing for this process.
         let advised = unsafe { libc::madvise(self.address(), self.pages(), libc::MADV_DONTFORK) };
         done(advised == 0)
+    }
+
+    /// Whether this is a forked child, where the range is not mapped, or something else is.
+    fn is_elsewhere(&self) -> bool {
+        self.only_in.is_some_and(|id| id != std::process::id())
     }
 
     /// Maps `len` zero bytes that only this process sees.
@@ -63,7 +99,8 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(address.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Mapping { base, len })
+        let only_in = None;
+        Ok(Mapping { base, len, only_in })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -96,13 +133,17 @@ impl Mapping {
         };
         done(aside != libc::MAP_FAILED)?;
         let base = NonNull::new(aside.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let len = self.len;
-        Ok(Mapping { base, len })
+        let (len, only_in) = (self.len, self.only_in);
+        Ok(Mapping { base, len, only_in })
     }
 
     /// Puts another mapping of the same length in the place of this one, in one step: an access
-    /// of another thread meets the one or the other. When it fails, [`Mapping::forsake`] must
-    /// follow, because the place may be empty.
+    /// of another thread meets the one or the other.
+    ///
+    /// When it fails, [`Mapping::forsake`] must follow at once, because the place may be empty:
+    /// the kernel takes away what is there before it looks for the memory that its own tables of
+    /// the new place need. If it has none, another thread that comes by before `forsake` is done
+    /// ends the process by SIGSEGV, as it would soon have ended for want of memory.
     pub(crate) fn replace_by(&self, other: Mapping) -> io::Result<()> {
         assert_eq!(other.len, self.len, "a region keeps its length");
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
@@ -186,6 +227,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.is_elsewhere() {
+            return;
+        }
         // SAFETY: base and len are those of a successful mmap, and every pointer derived from
         // them borrows or lives no longer than `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };

@@ -15,6 +15,7 @@ pub(crate) mod memory;
 pub mod moving;
 pub mod queue_pair;
 pub mod status;
+pub mod thread;
 pub mod transfer;
 mod userfault;
 #[cfg(not(loom))]

@@ -13,13 +13,13 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::chunks::{CHUNK, Table};
-use super::faults::{self, Ask, Watch};
+use super::faults::{self, Ask, Faults, Watch};
 use super::memory::{Mapping, PAGE, copy};
-use super::status::{Seen, Status};
+use super::status::Status;
 use crate::endpoint::OpError;
 
 /// Long transfers look at the region's state again after this many bytes.
@@ -31,14 +31,30 @@ pub struct Memory {
     mapping: Mapping,
     writable: bool,
     status: Arc<Status>,
+    moves: Moves,
     passage: Mutex<Option<Passage>>,
 }
+
+/// Whether the memory is moving in a way that reads have to know, and how often it has.
+///
+/// ```text
+///  31                                  1    0
+///  +------------------------------------+--------+
+///  | moves begun                        | moving |
+///  +------------------------------------+--------+
+/// ```
+#[derive(Debug, Default)]
+struct Moves(AtomicU32);
+
+/// What a read saw of [`Moves`]; another value afterwards means: do it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen(u32);
 
 /// A move that has begun.
 #[derive(Clone, Debug)]
 enum Passage {
     /// Accesses wait.
-    Written(Arc<Watch>),
+    Written(Arc<Faults>, Arc<Watch>),
     /// Reads look into the table.
     Read(Arc<Halves>),
 }
@@ -88,6 +104,7 @@ impl Memory {
             mapping,
             writable,
             status,
+            moves: Moves::default(),
             passage: Mutex::default(),
         }
     }
@@ -106,11 +123,9 @@ impl Memory {
     /// old. Chunks that an access waits for are asked for with `ask`. With `let_go`, nothing of
     /// the old memory stays mapped for writing.
     ///
-    /// A move that had begun must have ended before. The caller must not hold what `ask` needs.
-    ///
     /// # Errors
-    /// The system's; then the memory has been [forsaken](Memory::forsake) and the caller must
-    /// end its status.
+    /// The system's; or a move that had begun has not brought everything. Then the memory has
+    /// been revoked and [forsaken](Memory::forsake).
     pub fn start_moving(
         &self,
         fresh: &File,
@@ -118,11 +133,26 @@ impl Memory {
         let_go: bool,
         ask: Ask,
     ) -> io::Result<Aside> {
-        let moved = Table::map(table, self.mapping.len()).and_then(|table| match self.writable {
-            true => self.change_written(fresh, table, let_go, ask),
-            false => self.change_read(fresh, table),
-        });
-        moved.inspect_err(|_| self.forsake())
+        let moved = self
+            .end_last_move()
+            .and_then(|()| Table::map(table, self.mapping.len()))
+            .and_then(|table| match self.writable {
+                true => self.change_written(fresh, table, let_go, ask),
+                false => self.change_read(fresh, table),
+            });
+        moved.inspect_err(|_| self.give_up())
+    }
+
+    /// A move whose end nobody has told of ends if all has arrived.
+    fn end_last_move(&self) -> io::Result<()> {
+        match self.passage().as_ref() {
+            Some(passage) if !passage.is_complete() => {
+                return Err(io::Error::other("it has not ended moving"));
+            }
+            _ => {}
+        }
+        self.stop_moving();
+        Ok(())
     }
 
     fn change_written(
@@ -133,26 +163,25 @@ impl Memory {
         ask: Ask,
     ) -> io::Result<Aside> {
         let faults = faults::faults()?;
-        let fresh = Mapping::of_file(fresh, self.mapping.len(), true)?;
-        // Registered before any access can reach it, and watched before any can wait.
+        // Registered before any access can reach it and before it has any page, and watched
+        // before any access can wait.
+        let fresh = Mapping::closed(fresh, self.mapping.len())?;
         faults.register(&pages(&fresh))?;
-        let watch = faults.watch(pages(&self.mapping), table, ask);
-        *self.passage() = Some(Passage::Written(watch));
+        fresh.open()?;
+        self.watch(&faults, table, ask);
         // Without it the switch would also have to take down every page of the old memory, while
         // all threads of the process wait.
         let aside = match let_go {
             true => None,
             false => self.mapping.set_aside().ok(),
         };
-        self.mapping.replace_by(fresh)?;
+        faults.while_moving(|| self.mapping.replace_by(fresh))?;
         Ok(Aside(aside))
     }
 
     fn change_read(&self, fresh: &File, table: Table) -> io::Result<Aside> {
         let old = self.mapping.set_aside()?;
-        *self.passage() = Some(Passage::Read(Arc::new(Halves { old, table })));
-        // Before the first byte of the fresh memory can be read.
-        self.status.start_moving();
+        self.read_from(old, table);
         self.mapping.replace_by_file(fresh)?;
         Ok(Aside(None))
     }
@@ -163,37 +192,57 @@ impl Memory {
     /// # Errors
     /// As [`Memory::start_moving`].
     pub fn join_move(&self, old: &File, table: &File, ask: Ask) -> io::Result<()> {
-        let joined = Table::map(table, self.mapping.len()).and_then(|table| {
-            let passage = match self.writable {
-                true => {
-                    let faults = faults::faults()?;
-                    faults.register(&pages(&self.mapping))?;
-                    Passage::Written(faults.watch(pages(&self.mapping), table, ask))
-                }
-                false => {
-                    let old = Mapping::of_file(old, self.mapping.len(), false)?;
-                    self.status.start_moving();
-                    Passage::Read(Arc::new(Halves { old, table }))
-                }
-            };
-            *self.passage() = Some(passage);
-            Ok(())
+        let joined = Table::map(table, self.mapping.len()).and_then(|table| match self.writable {
+            true => self.join_written(table, ask),
+            false => {
+                let old = Mapping::of_file(old, self.mapping.len(), false)?;
+                self.read_from(old, table);
+                Ok(())
+            }
         });
-        joined.inspect_err(|_| self.forsake())
+        joined.inspect_err(|_| self.give_up())
+    }
+
+    fn join_written(&self, table: Table, ask: Ask) -> io::Result<()> {
+        let faults = faults::faults()?;
+        faults.register(&pages(&self.mapping))?;
+        // A process that locks its memory has all of its pages, and so would wait for none.
+        self.mapping.take_out_pages()?;
+        self.watch(&faults, table, ask);
+        Ok(())
+    }
+
+    fn watch(&self, faults: &Arc<Faults>, table: Table, ask: Ask) {
+        let watch = faults.watch(pages(&self.mapping), table, ask);
+        *self.passage() = Some(Passage::Written(Arc::clone(faults), watch));
+    }
+
+    /// To be done before the first byte of the fresh memory can be read.
+    fn read_from(&self, old: Mapping, table: Table) {
+        *self.passage() = Some(Passage::Read(Arc::new(Halves { old, table })));
+        self.moves.start();
     }
 
     /// Chunks have arrived: whoever waited for one of them goes on.
     pub fn arrived(&self) {
-        let passage = self.passage().clone();
-        if let (Some(Passage::Written(watch)), Ok(faults)) = (passage, faults::faults()) {
-            faults.arrived(&watch);
+        // Held meanwhile: an address that waited in this move must not be seen to in the next.
+        if let Some(Passage::Written(faults, watch)) = self.passage().as_ref() {
+            faults.arrived(watch);
+        }
+    }
+
+    /// Asks for every chunk that an access waits for, and for all later ones, with `ask`: when
+    /// what was asked before may not have been heard.
+    pub fn ask_again(&self, ask: Ask) {
+        if let Some(Passage::Written(faults, watch)) = self.passage().as_ref() {
+            faults.ask_again(watch, ask);
         }
     }
 
     /// All has arrived: the memory is as if it had always been there.
     pub fn stop_moving(&self) {
         let passage = self.passage().take();
-        self.status.stop_moving();
+        self.moves.stop();
         end(passage);
     }
 
@@ -202,7 +251,13 @@ impl Memory {
         self.passage().is_some()
     }
 
-    /// Lets go of the memory. Its status should have ended before: accesses meet zeros from now
+    /// Nobody may take for bytes of the region what comes in their place.
+    fn give_up(&self) {
+        self.status.revoke();
+        self.forsake();
+    }
+
+    /// Lets go of the memory. Its status must have ended before: accesses meet zeros from now
     /// on, and whoever waited goes on.
     pub fn forsake(&self) {
         // It fails when the process can map nothing any more; then the old memory stays, and the
@@ -222,7 +277,7 @@ impl Memory {
     /// is another shared mapping, not accessed by anyone else.
     pub(crate) unsafe fn read(&self, at: usize, to: *mut u8, len: usize) -> Result<(), OpError> {
         let mut done = 0;
-        let mut seen = self.status.see()?;
+        let mut seen = self.see()?;
         while done < len {
             let piece = (len - done).min(RECHECK_BYTES);
             // SAFETY: a part of the ranges that the caller promises.
@@ -230,7 +285,7 @@ impl Memory {
             // Acquire: whatever is loaded after this piece is loaded after it; pairs with the
             // Release fence in `write`, or with the store of a word.
             fence(Ordering::Acquire);
-            let now = self.status.see()?;
+            let now = self.see()?;
             // What was copied while the memory moved may be neither old nor new.
             if now == seen {
                 done += piece;
@@ -283,6 +338,12 @@ impl Memory {
         Ok(())
     }
 
+    #[inline]
+    fn see(&self) -> Result<Seen, OpError> {
+        self.status.check()?;
+        Ok(self.moves.see())
+    }
+
     fn passage(&self) -> MutexGuard<'_, Option<Passage>> {
         self.passage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -295,13 +356,57 @@ impl Drop for Memory {
 }
 
 fn end(passage: Option<Passage>) {
-    if let (Some(Passage::Written(watch)), Ok(faults)) = (passage, faults::faults()) {
+    if let Some(Passage::Written(faults, watch)) = passage {
         faults.unwatch(&watch);
     }
 }
 
 fn pages(mapping: &Mapping) -> Range<usize> {
     mapping.start()..mapping.start() + mapping.len().next_multiple_of(PAGE)
+}
+
+impl Passage {
+    fn is_complete(&self) -> bool {
+        match self {
+            Passage::Written(_, watch) => watch.is_complete(),
+            Passage::Read(halves) => halves.table.is_full(),
+        }
+    }
+}
+
+impl Moves {
+    const MOVING: u32 = 1;
+    const ONE_MOVE: u32 = 1 << 1;
+
+    /// From now on reads look for each chunk where it is; those in flight start again.
+    fn start(&self) {
+        self.update(|word| (word | Self::MOVING).wrapping_add(Self::ONE_MOVE));
+    }
+
+    fn stop(&self) {
+        self.update(|word| word & !Self::MOVING);
+    }
+
+    fn update(&self, change: impl Fn(u32) -> u32) {
+        // Release: pairs with the Acquire in `see`. It does not fail.
+        let _ = self
+            .0
+            .fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
+                Some(change(word))
+            });
+    }
+
+    #[inline]
+    fn see(&self) -> Seen {
+        // Acquire: pairs with the Release in `update`.
+        Seen(self.0.load(Ordering::Acquire))
+    }
+}
+
+impl Seen {
+    fn is_moving(self) -> bool {
+        self.0 & Moves::MOVING != 0
+    }
 }
 
 impl Halves {

@@ -6,18 +6,31 @@
 //! others come by and by. What has arrived is dropped from the old memory.
 //!
 //! Copying overwrites: a reader that touches the fresh memory too early leaves zeros there, and
-//! does no harm by it. It relies on old memory that is [frozen](is_frozen) or that nobody but the
-//! leaver writes and that is copied whole before anybody goes on.
+//! does no harm by it. It relies on old memory that nobody writes any more: that no leaver could
+//! write at all, or that is [frozen](Transfer::freeze), or that is copied whole before anybody
+//! goes on.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::chunks::{self, CHUNK, Table, TableWriter};
+use super::chunks::{CHUNK, TableWriter};
 use super::control::read_only;
+use super::memory::PAGE;
+
+const ZEROS: [u8; PAGE] = [0; PAGE];
+
+/// Chunks that are dropped at a time.
+const DROPPED: u64 = (4 << 20) / CHUNK;
+
+/// To drop a piece takes tens of microseconds, unless somebody has the memory mapped thousands of
+/// times, so that it takes long.
+const USUAL_TIME: Duration = Duration::from_millis(1);
 
 /// A region on its way to fresh memory.
 #[derive(Debug)]
@@ -28,8 +41,24 @@ pub struct Transfer {
     fresh: File,
     len: u64,
     table: TableWriter,
-    shown: File,
     cursor: Mutex<Cursor>,
+    dropping: Mutex<Dropping>,
+}
+
+/// What there is of a move beside its memories, for another agent to go on with.
+#[derive(Debug)]
+pub struct Progress(File);
+
+impl Progress {
+    /// Takes what [`Transfer::progress`] gave.
+    pub fn from_file(file: File) -> Self {
+        Progress(file)
+    }
+
+    /// To hand to nobody but an agent.
+    pub fn into_file(self) -> File {
+        self.0
+    }
 }
 
 #[derive(Debug)]
@@ -39,17 +68,39 @@ struct Cursor {
     arrived: u64,
 }
 
+#[derive(Debug, Default)]
+struct Dropping {
+    /// All chunks before this one have been dropped.
+    next: u64,
+    /// It took too long: the rest is dropped when nobody waits any more.
+    is_slow: bool,
+}
+
 impl Transfer {
     /// Prepares to move `len` bytes from one memory to another, both made by
-    /// [`create_memory`](super::control::create_memory).
+    /// [`create_memory`](super::control::create_memory) or
+    /// [`create_for_peers`](super::control::create_for_peers).
     ///
     /// # Errors
     /// The system's.
     pub fn new(old: File, fresh: File, len: u64) -> io::Result<Self> {
-        let (table, shown) = Table::create(len)?;
+        Self::with_table(old, fresh, len, TableWriter::create(len)?)
+    }
+
+    /// Goes on with a move that another agent has begun: a chunk that has arrived is not copied
+    /// again, because it may have been written since.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn resume(old: File, fresh: File, len: u64, progress: Progress) -> io::Result<Self> {
+        Self::with_table(old, fresh, len, TableWriter::resume(progress.0, len)?)
+    }
+
+    fn with_table(old: File, fresh: File, len: u64, table: TableWriter) -> io::Result<Self> {
+        let has_arrived = |chunk: &u64| table.has_arrived(*chunk);
         let cursor = Cursor {
             next: 0,
-            arrived: 0,
+            arrived: (0..table.chunks()).filter(has_arrived).count() as u64,
         };
         Ok(Transfer {
             from: read_only(&old)?,
@@ -57,9 +108,17 @@ impl Transfer {
             fresh,
             len,
             table,
-            shown,
             cursor: Mutex::new(cursor),
+            dropping: Mutex::default(),
         })
+    }
+
+    /// How far it is, for [`Transfer::resume`].
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn progress(&self) -> io::Result<Progress> {
+        Ok(Progress(self.table.hand_over()?))
     }
 
     /// The table to hand out, read-only.
@@ -67,7 +126,7 @@ impl Transfer {
     /// # Errors
     /// The system's.
     pub fn table(&self) -> io::Result<File> {
-        self.shown.try_clone()
+        self.table.hand_out()
     }
 
     /// The old memory, read-only: for who opens the region while it moves.
@@ -75,13 +134,24 @@ impl Transfer {
     /// # Errors
     /// The system's.
     pub fn old(&self) -> io::Result<File> {
-        self.from.try_clone()
+        read_only(&self.from)
     }
 
     /// Whether nobody can write the old memory any more through a descriptor that was reopened
     /// for writing, or a mapping made of one.
     pub fn is_frozen(&self) -> bool {
         is_frozen(&self.from)
+    }
+
+    /// From here on chunks may be copied: everybody who stays has changed to the fresh memory, or
+    /// is fenced. Before, somebody might still write to the old memory what would be lost.
+    pub fn go(&self) {
+        self.table.go();
+    }
+
+    /// Whether [`Transfer::go`] was called, by this agent or by the one before it.
+    pub fn may_copy(&self) -> bool {
+        self.table.may_copy()
     }
 
     /// Copies a chunk, if it has not arrived yet.
@@ -98,16 +168,65 @@ impl Transfer {
     /// # Errors
     /// As [`Transfer::fetch`].
     pub fn fetch_next(&self) -> io::Result<bool> {
+        let Some(chunk) = self.next_chunk() else {
+            return Ok(false);
+        };
+        let start = chunk * CHUNK;
+        // Without the cursor: the kernel may let this wait, for who holds the old memory can keep
+        // it busy.
+        let is_hole = seek_data(&self.from, start)?.is_none_or(|data| data >= start + CHUNK);
+        let mut cursor = self.cursor();
+        match is_hole && !self.table.has_arrived(chunk) {
+            true => self.has_arrived(&mut cursor, chunk),
+            false => self.fetch_with(&mut cursor, chunk)?,
+        }
+        Ok(true)
+    }
+
+    fn next_chunk(&self) -> Option<u64> {
         let mut cursor = self.cursor();
         while cursor.next < self.chunks() && self.table.has_arrived(cursor.next) {
             cursor.next += 1;
         }
-        let chunk = cursor.next;
-        if chunk >= self.chunks() {
+        (cursor.next < self.chunks()).then_some(cursor.next)
+    }
+
+    /// Drops from the old memory a piece that has been copied; for one thread, when nobody waits
+    /// for a chunk. Returns whether there is more to drop at this time.
+    ///
+    /// The kernel looks at every mapping of the piece, and a leaver may have thousands. Once that
+    /// took long, the rest stays until all has arrived and goes at once.
+    ///
+    /// # Errors
+    /// The system's: it is frozen, or a holder has sealed it. Then it stays until nobody has it.
+    pub fn drop_copied(&self) -> io::Result<bool> {
+        let mut dropping = self.dropping();
+        let end = self.droppable(&dropping);
+        if end <= dropping.next {
             return Ok(false);
         }
-        self.fetch_with(&mut cursor, chunk)?;
-        Ok(true)
+        let (start, begun) = (dropping.next, Instant::now());
+        // Whatever comes of it, it is not tried again.
+        dropping.next = end;
+        punch(&self.old, start * CHUNK, (end - start) * CHUNK)?;
+        dropping.is_slow |= begun.elapsed() > USUAL_TIME;
+        Ok(self.droppable(&dropping) > end)
+    }
+
+    /// The end of the next piece to drop.
+    fn droppable(&self, dropping: &Dropping) -> u64 {
+        let next = dropping.next;
+        let most = match dropping.is_slow {
+            true => self.chunks(),
+            false => self.chunks().min(next + DROPPED),
+        };
+        // Readers of the old memory look at the table again before they believe what they read.
+        let end = (next..most).find(|chunk| !self.table.has_arrived(*chunk));
+        match end {
+            Some(_) if dropping.is_slow => next,
+            Some(end) => end,
+            None => most,
+        }
     }
 
     /// Bytes that have not arrived.
@@ -118,7 +237,7 @@ impl Transfer {
 
     /// Chunks of the region.
     pub fn chunks(&self) -> u64 {
-        chunks::count(self.len)
+        self.table.chunks()
     }
 
     fn fetch_with(&self, cursor: &mut Cursor, chunk: u64) -> io::Result<()> {
@@ -128,31 +247,49 @@ impl Transfer {
         let start = chunk * CHUNK;
         let end = self.len.min(start + CHUNK);
         self.copy(start, end)?;
-        self.table.arrived(chunk);
-        cursor.arrived += 1;
-        // Readers of the old memory look at the table again before they believe what they read.
-        punch(&self.old, start, CHUNK)
+        self.has_arrived(cursor, chunk);
+        Ok(())
     }
 
-    /// Copies what the old memory holds, without its holes.
+    fn has_arrived(&self, cursor: &mut Cursor, chunk: u64) {
+        self.table.arrived(chunk);
+        cursor.arrived += 1;
+    }
+
+    /// Copies what the old memory holds, without pages of zeros: holes stay holes. To look for
+    /// those in the old memory would need a lock that who holds it can keep from us.
     fn copy(&self, start: u64, end: u64) -> io::Result<()> {
         thread_local!(static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK as usize]));
-        let mut at = start;
-        while let Some(data) = seek(&self.from, at, libc::SEEK_DATA)?.filter(|data| *data < end) {
-            let hole = seek(&self.from, data, libc::SEEK_HOLE)?.unwrap_or(end);
-            at = hole.min(end);
-            BUFFER.with_borrow_mut(|buffer| {
-                let bytes = &mut buffer[..(at - data) as usize];
-                self.from.read_exact_at(bytes, data)?;
-                self.fresh.write_all_at(bytes, data)
-            })?;
-        }
-        Ok(())
+        BUFFER.with_borrow_mut(|buffer| {
+            let bytes = &mut buffer[..(end - start) as usize];
+            self.from.read_exact_at(bytes, start)?;
+            let write = |run: &Range<usize>| {
+                self.fresh
+                    .write_all_at(&bytes[run.clone()], start + run.start as u64)
+            };
+            let mut run = 0..0;
+            for page in (0..bytes.len()).step_by(PAGE) {
+                let page = page..bytes.len().min(page + PAGE);
+                if bytes[page.clone()] == ZEROS[..page.len()] {
+                    continue;
+                }
+                if run.end != page.start {
+                    write(&run)?;
+                    run.start = page.start;
+                }
+                run.end = page.end;
+            }
+            write(&run)
+        })
     }
 
     /// A thread that panicked has changed nothing here by halves but a count for people.
     fn cursor(&self) -> MutexGuard<'_, Cursor> {
         self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn dropping(&self) -> MutexGuard<'_, Dropping> {
+        self.dropping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,11 +305,11 @@ fn is_frozen(read_only: &File) -> bool {
     lease(libc::F_RDLCK) && lease(libc::F_UNLCK)
 }
 
-/// The next place of a kind, or `None` after the last.
-fn seek(file: &File, from: u64, whence: libc::c_int) -> io::Result<Option<u64>> {
+/// Where the next bytes are that are not in a hole, or `None` after the last.
+fn seek_data(file: &File, from: u64) -> io::Result<Option<u64>> {
     let from = libc::off_t::try_from(from).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: lseek takes integers; nobody uses the position of this description.
-    let found = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
+    let found = unsafe { libc::lseek(file.as_raw_fd(), from, libc::SEEK_DATA) };
     match u64::try_from(found) {
         Ok(found) => Ok(Some(found)),
         Err(_) => match io::Error::last_os_error() {

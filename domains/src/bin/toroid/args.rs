@@ -108,6 +108,8 @@ pub(crate) enum Command {
     Apply(Apply),
     /// Print domains, aliases, owners of nodes and quotas as a file for `toroid apply`
     Dump,
+    /// Show what was changed and what was denied, and who asked
+    Events(Events),
     /// Show and limit what users and nodes have of the agent
     #[command(subcommand)]
     Quota(QuotaCommand),
@@ -362,6 +364,16 @@ pub(crate) struct Explain {
     /// The domain [default: all that both are in]
     #[arg(short, long)]
     pub(crate) domain: Option<String>,
+}
+
+#[derive(Debug, Group)]
+pub(crate) struct Events {
+    /// Go on until interrupted
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// From this number on
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) since: u64,
 }
 
 #[derive(Debug, Subcommand)]

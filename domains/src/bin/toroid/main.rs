@@ -3,6 +3,7 @@
 mod alloc;
 mod args;
 mod declare;
+mod events;
 mod exec;
 mod explain;
 mod failure;
@@ -67,6 +68,7 @@ fn run(args: Args) -> Result<u8, Failure> {
         Asked::Down => up::down(&places, show)?,
         Asked::Status => show.status(&connect(&places)?.status()?),
         Asked::Node(command) => node(&mut connect(&places)?, command, show)?,
+        Asked::Events(options) => events::run(&mut connect(&places)?, &options, show)?,
         Asked::Quota(command) => quota::run(&mut connect(&places)?, command, show)?,
         Asked::Domain(command) => domain(&mut connect(&places)?, command, show)?,
         Asked::Alloc(options) => alloc::alloc(&mut connect(&places)?, &options, show)?,

@@ -1,0 +1,225 @@
+//! What goes into the log of events, and how clients read it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fabric::NodeId;
+use serde_json::Value;
+
+use super::changes::is_change;
+use super::host::Host;
+use crate::directory::Directory;
+use crate::events::{self, Happening, Log, Outcome};
+use crate::protocol::{Refusal, RefusalKind, Reply, Request};
+use crate::rights::Actor;
+
+/// How many happenings one answer has at most.
+const AT_ONCE: usize = 500;
+
+/// How long a client that wants to wait does so before it must ask again.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// The log of an agent.
+#[derive(Debug)]
+pub(super) struct Audit {
+    directory: PathBuf,
+    log: Mutex<Log>,
+    /// A line was written.
+    written: Condvar,
+}
+
+/// Who asked, and as which process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller {
+    pub(super) actor: Actor,
+    pub(super) pid: Option<u32>,
+}
+
+impl Audit {
+    pub(super) fn new(directory: PathBuf, log: Log) -> Self {
+        Audit {
+            directory,
+            log: Mutex::new(log),
+            written: Condvar::new(),
+        }
+    }
+
+    /// Notes how a request ended, if it was to change something or was denied. `before` is the
+    /// directory as it was asked.
+    pub(super) fn note<T>(
+        &self,
+        caller: Caller,
+        request: &Request,
+        before: &Directory,
+        result: &Result<T, Refusal>,
+    ) {
+        let outcome = match result {
+            Ok(_) if is_change(request) || *request == Request::Down => Outcome::Done,
+            Err(refusal) => match refusal.kind {
+                RefusalKind::Denied => Outcome::Denied,
+                RefusalKind::Exhausted => Outcome::Exhausted,
+                RefusalKind::Failed if is_change(request) => Outcome::Failed,
+                _ => return,
+            },
+            Ok(_) => return,
+        };
+        let mut text = serde_json::to_value(request).unwrap_or_default();
+        let field = |names: [&str; 2]| {
+            let found = names.iter().find_map(|name| text[name].as_str());
+            found.map(str::to_owned)
+        };
+        let (what, domain) = (field(["request", "request"]), field(["domain", "name"]));
+        let concerns = concerns(caller.actor, &text, domain.as_deref(), before);
+        if matches!(request, Request::Exec { .. }) {
+            // Environments hold secrets.
+            text = Value::Null;
+        }
+        self.append(
+            Happening {
+                what: what.unwrap_or_default(),
+                domain,
+                request: text,
+                reason: result.as_ref().err().map(|refusal| refusal.message.clone()),
+                ..blank(caller, before, outcome)
+            },
+            concerns,
+        );
+    }
+
+    /// Notes that an agent begins.
+    pub(super) fn note_start(&self, uid: u32, directory: &Directory) {
+        let caller = Caller {
+            actor: Actor::Administrator(uid),
+            pid: Some(std::process::id()),
+        };
+        let happening = Happening {
+            what: "up".into(),
+            ..blank(caller, directory, Outcome::Done)
+        };
+        self.append(happening, BTreeSet::new());
+    }
+
+    /// What has happened from number `since` on that the actor may know, at once or, if it
+    /// waits, when there is something or some time has passed.
+    pub(super) fn since(&self, actor: Actor, since: u64, wait: bool) -> Result<Reply, Refusal> {
+        let reader = match actor {
+            Actor::Administrator(_) => None,
+            Actor::User(uid) => Some(uid),
+            Actor::Node(_) => {
+                actor.may_administer("read the log of events")?;
+                None
+            }
+        };
+        if wait {
+            let nothing_new = |log: &mut Log| log.next() <= since;
+            let waited = self
+                .written
+                .wait_timeout_while(self.lock(), WAIT, nothing_new);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+        let (end, files) = {
+            let log = self.lock();
+            (log.next(), events::files(&self.directory))
+        };
+        let events = events::since(files, since, reader, AT_ONCE);
+        let next = match events.last() {
+            Some(last) if events.len() == AT_ONCE => last.seq + 1,
+            Some(last) => end.max(last.seq + 1),
+            None => end,
+        };
+        Ok(Reply::Events { events, next })
+    }
+
+    fn append(&self, happening: Happening, concerns: BTreeSet<u32>) {
+        if self.lock().append(happening, concerns) {
+            self.written.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn blank(caller: Caller, directory: &Directory, result: Outcome) -> Happening {
+    let place = |node: NodeId| directory.places(&[node].into());
+    Happening {
+        seq: 0,
+        time_ms: 0,
+        uid: caller.actor.uid(),
+        pid: caller.pid,
+        node: match caller.actor {
+            Actor::Node(node) => Some(place(node)),
+            _ => None,
+        },
+        what: String::new(),
+        domain: None,
+        request: Value::Null,
+        result,
+        reason: None,
+        unwritten: 0,
+    }
+}
+
+/// The users whom it concerns: who asked, the domain's owner, the owners of its members and of
+/// the nodes that are named, and users that are named.
+fn concerns(
+    actor: Actor,
+    request: &Value,
+    domain: Option<&str>,
+    directory: &Directory,
+) -> BTreeSet<u32> {
+    let domain = domain.and_then(|name| directory.domain(name).ok());
+    let named = request["nodes"].as_array().into_iter().flatten();
+    let named = named.chain([&request["node"]]).filter_map(Value::as_str);
+    let sets: Vec<String> = named.map(str::to_owned).collect();
+    let mut nodes = directory.resolve(&sets).unwrap_or_default();
+    if let Some(domain) = domain {
+        nodes.extend(&domain.members);
+    }
+    if let Actor::Node(node) = actor {
+        nodes.insert(node);
+    }
+    let owners = nodes.iter().filter_map(|node| directory.owner_of(*node));
+    let owner = domain.map(|domain| domain.owner);
+    // Who is given something, or limited.
+    let users = ["owner", "user"].map(|name| request[name].as_u64());
+    let users = users.into_iter().flatten();
+    let users = users.filter_map(|uid| u32::try_from(uid).ok());
+    owners
+        .chain(owner)
+        .chain(actor.uid())
+        .chain(users)
+        .collect()
+}
+
+impl Host {
+    /// Does what a request asks and notes how it ended.
+    pub(super) fn audited<T>(
+        &self,
+        caller: Caller,
+        request: &Request,
+        carry_out: impl FnOnce() -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let before = self.members.directory(Directory::clone);
+        let result = carry_out();
+        self.audit.note(caller, request, &before, &result);
+        result
+    }
+
+    /// Notes a denial of what would not have changed anything.
+    pub(super) fn note_denial<T>(
+        &self,
+        caller: Caller,
+        request: &Request,
+        result: Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        if result.is_err() {
+            let now = self.members.directory(Directory::clone);
+            self.audit.note(caller, request, &now, &result);
+        }
+        result
+    }
+}

@@ -1,0 +1,124 @@
+//! Every change and every denial is on record, with who asked.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tests::cluster::Cluster;
+use tests::process::{Outcome, Running, eventually, run};
+use tests::user::User;
+
+const DENIED: i32 = 6;
+
+fn as_root(cluster: &Cluster, words: &str) -> Outcome {
+    cluster.toroid(&words.split_whitespace().collect::<Vec<_>>())
+}
+
+fn by(user: &User, cluster: &Cluster, words: &str) -> Outcome {
+    let mut toroid = user.command("toroid");
+    toroid.env("TOROID_STATE", cluster.state());
+    run(toroid.args(words.split_whitespace()))
+}
+
+fn lines(outcome: &Outcome) -> Vec<Value> {
+    let parse = |line: &str| serde_json::from_str(line).expect("a line is JSON");
+    outcome.text().lines().map(parse).collect()
+}
+
+fn what(events: &[Value]) -> Vec<&str> {
+    events
+        .iter()
+        .map(|event| event["what"].as_str().expect("text"))
+        .collect()
+}
+
+#[test]
+fn changes_and_denials_are_told_with_who_asked() {
+    let (cluster, alice, bob) = (Cluster::up("2x1x1"), User::create(), User::create());
+    let open = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
+    as_root(&cluster, &format!("node chown 0,0,0 {}", alice.uid())).ok();
+    by(&alice, &cluster, "domain create blue 0,0,0").ok();
+    by(&bob, &cluster, "domain shrink blue 0,0,0").fails(DENIED, &["blue"]);
+    by(&bob, &cluster, "down").fails(DENIED, &["administrator"]);
+    cluster.toroid(&["domain", "show", "blue"]).ok();
+
+    let all = lines(&as_root(&cluster, "events --json").ok());
+    assert_eq!(
+        what(&all),
+        ["up", "node_chown", "domain_create", "domain_shrink", "down"]
+    );
+    let denied = &all[3];
+    assert_eq!(denied["uid"], json!(bob.uid()));
+    assert!(
+        denied["pid"].as_u64().is_some_and(|pid| pid > 1),
+        "{denied}"
+    );
+    assert_eq!(
+        (&denied["domain"], &denied["result"]),
+        (&json!("blue"), &json!("denied"))
+    );
+    assert!(
+        denied["reason"].to_string().contains("belongs to uid"),
+        "{denied}"
+    );
+    assert_eq!(denied["request"]["nodes"], json!(["0,0,0"]));
+
+    // A user reads what concerns it.
+    let alices = lines(&by(&alice, &cluster, "events --json").ok());
+    assert_eq!(
+        what(&alices),
+        ["node_chown", "domain_create", "domain_shrink"]
+    );
+    let bobs = lines(&by(&bob, &cluster, "events --json").ok());
+    assert_eq!(what(&bobs), ["domain_shrink", "down"]);
+
+    // From a number on, for people too, and after the agent's death.
+    let text = as_root(&cluster, "events --since 4").ok();
+    assert_eq!(text.text().lines().count(), 2, "{text}");
+    cluster.kill_agent();
+    cluster.toroid(&["up"]).ok();
+    cluster
+        .exec("1,0,0", "env -u TOROID_STATE toroid domain grow blue 1,0,0")
+        .fails(DENIED, &["manage"]);
+    let later = lines(&as_root(&cluster, "events --since 6 --json").ok());
+    assert_eq!(what(&later), ["up", "domain_grow"]);
+    assert_eq!(
+        (&later[1]["node"], &later[1]["uid"]),
+        (&json!("1,0,0"), &Value::Null)
+    );
+}
+
+#[test]
+fn who_follows_hears_of_it_at_once() {
+    let cluster = Cluster::up("1x1x1");
+    let mut follow = cluster.command("toroid");
+    follow
+        .args(["events", "--follow", "--json"])
+        .stdin(Stdio::null());
+    let follow = Running::start(&mut follow);
+    follow.says("\"up\"");
+    let blue = cluster.domain("blue", &["0,0,0"]);
+    follow.says("domain_create");
+    blue.remove();
+    follow.says("domain_remove");
+    follow.kill();
+}
+
+#[test]
+fn who_is_denied_without_end_does_not_fill_the_disk() {
+    let (cluster, bob) = (Cluster::up("1x1x1"), User::create());
+    let open = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
+    for _ in 0..30 {
+        by(&bob, &cluster, "domain create red 0,0,0").fails(DENIED, &["0,0,0"]);
+    }
+    let written = lines(&by(&bob, &cluster, "events --json").ok()).len();
+    assert!((8..30).contains(&written), "{written} of 30 were written");
+    // Others are written all the same.
+    let _blue = cluster.domain("blue", &["0,0,0"]);
+    eventually("it is written", || {
+        let all = lines(&as_root(&cluster, "events --json").ok());
+        what(&all).contains(&"domain_create")
+    });
+}
