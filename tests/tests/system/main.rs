@@ -16,6 +16,7 @@ mod events;
 mod exec;
 mod explain;
 mod failures;
+mod histories;
 mod hostile;
 mod lifecycle;
 mod one_sided;
