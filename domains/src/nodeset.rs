@@ -1,11 +1,15 @@
 //! Node sets: how people name nodes. `1,0,0`, `0-3,0,0`, `*,*,1`, an alias, or `@blue` for the
 //! members of a domain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use fabric::{NodeId, Place, Torus};
 
 use crate::protocol::{Refusal, RefusalKind};
+
+/// The most sets that are named at once: more than the largest torus has nodes. Resolving them
+/// takes a while, during which others wait.
+pub const MAX_SETS: usize = 4096;
 
 /// What a node set may refer to by name.
 pub trait Names {
@@ -36,6 +40,9 @@ pub enum NodeSetError {
     /// `@NAME` of no domain.
     #[error("no domain is called {0}")]
     NoSuchDomain(String),
+    /// More than [`MAX_SETS`].
+    #[error("{0} node sets are too many at once")]
+    TooMany(usize),
 }
 
 impl From<NodeSetError> for Refusal {
@@ -49,6 +56,10 @@ impl From<NodeSetError> for Refusal {
                 (RefusalKind::NotFound, "see `toroid node ls`")
             }
             NodeSetError::NoSuchDomain(_) => (RefusalKind::NotFound, "see `toroid domain ls`"),
+            NodeSetError::TooMany(_) => (
+                RefusalKind::Invalid,
+                "name 4096 at most; write 0-3,0,0 for several nodes, or *,*,*",
+            ),
         };
         Refusal::new(kind, error.to_string(), remedy)
     }
@@ -63,8 +74,12 @@ pub fn resolve(
     torus: Torus,
     names: &impl Names,
 ) -> Result<BTreeSet<NodeId>, NodeSetError> {
+    if sets.len() > MAX_SETS {
+        return Err(NodeSetError::TooMany(sets.len()));
+    }
     let mut nodes = BTreeSet::new();
-    for set in sets {
+    let mut named = HashSet::new();
+    for set in sets.iter().filter(|set| named.insert(*set)) {
         if let Some(domain) = set.strip_prefix('@') {
             let members = names.members(domain);
             nodes.extend(members.ok_or_else(|| NodeSetError::NoSuchDomain(domain.into()))?);
@@ -154,6 +169,17 @@ mod tests {
         let torus = "256x1x1".parse().unwrap();
         let all = resolve(&["*,*,*".into()], torus, &Fixed).unwrap();
         assert_eq!(all.len(), 256);
+    }
+
+    /// Hundreds of thousands of sets in one request once held up everybody's.
+    #[test]
+    fn so_many_sets_are_read_and_no_more() {
+        let mut sets = vec!["*,*,*".to_owned(); MAX_SETS];
+        let torus = "2x2x2".parse().unwrap();
+        assert_eq!(resolve(&sets, torus, &Fixed).unwrap().len(), 8);
+        sets.push("0,0,0".into());
+        let error = resolve(&sets, torus, &Fixed).unwrap_err();
+        assert_eq!(error, NodeSetError::TooMany(MAX_SETS + 1));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use fabric::NodeId;
 
 use super::host::{Host, only_node};
 use crate::allocation::{Destination, Request as Wanted};
+use crate::directory::Directory;
 use crate::protocol::{DomainInfo, Refusal, RefusalKind, Reply, Request};
 use crate::rights::Actor;
 
@@ -58,15 +59,13 @@ impl Host {
     /// gets them next shall find nobody there.
     pub(super) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
         let _turn = self.take_turn();
-        let (nodes, domains) = self.members.directory(|directory| {
-            let nodes = directory.resolve(sets)?;
-            directory.check_release(actor, &nodes)?;
-            let theirs = directory
-                .domains()
-                .filter(|d| !d.members.is_disjoint(&nodes));
-            let names: Vec<String> = theirs.map(|domain| domain.name.clone()).collect();
-            Ok::<(BTreeSet<NodeId>, Vec<String>), Refusal>((nodes, names))
-        })?;
+        let directory = self.members.directory(Directory::clone);
+        let nodes = directory.resolve(sets)?;
+        directory.check_release(actor, &nodes)?;
+        let theirs = directory
+            .domains()
+            .filter(|d| !d.members.is_disjoint(&nodes));
+        let domains: Vec<String> = theirs.map(|domain| domain.name.clone()).collect();
         for name in domains {
             let (change, directory) = self.members.plan(|d| d.shrink(&name, &nodes))?;
             self.leave(change, directory)?;
