@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use fabric::NodeId;
 
-use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
+use crate::directory::{Change, Directory, DirectoryError, Wanted};
 use crate::placement::{self, Policy, Wish};
 use crate::protocol::{Refusal, RefusalKind};
 use crate::quota::Exceeded;
@@ -227,19 +227,6 @@ impl Directory {
             .into()),
         }
     }
-
-    /// Makes nodes free that are in no domain any more. What they might do in others' domains
-    /// ends: whoever gets them next is somebody else.
-    pub fn release(&mut self, nodes: &BTreeSet<NodeId>) -> Result<(), DirectoryError> {
-        self.give(nodes, None);
-        let managed = |domain: &Domain| !domain.managers.is_disjoint(nodes);
-        let managed = self.domains().filter(|domain| managed(domain));
-        let names: Vec<String> = managed.map(|domain| domain.name.clone()).collect();
-        for name in names {
-            self.manage(&name, nodes, true)?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -290,7 +277,7 @@ mod tests {
         assert_eq!(directory.owner_of(NodeId(1)), Some(1001));
         assert_eq!(directory.free_nodes(), nodes(&[3]));
         directory.check_release(BOB, &nodes(&[1])).unwrap();
-        directory.release(&nodes(&[1])).unwrap();
+        directory.give(&nodes(&[1]), None);
         assert_eq!(directory.free_nodes(), nodes(&[1, 3]));
     }
 
@@ -344,13 +331,6 @@ mod tests {
             matches!(other, Err(AllocationError::Denied(_))),
             "{other:?}"
         );
-    }
-
-    #[test]
-    fn what_is_given_back_manages_nothing() {
-        let mut directory = directory();
-        directory.release(&nodes(&[0])).unwrap();
-        assert!(directory.domain("blue").unwrap().managers.is_empty());
     }
 
     #[test]

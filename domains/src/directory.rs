@@ -153,6 +153,14 @@ pub enum DirectoryError {
         /// `full` or `limited`.
         present: &'static str,
     },
+    /// They cannot manage the domain: they are no members, and not its owner's.
+    #[error("{nodes}: neither members of domain {domain} nor its owner's")]
+    Strangers {
+        /// The domain.
+        domain: String,
+        /// The nodes.
+        nodes: String,
+    },
     /// Outside the possible.
     #[error("an MTU of {0} bytes is not possible")]
     BadMtu(u32),
@@ -210,6 +218,10 @@ impl From<DirectoryError> for Refusal {
             E::OtherMembership { ref domain, .. } => (
                 RefusalKind::Exists,
                 format!("take them out first with `toroid domain shrink {domain}`"),
+            ),
+            E::Strangers { ref domain, .. } => (
+                RefusalKind::Denied,
+                format!("take them in first with `toroid domain grow {domain}`"),
             ),
             E::BadMtu(_) => (
                 RefusalKind::Invalid,
@@ -517,16 +529,23 @@ impl Directory {
     }
 
     /// Gives nodes to a user, or back to the agent. What their owners before had consented to
-    /// is void; in the domains in which they are they stay.
+    /// is void, and what they managed they manage no longer: whoever gets a node gets nobody's
+    /// rights with it. In the domains in which they are they stay.
     pub fn give(&mut self, nodes: &BTreeSet<NodeId>, owner: Option<u32>) {
-        self.amend(nodes, |ownership| {
-            if ownership.owner != owner {
-                *ownership = Ownership {
-                    owner,
-                    consents: BTreeSet::new(),
-                };
-            }
+        let mut given = nodes.clone();
+        given.retain(|node| self.owner_of(*node) != owner);
+        self.amend(&given, |ownership| {
+            *ownership = Ownership {
+                owner,
+                consents: BTreeSet::new(),
+            };
         });
+        for domain in self.domains.values_mut() {
+            if !domain.managers.is_disjoint(&given) {
+                let domain = Arc::make_mut(domain);
+                domain.managers = &domain.managers - &given;
+            }
+        }
     }
 
     /// Notes that the owners of nodes let others place them in a domain, or no longer.
@@ -588,13 +607,22 @@ impl Directory {
     /// Lets processes of nodes grow and shrink a domain, or no longer.
     ///
     /// # Errors
-    /// [`DirectoryError::NoSuchDomain`].
+    /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::Strangers`].
     pub fn manage(
         &mut self,
         name: &str,
         nodes: &BTreeSet<NodeId>,
         revoke: bool,
     ) -> Result<Domain, DirectoryError> {
+        let domain = self.domain(name)?;
+        let mut strangers = nodes - &domain.members;
+        strangers.retain(|node| self.owner_of(*node) != Some(domain.owner));
+        if !revoke && !strangers.is_empty() {
+            return Err(DirectoryError::Strangers {
+                domain: name.into(),
+                nodes: self.places(&strangers),
+            });
+        }
         let domain = self.domain_mut(name)?;
         domain.managers = match revoke {
             true => &domain.managers - nodes,
@@ -712,6 +740,32 @@ mod tests {
 
     fn directory() -> Directory {
         Directory::new("2x2x2".parse().unwrap())
+    }
+
+    /// A free node that had been made a manager once kept that for whoever allocated it.
+    #[test]
+    fn a_node_that_changes_hands_manages_nothing_any_more() {
+        let mut directory = directory();
+        let wanted = Wanted {
+            members: nodes(&[0]),
+            owner: 7,
+            ..named("blue")
+        };
+        directory.create(wanted).unwrap();
+        directory.give(&nodes(&[1]), Some(7));
+        directory.manage("blue", &nodes(&[0, 1]), false).unwrap();
+        let managers = |directory: &Directory| directory.domain("blue").unwrap().managers.clone();
+        assert_eq!(managers(&directory), nodes(&[0, 1]));
+        directory.give(&nodes(&[0, 1]), Some(7));
+        assert_eq!(managers(&directory), nodes(&[1]));
+        directory.give(&nodes(&[1]), None);
+        assert_eq!(managers(&directory), nodes(&[]));
+        let stranger = directory.manage("blue", &nodes(&[0, 2]), false);
+        assert!(
+            matches!(&stranger, Err(DirectoryError::Strangers { nodes, .. }) if nodes == "0,1,0"),
+            "{stranger:?}"
+        );
+        directory.manage("blue", &nodes(&[2]), true).unwrap();
     }
 
     fn named(name: &str) -> Wanted {

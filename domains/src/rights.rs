@@ -17,6 +17,7 @@ use std::fmt;
 use fabric::NodeId;
 
 use crate::directory::{Directory, Domain};
+use crate::nodeset::{self, Names, NodeSetError};
 use crate::protocol::{Refusal, RefusalKind};
 
 /// Who asks.
@@ -242,6 +243,22 @@ impl Actor {
         }
     }
 
+    /// The nodes that are in any of `sets`. Domains that the actor does not see are none.
+    ///
+    /// # Errors
+    /// [`NodeSetError`].
+    pub fn resolve(
+        &self,
+        directory: &Directory,
+        sets: &[String],
+    ) -> Result<BTreeSet<NodeId>, NodeSetError> {
+        let seen = Seen {
+            actor: *self,
+            directory,
+        };
+        nodeset::resolve(sets, directory.torus(), &seen)
+    }
+
     /// The user, if it is one.
     pub fn uid(&self) -> Option<u32> {
         match *self {
@@ -256,6 +273,24 @@ impl Actor {
             owner: domain.owner,
             actor: self.to_string(),
         }
+    }
+}
+
+/// What an actor may name.
+struct Seen<'a> {
+    actor: Actor,
+    directory: &'a Directory,
+}
+
+impl Names for Seen<'_> {
+    fn alias(&self, alias: &str) -> Option<NodeId> {
+        self.directory.alias(alias)
+    }
+
+    fn members(&self, domain: &str) -> Option<BTreeSet<NodeId>> {
+        let domain = self.directory.domain(domain).ok()?;
+        let is_seen = self.actor.sees(self.directory, domain);
+        is_seen.then(|| domain.members.clone())
     }
 }
 
@@ -381,6 +416,20 @@ mod tests {
         assert_eq!(sees(&directory, Actor::Node(NodeId(6))), [""; 0]);
         directory.set("grey", Some(true), None).unwrap();
         assert_eq!(sees(&directory, Actor::User(1002)), ["grey"]);
+    }
+
+    /// Whoever named `@secret` in a request once learned its members.
+    #[test]
+    fn a_domain_that_is_not_seen_names_no_nodes() {
+        let directory = directory();
+        let members = |actor: Actor| actor.resolve(&directory, &["@blue".into(), "0,1,1".into()]);
+        for actor in [ADMIN, OWNER, OTHER, MANAGER, MEMBER] {
+            assert_eq!(members(actor), Ok(nodes(&[0, 1, 4, 6])), "{actor}");
+        }
+        for actor in [Actor::User(1002), Actor::Node(NodeId(6))] {
+            let unseen = Err(NodeSetError::NoSuchDomain("blue".into()));
+            assert_eq!(members(actor), unseen, "{actor}");
+        }
     }
 
     #[test]

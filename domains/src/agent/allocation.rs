@@ -29,7 +29,9 @@ impl Host {
                     "",
                 ));
             };
-            let near = near.as_deref().map(|near| only_node(directory, near));
+            let near = near
+                .as_deref()
+                .map(|near| only_node(directory, actor, near));
             let destination = match (domain.clone(), create) {
                 (None, _) => Destination::None,
                 (Some(name), false) => Destination::Grow(name),
@@ -60,7 +62,7 @@ impl Host {
     pub(super) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
         let _turn = self.take_turn();
         let directory = self.members.directory(Directory::clone);
-        let nodes = directory.resolve(sets)?;
+        let nodes = actor.resolve(&directory, sets)?;
         directory.check_release(actor, &nodes)?;
         let theirs = directory
             .domains()
@@ -71,7 +73,10 @@ impl Host {
             self.leave(change, directory)?;
         }
         self.renew(&nodes)?;
-        self.members.edit(|directory| directory.release(&nodes))
+        self.members.edit(|directory| {
+            directory.give(&nodes, None);
+            Ok::<_, Refusal>(())
+        })
     }
 
     fn renew(&self, nodes: &BTreeSet<NodeId>) -> Result<(), Refusal> {

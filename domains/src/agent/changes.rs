@@ -111,7 +111,7 @@ fn manage(
 ) -> Result<Reply, Refusal> {
     let domain = host.edit(|directory| {
         actor.may_own(directory, directory.domain(name)?)?;
-        let nodes = directory.resolve(nodes)?;
+        let nodes = actor.resolve(directory, nodes)?;
         Ok(directory.manage(name, &nodes, revoke)?)
     })?;
     Ok(Reply::Domain(host.describe(&domain)))
@@ -142,7 +142,7 @@ fn chown(
 ) -> Result<Reply, Refusal> {
     actor.may_administer("give nodes away")?;
     host.edit(|directory| {
-        let nodes = directory.resolve(nodes)?;
+        let nodes = actor.resolve(directory, nodes)?;
         directory.give(&nodes, owner);
         Ok(Reply::Done)
     })
@@ -156,7 +156,7 @@ fn consent(
     withdraw: bool,
 ) -> Result<Reply, Refusal> {
     host.edit(|directory| {
-        let nodes = directory.resolve(nodes)?;
+        let nodes = actor.resolve(directory, nodes)?;
         actor.may_use(directory, &nodes)?;
         directory.consent(&nodes, domain, withdraw)?;
         Ok(Reply::Done)
@@ -169,7 +169,7 @@ pub(super) fn usable_node(
     actor: Actor,
     set: &str,
 ) -> Result<NodeId, Refusal> {
-    let node = only_node(directory, set)?;
+    let node = only_node(directory, actor, set)?;
     actor.may_use(directory, &BTreeSet::from([node]))?;
     Ok(node)
 }

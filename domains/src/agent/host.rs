@@ -83,8 +83,8 @@ impl Host {
         let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
             let wanted = Wanted {
-                members: directory.resolve(nodes)?,
-                limited: directory.resolve(limited)?,
+                members: actor.resolve(directory, nodes)?,
+                limited: actor.resolve(directory, limited)?,
                 ..wanted
             };
             let members = &wanted.members | &wanted.limited;
@@ -106,7 +106,7 @@ impl Host {
     ) -> Result<DomainInfo, Refusal> {
         let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
-            let nodes = directory.resolve(nodes)?;
+            let nodes = actor.resolve(directory, nodes)?;
             let domain = directory.domain(name)?;
             actor.may_grow(directory, domain, &nodes)?;
             directory.check_memberships(&(&nodes - &domain.members))?;
@@ -132,14 +132,15 @@ impl Host {
     ) -> Result<DomainInfo, Refusal> {
         let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
-            let nodes = directory.resolve(nodes)?;
+            let nodes = actor.resolve(directory, nodes)?;
             let domain = directory.domain(name)?;
             actor.may_shrink(directory, domain, &nodes)?;
             let is_guest = actor.may_own(directory, domain).is_err();
+            let change = directory.shrink(name, &nodes)?;
             if is_guest && actor.uid().is_some() {
-                directory.consent(&nodes, name, true)?;
+                directory.consent(&change.left, name, true)?;
             }
-            Ok::<_, Refusal>(directory.shrink(name, &nodes)?)
+            Ok::<_, Refusal>(change)
         })?;
         let domain = self.leave(change, directory)?;
         Ok(self.describe(&domain))
@@ -429,8 +430,8 @@ pub(super) fn names(directory: &Directory, node: NodeId) -> Vec<String> {
 }
 
 /// The node that `set` names, if it is one.
-pub(super) fn only_node(directory: &Directory, set: &str) -> Result<NodeId, Refusal> {
-    let nodes = directory.resolve(&[set.into()])?;
+pub(super) fn only_node(directory: &Directory, actor: Actor, set: &str) -> Result<NodeId, Refusal> {
+    let nodes = actor.resolve(directory, &[set.into()])?;
     match (nodes.first(), nodes.len()) {
         (Some(node), 1) => Ok(*node),
         (_, count) => Err(Refusal::new(

@@ -26,7 +26,7 @@ pub(super) fn show(host: &Host, actor: Actor, whose: Whose<'_>) -> Result<Reply,
             user: None,
             nodes: [],
         } => concerning(&directory, actor),
-        _ => named(&directory, whose)?,
+        _ => named(&directory, actor, whose)?,
     };
     let may_see = |tenant: &Tenant| match (actor, *tenant) {
         (Actor::Administrator(_), _) => true,
@@ -63,7 +63,7 @@ pub(super) fn set(
 ) -> Result<Reply, Refusal> {
     actor.may_administer("set quotas")?;
     host.edit(|directory| {
-        let tenants: Vec<Tenant> = named(directory, whose)?.into_iter().collect();
+        let tenants: Vec<Tenant> = named(directory, actor, whose)?.into_iter().collect();
         if tenants.is_empty() {
             let message = "a quota is that of a user or of nodes";
             return Err(Refusal::new(RefusalKind::Invalid, message, "name them"));
@@ -73,8 +73,12 @@ pub(super) fn set(
     })
 }
 
-fn named(directory: &Directory, whose: Whose<'_>) -> Result<BTreeSet<Tenant>, Refusal> {
-    let nodes = directory.resolve(whose.nodes)?;
+fn named(
+    directory: &Directory,
+    actor: Actor,
+    whose: Whose<'_>,
+) -> Result<BTreeSet<Tenant>, Refusal> {
+    let nodes = actor.resolve(directory, whose.nodes)?;
     let user = whose.user.map(Tenant::User);
     Ok(user
         .into_iter()
