@@ -194,6 +194,7 @@ impl Reader<'_> {
 
     fn domain(&mut self, key: &Key<'_>, value: &Value<'_>) -> Option<Declared> {
         let (at, name) = (key.span().start, key.get_ref());
+        let problems = self.problems.len();
         if !is_domain_name(name) {
             self.refuse(at, DirectoryError::BadName(name.to_string()));
         }
@@ -216,6 +217,12 @@ impl Reader<'_> {
         if let Some(outsider) = domain.limited.difference(&domain.nodes).next() {
             let at = value("limited").map_or(at, |value| value.span().start);
             let message = format!("{outsider} is limited, but not among the nodes; add it there");
+            self.problem(at, message);
+        }
+        // Of a table with another problem that may be all that is wrong with it.
+        if value("nodes").is_none() && self.problems.len() == problems {
+            let message =
+                format!("domain {name} has no nodes; write nodes = [] if it shall be empty");
             self.problem(at, message);
         }
         Some(domain)

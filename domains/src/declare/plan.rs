@@ -183,20 +183,37 @@ fn optional_text<S: Serializer>(subnet: &Option<Subnet>, to: S) -> Result<S::Ok,
 /// domains that it does not name are removed.
 ///
 /// # Errors
-/// What no step can change.
+/// What no step can change; and `prune` with a file that names no domain at all, such as the
+/// output of a command that failed.
 pub fn plan(
     present: &Declaration,
     wanted: &Declaration,
     prune: bool,
 ) -> Result<Vec<Step>, Vec<Problem>> {
-    let mut plan = Plan::default();
+    let new_owner = |(place, owner): &(&Place, &u32)| present.owners.get(place) != Some(owner);
+    let given = wanted.owners.iter().filter(new_owner);
+    let mut plan = Plan {
+        given: given.map(|(place, _)| *place).collect(),
+        ..Plan::default()
+    };
+    if prune && wanted.domains.is_empty() && !present.domains.is_empty() {
+        let message = format!(
+            "the file names no domain, and --prune would remove all {}; remove them with `toroid \
+             domain rm`",
+            present.domains.len()
+        );
+        plan.problems.push(Problem { line: 1, message });
+    }
     for (name, domain) in &present.domains {
         match wanted.domains.get(name) {
             Some(wanted) => plan.change(name, domain, wanted),
             None if prune => plan.take.push(Step::Remove {
                 domain: name.clone(),
             }),
-            None => plan.keep(name, domain),
+            None => {
+                plan.keep(name, domain);
+                plan.take_members(name, domain, domain);
+            }
         }
     }
     plan.own(present, wanted);
@@ -222,6 +239,8 @@ pub fn plan(
 
 #[derive(Default)]
 struct Plan {
+    /// Nodes that get another owner: they leave their domains.
+    given: BTreeSet<Place>,
     take: Vec<Step>,
     name: Vec<Step>,
     give: Vec<Step>,
@@ -260,8 +279,6 @@ impl Plan {
         self.keep(name, present);
         self.fixed(name, "subnet", present.subnet, wanted.subnet, wanted);
         self.fixed(name, "mtu", present.mtu, wanted.mtu, wanted);
-        self.take_members(name, present, wanted);
-        self.give_members(name, present, wanted);
         let public = (present.public != wanted.public).then_some(wanted.public);
         let owner = wanted.owner.filter(|owner| Some(*owner) != present.owner);
         let set = |public: Option<bool>, owner: Option<u32>| Step::Set {
@@ -269,12 +286,24 @@ impl Plan {
             public,
             owner,
         };
+        // First: otherwise those who are taken out could join again.
         if public == Some(false) {
             self.take.push(set(public, None));
         }
-        // Last: afterwards it may be another's.
-        if public == Some(true) || owner.is_some() {
-            self.give.push(set(public.filter(|public| *public), owner));
+        self.take_members(name, present, wanted);
+        // Before anybody joins who is meant for the next owner.
+        if owner.is_some() {
+            self.name.push(set(None, owner));
+        }
+        let staying = Declared {
+            nodes: &present.nodes - &self.given,
+            limited: &present.limited - &self.given,
+            managers: &present.managers - &self.given,
+            ..Declared::default()
+        };
+        self.give_members(name, &staying, wanted);
+        if public == Some(true) {
+            self.give.push(set(public, None));
         }
     }
 
@@ -297,15 +326,17 @@ impl Plan {
         }
     }
 
-    /// Who becomes limited, or is it no longer, leaves and joins again.
+    /// Who becomes limited, or is it no longer, leaves and joins again; so does who gets another
+    /// owner.
     fn take_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
         let domain = || name.to_owned();
-        let revoked = &present.managers - &wanted.managers;
+        let staying = &wanted.managers - &self.given;
+        let revoked = &present.managers - &staying;
         push(&mut self.take, revoked, |nodes| Step::Revoke {
             domain: domain(),
             nodes,
         });
-        let turned = &present.limited ^ &wanted.limited;
+        let turned = &(&present.limited ^ &wanted.limited) | &self.given;
         let left = &(&present.nodes - &wanted.nodes) | &(&turned & &present.nodes);
         push(&mut self.take, left, |nodes| Step::Shrink {
             domain: domain(),

@@ -53,6 +53,7 @@ mtu = 1500
 owner = "alice"
 
 [domain.empty]
+nodes = []
 
 [alias]
 db = "3,3,3"
@@ -202,7 +203,7 @@ fn steps(present: &str, wanted: &str, prune: bool) -> Vec<String> {
 #[test]
 fn taking_comes_before_giving() {
     let present = "[domain.a]\nnodes = [\"0,0,0\"]\n[domain.b]\nnodes = [\"1,0,0\", \"2,0,0\"]\n\
-                   managers = [\"1,0,0\"]\n[domain.old]\n";
+                   managers = [\"1,0,0\"]\n[domain.old]\nnodes = []\n";
     let wanted = "[domain.a]\nnodes = [\"0,0,0\", \"1,0,0\"]\n[domain.b]\nnodes = [\"2,0,0\"]\n\
                   limited = [\"2,0,0\"]\n[domain.new]\nnodes = [\"3,0,0\"]\nmtu = 1500\n\
                   managers = [\"3,0,0\"]\n[alias]\ndb = \"3,0,0\"\n[owner]\n\"3,0,0\" = 5\n";
@@ -222,6 +223,54 @@ fn taking_comes_before_giving() {
     assert!(!without_prune.iter().any(|step| step.contains("old")));
 }
 
+/// A guest that was taken out once could come back before the domain was closed, and a domain
+/// that was to get another owner grew for the old one.
+#[test]
+fn a_domain_is_closed_and_given_away_before_anybody_joins() {
+    let present = "[domain.a]\nnodes = [\"0,0,0\", \"1,0,0\"]\npublic = true\nowner = 5\n";
+    let wanted = "[domain.a]\nnodes = [\"0,0,0\", \"2,0,0\"]\nowner = 6\n";
+    let expected = [
+        "change a, not public",
+        "shrink a by 1,0,0",
+        "change a, owner 6",
+        "grow a by 2,0,0",
+    ];
+    assert_eq!(steps(present, wanted, false), expected);
+}
+
+/// Agents take nodes that get another owner out of everything.
+#[test]
+fn a_node_that_gets_another_owner_leaves_and_joins_again() {
+    let present = "[domain.a]\nnodes = [\"0,0,0\", \"1,0,0\"]\nlimited = [\"1,0,0\"]\n\
+                   managers = [\"1,0,0\"]\n[domain.b]\nnodes = [\"1,0,0\"]\n";
+    let a = present.split("[domain.b]").next().unwrap();
+    let expected = [
+        "1,0,0 no longer manage a",
+        "shrink a by 1,0,0",
+        "shrink b by 1,0,0",
+        "give 1,0,0 to uid 5",
+        "grow a by limited members 1,0,0",
+        "let 1,0,0 manage a",
+    ];
+    let wanted = format!("{a}[owner]\n\"1,0,0\" = 5\n");
+    assert_eq!(steps(present, &wanted, false), expected);
+}
+
+/// `toroid dump | toroid apply --prune /dev/stdin` with a `dump` that fails once removed
+/// everything.
+#[test]
+fn an_empty_file_prunes_nothing() {
+    let present = good("[domain.a]\nnodes = [\"0,0,0\"]\n");
+    let problems = plan(&present, &good(""), true).unwrap_err();
+    assert!(problems[0].message.contains("--prune"), "{problems:?}");
+    assert_eq!(plan(&good(""), &good(""), true).unwrap(), []);
+    is_wrong(
+        "[domain.a]\nmtu = 1500\n",
+        1,
+        &["a has no nodes", "nodes = []"],
+    );
+}
+
 #[test]
 fn what_no_step_can_change_is_refused() {
     let refused = |present: &str, wanted: &str, words: &[&str]| {
@@ -231,8 +280,8 @@ fn what_no_step_can_change_is_refused() {
             assert!(problems[0].message.contains(word), "{problems:?}");
         }
     };
-    let blue = |rest: &str| format!("[domain.blue]\n{rest}\n");
-    let red = |rest: &str| format!("[domain.red]\n{rest}\n");
+    let blue = |rest: &str| format!("[domain.blue]\n{rest}\nnodes = []\n");
+    let red = |rest: &str| format!("[domain.red]\n{rest}\nnodes = []\n");
     refused(
         &blue("mtu = 9000"),
         &blue("mtu = 1500"),
@@ -302,6 +351,10 @@ fn carry_out(present: &mut Declaration, step: &Step) {
         Step::Own { nodes, owner } => {
             let owned = nodes.0.iter().map(|place| (*place, *owner));
             present.owners.extend(owned);
+            for domain in present.domains.values() {
+                assert!(domain.nodes.is_disjoint(&nodes.0));
+                assert!(domain.managers.is_disjoint(&nodes.0));
+            }
         }
         Step::Limit { holder, limits } => {
             let amounts = present.quotas.entry(*holder).or_default();
@@ -363,6 +416,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
 proptest! {
     #[test]
     fn the_steps_lead_there(present in declarations(), wanted in declarations()) {
+        prop_assume!(!wanted.domains.is_empty());
         let mut now = present.clone();
         for step in plan(&present, &wanted, true).unwrap() {
             carry_out(&mut now, &step);

@@ -101,9 +101,9 @@ fn applying_takes_before_it_gives_and_removes_only_what_it_is_told_to() {
     let kept = apply(&cluster, smaller, &[]).ok();
     let steps: Vec<&str> = kept.text().lines().collect();
     let expected = [
+        "change blue, not public",
         "0,0,0 no longer manage blue",
         "shrink blue by 1,0,0 1,1,0",
-        "change blue, not public",
         "grow blue by 1,0,0",
     ];
     assert_eq!(steps, expected);
@@ -131,7 +131,7 @@ fn a_file_with_mistakes_changes_nothing() {
     ];
     apply(&cluster, text, &[]).fails(USAGE, &wrong);
     apply(&cluster, "[domain.red\n", &[]).fails(USAGE, &["cluster.toml:1"]);
-    let blue = "\n[domain.blue]\nmtu = 1500\n";
+    let blue = "\n[domain.blue]\nnodes = []\nmtu = 1500\n";
     apply(&cluster, blue, &[]).fails(USAGE, &["cluster.toml:2", "9000", "1500"]);
     let missing = cluster.files().join("missing.toml");
     let missing = missing.to_str().expect("UTF-8");
