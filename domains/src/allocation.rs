@@ -144,6 +144,8 @@ impl Directory {
         let (owner, fellows) = match (&request.destination, actor.uid()) {
             (Destination::Grow(name), uid) => {
                 let domain = self.domain(name)?;
+                // Before the nodes are looked for, which takes a while.
+                actor.may_grow(self, domain, &BTreeSet::new())?;
                 (uid.unwrap_or(domain.owner), domain.members.clone())
             }
             (_, Some(uid)) => (uid, BTreeSet::new()),

@@ -19,7 +19,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -38,6 +38,10 @@ const RIGHTS: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS as usize));
 
 /// Frames whose descriptors may wait for the frame's end; those of well-formed frames are fewer.
 const UNTAKEN_GRANTS: usize = 4;
+
+/// How deep a message may nest. Ours have some five levels, and the threads that read them not
+/// much of a stack.
+const MAX_DEPTH: u32 = 16;
 
 /// Why a message could not be sent or received. After any of these the connection is useless.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +67,7 @@ pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
         stream: Arc::clone(&stream),
         bytes: Vec::new(),
         grants: VecDeque::new(),
+        limit: MAX_PAYLOAD,
     };
     Ok((
         reader,
@@ -80,6 +85,8 @@ pub struct Reader {
     bytes: Vec<u8>,
     /// Of the frames that have some and are not taken yet, in order.
     grants: VecDeque<Grant>,
+    /// How long a payload may be.
+    limit: u32,
 }
 
 /// The descriptors of one frame.
@@ -106,6 +113,35 @@ impl Reader {
         }
     }
 
+    /// The same for the first message of a stranger: with a payload of at most `limit` bytes,
+    /// all of it by `deadline`.
+    ///
+    /// # Errors
+    /// As [`Reader::receive`].
+    pub(crate) fn receive_first<T: DeserializeOwned>(
+        &mut self,
+        limit: u32,
+        deadline: Instant,
+    ) -> Result<(T, Vec<OwnedFd>), WireError> {
+        self.limit = limit;
+        let message = loop {
+            if let Some(message) = self.take_frame()? {
+                break message;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            // None at all would mean to wait for ever.
+            let left = left.max(Duration::from_millis(1));
+            self.stream.set_read_timeout(Some(left))?;
+            self.fill()?;
+            if Instant::now() > deadline {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+        };
+        self.limit = MAX_PAYLOAD;
+        self.stream.set_read_timeout(None)?;
+        Ok(message)
+    }
+
     fn take_frame<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, WireError> {
         let Some(&[a, b, c, d, e, f, 0, 0]) = self.bytes.first_chunk::<HEADER>() else {
             return match self.bytes.len() {
@@ -115,7 +151,7 @@ impl Reader {
         };
         let len = u32::from_le_bytes([a, b, c, d]);
         let count = usize::from(u16::from_le_bytes([e, f]));
-        if len > MAX_PAYLOAD || count > usize::from(MAX_DESCRIPTORS) {
+        if len > self.limit || count > usize::from(MAX_DESCRIPTORS) {
             return Err(WireError::Malformed(format!(
                 "a frame of {len} bytes and {count} descriptors is over the limit"
             )));
@@ -125,7 +161,13 @@ impl Reader {
             return Ok(None);
         }
         let descriptors = self.take_descriptors(count)?;
-        let message = serde_json::from_slice(&self.bytes[HEADER..end])
+        let payload = &self.bytes[HEADER..end];
+        if is_too_deep(payload) {
+            return Err(WireError::Malformed(format!(
+                "it nests more than {MAX_DEPTH} levels"
+            )));
+        }
+        let message = serde_json::from_slice(payload)
             .map_err(|error| WireError::Malformed(error.to_string()))?;
         self.bytes.drain(..end);
         Ok(Some((message, descriptors)))
@@ -204,6 +246,26 @@ impl Reader {
     }
 }
 
+/// Whether JSON nests too deeply. Of what is no JSON it may say anything.
+fn is_too_deep(json: &[u8]) -> bool {
+    let (mut depth, mut in_string, mut is_escaped) = (0_u32, false, false);
+    for byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_string,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return true;
+        }
+    }
+    false
+}
+
 /// The sending half. Clones share it; messages never interleave.
 #[derive(Clone, Debug)]
 pub struct Writer {
@@ -239,8 +301,18 @@ impl Writer {
 
     fn send_all(&self, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), WireError> {
         let mut space = [MaybeUninit::uninit(); RIGHTS];
+        let begun = Instant::now();
         let mut sent = 0;
         while sent < frame.len() {
+            // Each part has its own patience otherwise, and who reads a byte at a time wears it out.
+            if sent > 0
+                && self
+                    .stream
+                    .write_timeout()?
+                    .is_some_and(|time| begun.elapsed() > time)
+            {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
             let mut control = SendAncillaryBuffer::new(&mut space);
             if sent == 0 && !descriptors.is_empty() {
                 control.push(SendAncillaryMessage::ScmRights(descriptors));
@@ -384,6 +456,62 @@ mod tests {
         writer.shut_down();
         assert!(matches!(reader.receive::<String>(), Err(WireError::Io(_))));
         assert!(matches!(writer.send(&1, &[]), Err(WireError::Closed)));
+    }
+
+    /// A few hundred bytes once overflowed the stack of the thread that read them.
+    #[test]
+    fn what_nests_too_deeply_is_refused() {
+        let frame = |json: &str| {
+            let len = (json.len() as u32).to_le_bytes();
+            [&len[..], &[0; 4], json.as_bytes()].concat()
+        };
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        let flat = format!("[{}\"[[[[[[[[[[[[[[[[[[\\\"[\"]", "[[]],".repeat(100));
+        for json in [nested(16), flat] {
+            let (_, mut reader, mut raw) = pair();
+            raw.write_all(&frame(&json)).unwrap();
+            reader.receive::<serde_json::Value>().unwrap();
+        }
+        let (_, mut reader, mut raw) = pair();
+        raw.write_all(&frame(&nested(17))).unwrap();
+        let error = reader.receive::<serde_json::Value>().unwrap_err();
+        assert!(error.to_string().contains("16 levels"), "{error}");
+    }
+
+    #[test]
+    fn a_stranger_has_little_room_and_one_deadline() {
+        let (writer, mut reader, _raw) = pair();
+        writer.send(&"hello", &[]).unwrap();
+        writer.send(&"x".repeat(2000), &[]).unwrap();
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let later = Instant::now() + Duration::from_secs(60);
+        let (hello, _) = reader.receive_first::<String>(100, later).unwrap();
+        assert_eq!(hello, "hello");
+        assert_eq!(reader.receive::<String>().unwrap().0.len(), 2000);
+        writer.send(&"x".repeat(2000), &[]).unwrap();
+        let error = reader.receive_first::<String>(100, later).unwrap_err();
+        assert!(matches!(error, WireError::Malformed(_)), "{error}");
+
+        let (_, mut reader, mut raw) = pair();
+        raw.write_all(&[9, 0]).unwrap();
+        let error = reader.receive_first::<String>(100, soon()).unwrap_err();
+        assert!(matches!(error, WireError::Io(_)), "{error}");
+    }
+
+    #[test]
+    fn a_peer_that_reads_a_little_at_a_time_holds_nobody_up_for_ever() {
+        use std::io::Read;
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (_, writer) = split(ours).unwrap();
+        writer.give_up_after(Duration::from_millis(50)).unwrap();
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| writer.send(&"x".repeat(15 << 20), &[]));
+            let mut drop = [0; 4096];
+            while !sending.is_finished() && theirs.read(&mut drop).is_ok_and(|n| n > 0) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(sending.join().unwrap().is_err());
+        });
     }
 
     #[test]

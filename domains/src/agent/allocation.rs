@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use fabric::NodeId;
 
 use super::host::{Host, only_node};
+use super::nodes::HostedNode;
+use super::tenancy::Closed;
 use crate::allocation::{Destination, Request as Wanted};
 use crate::directory::Directory;
 use crate::protocol::{DomainInfo, Refusal, RefusalKind, Reply, Request};
@@ -13,7 +15,6 @@ use crate::rights::Actor;
 impl Host {
     /// Carries out a [`Request::NodeAlloc`].
     pub(super) fn alloc_nodes(&self, actor: Actor, request: &Request) -> Result<Reply, Refusal> {
-        let _turn = self.take_turn();
         let (allocated, directory) = self.members.plan(|directory| {
             let Request::NodeAlloc {
                 count,
@@ -57,37 +58,57 @@ impl Host {
         Ok(Reply::Allocated { nodes, domain })
     }
 
-    /// Takes nodes out of all their domains, ends what runs in them, and makes them free: whoever
-    /// gets them next shall find nobody there.
+    /// Makes nodes free.
     pub(super) fn free_nodes(&self, actor: Actor, sets: &[String]) -> Result<(), Refusal> {
-        let _turn = self.take_turn();
         let directory = self.members.directory(Directory::clone);
         let nodes = actor.resolve(&directory, sets)?;
         directory.check_release(actor, &nodes)?;
-        let theirs = directory
-            .domains()
-            .filter(|d| !d.members.is_disjoint(&nodes));
-        let domains: Vec<String> = theirs.map(|domain| domain.name.clone()).collect();
-        for name in domains {
-            let (change, directory) = self.members.plan(|d| d.shrink(&name, &nodes))?;
-            self.leave(change, directory)?;
+        self.hand_over(&nodes, None)
+    }
+
+    /// Takes nodes out of all their domains, ends what runs in them and speaks for them, and gives
+    /// them to somebody else, who finds nobody there.
+    pub(super) fn hand_over(
+        &self,
+        nodes: &BTreeSet<NodeId>,
+        owner: Option<u32>,
+    ) -> Result<(), Refusal> {
+        let hosted: Vec<&HostedNode> = nodes.iter().filter_map(|id| self.node(*id)).collect();
+        let _closed: Vec<Closed<'_>> = hosted.iter().map(|node| node.tenancy.close()).collect();
+        let (changes, directory) = self.members.plan(|directory| {
+            let theirs = directory.domains();
+            let theirs = theirs.filter(|domain| !domain.members.is_disjoint(nodes));
+            let names: Vec<String> = theirs.map(|domain| domain.name.clone()).collect();
+            let changes = names.iter().map(|name| directory.shrink(name, nodes));
+            changes.collect::<Result<Vec<_>, _>>()
+        })?;
+        self.leave_all(changes, directory)?;
+        for node in &hosted {
+            node.tenancy.end();
+            self.members.expel(node.id);
         }
-        self.renew(&nodes)?;
-        self.members.edit(|directory| {
-            directory.give(&nodes, None);
+        self.renew(&hosted)?;
+        let given = self.members.edit(|directory| {
+            directory.give(nodes, owner);
             Ok::<_, Refusal>(())
+        });
+        given.map_err(|refusal| {
+            let message = format!(
+                "the nodes are empty and in no domain any more, but they belong to whom they did: {}",
+                refusal.message
+            );
+            Refusal::new(refusal.kind, message, "see to that, and try again")
         })
     }
 
-    fn renew(&self, nodes: &BTreeSet<NodeId>) -> Result<(), Refusal> {
-        let nodes = nodes.iter().filter_map(|id| self.node(*id));
-        let ending: Vec<_> = nodes.map(|node| (node, node.begin_renewal())).collect();
-        for (node, old) in ending {
+    fn renew(&self, nodes: &[&HostedNode]) -> Result<(), Refusal> {
+        let ending: Vec<_> = nodes.iter().map(|node| node.begin_renewal()).collect();
+        for (node, old) in nodes.iter().zip(ending) {
             if !node.await_renewal(old) {
                 return Err(Refusal::new(
                     RefusalKind::Failed,
                     format!("the processes of node {} do not end", node.place),
-                    format!("see {}; the node can then be freed again", self.log()),
+                    format!("see {}; then try again", self.log()),
                 ));
             }
         }

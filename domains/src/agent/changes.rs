@@ -8,15 +8,38 @@ use fabric::NodeId;
 use super::host::{Host, only_node, parse_subnet};
 use super::quotas::{self, Whose};
 use crate::directory::{Directory, Wanted};
-use crate::protocol::{Refusal, Reply, Request};
+use crate::protocol::{Refusal, RefusalKind, Reply, Request};
 use crate::rights::Actor;
 
-/// Carries out a request that changes the directory; `None` for any other.
+/// Carries out a request that changes the directory when its turn has come; `None` for any other.
+/// A node's request is one of a tenancy, which may have ended meanwhile.
 pub(super) fn carry_out(
     host: &Host,
     actor: Actor,
+    tenancy: Option<u64>,
     request: &Request,
 ) -> Option<Result<Reply, Refusal>> {
+    if !is_change(request) {
+        return None;
+    }
+    let _turn = match host.turns.take(actor) {
+        Ok(turn) => turn,
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    if let (Actor::Node(node), Some(tenancy)) = (actor, tenancy)
+        && !host.is_current(node, tenancy)
+    {
+        let message = "the node's processes have ended, or it has changed hands";
+        return Some(Err(Refusal::new(
+            RefusalKind::Denied,
+            message,
+            "attach anew",
+        )));
+    }
+    carry_out_now(host, actor, request)
+}
+
+fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
     Some(match request {
         Request::DomainCreate { .. } => create(host, actor, request),
         Request::DomainGrow {
@@ -86,7 +109,10 @@ fn create(host: &Host, actor: Actor, request: &Request) -> Result<Reply, Refusal
     else {
         return Ok(Reply::Done);
     };
-    let caller = actor.uid().unwrap_or_default();
+    let Some(caller) = actor.uid() else {
+        actor.may_administer("create domains")?;
+        return Ok(Reply::Done);
+    };
     if owner.is_some_and(|owner| owner != caller) {
         actor.may_administer("create domains for others")?;
     }
@@ -141,11 +167,10 @@ fn chown(
     owner: Option<u32>,
 ) -> Result<Reply, Refusal> {
     actor.may_administer("give nodes away")?;
-    host.edit(|directory| {
-        let nodes = actor.resolve(directory, nodes)?;
-        directory.give(&nodes, owner);
-        Ok(Reply::Done)
-    })
+    let directory = host.members.directory(Directory::clone);
+    let mut nodes = actor.resolve(&directory, nodes)?;
+    nodes.retain(|node| directory.owner_of(*node) != owner);
+    host.hand_over(&nodes, owner).map(|()| Reply::Done)
 }
 
 fn consent(

@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use fabric::{NodeId, Torus};
 
@@ -20,6 +20,7 @@ use super::keeper::Keeper;
 use super::members::{Changed, Members};
 use super::nodes::HostedNode;
 use super::rootless::Identity;
+use super::turns::Turns;
 use crate::addressing::{IPV6_PREFIX, Subnet, ipv6, mac, mac_text};
 use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
 use crate::driver_protocol::{Port, PortError};
@@ -28,6 +29,10 @@ use crate::placement::Figures;
 use crate::protocol::{DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Status};
 use crate::rights::Actor;
 use crate::wire::Writer;
+
+/// How much longer a change waits for the processes that stay for each domain when nodes leave
+/// several at once.
+const ACK_TIMEOUT_EACH: Duration = Duration::from_millis(2);
 
 /// Why an agent ends.
 #[derive(Debug)]
@@ -57,8 +62,9 @@ pub(super) struct Host {
     pub(super) members: Members,
     pub(super) ending: mpsc::Sender<Ending>,
     pub(super) is_ending: AtomicBool,
-    /// Held during a change of membership: they happen one after another.
-    pub(super) turn: Mutex<()>,
+    /// Changes happen one after another: the functions that make them expect their caller to have
+    /// its turn.
+    pub(super) turns: Turns,
 }
 
 impl Host {
@@ -72,6 +78,12 @@ impl Host {
         self.nodes.get(id.0 as usize)
     }
 
+    /// Whether a tenancy of a node has not ended.
+    pub(super) fn is_current(&self, node: NodeId, tenancy: u64) -> bool {
+        let node = self.node(node);
+        node.is_some_and(|node| node.tenancy.number() == tenancy)
+    }
+
     /// Creates a domain; its interfaces are up and its names resolve when this returns.
     pub(super) fn create(
         &self,
@@ -80,7 +92,6 @@ impl Host {
         nodes: &[String],
         limited: &[String],
     ) -> Result<DomainInfo, Refusal> {
-        let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
             let wanted = Wanted {
                 members: actor.resolve(directory, nodes)?,
@@ -104,7 +115,6 @@ impl Host {
         nodes: &[String],
         limited: bool,
     ) -> Result<DomainInfo, Refusal> {
-        let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
             let nodes = actor.resolve(directory, nodes)?;
             let domain = directory.domain(name)?;
@@ -130,7 +140,6 @@ impl Host {
         name: &str,
         nodes: &[String],
     ) -> Result<DomainInfo, Refusal> {
-        let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
             let nodes = actor.resolve(directory, nodes)?;
             let domain = directory.domain(name)?;
@@ -148,7 +157,6 @@ impl Host {
 
     /// Removes a domain: all leave.
     pub(super) fn remove(&self, actor: Actor, name: &str) -> Result<(), Refusal> {
-        let _turn = self.take_turn();
         let (change, directory) = self.members.plan(|directory| {
             actor.may_own(directory, directory.domain(name)?)?;
             Ok::<_, Refusal>(directory.remove(name)?)
@@ -161,20 +169,22 @@ impl Host {
         &self,
         change: impl FnOnce(&mut Directory) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        let _turn = self.take_turn();
         self.members.edit(change)
     }
 
     /// Gives a node a further name.
     pub(super) fn alias(&self, actor: Actor, node: &str, alias: &str) -> Result<(), Refusal> {
-        let _turn = self.take_turn();
         let fellows = self.members.edit(|directory| {
             let node = usable_node(directory, actor, node)?;
             directory.add_alias(node, alias)?;
             let members = directory.domains_of(node).flat_map(|d| d.members.clone());
             Ok::<BTreeSet<NodeId>, Refusal>(members.collect())
         })?;
-        self.write_hosts(&self.members.directory(Directory::clone), &fellows)
+        let directory = self.members.directory(Directory::clone);
+        if let Err(refusal) = self.write_hosts(&directory, &fellows) {
+            tracing::warn!("{refusal}");
+        }
+        Ok(())
     }
 
     /// Puts all that this agent holds into the hands of a new keeper.
@@ -211,15 +221,43 @@ impl Host {
     }
 
     pub(super) fn leave(&self, change: Change, directory: Directory) -> Result<Domain, Refusal> {
-        let Change { domain, left, .. } = change.clone();
-        self.members.finish_moves(&change);
-        self.members.keep(&directory)?;
-        self.remove_ports(&domain, &left);
-        let changed = self.members.change(change, directory.clone());
-        self.tell_epoch(&domain);
-        self.await_members(&changed);
-        self.write_hosts(&directory, &(&left | &domain.members))?;
+        let domain = change.domain.clone();
+        self.leave_all(vec![change], directory)?;
         Ok(domain)
+    }
+
+    /// Takes nodes out of several domains at once. Whoever stays is waited for once, however many
+    /// there are: others wait for their turn.
+    pub(super) fn leave_all(
+        &self,
+        changes: Vec<Change>,
+        directory: Directory,
+    ) -> Result<(), Refusal> {
+        for change in &changes {
+            self.members.finish_moves(change);
+        }
+        self.members.keep(&directory)?;
+        let mut concerned = BTreeSet::new();
+        for Change { domain, left, .. } in &changes {
+            self.remove_ports(domain, left);
+            concerned.extend(left | &domain.members);
+        }
+        let cut = |change: Change| {
+            let changed = self.members.change(change, directory.clone());
+            self.tell_epoch(&changed.change.domain);
+            changed
+        };
+        let changed: Vec<Changed> = changes.into_iter().map(cut).collect();
+        let patience = self.ack_timeout + ACK_TIMEOUT_EACH * changed.len() as u32;
+        let deadline = Instant::now() + patience;
+        for changed in &changed {
+            self.await_members(changed, deadline.saturating_duration_since(Instant::now()));
+        }
+        // It has happened: a hosts file that is late is no reason to say otherwise.
+        if let Err(refusal) = self.write_hosts(&directory, &concerned) {
+            tracing::warn!("{refusal}");
+        }
+        Ok(())
     }
 
     fn tell_epoch(&self, domain: &Domain) {
@@ -228,16 +266,15 @@ impl Host {
         }
     }
 
-    fn await_members(&self, changed: &Changed) {
-        let late = self.members.complete(changed, self.ack_timeout);
+    fn await_members(&self, changed: &Changed, patience: Duration) {
+        let late = self.members.complete(changed, patience);
         if late > 0 {
             let domain = &changed.change.domain;
             tracing::warn!(
-                "{late} processes have not acknowledged epoch {} of domain {} in {:?}, so \
+                "{late} processes have not acknowledged epoch {} of domain {} in time, so \
                  they are cut off from it",
                 domain.epoch,
-                domain.name,
-                self.ack_timeout
+                domain.name
             );
         }
     }
@@ -321,10 +358,6 @@ impl Host {
     pub(super) fn log(&self) -> String {
         let log = self.state.join(super::background::LOG);
         log.display().to_string()
-    }
-
-    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state of the agent, with the sums that concern the actor.

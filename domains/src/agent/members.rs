@@ -228,6 +228,18 @@ impl Members {
         self.detach_if(id, |_| true);
     }
 
+    /// Ends what all who speak for a node have, wherever their connections are by now.
+    pub(super) fn expel(&self, node: NodeId) {
+        let mut all = Vec::new();
+        for (id, attachment) in &self.lock().attachments {
+            if attachment.node == node {
+                attachment.outbox.shut_down();
+                all.push(*id);
+            }
+        }
+        all.into_iter().for_each(|id| self.detach(id));
+    }
+
     fn detach_if(&self, id: AttachmentId, condition: impl FnOnce(&Attachment) -> bool) {
         let mut books = self.lock();
         if !books.attachments.get(&id).is_some_and(condition) {

@@ -173,6 +173,26 @@ fn a_node_registers_no_more_than_its_share() {
     assert_eq!(members.totals(|_| true).1, 0);
 }
 
+/// A connection that had left its node once spoke for it under the node's next owner.
+#[test]
+fn who_speaks_for_a_node_is_expelled_with_all_it_had() {
+    let members = members();
+    let mut stays = Process::attach(&members, 0);
+    let mut expelled = [Process::attach(&members, 1), Process::attach(&members, 1)];
+    let key = expelled[0].alloc(READ);
+    stays.open(key, READ).unwrap();
+    stays.hears();
+    expelled[1].listen().unwrap();
+    members.expel(NodeId(1));
+    assert_eq!(stays.hears_event(), Event::RegionGone { key });
+    for mut process in expelled {
+        assert!(process.reader.receive::<Message>().is_err());
+        assert_eq!(process.listen(), Err(RefusalKind::Failed));
+    }
+    Process::attach(&members, 1).listen().unwrap();
+    stays.alloc(READ);
+}
+
 #[test]
 fn what_a_leaver_had_ends_and_those_who_stay_are_waited_for() {
     let members = members();

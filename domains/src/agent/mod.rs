@@ -32,6 +32,8 @@ mod rootless;
 mod server;
 mod start;
 mod state_dir;
+mod tenancy;
+mod turns;
 
 pub use start::run;
 pub use state_dir::{Left, clear_stale};

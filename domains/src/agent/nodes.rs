@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keeper::{Entry, Keeper};
 use super::process::{has_ended, outlast};
+use super::tenancy::Tenancy;
 use crate::lifeline;
 use crate::node::messages::{Report, Start};
 use crate::node::{NodeError, Plan};
@@ -38,6 +39,7 @@ pub(super) struct HostedNode {
     ended: Condvar,
     /// It was told to end, and shall live on.
     is_renewing: AtomicBool,
+    pub(super) tenancy: Tenancy,
 }
 
 /// What the keeper is told of a node. Lifeline, listener, network and process come with it.
@@ -89,6 +91,7 @@ impl HostedNode {
             life: Mutex::new(life),
             ended: Condvar::new(),
             is_renewing: AtomicBool::new(false),
+            tenancy: Tenancy::default(),
         };
         node.keep();
         Ok((node, birth))

@@ -5,9 +5,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ use crate::wire::Writer;
 /// Messages that may wait, besides what the socket's buffer holds: more than one change can
 /// cause, as when the peer of all of a process's channels and regions ends.
 pub(super) const CAPACITY: usize = 2 * (MAX_CHANNELS + MAX_REGIONS);
+
+/// Replies that may wait before more requests are read. They may be long, and hold descriptors.
+const MAX_REPLIES: usize = 32;
 
 /// How long a message may take to be accepted by the socket.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,7 +37,15 @@ pub(super) struct Outbox(Option<Queue>);
 struct Queue {
     parcels: Sender<Parcel>,
     waiting: Arc<AtomicUsize>,
+    replies: Arc<Replies>,
     writer: Writer,
+}
+
+/// How many replies wait, until the connection has ended.
+#[derive(Debug)]
+struct Replies {
+    waiting: Mutex<Option<usize>>,
+    fewer: Condvar,
 }
 
 impl Outbox {
@@ -44,12 +55,21 @@ impl Outbox {
         let (queue, parcels) = channel();
         let waiting = Arc::default();
         let (sender, count) = (writer.clone(), Arc::clone(&waiting));
+        let replies = Arc::new(Replies {
+            waiting: Mutex::new(Some(0)),
+            fewer: Condvar::new(),
+        });
+        let sent = Arc::clone(&replies);
         thread::Builder::new()
             .stack_size(STACK_BYTES)
-            .spawn(move || deliver(&parcels, &sender, &count))?;
+            .spawn(move || {
+                deliver(&parcels, &sender, &count, &sent);
+                sent.set(|_| None);
+            })?;
         Ok(Outbox(Some(Queue {
             parcels: queue,
             waiting,
+            replies,
             writer,
         })))
     }
@@ -74,10 +94,32 @@ impl Outbox {
         self.push((Message::Event(event), descriptors));
     }
 
+    /// Waits while the process has too many replies to read. A request that is not read causes
+    /// none.
+    pub(super) fn await_room(&self) {
+        let Some(queue) = &self.0 else {
+            return;
+        };
+        let is_full =
+            |waiting: &mut Option<usize>| waiting.is_some_and(|count| count >= MAX_REPLIES);
+        let waiting = queue.replies.lock();
+        drop(queue.replies.fewer.wait_while(waiting, is_full));
+    }
+
+    /// Ends the connection.
+    pub(super) fn shut_down(&self) {
+        if let Some(queue) = &self.0 {
+            queue.writer.shut_down();
+        }
+    }
+
     fn push(&self, parcel: Parcel) {
         let Some(queue) = &self.0 else {
             return;
         };
+        if matches!(parcel.0, Message::Reply(_)) {
+            queue.replies.set(|count| Some(count? + 1));
+        }
         let is_full = queue.waiting.fetch_add(1, Ordering::Relaxed) >= CAPACITY;
         if is_full || queue.parcels.send(parcel).is_err() {
             queue.writer.shut_down();
@@ -85,13 +127,66 @@ impl Outbox {
     }
 }
 
-fn deliver(parcels: &Receiver<Parcel>, writer: &Writer, waiting: &AtomicUsize) {
+impl Replies {
+    fn set(&self, change: impl FnOnce(Option<usize>) -> Option<usize>) {
+        let mut waiting = self.lock();
+        *waiting = change(*waiting);
+        self.fewer.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<usize>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn deliver(parcels: &Receiver<Parcel>, writer: &Writer, waiting: &AtomicUsize, replies: &Replies) {
     for (message, descriptors) in parcels {
+        let is_reply = matches!(message, Message::Reply(_));
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         if writer.send(&message, &descriptors).is_err() {
             // The connection is shut down, which its reader sees.
             return;
         }
         waiting.fetch_sub(1, Ordering::Relaxed);
+        if is_reply {
+            replies.set(|count| Some(count? - 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::wire;
+
+    /// Replies to a process that asks on and reads nothing once took the agent's memory and
+    /// descriptors.
+    #[test]
+    fn who_does_not_read_is_read_no_more_until_it_does() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let outbox = Outbox::start(wire::split(ours).unwrap().1).unwrap();
+        let (mut reader, _) = wire::split(theirs).unwrap();
+        let long = Reply::Listeners {
+            places: vec!["1,0,0".into(); 100_000],
+        };
+        for _ in 0..MAX_REPLIES + 1 {
+            outbox.reply(long.clone(), vec![]);
+        }
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| outbox.await_room());
+            assert!(!waiting.is_finished());
+            for _ in 0..MAX_REPLIES {
+                reader.receive::<Message>().unwrap();
+            }
+            waiting.join().unwrap();
+        });
+        for _ in 0..2 * MAX_REPLIES {
+            outbox.reply(Reply::Done, vec![]);
+        }
+        drop(reader);
+        // Nothing will be read any more.
+        outbox.await_room();
     }
 }

@@ -1,6 +1,8 @@
 //! Processes by their descriptors: numbers may be another process's by the time that they are used,
 //! and what an earlier agent has started are no children of this one.
 
+use std::collections::HashSet;
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 
@@ -30,5 +32,59 @@ pub(super) fn ends_within(process: &OwnedFd, time: impl Into<PollTimeout>) -> bo
             Err(Errno::EINTR) => {}
             result => return result.is_ok_and(|count| count > 0),
         }
+    }
+}
+
+/// Generations that are looked at. Nobody has so many ancestors by accident.
+const GENERATIONS: usize = 1024;
+
+/// How often to begin again when an ancestor has ended meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// Whether a process is one of `ancestors` or descends from one. Also true of one that has ended,
+/// or cannot be traced.
+pub(super) fn descends_from(pid: u32, ancestors: &HashSet<u32>) -> bool {
+    for _ in 0..ATTEMPTS {
+        let line = std::iter::successors(Some(pid), |pid| parent(*pid));
+        for pid in line.take(GENERATIONS) {
+            if ancestors.contains(&pid) {
+                return true;
+            }
+            if pid == 0 {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// 0 has no parent, and is that of whoever is outermost.
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_child_descends_from_this_process_and_not_the_other_way_round() {
+        let mut child = Command::new("sh")
+            .args(["-c", "cat; true"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (ours, childs) = (std::process::id(), child.id());
+        assert!(descends_from(childs, &[ours].into()));
+        assert!(descends_from(childs, &[childs].into()));
+        assert!(!descends_from(ours, &[childs].into()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(descends_from(childs, &[ours].into()), "it has ended");
     }
 }

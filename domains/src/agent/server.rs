@@ -1,12 +1,12 @@
 //! Connections: who may ask what, and a thread for each.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabric::NodeId;
 
@@ -14,10 +14,12 @@ use super::audit::Caller;
 use super::changes::{carry_out, is_change, usable_node};
 use super::host::{Ending, Host, names};
 use super::members::{AttachmentId, Known, check_member};
+use super::nodes::HostedNode;
 use super::outbox::Outbox;
+use super::process;
 use super::quotas::{self, Whose};
 use crate::credentials::{peer_pid, peer_uid};
-use crate::directory::{DirectoryError, Domain};
+use crate::directory::{Directory, DirectoryError, Domain};
 use crate::node::CONFINES_USERS;
 use crate::node::messages::Start;
 use crate::protocol::{Message, Refusal, RefusalKind, Reply, Request, VERSION};
@@ -30,6 +32,12 @@ const MAX_CONNECTIONS: usize = 256;
 /// Of those to the control socket, how many are kept for administrators: they can do something
 /// about whoever has all the others.
 const KEPT_CONNECTIONS: usize = 16;
+
+/// Of those to the control socket, how many one user may have who is no administrator.
+const CONNECTIONS_OF_USER: usize = 64;
+
+/// How long the first request may be: not much is held for strangers.
+const HELLO_BYTES: u32 = 64 * 1024;
 
 /// How long a client may take to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -47,13 +55,13 @@ const STACK_BYTES: usize = 256 * 1024;
 pub(super) enum Door {
     /// The control socket.
     Control,
-    /// A node's.
-    Node(NodeId),
+    /// A node's, in one of its tenancies.
+    Node(NodeId, u64),
 }
 
 /// Serves connections until the listener is shut down.
 pub(super) fn serve(host: &Arc<Host>, listener: &UnixListener, door: Door) {
-    let open = Arc::new(AtomicUsize::new(0));
+    let open = Arc::default();
     loop {
         match listener.accept() {
             Ok((stream, _)) => admit(host, stream, door, &open),
@@ -66,7 +74,42 @@ pub(super) fn serve(host: &Arc<Host>, listener: &UnixListener, door: Door) {
     }
 }
 
-fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<AtomicUsize>) {
+/// The connections to one socket, of each user.
+#[derive(Debug, Default)]
+struct Open(Mutex<HashMap<u32, usize>>);
+
+impl Open {
+    /// Counts another one.
+    ///
+    /// # Errors
+    /// The limit that it would pass.
+    fn add(&self, uid: u32, of_all: usize, of_user: usize) -> Result<(), usize> {
+        let mut open = self.lock();
+        if open.values().sum::<usize>() >= of_all {
+            return Err(of_all);
+        }
+        let its = open.entry(uid).or_default();
+        if *its >= of_user {
+            return Err(of_user);
+        }
+        *its += 1;
+        Ok(())
+    }
+
+    fn remove(&self, uid: u32) {
+        let mut open = self.lock();
+        if let Some(its) = open.get_mut(&uid) {
+            *its -= 1;
+        }
+        open.retain(|_, count| *count > 0);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
     let Ok(uid) = peer_uid(&stream) else {
         return;
     };
@@ -74,30 +117,30 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<AtomicUsiz
     let caller = Caller {
         actor: match door {
             Door::Control => actor(host, uid),
-            Door::Node(node) => Actor::Node(node),
+            Door::Node(node, _) => Actor::Node(node),
         },
         pid: peer_pid(&stream),
     };
-    let limit = match door {
-        Door::Control if !is_administrator(host, uid) => MAX_CONNECTIONS - KEPT_CONNECTIONS,
-        _ => MAX_CONNECTIONS,
+    let (of_all, of_user) = match door {
+        Door::Control if !is_administrator(host, uid) => {
+            (MAX_CONNECTIONS - KEPT_CONNECTIONS, CONNECTIONS_OF_USER)
+        }
+        _ => (MAX_CONNECTIONS, MAX_CONNECTIONS),
     };
-    // Only the accepting thread adds, so the limit holds.
-    if open.load(Ordering::Relaxed) >= limit {
+    if let Err(limit) = open.add(uid, of_all, of_user) {
         return turn_away(stream, limit);
     }
-    open.fetch_add(1, Ordering::Relaxed);
     let (host, count) = (Arc::clone(host), Arc::clone(open));
     let talk = move || {
         if let Err(error) = converse(&host, stream, door, caller) {
             tracing::debug!(?door, "a connection ended: {error}");
         }
-        count.fetch_sub(1, Ordering::Relaxed);
+        count.remove(uid);
     };
     let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(talk);
     if let Err(error) = thread {
         tracing::warn!(?door, "no thread for a connection: {error}");
-        open.fetch_sub(1, Ordering::Relaxed);
+        open.remove(uid);
     }
 }
 
@@ -113,6 +156,16 @@ fn actor(host: &Host, uid: u32) -> Actor {
 
 fn is_administrator(host: &Host, uid: u32) -> bool {
     matches!(actor(host, uid), Actor::Administrator(_))
+}
+
+/// Whether whoever connected runs in a node: there anybody may be root, or one of many users.
+fn comes_from_node(host: &Host, stream: &UnixStream) -> bool {
+    // Who is outside of this PID namespace is in no node, for these are inside.
+    let Some(pid) = peer_pid(stream) else {
+        return false;
+    };
+    let nodes: HashSet<u32> = host.nodes.iter().map(HostedNode::pid).collect();
+    process::descends_from(pid, &nodes)
 }
 
 fn turn_away(stream: UnixStream, limit: usize) {
@@ -135,6 +188,14 @@ fn converse(
 ) -> Result<(), WireError> {
     let (mut reader, writer) = wire::split(stream)?;
     writer.give_up_after(WRITE_PATIENCE)?;
+    if matches!(door, Door::Control) && comes_from_node(host, reader.stream()) {
+        let refusal = Refusal::new(
+            RefusalKind::Denied,
+            "processes in nodes may not use the agent's control socket",
+            "leave --state and TOROID_STATE out there, and `toroid` asks through the node's own",
+        );
+        return refuse(&writer, refusal);
+    }
     shake_hands(&mut reader, &writer)?;
     match door {
         Door::Control => Administration {
@@ -144,17 +205,22 @@ fn converse(
             caller,
         }
         .converse(),
-        Door::Node(node) => {
+        Door::Node(node, tenancy) => {
             let outbox = Outbox::start(writer)?;
             let id = host.members.attach(node, outbox.clone())?;
             let mut attached = Attached {
                 host,
                 caller,
                 node,
+                tenancy,
                 id,
                 outbox,
             };
-            let end = attached.converse(reader);
+            // Asked when it is in the books: who is there at the end of a tenancy is expelled.
+            let end = match host.is_current(node, tenancy) {
+                true => attached.converse(reader),
+                false => Err(WireError::Closed),
+            };
             host.members.detach(attached.id);
             end
         }
@@ -162,11 +228,14 @@ fn converse(
 }
 
 fn shake_hands(reader: &mut Reader, writer: &Writer) -> Result<(), WireError> {
-    reader.stream().set_read_timeout(Some(HANDSHAKE))?;
-    let version = match reader.receive() {
+    let version = match reader.receive_first(HELLO_BYTES, Instant::now() + HANDSHAKE) {
         Ok((Request::Hello { version }, _)) => version,
         Ok(_) => {
-            let refusal = Refusal::new(RefusalKind::Invalid, "the first request must be hello", "");
+            let refusal = Refusal::new(
+                RefusalKind::Invalid,
+                "the first request must be hello",
+                "use `toroid` or the library of this release",
+            );
             return refuse(writer, refusal);
         }
         Err(error) => return malformed(writer, error),
@@ -179,7 +248,6 @@ fn shake_hands(reader: &mut Reader, writer: &Writer) -> Result<(), WireError> {
         );
         return refuse(writer, refusal);
     }
-    reader.stream().set_read_timeout(None)?;
     let pid = std::process::id();
     let welcome = Reply::Welcome { version, pid };
     writer.send(&Message::Reply(welcome), &[])
@@ -287,7 +355,7 @@ impl Administration<'_> {
             return self.host.note_denial(self.caller, request, answer);
         }
         self.host.audited(self.caller, request, || {
-            let change = carry_out(self.host, self.caller.actor, request);
+            let change = carry_out(self.host, self.caller.actor, None, request);
             change.unwrap_or_else(|| {
                 Err(Refusal::new(
                     RefusalKind::Invalid,
@@ -341,12 +409,17 @@ impl Administration<'_> {
                 .actor
                 .may_administer("run commands in nodes whose root is that of the host")?;
         }
-        let (id, domains) = self.host.members.directory(|directory| {
-            let id = usable_node(directory, self.caller.actor, node)?;
-            Ok::<_, Refusal>((id, names(directory, id)))
+        let directory = || self.host.members.directory(Directory::clone);
+        let id = usable_node(&directory(), self.caller.actor, node)?;
+        let hosted = self.host.node(id);
+        let hosted = hosted.ok_or_else(|| invalid("this host has no such node"))?;
+        let _held = hosted.tenancy.hold().ok_or_else(|| {
+            let message = format!("node {} is just changing hands", hosted.place);
+            Refusal::new(RefusalKind::Denied, message, "see `toroid node ls`")
         })?;
-        let node = self.host.node(id);
-        let node = node.ok_or_else(|| invalid("this host has no such node"))?;
+        // Asked again, because until it was held it might have changed hands.
+        usable_node(&directory(), self.caller.actor, node)?;
+        let (node, domains) = (hosted, names(&directory(), id));
         env.push(("TOROID_NODE".into(), node.place.to_string()));
         if let [only] = &domains[..] {
             env.push(("TOROID_DOMAIN".into(), only.clone()));
@@ -368,14 +441,29 @@ struct Attached<'a> {
     host: &'a Arc<Host>,
     caller: Caller,
     node: NodeId,
+    tenancy: u64,
     id: AttachmentId,
     outbox: Outbox,
 }
 
 impl Attached<'_> {
-    fn converse(&mut self, mut reader: Reader) -> Result<(), WireError> {
-        let mut changing: Option<JoinHandle<()>> = None;
+    fn converse(&mut self, reader: Reader) -> Result<(), WireError> {
+        let mut changing = None;
+        let end = self.serve_all(reader, &mut changing);
+        // The connection counts, and holds back others, until its last change has been made.
+        if let Some(change) = changing {
+            let _ = change.join();
+        }
+        end
+    }
+
+    fn serve_all(
+        &mut self,
+        mut reader: Reader,
+        changing: &mut Option<JoinHandle<()>>,
+    ) -> Result<(), WireError> {
         loop {
+            self.outbox.await_room();
             match reader.receive() {
                 Ok((request @ Request::Ack { .. }, _)) => self.answer(&request),
                 Ok((request @ Request::Resume { .. }, _)) => self.resume(&request),
@@ -385,7 +473,7 @@ impl Attached<'_> {
                         let _ = change.join();
                     }
                     match is_change(&request) {
-                        true => changing = Some(self.change(request)?),
+                        true => *changing = Some(self.change(request)?),
                         false => self.answer(&request),
                     }
                 }
@@ -440,10 +528,10 @@ impl Attached<'_> {
     /// have acknowledged it, and this may be one of them.
     fn change(&self, request: Request) -> io::Result<JoinHandle<()>> {
         let (host, outbox) = (Arc::clone(self.host), self.outbox.clone());
-        let caller = self.caller;
+        let (caller, tenancy) = (self.caller, Some(self.tenancy));
         let change = move || {
             let result = host.audited(caller, &request, || {
-                carry_out(&host, caller.actor, &request).unwrap_or(Ok(Reply::Done))
+                carry_out(&host, caller.actor, tenancy, &request).unwrap_or(Ok(Reply::Done))
             });
             outbox.reply(result.unwrap_or_else(Reply::Error), vec![]);
         };
@@ -522,5 +610,26 @@ impl Attached<'_> {
             place: place.ok_or_else(unknown)?,
             domains: self.host.members.directory(|d| names(d, self.node)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One user once could take all connections that were not kept for administrators.
+    #[test]
+    fn one_user_leaves_connections_to_others() {
+        let open = Open::default();
+        for _ in 0..3 {
+            open.add(1, 5, 3).unwrap();
+        }
+        assert_eq!(open.add(1, 5, 3), Err(3));
+        open.add(2, 5, 3).unwrap();
+        open.add(2, 5, 3).unwrap();
+        assert_eq!(open.add(2, 5, 3), Err(5));
+        open.add(0, 6, 6).unwrap();
+        open.remove(1);
+        open.add(1, 6, 3).unwrap();
     }
 }

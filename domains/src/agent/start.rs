@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use super::moves::Moves;
 use super::nodes::{Birth, HostedNode};
 use super::server::{Door, serve};
 use super::state_dir::{self, StateDir};
+use super::turns::Turns;
 use super::{AgentError, Config, MAX_NODES, rootless};
 use crate::events::Log;
 use crate::node::Plan;
@@ -217,7 +218,7 @@ fn build(
         members,
         ending,
         is_ending: AtomicBool::new(false),
-        turn: Mutex::default(),
+        turns: Turns::default(),
     };
     Ok((host, births, moves))
 }
@@ -257,12 +258,18 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
     loop {
         let born = Instant::now();
         let listener = Arc::new(birth.listener);
-        let (server, door) = (Arc::clone(&listener), Door::Node(node.id));
+        let (server, door) = (
+            Arc::clone(&listener),
+            Door::Node(node.id, node.tenancy.number()),
+        );
         let served = Arc::clone(host);
         let serving = spawn(move || serve(&served, &server, door));
         node.attend(birth.reports, birth.init);
         // Ends the thread that accepts; without one there is nothing to end.
         let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
+        // Connections may have left the node.
+        node.tenancy.end();
+        host.members.expel(node.id);
         if host.is_ending() {
             return;
         }

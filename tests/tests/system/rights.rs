@@ -92,6 +92,55 @@ fn a_domain_obeys_its_owner_and_nobody_else() {
     by(&alice, &cluster, "domain rm blue").ok();
 }
 
+/// What ran in a node once stayed in it, and in the domains of the owner before.
+#[test]
+fn a_node_that_changes_hands_takes_nobody_along() {
+    let (cluster, alice, bob) = (shared("2x1x1"), User::create(), User::create());
+    as_root(&cluster, &format!("node chown 0,0,0 1,0,0 {}", alice.uid())).ok();
+    by(&alice, &cluster, "domain create blue *,0,0").ok();
+    by(&alice, &cluster, "domain manage blue 1,0,0").ok();
+    let mut left = cluster.spawn("1,0,0", "probe own blue");
+    left.line();
+    as_root(&cluster, &format!("node chown 1,0,0 {}", alice.uid())).ok();
+    assert_eq!(members(&cluster, "blue").len(), 2, "it has changed nothing");
+    as_root(&cluster, &format!("node chown 1,0,0 {}", bob.uid())).ok();
+    assert_ne!(left.wait().status, 0);
+    let blue = cluster.ask(&["domain", "show", "blue"]);
+    assert_eq!(members(&cluster, "blue"), ["0,0,0"]);
+    assert_eq!(blue["managers"], json!([]));
+    by(&bob, &cluster, "domain create red 1,0,0").ok();
+    cluster.exec("1,0,0", "ip link show red").ok();
+}
+
+#[test]
+fn a_guest_withdraws_no_consent_but_its_own() {
+    let (cluster, alice, bob) = (shared("3x1x1"), User::create(), User::create());
+    as_root(&cluster, &format!("node chown 1,0,0 {}", alice.uid())).ok();
+    as_root(&cluster, &format!("node chown 2,0,0 {}", bob.uid())).ok();
+    as_root(&cluster, "domain create blue 0,0,0").ok();
+    for (user, node) in [(&alice, "1,0,0"), (&bob, "2,0,0")] {
+        by(user, &cluster, &format!("node consent {node} -d blue")).ok();
+    }
+    as_root(&cluster, "domain grow blue 1,0,0").ok();
+    by(&alice, &cluster, "domain shrink blue 1,0,0 2,0,0").ok();
+    let nodes = cluster.ask(&["node", "ls"]);
+    assert_eq!(nodes[1]["consents"], json!([]));
+    assert_eq!(nodes[2]["consents"], json!(["blue"]));
+}
+
+/// In a node anybody may be root, or become one user after another.
+#[test]
+fn nodes_do_not_use_the_control_socket() {
+    let cluster = shared("1x1x1");
+    cluster
+        .exec("0,0,0", "toroid status")
+        .fails(DENIED, &["in nodes", "TOROID_STATE"]);
+    let orphan = "(toroid domain create red; true) & wait";
+    cluster.shell("0,0,0", orphan).ok();
+    assert_eq!(cluster.ask(&["domain", "ls"]), json!([]));
+    in_node(&cluster, "0,0,0", "status").ok();
+}
+
 #[test]
 fn whoever_owns_a_node_may_join_a_public_domain() {
     let (cluster, bob) = (shared("2x1x1"), User::create());
