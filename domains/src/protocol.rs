@@ -440,13 +440,12 @@ pub enum Event {
     },
     /// A node left that may have mapped this region, so it changes to fresh memory: two
     /// descriptors, of the memory and of the table of chunks that have arrived there. The next
-    /// [`Request::Ack`] says that nothing is written to the old memory any more.
+    /// [`Request::Ack`] says that nothing is written to the old memory any more; its mapping is
+    /// dropped soon after.
     Move {
         /// Its key.
         #[serde(with = "as_text")]
         key: RemoteKey,
-        /// Whether no mapping for writing may be left of the old memory.
-        let_go: bool,
     },
     /// Chunks of a moving region have arrived, among them what was asked for.
     Arrived {

@@ -45,7 +45,9 @@ fn owner(memory: &File) -> Region {
 fn transfer(old: &File) -> (Transfer, File) {
     let fresh = create_memory(LEN).unwrap();
     let copies = (old.try_clone().unwrap(), fresh.try_clone().unwrap());
-    (Transfer::new(copies.0, copies.1, LEN).unwrap(), fresh)
+    let transfer = Transfer::new(copies.0, copies.1, LEN).unwrap();
+    transfer.go();
+    (transfer, fresh)
 }
 
 /// Brings what is asked for.
@@ -78,7 +80,7 @@ fn a_process_that_locks_its_memory_waits_for_what_moves() {
             let table = first.table().unwrap();
             let view = region.memory();
             let ask = fetch_from(first, view);
-            drop(view.start_moving(&fresh, &table, false, ask).unwrap());
+            drop(view.start_moving(&fresh, &table, ask).unwrap());
             assert_eq!(region.load(0), Ok(7));
             assert_eq!(region.fetch_add(CHUNK, 1), Ok(8));
 
@@ -103,7 +105,7 @@ fn without_its_faults_a_process_ends() {
         let (transfer, fresh) = transfer(&memory);
         let (view, table) = (region.memory(), transfer.table().unwrap());
         let ask = Box::new(|_| panic!("nobody to ask"));
-        drop(view.start_moving(&fresh, &table, false, ask).unwrap());
+        drop(view.start_moving(&fresh, &table, ask).unwrap());
         let (done, waiting) = mpsc::channel();
         thread::spawn(move || done.send(region.load(0)));
         let _ = waiting.recv_timeout(Duration::from_secs(20));

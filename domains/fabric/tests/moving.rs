@@ -2,6 +2,8 @@
 //! was, and nobody waits for ever.
 
 use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
@@ -9,7 +11,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
-use fabric::shm::control::{create_memory, read_only, read_write};
+use fabric::shm::control::{create_for_peers, create_memory, read_only, read_write, seal_writes};
+use fabric::shm::transfer::Progress;
 use fabric::shm::{CHUNK, Memory, QueuePair, RemoteRegion, Transfer};
 use fabric::{
     Access, Completion, Endpoint, NodeId, OpError, Operation, Partition, Read, Region, RegionId,
@@ -60,6 +63,7 @@ impl Exported {
         let (asking, asked) = mpsc::channel();
         // Nobody listens any more after the test has failed.
         let transfer = self.start_moving_asking(move |chunk| _ = asking.send(chunk));
+        transfer.go();
         (transfer, asked)
     }
 
@@ -76,7 +80,7 @@ impl Exported {
                 true => self.memory.try_clone().unwrap(),
                 false => read_only(&self.memory).unwrap(),
             };
-            drop(view.start_moving(&fresh, &table, false, ask).unwrap());
+            drop(view.start_moving(&fresh, &table, ask).unwrap());
         }
         transfer.0
     }
@@ -110,10 +114,8 @@ fn map(memory: &File, access: Access) -> RemoteRegion {
 fn transfer(old: &File) -> (Arc<Transfer>, File) {
     let fresh = create_memory(LEN).unwrap();
     let copies = (old.try_clone().unwrap(), fresh.try_clone().unwrap());
-    (
-        Transfer::new(copies.0, copies.1, LEN).unwrap().into(),
-        fresh,
-    )
+    let transfer = Transfer::new(copies.0, copies.1, LEN).unwrap();
+    (transfer.into(), fresh)
 }
 
 fn pair() -> QueuePair {
@@ -274,6 +276,7 @@ fn who_comes_during_a_move_takes_part_in_it() {
     let last = LEN - 8;
     exported.owner.store(last, 7).unwrap();
     let (transfer, fresh) = transfer(&exported.memory);
+    transfer.go();
     let join = |file: &File, access| {
         let remote = map(file, access);
         let (moving, view) = (Arc::clone(&transfer), Arc::downgrade(remote.memory()));
@@ -298,17 +301,109 @@ fn who_comes_during_a_move_takes_part_in_it() {
 
 #[test]
 fn memory_is_frozen_when_nobody_can_write_it() {
-    let memory = create_memory(LEN).unwrap();
+    let memory = create_for_peers(LEN).unwrap();
     let (transfer, _fresh) = transfer(&memory);
-    let _reader = map(&read_only(&memory).unwrap(), READ);
-    assert!(transfer.is_frozen(), "those who only read do not matter");
+    let reader = map(&read_only(&memory).unwrap(), READ);
+    let (owner, writer) = (
+        map(&memory, Access::all()),
+        map(&read_write(&memory).unwrap(), Access::all()),
+    );
     let descriptor = read_write(&memory).unwrap();
-    assert!(!transfer.is_frozen(), "an open descriptor");
-    let writer = map(&descriptor, Access::all());
-    drop(descriptor);
-    assert!(!transfer.is_frozen(), "a mapping");
+    let refused = transfer.freeze().unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
+    drop(owner);
+    assert!(transfer.freeze().is_err());
     writer.memory().forsake();
-    assert!(transfer.is_frozen());
+    transfer.freeze().unwrap();
+    descriptor.write_all_at(b"late", 0).unwrap_err();
+    let late = RemoteRegion::map(&descriptor, 8, KEY, Access::all(), Arc::default(), None);
+    assert!(late.is_err());
+    let mut word = [1; 8];
+    read(&reader, 0, &mut word).unwrap();
+    assert_eq!(word, [0; 8]);
+    // What is frozen stays as a whole.
+    transfer.go();
+    while transfer.fetch_next().unwrap() {}
+    assert!(!transfer.drop_copied().unwrap());
+}
+
+/// A leaver once handed its pages to the kernel (`io_uring`, a pipe) and then dropped every
+/// mapping and descriptor: nothing of it was to be seen, and it wrote on.
+#[test]
+fn memory_of_which_pages_are_pinned_is_not_frozen() {
+    let memory = create_for_peers(LEN).unwrap();
+    let (transfer, _fresh) = transfer(&memory);
+    let (pipe, mut into) = std::io::pipe().unwrap();
+    // SAFETY: a new mapping, which is unmapped before the end and reached by nothing else.
+    unsafe {
+        let (rw, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        let pages = libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            rw,
+            shared,
+            memory.as_raw_fd(),
+            0,
+        );
+        assert_ne!(pages, libc::MAP_FAILED);
+        pages.cast::<u8>().write_volatile(1);
+        let piece = libc::iovec {
+            iov_base: pages,
+            iov_len: 4096,
+        };
+        assert_eq!(libc::vmsplice(into.as_raw_fd(), &piece, 1, 0), 4096);
+        libc::munmap(pages, 4096);
+    }
+    let refused = transfer.freeze().unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
+    into.flush().unwrap();
+    drop((pipe, into));
+    transfer.freeze().unwrap();
+}
+
+/// A chunk once could be copied while a process that had not yet changed still wrote to it.
+#[test]
+fn nothing_is_copied_before_all_have_changed() {
+    let memory = create_memory(LEN).unwrap();
+    let fresh = create_memory(LEN).unwrap();
+    let files = || (memory.try_clone().unwrap(), fresh.try_clone().unwrap());
+    let (old, new) = files();
+    let transfer = Transfer::new(old, new, LEN).unwrap();
+    let would_block = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+    assert!(transfer.fetch(0).is_err_and(would_block));
+    assert!(transfer.fetch_next().is_err_and(would_block));
+    memory.write_all_at(&[7; 8], 0).unwrap();
+    transfer.go();
+    transfer.fetch(0).unwrap();
+
+    // Another agent goes on: what has arrived was written since.
+    fresh.write_all_at(&[8; 8], 0).unwrap();
+    memory.write_all_at(&[9; 8], CHUNK).unwrap();
+    let progress = Progress::from_file(transfer.progress().unwrap().into_file());
+    drop(transfer);
+    let (old, new) = files();
+    let next = Transfer::resume(old, new, LEN, progress).unwrap();
+    assert_eq!(next.remaining(), LEN - CHUNK);
+    while next.fetch_next().unwrap() {}
+    for (at, byte) in [(0, 8), (CHUNK, 9)] {
+        let mut back = [0; 8];
+        fresh.read_exact_at(&mut back, at).unwrap();
+        assert_eq!(back, [byte; 8]);
+    }
+}
+
+/// Who may write the fresh memory can seal it: that is an error and no loss without a word.
+#[test]
+fn sealed_fresh_memory_is_an_error() {
+    let old = create_memory(LEN).unwrap();
+    old.write_all_at(&[7; 8], 0).unwrap();
+    let fresh = create_for_peers(LEN).unwrap();
+    let transfer = Transfer::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
+    transfer.go();
+    seal_writes(&fresh).unwrap();
+    let error = transfer.fetch(0).unwrap_err();
+    assert!(error.to_string().contains("has sealed it"), "{error}");
+    assert_eq!(transfer.remaining(), LEN);
 }
 
 #[test]
@@ -318,6 +413,7 @@ fn holes_stay_holes() {
     old.write_all_at(b"far", len / 2).unwrap();
     let copy = |file: &File| file.try_clone().unwrap();
     let transfer = Transfer::new(copy(&old), copy(&fresh), len).unwrap();
+    transfer.go();
     while transfer.fetch_next().unwrap() {}
     while transfer.drop_copied().unwrap() {}
     let mut back = [0; 3];
@@ -336,7 +432,7 @@ fn a_move_that_fails_ends_the_status() {
     let fresh = create_memory(LEN).unwrap();
     let too_short = create_memory(1).unwrap();
     for view in exported.views() {
-        let failed = view.start_moving(&fresh, &too_short, false, Box::new(|_| ()));
+        let failed = view.start_moving(&fresh, &too_short, Box::new(|_| ()));
         assert!(failed.is_err());
         assert_eq!(view.status().check(), Err(OpError::Revoked));
     }
@@ -363,7 +459,7 @@ fn views_with_one_status_move_by_themselves() {
     for view in &views {
         let (fresh, table) = (read_only(&fresh).unwrap(), transfer.table().unwrap());
         let ask = Box::new(|_| ());
-        drop(view.memory().start_moving(&fresh, &table, false, ask));
+        drop(view.memory().start_moving(&fresh, &table, ask));
     }
     views[1].memory().stop_moving();
     let mut word = [0; 8];
@@ -385,7 +481,7 @@ fn a_move_over_one_that_has_not_ended() {
     let (next, fresh) = self::transfer(&exported.memory);
     for view in exported.views() {
         let table = next.table().unwrap();
-        let failed = view.start_moving(&fresh, &table, false, Box::new(|_| ()));
+        let failed = view.start_moving(&fresh, &table, Box::new(|_| ()));
         assert!(failed.is_err(), "most of it has not arrived");
         assert_eq!(view.status().check(), Err(OpError::Revoked));
     }
@@ -399,11 +495,12 @@ fn what_was_not_heard_is_asked_again() {
     let deaf = Box::new(move |chunk| asking.send(chunk).unwrap());
     let table = transfer.table().unwrap();
     let view = exported.owner.memory();
-    drop(view.start_moving(&fresh, &table, false, deaf).unwrap());
+    drop(view.start_moving(&fresh, &table, deaf).unwrap());
     thread::scope(|scope| {
         let add = scope.spawn(|| exported.owner.fetch_add(CHUNK, 1));
         assert_eq!(asked.recv(), Ok(1));
         let again = Arc::clone(view);
+        transfer.go();
         view.ask_again(Box::new(move |chunk| {
             transfer.fetch(chunk).unwrap();
             again.arrived();
@@ -505,6 +602,7 @@ fn memory_that_is_mapped_too_often_is_dropped_at_the_end() {
     let blocks = || old.metadata().unwrap().blocks();
     let full = blocks();
     let transfer = Transfer::new(old.try_clone().unwrap(), fresh, len).unwrap();
+    transfer.go();
     let fetch = |to: u64| (0..to).for_each(|chunk| transfer.fetch(chunk).unwrap());
     fetch(1);
     assert_eq!(blocks(), full, "who asked does not wait for that");

@@ -17,13 +17,13 @@ mod kept;
 use dashmap::DashMap;
 use fabric::shm::ChannelEnds;
 use fabric::shm::channel::RING_BYTES;
-use fabric::shm::control::{create_memory, read_only, read_write};
+use fabric::shm::control::{is_spoiled, read_only, read_write};
 use fabric::shm::fence::settle;
 use fabric::{Access, NodeId, Partition, Place, RegionId, RemoteKey};
 
 use super::fences::Fences;
 use super::keeper::Keeper;
-use super::moves::{Move, Moves};
+use super::moves::{Move, Moves, memory_for};
 use super::outbox::Outbox;
 use crate::directory::store::{Ledger, Store};
 use crate::directory::{Change, Directory, Domain};
@@ -107,7 +107,7 @@ pub(super) struct RegionRecord {
     pub(super) key: RemoteKey,
     pub(super) owner: AttachmentId,
     pub(super) len: u64,
-    access: Access,
+    pub(super) access: Access,
     /// What it is in now.
     pub(super) memory: File,
     /// Who has opened it, and whether for writing.
@@ -285,7 +285,7 @@ impl Members {
         if len > self.max_bytes {
             return Err(self.too_much(len, 0));
         }
-        let memory = create_memory(len).map_err(|error| no_memory(&error))?;
+        let memory = memory_for(len, access).map_err(|error| no_memory(&error))?;
         let owners = memory.try_clone().map_err(|error| no_memory(&error))?;
         let secret = secret()?;
         let mut books = self.lock();
@@ -390,6 +390,7 @@ impl Members {
         }
         let fence = books.slot(id, key.partition)?;
         // With the lock, so that it is the memory that the region is in now.
+        self.end_spoiled(&mut books, key)?;
         let mut record = self.regions.get_mut(&key.id).ok_or_else(no_such_region)?;
         let memory = record.hand_out(access).map_err(|error| no_memory(&error))?;
         let writes = writes(access);
@@ -409,6 +410,21 @@ impl Members {
         let descriptors = memory.into_iter().map(Into::into).collect();
         attachment.outbox.reply(reply, descriptors);
         Ok(())
+    }
+
+    /// Ends a region that cannot be handed out because a process that may write it has sealed it.
+    fn end_spoiled(&self, books: &mut Books, key: RemoteKey) -> Result<(), Refusal> {
+        let is_whole = |record: &RegionRecord| matches!(is_spoiled(&record.memory), Ok(false));
+        if self
+            .regions
+            .get(&key.id)
+            .is_none_or(|record| is_whole(&record))
+        {
+            return Ok(());
+        }
+        tracing::error!("region {key:?} ends: a process that may write it has sealed it");
+        drop(self.end_region(books, key.id, true));
+        Err(no_such_region())
     }
 
     /// Lets a process accept channels.
@@ -650,7 +666,7 @@ impl Members {
         if !late.is_empty() {
             self.fence(partition, &late);
         }
-        self.release_moves(&changed.moves, &changed.leavers, epoch);
+        self.release_moves(&changed.moves, &changed.leavers, &late, epoch);
         late.len()
     }
 
@@ -974,7 +990,7 @@ impl RegionRecord {
     }
 }
 
-fn writes(access: Access) -> bool {
+pub(super) fn writes(access: Access) -> bool {
     access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
 }
 

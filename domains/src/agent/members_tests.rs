@@ -123,6 +123,30 @@ impl Process {
     }
 }
 
+/// Who may write a region can keep all others from ever mapping it for writing again.
+#[test]
+fn a_region_that_a_writer_has_sealed_ends() {
+    let members = members();
+    let mut owner = Process::attach(&members, 0);
+    let mut peer = Process::attach(&members, 1);
+    let key = owner.alloc(READ | Access::REMOTE_WRITE);
+    assert_eq!(peer.open(key, Access::REMOTE_WRITE), Ok(()));
+    let memory = File::from(peer.hears().1.remove(0));
+    fabric::shm::control::seal_writes(&memory).unwrap();
+
+    assert_eq!(owner.open(key, READ), Err(RefusalKind::NotFound));
+    for process in [&mut owner, &mut peer] {
+        assert_eq!(process.hears_event(), Event::RegionGone { key });
+    }
+    assert!(members.regions.is_empty());
+
+    // What peers only read, nobody can seal.
+    let key = owner.alloc(READ);
+    assert_eq!(peer.open(key, READ), Ok(()));
+    let memory = File::from(peer.hears().1.remove(0));
+    assert!(fabric::shm::control::seal_writes(&memory).is_err());
+}
+
 #[test]
 fn a_region_is_opened_by_members_with_its_key_and_the_rights_given() {
     let members = members();

@@ -2,9 +2,9 @@
 //!
 //! First every process that stays is told to change to fresh memory; with the epoch that comes
 //! behind it acknowledges both. When all have, or are [fenced](Members::fence), nobody who stays
-//! writes the old memory any more. If the leavers cannot write it either, the move is released:
-//! the change of membership is complete, and what processes wait for is copied first, the rest
-//! behind everybody's back. If a leaver still may write, all is copied before.
+//! writes the old memory any more, and the move is released: what processes wait for is copied
+//! first, the rest behind everybody's back. If a leaver could write the old memory, the change of
+//! membership is complete only when the kernel has sealed it against writes, or all is copied.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,18 +15,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::shm::Transfer;
-use fabric::shm::control::{create_memory, read_only, read_write};
-use fabric::{NodeId, Partition, RegionId, RemoteKey};
+use fabric::shm::control::{create_for_peers, create_memory, read_only, read_write};
+use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 
-use super::members::{AttachmentId, Books, Members, RegionRecord};
+use super::members::{AttachmentId, Books, Members, RegionRecord, writes};
 use crate::directory::Change;
 use crate::protocol::Event;
 
-/// How long leavers that had write access have to let go of it by themselves.
+/// How long leavers that had write access have to finish what they write: it moves as a whole.
 const LEAVERS_TIME: Duration = Duration::from_millis(5);
 
-/// Regions up to this size are copied at once rather than waiting for leavers to let go.
+/// So much is rather copied than sealed.
 const SMALL: u64 = 1 << 20;
+
+/// If it took so long to find that memory cannot be sealed, the kernel has waited in vain for
+/// pages that somebody has pinned, and would do so again.
+const IN_VAIN: Duration = Duration::from_millis(50);
 
 /// Chunks copied behind everybody's back between two rests, and how long a rest is.
 const STRETCH: u32 = 16;
@@ -46,6 +50,8 @@ pub(super) struct Move {
     transfer: Transfer,
     /// Whether a process of a leaving node had it mapped for writing.
     leaver_wrote: bool,
+    /// Who stays and could write the old memory.
+    writers: Vec<AttachmentId>,
     waiting: Mutex<Waiting>,
     /// How many wait for a chunk at this moment: the rest is copied later.
     urgent: AtomicUsize,
@@ -79,17 +85,50 @@ impl Move {
         Ok(())
     }
 
-    /// The same, out of the way of everybody.
+    /// The same, out of the way of everybody. What has been copied is dropped.
     fn fetch_all_slowly(&self) -> io::Result<()> {
         let mut stretch = 0;
         while !self.is_over() && self.transfer.fetch_next()? {
             stretch += 1;
-            if stretch >= STRETCH || self.urgent.load(Ordering::Relaxed) > 0 {
+            let is_urgent = self.urgent.load(Ordering::Relaxed) > 0;
+            if stretch >= STRETCH || is_urgent {
                 stretch = 0;
+                if !is_urgent {
+                    self.drop_copied();
+                }
                 thread::sleep(REST);
             }
         }
         Ok(())
+    }
+
+    /// Returns whether there is more to drop.
+    fn drop_copied(&self) -> bool {
+        self.transfer.drop_copied().unwrap_or_else(|error| {
+            tracing::warn!(
+                "region {:?} leaves its old memory behind: {error}",
+                self.key
+            );
+            false
+        })
+    }
+
+    /// Copies until nobody can write the old memory any more, or there is nothing left in it.
+    fn shut_out_leavers(&self, may_seal: &mut bool) -> io::Result<()> {
+        loop {
+            if *may_seal && self.transfer.remaining() > SMALL {
+                let begun = Instant::now();
+                if self.transfer.freeze().is_ok() {
+                    return Ok(());
+                }
+                *may_seal = begun.elapsed() < IN_VAIN;
+            }
+            for _ in 0..STRETCH {
+                if self.is_over() || !self.transfer.fetch_next()? {
+                    return Ok(());
+                }
+            }
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -107,6 +146,7 @@ impl Members {
         for moving in moves {
             let carried = moving.fetch_all_slowly();
             self.arrive(&moving, carried);
+            while !moving.is_over() && moving.drop_copied() {}
         }
     }
 
@@ -158,43 +198,49 @@ impl Members {
         (moves, lost)
     }
 
-    /// All who stay have acknowledged or are fenced: from here on nobody meets anything that a
-    /// leaver writes.
-    pub(super) fn release_moves(&self, moves: &[Arc<Move>], leavers: &[AttachmentId], epoch: u32) {
-        let large = |moving: &Arc<Move>| moving.leaver_wrote && moving.transfer.remaining() > SMALL;
-        if moves.iter().any(large) {
-            let partition = moves[0].key.partition;
-            let end = Instant::now() + LEAVERS_TIME;
-            self.await_epoch(leavers, partition, epoch, LEAVERS_TIME);
-            // A process may have acknowledged while another thread of it still unmaps.
-            while moves.iter().any(|m| large(m) && !m.transfer.is_frozen()) && Instant::now() < end
-            {
-                thread::sleep(Duration::from_micros(100));
-            }
+    /// All who stay have acknowledged, or were late and are fenced; so they go on. Afterwards
+    /// nobody meets anything that a leaver writes, or who was late.
+    pub(super) fn release_moves(
+        &self,
+        moves: &[Arc<Move>],
+        leavers: &[AttachmentId],
+        late: &[AttachmentId],
+        epoch: u32,
+    ) {
+        let large =
+            |moving: &&Arc<Move>| moving.leaver_wrote && moving.transfer.remaining() > SMALL;
+        if let Some(moving) = moves.iter().find(large) {
+            self.await_epoch(leavers, moving.key.partition, epoch, LEAVERS_TIME);
         }
         for moving in moves {
-            let frozen = !moving.leaver_wrote || large(moving) && moving.transfer.is_frozen();
-            let copied = match frozen {
-                true => Ok(()),
-                false => moving.fetch_all(),
+            self.release(moving);
+        }
+        let mut may_seal = true;
+        for moving in moves {
+            let is_late = |writer| late.contains(writer);
+            let done = match moving.leaver_wrote || moving.writers.iter().any(is_late) {
+                true => moving.shut_out_leavers(&mut may_seal),
+                false => Ok(()),
             };
-            self.release(moving, copied);
+            match done {
+                // It fails only when the agent is about to end.
+                Ok(()) => _ = self.moves.send(Arc::clone(moving)),
+                Err(_) => self.arrive(moving, done),
+            }
         }
     }
 
-    fn release(&self, moving: &Arc<Move>, mut copied: io::Result<()>) {
+    fn release(&self, moving: &Arc<Move>) {
         let mut waiting = moving.waiting();
         waiting.is_released = true;
+        moving.transfer.go();
         let wanted = std::mem::take(&mut waiting.wanted);
         drop(waiting);
         for (attachment, chunk) in wanted {
-            copied = copied.and_then(|()| moving.fetch(chunk));
+            if let Err(error) = moving.fetch(chunk) {
+                return self.arrive(moving, Err(error));
+            }
             self.tell_arrived(attachment, moving.key);
-        }
-        match copied {
-            // It fails only when the agent is about to end.
-            Ok(()) => _ = self.moves.send(Arc::clone(moving)),
-            Err(_) => self.arrive(moving, copied),
         }
     }
 
@@ -262,18 +308,21 @@ impl RegionRecord {
             let key = self.key;
             self.tell_users(books, |outbox| outbox.event(Event::Moved { key }, vec![]));
         }
-        let fresh = create_memory(self.len)?;
+        let fresh = memory_for(self.len, self.access)?;
         let old = std::mem::replace(&mut self.memory, fresh.try_clone()?);
         let wrote = |(node, wrote): (&NodeId, &bool)| *wrote && change.left.contains(node);
+        let leaver_wrote = self.mapped_by.iter().any(wrote);
+        self.forget_leavers(books, change);
+        let writers = self.openers.iter().filter(|(_, writes)| **writes);
         let moving = Arc::new(Move {
             key: self.key,
             transfer: Transfer::new(old, fresh, self.len)?,
-            leaver_wrote: self.mapped_by.iter().any(wrote),
+            leaver_wrote,
+            writers: writers.map(|(opener, _)| *opener).collect(),
             waiting: Mutex::default(),
             urgent: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
         });
-        self.forget_leavers(books, change);
         self.tell_to_move(books, &moving)?;
         self.moving = Some(Arc::clone(&moving));
         books.keep_region(self);
@@ -297,25 +346,32 @@ impl RegionRecord {
     }
 
     fn tell_to_move(&self, books: &Books, moving: &Move) -> io::Result<()> {
-        let tell = |id, memory: File, let_go| {
+        let tell = |id, memory: File| {
             let key = self.key;
             let descriptors = vec![memory.into(), moving.transfer.table()?.into()];
             if let Some(attachment) = books.attachments.get(&id) {
-                let event = Event::Move { key, let_go };
+                let event = Event::Move { key };
                 attachment.outbox.event(event, descriptors);
             }
             Ok::<(), io::Error>(())
         };
-        // What the owner has is not counted among those that can write, so it may keep the old
-        // memory for a while.
-        tell(self.owner, self.memory.try_clone()?, false)?;
+        tell(self.owner, self.memory.try_clone()?)?;
         for (opener, writes) in &self.openers {
             let memory = match writes {
                 true => read_write(&self.memory)?,
                 false => read_only(&self.memory)?,
             };
-            tell(*opener, memory, *writes && moving.leaver_wrote)?;
+            tell(*opener, memory)?;
         }
         Ok(())
+    }
+}
+
+/// Memory for a region that peers may use in this way. If they may write it, it is such that the
+/// agent can end that.
+pub(super) fn memory_for(len: u64, access: Access) -> io::Result<File> {
+    match writes(access) {
+        true => create_for_peers(len),
+        false => create_memory(len),
     }
 }

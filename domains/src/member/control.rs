@@ -20,6 +20,7 @@ use fabric::link::DropCounters;
 use fabric::region::Keep;
 use fabric::shm::channel::Membership;
 use fabric::shm::fence::FencePage;
+use fabric::shm::thread::spawn_undisturbed;
 use fabric::shm::wake::Waker;
 use fabric::shm::{Channel, ChannelEnds, Memory, Status};
 use fabric::{Epoch, NodeId, Partition, Protocol, RemoteKey};
@@ -137,10 +138,11 @@ impl Control {
             fence: OnceLock::new(),
         });
         let listening = Arc::downgrade(&control);
-        thread::Builder::new()
-            .name("toroid-control".into())
-            .stack_size(STACK_BYTES)
-            .spawn(move || listen(reader, &listening))?;
+        let builder = thread::Builder::new().name("toroid-control".into());
+        // It brings what threads wait for that touch a moving region, as handlers may.
+        spawn_undisturbed(builder.stack_size(STACK_BYTES), move || {
+            listen(reader, &listening);
+        })?;
         match control
             .call(Request::Hello { version: VERSION }, &[])?
             .reply
@@ -340,9 +342,9 @@ impl Control {
                     listener.push(channel);
                 }
             }
-            Event::Move { key, let_go } => {
+            Event::Move { key } => {
                 let regions = lock(&self.books).regions.of(key);
-                if !regions::start_moving(self, key, regions, descriptors, let_go)
+                if !regions::start_moving(self, key, regions, descriptors)
                     && self.node.get() == Some(&key.node)
                 {
                     // If it is our own, nobody else can use it either.

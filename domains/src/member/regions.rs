@@ -180,13 +180,12 @@ pub(super) fn start_moving(
     key: RemoteKey,
     regions: Vec<Arc<Memory>>,
     descriptors: Vec<OwnedFd>,
-    let_go: bool,
 ) -> bool {
     let files: Vec<File> = descriptors.into_iter().map(File::from).collect();
     let mut all_could = true;
     for memory in regions {
         let moved = match &files[..] {
-            [fresh, table] => memory.start_moving(fresh, table, let_go, ask(control, key)),
+            [fresh, table] => memory.start_moving(fresh, table, ask(control, key)),
             _ => {
                 memory.forsake();
                 Err(no_room())

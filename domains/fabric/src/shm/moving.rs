@@ -67,6 +67,7 @@ struct Halves {
 }
 
 /// Old memory that is no longer in use; dropping it takes the kernel a while when there is a lot.
+/// Until it is dropped the agent cannot [freeze](super::Transfer::freeze) the old memory.
 #[derive(Debug)]
 #[must_use = "drop it when nobody waits"]
 pub struct Aside(Option<Mapping>);
@@ -120,24 +121,17 @@ impl Memory {
     }
 
     /// Changes to `fresh` memory, which `table` tells of; from now on nothing is written to the
-    /// old. Chunks that an access waits for are asked for with `ask`. With `let_go`, nothing of
-    /// the old memory stays mapped for writing.
+    /// old. Chunks that an access waits for are asked for with `ask`.
     ///
     /// # Errors
     /// The system's; or a move that had begun has not brought everything. Then the memory has
     /// been revoked and [forsaken](Memory::forsake).
-    pub fn start_moving(
-        &self,
-        fresh: &File,
-        table: &File,
-        let_go: bool,
-        ask: Ask,
-    ) -> io::Result<Aside> {
+    pub fn start_moving(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<Aside> {
         let moved = self
             .end_last_move()
             .and_then(|()| Table::map(table, self.mapping.len()))
             .and_then(|table| match self.writable {
-                true => self.change_written(fresh, table, let_go, ask),
+                true => self.change_written(fresh, table, ask),
                 false => self.change_read(fresh, table),
             });
         moved.inspect_err(|_| self.give_up())
@@ -155,13 +149,7 @@ impl Memory {
         Ok(())
     }
 
-    fn change_written(
-        &self,
-        fresh: &File,
-        table: Table,
-        let_go: bool,
-        ask: Ask,
-    ) -> io::Result<Aside> {
+    fn change_written(&self, fresh: &File, table: Table, ask: Ask) -> io::Result<Aside> {
         let faults = faults::faults()?;
         // Registered before any access can reach it and before it has any page, and watched
         // before any access can wait.
@@ -171,10 +159,7 @@ impl Memory {
         self.watch(&faults, table, ask);
         // Without it the switch would also have to take down every page of the old memory, while
         // all threads of the process wait.
-        let aside = match let_go {
-            true => None,
-            false => self.mapping.set_aside().ok(),
-        };
+        let aside = self.mapping.set_aside().ok();
         faults.while_moving(|| self.mapping.replace_by(fresh))?;
         Ok(Aside(aside))
     }

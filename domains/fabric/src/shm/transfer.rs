@@ -6,9 +6,8 @@
 //! others come by and by. What has arrived is dropped from the old memory.
 //!
 //! Copying overwrites: a reader that touches the fresh memory too early leaves zeros there, and
-//! does no harm by it. It relies on old memory that nobody writes any more: that no leaver could
-//! write at all, or that is [frozen](Transfer::freeze), or that is copied whole before anybody
-//! goes on.
+//! does no harm by it. When the leavers are to be rid of, the old memory must be one that no
+//! leaver could ever write, or be [frozen](Transfer::freeze), or be copied whole.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -20,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::chunks::{CHUNK, TableWriter};
-use super::control::read_only;
+use super::control::{read_only, seal_writes};
 use super::memory::PAGE;
 
 const ZEROS: [u8; PAGE] = [0; PAGE];
@@ -137,10 +136,19 @@ impl Transfer {
         read_only(&self.from)
     }
 
-    /// Whether nobody can write the old memory any more through a descriptor that was reopened
-    /// for writing, or a mapping made of one.
-    pub fn is_frozen(&self) -> bool {
-        is_frozen(&self.from)
+    /// Makes the old memory one that nobody can write any more, whatever they hold. Those who stay
+    /// must have dropped it, which they do once they have changed to the fresh memory. Then it
+    /// cannot be dropped piece by piece: all of it stays until the move has ended.
+    ///
+    /// It need not come before [`Transfer::go`]: who leaves may write until all is frozen or copied.
+    ///
+    /// # Errors
+    /// Those of [`seal_writes`]: somebody may still write it.
+    pub fn freeze(&self) -> io::Result<()> {
+        seal_writes(&self.old)?;
+        let mut dropping = self.dropping();
+        dropping.next = self.chunks();
+        Ok(())
     }
 
     /// From here on chunks may be copied: everybody who stays has changed to the fresh memory, or
@@ -149,15 +157,12 @@ impl Transfer {
         self.table.go();
     }
 
-    /// Whether [`Transfer::go`] was called, by this agent or by the one before it.
-    pub fn may_copy(&self) -> bool {
-        self.table.may_copy()
-    }
-
     /// Copies a chunk, if it has not arrived yet.
     ///
     /// # Errors
-    /// The system's: there is no memory left. The chunk has not arrived.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) before [`Transfer::go`]. The system's: there is
+    /// no memory left, or a process that may write the fresh memory has sealed it. The chunk has
+    /// not arrived.
     pub fn fetch(&self, chunk: u64) -> io::Result<()> {
         let mut cursor = self.cursor();
         self.fetch_with(&mut cursor, chunk)
@@ -176,7 +181,7 @@ impl Transfer {
         // it busy.
         let is_hole = seek_data(&self.from, start)?.is_none_or(|data| data >= start + CHUNK);
         let mut cursor = self.cursor();
-        match is_hole && !self.table.has_arrived(chunk) {
+        match is_hole && self.table.may_copy() && !self.table.has_arrived(chunk) {
             true => self.has_arrived(&mut cursor, chunk),
             false => self.fetch_with(&mut cursor, chunk)?,
         }
@@ -198,7 +203,7 @@ impl Transfer {
     /// took long, the rest stays until all has arrived and goes at once.
     ///
     /// # Errors
-    /// The system's: it is frozen, or a holder has sealed it. Then it stays until nobody has it.
+    /// The system's: a holder has sealed it. Then it stays until nobody has it.
     pub fn drop_copied(&self) -> io::Result<bool> {
         let mut dropping = self.dropping();
         let end = self.droppable(&dropping);
@@ -206,9 +211,10 @@ impl Transfer {
             return Ok(false);
         }
         let (start, begun) = (dropping.next, Instant::now());
-        // Whatever comes of it, it is not tried again.
-        dropping.next = end;
+        // If it fails it will not succeed later.
+        dropping.next = self.chunks();
         punch(&self.old, start * CHUNK, (end - start) * CHUNK)?;
+        dropping.next = end;
         dropping.is_slow |= begun.elapsed() > USUAL_TIME;
         Ok(self.droppable(&dropping) > end)
     }
@@ -241,6 +247,9 @@ impl Transfer {
     }
 
     fn fetch_with(&self, cursor: &mut Cursor, chunk: u64) -> io::Result<()> {
+        if !self.table.may_copy() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         if chunk >= self.chunks() || self.table.has_arrived(chunk) {
             return Ok(());
         }
@@ -264,8 +273,9 @@ impl Transfer {
             let bytes = &mut buffer[..(end - start) as usize];
             self.from.read_exact_at(bytes, start)?;
             let write = |run: &Range<usize>| {
-                self.fresh
-                    .write_all_at(&bytes[run.clone()], start + run.start as u64)
+                let at = start + run.start as u64;
+                let written = self.fresh.write_all_at(&bytes[run.clone()], at);
+                written.map_err(sealed)
             };
             let mut run = 0..0;
             for page in (0..bytes.len()).step_by(PAGE) {
@@ -293,16 +303,13 @@ impl Transfer {
     }
 }
 
-/// Whether no description of this memory was opened for writing, so that no mapping can come
-/// from one either: a kernel gives a read lease on a file only then, and counts descriptors in
-/// tables, in flight and behind mappings. The description that
-/// [`create_memory`](super::control::create_memory) returns, and its duplicates, do not count.
-fn is_frozen(read_only: &File) -> bool {
-    let lease = |kind: libc::c_int| {
-        // SAFETY: F_SETLEASE takes an integer.
-        unsafe { libc::fcntl(read_only.as_raw_fd(), libc::F_SETLEASE, kind) == 0 }
-    };
-    lease(libc::F_RDLCK) && lease(libc::F_UNLCK)
+fn sealed(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            io::Error::new(error.kind(), "a process that may write it has sealed it")
+        }
+        _ => error,
+    }
 }
 
 /// Where the next bytes are that are not in a hole, or `None` after the last.
