@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -28,6 +29,9 @@ pub const CONTROL_SOCKET: &str = "agent.sock";
 
 /// How many milliseconds an agent may take from saying that all has ended to its own end.
 const LAST_WORDS_MS: u16 = 5000;
+
+/// How long an agent may take to say that it is there.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Exit status of commands that ended with their node: killed by SIGKILL.
 const KILLED: i32 = 137;
@@ -51,6 +55,9 @@ pub enum ClientError {
         /// The state directory.
         state: PathBuf,
     },
+    /// It does not answer.
+    #[error("no agent answers; if it has ended, `toroid up` takes its nodes over")]
+    Silent,
     /// This process is in no node.
     #[error("this process is not in a node; start it with `toroid exec NODE -- ...`")]
     NotInNode,
@@ -138,6 +145,13 @@ impl Address {
     }
 }
 
+fn is_silence(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
 fn no_agent(state: PathBuf) -> ClientError {
     match keeper::is_there(&state) {
         true => ClientError::Orphaned { state },
@@ -173,17 +187,25 @@ impl Control {
     }
 
     fn open(address: Address) -> Result<Self, ClientError> {
-        let (reader, writer) = wire::split(address.connect()?)?;
+        let stream = address.connect()?;
+        // The socket of a node is there also when no agent is.
+        stream.set_read_timeout(Some(HANDSHAKE))?;
+        let (reader, writer) = wire::split(stream)?;
         let mut control = Control {
             address,
             pid: 0,
             reader,
             writer,
         };
-        match control.call(&Request::Hello { version: VERSION })? {
-            Reply::Welcome { pid, .. } => control.pid = pid,
-            other => return Err(unexpected(&other)),
+        match control.call(&Request::Hello { version: VERSION }) {
+            Ok(Reply::Welcome { pid, .. }) => control.pid = pid,
+            Ok(other) => return Err(unexpected(&other)),
+            Err(ClientError::Wire(WireError::Io(error))) if is_silence(&error) => {
+                return Err(ClientError::Silent);
+            }
+            Err(error) => return Err(error),
         }
+        control.reader.stream().set_read_timeout(None)?;
         Ok(control)
     }
 
@@ -593,8 +615,6 @@ fn unexpected(reply: &Reply) -> ClientError {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::protocol::MAX_PAYLOAD;
 

@@ -15,16 +15,21 @@ use signal_hook::iterator::Signals as Caught;
 use crate::args::Exec;
 use crate::failure::Failure;
 
+/// What a terminal or another program sends to this one and means for the command.
+const SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
+
 pub(crate) fn run(agent: &mut Control, options: &Exec) -> Result<u8, Failure> {
     let places = resolve(agent, &options.nodes)?;
     if places.is_empty() {
         return Err(no_nodes(&options.nodes));
     }
+    // Before anything runs: a command may tell somebody to send it a signal as soon as it does.
+    let caught = Caught::new(SIGNALS)?;
     let mut commands = places
         .iter()
         .map(|place| start(agent, *place, &options.command))
         .collect::<Result<Vec<_>, _>>()?;
-    forward_signals(commands.iter().map(ExecHandle::signals).collect())?;
+    forward_signals(caught, commands.iter().map(ExecHandle::signals).collect());
     let mut worst = 0;
     for command in &mut commands {
         worst = worst.max(command.wait()?);
@@ -51,9 +56,7 @@ pub(crate) fn start(
 }
 
 /// Passes on what a terminal or another program sends to this one.
-fn forward_signals(commands: Vec<Signals>) -> io::Result<()> {
-    let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
-    let mut caught = Caught::new(signals)?;
+fn forward_signals(mut caught: Caught, commands: Vec<Signals>) {
     thread::spawn(move || {
         for signal in caught.forever() {
             // It fails when the command has ended, and this process is about to.
@@ -63,7 +66,6 @@ fn forward_signals(commands: Vec<Signals>) -> io::Result<()> {
                 .collect();
         }
     });
-    Ok(())
 }
 
 /// What node sets refer to, as the agent knows it now.

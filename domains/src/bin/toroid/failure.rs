@@ -79,12 +79,13 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         match error {
             ClientError::Refused(refusal) => refusal.into(),
-            ClientError::NoAgent { .. } | ClientError::Orphaned { .. } | ClientError::NotInNode => {
-                Failure {
-                    message: error.to_string(),
-                    status: 3,
-                }
-            }
+            ClientError::NoAgent { .. }
+            | ClientError::Orphaned { .. }
+            | ClientError::Silent
+            | ClientError::NotInNode => Failure {
+                message: error.to_string(),
+                status: 3,
+            },
             other => Failure::new(other.to_string()),
         }
     }
