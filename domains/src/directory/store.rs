@@ -90,7 +90,10 @@ impl Ledger {
                 self.commit(&changes)
             });
             self.uncertain = undone.is_err();
-            return Err(error);
+            return Err(match self.uncertain {
+                true => StoreError::Doubtful(Box::new(error)),
+                false => error,
+            });
         }
         self.uncertain = false;
         Ok(())
@@ -118,6 +121,10 @@ pub enum StoreError {
         /// The system's reason.
         source: io::Error,
     },
+    /// It could neither be written nor read back, so the next agent may find what was to be, or
+    /// what was.
+    #[error("{0}, and whether it was is unknown")]
+    Doubtful(Box<StoreError>),
     /// Another process has it open.
     #[error("the directory {0} is in use by another process")]
     InUse(String),
@@ -143,6 +150,11 @@ impl StoreError {
     /// The error for people and for exit statuses: what, and how to mend it.
     pub fn refusal(&self) -> Refusal {
         let (kind, remedy) = match self {
+            StoreError::Doubtful(cause) => (
+                cause.refusal().kind,
+                "this agent goes on as before; see to that disk and make the change again, which \
+                 settles it",
+            ),
             StoreError::Io { source, .. } if is_full(source) => (
                 RefusalKind::Exhausted,
                 "nothing was changed; make room on that disk and try again",
@@ -268,7 +280,11 @@ mod tests {
         for mood in [Mood::Full, Mood::Doubtful] {
             store.feels(mood);
             let error = ledger.keep(&empty, &with("red")).unwrap_err();
-            assert_eq!(error.refusal().kind, RefusalKind::Exhausted);
+            let refusal = error.refusal();
+            assert_eq!(refusal.kind, RefusalKind::Exhausted);
+            // Nobody is told that nothing was changed when that is not known.
+            let is_known = refusal.to_string().contains("nothing was changed");
+            assert_eq!(is_known, mood == Mood::Full, "{refusal}");
             store.feels(Mood::Well);
             ledger.keep(&empty, &with("blue")).unwrap();
             assert_eq!(store.load().unwrap(), with("blue").records());
