@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use fabric::NodeId;
 
-use crate::directory::{Change, Directory, DirectoryError, Wanted};
+use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
 use crate::placement::{self, Policy, Wish};
 use crate::protocol::{Refusal, RefusalKind};
 use crate::quota::Exceeded;
@@ -164,7 +164,11 @@ impl Directory {
             free: free.len(),
         };
         let nodes = placement::choose(self.torus(), &free, &wish).ok_or(too_few)?;
+        self.check_owned_nodes(owner, nodes.len())?;
         self.give(&nodes, Some(owner));
+        if let (Destination::Grow(name), Actor::Node(_)) = (&request.destination, actor) {
+            self.note_taken(&nodes, name);
+        }
         if request.destination != Destination::None {
             self.check_memberships(&nodes)?;
         }
@@ -206,18 +210,19 @@ impl Directory {
         }
     }
 
-    /// A manager gives back what was allocated for domains that it manages.
+    /// A manager gives back what managers have taken for a domain that it manages, and what is in no
+    /// domain of others.
     fn check_managed(
         &self,
         manager: NodeId,
         nodes: &BTreeSet<NodeId>,
     ) -> Result<(), AllocationError> {
         let is_ours = |node: NodeId| {
-            let mut domains = self.domains_of(node).peekable();
-            domains.peek().is_some()
-                && domains.all(|domain| {
-                    domain.managers.contains(&manager) && self.owner_of(node) == Some(domain.owner)
-                })
+            let taken_for = self.taken_for(node).and_then(|name| self.domain(name).ok());
+            let is_managed = |domain: &Domain| {
+                domain.managers.contains(&manager) && self.owner_of(node) == Some(domain.owner)
+            };
+            taken_for.is_some_and(is_managed) && self.domains_of(node).all(is_managed)
         };
         let others: BTreeSet<NodeId> = nodes.iter().copied().filter(|n| !is_ours(*n)).collect();
         match others.is_empty() {
@@ -321,6 +326,7 @@ mod tests {
         directory.check_release(manager, &taken.nodes).unwrap();
         // Not what its owner has for other purposes.
         directory.give(&nodes(&[2]), Some(1000));
+        directory.grow("blue", &nodes(&[2])).unwrap();
         let denied = directory.check_release(manager, &nodes(&[2]));
         assert!(
             matches!(denied, Err(AllocationError::Denied(_))),

@@ -35,6 +35,9 @@ const MAX_NAME: usize = 15;
 /// The longest host name label in bytes.
 const MAX_LABEL: usize = 63;
 
+/// The most further names of one node. Each is in the hosts file of every fellow member.
+pub const MAX_ALIASES: usize = 16;
+
 /// Names that mean something else as an interface or as the end of a host name.
 const RESERVED_NAMES: [&str; 4] = ["lo", "all", "default", "localhost"];
 
@@ -109,6 +112,8 @@ pub struct Ownership {
     pub owner: Option<u32>,
     /// Names of domains.
     pub consents: BTreeSet<String>,
+    /// The domain whose manager has taken it, and may give it back.
+    pub taken_for: Option<String>,
 }
 
 /// Why a change was refused.
@@ -132,6 +137,9 @@ pub enum DirectoryError {
         /// Whose it is.
         place: Place,
     },
+    /// The node has as many as it may.
+    #[error("node {0} has {MAX_ALIASES} aliases, and may have no more")]
+    TooManyAliases(String),
     /// No domain has that name.
     #[error("no domain is called {0}")]
     NoSuchDomain(String),
@@ -210,6 +218,10 @@ impl From<DirectoryError> for Refusal {
                 "choose another name, or change it with `toroid domain grow`".into(),
             ),
             E::AliasExists { .. } => (RefusalKind::Exists, "choose another".into()),
+            E::TooManyAliases(_) => (
+                RefusalKind::Exhausted,
+                "use one of those that it has; see `toroid node ls`".into(),
+            ),
             E::NoSuchDomain(_) => (RefusalKind::NotFound, "see `toroid domain ls`".into()),
             E::NotMembers { ref domain, .. } => (
                 RefusalKind::NotFound,
@@ -258,6 +270,8 @@ pub struct Directory {
     freed: Arc<BTreeMap<u64, (u16, u32)>>,
     /// Where the search for a free subnet begins, so that subnets are reused late.
     next_subnet: u32,
+    /// The user who, besides root, has no default limits. It is that of the agent, and no record.
+    administrator: u32,
 }
 
 impl Directory {
@@ -272,7 +286,18 @@ impl Directory {
             next_id: 1,
             freed: Arc::default(),
             next_subnet: 0,
+            administrator: 0,
         }
+    }
+
+    /// Makes a user the administrator, besides root.
+    pub fn administer(&mut self, uid: u32) {
+        self.administrator = uid;
+    }
+
+    /// Who administers it, besides root.
+    pub fn administrator(&self) -> u32 {
+        self.administrator
     }
 
     /// The torus.
@@ -325,10 +350,14 @@ impl Directory {
     /// Gives a node a further name, unless it has it already.
     ///
     /// # Errors
-    /// [`DirectoryError::BadAlias`] and [`DirectoryError::AliasExists`].
+    /// [`DirectoryError::BadAlias`], [`DirectoryError::AliasExists`] and
+    /// [`DirectoryError::TooManyAliases`].
     pub fn add_alias(&mut self, node: NodeId, alias: &str) -> Result<(), DirectoryError> {
         if !is_alias(alias) {
             return Err(DirectoryError::BadAlias(alias.into()));
+        }
+        if !self.aliases.contains_key(alias) && self.aliases_of(node).count() >= MAX_ALIASES {
+            return Err(DirectoryError::TooManyAliases(self.places(&[node].into())));
         }
         let aliases = Arc::make_mut(&mut self.aliases);
         let owner = *aliases.entry(alias.into()).or_insert(node);
@@ -496,6 +525,7 @@ impl Directory {
         let everywhere: BTreeSet<NodeId> = self.ownerships.keys().copied().collect();
         self.amend(&everywhere, |ownership| {
             ownership.consents.remove(name);
+            ownership.taken_for.take_if(|domain| domain == name);
         });
         let left = std::mem::take(&mut domain.members);
         Ok(Change {
@@ -508,6 +538,13 @@ impl Directory {
     /// To whom a node belongs; `None` for a free node, which belongs to the agent.
     pub fn owner_of(&self, node: NodeId) -> Option<u32> {
         self.ownerships.get(&node)?.owner
+    }
+
+    /// The nodes of a user, in order.
+    pub fn nodes_of(&self, owner: u32) -> impl Iterator<Item = NodeId> {
+        let its = self.ownerships.iter();
+        its.filter(move |(_, ownership)| ownership.owner == Some(owner))
+            .map(|(node, _)| *node)
     }
 
     /// Whether a node belongs to nobody but the agent, and is in no domain.
@@ -529,23 +566,36 @@ impl Directory {
     }
 
     /// Gives nodes to a user, or back to the agent. What their owners before had consented to
-    /// is void, and what they managed they manage no longer: whoever gets a node gets nobody's
-    /// rights with it. In the domains in which they are they stay.
+    /// is void, what they managed they manage no longer, and their further names are gone: whoever
+    /// gets a node gets nobody's rights with it. In the domains in which they are they stay.
     pub fn give(&mut self, nodes: &BTreeSet<NodeId>, owner: Option<u32>) {
         let mut given = nodes.clone();
         given.retain(|node| self.owner_of(*node) != owner);
         self.amend(&given, |ownership| {
             *ownership = Ownership {
                 owner,
-                consents: BTreeSet::new(),
+                ..Ownership::default()
             };
         });
+        if self.aliases.values().any(|node| given.contains(node)) {
+            Arc::make_mut(&mut self.aliases).retain(|_, node| !given.contains(node));
+        }
         for domain in self.domains.values_mut() {
             if !domain.managers.is_disjoint(&given) {
                 let domain = Arc::make_mut(domain);
                 domain.managers = &domain.managers - &given;
             }
         }
+    }
+
+    /// Notes that nodes were taken for a domain by one of its managers.
+    pub fn note_taken(&mut self, nodes: &BTreeSet<NodeId>, domain: &str) {
+        self.amend(nodes, |ownership| ownership.taken_for = Some(domain.into()));
+    }
+
+    /// The domain for which one of its managers took a node.
+    pub fn taken_for(&self, node: NodeId) -> Option<&str> {
+        self.ownerships.get(&node)?.taken_for.as_deref()
     }
 
     /// Notes that the owners of nodes let others place them in a domain, or no longer.
@@ -760,6 +810,18 @@ mod tests {
         assert_eq!(managers(&directory), nodes(&[1]));
         directory.give(&nodes(&[1]), None);
         assert_eq!(managers(&directory), nodes(&[]));
+        directory.add_alias(NodeId(1), "db").unwrap();
+        directory.give(&nodes(&[1]), Some(8));
+        assert_eq!(directory.aliases_of(NodeId(1)).next(), None);
+        for n in 0..MAX_ALIASES {
+            directory.add_alias(NodeId(1), &format!("n{n}")).unwrap();
+        }
+        directory.add_alias(NodeId(1), "n0").unwrap();
+        let one_more = directory.add_alias(NodeId(1), "more");
+        assert_eq!(
+            one_more,
+            Err(DirectoryError::TooManyAliases("1,0,0".into()))
+        );
         let stranger = directory.manage("blue", &nodes(&[0, 2]), false);
         assert!(
             matches!(&stranger, Err(DirectoryError::Strangers { nodes, .. }) if nodes == "0,1,0"),

@@ -22,11 +22,24 @@ pub enum Resource {
     Regions,
     /// Of those regions.
     Bytes,
-    /// Ends of packet channels, each a ring to send and one to receive.
+    /// Packet channels, charged to whoever opens them: a ring to send and one to receive at each
+    /// end.
     Rings,
     /// What the agent keeps open: one for each attached process and each region.
     Descriptors,
+    /// Of a user: those that belong to it. Of a node: none.
+    Nodes,
 }
+
+/// What users may have who are no administrators and have no other limit. Generous for one; not
+/// enough to leave nothing to others.
+pub const DEFAULTS: [(Resource, u64); 5] = [
+    (Resource::Domains, 64),
+    (Resource::Regions, 65_536),
+    (Resource::Rings, 65_536),
+    (Resource::Descriptors, 131_072),
+    (Resource::Nodes, 256),
+];
 
 /// Whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,12 +82,13 @@ impl From<Exceeded> for Refusal {
 
 impl Resource {
     /// Each once.
-    pub const ALL: [Resource; 5] = [
+    pub const ALL: [Resource; 6] = [
         Resource::Domains,
         Resource::Regions,
         Resource::Bytes,
         Resource::Rings,
         Resource::Descriptors,
+        Resource::Nodes,
     ];
 }
 
@@ -86,6 +100,7 @@ impl fmt::Display for Resource {
             Resource::Bytes => "bytes",
             Resource::Rings => "rings",
             Resource::Descriptors => "descriptors",
+            Resource::Nodes => "nodes",
         })
     }
 }
@@ -101,7 +116,7 @@ impl Directory {
         used: &Amounts,
         more: &Amounts,
     ) -> Result<(), Exceeded> {
-        let limits = self.limits_of(tenant);
+        let limits = self.limits_in_force(tenant);
         for (resource, more) in more {
             let used = used.get(resource).copied().unwrap_or_default();
             let Some(limit) = limits.get(resource).copied() else {
@@ -126,7 +141,17 @@ impl Directory {
     /// [`Exceeded`].
     pub fn check_owned_domains(&self, owner: u32) -> Result<(), Exceeded> {
         let tenant = Tenant::User(owner);
-        self.check_quota(tenant, &self.domains_used(tenant), &one_domain())
+        self.check_quota(tenant, &self.used(tenant), &one_domain())
+    }
+
+    /// Refuses so many more nodes of a user who has enough.
+    ///
+    /// # Errors
+    /// [`Exceeded`].
+    pub fn check_owned_nodes(&self, owner: u32, more: usize) -> Result<(), Exceeded> {
+        let tenant = Tenant::User(owner);
+        let more = Amounts::from([(Resource::Nodes, more as u64)]);
+        self.check_quota(tenant, &self.used(tenant), &more)
     }
 
     /// Refuses one more membership of nodes of which one has enough.
@@ -136,17 +161,35 @@ impl Directory {
     pub fn check_memberships(&self, nodes: &BTreeSet<NodeId>) -> Result<(), Exceeded> {
         nodes.iter().try_for_each(|node| {
             let tenant = Tenant::Node(*node);
-            self.check_quota(tenant, &self.domains_used(tenant), &one_domain())
+            self.check_quota(tenant, &self.used(tenant), &one_domain())
         })
     }
 
-    /// The domains of a tenant, as an amount.
-    pub fn domains_used(&self, tenant: Tenant) -> Amounts {
-        let count = match tenant {
-            Tenant::User(uid) => self.domains().filter(|domain| domain.owner == uid).count(),
-            Tenant::Node(node) => self.domains_of(node).count(),
+    /// What a tenant has of the directory: domains and nodes.
+    pub fn used(&self, tenant: Tenant) -> Amounts {
+        let (domains, nodes) = match tenant {
+            Tenant::User(uid) => (
+                self.domains().filter(|domain| domain.owner == uid).count(),
+                self.nodes_of(uid).count(),
+            ),
+            Tenant::Node(node) => (self.domains_of(node).count(), 0),
         };
-        Amounts::from([(Resource::Domains, count as u64)])
+        Amounts::from([
+            (Resource::Domains, domains as u64),
+            (Resource::Nodes, nodes as u64),
+        ])
+    }
+
+    /// The limits of a tenant: those that were set, and the [`DEFAULTS`] of an ordinary user.
+    pub fn limits_in_force(&self, tenant: Tenant) -> Amounts {
+        let is_ordinary =
+            matches!(tenant, Tenant::User(uid) if uid != 0 && uid != self.administrator());
+        let mut limits: Amounts = match is_ordinary {
+            true => DEFAULTS.into(),
+            false => Amounts::new(),
+        };
+        limits.extend(self.limits_of(tenant));
+        limits
     }
 
     /// The tenants of what happens in a node: itself and its owner, if it has one.
@@ -198,6 +241,24 @@ mod tests {
             Ok(())
         );
         assert!(directory.limits_of(tenant).contains_key(&Resource::Rings));
+    }
+
+    #[test]
+    fn an_ordinary_user_has_limits_that_nobody_has_set() {
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        directory.administer(1000);
+        for tenant in [Tenant::User(0), Tenant::User(1000), Tenant::Node(NodeId(0))] {
+            assert_eq!(directory.limits_in_force(tenant), Amounts::new());
+        }
+        let alice = Tenant::User(1001);
+        assert_eq!(directory.limits_in_force(alice), DEFAULTS.into());
+        assert_eq!(directory.limits_of(alice), Amounts::new());
+        assert_eq!(directory.check_owned_nodes(1001, 256), Ok(()));
+        assert!(directory.check_owned_nodes(1001, 257).is_err());
+        directory.limit(&[alice], &[(Resource::Nodes, Some(1))].into());
+        directory.give(&[NodeId(0)].into(), Some(1001));
+        assert!(directory.check_owned_nodes(1001, 1).is_err());
+        assert_eq!(directory.used(alice)[&Resource::Nodes], 1);
     }
 
     #[test]

@@ -16,9 +16,13 @@ use std::fmt;
 
 use fabric::NodeId;
 
+use crate::addressing::Subnet;
 use crate::directory::{Directory, Domain};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::protocol::{Refusal, RefusalKind};
+
+/// The shortest prefix of a subnet whose domain is no administrator's.
+pub const SHORTEST_PREFIX: u8 = 16;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,14 @@ pub enum Denied {
         /// The domain.
         domain: String,
     },
+    /// Only an administrator may have so many.
+    #[error("{subnet} has more addresses than {actor}, who is no administrator, may take")]
+    TooManyAddresses {
+        /// Who asked.
+        actor: String,
+        /// For what.
+        subnet: Subnet,
+    },
     /// Only an administrator may.
     #[error("{actor} is no administrator of this agent, who alone may {what}")]
     NotAdministrator {
@@ -97,6 +109,9 @@ impl From<Denied> for Refusal {
             }
             Denied::NoManager { node, domain } => {
                 format!("let the domain's owner run `toroid domain manage {domain} {node}`")
+            }
+            Denied::TooManyAddresses { .. } => {
+                format!("choose a prefix of {SHORTEST_PREFIX} or more, or leave --subnet out")
             }
             Denied::NotAdministrator { .. } => {
                 "use sudo, or start an agent of your own with `toroid up`".into()
@@ -215,6 +230,18 @@ impl Actor {
             false => Err(Denied::NodesOfOthers {
                 nodes: directory.places(&others),
                 actor: self.to_string(),
+            }),
+        }
+    }
+
+    /// Whether it may have a domain with this subnet. Others want addresses, too.
+    pub fn may_address(&self, subnet: Subnet) -> Result<(), Denied> {
+        match self {
+            Actor::Administrator(_) => Ok(()),
+            _ if subnet.prefix() >= SHORTEST_PREFIX => Ok(()),
+            _ => Err(Denied::TooManyAddresses {
+                actor: self.to_string(),
+                subnet,
             }),
         }
     }
@@ -399,6 +426,10 @@ mod tests {
         assert!(MANAGER.may_create(&directory, &nodes(&[])).is_err());
         assert!(OTHER.may_create(&directory, &nodes(&[5])).is_ok());
         assert!(OWNER.may_administer("end it").is_err());
+        let wide: Subnet = "10.64.0.0/15".parse().unwrap();
+        assert!(ADMIN.may_address(wide).is_ok());
+        assert!(OWNER.may_address(wide).is_err());
+        assert!(OWNER.may_address("10.64.0.0/16".parse().unwrap()).is_ok());
     }
 
     #[test]

@@ -100,6 +100,7 @@ impl Host {
             };
             let members = &wanted.members | &wanted.limited;
             actor.may_create(directory, &members)?;
+            wanted.subnet.map_or(Ok(()), |s| actor.may_address(s))?;
             directory.check_owned_domains(wanted.owner)?;
             directory.check_memberships(&members)?;
             Ok::<_, Refusal>(directory.create(wanted)?)

@@ -42,6 +42,10 @@ pub(super) const MAX_REGIONS: usize = 4096;
 /// The most channel ends of one process.
 pub(super) const MAX_CHANNELS: usize = 4096;
 
+/// The most channels of one process with processes of one other node that these opened: others
+/// want to reach it, too.
+const MAX_CHANNELS_OF_PEER: usize = MAX_CHANNELS / 8;
+
 /// The most listeners of one process.
 const MAX_LISTENERS: usize = 256;
 
@@ -121,6 +125,7 @@ pub(super) struct RegionRecord {
 #[derive(Debug)]
 struct ChannelRecord {
     partition: Partition,
+    /// Who opened it first.
     ends: [(AttachmentId, NodeId); 2],
 }
 
@@ -508,9 +513,9 @@ impl Members {
                 "attach a second time",
             ));
         }
-        for end in [node, peer] {
-            books.check_quotas(end, &usage::of_channel_end())?;
-        }
+        books.check_quotas(node, &usage::of_channel())?;
+        let of_peer = books.channels_between(listener, node);
+        within("channels to one listener", of_peer, MAX_CHANNELS_OF_PEER)?;
         for end in [id, listener] {
             let channels = books.attachment(end)?.channels.len();
             within("channels", channels, MAX_CHANNELS)?;
@@ -601,10 +606,13 @@ impl Members {
     /// A process has dropped what belongs to nodes that left before this epoch.
     pub(super) fn acknowledge(&self, id: AttachmentId, partition: u32, epoch: u32) {
         let mut books = self.lock();
-        if books.directory.domain_by_id(partition).is_none() {
+        let Some(domain) = books.directory.domain_by_id(partition) else {
             return;
-        }
+        };
+        let present = domain.epoch;
         if let Some(attachment) = books.attachments.get_mut(&id) {
+            // Nothing can be known of an epoch that has not come.
+            let epoch = epoch.min(present);
             let known = attachment.epochs.entry(Partition(partition)).or_default();
             *known = epoch.max(*known);
             self.acknowledged.notify_all();
@@ -859,6 +867,16 @@ impl Books {
         };
         let listener = self.listeners.get(&service).ok_or_else(nobody)?;
         Ok((node, *listener))
+    }
+
+    /// How many channels to a listener processes of a node have opened.
+    fn channels_between(&self, listener: AttachmentId, node: NodeId) -> usize {
+        let channels = self.channels.values();
+        let between = |channel: &&ChannelRecord| {
+            let [(_, opener), (end, _)] = channel.ends;
+            opener == node && end == listener
+        };
+        channels.filter(between).count()
     }
 
     fn end_listener(&mut self, service: Service) {

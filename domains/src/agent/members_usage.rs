@@ -28,7 +28,7 @@ impl Books {
     pub(super) fn check_quotas(&self, node: NodeId, more: &Amounts) -> Result<(), Refusal> {
         for tenant in self.directory.tenants(node) {
             // Most have no limits, and need no counting.
-            if !self.directory.limits_of(tenant).is_empty() {
+            if !self.directory.limits_in_force(tenant).is_empty() {
                 self.directory
                     .check_quota(tenant, &self.used(tenant), more)?;
             }
@@ -41,15 +41,16 @@ impl Books {
             Tenant::User(uid) => self.directory.owner_of(node) == Some(uid),
             Tenant::Node(only) => node == only,
         };
-        let mut used = self.directory.domains_used(tenant);
+        let mut used = self.directory.used(tenant);
         let mut add = |resource, count: usize| {
             *used.entry(resource).or_default() += count as u64;
         };
         for attachment in self.attachments.values().filter(|a| within(a.node)) {
             add(Resource::Regions, attachment.regions.len());
-            add(Resource::Rings, attachment.channels.len());
             add(Resource::Descriptors, attachment.regions.len() + 1);
         }
+        let opened = self.channels.values().filter(|c| within(c.ends[0].1));
+        add(Resource::Rings, opened.count());
         let registered = self.registered.iter().filter(|(node, _)| within(**node));
         used.insert(Resource::Bytes, registered.map(|(_, bytes)| bytes).sum());
         used
@@ -65,8 +66,8 @@ pub(super) fn of_region(len: u64) -> Amounts {
     ])
 }
 
-/// What one end of a channel takes.
-pub(super) fn of_channel_end() -> Amounts {
+/// What a channel takes of whoever opens it.
+pub(super) fn of_channel() -> Amounts {
     Amounts::from([(Resource::Rings, 1)])
 }
 

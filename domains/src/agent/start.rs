@@ -151,7 +151,8 @@ fn build(
     mut estate: Estate,
     ending: mpsc::Sender<Ending>,
 ) -> Result<(Host, Vec<Birth>, Moves), AgentError> {
-    let (directory, store) = data.directory(config.torus)?;
+    let (mut directory, store) = data.directory(config.torus)?;
+    directory.administer(identity.uid);
     let torus = directory.torus();
     check_size(torus)?;
     let ethernet = config.driver_command.is_some();

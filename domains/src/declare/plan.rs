@@ -219,7 +219,8 @@ pub fn plan(
     plan.own(present, wanted);
     plan.limit(present, wanted);
     for (alias, place) in &wanted.aliases {
-        if present.aliases.get(alias) != Some(place) {
+        // A node that gets another owner loses its names.
+        if present.aliases.get(alias) != Some(place) || plan.given.contains(place) {
             plan.name.push(Step::Alias {
                 alias: alias.clone(),
                 node: *place,

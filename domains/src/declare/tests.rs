@@ -351,6 +351,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
         Step::Own { nodes, owner } => {
             let owned = nodes.0.iter().map(|place| (*place, *owner));
             present.owners.extend(owned);
+            present.aliases.retain(|_, place| !nodes.0.contains(place));
             for domain in present.domains.values() {
                 assert!(domain.nodes.is_disjoint(&nodes.0));
                 assert!(domain.managers.is_disjoint(&nodes.0));

@@ -99,6 +99,8 @@ struct NodeRecord {
     owner: Option<u32>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     consents: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    taken_for: Option<String>,
 }
 
 impl Directory {
@@ -248,14 +250,23 @@ impl Directory {
     /// Domains come before nodes in the order of keys.
     fn restore_node(&mut self, number: u32, record: NodeRecord) -> Result<(), String> {
         let node = self.known(number)?;
-        let NodeRecord { owner, consents } = record;
+        let NodeRecord {
+            owner,
+            consents,
+            taken_for,
+        } = record;
         if let Some(name) = consents
             .iter()
             .find(|name| !self.domains.contains_key(*name))
         {
             return Err(format!("consents to domain {name}, which is not there"));
         }
-        let ownership = Ownership { owner, consents };
+        let taken_for = taken_for.filter(|name| self.domains.contains_key(name));
+        let ownership = Ownership {
+            owner,
+            consents,
+            taken_for,
+        };
         Arc::make_mut(&mut self.ownerships).insert(node, ownership);
         Ok(())
     }
@@ -315,6 +326,7 @@ impl NodeRecord {
         NodeRecord {
             owner: ownership.owner,
             consents: ownership.consents.clone(),
+            taken_for: ownership.taken_for.clone(),
         }
     }
 }

@@ -400,7 +400,7 @@ pub(crate) struct Limit(pub(crate) Option<u64>);
 
 #[derive(Debug, Group)]
 pub(crate) struct Limits {
-    /// Domains owned by the user, or that the node is in; `none` lifts the limit
+    /// Domains owned by the user, or that the node is in; `none` lifts the limit that was set
     #[arg(long, value_name = "N", value_parser = limit)]
     domains: Option<Limit>,
     /// Regions of its processes
@@ -409,22 +409,26 @@ pub(crate) struct Limits {
     /// Bytes of its regions, such as 64M
     #[arg(long, value_name = "SIZE", value_parser = limit)]
     bytes: Option<Limit>,
-    /// Ends of packet channels of its processes
+    /// Packet channels that its processes open
     #[arg(long, value_name = "N", value_parser = limit)]
     rings: Option<Limit>,
     /// Descriptors that the agent keeps for its processes
     #[arg(long, value_name = "N", value_parser = limit)]
     descriptors: Option<Limit>,
+    /// Nodes that belong to the user
+    #[arg(long, value_name = "N", value_parser = limit)]
+    nodes: Option<Limit>,
 }
 
 impl Limits {
-    pub(crate) fn in_order(self) -> [Option<Limit>; 5] {
+    pub(crate) fn in_order(self) -> [Option<Limit>; 6] {
         [
             self.domains,
             self.regions,
             self.bytes,
             self.rings,
             self.descriptors,
+            self.nodes,
         ]
     }
 }

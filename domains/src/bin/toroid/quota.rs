@@ -58,8 +58,8 @@ fn print(quotas: &[QuotaInfo], show: Show) {
                 None => used.to_string(),
             }
         };
-        let [domains, regions, bytes, rings, descriptors] = Resource::ALL.map(cell);
-        [name, domains, regions, bytes, rings, descriptors]
+        let [domains, regions, bytes, rings, descriptors, nodes] = Resource::ALL.map(cell);
+        [name, domains, regions, bytes, rings, descriptors, nodes]
     });
     table(
         [
@@ -69,6 +69,7 @@ fn print(quotas: &[QuotaInfo], show: Show) {
             "BYTES",
             "RINGS",
             "DESCRIPTORS",
+            "NODES",
         ],
         rows,
     );
