@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use super::keeper::{Entry, Keeper};
-use super::process::{has_ended, outlast};
+use super::process::{ends_within, has_ended, outlast};
 use crate::driver_protocol::{Answer, Command as Order, Port, PortError};
 use crate::lifeline;
 use crate::wire::{self, Reader, Writer};
@@ -83,6 +83,9 @@ struct Books {
     failures: u32,
     ending: bool,
 }
+
+/// How many milliseconds a driver may take to go when it has been killed.
+const GONE_MS: u16 = 2000;
 
 #[derive(Debug)]
 struct Process {
@@ -233,6 +236,10 @@ impl Driver {
         let (mut books, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
             books.kill();
+            if let Some(process) = &books.process {
+                // Until it has gone it may forward what it was told to stop.
+                ends_within(&process.handle, GONE_MS);
+            }
             return Err(DriverError::Silent);
         }
         if books.answered < n {

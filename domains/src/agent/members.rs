@@ -285,7 +285,11 @@ impl Members {
     ) -> Result<(), Refusal> {
         if len == 0 {
             let message = "a region of 0 bytes is not possible";
-            return Err(Refusal::new(RefusalKind::Invalid, message, ""));
+            return Err(Refusal::new(
+                RefusalKind::Invalid,
+                message,
+                "ask for 1 byte or more",
+            ));
         }
         if len > self.max_bytes {
             return Err(self.too_much(len, 0));
@@ -481,7 +485,7 @@ impl Members {
             return Err(Refusal::new(
                 RefusalKind::NotFound,
                 format!("this process does not listen for protocol {protocol} in {domain}"),
-                "",
+                "end only what it has begun",
             ));
         }
         books.end_listener(service);

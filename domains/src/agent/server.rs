@@ -39,6 +39,9 @@ const CONNECTIONS_OF_USER: usize = 64;
 /// How long the first request may be: not much is held for strangers.
 const HELLO_BYTES: u32 = 64 * 1024;
 
+/// What to do about a message that makes no sense.
+const MALFORMED: &str = "write what docs/agent-protocol.md says, or use the library";
+
 /// How long a client may take to say who it is.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -262,7 +265,7 @@ fn refuse(writer: &Writer, refusal: Refusal) -> Result<(), WireError> {
 /// Tells a client what was wrong with its message, and ends the connection.
 fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
     if let WireError::Malformed(_) = &error {
-        let refusal = Refusal::new(RefusalKind::Invalid, error.to_string(), "");
+        let refusal = Refusal::new(RefusalKind::Invalid, error.to_string(), MALFORMED);
         refuse(writer, refusal)?;
     }
     Err(error)
@@ -385,7 +388,10 @@ impl Administration<'_> {
 
     /// Starts a command; returns its session.
     fn execute(&self, request: &Request, stdio: &[OwnedFd]) -> Result<OwnedFd, Refusal> {
-        let invalid = |message: &str| Refusal::new(RefusalKind::Invalid, message, "");
+        let invalid = |message: &str| {
+            let remedy = "run it with `toroid exec NODE -- ...`";
+            Refusal::new(RefusalKind::Invalid, message, remedy)
+        };
         let Request::Exec {
             node,
             argv,
@@ -479,7 +485,8 @@ impl Attached<'_> {
                 }
                 Err(error) => {
                     if let WireError::Malformed(_) = &error {
-                        let refusal = Refusal::new(RefusalKind::Invalid, error.to_string(), "");
+                        let refusal =
+                            Refusal::new(RefusalKind::Invalid, error.to_string(), MALFORMED);
                         self.outbox.reply(Reply::Error(refusal), vec![]);
                     }
                     return Err(error);
