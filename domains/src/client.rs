@@ -19,7 +19,7 @@ use crate::events::Happening;
 use crate::placement::Policy;
 use crate::protocol::{
     DomainInfo, Event, Message, NODE_SOCKET, NodeInfo, QuotaInfo, Refusal, RefusalKind, Reply,
-    Request, Status, VERSION,
+    Request, ShrinkNeeds, Status, VERSION,
 };
 use crate::quota::Resource;
 use crate::wire::{self, Reader, WireError, Writer};
@@ -392,6 +392,22 @@ impl Control {
             name: name.into(),
             nodes: nodes.into(),
         })
+    }
+
+    /// What taking nodes out of a domain would need. Changes nothing.
+    pub fn shrink_needs(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+    ) -> Result<ShrinkNeeds, ClientError> {
+        let request = Request::ShrinkNeeds {
+            name: name.into(),
+            nodes: nodes.into(),
+        };
+        match self.call(&request)? {
+            Reply::ShrinkNeeds(needs) => Ok(needs),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Removes a domain.

@@ -152,6 +152,14 @@ pub enum Request {
         /// Node sets.
         nodes: Vec<String>,
     },
+    /// Either socket, from who may shrink the domain. Changes nothing. Reply:
+    /// [`Reply::ShrinkNeeds`].
+    ShrinkNeeds {
+        /// The domain.
+        name: String,
+        /// Node sets.
+        nodes: Vec<String>,
+    },
     /// Control socket. Reply: [`Reply::Done`].
     DomainRemove {
         /// The domain.
@@ -343,6 +351,8 @@ pub enum Reply {
     },
     /// The domain as it is now.
     Domain(DomainInfo),
+    /// To [`Request::ShrinkNeeds`].
+    ShrinkNeeds(ShrinkNeeds),
     /// To [`Request::DomainList`].
     Domains {
         /// In order of their names.
@@ -661,6 +671,57 @@ pub struct DomainInfo {
     pub figures: Figures,
     /// In order of their node numbers.
     pub members: Vec<MemberInfo>,
+}
+
+/// What taking nodes out of a domain would need at this moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShrinkNeeds {
+    /// The places of the nodes that would leave.
+    pub leaving: Vec<String>,
+    /// Who stays and must acknowledge it, or be cut off from the domain.
+    pub acknowledging: Vec<Acknowledging>,
+    /// What would move to fresh memory, because a leaver may have it mapped.
+    pub moving: Vec<Moving>,
+    /// What would end with its owner.
+    pub ending: Vec<Ending>,
+    /// Packet channels that would end.
+    pub ending_channels: u32,
+    /// The most memory that it takes until all has moved, in bytes.
+    pub extra_bytes: u64,
+}
+
+/// Attached processes of a node that stays.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Acknowledging {
+    /// Its place.
+    pub node: String,
+    /// How many.
+    pub processes: u32,
+}
+
+/// Regions of a node that would move.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Moving {
+    /// The place of their owner.
+    pub node: String,
+    /// Whether a leaver may have them mapped for writing: then the change is complete when nobody
+    /// can write them any more, or all is copied. The others are copied after it.
+    pub written: bool,
+    /// How many.
+    pub regions: u32,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Regions of a node that would end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ending {
+    /// The place of their owner.
+    pub node: String,
+    /// How many.
+    pub regions: u32,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// Who is in a domain.

@@ -26,7 +26,9 @@ use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
 use crate::driver_protocol::{Port, PortError};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::placement::Figures;
-use crate::protocol::{DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Status};
+use crate::protocol::{
+    DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, ShrinkNeeds, Status,
+};
 use crate::rights::Actor;
 use crate::wire::Writer;
 
@@ -141,7 +143,29 @@ impl Host {
         name: &str,
         nodes: &[String],
     ) -> Result<DomainInfo, Refusal> {
-        let (change, directory) = self.members.plan(|directory| {
+        let (change, directory) = self.plan_shrink(actor, name, nodes)?;
+        let domain = self.leave(change, directory)?;
+        Ok(self.describe(&domain))
+    }
+
+    /// What that would need at this moment, refused where it would be.
+    pub(super) fn shrink_needs(
+        &self,
+        actor: Actor,
+        name: &str,
+        nodes: &[String],
+    ) -> Result<ShrinkNeeds, Refusal> {
+        let (change, _) = self.plan_shrink(actor, name, nodes)?;
+        Ok(self.members.needs(&change))
+    }
+
+    fn plan_shrink(
+        &self,
+        actor: Actor,
+        name: &str,
+        nodes: &[String],
+    ) -> Result<(Change, Directory), Refusal> {
+        self.members.plan(|directory| {
             let nodes = actor.resolve(directory, nodes)?;
             let domain = directory.domain(name)?;
             actor.may_shrink(directory, domain, &nodes)?;
@@ -151,9 +175,7 @@ impl Host {
                 directory.consent(&change.left, name, true)?;
             }
             Ok::<_, Refusal>(change)
-        })?;
-        let domain = self.leave(change, directory)?;
-        Ok(self.describe(&domain))
+        })
     }
 
     /// Removes a domain: all leave.

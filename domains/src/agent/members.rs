@@ -31,6 +31,8 @@ use crate::protocol::{ChannelInfo, Event, Refusal, RefusalKind, Reply};
 pub(super) use kept::Known;
 use kept::channel_key;
 
+#[path = "members_needs.rs"]
+mod needs;
 #[path = "members_usage.rs"]
 mod usage;
 

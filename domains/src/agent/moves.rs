@@ -301,6 +301,12 @@ impl RegionRecord {
             && self.mapped_by.keys().any(|node| change.left.contains(node))
     }
 
+    /// Whether one of these may have mapped it for writing.
+    pub(super) fn leaver_wrote(&self, change: &Change) -> bool {
+        let wrote = |(node, wrote): (&NodeId, &bool)| *wrote && change.left.contains(node);
+        self.mapped_by.iter().any(wrote)
+    }
+
     fn start_moving(&mut self, books: &mut Books, change: &Change) -> io::Result<Arc<Move>> {
         if let Some(moving) = self.moving.take() {
             // A process opened it a moment ago, while it moved.
@@ -310,8 +316,7 @@ impl RegionRecord {
         }
         let fresh = memory_for(self.len, self.access)?;
         let old = std::mem::replace(&mut self.memory, fresh.try_clone()?);
-        let wrote = |(node, wrote): (&NodeId, &bool)| *wrote && change.left.contains(node);
-        let leaver_wrote = self.mapped_by.iter().any(wrote);
+        let leaver_wrote = self.leaver_wrote(change);
         self.forget_leavers(books, change);
         let writers = self.openers.iter().filter(|(_, writes)| **writes);
         let moving = Arc::new(Move {

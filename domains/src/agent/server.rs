@@ -306,6 +306,10 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
         })),
         Request::DomainList => Some(Ok(list())),
         Request::DomainShow { name } => Some(show(name)),
+        Request::ShrinkNeeds { name, nodes } => Some(
+            host.shrink_needs(actor, name, nodes)
+                .map(Reply::ShrinkNeeds),
+        ),
         Request::Events { since, wait } => Some(host.audit.since(actor, *since, *wait)),
         Request::QuotaShow { user, nodes } => {
             let whose = Whose { user: *user, nodes };

@@ -1,5 +1,6 @@
 //! Processes use memory of peers in other nodes without their help.
 
+use serde_json::json;
 use tests::cluster::{Cluster, Domain, leaves_nothing, program};
 use tests::process::{Running, eventually};
 
@@ -166,4 +167,57 @@ fn a_removed_domain_revokes_all() {
     cluster
         .exec("1,0,0", &format!("probe open blue {key}"))
         .fails_somehow();
+}
+
+#[test]
+fn what_a_shrink_needs_is_said_beforehand() {
+    let cluster = Cluster::up("3x1x1");
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let (_owner, key) = owner(&cluster, "0,0,0");
+    let _leaving = owner(&cluster, "1,0,0");
+    let staying = counter(&cluster, "2,0,0", &key);
+    let needs = || {
+        let mut needs = cluster.ask(&["domain", "shrink", "--dry-run", "blue", "1,0,0"]);
+        let bytes = needs["extra_bytes"].take();
+        (needs, bytes)
+    };
+    let expected = |moving| {
+        json!({
+            "leaving": ["1,0,0"],
+            "acknowledging": [
+                {"node": "0,0,0", "processes": 1},
+                {"node": "2,0,0", "processes": 1},
+            ],
+            "moving": moving,
+            "ending": [{"node": "1,0,0", "regions": 1, "bytes": 4096}],
+            "ending_channels": 0,
+            "extra_bytes": null,
+        })
+    };
+    let before = blue.show();
+    assert_eq!(needs(), (expected(json!([])), json!(0)));
+
+    // A process that has read and has gone may have handed it on.
+    let read = format!("probe open blue {key}");
+    cluster.exec("1,0,0", &read).ok();
+    let region =
+        |written| json!([{"node": "0,0,0", "written": written, "regions": 1, "bytes": 4096}]);
+    assert_eq!(needs(), (expected(region(false)), json!(4096)));
+    let writing = counter(&cluster, "1,0,0", &key);
+    assert_eq!(needs(), (expected(region(true)), json!(4096)));
+    let said = cluster.toroid(&["domain", "shrink", "--dry-run", "blue", "1,0,0"]);
+    for word in ["processes acknowledge", "regions move (rw)", "regions end"] {
+        assert!(said.text().contains(word), "no {word}: {said}");
+    }
+
+    // Nothing has changed, and what cannot be done is refused here, too.
+    assert_eq!(blue.show(), before);
+    cluster.exec("1,0,0", &read).ok();
+    let refused = cluster.toroid(&["domain", "shrink", "--dry-run", "red", "1,0,0"]);
+    refused.fails(4, &["red"]);
+    blue.shrink(&["1,0,0"]);
+    assert!(writing.wait().ok().text().ends_with("Revoked"));
+    let again = cluster.toroid(&["domain", "shrink", "--dry-run", "blue", "1,0,0"]);
+    again.fails(4, &["1,0,0"]);
+    staying.kill();
 }

@@ -286,6 +286,9 @@ pub(crate) enum DomainCommand {
         /// Succeed if none of them is a member, or there is no such domain
         #[arg(long)]
         if_exists: bool,
+        /// Say what it would need, and change nothing
+        #[arg(long, conflicts_with = "if_exists")]
+        dry_run: bool,
     },
     /// Let processes of nodes grow and shrink a domain
     Manage {

@@ -176,7 +176,14 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
         DomainCommand::Shrink {
             name,
             nodes,
+            dry_run: true,
+            ..
+        } => show.shrink_needs(&name, &agent.shrink_needs(&name, &nodes)?),
+        DomainCommand::Shrink {
+            name,
+            nodes,
             if_exists,
+            ..
         } => {
             let info = match if_exists {
                 true => unless::shrink(agent, &name, &nodes)?,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use domains::protocol::{DomainInfo, MemberInfo, NodeInfo, Reply, Status};
+use domains::protocol::{DomainInfo, MemberInfo, NodeInfo, Reply, ShrinkNeeds, Status};
 use serde::Serialize;
 use serde_json::json;
 
@@ -151,6 +151,37 @@ impl Show {
             ]
         });
         table(["NODE", "MEMBER", "INTERFACE", "MAC", "IPV4", "IPV6"], rows);
+    }
+
+    pub(crate) fn shrink_needs(self, name: &str, needs: &ShrinkNeeds) {
+        if self.json {
+            return self.value(needs);
+        }
+        line!("{name} without {}, not done yet:", needs.leaving.join(" "));
+        let row = |node: &str, what: &str, count: u32, bytes: Option<u64>| {
+            let bytes = bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string());
+            [node.into(), what.into(), count.to_string(), bytes]
+        };
+        let waiting = needs.acknowledging.iter();
+        let waiting = waiting.map(|of| row(&of.node, "processes acknowledge", of.processes, None));
+        let moving = needs.moving.iter().map(|of| {
+            let what = match of.written {
+                true => "regions move (rw)",
+                false => "regions move (ro)",
+            };
+            row(&of.node, what, of.regions, Some(of.bytes))
+        });
+        let ending = needs.ending.iter();
+        let ending = ending.map(|of| row(&of.node, "regions end", of.regions, Some(of.bytes)));
+        table(
+            ["NODE", "WHAT", "COUNT", "BYTES"],
+            waiting.chain(moving).chain(ending),
+        );
+        line!("{} packet channels end", needs.ending_channels);
+        line!(
+            "at most {} bytes of memory more until all has moved",
+            needs.extra_bytes
+        );
     }
 
     pub(crate) fn addresses(self, domain: &DomainInfo, member: &MemberInfo) {
