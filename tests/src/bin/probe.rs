@@ -6,6 +6,8 @@
 //! probe flood ADDRESS PORT     sends datagrams until its input ends, then some more
 //! probe own DOMAIN             exports memory until its input ends: KEY, then its first word
 //! probe count DOMAIN PLACE KEY adds to that word until it fails, and says how it failed
+//! probe watch DOMAIN PLACE KEY reads and adds to that word until both fail; says how often it added,
+//!                              when the newest read began that succeeded, and how they failed
 //! probe open DOMAIN KEY        says whether it may
 //! probe hold SOCKET COUNT      holds so many connections until its input ends
 //! ```
@@ -19,7 +21,8 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use domains::member::Member;
-use fabric::{Access, Completion, Endpoint, OpError, Operation};
+use fabric::shm::{QueuePair, RemoteRegion};
+use fabric::{Access, Completion, Endpoint, OpError, Operation, Region, RemoteKey};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -38,6 +41,7 @@ fn main() -> Result<()> {
         ["flood", address, port] => flood(address, port.parse()?),
         ["own", domain] => own(domain),
         ["count", domain, place, key] => count(domain, place, key),
+        ["watch", domain, place, key] => watch(domain, place, key),
         ["open", domain, key] => open(domain, key),
         ["hold", socket, count] => hold(socket, count.parse()?),
         _ => Err(format!("what is {words:?}?").into()),
@@ -145,18 +149,65 @@ fn count(domain: &str, place: &str, key: &str) -> Result<()> {
     io::stdout().flush()?;
     let mut counted = 0u64;
     loop {
-        pair.post(0, Operation::fetch_add(&remote, 0, 1))?;
-        pair.flush();
-        pair.wait(PATIENCE);
-        let mut done = [Completion::default()];
-        let result = match pair.poll(&mut done) {
-            1 => done[0].result,
-            _ => return Err("an operation did not complete".into()),
-        };
-        match result {
+        match complete(&mut pair, Operation::fetch_add(&remote, 0, 1))? {
             Ok(_) => counted += 1,
             Err(error) => return ended(counted, error),
         }
+    }
+}
+
+fn complete(
+    pair: &mut QueuePair,
+    operation: Operation<RemoteRegion>,
+) -> Result<std::result::Result<u64, OpError>> {
+    pair.post(0, operation)?;
+    pair.flush();
+    pair.wait(PATIENCE);
+    let mut done = [Completion::default()];
+    match pair.poll(&mut done) {
+        1 => Ok(done[0].result),
+        _ => Err("an operation did not complete".into()),
+    }
+}
+
+fn watch(domain: &str, place: &str, key: &str) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    let key: RemoteKey = key.parse()?;
+    let to_read = domain.open(key, Access::REMOTE_READ)?;
+    let to_add = domain.open(key, Access::all())?;
+    let mut pair = domain.queue_pair(place.parse()?, 1)?;
+    let word = Region::local(8)?;
+    println!("open");
+    io::stdout().flush()?;
+    let (mut counted, mut known, mut newest) = (0u64, 0, 0);
+    let mut failed = [None; 2];
+    while failed.contains(&None) {
+        let began = now_ns()?;
+        let read = Operation::read(&to_read, 0, &word, 0..8);
+        match complete(&mut pair, read)? {
+            Ok(_) => {
+                known = newer(known, word.load(0)?)?;
+                newest = began;
+            }
+            Err(error) => failed[0] = Some(error),
+        }
+        match complete(&mut pair, Operation::fetch_add(&to_add, 0, 1))? {
+            Ok(before) => {
+                known = newer(known, before)? + 1;
+                counted += 1;
+            }
+            Err(error) => failed[1] = Some(error),
+        }
+    }
+    println!("{counted} {newest} {failed:?}");
+    Ok(())
+}
+
+/// A word that only rises is not read as it was before.
+fn newer(known: u64, seen: u64) -> Result<u64> {
+    match seen >= known {
+        true => Ok(seen),
+        false => Err(format!("{seen} was read after {known}").into()),
     }
 }
 

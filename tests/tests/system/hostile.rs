@@ -1,10 +1,15 @@
 //! A node leaves whose processes do not play by the rules.
 
+use std::fs;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ChildStdin;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, Domain, is_nightly};
-use tests::process::{Running, eventually, run};
+use tests::leftovers::processes_with;
+use tests::process::{Running, eventually, run, send};
 
 const MIB: u64 = 1 << 20;
 
@@ -16,9 +21,14 @@ fn ask(haunt: &mut Running, input: &mut impl Write, what: &str) -> String {
 
 /// An agent that is patient, because a loaded machine may keep honest processes waiting.
 fn up(without: &[&str]) -> Cluster {
+    up_with("3x1x1", 10_000, without)
+}
+
+fn up_with(torus: &str, ack_timeout_ms: u32, without: &[&str]) -> Cluster {
     let cluster = Cluster::down_yet();
     let mut up = cluster.command("toroid");
-    up.args(["up", "--torus", "3x1x1", "--ack-timeout", "10000"]);
+    up.args(["up", "--torus", torus]);
+    up.args(["--ack-timeout", &ack_timeout_ms.to_string()]);
     up.envs(without.iter().map(|name| (name, "1")));
     run(&mut up).ok();
     cluster
@@ -127,4 +137,83 @@ fn it_would_be_noticed() {
     haunted.blue.shrink(&["1,0,0"]);
     eventually("what it writes arrives", || haunted.owner("look") != "0");
     eventually("it reads on", || haunted.leaver("look") != "0");
+}
+
+/// Stops a process; none of its threads runs any more.
+fn stop(pid: u32) {
+    send(pid, Signal::SIGSTOP);
+    let is_stopped = |task: PathBuf| {
+        let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+        stat.rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .starts_with(" T")
+    };
+    eventually("all its threads are stopped", || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
+        tasks.flatten().all(|task| is_stopped(task.path()))
+    });
+}
+
+/// What `probe` said last about how often it has added.
+fn counted(said: &str) -> u64 {
+    let last = said.lines().last().unwrap_or_default();
+    let count = last.split(' ').next().and_then(|count| count.parse().ok());
+    count.unwrap_or_else(|| panic!("no count: {said}"))
+}
+
+/// Who sleeps through a shrink, and acknowledges nothing, is cut as if it had left, and finds out
+/// before anything else. Memory that everybody else has left would read as it was, or as zeros.
+#[test]
+fn who_is_stopped_during_a_shrink_is_revoked_when_it_goes_on() {
+    // Long for those who are awake, on a loaded machine, too.
+    let cluster = up_with("4x1x1", 3000, &[]);
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let mut owner = cluster.spawn("0,0,0", &format!("haunt guard blue {}", 4 * MIB));
+    let key = owner.line();
+    let mut to_owner = owner.stdin();
+    let mut sum = || -> u64 {
+        ask(&mut owner, &mut to_owner, "sum")
+            .parse()
+            .expect("a number")
+    };
+    let start = |node: &str, what: &str| {
+        let running = cluster.spawn(node, &format!("probe {what} blue 0,0,0 {key}"));
+        running.says("open");
+        running
+    };
+    let leaver = start("1,0,0", "count");
+    let stopped = start("2,0,0", "watch");
+    let other = start("3,0,0", "count");
+    let client = stopped.pid();
+    let pid = processes_with(&["watch", &key]).find(|pid| *pid != client);
+    let pid = pid.expect("it runs");
+    eventually("they count", || sum() > 100);
+
+    stop(pid);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("it is later").as_nanos();
+    blue.shrink(&["1,0,0"]);
+    let before = sum();
+    eventually("the others go on", || sum() > before);
+    send(pid, Signal::SIGCONT);
+    let stopped = stopped.wait().ok();
+    let said = stopped.text();
+    assert!(said.ends_with("[Some(Revoked), Some(Revoked)]"), "{said}");
+    let newest = said.split(' ').nth(1).and_then(|at| at.parse().ok());
+    let newest: u128 = newest.expect("a time");
+    assert!(
+        newest < now,
+        "it has read something {} ns later",
+        newest - now
+    );
+
+    blue.shrink(&["3,0,0"]);
+    let all = [leaver.wait().ok(), stopped, other.wait().ok()];
+    let all: u64 = all.iter().map(|end| counted(end.text())).sum();
+    // The last of each may have been cut off in the middle.
+    let exact = all..=all + 3;
+    let sum = sum();
+    assert!(exact.contains(&sum), "{all} or a little more: {sum}");
+    owner.kill();
 }
