@@ -7,12 +7,15 @@
 //!     sum                          the counted word
 //! haunt leave KEY              haunts that region; answers:
 //!     open                         opens it once more, for reading and for writing
+//!     abuse                        tries more with each than it was granted; says what went through
 //!     look                         how much of what it kept changes by others while it looks
 //! ```
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufRead, Write};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -24,6 +27,7 @@ use domains::member::Member;
 use domains::protocol::{Message, NODE_SOCKET, Reply, Request, VERSION};
 use domains::wire::{self, Reader, Writer};
 use fabric::{Access, RemoteKey};
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -109,6 +113,7 @@ fn leave(key: RemoteKey) -> Result<()> {
             }
             Ok("open".into())
         }
+        "abuse" => Ok(format!("{:?}", abuse(&lock(&kept)))),
         _ => Ok(changes(&lock(&kept))?.to_string()),
     })
 }
@@ -135,6 +140,32 @@ fn scribble(kept: &Mutex<Vec<(File, Access)>>) {
         }
         thread::yield_now();
     }
+}
+
+/// What went through of what a descriptor does not allow.
+fn abuse(kept: &[(File, Access)]) -> BTreeSet<&'static str> {
+    let mut through = BTreeSet::new();
+    for (file, access) in kept {
+        let mut note = |what, done: bool| _ = done.then(|| through.insert(what));
+        let end = file.metadata().map_or(4096, |metadata| metadata.len());
+        for len in [0, end - 4096, end + 4096] {
+            note("truncate", file.set_len(len).is_ok());
+        }
+        // Who may write may do these.
+        if *access == Access::REMOTE_READ {
+            let seal = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE);
+            note("seal", fcntl(file, seal).is_ok());
+            let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            note("punch", fallocate(file, punch, 0, 4096).is_ok());
+            note("write", file.write_at(&[1], HAUNTED).is_ok());
+        }
+        // That is up to the user, and not to the descriptor: root may.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        if let Ok(reopened) = File::options().write(true).open(path) {
+            let _ = reopened.write_at(&[1], HAUNTED);
+        }
+    }
+    through
 }
 
 /// How often the counted word changes in any of the memory that was kept.
