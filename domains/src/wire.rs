@@ -31,6 +31,9 @@ use serde::de::DeserializeOwned;
 
 use crate::protocol::{MAX_DESCRIPTORS, MAX_PAYLOAD};
 
+/// Bytes given to the kernel in one call.
+const SENT_AT_ONCE: usize = 64 * 1024;
+
 const HEADER: usize = 8;
 
 /// Room for the descriptors of one message.
@@ -317,7 +320,9 @@ impl Writer {
             if sent == 0 && !descriptors.is_empty() {
                 control.push(SendAncillaryMessage::ScmRights(descriptors));
             }
-            let parts = [IoSlice::new(&frame[sent..])];
+            // The kernel's limit is for each time that it waits within one call, so calls are short.
+            let end = frame.len().min(sent + SENT_AT_ONCE);
+            let parts = [IoSlice::new(&frame[sent..end])];
             match sendmsg(&*self.stream, &parts, &mut control, SendFlags::NOSIGNAL) {
                 Ok(count) => sent += count,
                 Err(Errno::INTR) => {}
