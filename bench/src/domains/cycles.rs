@@ -188,6 +188,15 @@ impl<'a> Play<'a> {
         self.stayer(&Order::Hammer { key, writable })
     }
 
+    /// Waits until nothing moves any more because the leaver left before: a shrink that comes
+    /// sooner first waits for that itself.
+    fn settle(&mut self) -> Result<(), ClusterError> {
+        while self.cluster.control()?.status()?.moving_bytes > 0 {
+            thread::sleep(SETTLED);
+        }
+        Ok(())
+    }
+
     fn shrink(&mut self) -> Result<f64, ClusterError> {
         let nodes = [self.leaver_node.clone()];
         let start = Instant::now();
@@ -215,6 +224,7 @@ impl<'a> Play<'a> {
             place,
         })?;
         thread::sleep(SETTLED);
+        self.settle()?;
         let _: Pause = self.stayer(&Order::Pause)?;
         let shrink = self.shrink()?;
         let returned = now_ns();
@@ -251,6 +261,7 @@ impl<'a> Play<'a> {
         let key = self.key.clone().unwrap_or_default();
         let () = self.leaver(&Order::ReadOn { key })?;
         thread::sleep(SETTLED);
+        self.settle()?;
         let command = now_ns();
         self.shrink()?;
         let failed: u64 = self.leaver(&Order::Failed)?;
@@ -263,6 +274,7 @@ impl<'a> Play<'a> {
         if self.key.is_none() {
             return Ok(None);
         }
+        self.settle()?;
         let (shrunk, extra) = memory_peak(|| self.shrink());
         shrunk?;
         self.grow()?;
