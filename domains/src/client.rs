@@ -18,8 +18,8 @@ use crate::credentials::peer_uid;
 use crate::events::Happening;
 use crate::placement::Policy;
 use crate::protocol::{
-    DomainInfo, Event, Message, NODE_SOCKET, NodeInfo, QuotaInfo, Refusal, RefusalKind, Reply,
-    Request, ShrinkNeeds, Status, VERSION,
+    DomainInfo, Event, Message, NODE_SOCKET, NewDomain, NodeAllocation, NodeInfo, QuotaInfo,
+    Refusal, RefusalKind, Reply, Request, ShrinkNeeds, Status, VERSION,
 };
 use crate::quota::Resource;
 use crate::wire::{self, Reader, WireError, Writer};
@@ -88,25 +88,6 @@ pub struct Control {
     pid: u32,
     reader: Reader,
     writer: Writer,
-}
-
-/// What a new domain shall be.
-#[derive(Clone, Debug, Default)]
-pub struct NewDomain {
-    /// Its name.
-    pub name: String,
-    /// Node sets of its first members.
-    pub nodes: Vec<String>,
-    /// Node sets of members that may talk to full members only.
-    pub limited: Vec<String>,
-    /// Its subnet, chosen when absent.
-    pub subnet: Option<String>,
-    /// Bytes; 9000 when absent.
-    pub mtu: Option<u32>,
-    /// Whether whoever owns a node may join with it.
-    pub public: bool,
-    /// Its owner, if that is not the caller; for administrators.
-    pub owner: Option<u32>,
 }
 
 /// Where an agent listens.
@@ -261,24 +242,7 @@ impl Control {
 
     /// Creates a domain with all that it can have.
     pub fn create_domain(&mut self, new: NewDomain) -> Result<DomainInfo, ClientError> {
-        let NewDomain {
-            name,
-            nodes,
-            limited,
-            subnet,
-            mtu,
-            public,
-            owner,
-        } = new;
-        self.domain(&Request::DomainCreate {
-            name,
-            nodes,
-            limited,
-            subnet,
-            mtu,
-            public,
-            owner,
-        })
+        self.domain(&Request::DomainCreate(new))
     }
 
     /// Adds nodes to a domain as full members.
@@ -367,13 +331,13 @@ impl Control {
         destination: &Destination,
     ) -> Result<(Vec<String>, Option<DomainInfo>), ClientError> {
         let (domain, create) = destination.parts();
-        let request = Request::NodeAlloc {
+        let request = Request::NodeAlloc(NodeAllocation {
             count,
             placement,
             near: near.map(Into::into),
             domain,
             create,
-        };
+        });
         match self.call(&request)? {
             Reply::Allocated { nodes, domain } => Ok((nodes, domain)),
             other => Err(unexpected(&other)),

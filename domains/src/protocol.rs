@@ -74,18 +74,7 @@ pub enum Request {
     /// Either socket; a node must name a domain that it manages. Takes free nodes, all or none:
     /// they belong to the caller, or to the owner of the domain that the caller manages. Reply:
     /// [`Reply::Allocated`].
-    NodeAlloc {
-        /// How many.
-        count: u32,
-        /// How they shall lie.
-        placement: Policy,
-        /// A node that they shall be near, when `placement` is compact.
-        near: Option<String>,
-        /// The domain into which they go.
-        domain: Option<String>,
-        /// Whether that is a new one.
-        create: bool,
-    },
+    NodeAlloc(NodeAllocation),
     /// Either socket; a node may free what was allocated for domains that it manages. The nodes
     /// leave all their domains and are free again. Reply: [`Reply::Done`].
     NodeFree {
@@ -119,22 +108,7 @@ pub enum Request {
         limits: BTreeMap<Resource, Option<u64>>,
     },
     /// Control socket. In effect everywhere when [`Reply::Domain`] comes.
-    DomainCreate {
-        /// At most 15 characters: it names an interface.
-        name: String,
-        /// Node sets.
-        nodes: Vec<String>,
-        /// IPv4 subnet `a.b.c.d/len`; chosen when absent.
-        subnet: Option<String>,
-        /// Node sets of those that may talk to full members only.
-        limited: Vec<String>,
-        /// Bytes; 9000 when absent.
-        mtu: Option<u32>,
-        /// Whether whoever owns a node may join with it.
-        public: bool,
-        /// Its owner when that is not the caller, for which the caller must be an administrator.
-        owner: Option<u32>,
-    },
+    DomainCreate(NewDomain),
     /// Either socket; a node must be a manager of the domain. Reply: [`Reply::Domain`].
     DomainGrow {
         /// The domain.
@@ -318,6 +292,42 @@ pub enum Request {
         /// The epoch.
         epoch: u32,
     },
+}
+
+/// Which free nodes to take, and what for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeAllocation {
+    /// How many.
+    pub count: u32,
+    /// How they shall lie.
+    pub placement: Policy,
+    /// A node that they shall be near, when `placement` is compact.
+    pub near: Option<String>,
+    /// The domain into which they go.
+    pub domain: Option<String>,
+    /// Whether that is a new one.
+    pub create: bool,
+}
+
+/// What a new domain shall be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewDomain {
+    /// At most 15 characters: it names an interface.
+    pub name: String,
+    /// Node sets of its first members.
+    pub nodes: Vec<String>,
+    /// IPv4 subnet `a.b.c.d/len`; chosen when absent.
+    pub subnet: Option<String>,
+    /// Node sets of those that may talk to full members only.
+    pub limited: Vec<String>,
+    /// Bytes; 9000 when absent.
+    pub mtu: Option<u32>,
+    /// Whether whoever owns a node may join with it.
+    pub public: bool,
+    /// Its owner when that is not the caller, for which the caller must be an administrator.
+    pub owner: Option<u32>,
 }
 
 /// What the agent answers.

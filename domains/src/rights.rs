@@ -257,6 +257,17 @@ impl Actor {
         }
     }
 
+    /// The user that it is; what `what` says is not for nodes.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn must_be_user(&self, what: &'static str) -> Result<u32, Denied> {
+        self.uid().ok_or_else(|| Denied::NotAdministrator {
+            actor: self.to_string(),
+            what,
+        })
+    }
+
     /// Whether it sees a domain: a user its own, public ones, and those that its nodes are in;
     /// a node those that it is in or manages.
     pub fn sees(&self, directory: &Directory, domain: &Domain) -> bool {

@@ -9,31 +9,22 @@ use super::nodes::HostedNode;
 use super::tenancy::Closed;
 use crate::allocation::{Destination, Request as Wanted};
 use crate::directory::Directory;
-use crate::protocol::{DomainInfo, Refusal, RefusalKind, Reply, Request};
+use crate::protocol::{DomainInfo, NodeAllocation, Refusal, RefusalKind, Reply};
 use crate::rights::Actor;
 
 impl Host {
-    /// Carries out a [`Request::NodeAlloc`].
-    pub(super) fn alloc_nodes(&self, actor: Actor, request: &Request) -> Result<Reply, Refusal> {
+    /// Carries out a [`NodeAllocation`].
+    pub(super) fn alloc_nodes(
+        &self,
+        actor: Actor,
+        asked: &NodeAllocation,
+    ) -> Result<Reply, Refusal> {
         let (allocated, directory) = self.members.plan(|directory| {
-            let Request::NodeAlloc {
-                count,
-                placement,
-                near,
-                domain,
-                create,
-            } = request
-            else {
-                return Err(Refusal::new(
-                    RefusalKind::Invalid,
-                    "this allocates nothing",
-                    "",
-                ));
-            };
-            let near = near
+            let near = asked
+                .near
                 .as_deref()
                 .map(|near| only_node(directory, actor, near));
-            let destination = match (domain.clone(), create) {
+            let destination = match (asked.domain.clone(), asked.create) {
                 (None, _) => Destination::None,
                 (Some(name), false) => Destination::Grow(name),
                 (Some(name), true) => Destination::Create(name),
@@ -42,13 +33,13 @@ impl Host {
                 directory.check_owned_domains(owner)?;
             }
             let wanted = Wanted {
-                count: usize::try_from(*count).unwrap_or(usize::MAX),
-                policy: *placement,
+                count: usize::try_from(asked.count).unwrap_or(usize::MAX),
+                policy: asked.placement,
                 near: near.transpose()?,
                 destination,
                 seed: seed()?,
             };
-            Ok(directory.allocate(actor, &wanted)?)
+            Ok::<_, Refusal>(directory.allocate(actor, &wanted)?)
         })?;
         let domain: Option<DomainInfo> = match allocated.change {
             Some(change) => Some(self.join(change, directory)?),

@@ -8,7 +8,7 @@ use fabric::NodeId;
 use super::host::{Host, only_node, parse_subnet};
 use super::quotas::{self, Whose};
 use crate::directory::{Directory, Wanted};
-use crate::protocol::{Refusal, RefusalKind, Reply, Request};
+use crate::protocol::{NewDomain, Refusal, RefusalKind, Reply, Request};
 use crate::rights::Actor;
 
 /// Carries out a request that changes the directory when its turn has come; `None` for any other.
@@ -41,7 +41,7 @@ pub(super) fn carry_out(
 
 fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
     Some(match request {
-        Request::DomainCreate { .. } => create(host, actor, request),
+        Request::DomainCreate(new) => create(host, actor, new),
         Request::DomainGrow {
             name,
             nodes,
@@ -61,7 +61,7 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
         } => set(host, actor, name, *public, *owner),
         Request::NodeAlias { node, alias } => host.alias(actor, node, alias).map(|()| Reply::Done),
         Request::NodeChown { nodes, owner } => chown(host, actor, nodes, *owner),
-        Request::NodeAlloc { .. } => host.alloc_nodes(actor, request),
+        Request::NodeAlloc(wanted) => host.alloc_nodes(actor, wanted),
         Request::NodeFree { nodes } => host.free_nodes(actor, nodes).map(|()| Reply::Done),
         Request::NodeConsent {
             nodes,
@@ -81,7 +81,7 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
 pub(super) fn is_change(request: &Request) -> bool {
     matches!(
         request,
-        Request::DomainCreate { .. }
+        Request::DomainCreate(_)
             | Request::DomainGrow { .. }
             | Request::DomainShrink { .. }
             | Request::DomainRemove { .. }
@@ -90,41 +90,26 @@ pub(super) fn is_change(request: &Request) -> bool {
             | Request::NodeAlias { .. }
             | Request::NodeChown { .. }
             | Request::NodeConsent { .. }
-            | Request::NodeAlloc { .. }
+            | Request::NodeAlloc(_)
             | Request::NodeFree { .. }
             | Request::QuotaSet { .. }
     )
 }
 
-fn create(host: &Host, actor: Actor, request: &Request) -> Result<Reply, Refusal> {
-    let Request::DomainCreate {
-        name,
-        nodes,
-        limited,
-        subnet,
-        mtu,
-        public,
-        owner,
-    } = request
-    else {
-        return Ok(Reply::Done);
-    };
-    let Some(caller) = actor.uid() else {
-        actor.may_administer("create domains")?;
-        return Ok(Reply::Done);
-    };
-    if owner.is_some_and(|owner| owner != caller) {
+fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> {
+    let caller = actor.must_be_user("create domains")?;
+    if new.owner.is_some_and(|owner| owner != caller) {
         actor.may_administer("create domains for others")?;
     }
     let wanted = Wanted {
-        name: name.clone(),
-        subnet: parse_subnet(subnet.as_deref())?,
-        mtu: *mtu,
-        owner: owner.unwrap_or(caller),
-        public: *public,
+        name: new.name.clone(),
+        subnet: parse_subnet(new.subnet.as_deref())?,
+        mtu: new.mtu,
+        owner: new.owner.unwrap_or(caller),
+        public: new.public,
         ..Wanted::default()
     };
-    let info = host.create(actor, wanted, nodes, limited)?;
+    let info = host.create(actor, wanted, &new.nodes, &new.limited)?;
     Ok(Reply::Domain(info))
 }
 

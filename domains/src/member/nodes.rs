@@ -4,7 +4,7 @@ use fabric::Place;
 
 use super::{Domain, Member, MemberError, unexpected};
 use crate::placement::Policy;
-use crate::protocol::{DomainInfo, Reply, Request};
+use crate::protocol::{DomainInfo, NodeAllocation, Reply, Request};
 
 impl Member {
     /// Takes `count` free nodes, placed with regard to the members of `domain`, and puts them into
@@ -18,13 +18,13 @@ impl Member {
         count: u32,
         placement: Policy,
     ) -> Result<Vec<Place>, MemberError> {
-        let request = Request::NodeAlloc {
+        let request = Request::NodeAlloc(NodeAllocation {
             count,
             placement,
             near: None,
             domain: Some(domain.into()),
             create: false,
-        };
+        });
         match self.control.call(request, &[])?.reply {
             Reply::Allocated { nodes, .. } => nodes
                 .iter()

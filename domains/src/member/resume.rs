@@ -193,7 +193,7 @@ fn may_repeat(request: &Request) -> bool {
         request,
         Request::DomainGrow { .. }
             | Request::DomainShrink { .. }
-            | Request::NodeAlloc { .. }
+            | Request::NodeAlloc(_)
             | Request::NodeFree { .. }
     )
 }

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use domains::client::{ClientError, Control, NewDomain};
+use domains::client::{ClientError, Control};
 use domains::declare::{self, Declaration, Declared, Holder, Problem, Step, Surroundings};
-use domains::protocol::{DomainInfo, NodeInfo, QuotaInfo};
+use domains::protocol::{DomainInfo, NewDomain, NodeInfo, QuotaInfo};
 use domains::quota::Amounts;
 use fabric::Place;
 use nix::unistd::Uid;

@@ -22,8 +22,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
-use domains::client::{Control, NewDomain};
-use domains::protocol::Reply;
+use domains::client::Control;
+use domains::protocol::{NewDomain, Reply};
 use domains::roles::{self, Role};
 
 use args::{Args, Command as Asked, DomainCommand, NodeCommand, Owner};

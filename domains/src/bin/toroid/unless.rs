@@ -1,8 +1,8 @@
 //! `--may-exist` and `--if-exists`: what is so already is no error, for scripts that may run
 //! twice.
 
-use domains::client::{ClientError, Control, NewDomain};
-use domains::protocol::{DomainInfo, Refusal, RefusalKind};
+use domains::client::{ClientError, Control};
+use domains::protocol::{DomainInfo, NewDomain, Refusal, RefusalKind};
 use fabric::Place;
 
 use crate::exec;
