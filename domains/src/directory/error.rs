@@ -1,0 +1,145 @@
+//! Why a directory refuses a change, for programs and, with the remedy, for people.
+
+use fabric::Place;
+
+use super::{MAX_ALIASES, MAX_LABEL, MAX_MTU, MAX_NAME, MIN_MTU, RESERVED_NAMES};
+use crate::addressing::{Subnet, SubnetError};
+use crate::nodeset::NodeSetError;
+use crate::protocol::{Refusal, RefusalKind};
+
+/// Why a change was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// Not fit for an interface or the end of a host name.
+    #[error("\"{0}\" cannot name a domain, whose name is also that of its interfaces")]
+    BadName(String),
+    /// Not fit for a host name.
+    #[error("\"{0}\" cannot be an alias, which is also a host name")]
+    BadAlias(String),
+    /// A domain of that name is there.
+    #[error("a domain called {0} exists already")]
+    DomainExists(String),
+    /// Another node has that alias.
+    #[error("{alias} is already the name of node {place}")]
+    AliasExists {
+        /// The alias.
+        alias: String,
+        /// Whose it is.
+        place: Place,
+    },
+    /// The node has as many as it may.
+    #[error("node {0} has {MAX_ALIASES} aliases, and may have no more")]
+    TooManyAliases(String),
+    /// No domain has that name.
+    #[error("no domain is called {0}")]
+    NoSuchDomain(String),
+    /// None of the nodes to remove is a member.
+    #[error("no node of {nodes} is a member of domain {domain}")]
+    NotMembers {
+        /// The domain.
+        domain: String,
+        /// The nodes.
+        nodes: String,
+    },
+    /// What they are now cannot become what is wanted without them leaving first.
+    #[error("{nodes} are {present} members of domain {domain}")]
+    OtherMembership {
+        /// The domain.
+        domain: String,
+        /// The nodes.
+        nodes: String,
+        /// `full` or `limited`.
+        present: &'static str,
+    },
+    /// They cannot manage the domain: they are no members, and not its owner's.
+    #[error("{nodes}: neither members of domain {domain} nor its owner's")]
+    Strangers {
+        /// The domain.
+        domain: String,
+        /// The nodes.
+        nodes: String,
+    },
+    /// Outside the possible.
+    #[error("an MTU of {0} bytes is not possible")]
+    BadMtu(u32),
+    /// The subnet cannot serve the torus.
+    #[error(transparent)]
+    Subnet(#[from] SubnetError),
+    /// Another domain has addresses of that subnet.
+    #[error("subnet {subnet} overlaps {taken} of domain {domain}")]
+    SubnetTaken {
+        /// The one wanted.
+        subnet: Subnet,
+        /// The other.
+        taken: Subnet,
+        /// Whose it is.
+        domain: String,
+    },
+    /// All subnets or numbers are in use.
+    #[error("all {0} for domains are in use")]
+    Exhausted(&'static str),
+    /// A node set names nothing.
+    #[error(transparent)]
+    Nodes(#[from] NodeSetError),
+}
+
+impl From<DirectoryError> for Refusal {
+    fn from(error: DirectoryError) -> Self {
+        use DirectoryError as E;
+        let (kind, remedy) = match error {
+            E::Nodes(error) => return error.into(),
+            E::BadName(_) => (
+                RefusalKind::Invalid,
+                format!(
+                    "use 1 to {MAX_NAME} of a-z, 0-9, - and _, beginning and ending with a letter \
+                     or digit, and none of {}",
+                    RESERVED_NAMES.join(", ")
+                ),
+            ),
+            E::BadAlias(_) => (
+                RefusalKind::Invalid,
+                format!(
+                    "use 1 to {MAX_LABEL} of a-z, 0-9 and -, beginning with a letter, ending with \
+                     a letter or digit"
+                ),
+            ),
+            E::DomainExists(_) => (
+                RefusalKind::Exists,
+                "choose another name, or change it with `toroid domain grow`".into(),
+            ),
+            E::AliasExists { .. } => (RefusalKind::Exists, "choose another".into()),
+            E::TooManyAliases(_) => (
+                RefusalKind::Exhausted,
+                "use one of those that it has; see `toroid node ls`".into(),
+            ),
+            E::NoSuchDomain(_) => (RefusalKind::NotFound, "see `toroid domain ls`".into()),
+            E::NotMembers { ref domain, .. } => (
+                RefusalKind::NotFound,
+                format!("see `toroid domain show {domain}`"),
+            ),
+            E::OtherMembership { ref domain, .. } => (
+                RefusalKind::Exists,
+                format!("take them out first with `toroid domain shrink {domain}`"),
+            ),
+            E::Strangers { ref domain, .. } => (
+                RefusalKind::Denied,
+                format!("take them in first with `toroid domain grow {domain}`"),
+            ),
+            E::BadMtu(_) => (
+                RefusalKind::Invalid,
+                format!("choose one from {MIN_MTU} to {MAX_MTU}"),
+            ),
+            E::Subnet(_) => (
+                RefusalKind::Invalid,
+                "write one such as 10.64.3.0/24, or leave --subnet out".into(),
+            ),
+            E::SubnetTaken { .. } => (
+                RefusalKind::Exists,
+                "choose another, or leave --subnet out".into(),
+            ),
+            E::Exhausted(_) => (RefusalKind::Exhausted, "remove a domain".into()),
+        };
+        Refusal::new(kind, error.to_string(), remedy)
+    }
+}
