@@ -12,7 +12,6 @@ use std::thread::{self, Scope};
 use std::time::Duration;
 
 use fabric::shm::control::{create_for_peers, create_memory, read_only, read_write, seal_writes};
-use fabric::shm::transfer::Progress;
 use fabric::shm::{CHUNK, Memory, QueuePair, RemoteRegion, Transfer};
 use fabric::{
     Access, Completion, Endpoint, NodeId, OpError, Operation, Partition, Read, Region, RegionId,
@@ -379,10 +378,10 @@ fn nothing_is_copied_before_all_have_changed() {
     // Another agent goes on: what has arrived was written since.
     fresh.write_all_at(&[8; 8], 0).unwrap();
     memory.write_all_at(&[9; 8], CHUNK).unwrap();
-    let progress = Progress::from_file(transfer.progress().unwrap().into_file());
+    let parts = parts(&transfer);
     drop(transfer);
-    let (old, new) = files();
-    let next = Transfer::resume(old, new, LEN, progress).unwrap();
+    let next = Transfer::resume(parts, files().1, LEN).unwrap();
+    assert!(next.may_copy());
     assert_eq!(next.remaining(), LEN - CHUNK);
     while next.fetch_next().unwrap() {}
     for (at, byte) in [(0, 8), (CHUNK, 9)] {
@@ -390,6 +389,52 @@ fn nothing_is_copied_before_all_have_changed() {
         fresh.read_exact_at(&mut back, at).unwrap();
         assert_eq!(back, [byte; 8]);
     }
+}
+
+/// What the next agent is given of a move.
+fn parts(transfer: &Transfer) -> [File; 2] {
+    let parts = transfer.parts();
+    parts.map(|part| part.try_clone_to_owned().unwrap().into())
+}
+
+#[test]
+fn what_an_agent_has_frozen_stays_whole_for_the_next() {
+    let old = create_for_peers(LEN).unwrap();
+    old.write_all_at(&[7; 8], 0).unwrap();
+    let fresh = create_for_peers(LEN).unwrap();
+    let transfer = Transfer::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
+    transfer.go();
+    transfer.freeze().unwrap();
+    let next = Transfer::resume(parts(&transfer), fresh, LEN).unwrap();
+    next.freeze().unwrap();
+    while next.fetch_next().unwrap() {}
+    // To drop it would fail.
+    assert!(!next.drop_copied().unwrap());
+}
+
+/// The next agent tells of a move again, because it cannot know who heard.
+#[test]
+fn who_has_changed_already_does_not_change_again() {
+    let mut exported = Exported::new();
+    exported.owner.store(0, 7).unwrap();
+    let (transfer, _asked) = exported.start_moving();
+    transfer.fetch(0).unwrap();
+    exported.views().iter().for_each(|view| view.arrived());
+    assert_eq!(exported.owner.fetch_add(0, 1), Ok(7));
+    let next = Transfer::resume(parts(&transfer), exported.memory.try_clone().unwrap(), LEN);
+    let (next, table) = (next.unwrap(), transfer.table().unwrap());
+    for view in exported.views() {
+        let ask = Box::new(|_| ());
+        drop(view.start_moving(&exported.memory, &table, ask).unwrap());
+    }
+    assert_eq!(exported.owner.load(0), Ok(8));
+    while next.fetch_next().unwrap() {}
+    // Whose end was not heard either.
+    for view in exported.views() {
+        view.ask_again(Box::new(|_| ()));
+        assert!(!view.is_moving());
+    }
+    assert_eq!(exported.owner.load(0), Ok(8));
 }
 
 /// Who may write the fresh memory can seal it: that is an error and no loss without a word.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use super::control::{create_memory, read_only};
@@ -20,13 +21,29 @@ pub(super) fn count(len: u64) -> u64 {
 
 /// The table as every process sees it.
 #[derive(Debug)]
-pub(super) struct Table(Mapping);
+pub(super) struct Table {
+    bytes: Mapping,
+    /// Device and number of its file, which no other has while this is mapped.
+    file: (u64, u64),
+}
 
 impl Table {
     /// Maps the table of a region of `len` bytes.
     pub(super) fn map(memory: &File, len: usize) -> io::Result<Self> {
         let chunks = count(len as u64) as usize;
-        Ok(Table(Mapping::of_file(memory, chunks, false)?))
+        Self::of(memory, chunks, false)
+    }
+
+    fn of(memory: &File, len: usize, writable: bool) -> io::Result<Self> {
+        Ok(Table {
+            bytes: Mapping::of_file(memory, len, writable)?,
+            file: identity(memory)?,
+        })
+    }
+
+    /// Whether this is the table in that memory.
+    pub(super) fn is_in(&self, memory: &File) -> io::Result<bool> {
+        Ok(self.file == identity(memory)?)
     }
 
     /// Whether a chunk has arrived: then it is in the new memory, and only there.
@@ -38,13 +55,18 @@ impl Table {
 
     /// Whether all chunks have arrived.
     pub(super) fn is_full(&self) -> bool {
-        (0..self.0.len() as u64).all(|chunk| self.has_arrived(chunk))
+        (0..self.bytes.len() as u64).all(|chunk| self.has_arrived(chunk))
     }
 
     fn byte(&self, index: u64, order: Ordering) -> bool {
-        let byte = self.0.byte(index);
+        let byte = self.bytes.byte(index);
         byte.is_some_and(|byte| byte.load(order) == ARRIVED)
     }
+}
+
+fn identity(memory: &File) -> io::Result<(u64, u64)> {
+    let metadata = memory.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// The table as the agent sees it. Behind the chunks it has one byte more: whether any may be
@@ -65,7 +87,7 @@ impl TableWriter {
     /// The table of a move that another agent has begun.
     pub(super) fn resume(memory: File, len: u64) -> io::Result<Self> {
         let chunks = count(len);
-        let table = Table(Mapping::of_file(&memory, chunks as usize + 1, true)?);
+        let table = Table::of(&memory, chunks as usize + 1, true)?;
         Ok(TableWriter {
             table,
             memory,
@@ -79,8 +101,8 @@ impl TableWriter {
     }
 
     /// For another agent to go on with.
-    pub(super) fn hand_over(&self) -> io::Result<File> {
-        self.memory.try_clone()
+    pub(super) fn memory(&self) -> &File {
+        &self.memory
     }
 
     pub(super) fn chunks(&self) -> u64 {
@@ -107,7 +129,7 @@ impl TableWriter {
     }
 
     fn set(&self, index: u64, order: Ordering) {
-        if let Some(byte) = self.table.0.byte(index) {
+        if let Some(byte) = self.table.bytes.byte(index) {
             byte.store(ARRIVED, order);
         }
     }

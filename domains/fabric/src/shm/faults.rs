@@ -264,8 +264,8 @@ impl Faults {
 }
 
 impl Watch {
-    pub(super) fn is_complete(&self) -> bool {
-        self.table.is_full()
+    pub(super) fn table(&self) -> &Table {
+        &self.table
     }
 
     fn chunk(&self, address: usize) -> u64 {

@@ -121,20 +121,34 @@ impl Memory {
     }
 
     /// Changes to `fresh` memory, which `table` tells of; from now on nothing is written to the
-    /// old. Chunks that an access waits for are asked for with `ask`.
+    /// old. Chunks that an access waits for are asked for with `ask`. Who has changed before, in
+    /// the same move, has nothing to do: the next agent tells it again.
     ///
     /// # Errors
     /// The system's; or a move that had begun has not brought everything. Then the memory has
     /// been revoked and [forsaken](Memory::forsake).
     pub fn start_moving(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<Aside> {
-        let moved = self
-            .end_last_move()
-            .and_then(|()| Table::map(table, self.mapping.len()))
-            .and_then(|table| match self.writable {
-                true => self.change_written(fresh, table, ask),
-                false => self.change_read(fresh, table),
-            });
+        let moved = self.has_begun(table).and_then(|has_begun| match has_begun {
+            true => Ok(Aside(None)),
+            false => self.change(fresh, table, ask),
+        });
         moved.inspect_err(|_| self.give_up())
+    }
+
+    /// Whether it moves, and this is the table of the move.
+    fn has_begun(&self, table: &File) -> io::Result<bool> {
+        let passage = self.passage();
+        let begun = passage.as_ref().map(|passage| passage.table().is_in(table));
+        begun.unwrap_or(Ok(false))
+    }
+
+    fn change(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<Aside> {
+        self.end_last_move()?;
+        let table = Table::map(table, self.mapping.len())?;
+        match self.writable {
+            true => self.change_written(fresh, table, ask),
+            false => self.change_read(fresh, table),
+        }
     }
 
     /// A move whose end nobody has told of ends if all has arrived.
@@ -217,11 +231,20 @@ impl Memory {
     }
 
     /// Asks for every chunk that an access waits for, and for all later ones, with `ask`: when
-    /// what was asked before may not have been heard.
+    /// what was asked before may not have been heard. If all have arrived, that may not have been
+    /// heard either.
     pub fn ask_again(&self, ask: Ask) {
-        if let Some(Passage::Written(faults, watch)) = self.passage().as_ref() {
-            faults.ask_again(watch, ask);
+        let passage = self.passage();
+        match passage.as_ref() {
+            Some(passage) if passage.is_complete() => {}
+            Some(Passage::Written(faults, watch)) => {
+                faults.arrived(watch);
+                return faults.ask_again(watch, ask);
+            }
+            _ => return,
         }
+        drop(passage);
+        self.stop_moving();
     }
 
     /// All has arrived: the memory is as if it had always been there.
@@ -351,11 +374,15 @@ fn pages(mapping: &Mapping) -> Range<usize> {
 }
 
 impl Passage {
-    fn is_complete(&self) -> bool {
+    fn table(&self) -> &Table {
         match self {
-            Passage::Written(_, watch) => watch.is_complete(),
-            Passage::Read(halves) => halves.table.is_full(),
+            Passage::Written(_, watch) => watch.table(),
+            Passage::Read(halves) => &halves.table,
         }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.table().is_full()
     }
 }
 

@@ -13,13 +13,13 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::chunks::{CHUNK, TableWriter};
-use super::control::{read_only, seal_writes};
+use super::control::{is_spoiled, read_only, seal_writes};
 use super::memory::PAGE;
 
 const ZEROS: [u8; PAGE] = [0; PAGE];
@@ -42,22 +42,6 @@ pub struct Transfer {
     table: TableWriter,
     cursor: Mutex<Cursor>,
     dropping: Mutex<Dropping>,
-}
-
-/// What there is of a move beside its memories, for another agent to go on with.
-#[derive(Debug)]
-pub struct Progress(File);
-
-impl Progress {
-    /// Takes what [`Transfer::progress`] gave.
-    pub fn from_file(file: File) -> Self {
-        Progress(file)
-    }
-
-    /// To hand to nobody but an agent.
-    pub fn into_file(self) -> File {
-        self.0
-    }
 }
 
 #[derive(Debug)]
@@ -86,13 +70,19 @@ impl Transfer {
         Self::with_table(old, fresh, len, TableWriter::create(len)?)
     }
 
-    /// Goes on with a move that another agent has begun: a chunk that has arrived is not copied
-    /// again, because it may have been written since.
+    /// Goes on with a move that another agent has begun, of which there are the
+    /// [parts](Transfer::parts): a chunk that has arrived is not copied again, because it may have
+    /// been written since.
     ///
     /// # Errors
     /// The system's.
-    pub fn resume(old: File, fresh: File, len: u64, progress: Progress) -> io::Result<Self> {
-        Self::with_table(old, fresh, len, TableWriter::resume(progress.0, len)?)
+    pub fn resume([old, table]: [File; 2], fresh: File, len: u64) -> io::Result<Self> {
+        let is_frozen = is_spoiled(&old)?;
+        let transfer = Self::with_table(old, fresh, len, TableWriter::resume(table, len)?)?;
+        if is_frozen {
+            transfer.keep_whole();
+        }
+        Ok(transfer)
     }
 
     fn with_table(old: File, fresh: File, len: u64, table: TableWriter) -> io::Result<Self> {
@@ -112,12 +102,15 @@ impl Transfer {
         })
     }
 
-    /// How far it is, for [`Transfer::resume`].
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn progress(&self) -> io::Result<Progress> {
-        Ok(Progress(self.table.hand_over()?))
+    /// The old memory, and how far the move is: with the fresh memory, all that another agent
+    /// needs to go on with it. To hand to nobody else.
+    pub fn parts(&self) -> [BorrowedFd<'_>; 2] {
+        [self.old.as_fd(), self.table.memory().as_fd()]
+    }
+
+    /// From here on chunks may be copied, as [`Transfer::go`] has said, of whatever agent.
+    pub fn may_copy(&self) -> bool {
+        self.table.may_copy()
     }
 
     /// The table to hand out, read-only.
@@ -146,9 +139,13 @@ impl Transfer {
     /// Those of [`seal_writes`]: somebody may still write it.
     pub fn freeze(&self) -> io::Result<()> {
         seal_writes(&self.old)?;
-        let mut dropping = self.dropping();
-        dropping.next = self.chunks();
+        self.keep_whole();
         Ok(())
+    }
+
+    /// Nothing can be dropped of it any more.
+    fn keep_whole(&self) {
+        self.dropping().next = self.chunks();
     }
 
     /// From here on chunks may be copied: everybody who stays has changed to the fresh memory, or
