@@ -172,6 +172,8 @@ pub(crate) struct Consumer<S> {
     head: u64,
     /// The producer's position when we last looked; `head <= tail <= head + capacity`.
     tail: u64,
+    /// Whether nothing more is taken than what is before `tail`.
+    is_closed: bool,
 }
 
 impl<S: Storage> Consumer<S> {
@@ -180,7 +182,15 @@ impl<S: Storage> Consumer<S> {
             storage,
             head: 0,
             tail: 0,
+            is_closed: false,
         }
+    }
+
+    /// Looks for records a last time; what is published from now on does not exist.
+    pub(crate) fn close(&mut self) {
+        // A broken ring ends with the last whole look at it.
+        let _ = self.look_at_tail();
+        self.is_closed = true;
     }
 
     /// Whether a record waits, or the producer has broken the ring.
@@ -227,6 +237,9 @@ impl<S: Storage> Consumer<S> {
     }
 
     fn look_at_tail(&mut self) -> Result<(), RingError> {
+        if self.is_closed {
+            return Ok(());
+        }
         // Acquire: pairs with the Release in `Producer::push`.
         let tail = self.storage.control().tail.load(Ordering::Acquire);
         let waiting = tail.wrapping_sub(self.head);

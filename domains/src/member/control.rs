@@ -108,6 +108,9 @@ struct Books {
     partitions: HashMap<Partition, Membership>,
     regions: Regions,
     channels: HashMap<u64, OpenChannel>,
+    /// Channels whose other end has gone. What it left behind can be received until its node
+    /// leaves.
+    forsaken: Vec<OpenChannel>,
     listeners: HashMap<Service, Arc<Incoming>>,
 }
 
@@ -370,10 +373,7 @@ impl Control {
                 regions::end(ended, Status::peer_died);
             }
             Event::ChannelGone { id } => {
-                let channel = lock(&self.books).channels.remove(&id);
-                if let Some(channel) = channel {
-                    channel.end(Status::peer_died);
-                }
+                lock(&self.books).forsake_channels(|channel| *channel == id);
             }
             // Not of this kind of connection.
             Event::Exited { .. } => {}
@@ -456,9 +456,7 @@ impl Control {
         let mut books = std::mem::take(&mut *lock(&self.books));
         let ended = books.regions.forget_where(|_, booked| !booked.is_own);
         regions::end(ended, Status::peer_died);
-        for channel in books.channels.values() {
-            channel.end(Status::peer_died);
-        }
+        books.forsake_channels(|_| true);
         for listener in books.listeners.values() {
             listener.close(End::NoAgent);
         }
@@ -513,6 +511,16 @@ impl Books {
         membership.clone()
     }
 
+    /// Notes that the other ends of channels have gone.
+    fn forsake_channels(&mut self, which: impl Fn(&u64) -> bool) {
+        self.forsaken
+            .retain(|channel| channel.status.strong_count() > 0);
+        for (_, channel) in self.channels.extract_if(|id, _| which(id)) {
+            channel.end(Status::peer_died);
+            self.forsaken.push(channel);
+        }
+    }
+
     /// Ends channels of nodes that have gone; returns the regions that end with them.
     fn on_epoch(
         &mut self,
@@ -520,13 +528,15 @@ impl Books {
         epoch: u32,
         gone: impl Fn(NodeId) -> bool,
     ) -> Vec<Arc<Memory>> {
-        self.channels.retain(|_, channel| {
+        let stays = |channel: &mut OpenChannel| {
             let ended = channel.partition == partition && gone(channel.peer);
             if ended {
                 channel.end(Status::revoke);
             }
             !ended
-        });
+        };
+        self.channels.retain(|_, channel| stays(channel));
+        self.forsaken.retain_mut(stays);
         self.learn_epoch(partition, epoch);
         self.regions.forget_peers(partition, gone)
     }

@@ -131,13 +131,7 @@ impl Control {
         let ended = books
             .regions
             .forget_where(|key, _| !regions.contains(&key.id.0));
-        books.channels.retain(|id, channel| {
-            let stays = channels.contains(id);
-            if !stays {
-                channel.end(Status::peer_died);
-            }
-            stays
-        });
+        books.forsake_channels(|id| !channels.contains(id));
         books
             .listeners
             .retain(|(Partition(of), Protocol(protocol)), listener| {

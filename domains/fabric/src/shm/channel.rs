@@ -274,8 +274,11 @@ impl PacketChannel for Channel {
         // Asked before the ring is looked at, so that the last words of a peer that then dies
         // are found there.
         let state = self.alive();
-        if state == Err(ChannelError::Revoked) {
-            return Err(ChannelError::Revoked);
+        match state {
+            Err(ChannelError::Revoked) => return state.map(|()| false),
+            // Whoever else holds the ring could go on for ever.
+            Err(_) => self.incoming.close(),
+            Ok(()) => {}
         }
         for _ in 0..FORGERIES {
             let popped = self
@@ -290,6 +293,11 @@ impl PacketChannel for Channel {
                 self.wake_peer.wake();
             }
             match self.check.admit(&header) {
+                // Asked again: this thread may have slept since, while the peer left and wrote on.
+                Ok(()) if self.alive() == Err(ChannelError::Revoked) => {
+                    into.clear();
+                    return Err(ChannelError::Revoked);
+                }
                 Ok(()) => return Ok(true),
                 Err(reason) => self.membership.drops.count(reason),
             }
@@ -425,6 +433,65 @@ mod tests {
         assert!(!receiver.arm(), "there is more to look at");
         assert_eq!(receiver.receive(&mut packet), Ok(false));
         assert!(receiver.arm());
+    }
+
+    /// Once they were delivered: the status was looked at only before the ring was. And once a
+    /// peer that had died could not be revoked, so that others of its node went on in its name.
+    #[test]
+    fn nothing_that_is_sent_after_a_revocation_is_received() {
+        for round in 0..300 {
+            let (mut sender, mut receiver) = pair();
+            let (status, is_revoked) = (Arc::clone(&receiver.status), AtomicU32::new(0));
+            if round % 2 == 1 {
+                status.peer_died();
+            }
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // Long ones that are dropped, so that most of the time one is looked at.
+                    sender.check.protocol = Protocol(2);
+                    let long = [0; 60_000];
+                    while is_revoked.load(Ordering::Acquire) == 0 {
+                        let _ = sender.send(&[&long]);
+                    }
+                    sender.check.protocol = Protocol(1);
+                    while sender.send(&[b"late"]) == Err(ChannelError::Full) {
+                        if is_revoked.load(Ordering::Acquire) == 2 {
+                            break;
+                        }
+                    }
+                });
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_micros(50 * (round % 5)));
+                    status.revoke();
+                    is_revoked.store(1, Ordering::Release);
+                });
+                let mut packet = Vec::new();
+                let received = loop {
+                    match receiver.receive(&mut packet) {
+                        Ok(false) | Err(ChannelError::PeerDead) => {}
+                        received => break received,
+                    }
+                };
+                is_revoked.store(2, Ordering::Release);
+                assert_eq!(received, Err(ChannelError::Revoked), "round {round}");
+                assert!(packet.is_empty());
+            });
+        }
+    }
+
+    #[test]
+    fn a_dead_peer_has_a_last_word() {
+        let (mut sender, mut receiver) = pair();
+        sender.send(&[b"last"]).unwrap();
+        receiver.status.peer_died();
+        let mut packet = Vec::new();
+        assert_eq!(receiver.receive(&mut packet), Ok(true));
+        assert_eq!(packet, b"last");
+        // Somebody else has its memory.
+        sender.send(&[b"more"]).unwrap();
+        assert_eq!(receiver.receive(&mut packet), Err(ChannelError::PeerDead));
+        receiver.status.revoke();
+        assert_eq!(receiver.receive(&mut packet), Err(ChannelError::Revoked));
     }
 
     #[test]

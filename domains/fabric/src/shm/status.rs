@@ -26,37 +26,33 @@ impl Status {
         }
     }
 
-    /// Ends everything under this status with [`OpError::Revoked`], also what is in flight.
+    /// Ends everything under this status with [`OpError::Revoked`], also what is in flight, and
+    /// what a dead peer left behind: others may hold its memory still.
     pub fn revoke(&self) {
-        self.end(Self::REVOKED);
+        // Release: pairs with the Acquire in `check`.
+        self.end.store(Self::REVOKED, Ordering::Release);
     }
 
-    /// Ends everything under this status with [`OpError::PeerDead`].
+    /// Ends everything under this status with [`OpError::PeerDead`], unless it was revoked.
     pub fn peer_died(&self) {
-        self.end(Self::PEER_DEAD);
-    }
-
-    /// The first end stays: a revoked peer that dies afterwards was revoked.
-    fn end(&self, how: u32) {
         // Release: pairs with the Acquire in `check`. It fails when it has ended before.
         let _ = self
             .end
-            .compare_exchange(0, how, Ordering::Release, Ordering::Relaxed);
+            .compare_exchange(0, Self::PEER_DEAD, Ordering::Release, Ordering::Relaxed);
     }
 
     /// # Errors
     /// How it ended.
     #[inline]
     pub fn check(&self) -> Result<(), OpError> {
-        // Acquire: pairs with the Release in `end`.
-        match self.end.load(Ordering::Acquire) {
-            0 => {}
-            Self::PEER_DEAD => return Err(OpError::PeerDead),
-            _ => return Err(OpError::Revoked),
-        }
-        match &self.fence {
-            Some((page, slot)) if page.is_set(*slot) => Err(OpError::Revoked),
-            _ => Ok(()),
+        // Acquire: pairs with the Release in `revoke` and in `peer_died`.
+        let end = self.end.load(Ordering::Acquire);
+        let is_fenced = |(page, slot): &(Arc<FencePage>, u32)| page.is_set(*slot);
+        match end {
+            Self::REVOKED => Err(OpError::Revoked),
+            _ if self.fence.as_ref().is_some_and(is_fenced) => Err(OpError::Revoked),
+            0 => Ok(()),
+            _ => Err(OpError::PeerDead),
         }
     }
 }
