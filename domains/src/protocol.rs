@@ -23,7 +23,7 @@ use crate::placement::{Figures, Policy};
 use crate::quota::{Amounts, Resource};
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -404,7 +404,8 @@ pub enum Reply {
         /// What proves it.
         secret: String,
     },
-    /// To [`Request::Resume`]. What is not listed has ended.
+    /// To [`Request::Resume`]. What is not listed has ended. Behind it come an [`Event::Move`] for
+    /// each of its regions that moves and an [`Event::Epoch`] for each domain.
     Resumed {
         /// The numbers in the keys of regions that the process has allocated or opened.
         regions: Vec<u64>,

@@ -259,6 +259,7 @@ impl Host {
         for change in &changes {
             self.members.finish_moves(change);
         }
+        self.members.note_leaving(&changes);
         self.members.keep(&directory)?;
         let mut concerned = BTreeSet::new();
         for Change { domain, left, .. } in &changes {
@@ -271,16 +272,20 @@ impl Host {
             changed
         };
         let changed: Vec<Changed> = changes.into_iter().map(cut).collect();
-        let patience = self.ack_timeout + ACK_TIMEOUT_EACH * changed.len() as u32;
-        let deadline = Instant::now() + patience;
-        for changed in &changed {
-            self.await_members(changed, deadline.saturating_duration_since(Instant::now()));
-        }
+        self.complete(&changed, self.ack_timeout);
         // It has happened: a hosts file that is late is no reason to say otherwise.
         if let Err(refusal) = self.write_hosts(&directory, &concerned) {
             tracing::warn!("{refusal}");
         }
         Ok(())
+    }
+
+    /// Waits for those who stay, and a little longer for each change when there are several.
+    pub(super) fn complete(&self, changed: &[Changed], patience: Duration) {
+        let deadline = Instant::now() + patience + ACK_TIMEOUT_EACH * changed.len() as u32;
+        for changed in changed {
+            self.await_members(changed, deadline.saturating_duration_since(Instant::now()));
+        }
     }
 
     fn tell_epoch(&self, domain: &Domain) {

@@ -33,6 +33,8 @@ use kept::channel_key;
 
 #[path = "members_needs.rs"]
 mod needs;
+#[path = "members_unfinished.rs"]
+mod unfinished;
 #[path = "members_usage.rs"]
 mod usage;
 
@@ -83,6 +85,8 @@ pub(super) struct Books {
     listeners: HashMap<Service, AttachmentId>,
     channels: HashMap<u64, ChannelRecord>,
     registered: HashMap<NodeId, u64>,
+    /// Who leaves in changes that are not complete.
+    leaving: BTreeMap<Partition, BTreeSet<NodeId>>,
     next: u64,
 }
 
@@ -140,6 +144,12 @@ pub(super) struct Changed {
     moves: Vec<Arc<Move>>,
 }
 
+impl Changed {
+    fn partition(&self) -> Partition {
+        Partition(self.change.domain.id.into())
+    }
+}
+
 impl Members {
     /// Nobody is attached. `store` holds `directory`. What comes out of the receiver is to be
     /// [carried](Members::carry).
@@ -156,6 +166,7 @@ impl Members {
             listeners: HashMap::new(),
             channels: HashMap::new(),
             registered: HashMap::new(),
+            leaving: BTreeMap::new(),
             next: first_number(),
         };
         let members = Members {
@@ -631,19 +642,26 @@ impl Members {
     pub(super) fn change(&self, change: Change, directory: Directory) -> Changed {
         let mut books = self.lock();
         books.directory = directory;
-        let mut ended = self.revoke(&mut books, &change);
-        let (moves, lost) = self.start_moves(&mut books, &change);
-        let lost = lost.into_iter();
-        ended.extend(lost.filter_map(|region| self.end_region(&mut books, region, true)));
-        let (waiting_for, leavers) = books.announce(&change);
+        let (changed, ended) = self.begin(&mut books, change);
         drop(books);
         drop(ended);
-        Changed {
+        changed
+    }
+
+    /// Returns the memory, too, that is to be dropped without the lock.
+    fn begin(&self, books: &mut Books, change: Change) -> (Changed, Vec<File>) {
+        let mut ended = self.revoke(books, &change);
+        let (moves, lost) = self.start_moves(books, &change);
+        let lost = lost.into_iter();
+        ended.extend(lost.filter_map(|region| self.end_region(books, region, true)));
+        let (waiting_for, leavers) = books.announce(&change);
+        let changed = Changed {
             change,
             waiting_for,
             leavers,
             moves,
-        }
+        };
+        (changed, ended)
     }
 
     /// Returns the memory that is to be dropped without the lock.
@@ -674,13 +692,13 @@ impl Members {
     /// Waits until every process that stays has acknowledged a change, or has gone; fences those
     /// that have not in time, and lets what moves go on. Returns how many were late.
     pub(super) fn complete(&self, changed: &Changed, timeout: Duration) -> usize {
-        let partition = Partition(changed.change.domain.id.into());
-        let epoch = changed.change.domain.epoch;
+        let (partition, epoch) = (changed.partition(), changed.change.domain.epoch);
         let late = self.await_epoch(&changed.waiting_for, partition, epoch, timeout);
         if !late.is_empty() {
             self.fence(partition, &late);
         }
         self.release_moves(&changed.moves, &changed.leavers, &late, epoch);
+        self.lock().forget_leaving(partition);
         late.len()
     }
 
@@ -1007,10 +1025,15 @@ impl RegionRecord {
 
     /// Everybody who has been told of the region.
     pub(super) fn tell_users(&self, books: &Books, tell: impl Fn(&Outbox)) {
-        let users = self.openers.keys().chain([&self.owner]);
+        let users = self.users();
         users
-            .filter_map(|user| books.attachments.get(user))
+            .filter_map(|user| books.attachments.get(&user))
             .for_each(|user| tell(&user.outbox));
+    }
+
+    pub(super) fn users(&self) -> impl Iterator<Item = AttachmentId> {
+        let others = self.openers.keys().filter(|user| **user != self.owner);
+        others.chain([&self.owner]).copied()
     }
 }
 

@@ -6,12 +6,14 @@
 //! not come back has ended meanwhile.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 use serde::{Deserialize, Serialize};
 
+use super::unfinished::LEAVING;
 use super::{
     Attachment, AttachmentId, Books, ChannelRecord, Members, NUMBERS_A_SECOND, RegionRecord,
     Service,
@@ -19,9 +21,10 @@ use super::{
 use crate::agent::estate::Estate;
 use crate::agent::fences::Fences;
 use crate::agent::keeper::{Entry, Keeper};
+use crate::agent::moves::Move;
 use crate::agent::outbox::Outbox;
 use crate::directory::Directory;
-use crate::protocol::{DomainMembers, Refusal, RefusalKind, Reply, as_text};
+use crate::protocol::{DomainMembers, Event, Refusal, RefusalKind, Reply, as_text};
 
 const ATTACHMENT: &str = "attachment/";
 const REGION: &str = "region/";
@@ -37,7 +40,7 @@ struct KeptAttachment {
     next_fence: u32,
 }
 
-/// Its memory comes with it.
+/// Its memory comes with it, and while it moves the [parts](Move::parts) of the move.
 #[derive(Serialize, Deserialize)]
 struct KeptRegion {
     #[serde(with = "as_text")]
@@ -49,8 +52,6 @@ struct KeptRegion {
     openers: Vec<(u64, bool)>,
     /// Nodes, and whether they write.
     mapped_by: Vec<(u32, bool)>,
-    /// It was on its way to fresh memory, of which some has not arrived.
-    moving: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -94,6 +95,11 @@ impl Members {
                 None => left.push(key),
             }
         }
+        for (key, entry) in estate.inherit_all(LEAVING) {
+            if books.inherit_leaving(entry).is_none() {
+                left.push(key);
+            }
+        }
         for (key, entry) in estate.inherit_all(CHANNEL) {
             if books.inherit_channel(&key, entry).is_none() {
                 left.push(key);
@@ -130,6 +136,9 @@ impl Members {
         for (service, owner) in &books.listeners {
             books.keep_listener(*service, *owner);
         }
+        for (partition, nodes) in &books.leaving {
+            books.keep_leaving(*partition, nodes);
+        }
     }
 
     /// What a process can come back with to a later agent.
@@ -146,7 +155,8 @@ impl Members {
     }
 
     /// A process is back, on the connection of `fresh`, which it has not used yet. Grants that it
-    /// has not heard of end, and it hears of what there is.
+    /// has not heard of end, and it hears of what there is; then of moves, and of epochs, which it
+    /// acknowledges with the moves.
     pub(in crate::agent) fn resume(
         &self,
         fresh: AttachmentId,
@@ -163,21 +173,19 @@ impl Members {
         }
         let fresh = books.attachments.remove(&fresh).ok_or_else(unknown)?;
         books.attachment(id)?.outbox = fresh.outbox;
-        let ended = self.end_unknown(&mut books, id, known);
+        let mut ended = self.end_unknown(&mut books, id, known);
         let reply = books.resumed(id)?;
         books.attachment(id)?.outbox.reply(reply, vec![]);
+        let lost = self.tell_moves(&books, id).into_iter();
+        ended.extend(lost.filter_map(|region| self.end_region(&mut books, region, true)));
+        books.tell_epochs(id)?;
         self.acknowledged.notify_all();
         drop(books);
         drop(ended);
         Ok(id)
     }
 
-    fn end_unknown(
-        &self,
-        books: &mut Books,
-        id: AttachmentId,
-        known: &Known<'_>,
-    ) -> Vec<std::fs::File> {
+    fn end_unknown(&self, books: &mut Books, id: AttachmentId, known: &Known<'_>) -> Vec<File> {
         let Ok(attachment) = books.attachment(id) else {
             return Vec::new();
         };
@@ -229,15 +237,24 @@ impl Books {
         Some(())
     }
 
-    /// A region whose owner is there and still a member. One that was moving ended with the agent
-    /// that moved it.
+    /// A region whose owner is there and still a member.
     fn inherit_region(&mut self, entry: Entry) -> Option<RegionRecord> {
-        let (kept, [memory]) = entry.parse::<KeptRegion, 1>()?;
-        let key = kept.key;
-        let owner = AttachmentId(kept.owner);
-        if kept.moving || !is_member(&self.directory, key.partition, key.node) {
+        let (kept, descriptors) = entry.parse_any::<KeptRegion>()?;
+        let (key, owner) = (kept.key, AttachmentId(kept.owner));
+        if !is_member(&self.directory, key.partition, key.node) {
             return None;
         }
+        let access = Access::from_bits_truncate(kept.access);
+        let mut files = descriptors.into_iter().map(File::from);
+        let memory = files.next()?;
+        let moving = match files.next() {
+            Some(old) => {
+                let (parts, fresh) = ([old, files.next()?], memory.try_clone().ok()?);
+                let moving = Move::resume(key, parts, fresh, kept.len, access);
+                Some(Arc::new(moving.ok()?))
+            }
+            None => None,
+        };
         let booked = self.attachments.get_mut(&owner)?;
         booked.regions.insert(key.id);
         *self.registered.entry(key.node).or_default() += kept.len;
@@ -255,15 +272,15 @@ impl Books {
             key,
             owner,
             len: kept.len,
-            access: Access::from_bits_truncate(kept.access),
-            memory: memory.into(),
+            access,
+            memory,
             openers,
             mapped_by: kept
                 .mapped_by
                 .into_iter()
                 .map(|(node, writes)| (NodeId(node), writes))
                 .collect(),
-            moving: None,
+            moving,
         })
     }
 
@@ -323,6 +340,19 @@ impl Books {
         })
     }
 
+    fn tell_epochs(&self, id: AttachmentId) -> Result<(), Refusal> {
+        let attachment = self.attachments.get(&id).ok_or_else(unknown)?;
+        for domain in self.directory.domains_of(attachment.node) {
+            let event = Event::Epoch {
+                partition: domain.id.into(),
+                epoch: domain.epoch,
+                left: Vec::new(),
+            };
+            attachment.outbox.event(event, vec![]);
+        }
+        Ok(())
+    }
+
     pub(super) fn services_of(&self, id: AttachmentId) -> Vec<Service> {
         let its = self.listeners.iter().filter(|(_, owner)| **owner == id);
         its.map(|(service, _)| *service).collect()
@@ -348,12 +378,12 @@ impl Books {
     }
 
     pub(in crate::agent) fn keep_region(&self, region: &RegionRecord) {
-        let record = KeptRegion::of(region);
-        self.keeper.put(
-            &region_key(region.key.id),
-            &record,
-            &[region.memory.as_fd()],
-        );
+        let mut descriptors = vec![region.memory.as_fd()];
+        if let Some(moving) = &region.moving {
+            descriptors.extend(moving.parts());
+        }
+        let (key, record) = (region_key(region.key.id), KeptRegion::of(region));
+        self.keeper.put(&key, &record, &descriptors);
     }
 
     /// Only the record of a region has changed.
@@ -419,7 +449,6 @@ impl KeptRegion {
                 .iter()
                 .map(|(n, writes)| (n.0, *writes))
                 .collect(),
-            moving: region.moving.is_some(),
         }
     }
 }

@@ -12,6 +12,9 @@ use crate::directory::{DirectoryError, Wanted};
 use crate::protocol::Message;
 use crate::wire::{self, Reader};
 
+#[path = "members_restart_tests.rs"]
+mod restart;
+
 const READ: Access = Access::REMOTE_READ;
 const PROTOCOL: u16 = 7;
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
@@ -52,21 +53,47 @@ pub(super) struct Move {
     leaver_wrote: bool,
     /// Who stays and could write the old memory.
     writers: Vec<AttachmentId>,
-    waiting: Mutex<Waiting>,
+    /// Chunks that were asked for before they may be copied.
+    waiting: Mutex<BTreeSet<(AttachmentId, u64)>>,
     /// How many wait for a chunk at this moment: the rest is copied later.
     urgent: AtomicUsize,
     /// The region has ended.
     pub(super) is_over: AtomicBool,
 }
 
-/// Chunks that were asked for before they may be copied.
-#[derive(Debug, Default)]
-struct Waiting {
-    is_released: bool,
-    wanted: BTreeSet<(AttachmentId, u64)>,
-}
-
 impl Move {
+    fn new(key: RemoteKey, transfer: Transfer) -> Self {
+        Move {
+            key,
+            transfer,
+            leaver_wrote: false,
+            writers: Vec::new(),
+            waiting: Mutex::default(),
+            urgent: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// One that another agent has begun, of which these are the [parts](Move::parts).
+    pub(super) fn resume(
+        key: RemoteKey,
+        parts: [File; 2],
+        fresh: File,
+        len: u64,
+        access: Access,
+    ) -> io::Result<Self> {
+        Ok(Move {
+            // Who could write the old memory is not known any more.
+            leaver_wrote: writes(access),
+            ..Move::new(key, Transfer::resume(parts, fresh, len)?)
+        })
+    }
+
+    /// What the next agent needs besides the fresh memory.
+    pub(super) fn parts(&self) -> [BorrowedFd<'_>; 2] {
+        self.transfer.parts()
+    }
+
     /// The old memory and the table, for who opens the region while it moves.
     pub(super) fn companions(&self) -> io::Result<[File; 2]> {
         Ok([self.transfer.old()?, self.transfer.table()?])
@@ -135,7 +162,7 @@ impl Move {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, BTreeSet<(AttachmentId, u64)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -190,7 +217,7 @@ impl Members {
             match record.start_moving(books, change) {
                 Ok(moving) => moves.push(moving),
                 Err(error) => {
-                    tracing::error!("region {:?} ends, it cannot be moved: {error}", record.key);
+                    log_loss(record.key, &error);
                     lost.push(record.key.id);
                 }
             }
@@ -232,9 +259,8 @@ impl Members {
 
     fn release(&self, moving: &Arc<Move>) {
         let mut waiting = moving.waiting();
-        waiting.is_released = true;
         moving.transfer.go();
-        let wanted = std::mem::take(&mut waiting.wanted);
+        let wanted = std::mem::take(&mut *waiting);
         drop(waiting);
         for (attachment, chunk) in wanted {
             if let Err(error) = moving.fetch(chunk) {
@@ -244,17 +270,33 @@ impl Members {
         }
     }
 
+    /// Tells a process that is back of the moves of its regions, of which it may have heard.
+    /// Returns the regions that have to end, because it cannot be told.
+    pub(super) fn tell_moves(&self, books: &Books, id: AttachmentId) -> Vec<RegionId> {
+        let tell = |record: &RegionRecord| match &record.moving {
+            Some(moving) => record.tell_to_move(books, moving, id),
+            None => Ok(()),
+        };
+        let mut lost = Vec::new();
+        for record in self.regions.iter().filter(|record| record.is_used_by(id)) {
+            if let Err(error) = tell(&record) {
+                log_loss(record.key, &error);
+                lost.push(record.key.id);
+            }
+        }
+        lost
+    }
+
     /// A process waits for a chunk.
     pub(super) fn fetch(&self, id: AttachmentId, key: RemoteKey, chunk: u64) {
         let record = self.regions.get(&key.id);
-        let uses = |record: &RegionRecord| record.owner == id || record.openers.contains_key(&id);
-        let record = record.filter(|record| record.key == key && uses(record));
+        let record = record.filter(|record| record.key == key && record.is_used_by(id));
         let moving = record.and_then(|record| record.moving.clone());
         if let Some(moving) = moving {
             let mut waiting = moving.waiting();
-            if !waiting.is_released {
+            if !moving.transfer.may_copy() {
                 if chunk < moving.transfer.chunks() {
-                    waiting.wanted.insert((id, chunk));
+                    waiting.insert((id, chunk));
                 }
                 return;
             }
@@ -276,7 +318,7 @@ impl Members {
     fn arrive(&self, moving: &Arc<Move>, copied: io::Result<()>) {
         let mut books = self.lock();
         if let Err(error) = copied {
-            tracing::error!("region {:?} ends, it cannot be moved: {error}", moving.key);
+            log_loss(moving.key, &error);
             let ended = self.end_region(&mut books, moving.key.id, true);
             drop(books);
             return drop(ended);
@@ -287,7 +329,7 @@ impl Members {
         let ours = |present: &mut Arc<Move>| Arc::ptr_eq(present, moving);
         if record.moving.take_if(ours).is_some() {
             let key = moving.key;
-            books.note_region(&record);
+            books.keep_region(&record);
             record.tell_users(&books, |outbox| outbox.event(Event::Moved { key }, vec![]));
         }
     }
@@ -307,6 +349,10 @@ impl RegionRecord {
         self.mapped_by.iter().any(wrote)
     }
 
+    fn is_used_by(&self, id: AttachmentId) -> bool {
+        self.owner == id || self.openers.contains_key(&id)
+    }
+
     fn start_moving(&mut self, books: &mut Books, change: &Change) -> io::Result<Arc<Move>> {
         if let Some(moving) = self.moving.take() {
             // A process opened it a moment ago, while it moved.
@@ -320,17 +366,16 @@ impl RegionRecord {
         self.forget_leavers(books, change);
         let writers = self.openers.iter().filter(|(_, writes)| **writes);
         let moving = Arc::new(Move {
-            key: self.key,
-            transfer: Transfer::new(old, fresh, self.len)?,
             leaver_wrote,
             writers: writers.map(|(opener, _)| *opener).collect(),
-            waiting: Mutex::default(),
-            urgent: AtomicUsize::new(0),
-            is_over: AtomicBool::new(false),
+            ..Move::new(self.key, Transfer::new(old, fresh, self.len)?)
         });
-        self.tell_to_move(books, &moving)?;
         self.moving = Some(Arc::clone(&moving));
+        // Before anybody hears of it.
         books.keep_region(self);
+        let mut users = self.users();
+        users.try_for_each(|user| self.tell_to_move(books, &moving, user))?;
+        drop(users);
         Ok(moving)
     }
 
@@ -350,26 +395,24 @@ impl RegionRecord {
         });
     }
 
-    fn tell_to_move(&self, books: &Books, moving: &Move) -> io::Result<()> {
-        let tell = |id, memory: File| {
-            let key = self.key;
-            let descriptors = vec![memory.into(), moving.transfer.table()?.into()];
-            if let Some(attachment) = books.attachments.get(&id) {
-                let event = Event::Move { key };
-                attachment.outbox.event(event, descriptors);
-            }
-            Ok::<(), io::Error>(())
+    fn tell_to_move(&self, books: &Books, moving: &Move, user: AttachmentId) -> io::Result<()> {
+        let Some(attachment) = books.attachments.get(&user) else {
+            return Ok(());
         };
-        tell(self.owner, self.memory.try_clone()?)?;
-        for (opener, writes) in &self.openers {
-            let memory = match writes {
-                true => read_write(&self.memory)?,
-                false => read_only(&self.memory)?,
-            };
-            tell(*opener, memory)?;
-        }
+        let memory = match self.openers.get(&user) {
+            _ if user == self.owner => self.memory.try_clone()?,
+            Some(true) => read_write(&self.memory)?,
+            _ => read_only(&self.memory)?,
+        };
+        let descriptors = vec![memory.into(), moving.transfer.table()?.into()];
+        let event = Event::Move { key: self.key };
+        attachment.outbox.event(event, descriptors);
         Ok(())
     }
+}
+
+fn log_loss(key: RemoteKey, error: &io::Error) {
+    tracing::error!("region {key:?} ends, it cannot be moved: {error}");
 }
 
 /// Memory for a region that peers may use in this way. If they may write it, it is such that the

@@ -20,7 +20,7 @@ use super::estate::{self, Estate};
 use super::host::{Ending, Host, ports};
 use super::hosts;
 use super::keeper::Watch;
-use super::members::{Members, RETURN};
+use super::members::{Changed, Members, RETURN};
 use super::moves::Moves;
 use super::nodes::{Birth, HostedNode};
 use super::server::{Door, serve};
@@ -30,6 +30,7 @@ use super::{AgentError, Config, MAX_NODES, rootless};
 use crate::events::Log;
 use crate::node::Plan;
 use crate::protocol::{Message, Reply};
+use crate::rights::Actor;
 
 /// Pauses before a node is made anew grow from the first to the second while it keeps dying.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -114,6 +115,7 @@ fn live(
     let is_inherited = estate.is_inherited;
     let watch = estate.watch();
     let (host, births, moves) = build(config, identity, state, &data, estate, ending)?;
+    let unfinished = host.members.take_up();
     let host = Arc::new(host);
     let carrying = Arc::clone(&host);
     thread::Builder::new()
@@ -121,7 +123,11 @@ fn live(
         .spawn(move || carrying.members.carry(&moves))
         .map_err(during("start the thread that moves regions"))?;
     let watched = watch.map_or(Ok(()), |watch| watch_keeper(&host, watch));
+    // Nobody changes anything before what the agent before has begun is complete.
+    let turn = host.turns.take(Actor::Administrator(host.identity.uid));
     let opened = watched.and_then(|()| open_for_business(&host, births, control));
+    let opened = opened.and_then(|()| await_those_who_return(&host, &unfinished));
+    drop(turn);
     let announced = opened.and_then(|()| {
         tracing::info!(torus = %host.torus, state = %host.state.display(), "ready");
         ready().map_err(during("say that it is ready"))
@@ -243,13 +249,20 @@ fn open_for_business(
         let host = Arc::clone(host);
         spawn(move || keep_alive(&host, n, birth))?;
     }
-    let waiting = Arc::clone(host);
-    spawn(move || {
-        thread::sleep(RETURN);
-        waiting.members.detach_absent();
-    })?;
     let host = Arc::clone(host);
     spawn(move || serve(&host, &control, Door::Control))
+}
+
+/// Completes changes that the agent before has begun. Who has not come back in time is fenced from
+/// what they are about, and in any case has ended.
+fn await_those_who_return(host: &Arc<Host>, unfinished: &[Changed]) -> Result<(), AgentError> {
+    let end = Instant::now() + RETURN;
+    host.complete(unfinished, RETURN);
+    let waiting = Arc::clone(host);
+    spawn(move || {
+        thread::sleep(end.saturating_duration_since(Instant::now()));
+        waiting.members.detach_absent();
+    })
 }
 
 /// Attends a node, and makes it anew when it dies before its time.

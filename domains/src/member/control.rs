@@ -399,8 +399,11 @@ impl Control {
     /// Says what is not answered.
     pub(super) fn tell(&self, request: &Request) {
         let outbox = lock(&self.outbox);
-        // It fails when the agent has gone, which the control thread is about to see.
-        let _ = outbox.writer.send(request, &[]);
+        // The next agent is to hear first that this process is back.
+        if outbox.lost.is_none() {
+            // It fails when the agent has gone, which the control thread is about to see.
+            let _ = outbox.writer.send(request, &[]);
+        }
     }
 
     /// Says what is answered, but to nobody who waits.
@@ -441,10 +444,26 @@ impl Control {
     /// Notes that the agent has gone; returns whether it makes sense to wait for another.
     fn lose(&self) -> bool {
         lock(&self.outbox).lost.get_or_insert_with(Instant::now);
-        // What has not arrived is not going to: the next agent ends these, too.
-        let ended = lock(&self.books).regions.forget_moving();
-        regions::end(ended, Status::peer_died);
         self.ticket.get().is_some()
+    }
+
+    /// For how much longer calls, and accesses to what moves, wait for an agent.
+    fn patience(&self) -> Duration {
+        let lost = lock(&self.outbox).lost;
+        lost.map_or(PATIENCE, |since| PATIENCE.saturating_sub(since.elapsed()))
+    }
+
+    /// Ends what an access may wait for.
+    fn end_awaited(&self) {
+        let mut books = lock(&self.books);
+        let own = books.regions.own_awaited();
+        let ended = books.regions.forget_awaited();
+        drop(books);
+        regions::end(ended, Status::peer_died);
+        // An agent that comes yet ends it for all.
+        for key in own {
+            self.give_back(Request::Free { key });
+        }
     }
 
     /// Ends everything: there is nobody who vouches for anything.
@@ -454,7 +473,9 @@ impl Control {
         outbox.expected.clear();
         drop(outbox);
         let mut books = std::mem::take(&mut *lock(&self.books));
-        let ended = books.regions.forget_where(|_, booked| !booked.is_own);
+        let ended = books
+            .regions
+            .forget_where(|_, booked| !booked.is_own || booked.is_awaited());
         regions::end(ended, Status::peer_died);
         books.forsake_channels(|_| true);
         for listener in books.listeners.values() {
@@ -490,14 +511,6 @@ fn closed() -> MemberError {
 }
 
 impl Books {
-    fn epochs(&self) -> impl Iterator<Item = (u32, u32)> {
-        // Acquire: see `Books::learn_epoch`.
-        let epoch = |known: &Membership| known.epoch.load(Ordering::Acquire);
-        self.partitions
-            .iter()
-            .map(move |(partition, known)| (partition.0, epoch(known)))
-    }
-
     fn learn_epoch(&mut self, partition: Partition, epoch: u32) -> Membership {
         let membership = self
             .partitions

@@ -86,10 +86,26 @@ impl Regions {
         all
     }
 
-    /// Forgets what moves.
-    pub(super) fn forget_moving(&mut self) -> Vec<Arc<Memory>> {
-        let moves = |booked: &Booked| booked.memory.upgrade().is_some_and(|m| m.is_moving());
-        self.forget_where(|_, booked| moves(booked))
+    /// Forgets that of which an access may wait for a chunk, and returns it.
+    pub(super) fn forget_awaited(&mut self) -> Vec<Arc<Memory>> {
+        self.forget_where(|_, booked| booked.is_awaited())
+    }
+
+    /// The keys of regions of this process of which an access may wait for a chunk.
+    pub(super) fn own_awaited(&self) -> Vec<RemoteKey> {
+        let is_it = |booked: &Booked| booked.is_own && booked.is_awaited();
+        let its = self.0.iter().filter(|(_, all)| all.iter().any(is_it));
+        its.map(|(key, _)| *key).collect()
+    }
+
+    /// What moves.
+    pub(super) fn moving(&self) -> Vec<(RemoteKey, Arc<Memory>)> {
+        let all = self
+            .0
+            .iter()
+            .flat_map(|(key, all)| all.iter().map(|b| (*key, b)));
+        let memories = all.filter_map(|(key, booked)| Some((key, booked.memory.upgrade()?)));
+        memories.filter(|(_, memory)| memory.is_moving()).collect()
     }
 
     /// Forgets what peers own that have gone from a partition, and returns it.
@@ -123,6 +139,14 @@ impl Regions {
     }
 }
 
+impl Booked {
+    /// Whether an access may wait for a chunk. One to a mapping that is only read waits for none.
+    pub(super) fn is_awaited(&self) -> bool {
+        let waits = |memory: Arc<Memory>| memory.is_writable() && memory.is_moving();
+        self.memory.upgrade().is_some_and(waits)
+    }
+}
+
 /// Ends regions; accesses that wait for a chunk go on, with an error.
 pub(super) fn end(regions: Vec<Arc<Memory>>, how: fn(&Status)) {
     for memory in regions {
@@ -139,6 +163,13 @@ fn ask(control: &Arc<Control>, key: RemoteKey) -> Box<dyn Fn(u64) + Send + Sync>
             control.tell(&Request::Fetch { key, chunk });
         }
     })
+}
+
+/// Asks the next agent for what its predecessor may not have heard of, or not answered.
+pub(super) fn ask_again(control: &Arc<Control>, moving: Vec<(RemoteKey, Arc<Memory>)>) {
+    for (key, memory) in moving {
+        memory.ask_again(ask(control, key));
+    }
 }
 
 /// Maps what was granted. What cannot be mapped is given back.

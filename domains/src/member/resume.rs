@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::Weak;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use fabric::shm::Status;
 use fabric::{NodeId, Partition, Protocol};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Control, End, lock};
 use crate::member::{connect, regions};
@@ -42,6 +44,9 @@ impl From<WireError> for Failure {
 pub(super) fn come_back(listening: &Weak<Control>) -> Option<Reader> {
     let mut pause = BACK_OFF[0];
     loop {
+        if listening.upgrade()?.patience().is_zero() {
+            listening.upgrade()?.end_awaited();
+        }
         match attempt(listening) {
             Ok(reader) => return reader,
             Err(Failure::NotYet) => {}
@@ -63,6 +68,7 @@ fn attempt(listening: &Weak<Control>) -> Result<Option<Reader>, Failure> {
         None => return Ok(None),
     }
     // Until there is an agent nobody answers.
+    await_answer(listening, &reader)?;
     let welcome = answer(&mut reader)?;
     if !matches!(welcome, Reply::Welcome { .. }) {
         return Err(Failure::Never);
@@ -78,13 +84,31 @@ fn attempt(listening: &Weak<Control>) -> Result<Option<Reader>, Failure> {
             listeners,
             domains,
         } => {
-            control.end_all_but(&regions, &channels, &listeners);
             control.learn_domains(&domains);
+            control.end_all_but(&regions, &channels, &listeners);
             control.ask_again(writer)?;
             Ok(Some(reader))
         }
         _ => Err(Failure::Never),
     }
+}
+
+/// Calls and accesses that wait for an agent do not wait for ever.
+fn await_answer(listening: &Weak<Control>, reader: &Reader) -> Result<(), Failure> {
+    let Some(patience) = listening.upgrade().map(|control| control.patience()) else {
+        return Ok(());
+    };
+    let mut stream = [PollFd::new(reader.stream().as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+    match poll(&mut stream, timeout) {
+        Ok(0) => {}
+        Ok(_) => return Ok(()),
+        Err(error) => return Err(io::Error::from(error).into()),
+    }
+    if let Some(control) = listening.upgrade() {
+        control.end_awaited();
+    }
+    Ok(())
 }
 
 fn answer(reader: &mut Reader) -> Result<Reply, Failure> {
@@ -159,13 +183,9 @@ impl Control {
         }
     }
 
-    /// The agent has taken us back: acknowledges what it has told, and asks again what its
-    /// predecessor has not answered.
-    fn ask_again(&self, writer: Writer) -> Result<(), Failure> {
-        let epochs: Vec<_> = lock(&self.books).epochs().collect();
-        for (partition, epoch) in epochs {
-            writer.send(&Request::Ack { partition, epoch }, &[])?;
-        }
+    /// The agent has taken us back: asks again what its predecessor has not answered. What there
+    /// is to acknowledge it tells again.
+    fn ask_again(self: &Arc<Self>, writer: Writer) -> Result<(), Failure> {
         let mut outbox = lock(&self.outbox);
         // Who waits for one of the others learns that the agent was lost, and may look.
         outbox
@@ -176,6 +196,9 @@ impl Control {
         }
         outbox.writer = writer;
         outbox.lost = None;
+        drop(outbox);
+        let moving = lock(&self.books).regions.moving();
+        regions::ask_again(self, moving);
         Ok(())
     }
 }

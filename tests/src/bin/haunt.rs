@@ -99,13 +99,17 @@ fn leave(key: RemoteKey) -> Result<()> {
     let kept = Kept::default();
     let scribbling = Arc::clone(&kept);
     thread::spawn(move || scribble(&scribbling));
-    let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
-    let (mut reader, writer) = wire::split(UnixStream::connect_addr(&address)?)?;
-    ask(&mut reader, &writer, &Request::Hello { version: VERSION })?;
+    let mut agent = connect()?;
     converse(|line| match line {
         "open" => {
             for access in [Access::REMOTE_READ, Access::all()] {
-                let (reply, mut files) = ask(&mut reader, &writer, &Request::Open { key, access })?;
+                let open = Request::Open { key, access };
+                let asked = ask(&mut agent, &open).or_else(|_| {
+                    // The agent was killed, and there is another one.
+                    agent = connect()?;
+                    ask(&mut agent, &open)
+                });
+                let (reply, mut files) = asked?;
                 if !matches!(reply, Reply::Region { .. }) {
                     return Ok(format!("{reply:?}"));
                 }
@@ -118,7 +122,14 @@ fn leave(key: RemoteKey) -> Result<()> {
     })
 }
 
-fn ask(reader: &mut Reader, writer: &Writer, request: &Request) -> Result<(Reply, Vec<File>)> {
+fn connect() -> Result<(Reader, Writer)> {
+    let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
+    let mut agent = wire::split(UnixStream::connect_addr(&address)?)?;
+    ask(&mut agent, &Request::Hello { version: VERSION })?;
+    Ok(agent)
+}
+
+fn ask((reader, writer): &mut (Reader, Writer), request: &Request) -> Result<(Reply, Vec<File>)> {
     writer.send(request, &[])?;
     loop {
         // News is not acknowledged.

@@ -3,8 +3,9 @@
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::ChildStdin;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::{ChildStdin, Stdio};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, Domain, is_nightly};
@@ -12,6 +13,9 @@ use tests::leftovers::processes_with;
 use tests::process::{Running, eventually, run, send};
 
 const MIB: u64 = 1 << 20;
+
+/// How long an agent waits that is [patient](up).
+const PATIENCE_MS: u32 = 10_000;
 
 /// Asks a running `haunt` and returns its answer.
 fn ask(haunt: &mut Running, input: &mut impl Write, what: &str) -> String {
@@ -21,17 +25,27 @@ fn ask(haunt: &mut Running, input: &mut impl Write, what: &str) -> String {
 
 /// An agent that is patient, because a loaded machine may keep honest processes waiting.
 fn up(without: &[&str]) -> Cluster {
-    up_with("3x1x1", 10_000, without)
+    up_with("3x1x1", PATIENCE_MS, without)
+}
+
+/// Starts another one like it after it was killed.
+fn up_again(cluster: &Cluster) {
+    start(cluster, "3x1x1", PATIENCE_MS, &[]);
 }
 
 fn up_with(torus: &str, ack_timeout_ms: u32, without: &[&str]) -> Cluster {
     let cluster = Cluster::down_yet();
+    start(&cluster, torus, ack_timeout_ms, without);
+    cluster
+}
+
+/// Starts an agent, or one after another that was killed.
+fn start(cluster: &Cluster, torus: &str, ack_timeout_ms: u32, without: &[&str]) {
     let mut up = cluster.command("toroid");
     up.args(["up", "--torus", torus]);
     up.args(["--ack-timeout", &ack_timeout_ms.to_string()]);
     up.envs(without.iter().map(|name| (name, "1")));
     run(&mut up).ok();
-    cluster
 }
 
 /// A region in 0,0,0 in which 2,0,0 counts, and which a hostile process in 1,0,0 reads and
@@ -150,6 +164,49 @@ fn it_would_be_noticed() {
     haunted.blue.shrink(&["1,0,0"]);
     eventually("what it writes arrives", || haunted.owner("look") != "0");
     eventually("it reads on", || haunted.leaver("look") != "0");
+}
+
+/// Kills the agent at random points of shrinks, and some time after them. The next one brings them
+/// to their end, if they have become durable.
+fn kill_and_haunt(rounds: u32, bytes: u64) {
+    let cluster = up(&[]);
+    let mut haunted = Haunted::new(&cluster, bytes);
+    // Any numbers do, as long as the next run has the same.
+    let mut random = 1u64;
+    for round in 0..rounds {
+        random = random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let mut shrink = cluster.command("toroid");
+        shrink.args(["domain", "shrink", "blue", "1,0,0"]);
+        let shrink = Running::start(shrink.stdin(Stdio::null()));
+        thread::sleep(Duration::from_micros(random >> 33 & 0x7fff));
+        cluster.kill_agent();
+        let told = shrink.wait().status;
+        up_again(&cluster);
+        let has_left = haunted.blue.show()["members"].as_array().map(Vec::len) == Some(2);
+        assert!(told != 0 || has_left, "round {round}: it was told done");
+        assert!(!haunted.counter.has_ended(), "round {round}");
+        if has_left {
+            let found = [haunted.owner("look"), haunted.leaver("look")];
+            assert_eq!(found, ["0", "0"], "round {round}: it is cut off");
+            let denied = haunted.leaver("open");
+            assert!(denied.contains("Denied"), "round {round}: {denied}");
+            haunted.blue.grow(&["1,0,0"]);
+        }
+        assert_eq!(haunted.leaver("open"), "open");
+    }
+    haunted.end();
+}
+
+#[test]
+fn nor_when_the_agent_is_killed_meanwhile() {
+    kill_and_haunt(if is_nightly() { 500 } else { 14 }, MIB);
+}
+
+#[test]
+fn nor_with_large_regions_when_the_agent_is_killed() {
+    kill_and_haunt(if is_nightly() { 100 } else { 6 }, 64 * MIB);
 }
 
 /// Stops a process; none of its threads runs any more.

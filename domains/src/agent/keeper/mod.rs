@@ -64,8 +64,14 @@ pub(super) struct Entry {
 impl Entry {
     /// The record, if it is one of these and came with so many descriptors.
     pub(super) fn parse<T: DeserializeOwned, const N: usize>(self) -> Option<(T, [OwnedFd; N])> {
+        let (record, descriptors) = self.parse_any()?;
+        Some((record, descriptors.try_into().ok()?))
+    }
+
+    /// The record, if it is one of these, and whatever descriptors it came with.
+    pub(super) fn parse_any<T: DeserializeOwned>(self) -> Option<(T, Vec<OwnedFd>)> {
         let record = serde_json::from_value(self.record).ok()?;
-        Some((record, self.descriptors.try_into().ok()?))
+        Some((record, self.descriptors))
     }
 }
 
@@ -352,4 +358,27 @@ impl Watch {
 fn value(record: &impl Serialize) -> Value {
     // Our records have texts as keys and no numbers that JSON lacks.
     serde_json::to_value(record).unwrap_or_default()
+}
+
+/// A keeper in a thread of this process, until this is dropped.
+#[cfg(test)]
+#[derive(Debug)]
+pub(super) struct InThread(Writer);
+
+#[cfg(test)]
+impl InThread {
+    pub(super) fn start(state: &Path) -> Self {
+        let listener = UnixListener::bind(state.join(SOCKET)).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        thread::spawn(move || role::keep(listener, theirs));
+        InThread(wire::split(ours).unwrap().1)
+    }
+}
+
+#[cfg(test)]
+impl Drop for InThread {
+    fn drop(&mut self) {
+        // It fails when the thread has panicked.
+        let _ = self.0.send(&Request::End, &[]);
+    }
 }

@@ -38,12 +38,16 @@ fn start() -> io::Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let listener = io::stdin().as_fd().try_clone_to_owned()?;
     let first = io::stdout().as_fd().try_clone_to_owned()?;
+    keep(listener.into(), first.into())
+}
+
+pub(super) fn keep(listener: UnixListener, first: UnixStream) -> io::Result<()> {
     let mut keeper = Keeper {
         entries: BTreeMap::new(),
-        listener: listener.into(),
+        listener,
         callers: Vec::new(),
     };
-    keeper.admit(first.into())?;
+    keeper.admit(first)?;
     keeper.keep()
 }
 

@@ -1,0 +1,381 @@
+//! An agent is killed in the middle of a shrink, and the next one brings it to its end.
+
+use std::os::unix::fs::FileExt;
+
+use fabric::shm::CHUNK;
+use tempfile::TempDir;
+
+use super::super::unfinished::LEAVING;
+use super::*;
+use crate::agent::estate::Estate;
+use crate::agent::keeper::InThread;
+
+const BLUE: Partition = Partition(1);
+const LEN: u64 = 3 * CHUNK;
+const OWNER: u32 = 0;
+const STAYER: u32 = 1;
+const LEAVER: u32 = 2;
+
+/// What outlives an agent: a keeper, and what processes hold.
+struct Fabric {
+    state: TempDir,
+    _keeper: InThread,
+    directory: Directory,
+}
+
+/// An agent, and what it has taken up.
+struct Agent {
+    members: Arc<Members>,
+    moves: Moves,
+    unfinished: Vec<Changed>,
+}
+
+impl Fabric {
+    fn new() -> Self {
+        let state = TempDir::new().unwrap();
+        let mut directory = Directory::new("2x2x1".parse().unwrap());
+        let wanted = Wanted {
+            name: "blue".into(),
+            members: [OWNER, STAYER, LEAVER].map(NodeId).into(),
+            ..Wanted::default()
+        };
+        directory.create(wanted).unwrap();
+        Fabric {
+            _keeper: InThread::start(state.path()),
+            state,
+            directory,
+        }
+    }
+
+    /// An agent that has taken over. The one before must have been killed, which is to drop it.
+    fn agent(&self) -> Agent {
+        let mut estate = self.estate();
+        let store = Box::new(Memory::holding(&self.directory));
+        let (mut members, moves) = Members::new(self.directory.clone(), store, 1 << 20);
+        members.inherit(Arc::clone(&estate.keeper), &mut estate);
+        Agent {
+            unfinished: members.take_up(),
+            members: Arc::new(members),
+            moves,
+        }
+    }
+
+    fn estate(&self) -> Estate {
+        Estate::take(self.state.path()).unwrap()
+    }
+
+    /// Makes it durable that the leaver leaves, and does no more.
+    fn shrink(&mut self, agent: &Agent) -> Change {
+        let left = [NodeId(LEAVER)].into();
+        let planned = agent.members.plan(|plan| plan.shrink("blue", &left));
+        let (change, directory) = planned.unwrap();
+        agent.members.note_leaving(std::slice::from_ref(&change));
+        agent.members.keep(&directory).unwrap();
+        self.directory = directory;
+        change
+    }
+
+    /// Whether all that the keeper has of regions is their memory, and nobody is leaving.
+    fn is_settled(&self) -> bool {
+        let mut estate = self.estate();
+        let regions = estate.inherit_all("region/").into_values();
+        let moving = regions.filter(|entry| entry.descriptors.len() > 1).count();
+        moving == 0 && estate.inherit_all(LEAVING).is_empty()
+    }
+}
+
+impl Agent {
+    /// Copies what is still to be copied, as the thread does that does nothing else.
+    fn carry_all(&self) {
+        let (all, to_carry) = mpsc::channel();
+        self.moves
+            .try_iter()
+            .for_each(|moving| all.send(moving).unwrap());
+        drop(all);
+        self.members.carry(&to_carry);
+    }
+}
+
+/// A process that comes back to every agent.
+struct Survivor {
+    node: u32,
+    process: Process,
+    ticket: (u64, String),
+    owned: Vec<u64>,
+    /// The memory of the region as it has it now.
+    memory: File,
+}
+
+impl Survivor {
+    /// Owns a region.
+    fn owning(members: &Arc<Members>) -> (Self, RemoteKey) {
+        let mut process = Process::attach(members, OWNER);
+        let ticket = ticket(&process);
+        let allocated = members.alloc(process.id, "blue", LEN, Access::all());
+        allocated.unwrap();
+        let (key, memory) = process.hears_of_region();
+        let owned = vec![key.id.0];
+        let survivor = Survivor {
+            node: OWNER,
+            process,
+            ticket,
+            owned,
+            memory,
+        };
+        (survivor, key)
+    }
+
+    /// Has opened a region.
+    fn using(members: &Arc<Members>, node: u32, key: RemoteKey, access: Access) -> Self {
+        let mut process = Process::attach(members, node);
+        let ticket = ticket(&process);
+        process.open(key, access).unwrap();
+        let (_, memory) = process.hears_of_region();
+        Survivor {
+            node,
+            process,
+            ticket,
+            owned: Vec::new(),
+            memory,
+        }
+    }
+
+    /// Changes to fresh memory; returns the table of the move.
+    fn moves(&mut self) -> File {
+        let (message, descriptors) = self.process.hears();
+        assert!(
+            matches!(message, Message::Event(Event::Move { .. })),
+            "{message:?}"
+        );
+        let [fresh, table] = <[OwnedFd; 2]>::try_from(descriptors).unwrap();
+        self.memory = fresh.into();
+        table.into()
+    }
+
+    /// Comes back to the next agent; returns what it still has.
+    fn returns(&mut self, members: &Arc<Members>) -> Vec<u64> {
+        self.process = Process::attach(members, self.node);
+        let (number, secret) = &self.ticket;
+        let known = Known {
+            regions: &self.owned,
+            channels: &[],
+            listeners: &[],
+        };
+        let back = members.resume(self.process.id, (*number, secret), &known);
+        self.process.id = back.unwrap();
+        match self.process.hears().0 {
+            Message::Reply(Reply::Resumed { regions, .. }) => regions,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn acknowledges(&mut self, epoch: u32) {
+        let event = self.process.hears_event();
+        assert!(
+            matches!(event, Event::Epoch { epoch: told, .. } if told == epoch),
+            "{event:?}"
+        );
+        let members = &self.process.members;
+        members.acknowledge(self.process.id, BLUE.0, epoch);
+    }
+
+    fn reads(&self, at: u64) -> u8 {
+        let mut byte = [0];
+        self.memory.read_exact_at(&mut byte, at).unwrap();
+        byte[0]
+    }
+
+    fn writes(&self, at: u64, byte: u8) {
+        self.memory.write_all_at(&[byte], at).unwrap();
+    }
+}
+
+impl Process {
+    fn hears_of_region(&mut self) -> (RemoteKey, File) {
+        match self.hears() {
+            (Message::Reply(Reply::Region { key, .. }), mut memory) => {
+                (key, memory.remove(0).into())
+            }
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+}
+
+fn ticket(process: &Process) -> (u64, String) {
+    match process.members.ticket(process.id).unwrap() {
+        Reply::Ticket { attachment, secret } => (attachment, secret),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How far a shrink comes before the agent is killed.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+enum Phase {
+    Durable,
+    Told,
+    OneChanged,
+    AllAcknowledged,
+    Released,
+}
+
+/// Kills the agent in a shrink of a region that all write.
+fn kill_in(phase: Phase) {
+    let mut fabric = Fabric::new();
+    let mut agent = fabric.agent();
+    let (mut owner, key) = Survivor::owning(&agent.members);
+    let mut stayer = Survivor::using(&agent.members, STAYER, key, Access::all());
+    let mut leaver = Survivor::using(&agent.members, LEAVER, key, Access::all());
+    for chunk in 0..3 {
+        owner.writes(chunk * CHUNK, 7);
+    }
+    let change = fabric.shrink(&agent);
+    let epoch = change.domain.epoch;
+    if phase >= Phase::Told {
+        let changed = agent.members.change(change, fabric.directory.clone());
+        if phase >= Phase::OneChanged {
+            owner.moves();
+        }
+        if phase >= Phase::AllAcknowledged {
+            owner.acknowledges(epoch);
+            stayer.moves();
+            stayer.acknowledges(epoch);
+        }
+        if phase >= Phase::Released {
+            agent.members.release_moves(&changed.moves, &[], &[], epoch);
+            owner.writes(0, 8);
+        }
+    }
+    drop(agent);
+
+    agent = fabric.agent();
+    let [changed] = &agent.unfinished[..] else {
+        panic!("{:?}", agent.unfinished);
+    };
+    let members = Arc::clone(&agent.members);
+    thread::scope(|scope| {
+        let completed = scope.spawn(|| members.complete(changed, PATIENCE));
+        assert_eq!(leaver.returns(&members), [0; 0]);
+        for (survivor, is_owner) in [(&mut owner, true), (&mut stayer, false)] {
+            assert_eq!(survivor.returns(&members), [key.id.0]);
+            survivor.moves();
+            assert!(is_owner || !completed.is_finished() || phase == Phase::Released);
+            survivor.acknowledges(epoch);
+        }
+        assert_eq!(completed.join().unwrap(), 0, "nobody was late");
+    });
+    // What the leaver holds is the old memory, which is sealed or has been copied.
+    let _ = leaver.memory.write_all_at(&[9], 2 * CHUNK);
+    agent.carry_all();
+    let first = if phase == Phase::Released { 8 } else { 7 };
+    for survivor in [&mut owner, &mut stayer] {
+        assert_eq!(survivor.process.hears_event(), Event::Moved { key });
+        let read = [0, 1, 2].map(|chunk| survivor.reads(chunk * CHUNK));
+        assert_eq!(read, [first, 7, 7]);
+    }
+    stayer.writes(CHUNK, 5);
+    assert_eq!(owner.reads(CHUNK), 5);
+    assert_eq!(leaver.process.open(key, READ), Err(RefusalKind::Denied));
+    assert!(fabric.is_settled());
+}
+
+#[test]
+fn a_shrink_goes_on_from_wherever_the_agent_was_killed() {
+    let phases = [
+        Phase::Durable,
+        Phase::Told,
+        Phase::OneChanged,
+        Phase::AllAcknowledged,
+        Phase::Released,
+    ];
+    phases.into_iter().for_each(kill_in);
+}
+
+/// The shrink has returned, and the rest is being copied.
+#[test]
+fn copying_goes_on_where_it_was_and_waits_for_nobody() {
+    let mut fabric = Fabric::new();
+    let mut agent = fabric.agent();
+    let (mut owner, key) = Survivor::owning(&agent.members);
+    let _leaver = Survivor::using(&agent.members, LEAVER, key, READ);
+    for chunk in 0..3 {
+        owner.writes(chunk * CHUNK, 7);
+    }
+    let change = fabric.shrink(&agent);
+    let epoch = change.domain.epoch;
+    let changed = agent.members.change(change, fabric.directory.clone());
+    owner.moves();
+    owner.acknowledges(epoch);
+    assert_eq!(agent.members.complete(&changed, PATIENCE), 0);
+    agent.members.fetch(owner.process.id, key, 0);
+    assert_eq!(owner.process.hears_event(), Event::Arrived { key });
+    owner.writes(0, 8);
+    drop(agent);
+
+    agent = fabric.agent();
+    assert!(agent.unfinished.is_empty());
+    assert!(!fabric.is_settled(), "it moves");
+    owner.returns(&agent.members);
+    owner.moves();
+    owner.acknowledges(epoch);
+    agent.members.fetch(owner.process.id, key, 1);
+    assert_eq!(owner.process.hears_event(), Event::Arrived { key });
+    assert_eq!([0, 1, 2].map(|chunk| owner.reads(chunk * CHUNK)), [8, 7, 0]);
+    agent.carry_all();
+    assert_eq!(owner.process.hears_event(), Event::Moved { key });
+    assert_eq!([0, 1, 2].map(|chunk| owner.reads(chunk * CHUNK)), [8, 7, 7]);
+    assert!(fabric.is_settled());
+}
+
+#[test]
+fn who_does_not_come_back_is_fenced_and_the_rest_goes_on() {
+    let mut fabric = Fabric::new();
+    let mut agent = fabric.agent();
+    let (mut owner, key) = Survivor::owning(&agent.members);
+    let mut stayer = Survivor::using(&agent.members, STAYER, key, Access::all());
+    let _leaver = Survivor::using(&agent.members, LEAVER, key, READ);
+    agent.members.show_fence(stayer.process.id).unwrap();
+    let page = File::from(stayer.process.hears().1.remove(0));
+    owner.writes(0, 7);
+    let change = fabric.shrink(&agent);
+    let epoch = change.domain.epoch;
+    drop(agent);
+
+    agent = fabric.agent();
+    owner.returns(&agent.members);
+    owner.moves();
+    owner.acknowledges(epoch);
+    let late = agent
+        .members
+        .complete(&agent.unfinished[0], Duration::from_millis(1));
+    assert_eq!(late, 1);
+    let mut word = [0; 8];
+    page.read_exact_at(&mut word, 0).unwrap();
+    assert_ne!(word, [0; 8], "it finds out when it goes on");
+    agent.carry_all();
+    assert_eq!(owner.process.hears_event(), Event::Moved { key });
+    assert_eq!(owner.reads(0), 7);
+    assert_eq!(stayer.returns(&agent.members), [0; 0]);
+}
+
+/// The directory decides.
+#[test]
+fn a_shrink_that_did_not_become_durable_has_not_happened() {
+    let mut fabric = Fabric::new();
+    let mut agent = fabric.agent();
+    let before = fabric.directory.clone();
+    let (mut owner, key) = Survivor::owning(&agent.members);
+    let mut leaver = Survivor::using(&agent.members, LEAVER, key, Access::all());
+    fabric.shrink(&agent);
+    fabric.directory = before;
+    drop(agent);
+
+    agent = fabric.agent();
+    assert!(agent.unfinished.is_empty());
+    assert!(fabric.is_settled());
+    for survivor in [&mut owner, &mut leaver] {
+        assert_eq!(survivor.returns(&agent.members), [key.id.0]);
+        survivor.acknowledges(1);
+    }
+    leaver.writes(0, 9);
+    assert_eq!(owner.reads(0), 9);
+}
