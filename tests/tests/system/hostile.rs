@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, Domain, is_nightly};
 use tests::leftovers::processes_with;
-use tests::process::{Running, eventually, run, send};
+use tests::process::{Running, eventually, holds_within, run, send};
 
 const MIB: u64 = 1 << 20;
 
@@ -223,6 +223,42 @@ fn stop(pid: u32) {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
         tasks.flatten().all(|task| is_stopped(task.path()))
     });
+}
+
+/// Nothing may be copied while somebody who stays has not changed, and without an agent nothing is.
+#[test]
+fn who_waits_for_what_moves_and_for_an_agent_in_vain_ends() {
+    let cluster = up(&[]);
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let mut owner = cluster.spawn("0,0,0", &format!("haunt guard blue {MIB}"));
+    let key = owner.line();
+    let mut to_owner = owner.stdin();
+    let start = |node: &str| {
+        let counter = cluster.spawn(node, &format!("probe count blue 0,0,0 {key}"));
+        counter.says("open");
+        counter
+    };
+    let stopped = start("2,0,0");
+    let client = stopped.pid();
+    let pid = processes_with(&["count", &key]).find(|pid| *pid != client);
+    stop(pid.expect("it runs"));
+    let _leaver = start("1,0,0");
+    let mut shrink = cluster.command("toroid");
+    shrink.args(["domain", "shrink", "blue", "1,0,0"]);
+    let shrink = Running::start(shrink.stdin(Stdio::null()));
+    let mut answers = 1;
+    let is_answered = |answers: usize| owner.so_far().lines().count() > answers;
+    loop {
+        writeln!(to_owner, "sum").expect("it listens");
+        if !holds_within(Duration::from_secs(1), || is_answered(answers)) {
+            break;
+        }
+        answers += 1;
+    }
+    cluster.kill_agent();
+    shrink.wait().fails_somehow();
+    let end = owner.wait().fails_somehow();
+    assert!(end.stderr.contains("PeerDead"), "{end}");
 }
 
 /// What `probe` said last about how often it has added.
