@@ -11,33 +11,33 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-#[path = "members_kept.rs"]
-mod kept;
-
 use dashmap::DashMap;
-use fabric::shm::ChannelEnds;
-use fabric::shm::channel::RING_BYTES;
 use fabric::shm::control::{is_spoiled, read_only, read_write};
-use fabric::shm::fence::settle;
-use fabric::{Access, NodeId, Partition, Place, RegionId, RemoteKey};
+use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 
 use super::fences::Fences;
 use super::keeper::Keeper;
 use super::moves::{Move, Moves, memory_for};
 use super::outbox::Outbox;
 use crate::directory::store::{Ledger, Store};
-use crate::directory::{Change, Directory, Domain};
-use crate::protocol::{ChannelInfo, Event, Refusal, RefusalKind, Reply};
-pub(super) use kept::Known;
-use kept::channel_key;
+use crate::directory::{Directory, Domain};
+use crate::protocol::{Event, Refusal, RefusalKind, Reply};
 
+#[path = "members_kept.rs"]
+mod kept;
 #[path = "members_needs.rs"]
 mod needs;
+#[path = "members_revocation.rs"]
+mod revocation;
+#[path = "members_services.rs"]
+mod services;
 #[path = "members_unfinished.rs"]
 mod unfinished;
 #[path = "members_usage.rs"]
 mod usage;
 
+pub(super) use kept::Known;
+pub(super) use revocation::Changed;
 pub(super) use usage::owners;
 
 /// The most regions of one process.
@@ -45,13 +45,6 @@ pub(super) const MAX_REGIONS: usize = 4096;
 
 /// The most channel ends of one process.
 pub(super) const MAX_CHANNELS: usize = 4096;
-
-/// The most channels of one process with processes of one other node that these opened: others
-/// want to reach it, too.
-const MAX_CHANNELS_OF_PEER: usize = MAX_CHANNELS / 8;
-
-/// The most listeners of one process.
-const MAX_LISTENERS: usize = 256;
 
 /// How long processes that were attached to the agent before have to come back.
 pub(super) const RETURN: Duration = Duration::from_secs(2);
@@ -133,21 +126,6 @@ struct ChannelRecord {
     partition: Partition,
     /// Who opened it first.
     ends: [(AttachmentId, NodeId); 2],
-}
-
-/// A membership change that has happened, and who has yet to acknowledge it.
-#[derive(Debug)]
-pub(super) struct Changed {
-    pub(super) change: Change,
-    waiting_for: Vec<AttachmentId>,
-    leavers: Vec<AttachmentId>,
-    moves: Vec<Arc<Move>>,
-}
-
-impl Changed {
-    fn partition(&self) -> Partition {
-        Partition(self.change.domain.id.into())
-    }
 }
 
 impl Members {
@@ -449,340 +427,6 @@ impl Members {
         Err(no_such_region())
     }
 
-    /// Lets a process accept channels.
-    pub(super) fn listen(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-        protocol: u16,
-    ) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let (partition, node) = books.membership(id, domain)?;
-        let service = Service {
-            partition,
-            node,
-            protocol,
-        };
-        if books.listeners.contains_key(&service) {
-            return Err(Refusal::new(
-                RefusalKind::Exists,
-                format!(
-                    "a process of this node listens for protocol {protocol} in {domain} already"
-                ),
-                "end it first",
-            ));
-        }
-        let attachment = books.attachment(id)?;
-        within("listeners", attachment.listeners, MAX_LISTENERS)?;
-        attachment.listeners += 1;
-        books.listeners.insert(service, id);
-        books.keep_listener(service, id);
-        Ok(())
-    }
-
-    /// Ends a listener.
-    pub(super) fn unlisten(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-        protocol: u16,
-    ) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        let (partition, node) = books.membership(id, domain)?;
-        let service = Service {
-            partition,
-            node,
-            protocol,
-        };
-        if books.listeners.get(&service) != Some(&id) {
-            return Err(Refusal::new(
-                RefusalKind::NotFound,
-                format!("this process does not listen for protocol {protocol} in {domain}"),
-                "end only what it has begun",
-            ));
-        }
-        books.end_listener(service);
-        Ok(())
-    }
-
-    /// Connects a process to whoever listens, and replies with its end.
-    pub(super) fn connect(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-        place: Place,
-        protocol: u16,
-    ) -> Result<(), Refusal> {
-        let (ours, theirs) = ChannelEnds::create(RING_BYTES).map_err(|error| no_memory(&error))?;
-        let mut books = self.await_listener(domain, place, protocol);
-        let (partition, node) = books.membership(id, domain)?;
-        let (peer, listener) = books.listener_at(domain, place, protocol)?;
-        check_may_talk(
-            &books.directory,
-            books.directory.domain(domain)?,
-            node,
-            peer,
-        )?;
-        if listener == id {
-            return Err(Refusal::new(
-                RefusalKind::Invalid,
-                "a process cannot connect to itself",
-                "attach a second time",
-            ));
-        }
-        books.check_quotas(node, &usage::of_channel())?;
-        let of_peer = books.channels_between(listener, node);
-        within("channels to one listener", of_peer, MAX_CHANNELS_OF_PEER)?;
-        for end in [id, listener] {
-            let channels = books.attachment(end)?.channels.len();
-            within("channels", channels, MAX_CHANNELS)?;
-        }
-        let channel = books.take_number();
-        let torus = books.directory.torus();
-        let fences = [id, listener].map(|end| books.slot(end, partition));
-        let info = |peer: NodeId, domain: &Domain, fence: u32| ChannelInfo {
-            id: channel,
-            domain: domain.name.clone(),
-            partition: partition.0,
-            epoch: domain.epoch,
-            peer: peer.0,
-            place: torus.place(peer).unwrap_or(place),
-            protocol,
-            fence,
-        };
-        let [ours_fence, theirs_fence] = fences;
-        let domain = books.directory.domain(domain)?;
-        let for_us = info(peer, domain, ours_fence?);
-        let for_them = info(node, domain, theirs_fence?);
-        let record = ChannelRecord {
-            partition,
-            ends: [(id, node), (listener, peer)],
-        };
-        books.keep_channel(channel, &record);
-        books.channels.insert(channel, record);
-        let them = books.attachment(listener)?;
-        them.channels.insert(channel);
-        let event = Event::Incoming(for_them);
-        them.outbox.event(event, theirs.into_fds().into());
-        let us = books.attachment(id)?;
-        us.channels.insert(channel);
-        let reply = Reply::Channel(for_us);
-        us.outbox.reply(reply, ours.into_fds().into());
-        Ok(())
-    }
-
-    /// Waits while whoever listens there is about to come back to this agent: who is absent would
-    /// not hear of a channel.
-    fn await_listener(&self, domain: &str, place: Place, protocol: u16) -> MutexGuard<'_, Books> {
-        let is_absent = |books: &mut Books| {
-            let listener = books.listener_at(domain, place, protocol);
-            let attachment = listener.ok().and_then(|(_, id)| books.attachments.get(&id));
-            attachment.is_some_and(|attachment| attachment.outbox.is_absent())
-        };
-        let books = self.lock();
-        let waiting = self
-            .acknowledged
-            .wait_timeout_while(books, RETURN, is_absent);
-        waiting.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Ends a channel of this process, if it is still there.
-    pub(super) fn disconnect(&self, id: AttachmentId, channel: u64) -> Result<(), Refusal> {
-        let mut books = self.lock();
-        if books.attachment(id)?.channels.remove(&channel) {
-            books.end_channel(channel);
-        }
-        Ok(())
-    }
-
-    /// The places of the members that listen.
-    pub(super) fn lookup(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-        protocol: u16,
-    ) -> Result<Vec<String>, Refusal> {
-        let mut books = self.lock();
-        let (partition, node) = books.membership(id, domain)?;
-        let domain = books.directory.domain(domain)?;
-        let wanted = |s: &&Service| {
-            let is_it = s.partition == partition && s.protocol == protocol;
-            is_it && domain.may_talk(node, s.node)
-        };
-        let nodes: BTreeSet<NodeId> = books
-            .listeners
-            .keys()
-            .filter(wanted)
-            .map(|service| service.node)
-            .collect();
-        let torus = books.directory.torus();
-        let places = nodes.iter().filter_map(|node| torus.place(*node));
-        Ok(places.map(|place| place.to_string()).collect())
-    }
-
-    /// A process has dropped what belongs to nodes that left before this epoch.
-    pub(super) fn acknowledge(&self, id: AttachmentId, partition: u32, epoch: u32) {
-        let mut books = self.lock();
-        let Some(domain) = books.directory.domain_by_id(partition) else {
-            return;
-        };
-        let present = domain.epoch;
-        if let Some(attachment) = books.attachments.get_mut(&id) {
-            // Nothing can be known of an epoch that has not come.
-            let epoch = epoch.min(present);
-            let known = attachment.epochs.entry(Partition(partition)).or_default();
-            *known = epoch.max(*known);
-            self.acknowledged.notify_all();
-        }
-    }
-
-    /// Changes membership in a directory that is durable ([`Members::keep`]): ends what the
-    /// leavers were granted and what was granted of theirs, and tells every process that it
-    /// concerns.
-    pub(super) fn change(&self, change: Change, directory: Directory) -> Changed {
-        let mut books = self.lock();
-        books.directory = directory;
-        let (changed, ended) = self.begin(&mut books, change);
-        drop(books);
-        drop(ended);
-        changed
-    }
-
-    /// Returns the memory, too, that is to be dropped without the lock.
-    fn begin(&self, books: &mut Books, change: Change) -> (Changed, Vec<File>) {
-        let mut ended = self.revoke(books, &change);
-        let (moves, lost) = self.start_moves(books, &change);
-        let lost = lost.into_iter();
-        ended.extend(lost.filter_map(|region| self.end_region(books, region, true)));
-        let (waiting_for, leavers) = books.announce(&change);
-        let changed = Changed {
-            change,
-            waiting_for,
-            leavers,
-            moves,
-        };
-        (changed, ended)
-    }
-
-    /// Returns the memory that is to be dropped without the lock.
-    fn revoke(&self, books: &mut Books, change: &Change) -> Vec<File> {
-        if change.left.is_empty() {
-            return Vec::new();
-        }
-        let partition = Partition(change.domain.id.into());
-        let left = |node: NodeId| change.left.contains(&node);
-        let services: Vec<Service> = books.listeners.keys().copied().collect();
-        for service in services {
-            if service.partition == partition && left(service.node) {
-                books.end_listener(service);
-            }
-        }
-        books.revoke_channels(partition, left);
-        let regions: Vec<RegionId> = self
-            .regions
-            .iter()
-            .filter(|record| record.key.partition == partition && left(record.key.node))
-            .map(|record| record.key.id)
-            .collect();
-        // The epoch tells whoever opened them.
-        let end = |region| self.end_region(books, region, false);
-        regions.into_iter().filter_map(end).collect()
-    }
-
-    /// Waits until every process that stays has acknowledged a change, or has gone; fences those
-    /// that have not in time, and lets what moves go on. Returns how many were late.
-    pub(super) fn complete(&self, changed: &Changed, timeout: Duration) -> usize {
-        let (partition, epoch) = (changed.partition(), changed.change.domain.epoch);
-        let late = self.await_epoch(&changed.waiting_for, partition, epoch, timeout);
-        if !late.is_empty() {
-            self.fence(partition, &late);
-        }
-        self.release_moves(&changed.moves, &changed.leavers, &late, epoch);
-        self.lock().forget_leaving(partition);
-        late.len()
-    }
-
-    /// Waits until these processes have acknowledged an epoch, or have gone; returns those that
-    /// have not in time.
-    pub(super) fn await_epoch(
-        &self,
-        of: &[AttachmentId],
-        partition: Partition,
-        epoch: u32,
-        timeout: Duration,
-    ) -> Vec<AttachmentId> {
-        let late = |books: &Books| -> Vec<AttachmentId> {
-            let late = |id: &&AttachmentId| {
-                let attachment = books.attachments.get(id);
-                attachment.is_some_and(|a| a.epochs.get(&partition).is_none_or(|e| *e < epoch))
-            };
-            of.iter().filter(late).copied().collect()
-        };
-        let waiting = self
-            .acknowledged
-            .wait_timeout_while(self.lock(), timeout, |books| !late(books).is_empty());
-        late(&waiting.unwrap_or_else(PoisonError::into_inner).0)
-    }
-
-    /// Cuts processes as if they had left: a stopped one finds out when it goes on.
-    fn fence(&self, partition: Partition, late: &[AttachmentId]) {
-        let mut books = self.lock();
-        let mut ended = Vec::new();
-        for id in late {
-            ended.extend(self.end_grants(&mut books, *id, partition));
-        }
-        drop(books);
-        if let Err(error) = settle() {
-            tracing::error!("cannot make sure that a fence is seen: {error}");
-        }
-        drop(ended);
-    }
-
-    /// Ends what a process has in a partition; returns the memory that is to be dropped without
-    /// the lock.
-    fn end_grants(&self, books: &mut Books, id: AttachmentId, partition: Partition) -> Vec<File> {
-        let Some(attachment) = books.attachments.get_mut(&id) else {
-            return Vec::new();
-        };
-        attachment.fences.end(partition);
-        let number = partition.0;
-        let fenced = Event::Fenced { partition: number };
-        attachment.outbox.event(fenced, vec![]);
-        if let Some(attachment) = books.attachments.get(&id) {
-            books.note_attachment(id, attachment);
-        }
-        let in_it = |region: &RegionId| {
-            let record = self.regions.get(region);
-            record.is_some_and(|record| record.key.partition == partition)
-        };
-        let Some(attachment) = books.attachments.get_mut(&id) else {
-            return Vec::new();
-        };
-        let opened: Vec<_> = attachment.opened.extract_if(in_it).collect();
-        let owned: Vec<_> = attachment.regions.iter().copied().filter(in_it).collect();
-        for region in opened {
-            if let Some(mut record) = self.regions.get_mut(&region) {
-                record.openers.remove(&id);
-                books.note_region(&record);
-            }
-        }
-        let services = books.services_of(id);
-        for service in services {
-            if service.partition == partition {
-                books.end_listener(service);
-            }
-        }
-        let ends = |channel: &ChannelRecord| channel.ends.iter().any(|(end, _)| *end == id);
-        let channels = books.channels.iter();
-        let channels = channels.filter(|(_, c)| c.partition == partition && ends(c));
-        let channels: Vec<u64> = channels.map(|(channel, _)| *channel).collect();
-        channels
-            .into_iter()
-            .for_each(|channel| books.end_channel(channel));
-        let end = |region| self.end_region(books, region, true);
-        owned.into_iter().filter_map(end).collect()
-    }
-
     /// Forgets a region. Returns its memory, to be dropped without the lock: it takes the kernel
     /// a while to free gigabytes.
     pub(super) fn end_region(
@@ -860,111 +504,6 @@ impl Books {
             self.note_attachment(id, attachment);
         }
         Ok(slot)
-    }
-
-    fn listener_at(
-        &self,
-        domain: &str,
-        place: Place,
-        protocol: u16,
-    ) -> Result<(NodeId, AttachmentId), Refusal> {
-        let outside = || {
-            Refusal::new(
-                RefusalKind::NotFound,
-                format!("there is no node {place}"),
-                "see `toroid node ls`",
-            )
-        };
-        let node = self.directory.torus().node(place).ok_or_else(outside)?;
-        check_member(&self.directory, domain, node)?;
-        let service = Service {
-            partition: Partition(self.directory.domain(domain)?.id.into()),
-            node,
-            protocol,
-        };
-        let nobody = || {
-            Refusal::new(
-                RefusalKind::NotFound,
-                format!("nobody at {place} listens for protocol {protocol} in {domain}"),
-                "start the process that shall listen there first",
-            )
-        };
-        let listener = self.listeners.get(&service).ok_or_else(nobody)?;
-        Ok((node, *listener))
-    }
-
-    /// How many channels to a listener processes of a node have opened.
-    fn channels_between(&self, listener: AttachmentId, node: NodeId) -> usize {
-        let channels = self.channels.values();
-        let between = |channel: &&ChannelRecord| {
-            let [(_, opener), (end, _)] = channel.ends;
-            opener == node && end == listener
-        };
-        channels.filter(between).count()
-    }
-
-    fn end_listener(&mut self, service: Service) {
-        let owner = self.listeners.remove(&service);
-        self.forget_listener(service);
-        if let Some(owner) = owner.and_then(|owner| self.attachments.get_mut(&owner)) {
-            owner.listeners -= 1;
-        }
-    }
-
-    /// Forgets a channel and tells the ends that have not ended it themselves.
-    fn end_channel(&mut self, id: u64) {
-        let Some(channel) = self.channels.remove(&id) else {
-            return;
-        };
-        self.keeper.remove(&channel_key(id));
-        for (end, _) in channel.ends {
-            if let Some(end) = self.attachments.get_mut(&end)
-                && end.channels.remove(&id)
-            {
-                end.outbox.event(Event::ChannelGone { id }, vec![]);
-            }
-        }
-    }
-
-    /// Forgets channels of nodes that left; the epoch tells their ends.
-    fn revoke_channels(&mut self, partition: Partition, left: impl Fn(NodeId) -> bool) {
-        let (attachments, keeper) = (&mut self.attachments, &self.keeper);
-        self.channels.retain(|id, channel| {
-            let cut = channel.ends.iter().any(|(_, node)| left(*node));
-            let ended = channel.partition == partition && cut;
-            if ended {
-                keeper.remove(&channel_key(*id));
-                for (end, _) in channel.ends {
-                    if let Some(end) = attachments.get_mut(&end) {
-                        end.channels.remove(id);
-                    }
-                }
-            }
-            !ended
-        });
-    }
-
-    /// Tells every process that a change concerns; returns those who stay, and shall acknowledge
-    /// it, and those who leave.
-    fn announce(&mut self, change: &Change) -> (Vec<AttachmentId>, Vec<AttachmentId>) {
-        let event = Event::Epoch {
-            partition: change.domain.id.into(),
-            epoch: change.domain.epoch,
-            left: change.left.iter().map(|node| node.0).collect(),
-        };
-        let (mut waiting_for, mut leavers) = (Vec::new(), Vec::new());
-        for (id, attachment) in &self.attachments {
-            let concerned = if change.domain.members.contains(&attachment.node) {
-                &mut waiting_for
-            } else if change.left.contains(&attachment.node) {
-                &mut leavers
-            } else {
-                continue;
-            };
-            attachment.outbox.event(event.clone(), vec![]);
-            concerned.push(*id);
-        }
-        (waiting_for, leavers)
     }
 }
 

@@ -5,10 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 
+use fabric::shm::ChannelEnds;
+
 use super::super::outbox::CAPACITY;
 use super::*;
 use crate::directory::store::memory::Memory;
-use crate::directory::{DirectoryError, Wanted};
+use crate::directory::{Change, DirectoryError, Wanted};
 use crate::protocol::Message;
 use crate::wire::{self, Reader};
 
