@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use domains::addressing;
 use domains::driver_protocol::Port;
-use fabric::{Epoch, NodeId, Partition, Place};
+use fabric::{Epoch, NodeId, Partition, Place, Protection};
 
 use crate::address::{Destination, Mac};
 use crate::frame::Frame;
@@ -252,7 +252,8 @@ impl<'a, X> Ingress<'a, X> {
     fn admit<'p>(&self, packet: &'p [u8]) -> Result<Frame<'p>, DropReason> {
         let (offload, bytes) = Offload::split(packet).ok_or(DropReason::Malformed)?;
         let frame = Frame::new(bytes).ok_or(DropReason::Malformed)?;
-        if frame.source() != Mac(self.member.port.mac) {
+        let is_own = frame.source() == Mac(self.member.port.mac);
+        if !is_own && !Protection::SourceCheck.is_left_out() {
             return Err(DropReason::WrongSource);
         }
         let longest = offload.longest(bytes.len());

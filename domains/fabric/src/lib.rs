@@ -9,6 +9,7 @@
 //! * [`link`], [`channel`]: packets with a link header over byte rings, the trait
 //!   [`PacketChannel`].
 //! * [`shm`]: the provider for processes of one host.
+//! * [`protection`]: what tests may leave out.
 //!
 //! The fabric knows no domain. It sees a [`Partition`] with an [`Epoch`] and enforces bounds,
 //! rights and epochs; who gets which is decided above.
@@ -17,6 +18,7 @@ pub mod channel;
 pub mod endpoint;
 pub mod key;
 pub mod link;
+pub mod protection;
 pub mod region;
 mod ring;
 pub mod shm;
@@ -27,5 +29,6 @@ pub use channel::PacketChannel;
 pub use endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 pub use key::{Access, Epoch, Partition, RegionId, RemoteKey};
 pub use link::Protocol;
+pub use protection::Protection;
 pub use region::Region;
 pub use topology::{NodeId, Place, Torus};

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::channel::MAX_PAYLOAD;
 use crate::key::{Epoch, Partition};
+use crate::protection::Protection;
 use crate::topology::NodeId;
 
 /// A protocol registered with the link layer, unique per node and partition.
@@ -120,8 +121,14 @@ impl LinkCheck {
             header.partition == self.partition,
             DropReason::UnknownPartition,
         )?;
-        holds(header.source == self.peer, DropReason::WrongSource)?;
-        holds(header.epoch >= self.since, DropReason::OldEpoch)?;
+        holds(
+            header.source == self.peer || Protection::SourceCheck.is_left_out(),
+            DropReason::WrongSource,
+        )?;
+        holds(
+            header.epoch >= self.since || Protection::EpochCheck.is_left_out(),
+            DropReason::OldEpoch,
+        )?;
         holds(
             header.protocol == self.protocol,
             DropReason::UnknownProtocol,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use fabric::shm::Transfer;
 use fabric::shm::control::{create_for_peers, create_memory, read_only, read_write};
-use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
+use fabric::{Access, NodeId, Partition, Protection, RegionId, RemoteKey};
 
 use super::members::{AttachmentId, Books, Members, RegionRecord, writes};
 use crate::directory::Change;
@@ -36,10 +36,6 @@ const IN_VAIN: Duration = Duration::from_millis(50);
 /// Chunks copied behind everybody's back between two rests, and how long a rest is.
 const STRETCH: u32 = 16;
 const REST: Duration = Duration::from_micros(200);
-
-/// Set in the environment of an agent, it leaves regions where they are: for the test that shows
-/// that the tests of hostile members would notice.
-const STAY: &str = "TOROID_TEST_WITHOUT_FRESH_PAGES";
 
 /// Where moves come out that are to be [carried](Members::carry).
 pub(super) type Moves = mpsc::Receiver<Arc<Move>>;
@@ -206,8 +202,7 @@ impl Members {
         change: &Change,
     ) -> (Vec<Arc<Move>>, Vec<RegionId>) {
         let (mut moves, mut lost) = (Vec::new(), Vec::new());
-        if std::env::var_os(STAY).is_some() {
-            tracing::error!("{STAY} is set: whoever leaves keeps what it has mapped");
+        if Protection::FreshPages.is_left_out() {
             return (moves, lost);
         }
         for mut record in self.regions.iter_mut() {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::control::{create_memory, read_only};
 use super::memory::{Mapping, PAGE};
+use crate::protection::Protection;
 
 /// The page as the process sees it.
 #[derive(Debug)]
@@ -80,7 +81,9 @@ impl Fence {
 
     /// Ends everything under this word. [`settle`] must follow before the caller relies on it.
     pub fn set(&self, slot: u32) {
-        if let Some(word) = word(&self.page, slot) {
+        if let Some(word) = word(&self.page, slot)
+            && !Protection::Fence.is_left_out()
+        {
             // Release: pairs with the Acquire in `FencePage::is_set`.
             word.store(1, Ordering::Release);
         }
