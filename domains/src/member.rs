@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::link::LinkCheck;
+use fabric::link::{DropReason, LinkCheck};
 use fabric::shm::{Channel, QueuePair, RemoteRegion};
 use fabric::{Access, NodeId, Partition, Place, Protocol, Region, RemoteKey, Torus};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -195,6 +195,11 @@ impl Domain {
     /// The attachment that it was asked for from.
     pub fn member(&self) -> &Member {
         &self.member
+    }
+
+    /// How many packets of this domain this process has dropped for this reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.member.control.dropped(self.partition, reason)
     }
 
     /// Its members and addresses at present.

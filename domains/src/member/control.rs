@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::link::DropCounters;
+use fabric::link::{DropCounters, DropReason};
 use fabric::region::Keep;
 use fabric::shm::channel::Membership;
 use fabric::shm::fence::FencePage;
@@ -278,6 +278,12 @@ impl Control {
     /// Books an epoch that the agent has told us; older news changes nothing.
     pub(super) fn learn_epoch(&self, partition: u32, epoch: u32) {
         lock(&self.books).learn_epoch(Partition(partition), epoch);
+    }
+
+    pub(super) fn dropped(&self, partition: Partition, reason: DropReason) -> u64 {
+        let books = lock(&self.books);
+        let known = books.partitions.get(&partition);
+        known.map_or(0, |known| known.drops.dropped(reason))
     }
 
     fn on_reply(self: &Arc<Self>, reply: Reply, descriptors: Vec<OwnedFd>) {

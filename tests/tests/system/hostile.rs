@@ -1,16 +1,17 @@
 //! A node leaves whose processes do not play by the rules.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{ChildStdin, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, Domain, is_nightly};
 use tests::leftovers::processes_with;
-use tests::process::{Running, eventually, holds_within, run, send};
+use tests::process::{Outcome, Running, eventually, holds_within, run, send};
 
 const MIB: u64 = 1 << 20;
 
@@ -44,44 +45,92 @@ fn start(cluster: &Cluster, torus: &str, ack_timeout_ms: u32, without: &[&str]) 
     let mut up = cluster.command("toroid");
     up.args(["up", "--torus", torus]);
     up.args(["--ack-timeout", &ack_timeout_ms.to_string()]);
-    up.envs(without.iter().map(|name| (name, "1")));
+    leave_out(&mut up, without);
     run(&mut up).ok();
 }
 
-/// A region in 0,0,0 in which 2,0,0 counts, and which a hostile process in 1,0,0 reads and
-/// scribbles on all the time.
+/// Lets an agent, or a member, do without some of its protections.
+fn leave_out(command: &mut Command, protections: &[&str]) {
+    let names = protections
+        .iter()
+        .map(|name| format!("TOROID_TEST_WITHOUT_{name}"));
+    command.envs(names.map(|name| (name, "1")));
+}
+
+/// What a leaver shall hear, or be heard with, after it has left.
+const NOTHING: &str = "{}";
+
+/// Cycles after which the leaver has so many descriptors that another process takes its place.
+const FULL: u32 = 1000;
+
+/// A region in 0,0,0 in which 2,0,0 counts while it sends packets there, and which hostile
+/// processes in 1,0,0 haunt all the time.
 struct Haunted<'a> {
+    cluster: &'a Cluster,
     blue: Domain<'a>,
+    key: String,
     owner: (Running, ChildStdin),
-    leaver: (Running, ChildStdin),
+    /// The last one is the newest.
+    leavers: Vec<(Running, ChildStdin)>,
     counter: Running,
+    speaker: Running,
 }
 
 impl<'a> Haunted<'a> {
-    fn new(cluster: &'a Cluster, bytes: u64) -> Self {
+    /// The owner leaves out some protections, too.
+    fn new(cluster: &'a Cluster, bytes: u64, without: &[&str]) -> Self {
         let blue = cluster.domain("blue", &["*,0,0"]);
-        let mut owner = cluster.spawn("0,0,0", &format!("haunt guard blue {bytes}"));
+        let bytes = bytes.to_string();
+        let mut owner = cluster.in_node("0,0,0", &["haunt", "guard", "blue", &bytes]);
+        leave_out(&mut owner, without);
+        let mut owner = Running::start(owner.stdin(Stdio::piped()));
         let key = owner.line();
         let to_owner = owner.stdin();
         let counter = cluster.spawn("2,0,0", &format!("probe count blue 0,0,0 {key}"));
         counter.says("open");
-        let mut leaver = cluster.spawn("1,0,0", &format!("haunt leave {key}"));
-        let to_leaver = leaver.stdin();
+        let speaker = cluster.spawn("2,0,0", "haunt speak blue 0,0,0");
         let mut haunted = Haunted {
+            cluster,
             blue,
+            key,
             owner: (owner, to_owner),
-            leaver: (leaver, to_leaver),
+            leavers: vec![],
             counter,
+            speaker,
         };
-        assert_eq!(haunted.leaver("open"), "open");
+        haunted.haunt_anew();
+        haunted
+    }
+
+    /// Lets another process haunt, while the one before goes on with what it has.
+    fn haunt_anew(&mut self) {
+        if !self.leavers.is_empty() {
+            assert_eq!(self.leaver("retire"), "retired");
+        }
+        let what = format!("haunt leave {} 2,0,0", self.key);
+        let mut leaver = self.cluster.spawn("1,0,0", &what);
+        let to_leaver = leaver.stdin();
+        self.leavers.push((leaver, to_leaver));
+        assert_eq!(self.leaver("open"), "open");
         // Otherwise the rest would prove nothing.
-        eventually("a member sees others count", || {
-            haunted.leaver("look") != "0"
+        eventually("a member sees others count, and hears them", || {
+            let seen = self.leaver("look");
+            seen.contains("memory") && seen.contains("packets")
         });
         eventually("what a member scribbles arrives", || {
-            haunted.owner("look") != "0"
+            self.owner("look").contains("memory")
         });
-        haunted
+        self.hears(&["packets", "frames", "pair"]);
+    }
+
+    /// Asserts that the owner hears all of these after it has looked last.
+    fn hears(&mut self, all: &[&str]) {
+        let mut missing: BTreeSet<_> = all.iter().map(|what| format!("\"{what}\"")).collect();
+        eventually("members are heard, and those who forge are not", || {
+            let heard = self.owner("heard");
+            missing.retain(|what| !heard.contains(what));
+            missing.is_empty()
+        });
     }
 
     fn owner(&mut self, what: &str) -> String {
@@ -89,7 +138,16 @@ impl<'a> Haunted<'a> {
     }
 
     fn leaver(&mut self, what: &str) -> String {
-        ask(&mut self.leaver.0, &mut self.leaver.1, what)
+        let (leaver, input) = self.leavers.last_mut().expect("there is one");
+        ask(leaver, input, what)
+    }
+
+    /// Asks all that ever left.
+    fn leavers(&mut self, what: &str) -> Vec<String> {
+        let leavers = self.leavers.iter_mut();
+        leavers
+            .map(|(leaver, input)| ask(leaver, input, what))
+            .collect()
     }
 
     /// Shrinks; returns what then comes from the leaver, and what it learns.
@@ -102,16 +160,23 @@ impl<'a> Haunted<'a> {
     fn end(mut self) {
         self.blue.shrink(&["2,0,0"]);
         let sum: u64 = self.owner("sum").parse().expect("a number");
-        let end = self.counter.wait().ok();
-        let counted = end.text().lines().last().unwrap_or_default();
-        let counted = counted.strip_suffix(" Revoked").expect("it was revoked");
-        let counted: u64 = counted.parse().expect("a number");
+        let counted = up_to_revocation(&self.counter.wait().ok());
         let exact = counted..=counted + 1;
         assert!(exact.contains(&sum), "{counted} or one more: {sum}");
         assert!(counted > 0);
-        self.leaver.0.kill();
+        assert!(up_to_revocation(&self.speaker.wait().ok()) > 0);
+        for (leaver, _) in self.leavers {
+            leaver.kill();
+        }
         self.owner.0.kill();
     }
+}
+
+/// How much a process says it did before it was revoked.
+fn up_to_revocation(end: &Outcome) -> u64 {
+    let last = end.text().lines().last().unwrap_or_default();
+    let count = last.strip_suffix(" Revoked").expect("it was revoked");
+    count.parse().expect("a number")
 }
 
 /// Grows and shrinks again and again.
@@ -121,27 +186,42 @@ impl<'a> Haunted<'a> {
 /// than what was granted, before the shrink and after it.
 fn haunt(cycles: u32, bytes: u64) {
     let cluster = up(&[]);
-    let mut haunted = Haunted::new(&cluster, bytes);
+    let mut haunted = Haunted::new(&cluster, bytes, &[]);
+    haunted.hears(&[
+        "dropped for the partition",
+        "dropped for the epoch",
+        "dropped for the source",
+        "dropped for the protocol",
+    ]);
     for cycle in 0..cycles {
         // All that it ever kept, so not in every cycle.
-        let abuses = cycle.is_power_of_two();
+        let abuses = cycle.is_power_of_two() || cycle % FULL == FULL - 1;
         if abuses {
             assert_eq!(haunted.leaver("abuse"), "{}", "cycle {cycle}: as a member");
         }
-        let [written, read] = haunted.shrink();
+        let [arrived, learned] = haunted.shrink();
         if abuses {
-            assert_eq!(haunted.leaver("abuse"), "{}", "cycle {cycle}: afterwards");
-            assert_eq!(haunted.owner("look"), "0", "cycle {cycle}: it arrives");
+            for abused in haunted.leavers("abuse") {
+                assert_eq!(abused, "{}", "cycle {cycle}: afterwards");
+            }
+            assert_eq!(haunted.owner("look"), NOTHING, "cycle {cycle}: it arrives");
+            for learned in haunted.leavers("look") {
+                assert_eq!(learned, NOTHING, "cycle {cycle}: those of earlier learn");
+            }
         }
-        assert_eq!(written, "0", "cycle {cycle}: what it writes arrives");
+        assert_eq!(arrived, NOTHING, "cycle {cycle}: what it does arrives");
         assert_eq!(
-            read, "0",
-            "cycle {cycle}: it reads what is newer than the return"
+            learned, NOTHING,
+            "cycle {cycle}: it learns what is newer than the return"
         );
         let denied = haunted.leaver("open");
         assert!(denied.contains("Denied"), "cycle {cycle}: {denied}");
         haunted.blue.grow(&["1,0,0"]);
-        assert_eq!(haunted.leaver("open"), "open");
+        match cycle % FULL == FULL - 1 {
+            true => haunted.haunt_anew(),
+            false => assert_eq!(haunted.leaver("open"), "open"),
+        }
+        haunted.hears(&["packets", "frames", "pair"]);
     }
     haunted.end();
 }
@@ -156,21 +236,40 @@ fn nor_with_large_regions() {
     haunt(if is_nightly() { 50 } else { 2 }, 64 * MIB);
 }
 
-/// With regions that stay where they are the stories above would fail.
-#[test]
-fn it_would_be_noticed() {
-    let cluster = up(&["TOROID_TEST_WITHOUT_FRESH_PAGES"]);
-    let mut haunted = Haunted::new(&cluster, MIB);
+/// Lets a node leave while all do without a protection; the stories above would fail, because
+/// this would be noticed.
+fn notices_without(protection: &str, by_owner: &[&str], by_leaver: &[&str]) {
+    let cluster = up(&[protection]);
+    let mut haunted = Haunted::new(&cluster, MIB, &[protection]);
     haunted.blue.shrink(&["1,0,0"]);
-    eventually("what it writes arrives", || haunted.owner("look") != "0");
-    eventually("it reads on", || haunted.leaver("look") != "0");
+    for what in by_owner {
+        eventually(what, || haunted.owner("look").contains(what));
+    }
+    for what in by_leaver {
+        eventually(what, || haunted.leaver("look").contains(what));
+    }
+}
+
+#[test]
+fn regions_that_stay_where_they_are_would_be_noticed() {
+    notices_without("FRESH_PAGES", &["memory"], &["memory"]);
+}
+
+#[test]
+fn old_epochs_would_be_noticed() {
+    notices_without("EPOCH_CHECK", &["forged packets", "\"frames\""], &[]);
+}
+
+#[test]
+fn forged_sources_would_be_noticed() {
+    notices_without("SOURCE_CHECK", &["forged packets", "forged frames"], &[]);
 }
 
 /// Kills the agent at random points of shrinks, and some time after them. The next one brings them
 /// to their end, if they have become durable.
 fn kill_and_haunt(rounds: u32, bytes: u64) {
     let cluster = up(&[]);
-    let mut haunted = Haunted::new(&cluster, bytes);
+    let mut haunted = Haunted::new(&cluster, bytes, &[]);
     // Any numbers do, as long as the next run has the same.
     let mut random = 1u64;
     for round in 0..rounds {
@@ -189,7 +288,7 @@ fn kill_and_haunt(rounds: u32, bytes: u64) {
         assert!(!haunted.counter.has_ended(), "round {round}");
         if has_left {
             let found = [haunted.owner("look"), haunted.leaver("look")];
-            assert_eq!(found, ["0", "0"], "round {round}: it is cut off");
+            assert_eq!(found, [NOTHING; 2], "round {round}: it is cut off");
             let denied = haunted.leaver("open");
             assert!(denied.contains("Denied"), "round {round}: {denied}");
             haunted.blue.grow(&["1,0,0"]);

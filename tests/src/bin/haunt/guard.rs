@@ -1,0 +1,253 @@
+//! Those who stay.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use domains::member::{Domain, Listener, Member};
+use fabric::channel::ChannelError;
+use fabric::link::DropReason;
+use fabric::shm::Channel;
+use fabric::{Access, PacketChannel, Place, Region};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
+
+use crate::{
+    COUNTED, FORGED, HAUNT, HAUNTED, LOOK, OWN, PAIR, Result, Tally, converse, growth, lock,
+};
+
+/// Channels of leavers that are still listened to.
+const REMEMBERED: usize = 16;
+
+/// Packets or frames taken at a time from one place.
+const BATCH: usize = 4096;
+
+/// How long nobody listens.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Where the payload of a frame starts.
+const PAYLOAD: usize = 14;
+
+/// Words of a packet of those who stay: all of them its number.
+const WORDS: usize = 128;
+
+/// Of what packets are dropped that are well-formed, but forged.
+const REASONS: [(DropReason, &str); 4] = [
+    (DropReason::UnknownPartition, "dropped for the partition"),
+    (DropReason::OldEpoch, "dropped for the epoch"),
+    (DropReason::WrongSource, "dropped for the source"),
+    (DropReason::UnknownProtocol, "dropped for the protocol"),
+];
+
+pub fn guard(domain: &str, bytes: u64) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    let region = domain.alloc(bytes, Access::all())?;
+    // All of it is there, so that all of it has to move.
+    let chunk = vec![7; 4096];
+    for page in 1..bytes / 4096 {
+        region.write(page * 4096, &chunk)?;
+    }
+    let ears = Arc::new(Mutex::new(Ears::open(&domain)?));
+    let listening = Arc::clone(&ears);
+    thread::spawn(move || {
+        loop {
+            lock(&listening).listen();
+            thread::sleep(PAUSE);
+        }
+    });
+    println!("{}", region.remote_key().ok_or("no key")?);
+    io::stdout().flush()?;
+    let mut asked = Tally::new();
+    converse(|line| match line {
+        "sum" => Ok(region.load(COUNTED)?.to_string()),
+        "heard" => {
+            let now = lock(&ears).heard(&domain);
+            let since = growth(&asked, &now);
+            asked = now;
+            Ok(format!("{since:?}"))
+        }
+        _ => {
+            let found = look(&region, &ears, &chunk)?;
+            asked = lock(&ears).heard(&domain);
+            Ok(format!("{found:?}"))
+        }
+    })
+}
+
+/// What reaches memory, and what is heard meanwhile; and what should never have been heard.
+fn look(region: &Region, ears: &Mutex<Ears>, page: &[u8]) -> Result<Tally> {
+    // What came before is still in some queue.
+    let before = lock(ears).listen();
+    let changes = changes(region, page)?;
+    let now = lock(ears).listen();
+    let mut found = growth(&before, &now);
+    found.remove("pair");
+    let never = |what: &str| what.starts_with("forged") || what == "strange";
+    found.extend(now.into_iter().filter(|(what, _)| never(what)));
+    found.extend((changes > 0).then_some(("memory", changes)));
+    Ok(found)
+}
+
+/// How often a haunted word changes during a look, and whether anything else has.
+fn changes(region: &Region, page: &[u8]) -> Result<u64> {
+    let len = region.len();
+    let words = || -> Result<_> { Ok([region.load(HAUNTED)?, region.load(len - 8)?]) };
+    let (start, mut changes, mut before) = (Instant::now(), 0, words()?);
+    while start.elapsed() < LOOK {
+        let now = words()?;
+        changes += u64::from(now != before);
+        before = now;
+    }
+    let mut there = vec![0; page.len()];
+    for n in [1, len / 4096 / 2] {
+        region.read(n * 4096, &mut there)?;
+        changes += u64::from(there != page);
+    }
+    Ok(changes)
+}
+
+/// Everything through which a leaver could be heard.
+struct Ears {
+    leavers: Listener,
+    stayers: Listener,
+    /// Ended ones, too: whatever they say is no reason to believe that nothing comes.
+    channels: VecDeque<Channel>,
+    pair: Option<Channel>,
+    /// The number that comes next from who stays.
+    next: u64,
+    /// Sees all frames of the node.
+    frames: OwnedFd,
+    tally: Tally,
+}
+
+impl Ears {
+    fn open(domain: &Domain) -> Result<Self> {
+        Ok(Ears {
+            leavers: domain.listen(HAUNT)?,
+            stayers: domain.listen(PAIR)?,
+            channels: VecDeque::new(),
+            pair: None,
+            next: 0,
+            frames: socket(
+                AddressFamily::Packet,
+                SockType::Raw,
+                SockFlag::SOCK_NONBLOCK,
+                SockProtocol::EthAll,
+            )?,
+            tally: Tally::new(),
+        })
+    }
+
+    /// Hears what there is; returns all that was ever heard.
+    fn listen(&mut self) -> Tally {
+        self.accept();
+        self.hear_leavers();
+        self.hear_pair();
+        self.hear_frames();
+        self.tally.clone()
+    }
+
+    fn heard(&mut self, domain: &Domain) -> Tally {
+        let mut heard = self.listen();
+        heard.extend(REASONS.map(|(reason, name)| (name, domain.dropped(reason))));
+        heard
+    }
+
+    fn accept(&mut self) {
+        while let Ok(Some(channel)) = self.leavers.accept(Duration::ZERO) {
+            self.channels.push_back(channel);
+        }
+        self.channels
+            .drain(..self.channels.len().saturating_sub(REMEMBERED));
+        if let Ok(Some(channel)) = self.stayers.accept(Duration::ZERO) {
+            self.pair = Some(channel);
+        }
+    }
+
+    fn hear_leavers(&mut self) {
+        let mut packet = Vec::new();
+        for channel in &mut self.channels {
+            // Its peer wakes it for ever.
+            if channel.arm() {
+                channel.disarm();
+            }
+            for _ in 0..BATCH {
+                match channel.receive(&mut packet) {
+                    Ok(true) => {}
+                    Ok(false) | Err(_) => break,
+                }
+                let what = match packet.starts_with(&FORGED) {
+                    true => "forged packets",
+                    false => "packets",
+                };
+                *self.tally.entry(what).or_default() += 1;
+            }
+            // It may be full or broken.
+            let _ = channel.send(&[b"hello"]);
+        }
+    }
+
+    fn hear_pair(&mut self) {
+        let mut packet = Vec::new();
+        let Some(channel) = &mut self.pair else {
+            return;
+        };
+        for _ in 0..BATCH {
+            let Ok(true) = channel.receive(&mut packet) else {
+                return;
+            };
+            let what = match packet == numbered(self.next) {
+                true => "pair",
+                false => "strange",
+            };
+            *self.tally.entry(what).or_default() += 1;
+            self.next += 1;
+        }
+    }
+
+    fn hear_frames(&mut self) {
+        let mut frame = [0; 2048];
+        for _ in 0..BATCH {
+            let received = recv(self.frames.as_raw_fd(), &mut frame, MsgFlags::MSG_DONTWAIT);
+            let Ok(len) = received else {
+                return;
+            };
+            let what = match frame.get(PAYLOAD..len).unwrap_or_default() {
+                payload if payload.starts_with(&OWN) => "frames",
+                payload if payload.starts_with(&FORGED) => "forged frames",
+                _ => continue,
+            };
+            *self.tally.entry(what).or_default() += 1;
+        }
+    }
+}
+
+/// A packet of those who stay.
+fn numbered(n: u64) -> Vec<u8> {
+    [n; WORDS]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect()
+}
+
+/// Sends as one of those who stay, until that fails; says how much was sent, and how it failed.
+pub fn speak(domain: &str, place: Place) -> Result<()> {
+    let mut channel = Member::attach()?.domain(domain)?.connect(place, PAIR)?;
+    for n in 0.. {
+        let packet = numbered(n);
+        loop {
+            match channel.send(&[&packet]) {
+                Ok(()) => break,
+                Err(ChannelError::Full) => channel.wait(LOOK),
+                Err(error) => {
+                    println!("{n} {error:?}");
+                    return Ok(());
+                }
+            }
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! Who leaves, and does not go.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use domains::protocol::{ChannelInfo, Message, NODE_SOCKET, Reply, Request, VERSION};
+use domains::wire::{self, Reader, Writer};
+use fabric::{Access, NodeId, Place, RemoteKey};
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::forger::{Forger, Manner};
+use crate::scribe::Scribe;
+use crate::sender::Sender;
+use crate::{COUNTED, HAUNT, HAUNTED, LOOK, Result, Tally, converse, lock};
+
+/// Of what was kept, so much is used in each round: the newest, and some of the rest in turn.
+const NEWEST: usize = 3;
+const OLDER: usize = 8;
+
+/// Between rounds, and between those of who has retired.
+const BREATH: Duration = Duration::from_micros(50);
+const REST: Duration = Duration::from_millis(20);
+
+pub fn leave(key: RemoteKey, other: Place) -> Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    let mut agent = Agent::greet()?;
+    let kept = Arc::new(Mutex::new(Kept::default()));
+    let is_retired = Arc::new(AtomicBool::new(false));
+    let (haunting, slowly) = (Arc::clone(&kept), Arc::clone(&is_retired));
+    thread::spawn(move || haunt(&haunting, &slowly));
+    converse(|line| match line {
+        "open" => agent.open(key, other, &mut lock(&kept)),
+        "abuse" => Ok(format!("{:?}", abuse(&lock(&kept)))),
+        "retire" => {
+            is_retired.store(true, Ordering::Relaxed);
+            Ok("retired".into())
+        }
+        _ => Ok(format!("{:?}", lock(&kept).look()?)),
+    })
+}
+
+/// Uses all that was kept, for ever.
+fn haunt(kept: &Mutex<Kept>, slowly: &AtomicBool) {
+    for n in 0.. {
+        lock(kept).go_on(n);
+        // Somebody may wait for the lock.
+        thread::sleep(match slowly.load(Ordering::Relaxed) {
+            true => REST,
+            false => BREATH,
+        });
+    }
+}
+
+/// A connection to the agent without the library's manners.
+struct Agent {
+    reader: Reader,
+    writer: Writer,
+    own: Place,
+    node: NodeId,
+}
+
+impl Agent {
+    fn greet() -> Result<Self> {
+        let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
+        let (reader, writer) = wire::split(UnixStream::connect_addr(&address)?)?;
+        let mut agent = Agent {
+            reader,
+            writer,
+            own: Place { x: 0, y: 0, z: 0 },
+            node: NodeId(0),
+        };
+        agent.ask_once(&Request::Hello { version: VERSION })?;
+        let (Reply::Whoami { node, place, .. }, _) = agent.ask_once(&Request::Whoami)? else {
+            return Err("who am I?".into());
+        };
+        (agent.own, agent.node) = (place, NodeId(node));
+        Ok(agent)
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<File>)> {
+        self.ask_once(request).or_else(|_| {
+            // The agent was killed, and there is another one.
+            *self = Agent::greet()?;
+            self.ask_once(request)
+        })
+    }
+
+    fn ask_once(&mut self, request: &Request) -> Result<(Reply, Vec<File>)> {
+        self.writer.send(request, &[])?;
+        loop {
+            // News is not acknowledged.
+            if let (Message::Reply(reply), files) = self.reader.receive()? {
+                return Ok((reply, files.into_iter().map(File::from).collect()));
+            }
+        }
+    }
+
+    /// Opens the region for reading and for writing, and three channels to its owner.
+    fn open(&mut self, key: RemoteKey, other: Place, kept: &mut Kept) -> Result<String> {
+        for access in [Access::REMOTE_READ, Access::all()] {
+            let (reply, mut files) = self.ask(&Request::Open { key, access })?;
+            if !matches!(reply, Reply::Region { .. }) {
+                return Ok(format!("{reply:?}"));
+            }
+            kept.add(files.swap_remove(0), access)?;
+        }
+        let domain = self.domain()?;
+        for manner in [Manner::Forge, Manner::Ruin] {
+            let (_, forger) = self.connect(&domain, manner)?;
+            kept.forgers.push(forger);
+        }
+        // Who has hung up goes on, too.
+        let (info, forger) = self.connect(&domain, Manner::Forge)?;
+        self.ask(&Request::Disconnect { id: info.id })?;
+        kept.forgers.push(forger);
+        if kept.sender.is_none() {
+            let sender = Sender::open(&domain, info.partition, self.own, info.place, other)?;
+            kept.sender = Some(sender);
+        }
+        Ok("open".into())
+    }
+
+    fn domain(&mut self) -> Result<String> {
+        match self.ask(&Request::Whoami)?.0 {
+            Reply::Whoami { domains, .. } => Ok(domains.into_iter().next().ok_or("no domain")?),
+            other => Err(format!("{other:?}").into()),
+        }
+    }
+
+    fn connect(&mut self, domain: &str, manner: Manner) -> Result<(ChannelInfo, Forger)> {
+        let connect = Request::Connect {
+            domain: domain.to_owned(),
+            place: Place { x: 0, y: 0, z: 0 },
+            protocol: HAUNT.0,
+        };
+        match self.ask(&connect)? {
+            (Reply::Channel(info), files) => {
+                let forger = Forger::new(&info, self.node, manner, files)?;
+                Ok((info, forger))
+            }
+            (other, _) => Err(format!("{other:?}").into()),
+        }
+    }
+}
+
+/// All that it ever got.
+#[derive(Default)]
+struct Kept {
+    regions: Vec<KeptRegion>,
+    forgers: Vec<Forger>,
+    sender: Option<Sender>,
+}
+
+struct KeptRegion {
+    file: File,
+    access: Access,
+    /// Not always: memory that is mapped nowhere is revoked in another way.
+    mapped: Option<Scribe>,
+}
+
+impl Kept {
+    fn add(&mut self, file: File, access: Access) -> Result<()> {
+        let is_mapped = access != Access::REMOTE_READ && self.regions.len() % 4 < 2;
+        let mapped = is_mapped.then(|| Scribe::map(&file)).transpose()?;
+        self.regions.push(KeptRegion {
+            file,
+            access,
+            mapped,
+        });
+        Ok(())
+    }
+
+    fn go_on(&mut self, round: usize) {
+        for n in some(round, self.regions.len()) {
+            self.regions[n].scribble(round as u64);
+        }
+        for n in some(round, self.forgers.len()) {
+            // Its own mapping does not fail.
+            self.forgers[n].go_on().expect("it may write there");
+        }
+        if let Some(sender) = &mut self.sender {
+            sender.go_on();
+        }
+    }
+
+    /// What others change of all this in the time of a look.
+    fn look(&self) -> Result<Tally> {
+        let (start, mut changes) = (Instant::now(), Tally::new());
+        let mut before = (self.counted()?, self.said()?);
+        while start.elapsed() < LOOK {
+            let now = (self.counted()?, self.said()?);
+            for (what, newer) in [
+                ("memory", newer(&before.0, &now.0)),
+                ("packets", newer(&before.1, &now.1)),
+            ] {
+                if newer > 0 {
+                    *changes.entry(what).or_default() += newer;
+                }
+            }
+            before = now;
+        }
+        Ok(changes)
+    }
+
+    fn counted(&self) -> Result<Vec<u64>> {
+        let word = |region: &KeptRegion| {
+            let mut word = [0; 8];
+            region.file.read_exact_at(&mut word, COUNTED)?;
+            Ok(u64::from_le_bytes(word))
+        };
+        self.regions.iter().map(word).collect()
+    }
+
+    fn said(&self) -> Result<Vec<u64>> {
+        self.forgers.iter().map(Forger::said).collect()
+    }
+}
+
+/// How many words have grown. Old memory may be dropped, which reads as zeros.
+fn newer(before: &[u64], now: &[u64]) -> u64 {
+    before.iter().zip(now).filter(|(b, n)| b < n).count() as u64
+}
+
+/// Which of so many are used in a round.
+fn some(round: usize, len: usize) -> impl Iterator<Item = usize> {
+    let older = len.saturating_sub(NEWEST);
+    let in_turn = (0..OLDER.min(older)).map(move |n| (round * OLDER + n) % older.max(1));
+    in_turn.chain(older..len)
+}
+
+impl KeptRegion {
+    /// Writes to all that it may.
+    fn scribble(&mut self, n: u64) {
+        let end = self.file.metadata().map_or(4096, |metadata| metadata.len());
+        for at in [HAUNTED, end - 8] {
+            // It fails where only reading was granted, and where writing has been ended.
+            let _ = self.file.write_at(&n.to_le_bytes(), at);
+            if let Some(scribe) = &mut self.mapped {
+                scribe
+                    .write(at, &n.to_le_bytes())
+                    .expect("it may write there");
+            }
+        }
+    }
+}
+
+/// What went through of what a descriptor does not allow.
+fn abuse(kept: &Kept) -> BTreeSet<&'static str> {
+    let mut through = BTreeSet::new();
+    for KeptRegion { file, access, .. } in &kept.regions {
+        let mut note = |what, done: bool| _ = done.then(|| through.insert(what));
+        let end = file.metadata().map_or(4096, |metadata| metadata.len());
+        for len in [0, end - 4096, end + 4096] {
+            note("truncate", file.set_len(len).is_ok());
+        }
+        // Who may write may do these.
+        if *access == Access::REMOTE_READ {
+            let seal = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE);
+            note("seal", fcntl(file, seal).is_ok());
+            let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            note("punch", fallocate(file, punch, 0, 4096).is_ok());
+            note("write", file.write_at(&[1], HAUNTED).is_ok());
+        }
+        // That is up to the user, and not to the descriptor: root may.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        if let Ok(reopened) = File::options().write(true).open(path) {
+            let _ = reopened.write_at(&[1], HAUNTED);
+        }
+    }
+    // Its interface is its own, whatever the driver has done to it.
+    let _ = Command::new("ip")
+        .args(["link", "set", "blue", "up"])
+        .output();
+    through
+}

@@ -1,0 +1,87 @@
+//! A hostile member: it speaks to the agent without the library, keeps every descriptor and
+//! mapping that it ever got, acknowledges nothing, and goes on after its node has left.
+//!
+//! ```text
+//! haunt guard DOMAIN BYTES     owns a region and listens; answers lines of its input:
+//!     look                         what a leaver reaches while it looks, and what nobody may ever
+//!     heard                        what has arrived or was dropped since it was asked or looked last
+//!     sum                          the counted word
+//! haunt speak DOMAIN PLACE     sends numbered packets to a guard until that fails
+//! haunt leave KEY PLACE        haunts that guard, also in the name of another place; answers:
+//!     open                         opens all once more
+//!     abuse                        tries more with each than it was granted; says what went through
+//!     look                         what of all that it kept others change while it looks
+//!     retire                       takes its time from now on
+//! ```
+//!
+//! [`guard`] has those who stay, [`leave`] who leaves; [`forger`] writes into rings, [`sender`]
+//! sends frames, [`scribe`] writes to memory that is mapped.
+
+mod forger;
+mod guard;
+mod leave;
+mod scribe;
+mod sender;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::{self, BufRead, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fabric::Protocol;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// How much there is of each thing; what there is nothing of is not named.
+type Tally = BTreeMap<&'static str, u64>;
+
+/// What members count in.
+const COUNTED: u64 = 0;
+
+/// What the leaver scribbles on, in the first page and in the last.
+const HAUNTED: u64 = 64;
+
+/// How long a look takes.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What the leaver speaks, and those who stay.
+const HAUNT: Protocol = Protocol(13);
+const PAIR: Protocol = Protocol(14);
+
+/// How packets and frames begin that a member may send, and those that nobody may.
+const OWN: [u8; 8] = *b"haunted!";
+const FORGED: [u8; 8] = *b"a forger";
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["guard", domain, bytes] => guard::guard(domain, bytes.parse()?),
+        ["speak", domain, place] => guard::speak(domain, place.parse()?),
+        ["leave", key, place] => leave::leave(key.parse()?, place.parse()?),
+        _ => Err(format!("what is {words:?}?").into()),
+    }
+}
+
+/// Answers each line of the input.
+fn converse(mut answer: impl FnMut(&str) -> Result<String>) -> Result<()> {
+    for line in io::stdin().lock().lines() {
+        println!("{}", answer(&line?)?);
+        io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+/// What there is more of now.
+fn growth(before: &Tally, now: &Tally) -> Tally {
+    let earlier = |what| before.get(what).copied().unwrap_or_default();
+    let grown = now
+        .iter()
+        .map(|(what, count)| (*what, count - earlier(what)));
+    grown.filter(|(_, count)| *count > 0).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
