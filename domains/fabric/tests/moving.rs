@@ -2,6 +2,7 @@
 //! was, and nobody waits for ever.
 
 use std::fs::File;
+use std::io::ErrorKind::WouldBlock;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -235,6 +236,7 @@ fn a_reader_that_touches_too_early_does_no_harm() {
         exported.move_once(|fresh| {
             let early = map(fresh, READ);
             read(&early, 0, &mut vec![1; LEN as usize]).unwrap();
+            touch(fresh);
         });
         let mut back = vec![0; LEN as usize];
         exported.owner.read(0, &mut back).unwrap();
@@ -243,6 +245,60 @@ fn a_reader_that_touches_too_early_does_no_harm() {
         read(&exported.reader, 0, &mut back).unwrap();
         assert!(back == bytes, "a peer reads them, too");
     }
+}
+
+/// Makes the kernel touch all pages of memory that may only be read, in every way that there is.
+fn touch(fresh: &File) {
+    let len = LEN as usize;
+    let mut there = vec![1; len];
+    fresh.read_exact_at(&mut there, 0).unwrap();
+    let descriptor = fresh.as_raw_fd();
+    let (pipe, into) = std::io::pipe().unwrap();
+    // SAFETY: a new mapping, which is unmapped before the end; the kernel alone reads it, and writes
+    // what it reads to `there`, of which it is told the length.
+    unsafe {
+        let anywhere = std::ptr::null_mut();
+        let pages = libc::mmap(
+            anywhere,
+            len,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            descriptor,
+            0,
+        );
+        assert_ne!(pages, libc::MAP_FAILED);
+        let local = libc::iovec {
+            iov_base: there.as_mut_ptr().cast(),
+            iov_len: len,
+        };
+        let remote = libc::iovec {
+            iov_base: pages,
+            iov_len: len,
+        };
+        let read = libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0);
+        assert_eq!(read, LEN as isize);
+        for advice in [libc::MADV_WILLNEED, libc::MADV_POPULATE_READ] {
+            assert_eq!(libc::madvise(pages, len, advice), 0);
+        }
+        // Pages in a pipe are pinned.
+        assert!(libc::vmsplice(into.as_raw_fd(), &remote, 1, libc::SPLICE_F_NONBLOCK) > 0);
+        let mut at = 0;
+        let spliced = libc::splice(
+            descriptor,
+            &mut at,
+            into.as_raw_fd(),
+            std::ptr::null_mut(),
+            len,
+            libc::SPLICE_F_NONBLOCK,
+        );
+        assert!(spliced > 0 || std::io::Error::last_os_error().kind() == WouldBlock);
+        // These would need the right to write.
+        assert_eq!(libc::madvise(pages, len, libc::MADV_REMOVE), -1);
+        assert_eq!(libc::madvise(pages, len, libc::MADV_POPULATE_WRITE), -1);
+        assert_eq!(libc::fallocate(descriptor, 0, 0, len as i64), -1);
+        libc::munmap(pages, len);
+    }
+    drop(pipe);
 }
 
 /// Nothing is ever copied: readers read on, writers wait, and when the memory is forsaken they
