@@ -4,7 +4,7 @@
 //! Everything hangs on this process: the agent on a lifeline, its nodes and driver on the agent,
 //! our processes on their node. So nothing outlives us, however we end.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -189,6 +189,25 @@ impl Cluster {
     /// The agent's.
     pub fn rootless(&mut self) -> Result<bool, ClusterError> {
         Ok(self.control()?.status()?.rootless)
+    }
+
+    /// Whether the nodes have users of their own.
+    ///
+    /// # Errors
+    /// The agent's.
+    pub fn private_users(&mut self) -> Result<bool, ClusterError> {
+        Ok(self.control()?.status()?.private_users)
+    }
+
+    /// The network namespace of a node. Only root of the host may open it.
+    ///
+    /// # Errors
+    /// The agent's, and the system's.
+    pub fn network(&mut self, node: &str) -> Result<File, ClusterError> {
+        let nodes = self.control()?.nodes()?;
+        let node = nodes.iter().find(|info| info.place.to_string() == node);
+        let pid = node.ok_or(ClusterError::NoServer)?.pid;
+        File::open(format!("/proc/{pid}/ns/net")).map_err(system("open a node's network"))
     }
 
     /// The first process of the agent's.

@@ -135,14 +135,10 @@ impl Run {
 
     /// The veth pair, and network sessions over every path.
     fn connect_interfaces(&mut self) -> Result<(), ClusterError> {
-        let socket = || self.cluster.path("namespace.sock");
-        let (lend, create) = (
-            Order::LendNamespace { socket: socket() },
-            Order::CreateVeth { socket: socket() },
-        );
-        let () = self.passive(&lend)?;
-        let () = self.active(&create)?;
-        let () = self.passive(&Order::ConfigureVeth)?;
+        self.create_veth()?;
+        let configure = |address| Order::ConfigureVeth { address };
+        let () = self.passive(&configure(veth::LENDER))?;
+        let () = self.active(&configure(veth::CREATOR))?;
         let interface = Some("lo".into());
         self.mtus.loopback = self.active(&Order::Mtu { interface })?;
         self.mtus.veth = self.active(&Order::Mtu { interface: None })?;
@@ -156,6 +152,25 @@ impl Run {
         ];
         let sessions = sessions.map(|(path, ip, port)| (path, SocketAddrV4::new(ip, port)));
         self.active(&Order::UseSessions(sessions.into()))
+    }
+
+    fn create_veth(&mut self) -> Result<(), ClusterError> {
+        if self.cluster.private_users()? {
+            let networks = [self.cluster.network(CLIENT)?, self.cluster.network(SERVER)?];
+            return veth::create_between(networks.each_ref()).map_err(|error| {
+                ClusterError::Failed {
+                    process: "toroid-bench".into(),
+                    message: error.to_string(),
+                }
+            });
+        }
+        let socket = || self.cluster.path("namespace.sock");
+        let (lend, create) = (
+            Order::LendNamespace { socket: socket() },
+            Order::CreateVeth { socket: socket() },
+        );
+        let () = self.passive(&lend)?;
+        self.active(&create)
     }
 
     /// Memory of the server's node to read and write.

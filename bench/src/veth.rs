@@ -1,8 +1,9 @@
 //! The baseline of Ethernet: a pair of interfaces of the kernel's own, at its defaults, between
 //! the same two nodes.
 //!
-//! A process of one node lends its network namespace through a Unix socket, a process of the
-//! other creates the pair with one end there; each then gives its own end an address.
+//! Who creates it must be root over both nodes. Where these have users of their own that is root of
+//! the host. Otherwise a process of one node lends its network namespace through a Unix socket, and a
+//! process of the other creates the pair. Each node then gives its own end an address.
 
 use std::fs::File;
 use std::io;
@@ -55,8 +56,7 @@ pub fn lend(socket: &Path) -> Result<(), VethError> {
     Ok(())
 }
 
-/// Creates the pair between this namespace and the one lent at `socket`, and configures this
-/// end.
+/// Creates the pair between this namespace and the one lent at `socket`.
 ///
 /// # Errors
 /// [`VethError`].
@@ -66,11 +66,19 @@ pub fn create(socket: &Path) -> Result<(), VethError> {
     let namespace = descriptors
         .first()
         .ok_or(io::Error::from(io::ErrorKind::InvalidData))?;
-    Netlink::open()?.create_veth(NAME, NAME, namespace.as_fd())?;
-    configure(CREATOR)
+    Ok(Netlink::open()?.create_veth(NAME, NAME, namespace.as_fd())?)
 }
 
-/// Configures this end of the pair.
+/// Creates the pair between two namespaces, from outside.
+///
+/// # Errors
+/// [`VethError::Netlink`].
+pub fn create_between(namespaces: [&File; 2]) -> Result<(), VethError> {
+    let [near, far] = namespaces.map(AsFd::as_fd);
+    Ok(Netlink::open_in(near)?.create_veth(NAME, NAME, far)?)
+}
+
+/// Configures the end of the pair in this namespace.
 ///
 /// # Errors
 /// [`VethError::Netlink`].

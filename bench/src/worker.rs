@@ -76,8 +76,11 @@ pub enum Order {
         /// Where the lender listens.
         socket: PathBuf,
     },
-    /// Configure the lender's end of the pair.
-    ConfigureVeth,
+    /// Configure this end of the pair.
+    ConfigureVeth {
+        /// Its address.
+        address: Ipv4Addr,
+    },
     /// Find an interface's MTU. Answer: bytes.
     Mtu {
         /// The interface; the veth pair when absent.
@@ -229,7 +232,7 @@ impl Worker {
             Order::Empty { server, set } => answer(Memcached::connect(server)?.empty(set)?),
             Order::LendNamespace { socket } => answer(veth::lend(&socket)?),
             Order::CreateVeth { socket } => answer(veth::create(&socket)?),
-            Order::ConfigureVeth => answer(veth::configure(veth::LENDER)?),
+            Order::ConfigureVeth { address } => answer(veth::configure(address)?),
             Order::Mtu { interface } => answer(match interface {
                 Some(name) => Netlink::open()?.link(&name)?.mtu,
                 None => veth::mtu()?,

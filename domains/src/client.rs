@@ -1,6 +1,8 @@
 //! How programs administer an agent: a connection to its control socket, with a method for each
 //! request, and where to find the agent.
 
+mod exec;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use exec::{ExecHandle, Signals};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -18,8 +21,8 @@ use crate::credentials::peer_uid;
 use crate::events::Happening;
 use crate::placement::Policy;
 use crate::protocol::{
-    DomainInfo, Event, Message, NODE_SOCKET, NewDomain, NodeAllocation, NodeInfo, QuotaInfo,
-    Refusal, RefusalKind, Reply, Request, ShrinkNeeds, Status, VERSION,
+    DomainInfo, Message, NODE_SOCKET, NewDomain, NodeAllocation, NodeInfo, QuotaInfo, Refusal,
+    RefusalKind, Reply, Request, ShrinkNeeds, Status, VERSION,
 };
 use crate::quota::Resource;
 use crate::wire::{self, Reader, WireError, Writer};
@@ -32,9 +35,6 @@ const LAST_WORDS_MS: u16 = 5000;
 
 /// How long an agent may take to say that it is there.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-
-/// Exit status of commands that ended with their node: killed by SIGKILL.
-const KILLED: i32 = 137;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -436,36 +436,6 @@ impl Control {
         self.call(&Request::Whoami)
     }
 
-    /// Starts a command in a node, which needs the agent no longer once it runs: `argv[0]` is searched in `PATH`
-    /// of `env`, which is its whole environment but for what the agent adds (`TOROID_NODE`, and
-    /// `TOROID_DOMAIN` if the node is in exactly one). `stdio` are its standard input, output and
-    /// error.
-    pub fn exec(
-        &self,
-        node: &str,
-        argv: &[String],
-        env: &[(String, String)],
-        cwd: &str,
-        stdio: [BorrowedFd<'_>; 3],
-    ) -> Result<ExecHandle, ClientError> {
-        let mut connection = Self::open(self.address.clone())?;
-        let request = Request::Exec {
-            node: node.into(),
-            argv: argv.into(),
-            env: env.into(),
-            cwd: cwd.into(),
-        };
-        let (reply, descriptors) = connection.call_with(&request, &stdio)?;
-        if reply != Reply::Started {
-            return Err(unexpected(&reply));
-        }
-        let session = descriptors.into_iter().next().ok_or_else(|| {
-            io::Error::other("no descriptor is left for the command; raise `ulimit -n`")
-        })?;
-        let (reader, writer) = wire::split(session.into())?;
-        Ok(ExecHandle { reader, writer })
-    }
-
     /// Ends the agent with its nodes and driver; returns when their processes have gone.
     pub fn down(mut self) -> Result<(), ClientError> {
         let agent = watch(self.pid);
@@ -529,64 +499,6 @@ impl Control {
 fn watch(pid: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
-}
-
-/// A command in a node. Dropping the handle ends the command.
-#[derive(Debug)]
-pub struct ExecHandle {
-    reader: Reader,
-    writer: Writer,
-}
-
-impl ExecHandle {
-    /// Waits for the end: the exit status of the command, or 128 + the signal that killed it, as
-    /// the end of its node does; 126 when it cannot be executed, 127 when there is no such program.
-    ///
-    /// # Errors
-    /// [`ClientError::Wire`].
-    pub fn wait(&mut self) -> Result<i32, ClientError> {
-        loop {
-            match self.reader.receive() {
-                Ok((Message::Event(Event::Exited { status }), _)) => return Ok(status),
-                Ok(_) => {}
-                Err(WireError::Closed) => return Ok(KILLED),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Sends a signal to the command's process group.
-    ///
-    /// # Errors
-    /// [`ClientError::Wire`] when the command has ended.
-    pub fn signal(&self, signal: i32) -> Result<(), ClientError> {
-        self.signals().send(signal)
-    }
-
-    /// Sends signals from another thread while one waits.
-    pub fn signals(&self) -> Signals {
-        Signals(self.writer.clone())
-    }
-}
-
-impl Drop for ExecHandle {
-    fn drop(&mut self) {
-        self.writer.shut_down();
-    }
-}
-
-/// Sends signals to a command in a node.
-#[derive(Clone, Debug)]
-pub struct Signals(Writer);
-
-impl Signals {
-    /// Sends one to the command's process group.
-    ///
-    /// # Errors
-    /// [`ClientError::Wire`] when the command has ended or the handle has gone.
-    pub fn send(&self, signal: i32) -> Result<(), ClientError> {
-        Ok(self.0.send(&Request::Signal { signal }, &[])?)
-    }
 }
 
 fn unexpected(reply: &Reply) -> ClientError {

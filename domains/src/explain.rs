@@ -97,7 +97,7 @@ impl fmt::Display for Guard {
             Guard::Agent => "the agent, which hands those to members only",
             Guard::Driver => "the driver, which checks every frame",
             Guard::Node => "the node itself",
-            Guard::Cooperation => "cooperation, because all nodes run as one user",
+            Guard::Cooperation => "cooperation, because nodes have no users of their own",
         })
     }
 }
@@ -280,7 +280,7 @@ impl Facts<'_> {
     }
 
     fn with_cooperation(&self, guards: &[Guard]) -> Vec<Guard> {
-        let cooperation = self.status.rootless.then_some(Guard::Cooperation);
+        let cooperation = (!self.status.private_users).then_some(Guard::Cooperation);
         guards.iter().copied().chain(cooperation).collect()
     }
 }
@@ -307,7 +307,7 @@ mod tests {
         let fields = json!({
             "pid": 1, "state": "/run/toroid", "data": "/var/lib/toroid", "torus": "4x1x1",
             "nodes": 4, "domains": 2, "provider": "shm", "ethernet": ethernet,
-            "rootless": rootless, "driver_pid": driver_pid, "driver_restarts": 0, "attached": 0,
+            "rootless": rootless, "private_users": !rootless, "driver_pid": driver_pid, "driver_restarts": 0, "attached": 0,
             "registered_bytes": 0, "moving_bytes": 0
         });
         serde_json::from_value(fields).unwrap()

@@ -165,8 +165,10 @@ pub enum Request {
         /// The domain.
         name: String,
     },
-    /// Control socket, with three descriptors: standard input, output and error of a command in
-    /// a node. Reply: [`Reply::Started`] with the command's session.
+    /// Control socket, with three to five descriptors: standard input, output and error of a
+    /// command in a node, and, opened with `O_PATH`, its working directory and its program, for
+    /// when the node's users cannot get there by name. Reply: [`Reply::Started`] with the
+    /// command's session.
     Exec {
         /// The node.
         node: String,
@@ -176,6 +178,9 @@ pub enum Request {
         env: Vec<(String, String)>,
         /// Working directory.
         cwd: String,
+        /// Where the program was found, if its descriptor comes along.
+        #[serde(default)]
+        program: Option<String>,
     },
     /// On the session of a command: to its process group. No reply.
     Signal {
@@ -605,9 +610,11 @@ pub struct Status {
     pub provider: String,
     /// `tap`, or `none` when started without Ethernet.
     pub ethernet: String,
-    /// Whether it runs without root: then nodes are separated for convenience, not against
-    /// malice.
+    /// Whether it runs without root.
     pub rootless: bool,
+    /// Whether each node has users of its own, so that its root is nobody on the host. Otherwise
+    /// nodes are separated for convenience, not against malice.
+    pub private_users: bool,
     /// The driver's process id, absent when there is none.
     pub driver_pid: Option<u32>,
     /// How often the driver was restarted.

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -83,6 +84,8 @@ impl Cluster {
         leftovers::adopt_orphans();
         let directory = tempfile::Builder::new()
             .prefix(&leftovers::directory_prefix())
+            // The users of nodes are others.
+            .permissions(Permissions::from_mode(0o755))
             .tempdir();
         let directory = directory.expect("a temporary directory");
         let owner = user.as_ref().map_or(0, User::uid);

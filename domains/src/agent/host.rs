@@ -21,6 +21,7 @@ use super::members::{Changed, Members};
 use super::nodes::HostedNode;
 use super::rootless::Identity;
 use super::turns::Turns;
+use super::users::Users;
 use crate::addressing::{IPV6_PREFIX, Subnet, ipv6, mac, mac_text};
 use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
 use crate::driver_protocol::{Port, PortError};
@@ -57,6 +58,8 @@ pub(super) struct Host {
     /// How long a shrink waits for the processes that stay.
     pub(super) ack_timeout: Duration,
     pub(super) identity: Identity,
+    /// Those of the nodes, if they have users of their own.
+    pub(super) users: Option<Users>,
     pub(super) torus: Torus,
     /// By number.
     pub(super) nodes: Vec<HostedNode>,
@@ -214,6 +217,9 @@ impl Host {
     pub(super) fn keep_all(&self) {
         let ethernet = self.driver.is_some();
         estate::keep_host(&self.keeper, self.torus, ethernet, self.lifeline);
+        if let Some(users) = &self.users {
+            users.keep(&self.keeper);
+        }
         self.nodes.iter().for_each(HostedNode::keep);
         if let Some(driver) = &self.driver {
             driver.keep();
@@ -411,6 +417,7 @@ impl Host {
             provider: "shm".into(),
             ethernet: if self.driver.is_some() { "tap" } else { "none" }.into(),
             rootless: self.identity.rootless,
+            private_users: self.users.is_some(),
             driver_pid,
             driver_restarts,
             attached: attached as u32,

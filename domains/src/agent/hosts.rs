@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use fabric::NodeId;
@@ -14,6 +14,9 @@ use crate::addressing::ipv6;
 use crate::directory::{Directory, Domain};
 
 const LOOPBACK: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
+
+/// The mode of a file that all users of a node read.
+const READABLE: u32 = 0o644;
 
 /// The texts of hosts files. The lines of a domain are made once for all of its members: made for
 /// each, those of 512 took most of the time of a change.
@@ -76,7 +79,12 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
         .truncate(false)
         .write(true)
         .open(path)?;
-    let old = usize::try_from(file.metadata()?.len()).unwrap_or_default();
+    let metadata = file.metadata()?;
+    if metadata.mode() & 0o777 != READABLE {
+        // Whatever the agent's umask is: the node's users are others.
+        file.set_permissions(Permissions::from_mode(READABLE))?;
+    }
+    let old = usize::try_from(metadata.len()).unwrap_or_default();
     if old <= text.len() {
         return file.write_all_at(text.as_bytes(), 0);
     }
@@ -89,7 +97,6 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::MetadataExt;
 
     use super::*;
     use crate::directory::Wanted;
@@ -126,5 +133,8 @@ mod tests {
         write(&path, "short\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "short\n");
         assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        write(&path, "for all").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, READABLE);
     }
 }

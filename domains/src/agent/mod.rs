@@ -34,6 +34,7 @@ mod start;
 mod state_dir;
 mod tenancy;
 mod turns;
+mod users;
 
 pub use start::run;
 pub use state_dir::{Left, clear_stale};
@@ -46,6 +47,7 @@ use fabric::{Place, Torus};
 use serde::{Deserialize, Serialize};
 
 use crate::directory::store::StoreError;
+use crate::node::GIVE_USERS;
 use crate::protocol::{Refusal, RefusalKind};
 
 /// The most nodes that one host emulates.
@@ -187,6 +189,9 @@ pub enum AgentError {
     /// An ordinary user may make no user namespace.
     #[error("cannot enter a user namespace: {0}")]
     UserNamespace(io::Error),
+    /// No users can be had for the nodes of a root agent.
+    #[error("cannot take users for the nodes: {0}")]
+    Users(io::Error),
     /// A node could not be made.
     #[error("cannot make node {place}: cannot {action}: {source}")]
     Node {
@@ -276,6 +281,11 @@ impl AgentError {
             AgentError::UserNamespace(_) => {
                 "allow them (sysctl user.max_user_namespaces, or \
                  kernel.apparmor_restrict_unprivileged_userns=0), or run as root"
+            }
+            AgentError::Users(_) => "make /run writable for root; only its lock file is made there",
+            AgentError::Node { action, .. } if action == GIVE_USERS => {
+                "allow namespaces (sysctl user.max_user_namespaces, user.max_net_namespaces), and \
+                 run the agent outside of a chroot"
             }
             AgentError::Driver { .. } => {
                 "build it with `cargo build -p ethernet`, or do without Ethernet with \

@@ -1,8 +1,10 @@
 //! The nodes of a host as the agent sees them: made at the start or taken over from the agent
 //! before, made anew when their first process dies, and asked to run commands.
 
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fabric::{NodeId, Place};
+use nix::fcntl::OFlag;
+use nix::sys::stat::fstat;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -140,13 +144,24 @@ impl HostedNode {
 
     /// Starts a command and returns its session for the caller. When the node has died, the session
     /// has ended.
-    pub(super) fn start(&self, order: &Start, stdio: &[OwnedFd]) -> io::Result<OwnedFd> {
-        let session = lifeline::open_session(&self.lock().orders)?;
+    pub(super) fn start(&self, order: &Start, descriptors: Vec<OwnedFd>) -> io::Result<OwnedFd> {
+        let (pid, session) = {
+            let life = self.lock();
+            (life.pid, lifeline::open_session(&life.orders)?)
+        };
+        let paths = [None, None, None, Some(&order.cwd), order.program.as_ref()];
+        let descriptors = descriptors.into_iter().zip(paths);
+        let descriptors: Vec<OwnedFd> = descriptors
+            .map(|(theirs, path)| match path {
+                Some(path) => open_inside(pid, path, &theirs).unwrap_or(theirs),
+                None => theirs,
+            })
+            .collect();
         let (_, orders) = wire::split(session.try_clone()?)?;
         orders.give_up_after(WRITE_PATIENCE)?;
-        let stdio: Vec<_> = stdio.iter().map(AsFd::as_fd).collect();
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         // If it fails the session has ended, which its holder is about to see.
-        let _ = orders.send(order, &stdio);
+        let _ = orders.send(order, &descriptors);
         session.set_write_timeout(None)?;
         Ok(session.into())
     }
@@ -226,6 +241,18 @@ impl HostedNode {
     fn lock(&self) -> MutexGuard<'_, Life> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens a file that a caller has open by its path in a node, so that it is one of the node's own
+/// mounts and has a name there. Only if it is the same file: the agent gets further than the caller.
+fn open_inside(init: u32, path: &str, theirs: &OwnedFd) -> Option<OwnedFd> {
+    let path = format!("/proc/{init}/root{path}");
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlag::O_PATH.bits());
+    let ours = options.open(path).ok()?;
+    let (theirs, found) = (fstat(theirs).ok()?, fstat(&ours).ok()?);
+    let is_same = (theirs.st_dev, theirs.st_ino) == (found.st_dev, found.st_ino);
+    is_same.then(|| ours.into())
 }
 
 fn give_birth(plan: &Plan) -> Result<(Life, Birth), NodeError> {

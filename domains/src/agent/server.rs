@@ -20,7 +20,6 @@ use super::process;
 use super::quotas::{self, Whose};
 use crate::credentials::{peer_pid, peer_uid};
 use crate::directory::{Directory, DirectoryError, Domain};
-use crate::node::CONFINES_USERS;
 use crate::node::messages::Start;
 use crate::protocol::{Message, Refusal, RefusalKind, Reply, Request, VERSION};
 use crate::rights::Actor;
@@ -340,7 +339,7 @@ impl Administration<'_> {
                     Err(refusal) => Err(refusal),
                 },
                 Request::Exec { .. } => {
-                    let execute = || self.execute(&request, &descriptors);
+                    let execute = || self.execute(&request, descriptors);
                     match self.host.audited(self.caller, &request, execute) {
                         Ok(session) => {
                             let started = Message::Reply(Reply::Started);
@@ -391,7 +390,7 @@ impl Administration<'_> {
     }
 
     /// Starts a command; returns its session.
-    fn execute(&self, request: &Request, stdio: &[OwnedFd]) -> Result<OwnedFd, Refusal> {
+    fn execute(&self, request: &Request, descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
         let invalid = |message: &str| {
             let remedy = "run it with `toroid exec NODE -- ...`";
             Refusal::new(RefusalKind::Invalid, message, remedy)
@@ -401,20 +400,28 @@ impl Administration<'_> {
             argv,
             env,
             cwd,
+            program,
         } = request
         else {
             return Err(invalid("this is no command"));
         };
-        let (argv, mut env, cwd) = (argv.clone(), env.clone(), cwd.clone());
-        if stdio.len() != 3 {
-            return Err(invalid("a command needs three descriptors"));
+        let mut env = env.clone();
+        if descriptors.len() != 5 && (program.is_some() || !(3..5).contains(&descriptors.len())) {
+            return Err(invalid(
+                "a command needs three descriptors, with its directory four, with its program five",
+            ));
         }
         let texts = env.iter().flat_map(|(name, value)| [name, value]);
-        if argv.iter().chain(texts).any(|text| text.contains('\0')) {
+        if argv
+            .iter()
+            .chain(program)
+            .chain(texts)
+            .any(|text| text.contains('\0'))
+        {
             return Err(invalid("arguments and environment may hold no NUL"));
         }
         env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
-        if !CONFINES_USERS {
+        if self.host.users.is_none() {
             self.caller
                 .actor
                 .may_administer("run commands in nodes whose root is that of the host")?;
@@ -434,15 +441,20 @@ impl Administration<'_> {
         if let [only] = &domains[..] {
             env.push(("TOROID_DOMAIN".into(), only.clone()));
         }
-        node.start(&Start { argv, env, cwd }, stdio)
-            .map_err(|error| {
-                let message = format!("cannot start a command in node {}: {error}", node.place);
-                Refusal::new(
-                    RefusalKind::Exhausted,
-                    message,
-                    "raise `ulimit -n` of the agent",
-                )
-            })
+        let order = Start {
+            argv: argv.clone(),
+            env,
+            cwd: cwd.clone(),
+            program: program.clone(),
+        };
+        node.start(&order, descriptors).map_err(|error| {
+            let message = format!("cannot start a command in node {}: {error}", node.place);
+            Refusal::new(
+                RefusalKind::Exhausted,
+                message,
+                "raise `ulimit -n` of the agent",
+            )
+        })
     }
 }
 

@@ -26,6 +26,7 @@ use super::nodes::{Birth, HostedNode};
 use super::server::{Door, serve};
 use super::state_dir::{self, StateDir};
 use super::turns::Turns;
+use super::users::Users;
 use super::{AgentError, Config, MAX_NODES, rootless};
 use crate::events::Log;
 use crate::node::Plan;
@@ -164,6 +165,7 @@ fn build(
     let ethernet = config.driver_command.is_some();
     estate.check(torus, ethernet)?;
     estate::keep_host(&estate.keeper, torus, ethernet, config.lifeline);
+    let users = take_users(&identity, torus, &mut estate)?;
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
     let mut texts = hosts::Texts::new(&directory);
@@ -185,6 +187,7 @@ fn build(
             place,
             hosts: hosts_file,
             open_files,
+            users: users.as_ref().map(|users| users.of(id.0)),
         };
         let kept = estate.inherit(&HostedNode::key(id));
         let made = HostedNode::make(id, plan, Arc::clone(&estate.keeper), kept);
@@ -219,6 +222,7 @@ fn build(
         lifeline: config.lifeline,
         ack_timeout: Duration::from_millis(config.ack_timeout_ms),
         identity,
+        users,
         torus,
         nodes,
         driver,
@@ -228,6 +232,26 @@ fn build(
         turns: Turns::default(),
     };
     Ok((host, births, moves))
+}
+
+/// Users of their own for the nodes of a root agent: those that the nodes have already, if there
+/// was an agent before.
+fn take_users(
+    identity: &rootless::Identity,
+    torus: Torus,
+    estate: &mut Estate,
+) -> Result<Option<Users>, AgentError> {
+    if estate.is_inherited {
+        return Ok(estate.inherit(Users::KEY).and_then(Users::inherit));
+    }
+    if identity.rootless {
+        return Ok(None);
+    }
+    let users = Users::take(torus.nodes()).map_err(AgentError::Users)?;
+    if let Some(users) = &users {
+        users.keep(&estate.keeper);
+    }
+    Ok(users)
 }
 
 /// Should the keeper die, the next one is given all that this agent holds.

@@ -4,24 +4,20 @@
 //! session. When the process ends, the kernel kills everything else in the node.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nix::mount::{MsFlags, mount};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process_group, wait, waitid,
 };
 
+use super::birth;
+use super::command::{self, Failure, NOT_EXECUTABLE};
 use super::messages::{InitConfig, Report, Start};
 use crate::lifeline::Lifeline;
 use crate::protocol::{Event, Message, Request};
@@ -29,12 +25,6 @@ use crate::wire::{self, WireError, Writer};
 
 /// How long a command that nobody wants any more may take to clean up.
 const GRACE: Duration = Duration::from_millis(500);
-
-/// Exit status of a command that cannot be executed, as shells have it.
-const NOT_EXECUTABLE: i32 = 126;
-
-/// Exit status of a command that is not there, as shells have it.
-const NOT_FOUND: i32 = 127;
 
 const STACK_BYTES: usize = 128 * 1024;
 
@@ -48,8 +38,11 @@ pub(crate) fn run_role(config: &str) -> u8 {
 
 fn run(config: &InitConfig) -> Result<(), WireError> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
-    let (orders, reports) = wire::split(UnixStream::from(socket))?;
-    let warnings = set_up(config);
+    let (mut orders, reports) = wire::split(UnixStream::from(socket))?;
+    let born = match birth::be_born(config, &mut orders, &reports) {
+        Ok(born) => born,
+        Err(error) => return reports.send(&Report::from(&error), &[]),
+    };
     let init = Arc::new(Init {
         commands: Mutex::default(),
         started: Condvar::new(),
@@ -58,57 +51,12 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
     thread::Builder::new()
         .stack_size(STACK_BYTES)
         .spawn(move || reaper.reap())?;
-    reports.send(&Report::Ready { warnings }, &[])?;
+    let ready = Report::Ready {
+        warnings: born.warnings,
+    };
+    reports.send(&ready, &[born.network.as_fd(), born.listener.as_fd()])?;
+    drop((born.network, born.listener));
     init.obey(Lifeline::new(orders))
-}
-
-/// Makes the process and the node's mounts and network what they should be. What the kernel
-/// does not allow, as it may an ordinary user, is done without.
-fn set_up(config: &InitConfig) -> Vec<String> {
-    let kernel_files = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    let fresh = |kind: &str, place: &str| {
-        mount(Some(kind), place, Some(kind), kernel_files, None::<&str>).map_err(io::Error::from)
-    };
-    let sysctl = |name: &str| fs::write(format!("/proc/sys/net/ipv6/conf/{name}"), "0");
-    let limit_descriptors = || {
-        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-        setrlimit(Resource::RLIMIT_NOFILE, config.open_files.min(hard), hard)
-    };
-    let steps = [
-        ("name itself", fs::write("/proc/self/comm", "toroid-node")),
-        ("mount a fresh /proc", fresh("proc", "/proc")),
-        ("mount a fresh /sys", fresh("sysfs", "/sys")),
-        ("switch IPv6 on", sysctl("all/disable_ipv6")),
-        // The fabric has no routers to look for, and addresses are unique by construction:
-        // packets about either would only wake everybody up.
-        (
-            "look for no routers",
-            sysctl("default/router_solicitations"),
-        ),
-        ("look for no duplicates", sysctl("default/dad_transmits")),
-        ("choose congestion control", without_pacing()),
-        (
-            "limit descriptors",
-            limit_descriptors().map_err(io::Error::from),
-        ),
-    ];
-    steps
-        .into_iter()
-        .filter_map(|(step, result)| Some(format!("cannot {step}: {}", result.err()?)))
-        .collect()
-}
-
-/// Lets TCP send when it may, without timers. Between the nodes of a host nothing is lost for
-/// which a sender should slow down, and where the host's default is BBR, its pacing costs a value
-/// of 64 KiB a quarter of its round trip.
-fn without_pacing() -> io::Result<()> {
-    let knob = |name: &str| format!("/proc/sys/net/ipv4/tcp_{name}");
-    let paces = fs::read_to_string(knob("congestion_control"))?.starts_with("bbr");
-    match paces {
-        // The one algorithm that every kernel has and everybody may choose.
-        true => fs::write(knob("congestion_control"), "reno"),
-        false => Ok(()),
-    }
 }
 
 struct Init {
@@ -130,13 +78,6 @@ struct Running {
     exec: u64,
     caller: Writer,
     unwanted: bool,
-}
-
-/// Why a command was not started.
-struct Failure {
-    status: i32,
-    /// For its standard error.
-    complaint: Option<(File, String)>,
 }
 
 impl Init {
@@ -181,40 +122,13 @@ impl Init {
     /// Starts a command and gives it a number.
     fn start(
         &self,
-        Start { argv, env, cwd }: Start,
+        order: Start,
         descriptors: Vec<OwnedFd>,
         caller: Writer,
     ) -> Result<u64, Failure> {
-        let silent = Failure {
-            status: NOT_EXECUTABLE,
-            complaint: None,
-        };
-        let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(descriptors) else {
-            return Err(silent);
-        };
-        let Ok(complaints) = stderr.try_clone() else {
-            return Err(silent);
-        };
-        let failure = |status: i32, message: String| Failure {
-            status,
-            complaint: Some((File::from(complaints), message)),
-        };
-        let Some((program, arguments)) = argv.split_first() else {
-            return Err(failure(NOT_FOUND, "no command was given".into()));
-        };
-        if !Path::new(&cwd).is_dir() {
-            let message = format!("{cwd}: no such directory in the node");
-            return Err(failure(NOT_EXECUTABLE, message));
-        }
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(&cwd);
-        command.env_clear().envs(env).process_group(0);
-        command.stdin(stdin).stdout(stdout).stderr(stderr);
+        let prepared = command::prepare(order, descriptors)?;
         let mut commands = self.lock();
-        let child = command.spawn().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => failure(NOT_FOUND, format!("{program}: not found")),
-            _ => failure(NOT_EXECUTABLE, format!("{program}: {error}")),
-        })?;
+        let child = prepared.start()?;
         commands.count += 1;
         let exec = commands.count;
         if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
@@ -327,8 +241,10 @@ fn exit_status(status: WaitStatus) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Read;
 
+    use super::command::NOT_FOUND;
     use super::*;
     use crate::lifeline;
 
@@ -358,6 +274,7 @@ mod tests {
                 argv: vec!["/no/such/program".into()],
                 env: Vec::new(),
                 cwd: "/".into(),
+                program: None,
             };
             let null = File::open("/dev/null").unwrap();
             let stdio = [null.as_fd(), null.as_fd(), stderr.as_fd()];

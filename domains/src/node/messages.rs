@@ -4,27 +4,62 @@
 //! hands its end to whoever wants the command; from then on that is between the caller and the
 //! node: signals and the end of the command, in the messages of [`crate::protocol`].
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
+
+use super::NodeError;
 
 /// The argument of the role.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct InitConfig {
     /// The soft limit of descriptors for commands.
     pub(crate) open_files: u64,
+    /// The file that is `/etc/hosts` in the node.
+    pub(crate) hosts: PathBuf,
+    /// The first of the node's own users on the host, if it has such.
+    pub(crate) users: Option<u32>,
 }
 
-/// First on a session: starts a command. Its standard input, output and error come along.
+/// The answer to [`Report::Unshared`]: the users are there.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Mapped;
+
+/// First on a session: starts a command. Its standard input, output and error come along, and
+/// perhaps its working directory, and perhaps its program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Start {
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: String,
+    /// Where the program was found.
+    pub(crate) program: Option<String>,
 }
 
 /// On the lifeline, to the agent that made the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 pub(crate) enum Report {
-    /// The node is ready, apart from what the kernel did not allow.
+    /// The process is in a user namespace that has no users yet.
+    Unshared,
+    /// The node is ready, apart from what the kernel did not allow. Its network namespace and its
+    /// node socket come along.
     Ready { warnings: Vec<String> },
+    /// There will be no node.
+    Failed {
+        action: String,
+        message: String,
+        /// The system's number of the error, if it has one.
+        code: Option<i32>,
+    },
+}
+
+impl From<&NodeError> for Report {
+    fn from(error: &NodeError) -> Self {
+        Report::Failed {
+            action: error.action.clone(),
+            message: error.source.to_string(),
+            code: error.source.raw_os_error(),
+        }
+    }
 }

@@ -1,37 +1,39 @@
 //! Emulated nodes: a process that is the first of its own PID namespace, with a network and a
-//! mount namespace, and all that runs there.
+//! mount namespace, under a root agent with users of its own, and all that runs there.
 //!
-//! This module is the agent's side. The other side, [`init`], has a lifeline as its standard input:
-//! sessions come through it, and its end is the node's end. Because it starts the node's commands
-//! itself, nobody ever has to enter a namespace.
+//! This module is the agent's side. The other side, [`birth`] and then [`init`], has a lifeline as
+//! its standard input: sessions come through it, and its end is the node's end. Because it starts
+//! the node's commands itself, nobody ever has to enter a namespace.
 
+mod birth;
+mod command;
 pub(crate) mod init;
 pub(crate) mod messages;
 
-use std::fs::File;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use fabric::Place;
-use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-use crate::netlink::Netlink;
-use crate::protocol::NODE_SOCKET;
 use crate::roles;
 use crate::wire::{self, Reader, WireError, Writer};
-use messages::{InitConfig, Report};
+use messages::{InitConfig, Mapped, Report};
 
-/// Whether root in a node is nobody on the host. Only then may users run commands in nodes of
-/// theirs without being administrators.
-pub(crate) const CONFINES_USERS: bool = false;
+/// The uids, and gids, of a node that has users of its own.
+pub(crate) const USERS_PER_NODE: u32 = 65_536;
+
+/// An action that can fail where user namespaces are switched off.
+pub(crate) const GIVE_USERS: &str = "make its namespaces";
+
+const WAIT: &str = "wait for its first process";
 
 /// How long the first process of a node may take until it is ready: on an idle host it takes
 /// some 10 ms.
@@ -45,6 +47,9 @@ pub(crate) struct Plan {
     pub(crate) hosts: PathBuf,
     /// The soft limit of descriptors for its commands.
     pub(crate) open_files: u64,
+    /// The first of its [`USERS_PER_NODE`] uids and gids on the host. Without any it has the
+    /// users of the agent's user namespace.
+    pub(crate) users: Option<u32>,
 }
 
 /// A node that has just been made and is ready.
@@ -84,62 +89,45 @@ impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
 impl Plan {
     /// Makes the node and returns when it is ready.
     pub(crate) fn make(&self) -> Result<Node, NodeError> {
-        // Namespaces are properties of a thread. One that ends afterwards makes them, so that
-        // the agent's other threads stay where they are.
+        // A thread that ends afterwards makes the PID namespace, so that the children of the
+        // agent's other threads stay where they are.
         let maker = |plan: Plan| thread::Builder::new().spawn(move || plan.make_here());
         let maker = maker(self.clone()).during("start a thread")?;
         let panicked = || io::Error::other("the thread panicked");
         maker
             .join()
             .map_err(|_| panicked())
-            .during("make namespaces")?
+            .during("make a PID namespace")?
     }
 
     fn make_here(&self) -> Result<Node, NodeError> {
-        let namespaces =
-            CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID;
-        unshare(namespaces).during("make namespaces")?;
-        self.set_up_mounts()?;
-        let network = File::open("/proc/thread-self/ns/net").during("open its network")?;
-        set_up_loopback()?;
-        let listener = SocketAddr::from_abstract_name(NODE_SOCKET)
-            .and_then(|address| UnixListener::bind_addr(&address))
-            .during("listen in it")?;
-        let (init, socket) = self.start_init()?;
-        let (reports, orders) = wire::split(socket).during("talk to it")?;
-        let mut node = Node {
-            init,
-            orders,
-            reports,
-            network: network.into(),
-            listener,
-        };
-        if let Err(error) = node.wait_until_ready() {
-            // They fail when it has ended already.
-            let _ = node.init.kill();
-            let _ = node.init.wait();
-            return Err(error);
+        unshare(CloneFlags::CLONE_NEWPID).during("make a PID namespace")?;
+        let (mut init, socket) = self.start_init()?;
+        let born = wire::split(socket)
+            .during("talk to it")
+            .and_then(|(reports, orders)| self.attend_birth(init.id(), reports, orders));
+        match born {
+            Ok((network, listener, reports, orders)) => Ok(Node {
+                init,
+                orders,
+                reports,
+                network,
+                listener: listener.into(),
+            }),
+            Err(error) => {
+                // They fail when it has ended already.
+                let _ = init.kill();
+                let _ = init.wait();
+                Err(error)
+            }
         }
-        Ok(node)
-    }
-
-    fn set_up_mounts(&self) -> Result<(), NodeError> {
-        // What the host mounts and unmounts later happens in the node too, so that a node never
-        // keeps a disk busy; what the node mounts stays in the node.
-        let none = None::<&str>;
-        let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
-        mount(none, "/", none, slave, none).during("separate its mounts")?;
-        let hosts = Path::new("/etc/hosts");
-        if hosts.exists() {
-            mount(Some(&self.hosts), hosts, none, MsFlags::MS_BIND, none)
-                .during("mount its /etc/hosts")?;
-        }
-        Ok(())
     }
 
     fn start_init(&self) -> Result<(Child, UnixStream), NodeError> {
         let config = InitConfig {
             open_files: self.open_files,
+            hosts: self.hosts.clone(),
+            users: self.users,
         };
         let config = serde_json::to_string(&config).during("write its configuration")?;
         let (ours, theirs) = UnixStream::pair().during("make a socket")?;
@@ -151,38 +139,66 @@ impl Plan {
         let init = command.spawn().during("start its first process")?;
         Ok((init, ours))
     }
-}
 
-fn set_up_loopback() -> Result<(), NodeError> {
-    let up = || {
-        let mut netlink = Netlink::open()?;
-        let loopback = netlink.index("lo")?;
-        netlink.set_up(loopback)
-    };
-    up().map_err(io::Error::other)
-        .during("bring up its loopback")
-}
-
-impl Node {
-    fn wait_until_ready(&mut self) -> Result<(), NodeError> {
-        self.wait_at_most(Some(BIRTH))?;
-        let first = self.reports.receive();
-        self.wait_at_most(None)?;
-        match first {
-            Ok((Report::Ready { warnings }, _)) => {
-                for warning in warnings {
-                    tracing::debug!("a node does without something: {warning}");
+    /// Does its part until the node is ready; returns its network and its socket.
+    fn attend_birth(
+        &self,
+        init: u32,
+        mut reports: Reader,
+        orders: Writer,
+    ) -> Result<(OwnedFd, OwnedFd, Reader, Writer), NodeError> {
+        wait_at_most(&reports, Some(BIRTH))?;
+        loop {
+            let (report, descriptors) = reports.receive().map_err(cause).during(WAIT)?;
+            match report {
+                Report::Unshared => {
+                    self.map_users(init).during(GIVE_USERS)?;
+                    orders.send(&Mapped, &[]).map_err(cause).during(WAIT)?;
                 }
-                Ok(())
+                Report::Failed {
+                    action,
+                    message,
+                    code,
+                } => {
+                    let source = code.map(io::Error::from_raw_os_error);
+                    let source = source.unwrap_or_else(|| io::Error::other(message));
+                    return Err(NodeError { action, source });
+                }
+                Report::Ready { warnings } => {
+                    for warning in warnings {
+                        tracing::debug!("a node does without something: {warning}");
+                    }
+                    let lost = |_| io::Error::other("it came without its network and socket");
+                    let both = <[OwnedFd; 2]>::try_from(descriptors);
+                    let [network, listener] = both.map_err(lost).during(WAIT)?;
+                    wait_at_most(&reports, None)?;
+                    return Ok((network, listener, reports, orders));
+                }
             }
-            Err(WireError::Io(error)) => Err(error),
-            Err(error) => Err(io::Error::other(error)),
         }
-        .during("wait for its first process")
     }
 
-    fn wait_at_most(&self, time: Option<Duration>) -> Result<(), NodeError> {
-        let limited = self.reports.stream().set_read_timeout(time);
-        limited.during("wait for its first process")
+    /// Gives the user namespace of the node's first process its users and groups.
+    fn map_users(&self, init: u32) -> io::Result<()> {
+        let Some(first) = self.users else {
+            return Err(io::Error::other("it shall have none"));
+        };
+        for map in ["gid_map", "uid_map"] {
+            let text = format!("0 {first} {USERS_PER_NODE}");
+            fs::write(format!("/proc/{init}/{map}"), text)?;
+        }
+        Ok(())
+    }
+}
+
+fn wait_at_most(reports: &Reader, time: Option<Duration>) -> Result<(), NodeError> {
+    reports.stream().set_read_timeout(time).during(WAIT)
+}
+
+/// The system's error, if it was that.
+fn cause(error: WireError) -> io::Error {
+    match error {
+        WireError::Io(source) => source,
+        other => io::Error::other(other),
     }
 }

@@ -1,7 +1,6 @@
 //! Nodes are taken from those that are free, where they lie well, and given back.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 use tests::cluster::{Cluster, program};
@@ -128,8 +127,6 @@ fn a_node_allocates_for_the_domain_that_it_manages() {
 #[test]
 fn users_take_nodes_of_a_shared_agent_and_keep_them_from_each_other() {
     let (cluster, alice, bob) = (Cluster::up("2x2x1"), User::create(), User::create());
-    let open = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
     let by = |user: &User, words: &str| {
         let mut toroid = user.command("toroid");
         toroid.env("TOROID_STATE", cluster.state());

@@ -291,8 +291,6 @@ fn anothers_agent_takes_no_orders() {
     let user = User::create();
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["0,0,0"]);
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
     let before = state(&cluster);
     let orders = [
         "domain create red 0,0,0",

@@ -1,6 +1,5 @@
 //! Every change and every denial is on record, with who asked.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -35,8 +34,6 @@ fn what(events: &[Value]) -> Vec<&str> {
 #[test]
 fn changes_and_denials_are_told_with_who_asked() {
     let (cluster, alice, bob) = (Cluster::up("2x1x1"), User::create(), User::create());
-    let open = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
     as_root(&cluster, &format!("node chown 0,0,0 {}", alice.uid())).ok();
     by(&alice, &cluster, "domain create blue 0,0,0").ok();
     by(&bob, &cluster, "domain shrink blue 0,0,0").fails(DENIED, &["blue"]);
@@ -108,8 +105,6 @@ fn who_follows_hears_of_it_at_once() {
 #[test]
 fn who_is_denied_without_end_does_not_fill_the_disk() {
     let (cluster, bob) = (Cluster::up("1x1x1"), User::create());
-    let open = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
     for _ in 0..30 {
         by(&bob, &cluster, "domain create red 0,0,0").fails(DENIED, &["0,0,0"]);
     }

@@ -2,7 +2,6 @@
 //! places left. Each is said clearly, changes nothing, and is over when its cause is.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -165,8 +164,6 @@ fn a_node_without_ipv6_has_ipv4() {
 #[test]
 fn who_takes_all_places_at_the_agent_leaves_some_to_its_administrator() {
     let cluster = Cluster::up("1x1x1");
-    let open = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(cluster.files(), open).expect("it is ours");
     let user = User::create();
     let mut greedy = user.command("probe");
     let socket = cluster.state().join("agent.sock");

@@ -49,7 +49,7 @@ fn status_and_nodes_tell_what_runs() {
     let cluster = Cluster::up("3x2x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
     let status = cluster.status();
-    let expected: [(&str, Value); 8] = [
+    let expected: [(&str, Value); 9] = [
         ("state", cluster.state().to_string_lossy().into()),
         ("torus", "3x2x1".into()),
         ("nodes", 6.into()),
@@ -57,6 +57,7 @@ fn status_and_nodes_tell_what_runs() {
         ("provider", "shm".into()),
         ("ethernet", "tap".into()),
         ("rootless", false.into()),
+        ("private_users", true.into()),
         ("driver_restarts", 0.into()),
     ];
     for (key, value) in expected {

@@ -18,6 +18,7 @@ mod explain;
 mod failures;
 mod histories;
 mod hostile;
+mod identity;
 mod lifecycle;
 mod one_sided;
 mod quotas;

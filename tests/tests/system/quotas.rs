@@ -1,7 +1,5 @@
 //! What one user and one node may have of a shared agent.
 
-use std::os::unix::fs::PermissionsExt;
-
 use serde_json::{Value, json};
 use tests::cluster::Cluster;
 use tests::process::{Outcome, run};
@@ -62,8 +60,6 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
 #[test]
 fn a_user_sees_its_own_quota_only() {
     let (cluster, alice, bob) = (Cluster::up("2x1x1"), User::create(), User::create());
-    let open = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
     let (alices, bobs) = (alice.uid(), bob.uid());
     as_root(&cluster, &format!("node chown 0,0,0 {alices}")).ok();
     as_root(

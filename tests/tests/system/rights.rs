@@ -1,7 +1,5 @@
 //! Who may do what on an agent that several users share.
 
-use std::os::unix::fs::PermissionsExt;
-
 use serde_json::{Value, json};
 use tests::cluster::Cluster;
 use tests::process::{Outcome, run};
@@ -10,14 +8,6 @@ use tests::user::User;
 const NOT_FOUND: i32 = 4;
 const EXISTS: i32 = 5;
 const DENIED: i32 = 6;
-
-/// Root's agent, which users may ask.
-fn shared(torus: &str) -> Cluster {
-    let cluster = Cluster::up(torus);
-    let open = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(cluster.files(), open).expect("it is ours");
-    cluster
-}
 
 /// `toroid` as a user.
 fn by(user: &User, cluster: &Cluster, words: &str) -> Outcome {
@@ -44,7 +34,7 @@ fn members(cluster: &Cluster, domain: &str) -> Vec<String> {
 
 #[test]
 fn a_domain_obeys_its_owner_and_nobody_else() {
-    let (cluster, alice, bob) = (shared("2x2x1"), User::create(), User::create());
+    let (cluster, alice, bob) = (Cluster::up("2x2x1"), User::create(), User::create());
     let (alices, bobs) = (alice.uid().to_string(), bob.uid().to_string());
     by(&alice, &cluster, "domain create blue 0,0,0")
         .fails(DENIED, &["0,0,0", &alices, "toroid node chown"]);
@@ -95,7 +85,7 @@ fn a_domain_obeys_its_owner_and_nobody_else() {
 /// What ran in a node once stayed in it, and in the domains of the owner before.
 #[test]
 fn a_node_that_changes_hands_takes_nobody_along() {
-    let (cluster, alice, bob) = (shared("2x1x1"), User::create(), User::create());
+    let (cluster, alice, bob) = (Cluster::up("2x1x1"), User::create(), User::create());
     as_root(&cluster, &format!("node chown 0,0,0 1,0,0 {}", alice.uid())).ok();
     by(&alice, &cluster, "domain create blue *,0,0").ok();
     by(&alice, &cluster, "domain manage blue 1,0,0").ok();
@@ -114,7 +104,7 @@ fn a_node_that_changes_hands_takes_nobody_along() {
 
 #[test]
 fn a_guest_withdraws_no_consent_but_its_own() {
-    let (cluster, alice, bob) = (shared("3x1x1"), User::create(), User::create());
+    let (cluster, alice, bob) = (Cluster::up("3x1x1"), User::create(), User::create());
     as_root(&cluster, &format!("node chown 1,0,0 {}", alice.uid())).ok();
     as_root(&cluster, &format!("node chown 2,0,0 {}", bob.uid())).ok();
     as_root(&cluster, "domain create blue 0,0,0").ok();
@@ -131,7 +121,7 @@ fn a_guest_withdraws_no_consent_but_its_own() {
 /// In a node anybody may be root, or become one user after another.
 #[test]
 fn nodes_do_not_use_the_control_socket() {
-    let cluster = shared("1x1x1");
+    let cluster = Cluster::up("1x1x1");
     cluster
         .exec("0,0,0", "toroid status")
         .fails(DENIED, &["in nodes", "TOROID_STATE"]);
@@ -143,7 +133,7 @@ fn nodes_do_not_use_the_control_socket() {
 
 #[test]
 fn whoever_owns_a_node_may_join_a_public_domain() {
-    let (cluster, bob) = (shared("2x1x1"), User::create());
+    let (cluster, bob) = (Cluster::up("2x1x1"), User::create());
     as_root(&cluster, &format!("node chown 1,0,0 {}", bob.uid())).ok();
     as_root(&cluster, "domain create agora 0,0,0 --public").ok();
     by(&bob, &cluster, "domain grow agora 1,0,0").ok();
@@ -156,7 +146,7 @@ fn whoever_owns_a_node_may_join_a_public_domain() {
 
 #[test]
 fn limited_members_talk_to_full_ones_only() {
-    let cluster = shared("3x1x1");
+    let cluster = Cluster::up("3x1x1");
     let blue = cluster.domain("blue", &["0,0,0"]);
     as_root(&cluster, "domain grow blue 1,0,0 2,0,0 --limited").ok();
     let limited: Vec<Value> = ["0,0,0", "1,0,0", "2,0,0"]
@@ -202,7 +192,7 @@ fn limited_members_talk_to_full_ones_only() {
 
 #[test]
 fn a_manager_grows_and_shrinks_its_domain_from_inside() {
-    let cluster = shared("2x2x1");
+    let cluster = Cluster::up("2x2x1");
     let _blue = cluster.domain("blue", &["0,0,0"]);
     let _grey = cluster.domain("grey", &["1,1,0"]);
     in_node(&cluster, "0,0,0", "domain grow blue 1,0,0").fails(
@@ -234,7 +224,7 @@ fn a_manager_grows_and_shrinks_its_domain_from_inside() {
 
 #[test]
 fn owners_consents_and_managers_outlive_the_agent() {
-    let (cluster, bob) = (shared("2x1x1"), User::create());
+    let (cluster, bob) = (Cluster::up("2x1x1"), User::create());
     as_root(&cluster, &format!("node chown 1,0,0 {}", bob.uid())).ok();
     as_root(&cluster, "domain create blue 0,0,0 --public").ok();
     as_root(&cluster, "domain manage blue 0,0,0").ok();

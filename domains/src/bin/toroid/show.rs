@@ -72,8 +72,9 @@ impl Show {
             status.attached,
             status.registered_bytes
         );
-        if status.rootless {
-            line!("rootless   nodes are separated for convenience, not against malice");
+        if !status.private_users {
+            let label = if status.rootless { "rootless" } else { "users" };
+            line!("{label:11}nodes are separated for convenience, not against malice");
         }
     }
 

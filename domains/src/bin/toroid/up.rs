@@ -38,6 +38,11 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
             "without root, nodes are separated for convenience, not against malice: \
              their processes all run as you",
         );
+    } else if !status.private_users {
+        show.note(
+            "this container has no users to give to nodes, so they are separated for \
+             convenience, not against malice: root in a node is root here",
+        );
     }
     show.status(&status);
     Ok(())

@@ -1,0 +1,193 @@
+//! How the first process of a node makes it: mounts, namespaces, users.
+//!
+//! ```text
+//!   agent                                   first process
+//!     │── fork into a PID namespace ──────────▶│ mounts: hosts file, /proc, an empty /run
+//!     │                                        │ unshare: user, network, mounts, IPC, UTS
+//!     │◀────────────────────────── unshared ───│
+//!     │── uid_map, gid_map ── mapped ─────────▶│ becomes uid 0 of the node
+//!     │◀───── ready, network, node socket ─────│
+//! ```
+//!
+//! The mounts come first because they need root of the host. Afterwards they belong to a more
+//! privileged namespace, so that the node's root cannot take them away again (see
+//! user_namespaces(7) and mount_namespaces(7)).
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+
+use super::messages::{InitConfig, Mapped, Report};
+use super::{During, GIVE_USERS, NodeError, cause};
+use crate::netlink::Netlink;
+use crate::protocol::NODE_SOCKET;
+use crate::wire::{Reader, Writer};
+
+/// What the agent gets of a node when it is ready.
+pub(super) struct Born {
+    pub(super) warnings: Vec<String>,
+    pub(super) network: OwnedFd,
+    pub(super) listener: UnixListener,
+}
+
+/// Makes this process, which must have a single thread, the first of a node.
+pub(super) fn be_born(
+    config: &InitConfig,
+    orders: &mut Reader,
+    reports: &Writer,
+) -> Result<Born, NodeError> {
+    let mut warnings = Vec::new();
+    let mut try_to = |step: &str, result: io::Result<()>| {
+        if let Err(error) = result {
+            warnings.push(format!("cannot {step}: {error}"));
+        }
+    };
+    try_to(
+        "name itself",
+        fs::write("/proc/self/comm", "toroid-node").map(drop),
+    );
+    separate_mounts(&config.hosts)?;
+    try_to("mount a fresh /proc", mount_fresh("proc", "/proc"));
+    let mut namespaces =
+        CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    if let Some(first) = config.users {
+        hide_runtime_files(first)?;
+        namespaces |= CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS;
+    }
+    unshare(namespaces).during(GIVE_USERS)?;
+    if config.users.is_some() {
+        become_root_of_node(orders, reports)?;
+        try_to("make /run/lock", make_lock_directory());
+    }
+    try_to("mount a fresh /sys", mount_fresh("sysfs", "/sys"));
+    for (step, result) in settings(config.open_files) {
+        try_to(step, result);
+    }
+    set_up_loopback()?;
+    let network = File::open("/proc/self/ns/net").during("open its network")?;
+    let listener = SocketAddr::from_abstract_name(NODE_SOCKET)
+        .and_then(|address| UnixListener::bind_addr(&address))
+        .during("listen in it")?;
+    Ok(Born {
+        warnings,
+        network: network.into(),
+        listener,
+    })
+}
+
+fn separate_mounts(hosts_file: &Path) -> Result<(), NodeError> {
+    unshare(CloneFlags::CLONE_NEWNS).during("make a mount namespace")?;
+    // What the host mounts and unmounts later happens in the node too, so that a node never
+    // keeps a disk busy; what the node mounts stays in the node.
+    let none = None::<&str>;
+    let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
+    mount(none, "/", none, slave, none).during("separate its mounts")?;
+    let hosts = Path::new("/etc/hosts");
+    if hosts.exists() {
+        mount(Some(hosts_file), hosts, none, MsFlags::MS_BIND, none)
+            .during("mount its /etc/hosts")?;
+    }
+    Ok(())
+}
+
+fn mount_fresh(kind: &str, place: &str) -> io::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    Ok(mount(Some(kind), place, Some(kind), flags, None::<&str>)?)
+}
+
+/// Gives the node a `/run` and a `/dev/shm` of its own, so that it sees neither the sockets and
+/// process numbers of the host's daemons nor other nodes' shared memory, and has room for those
+/// of its own.
+fn hide_runtime_files(owner: u32) -> Result<(), NodeError> {
+    for (place, mode) in [("/run", "0755"), ("/dev/shm", "1777")] {
+        if !Path::new(place).is_dir() {
+            continue;
+        }
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        let options = format!("mode={mode},uid={owner},gid={owner}");
+        mount(
+            Some("tmpfs"),
+            place,
+            Some("tmpfs"),
+            flags,
+            Some(&options[..]),
+        )
+        .during("mount a /run and a /dev/shm of its own")?;
+    }
+    Ok(())
+}
+
+/// From here on this process can do on the host what everybody can.
+fn become_root_of_node(orders: &mut Reader, reports: &Writer) -> Result<(), NodeError> {
+    let mut mapped = || {
+        reports.send(&Report::Unshared, &[])?;
+        orders.receive::<Mapped>().map(drop)
+    };
+    mapped().map_err(cause).during(GIVE_USERS)?;
+    let (uid, gid) = (Uid::from_raw(0), Gid::from_raw(0));
+    setgroups(&[])
+        .and_then(|()| setresgid(gid, gid, gid))
+        .and_then(|()| setresuid(uid, uid, uid))
+        .during("become its root")
+}
+
+fn make_lock_directory() -> io::Result<()> {
+    fs::create_dir("/run/lock")?;
+    fs::set_permissions("/run/lock", Permissions::from_mode(0o1777))
+}
+
+/// What the kernel does not allow, as it may an ordinary user, is done without.
+fn settings(open_files: u64) -> [(&'static str, io::Result<()>); 5] {
+    let sysctl = |name: &str| fs::write(format!("/proc/sys/net/ipv6/conf/{name}"), "0");
+    let limit_descriptors = || {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, open_files.min(hard), hard)
+    };
+    [
+        ("switch IPv6 on", sysctl("all/disable_ipv6")),
+        // The fabric has no routers to look for, and addresses are unique by construction:
+        // packets about either would only wake everybody up.
+        (
+            "look for no routers",
+            sysctl("default/router_solicitations"),
+        ),
+        ("look for no duplicates", sysctl("default/dad_transmits")),
+        ("choose congestion control", without_pacing()),
+        (
+            "limit descriptors",
+            limit_descriptors().map_err(io::Error::from),
+        ),
+    ]
+}
+
+/// Lets TCP send when it may, without timers. Between the nodes of a host nothing is lost for
+/// which a sender should slow down, and where the host's default is BBR, its pacing costs a value
+/// of 64 KiB a quarter of its round trip.
+fn without_pacing() -> io::Result<()> {
+    let knob = |name: &str| format!("/proc/sys/net/ipv4/tcp_{name}");
+    let paces = fs::read_to_string(knob("congestion_control"))?.starts_with("bbr");
+    match paces {
+        // The one algorithm that every kernel has and everybody may choose.
+        true => fs::write(knob("congestion_control"), "reno"),
+        false => Ok(()),
+    }
+}
+
+fn set_up_loopback() -> Result<(), NodeError> {
+    let up = || {
+        let mut netlink = Netlink::open()?;
+        let loopback = netlink.index("lo")?;
+        netlink.set_up(loopback)
+    };
+    up().map_err(io::Error::other)
+        .during("bring up its loopback")
+}

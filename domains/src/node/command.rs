@@ -1,0 +1,138 @@
+//! From what a caller asked for to a command that runs in a node.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+
+use nix::unistd::{AccessFlags, access};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use super::messages::Start;
+
+/// Exit status of a command that cannot be executed, as shells have it.
+pub(super) const NOT_EXECUTABLE: i32 = 126;
+
+/// Exit status of a command that is not there, as shells have it.
+pub(super) const NOT_FOUND: i32 = 127;
+
+/// Why a command was not started.
+pub(super) struct Failure {
+    pub(super) status: i32,
+    /// For its standard error.
+    pub(super) complaint: Option<(File, String)>,
+}
+
+/// A command that can be started.
+pub(super) struct Prepared {
+    name: String,
+    command: Command,
+    /// What it gets to by descriptor.
+    _directory: Option<OwnedFd>,
+    program: Option<OwnedFd>,
+    /// Whether it was not found before.
+    is_searched: bool,
+    complaints: File,
+}
+
+/// Finds the working directory and the program of a command, by name or by descriptor.
+pub(super) fn prepare(order: Start, descriptors: Vec<OwnedFd>) -> Result<Prepared, Failure> {
+    let silent = Failure {
+        status: NOT_EXECUTABLE,
+        complaint: None,
+    };
+    let mut descriptors = descriptors.into_iter();
+    let mut next = || descriptors.next();
+    let (Some(stdin), Some(stdout), Some(stderr)) = (next(), next(), next()) else {
+        return Err(silent);
+    };
+    let (directory, file) = (next(), next());
+    let Ok(complaints) = stderr.try_clone() else {
+        return Err(silent);
+    };
+    let mut complaints = File::from(complaints);
+    let fails = |complaints, status: i32, message: String| Failure {
+        status,
+        complaint: Some((complaints, message)),
+    };
+    let Some((name, arguments)) = order.argv.split_first() else {
+        let message = "no command was given".into();
+        return Err(fails(complaints, NOT_FOUND, message));
+    };
+    let cwd = &order.cwd;
+    let cwd = match reachable(cwd, directory.as_ref()) {
+        Some(reachable) => reachable,
+        None if directory.is_none() && !Path::new(cwd).is_dir() => {
+            let message = format!("{cwd}: no such directory in the node");
+            return Err(fails(complaints, NOT_EXECUTABLE, message));
+        }
+        None => {
+            // As ssh(1) does where a home directory is out of reach. Where it cannot be said, it
+            // is not.
+            let text = "the node's root may not go there, so the command runs in /";
+            let _ = writeln!(complaints, "toroid: {cwd}: {text}");
+            "/".into()
+        }
+    };
+    let found = order.program.as_ref();
+    let program = match found.map(|path| reachable(path, file.as_ref()).ok_or(path)) {
+        None => name.clone(),
+        Some(Ok(program)) => program,
+        // Another program of that name would not be what the caller asked for.
+        Some(Err(path)) => {
+            let message = format!("{path}: the node's root may not execute it");
+            return Err(fails(complaints, NOT_EXECUTABLE, message));
+        }
+    };
+    let is_by_descriptor = found.is_some_and(|path| *path != program);
+    let mut command = Command::new(program);
+    command.arg0(name).args(arguments).current_dir(cwd);
+    command.env_clear().envs(order.env).process_group(0);
+    command.stdin(stdin).stdout(stdout).stderr(stderr);
+    Ok(Prepared {
+        name: name.clone(),
+        command,
+        _directory: directory,
+        program: file.filter(|_| is_by_descriptor),
+        is_searched: found.is_none() && !name.contains('/'),
+        complaints,
+    })
+}
+
+/// A path by which a command gets to a directory or a program: its own if the node's root may walk
+/// there, or that of its descriptor.
+fn reachable(path: &str, descriptor: Option<&OwnedFd>) -> Option<String> {
+    let may_walk = |path: &str| access(path, AccessFlags::X_OK).is_ok();
+    if may_walk(path) {
+        return Some(path.into());
+    }
+    let path = format!("/proc/self/fd/{}", descriptor?.as_raw_fd());
+    may_walk(&path).then_some(path)
+}
+
+impl Prepared {
+    /// Starts it. Nothing else may be started meanwhile.
+    pub(super) fn start(mut self) -> Result<Child, Failure> {
+        if let Some(program) = &self.program {
+            // The interpreter of a script opens it by that name; no other command gets it, because
+            // none is started meanwhile. Should it fail, only such scripts do.
+            let _ = fcntl_setfd(program, FdFlags::empty());
+        }
+        self.command.spawn().map_err(|error| {
+            let (status, reason) = match error.kind() {
+                io::ErrorKind::NotFound => (NOT_FOUND, "not found".into()),
+                // What execvp(3) says when it may not look into all of `PATH`.
+                io::ErrorKind::PermissionDenied if self.is_searched => {
+                    (NOT_FOUND, "not found".into())
+                }
+                _ => (NOT_EXECUTABLE, error.to_string()),
+            };
+            Failure {
+                status,
+                complaint: Some((self.complaints, format!("{}: {reason}", self.name))),
+            }
+        })
+    }
+}
