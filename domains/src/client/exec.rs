@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(found("bin/sh", Some("/etc"), "/usr"), sh("/usr/bin/sh"));
         assert_eq!(found("/bin/sh", Some("/etc"), "/"), sh("/bin/sh"));
         assert_eq!(found("sh", Some("/etc"), "/"), None);
-        assert_eq!(found("hosts", Some("/etc"), "/"), None, "no program");
+        assert_eq!(found("passwd", Some("/etc"), "/"), None, "no program");
         assert_eq!(found("", Some("/usr"), "/"), None, "a directory");
     }
 }
