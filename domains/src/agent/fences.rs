@@ -60,6 +60,13 @@ impl Fences {
         Some(slot)
     }
 
+    /// Ends all that was granted.
+    pub(super) fn end_all(&mut self) {
+        for (_, slot) in self.slots.drain() {
+            self.page.set(slot);
+        }
+    }
+
     /// Ends what was granted in a partition; what comes later gets another word.
     pub(super) fn end(&mut self, partition: Partition) {
         if let Some(slot) = self.slots.remove(&partition) {

@@ -241,9 +241,11 @@ impl Members {
         if !books.attachments.get(&id).is_some_and(condition) {
             return;
         }
-        let Some(attachment) = books.attachments.remove(&id) else {
+        let Some(mut attachment) = books.attachments.remove(&id) else {
             return;
         };
+        // It may live on, cut off or stopped, and nobody will tell it of moves any more.
+        attachment.fences.end_all();
         books.forget_attachment(id);
         for service in books.services_of(id) {
             books.end_listener(service);

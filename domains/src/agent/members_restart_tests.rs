@@ -169,6 +169,13 @@ impl Survivor {
         }
     }
 
+    /// The page on which it is fenced.
+    fn fence(&mut self) -> File {
+        let members = &self.process.members;
+        members.show_fence(self.process.id).unwrap();
+        self.process.hears().1.remove(0).into()
+    }
+
     fn acknowledges(&mut self, epoch: u32) {
         let event = self.process.hears_event();
         assert!(
@@ -199,6 +206,13 @@ impl Process {
             (other, _) => panic!("{other:?}"),
         }
     }
+}
+
+/// Whether the first that was granted to a process is fenced.
+fn is_set(page: &File) -> bool {
+    let mut word = [0; 8];
+    page.read_exact_at(&mut word, 0).unwrap();
+    word != [0; 8]
 }
 
 fn ticket(process: &Process) -> (u64, String) {
@@ -333,8 +347,7 @@ fn who_does_not_come_back_is_fenced_and_the_rest_goes_on() {
     let (mut owner, key) = Survivor::owning(&agent.members);
     let mut stayer = Survivor::using(&agent.members, STAYER, key, Access::all());
     let _leaver = Survivor::using(&agent.members, LEAVER, key, READ);
-    agent.members.show_fence(stayer.process.id).unwrap();
-    let page = File::from(stayer.process.hears().1.remove(0));
+    let page = stayer.fence();
     owner.writes(0, 7);
     let change = fabric.shrink(&agent);
     let epoch = change.domain.epoch;
@@ -348,13 +361,27 @@ fn who_does_not_come_back_is_fenced_and_the_rest_goes_on() {
         .members
         .complete(&agent.unfinished[0], Duration::from_millis(1));
     assert_eq!(late, 1);
-    let mut word = [0; 8];
-    page.read_exact_at(&mut word, 0).unwrap();
-    assert_ne!(word, [0; 8], "it finds out when it goes on");
+    assert!(is_set(&page), "it finds out when it goes on");
     agent.carry_all();
     assert_eq!(owner.process.hears_event(), Event::Moved { key });
     assert_eq!(owner.reads(0), 7);
     assert_eq!(stayer.returns(&agent.members), [0; 0]);
+}
+
+/// A process that was stopped would once go on in memory that others might have left meanwhile.
+#[test]
+fn who_comes_back_too_late_finds_out() {
+    let fabric = Fabric::new();
+    let mut agent = fabric.agent();
+    let (mut owner, key) = Survivor::owning(&agent.members);
+    let mut late = Survivor::using(&agent.members, STAYER, key, READ);
+    let pages = [owner.fence(), late.fence()];
+    drop(agent);
+
+    agent = fabric.agent();
+    owner.returns(&agent.members);
+    agent.members.detach_absent();
+    assert_eq!(pages.each_ref().map(is_set), [false, true]);
 }
 
 /// The directory decides.
