@@ -35,6 +35,13 @@ pub(super) fn ends_within(process: &OwnedFd, time: impl Into<PollTimeout>) -> bo
     }
 }
 
+/// Whether a process has ended, or its first thread has: the others, which end with it, may still
+/// hold its files for a moment, so that its sockets seem to listen.
+pub(super) fn is_dying(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.map_or(true, |status| status.contains("\nState:\tZ"))
+}
+
 /// Generations that are looked at. Nobody has so many ancestors by accident.
 const GENERATIONS: usize = 1024;
 
@@ -70,6 +77,25 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    /// An agent that was killed a moment ago once was taken for one that runs.
+    #[test]
+    fn a_process_that_was_killed_is_dying() {
+        assert!(!is_dying(std::process::id()));
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        assert!(!is_dying(pid));
+        child.kill().unwrap();
+        let handle = rustix::process::pidfd_open(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::PidfdFlags::empty(),
+        );
+        // Nobody has waited for it, so it is not gone.
+        assert!(ends_within(&handle.unwrap(), PollTimeout::NONE));
+        assert!(is_dying(pid));
+        child.wait().unwrap();
+        assert!(is_dying(pid));
+    }
 
     #[test]
     fn a_child_descends_from_this_process_and_not_the_other_way_round() {

@@ -14,6 +14,7 @@ use nix::unistd::Uid;
 use super::AgentError;
 use super::background::LOG;
 use super::keeper;
+use super::process::is_dying;
 use crate::client::CONTROL_SOCKET;
 
 /// How long an agent that does not listen may hold the lock until it is believed to be alive.
@@ -171,21 +172,19 @@ fn lock(path: &Path) -> Result<File, AgentError> {
         let mut file = options.open(&name).map_err(broken)?;
         match file.try_lock() {
             Ok(()) => {}
-            // It was killed and is not quite gone, or has yet to listen.
-            Err(TryLockError::WouldBlock)
-                if start.elapsed() < LAST_BREATH
-                    && UnixStream::connect(path.join(CONTROL_SOCKET)).is_err() =>
-            {
-                thread::sleep(GLANCE);
-                continue;
-            }
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
                 file.read_to_string(&mut pid).map_err(broken)?;
-                return Err(AgentError::Running {
-                    state: path.into(),
-                    pid: pid.trim().parse().unwrap_or_default(),
-                });
+                let pid = pid.trim().parse().unwrap_or_default();
+                // It was killed and is not quite gone, or has yet to listen.
+                let is_alive =
+                    UnixStream::connect(path.join(CONTROL_SOCKET)).is_ok() && !is_dying(pid);
+                if is_alive || start.elapsed() >= LAST_BREATH {
+                    let state = path.into();
+                    return Err(AgentError::Running { state, pid });
+                }
+                thread::sleep(GLANCE);
+                continue;
             }
             Err(TryLockError::Error(error)) => return Err(broken(error)),
         }
