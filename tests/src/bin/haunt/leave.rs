@@ -41,6 +41,14 @@ pub fn leave(key: RemoteKey, other: Place) -> Result<()> {
     thread::spawn(move || haunt(&haunting, &slowly));
     converse(|line| match line {
         "open" => agent.open(key, other, &mut lock(&kept)),
+        "mistake" => {
+            let (_, mut files) = agent.ask(&Request::Open {
+                key,
+                access: Access::all(),
+            })?;
+            lock(&kept).add(files.swap_remove(0), Access::REMOTE_READ)?;
+            Ok("mistaken".into())
+        }
         "abuse" => Ok(format!("{:?}", abuse(&lock(&kept)))),
         "retire" => {
             is_retired.store(true, Ordering::Relaxed);

@@ -9,6 +9,7 @@
 //! haunt speak DOMAIN PLACE     sends numbered packets to a guard until that fails
 //! haunt leave KEY PLACE        haunts that guard, also in the name of another place; answers:
 //!     open                         opens all once more
+//!     mistake                      takes a descriptor for writing for one for reading
 //!     abuse                        tries more with each than it was granted; says what went through
 //!     look                         what of all that it kept others change while it looks
 //!     retire                       takes its time from now on
