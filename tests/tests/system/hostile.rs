@@ -275,6 +275,38 @@ fn what_goes_too_far_would_be_noticed() {
     assert_eq!(haunted.leaver("abuse"), r#"{"punch", "write"}"#);
 }
 
+/// Traces, overwrites and kills all processes that it can from a node, but not in ours.
+fn attack(cluster: &Cluster, node: &str) -> String {
+    let outside = fs::read_link("/proc/self/ns/pid").expect("we are in one");
+    let outside = outside.to_str().expect("text");
+    let attack = cluster.exec(node, &format!("haunt attack {outside}")).ok();
+    attack.text().to_owned()
+}
+
+#[test]
+fn processes_of_other_nodes_are_out_of_reach() {
+    let cluster = up(&[]);
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let mut owner = cluster.spawn("0,0,0", "probe own blue");
+    let key = owner.line();
+    let mut counter = cluster.spawn("2,0,0", &format!("probe count blue 0,0,0 {key}"));
+    counter.says("open");
+    let all = processes_with(&["probe"]).chain(cluster.pids());
+    let all: Vec<u32> = all.collect();
+    assert_eq!(attack(&cluster, "1,0,0"), "{}");
+    for pid in all {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+        assert!(status.contains("TracerPid:\t0\n"), "{pid}: {status}");
+    }
+    assert!(!counter.has_ended() && !owner.has_ended());
+    // Where somebody is in reach it does go through.
+    let mut prey = cluster.spawn("1,0,0", "probe own blue");
+    prey.line();
+    let through = r#"{"kill", "open memory", "read maps", "trace", "write"}"#;
+    assert_eq!(attack(&cluster, "1,0,0"), through);
+    prey.wait().fails(137, &[]);
+}
+
 /// Kills the agent at random points of shrinks, and some time after them. The next one brings them
 /// to their end, if they have become durable.
 fn kill_and_haunt(rounds: u32, bytes: u64) {

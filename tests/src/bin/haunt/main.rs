@@ -13,11 +13,13 @@
 //!     abuse                        tries more with each than it was granted; says what went through
 //!     look                         what of all that it kept others change while it looks
 //!     retire                       takes its time from now on
+//! haunt attack NAMESPACE       but in this one: traces, writes to and kills every other process that it can; says how
 //! ```
 //!
 //! [`guard`] has those who stay, [`leave`] who leaves; [`forger`] writes into rings, [`sender`]
 //! sends frames, [`scribe`] writes to memory that is mapped.
 
+mod attack;
 mod forger;
 mod guard;
 mod leave;
@@ -60,6 +62,7 @@ fn main() -> Result<()> {
     match words[..] {
         ["guard", domain, bytes] => guard::guard(domain, bytes.parse()?),
         ["speak", domain, place] => guard::speak(domain, place.parse()?),
+        ["attack", outside] => attack::attack(outside),
         ["leave", key, place] => leave::leave(key.parse()?, place.parse()?),
         _ => Err(format!("what is {words:?}?").into()),
     }

@@ -1,0 +1,67 @@
+//! Attempts on other processes by their numbers, as a debugger or a killer would make them.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::IoSlice;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::uio::{RemoteIoVec, process_vm_writev};
+use nix::unistd::Pid;
+
+use crate::Result;
+
+/// As many processes as a system has unless it is told otherwise.
+const NUMBERS: i32 = 32_768;
+
+/// An address in the middle of nowhere: whoever may write to a process is told so there.
+const NOWHERE: usize = 16;
+
+/// Tries every process but itself and the first of its node; prints what went through.
+///
+/// It kills all that it sees, so it does nothing in the namespace of who calls it.
+pub fn attack(outside: &str) -> Result<()> {
+    if fs::read_link("/proc/self/ns/pid")? == Path::new(outside) {
+        return Err("this node has no process numbers of its own".into());
+    }
+    let own = i32::try_from(std::process::id())?;
+    let others = (1..=NUMBERS).filter(|number| *number != own && !is_first(*number));
+    let through: BTreeSet<_> = others.flat_map(try_all).collect();
+    // Whoever else there is, without a number; there may be nobody.
+    let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+    println!("{through:?}");
+    Ok(())
+}
+
+/// Whether this is the first process of the node, or one of its threads.
+fn is_first(number: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{number}/status"));
+    status.is_ok_and(|status| status.contains("Tgid:\t1\n"))
+}
+
+/// What went through against one process.
+fn try_all(number: i32) -> Vec<&'static str> {
+    let pid = Pid::from_raw(number);
+    let open = |file: &str, write: bool| {
+        let path = format!("/proc/{number}/{file}");
+        File::options().read(true).write(write).open(path).is_ok()
+    };
+    let remote = RemoteIoVec {
+        base: NOWHERE,
+        len: 1,
+    };
+    let written = process_vm_writev(pid, &[IoSlice::new(&[1])], &[remote]);
+    let traced = ptrace::seize(pid, ptrace::Options::empty()).is_ok();
+    let attempts = [
+        ("trace", traced),
+        ("write", written == Err(Errno::EFAULT)),
+        ("open memory", open("mem", true)),
+        ("read maps", open("maps", false)),
+        // Last: nothing is left to try afterwards.
+        ("kill", kill(pid, Signal::SIGKILL).is_ok()),
+    ];
+    let through = attempts.into_iter().filter(|(_, through)| *through);
+    through.map(|(what, _)| what).collect()
+}
