@@ -21,8 +21,8 @@ use crate::credentials::peer_uid;
 use crate::events::Happening;
 use crate::placement::Policy;
 use crate::protocol::{
-    DomainInfo, Message, NODE_SOCKET, NewDomain, NodeAllocation, NodeInfo, QuotaInfo, Refusal,
-    RefusalKind, Reply, Request, ShrinkNeeds, Status, VERSION,
+    DomainInfo, MemberDrops, Message, NODE_SOCKET, NewDomain, NodeAllocation, NodeInfo, QuotaInfo,
+    Refusal, RefusalKind, Reply, Request, ShrinkNeeds, Status, VERSION,
 };
 use crate::quota::Resource;
 use crate::wire::{self, Reader, WireError, Writer};
@@ -428,6 +428,14 @@ impl Control {
     /// One domain.
     pub fn show(&mut self, name: &str) -> Result<DomainInfo, ClientError> {
         self.domain(&Request::DomainShow { name: name.into() })
+    }
+
+    /// Frames that members of a domain sent and that reached nobody.
+    pub fn drops(&mut self, name: &str) -> Result<Vec<MemberDrops>, ClientError> {
+        match self.call(&Request::DomainDrops { name: name.into() })? {
+            Reply::Drops { members } => Ok(members),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Which node is this? Only of use on a connection made by [`Control::of_node`]. The reply

@@ -3,9 +3,10 @@
 //! The driver's standard input is its lifeline, over which come sessions (see
 //! [`crate::lifeline`]), one at a time, on which the rest is said; frames are those of
 //! [`crate::wire`]. The agent alone commands; the driver answers [`Command::Sync`], in order,
-//! after everything before it has been carried out. The end of a session leaves the ports as they
+//! after everything before it has been carried out, and [`Command::Drops`]. The end of a session leaves the ports as they
 //! are, for the next agent; the end of the lifeline ends the driver.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use fabric::Place;
@@ -45,6 +46,13 @@ pub enum Command {
         /// Any number.
         n: u64,
     },
+    /// Asks for [`Answer::Dropped`].
+    Drops {
+        /// Any number.
+        n: u64,
+        /// The domain's number.
+        domain_id: u32,
+    },
 }
 
 /// What the driver says to the agent.
@@ -58,6 +66,65 @@ pub enum Answer {
         /// What went wrong since the previous one.
         errors: Vec<PortError>,
     },
+    /// What became of frames that nobody received.
+    Dropped {
+        /// That of the [`Command::Drops`].
+        n: u64,
+        /// Of each port of the domain.
+        ports: Vec<PortDrops>,
+    },
+}
+
+/// Frames that a port sent and that did not reach an interface, since it is there or its driver
+/// was started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortDrops {
+    /// The node's number.
+    pub node: u32,
+    /// How many for which reason; what is missing is 0.
+    pub dropped: BTreeMap<DropReason, u64>,
+}
+
+/// Why a frame did not reach an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropReason {
+    /// It ends within its headers, or they contradict it.
+    Malformed,
+    /// Its source address is not its sender's.
+    WrongSource,
+    /// Longer than the domain's MTU allows.
+    TooLong,
+    /// Its destination has an address of another domain.
+    OtherDomain,
+    /// No member has its destination address, or the sender itself does.
+    NoSuchMember,
+    /// It is from one limited member for another.
+    Limited,
+    /// It tells what its sender listens to (MLDv2) on the link, which nobody needs.
+    LinkReport,
+    /// The receiver took no more at that moment.
+    Full,
+    /// The receiver's interface was down or gone.
+    Down,
+    /// The kernel refused it for another reason.
+    Refused,
+}
+
+impl DropReason {
+    /// Every reason.
+    pub const ALL: [DropReason; 10] = [
+        DropReason::Malformed,
+        DropReason::WrongSource,
+        DropReason::TooLong,
+        DropReason::OtherDomain,
+        DropReason::NoSuchMember,
+        DropReason::Limited,
+        DropReason::LinkReport,
+        DropReason::Full,
+        DropReason::Down,
+        DropReason::Refused,
+    ];
 }
 
 /// A command that failed.
@@ -159,6 +226,7 @@ mod tests {
                 epoch: 3,
             },
             Command::Sync { n: 1 << 40 },
+            Command::Drops { n: 1, domain_id: 7 },
         ];
         for command in &sent {
             commands.send(command, &[namespace.as_fd()]).unwrap();
@@ -172,6 +240,15 @@ mod tests {
                 domain_id: 7,
                 node: 3,
                 message: "no".into(),
+            }],
+        };
+        writer.send(&answer, &[]).unwrap();
+        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
+        let answer = Answer::Dropped {
+            n: 1,
+            ports: vec![PortDrops {
+                node: 3,
+                dropped: DropReason::ALL.map(|reason| (reason, 1 << 40)).into(),
             }],
         };
         writer.send(&answer, &[]).unwrap();

@@ -18,6 +18,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use fabric::{Access, Place, RemoteKey, Torus};
 use serde::{Deserialize, Serialize};
 
+use crate::driver_protocol::DropReason;
 use crate::events::Happening;
 use crate::placement::{Figures, Policy};
 use crate::quota::{Amounts, Resource};
@@ -162,6 +163,12 @@ pub enum Request {
     DomainList,
     /// Either socket; a node sees its own domains. Reply: [`Reply::Domain`].
     DomainShow {
+        /// The domain.
+        name: String,
+    },
+    /// Either socket; of other people's nodes only who owns the domain is told. Reply:
+    /// [`Reply::Drops`].
+    DomainDrops {
         /// The domain.
         name: String,
     },
@@ -384,6 +391,11 @@ pub enum Reply {
     Quotas {
         /// Users first, then nodes, in order.
         quotas: Vec<QuotaInfo>,
+    },
+    /// To [`Request::DomainDrops`].
+    Drops {
+        /// In order of their numbers.
+        members: Vec<MemberDrops>,
     },
     /// To [`Request::Exec`], with one descriptor: a connection to the node, on which the caller
     /// may send [`Request::Signal`] and receives [`Event::Exited`]. Closing it ends the command;
@@ -639,6 +651,17 @@ pub struct QuotaInfo {
     pub used: Amounts,
     /// What it may have; what is missing has no limit.
     pub limits: Amounts,
+}
+
+/// Frames that a member sent through its interface and that reached nobody, since the interface
+/// is there or the driver was started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemberDrops {
+    /// The member.
+    #[serde(with = "as_text")]
+    pub node: Place,
+    /// How many for which reason; what is missing is 0.
+    pub dropped: BTreeMap<DropReason, u64>,
 }
 
 /// A node.

@@ -13,9 +13,8 @@ use domains::driver_protocol::{Answer, Command, Port, PortError};
 use domains::lifeline::Lifeline;
 use domains::wire::{self, Reader, WireError, Writer};
 use fabric::{Epoch, NodeId, Partition, Protection};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
-use crate::forward::{DropCounters, DropReason};
 use crate::interface::{self, Interface, InterfaceError, Settling};
 use crate::removal::{Leaver, Removal};
 use crate::switch::{Ended, JoinError, Remote, Switch};
@@ -71,8 +70,10 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
         .map_err(DriverError::Start)?;
     let removal = Removal::start().map_err(DriverError::Start)?;
     let served = Control::new(remote, removal).serve(Lifeline::new(sessions), &line);
-    let drops = frames.join().map_err(|_| Ended)?;
-    report(&drops.map_err(DriverError::Wait)?);
+    frames
+        .join()
+        .map_err(|_| Ended)?
+        .map_err(DriverError::Wait)?;
     served
 }
 
@@ -175,6 +176,11 @@ impl Control {
             Command::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
             Command::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
             Command::Sync { n } => return Ok(Some(self.sync(n))),
+            Command::Drops { n, domain_id } => {
+                let partition = Partition(domain_id);
+                let ports = self.remote.call(move |switch| switch.drops(partition))?;
+                return Ok(Some(Answer::Dropped { n, ports }));
+            }
         }
         Ok(None)
     }
@@ -314,13 +320,4 @@ impl Control {
 fn inode(namespace: &OwnedFd) -> Option<u64> {
     let file = File::from(namespace.try_clone().ok()?);
     Some(file.metadata().ok()?.ino())
-}
-
-fn report(drops: &DropCounters) {
-    for reason in DropReason::ALL {
-        let frames = drops.dropped(reason);
-        if frames > 0 {
-            info!(?reason, frames, "frames were dropped");
-        }
-    }
 }

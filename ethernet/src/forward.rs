@@ -16,12 +16,12 @@
 //! A further check has no counterpart in a header: limited members talk to full ones only, so
 //! nothing passes between two of them, and neither is told the other's address.
 
-use std::collections::{HashMap, hash_map};
+use std::collections::{BTreeMap, HashMap, hash_map};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use domains::addressing;
-use domains::driver_protocol::Port;
+use domains::driver_protocol::{DropReason, Port, PortDrops};
 use fabric::{Epoch, NodeId, Partition, Place, Protection};
 
 use crate::address::{Destination, Mac};
@@ -52,6 +52,8 @@ struct Segment<X> {
 struct Member<X> {
     port: Port,
     exit: X,
+    /// Of what it sent.
+    drops: DropCounters,
 }
 
 /// Where frames of one member come in. It sees the segment of that member only.
@@ -72,31 +74,6 @@ pub enum Action<'a, X> {
     Answer(Vec<u8>),
     /// Count it.
     Drop(DropReason),
-}
-
-/// Why a frame did not reach an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropReason {
-    /// It ends within its headers, or they contradict it.
-    Malformed,
-    /// Its source address is not its sender's.
-    WrongSource,
-    /// Longer than the domain's MTU allows.
-    TooLong,
-    /// Its destination has an address of another domain.
-    OtherDomain,
-    /// No member has its destination address, or the sender itself does.
-    NoSuchMember,
-    /// It is from one limited member for another.
-    Limited,
-    /// It tells what its sender listens to, which [nobody needs](crate::listener).
-    LinkReport,
-    /// The receiver takes no more at the moment.
-    Full,
-    /// The receiver's interface is down or gone.
-    Down,
-    /// The kernel refused it for another reason.
-    Refused,
 }
 
 /// Why a port cannot be a member.
@@ -170,6 +147,17 @@ impl<X> Segments<X> {
         }
     }
 
+    /// What became of the frames that members of a partition sent and nobody received.
+    pub fn drops(&self, partition: Partition) -> Vec<PortDrops> {
+        let members = self.0.get(&partition).into_iter();
+        let members = members.flat_map(|segment| segment.members.values());
+        let of = |member: &Member<X>| PortDrops {
+            node: member.port.node,
+            dropped: member.drops.all(),
+        };
+        members.map(of).collect()
+    }
+
     /// Where frames of the member at `place` come in, or `None` if it is no member.
     pub fn ingress(&self, partition: Partition, place: Place) -> Option<Ingress<'_, X>> {
         let segment = self.0.get(&partition)?;
@@ -203,7 +191,8 @@ impl<X> Segment<X> {
         self.epoch = Epoch(port.epoch);
         self.owners
             .extend(addresses.map(|address| (address, place)));
-        self.members.insert(place, Member { port, exit });
+        let drops = DropCounters::default();
+        self.members.insert(place, Member { port, exit, drops });
         Ok(())
     }
 
@@ -242,6 +231,11 @@ impl<'a, X> Ingress<'a, X> {
                 .unwrap_or_else(|| self.route(frame.destination())),
             Err(reason) => Action::Drop(reason),
         }
+    }
+
+    /// Counts a frame of this member that did not reach an interface.
+    pub fn count(&self, reason: DropReason) {
+        self.member.drops.count(reason);
     }
 
     /// How frames go back to this member.
@@ -320,35 +314,20 @@ impl<'a, X> Iterator for Others<'a, X> {
     }
 }
 
-impl DropReason {
-    /// Every reason.
-    pub const ALL: [DropReason; 10] = [
-        DropReason::Malformed,
-        DropReason::WrongSource,
-        DropReason::TooLong,
-        DropReason::OtherDomain,
-        DropReason::NoSuchMember,
-        DropReason::Limited,
-        DropReason::LinkReport,
-        DropReason::Full,
-        DropReason::Down,
-        DropReason::Refused,
-    ];
-}
-
-/// Frames that did not reach an interface, by reason.
+/// Frames of a member that did not reach an interface, by reason.
 #[derive(Debug, Default)]
-pub struct DropCounters([AtomicU64; DropReason::ALL.len()]);
+struct DropCounters([AtomicU64; DropReason::ALL.len()]);
 
 impl DropCounters {
-    /// Counts one.
-    pub fn count(&self, reason: DropReason) {
+    fn count(&self, reason: DropReason) {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many were dropped for this reason.
-    pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.0[reason as usize].load(Ordering::Relaxed)
+    /// Those that are not 0.
+    fn all(&self) -> BTreeMap<DropReason, u64> {
+        let count = |reason| (reason, self.0[reason as usize].load(Ordering::Relaxed));
+        let counts = DropReason::ALL.into_iter().map(count);
+        counts.filter(|(_, count)| *count > 0).collect()
     }
 }
 

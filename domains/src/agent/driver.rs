@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keeper::{Entry, Keeper};
 use super::process::{ends_within, has_ended, outlast};
-use crate::driver_protocol::{Answer, Command as Order, Port, PortError};
+use crate::driver_protocol::{Answer, Command as Order, Port, PortDrops, PortError};
 use crate::lifeline;
 use crate::wire::{self, Reader, Writer};
 
@@ -77,6 +77,9 @@ struct Books {
     /// The newest sync answered.
     answered: u64,
     errors: Vec<PortError>,
+    /// The newest question about drops, and the answers that nobody has taken yet.
+    drops_asked: u64,
+    drops: BTreeMap<u64, Vec<PortDrops>>,
     /// Drivers so far, the present one included.
     generation: u32,
     /// Drivers in a row that ended without an answer.
@@ -248,6 +251,24 @@ impl Driver {
         Ok(std::mem::take(&mut books.errors))
     }
 
+    /// What became of the frames that a domain's ports sent and nobody received. Nothing that it
+    /// was told waits for this.
+    pub(super) fn drops(&self, domain_id: u32) -> Result<Vec<PortDrops>, DriverError> {
+        let mut books = self.lock();
+        books.drops_asked += 1;
+        let (n, generation) = (books.drops_asked, books.generation);
+        books.send(&Order::Drops { n, domain_id }, None);
+        let unanswered = |books: &mut Books| {
+            !books.drops.contains_key(&n) && books.generation == generation && !books.ending
+        };
+        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
+        let (mut books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        // Others that have come were for those who waited too long.
+        let answer = books.drops.remove(&n);
+        books.drops.retain(|other, _| *other > n);
+        answer.ok_or(DriverError::Silent)
+    }
+
     /// Ends the driver for good; returns when its process has gone.
     pub(super) fn end(&self) {
         let mut books = self.lock();
@@ -353,12 +374,19 @@ impl Driver {
             child,
         } = instance;
         let mut answered = false;
-        while let Ok((Answer::Synced { n, errors }, _)) = answers.receive() {
+        while let Ok((answer, _)) = answers.receive() {
             answered = true;
             let mut books = self.lock();
             books.failures = 0;
-            books.answered = books.answered.max(n);
-            books.errors.extend(errors);
+            match answer {
+                Answer::Synced { n, errors } => {
+                    books.answered = books.answered.max(n);
+                    books.errors.extend(errors);
+                }
+                Answer::Dropped { n, ports } => {
+                    books.drops.insert(n, ports);
+                }
+            }
             self.changed.notify_all();
         }
         // The socket may have ended because the driver broke the protocol.

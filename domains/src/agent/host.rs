@@ -24,11 +24,11 @@ use super::turns::Turns;
 use super::users::Users;
 use crate::addressing::{IPV6_PREFIX, Subnet, ipv6, mac, mac_text};
 use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
-use crate::driver_protocol::{Port, PortError};
+use crate::driver_protocol::{Port, PortDrops, PortError};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::placement::Figures;
 use crate::protocol::{
-    DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, ShrinkNeeds, Status,
+    DomainInfo, MemberDrops, MemberInfo, NodeInfo, Refusal, RefusalKind, ShrinkNeeds, Status,
 };
 use crate::rights::Actor;
 use crate::wire::Writer;
@@ -456,6 +456,45 @@ impl Host {
             })
         };
         self.nodes.iter().map(describe).collect()
+    }
+
+    /// What became of the frames that members of a domain sent and nobody received: of all that
+    /// may own the domain, of others' own nodes.
+    pub(super) fn drops(&self, actor: Actor, name: &str) -> Result<Vec<MemberDrops>, Refusal> {
+        let directory = self.members.directory(Directory::clone);
+        let domain = directory.domain(name)?;
+        if !actor.sees(&directory, domain) {
+            return Err(DirectoryError::NoSuchDomain(name.into()).into());
+        }
+        let driver = self.driver.as_ref().ok_or_else(|| {
+            let message = "the agent runs without Ethernet, so it drops no frames";
+            Refusal::new(
+                RefusalKind::Invalid,
+                message,
+                "start it without --no-ethernet",
+            )
+        })?;
+        let owns = actor.may_own(&directory, domain).is_ok();
+        let sees = |node: NodeId| match actor {
+            Actor::Node(own) => own == node,
+            _ => {
+                owns || actor
+                    .uid()
+                    .is_some_and(|uid| directory.owner_of(node) == Some(uid))
+            }
+        };
+        let ports = driver.drops(domain.id.into()).map_err(|error| {
+            Refusal::new(RefusalKind::Failed, error.to_string(), "ask once more")
+        })?;
+        let seen = ports.into_iter().filter(|port| sees(NodeId(port.node)));
+        let mut drops: Vec<_> = seen
+            .filter_map(|PortDrops { node, dropped }| {
+                let node = self.torus.place(NodeId(node))?;
+                Some(MemberDrops { node, dropped })
+            })
+            .collect();
+        drops.sort_by_key(|member| self.torus.node(member.node));
+        Ok(drops)
     }
 
     pub(super) fn places(&self, nodes: &BTreeSet<NodeId>) -> Vec<String> {

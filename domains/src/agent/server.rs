@@ -309,6 +309,10 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
             host.shrink_needs(actor, name, nodes)
                 .map(Reply::ShrinkNeeds),
         ),
+        Request::DomainDrops { name } => Some(
+            host.drops(actor, name)
+                .map(|members| Reply::Drops { members }),
+        ),
         Request::Events { since, wait } => Some(host.audit.since(actor, *since, *wait)),
         Request::QuotaShow { user, nodes } => {
             let whose = Whose { user: *user, nodes };

@@ -159,6 +159,34 @@ fn limited_members_talk_to_full_ones_only() {
     cluster.cannot_reach("1,0,0", "2-0-0.blue");
     cluster.cannot_reach("2,0,0", "-6 1-0-0.blue");
 
+    let count = |agent: Value, node: &str, reason: &str| {
+        let members = agent.as_array().expect("a list").clone();
+        let its = members.iter().find(|member| member["node"] == node);
+        its.map(|member| member["dropped"][reason].as_u64().unwrap_or_default())
+    };
+    let ask = || cluster.ask(&["domain", "drops", "blue"]);
+    assert!(count(ask(), "1,0,0", "limited") > Some(0), "{}", ask());
+    assert_eq!(count(ask(), "0,0,0", "limited"), Some(0));
+    assert_eq!(count(ask(), "0,0,0", "wrong_source"), Some(0));
+    let forge = "ip neigh add 10.64.0.9 lladdr 06:00:01:01:00:00 dev blue && \
+                 ip link set blue address 06:00:01:07:07:07 && ping -c 3 -i 0.2 -W 1 10.64.0.9";
+    cluster.shell("0,0,0", forge).fails_somehow();
+    assert!(count(ask(), "0,0,0", "wrong_source") > Some(0), "{}", ask());
+    cluster
+        .shell("0,0,0", "ip link set blue address 06:00:01:00:00:00")
+        .ok();
+    // Others see what concerns their own nodes.
+    let alice = User::create();
+    by(&alice, &cluster, "domain drops blue").fails(NOT_FOUND, &["blue"]);
+    as_root(&cluster, "domain set blue --public true").ok();
+    let seen = by(&alice, &cluster, "domain drops blue --json").ok().json();
+    assert_eq!(seen, json!([]));
+    let own = in_node(&cluster, "1,0,0", "domain drops blue --json")
+        .ok()
+        .json();
+    assert_eq!(own.as_array().map(Vec::len), Some(1), "{own}");
+    assert!(count(own, "1,0,0", "limited") > Some(0));
+
     let (full, limited) = (
         cluster.spawn("0,0,0", "probe own blue"),
         cluster.spawn("1,0,0", "probe own blue"),

@@ -321,6 +321,11 @@ pub(crate) enum DomainCommand {
         #[arg(long)]
         if_exists: bool,
     },
+    /// Count the frames of its members that reached nobody, by reason
+    Drops {
+        /// The domain
+        name: String,
+    },
     /// List the domains
     #[command(alias = "list")]
     Ls,

@@ -201,6 +201,7 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
             }
             show.done();
         }
+        DomainCommand::Drops { name } => show.drops(&agent.drops(&name)?),
         DomainCommand::Ls => show.domains(&agent.list()?),
         DomainCommand::Show { name } => show.domain(&agent.show(&name)?),
     }

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use domains::protocol::{DomainInfo, MemberInfo, NodeInfo, Reply, ShrinkNeeds, Status};
+use domains::protocol::{
+    DomainInfo, MemberDrops, MemberInfo, NodeInfo, Reply, ShrinkNeeds, Status,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -152,6 +154,20 @@ impl Show {
             ]
         });
         table(["NODE", "MEMBER", "INTERFACE", "MAC", "IPV4", "IPV6"], rows);
+    }
+
+    pub(crate) fn drops(self, members: &[MemberDrops]) {
+        if self.json {
+            return self.value(&members);
+        }
+        let rows = members.iter().flat_map(|member| {
+            member.dropped.iter().map(|(reason, count)| {
+                let reason = serde_json::to_value(reason).unwrap_or_default();
+                let reason = reason.as_str().unwrap_or_default().replace('_', " ");
+                [member.node.to_string(), reason, count.to_string()]
+            })
+        });
+        table(["NODE", "REASON", "FRAMES"], rows);
     }
 
     pub(crate) fn shrink_needs(self, name: &str, needs: &ShrinkNeeds) {
