@@ -149,10 +149,9 @@ impl Booked {
 
 /// Ends regions; accesses that wait for a chunk go on, with an error.
 pub(super) fn end(regions: Vec<Arc<Memory>>, how: fn(&Status)) {
-    for memory in regions {
-        how(memory.status());
-        memory.forsake();
-    }
+    // Of all before the first is let go, so that what is in flight on the last one fails at once.
+    regions.iter().for_each(|memory| how(memory.status()));
+    regions.iter().for_each(|memory| memory.forsake());
 }
 
 /// Asks the agent for chunks of a region that moves.

@@ -268,10 +268,23 @@ impl Memory {
     /// Lets go of the memory. Its status must have ended before: accesses meet zeros from now
     /// on, and whoever waited goes on.
     pub fn forsake(&self) {
+        let passage = self.passage().take();
+        let aside = self.set_aside(passage.as_ref());
         // It fails when the process can map nothing any more; then the old memory stays, and the
         // status keeps everybody from using it.
         let _ = self.mapping.forsake();
-        end(self.passage().take());
+        aside.drop_behind();
+        end(passage);
+    }
+
+    /// The page tables of what is let go, for somebody else to drop: a gigabyte takes the kernel
+    /// tens of milliseconds. Where accesses wait there are not many yet.
+    fn set_aside(&self, passage: Option<&Passage>) -> Aside {
+        let is_large = self.mapping.len() > SMALL;
+        match passage {
+            None | Some(Passage::Read(_)) if is_large => Aside(self.mapping.set_aside().ok()),
+            _ => Aside(None),
+        }
     }
 
     pub(crate) fn mapping(&self) -> &Mapping {
