@@ -1,6 +1,7 @@
 //! A change of membership: what ends with it, who has to acknowledge it, and what becomes of those
 //! who do not.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::PoisonError;
@@ -10,7 +11,7 @@ use fabric::shm::fence::settle;
 use fabric::{NodeId, Partition, RegionId};
 
 use super::kept::channel_key;
-use super::{AttachmentId, Books, ChannelRecord, Members, Service};
+use super::{Attachment, AttachmentId, Books, ChannelRecord, Members, Service};
 use crate::agent::moves::Move;
 use crate::directory::{Change, Directory};
 use crate::protocol::Event;
@@ -61,11 +62,13 @@ impl Members {
 
     /// Returns the memory, too, that is to be dropped without the lock.
     pub(super) fn begin(&self, books: &mut Books, change: Change) -> (Changed, Vec<File>) {
+        // First: what they have in flight shall not last as long as it takes to prepare moves.
+        let leavers = books.announce(&change, &change.left);
         let mut ended = self.revoke(books, &change);
         let (moves, lost) = self.start_moves(books, &change);
         let lost = lost.into_iter();
         ended.extend(lost.filter_map(|region| self.end_region(books, region, true)));
-        let (waiting_for, leavers) = books.announce(&change);
+        let waiting_for = books.announce(&change, &change.domain.members);
         let changed = Changed {
             change,
             waiting_for,
@@ -214,26 +217,19 @@ impl Books {
         });
     }
 
-    /// Tells every process that a change concerns; returns those who stay, and shall acknowledge
-    /// it, and those who leave.
-    fn announce(&mut self, change: &Change) -> (Vec<AttachmentId>, Vec<AttachmentId>) {
+    /// Tells every process of these nodes of a change; returns them.
+    fn announce(&self, change: &Change, nodes: &BTreeSet<NodeId>) -> Vec<AttachmentId> {
         let event = Event::Epoch {
             partition: change.domain.id.into(),
             epoch: change.domain.epoch,
             left: change.left.iter().map(|node| node.0).collect(),
         };
-        let (mut waiting_for, mut leavers) = (Vec::new(), Vec::new());
-        for (id, attachment) in &self.attachments {
-            let concerned = if change.domain.members.contains(&attachment.node) {
-                &mut waiting_for
-            } else if change.left.contains(&attachment.node) {
-                &mut leavers
-            } else {
-                continue;
-            };
+        let of_these = self.attachments.iter();
+        let of_these = of_these.filter(|(_, attachment)| nodes.contains(&attachment.node));
+        let tell = |(id, attachment): (&AttachmentId, &Attachment)| {
             attachment.outbox.event(event.clone(), vec![]);
-            concerned.push(*id);
-        }
-        (waiting_for, leavers)
+            *id
+        };
+        of_these.map(tell).collect()
     }
 }
