@@ -267,9 +267,10 @@ impl Host {
         }
         self.members.note_leaving(&changes);
         self.members.keep(&directory)?;
+        let generation = self.driver.as_ref().map(|driver| driver.generation());
         let mut concerned = BTreeSet::new();
         for Change { domain, left, .. } in &changes {
-            self.remove_ports(domain, left);
+            self.tell_to_remove(domain, left);
             concerned.extend(left | &domain.members);
         }
         let cut = |change: Change| {
@@ -283,6 +284,12 @@ impl Host {
         if let Err(refusal) = self.write_hosts(&directory, &concerned) {
             tracing::warn!("{refusal}");
         }
+        // Last: the driver has worked all the while.
+        let changes = changed.iter().map(|changed| &changed.change);
+        self.await_removal(
+            changes.map(|change| (&change.domain, &change.left)),
+            generation,
+        );
         Ok(())
     }
 
@@ -344,21 +351,41 @@ impl Host {
     }
 
     fn remove_ports(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
+        let generation = self.driver.as_ref().map(|driver| driver.generation());
+        self.tell_to_remove(domain, nodes);
+        self.await_removal([(domain, nodes)], generation);
+    }
+
+    /// To be followed by [`Host::await_removal`].
+    fn tell_to_remove(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
         let Some(driver) = &self.driver else {
             return;
         };
-        let generation = driver.generation();
         for node in nodes {
             driver.remove(domain.id.into(), node.0);
         }
+    }
+
+    /// Returns when nothing passes ports any more which the driver was told to remove; it was the
+    /// driver of this generation, or comes after it.
+    fn await_removal<'a>(
+        &self,
+        ports: impl IntoIterator<Item = (&'a Domain, &'a BTreeSet<NodeId>)>,
+        generation: Option<u32>,
+    ) {
+        let Some(driver) = &self.driver else {
+            return;
+        };
         let result = driver.sync();
         if let Ok(errors) = &result {
             log_errors(errors);
         }
         // A driver that has died forwards nothing, and its successor is not told of the ports;
         // but their interfaces outlive it.
-        if result.is_err() || driver.generation() != generation {
-            self.delete_interfaces(domain, nodes);
+        if result.is_err() || Some(driver.generation()) != generation {
+            for (domain, nodes) in ports {
+                self.delete_interfaces(domain, nodes);
+            }
         }
     }
 
