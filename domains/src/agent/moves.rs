@@ -23,8 +23,9 @@ use super::members::{AttachmentId, Books, Members, RegionRecord, writes};
 use crate::directory::Change;
 use crate::protocol::Event;
 
-/// How long leavers that had write access have to finish what they write: it moves as a whole.
-const LEAVERS_TIME: Duration = Duration::from_millis(5);
+/// How long leavers that had write access have to finish what they write, after those who stay have
+/// changed: it moves as a whole. Those who stay wait, too.
+const LEAVERS_TIME: Duration = Duration::from_millis(2);
 
 /// So much is rather copied than sealed.
 const SMALL: u64 = 1 << 20;
@@ -32,6 +33,14 @@ const SMALL: u64 = 1 << 20;
 /// If it took so long to find that memory cannot be sealed, the kernel has waited in vain for
 /// pages that somebody has pinned, and would do so again.
 const IN_VAIN: Duration = Duration::from_millis(50);
+
+/// How long those who dropped the old memory may take for it before the rest is copied: the kernel
+/// needs some 70 us for each MiB that was touched, and to copy it ten times as long. Copying sooner
+/// would take the processors from them.
+const DROP_TIME_PER_MIB: Duration = Duration::from_micros(100);
+
+/// How often to look whether they have.
+const DROP_GLANCE: Duration = Duration::from_micros(500);
 
 /// Chunks copied behind everybody's back between two rests, and how long a rest is.
 const STRETCH: u32 = 16;
@@ -136,22 +145,31 @@ impl Move {
         })
     }
 
-    /// Copies until nobody can write the old memory any more, or there is nothing left in it.
+    /// Waits until nobody can write the old memory any more; in the end copies, until that is so
+    /// or there is nothing left in it.
     fn shut_out_leavers(&self, may_seal: &mut bool) -> io::Result<()> {
-        loop {
+        let remaining = self.transfer.remaining();
+        let patience = DROP_TIME_PER_MIB * (remaining >> 20) as u32;
+        let begun = Instant::now();
+        while !self.is_over() {
             if *may_seal && self.transfer.remaining() > SMALL {
-                let begun = Instant::now();
+                let tried = Instant::now();
                 if self.transfer.freeze().is_ok() {
                     return Ok(());
                 }
-                *may_seal = begun.elapsed() < IN_VAIN;
+                *may_seal = tried.elapsed() < IN_VAIN;
+                if *may_seal && begun.elapsed() < patience {
+                    thread::sleep(DROP_GLANCE);
+                    continue;
+                }
             }
             for _ in 0..STRETCH {
-                if self.is_over() || !self.transfer.fetch_next()? {
+                if !self.transfer.fetch_next()? {
                     return Ok(());
                 }
             }
         }
+        Ok(())
     }
 
     fn is_over(&self) -> bool {
