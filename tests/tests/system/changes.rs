@@ -52,10 +52,13 @@ fn the_cost_of_changes_is_measured() {
         let cluster = Cluster::down_yet();
         let temporary = temporary(&cluster);
         let mut command = cluster.command("toroid-bench");
-        let report = domains(&mut command, &temporary).wait().json();
+        let end = domains(&mut command, &temporary).wait();
+        assert_eq!(end.status, 0, "{end}");
+        let report = end.json();
         for key in WHOLE {
             assert!(report[key].is_number(), "no {key} in {report}");
         }
+        assert_eq!(report["leaked_bytes"], 0);
         assert_eq!(report["leaked_frames"], 0);
         assert_eq!(report["stayers_failed"], 0);
         for change in ["shrink", "grow"] {
