@@ -88,8 +88,9 @@ pub fn play(cluster: &mut Cluster, scenario: Scenario) -> Result<Outcome, Cluste
         }
     }
     let () = play.cluster.ask(&mut play.stayer, &Order::Rest)?;
+    play.settle()?;
     outcome.reads_ns[1] = play.read()?;
-    for _ in 0..scenario.cycles.min(20) * u32::from(play.key.is_some()) {
+    for _ in 0..scenario.cycles.div_ceil(2).min(20) * u32::from(play.key.is_some()) {
         check_signals()?;
         outcome.in_flight_ns.push(play.in_flight()?);
     }
