@@ -136,6 +136,8 @@ pub struct Directory {
     next_subnet: u32,
     /// The user who, besides root, has no default limits. It is that of the agent, and no record.
     administrator: u32,
+    /// How many bytes others may register unless a limit says otherwise; no record either.
+    default_bytes: Option<u64>,
 }
 
 impl Directory {
@@ -151,12 +153,20 @@ impl Directory {
             freed: Arc::default(),
             next_subnet: 0,
             administrator: 0,
+            default_bytes: None,
         }
     }
 
-    /// Makes a user the administrator, besides root.
-    pub fn administer(&mut self, uid: u32) {
+    /// Makes a user the administrator, besides root, of a host with so much memory in bytes. Each
+    /// other user may register half of it: twice as much is needed while regions move.
+    pub fn administer(&mut self, uid: u32, memory: u64) {
         self.administrator = uid;
+        self.default_bytes = Some(memory / 2);
+    }
+
+    /// How many bytes users may register who have no limit, if that is known.
+    pub fn default_bytes(&self) -> Option<u64> {
+        self.default_bytes
     }
 
     /// Who administers it, besides root.

@@ -649,8 +649,10 @@ pub struct QuotaInfo {
     pub node: Option<String>,
     /// What it has.
     pub used: Amounts,
-    /// What it may have; what is missing has no limit.
+    /// The limits that were set.
     pub limits: Amounts,
+    /// Those in force, with the defaults of users; what is missing is limited by the host alone.
+    pub in_force: Amounts,
 }
 
 /// Frames that a member sent through its interface and that reached nobody, since the interface

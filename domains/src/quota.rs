@@ -180,12 +180,16 @@ impl Directory {
         ])
     }
 
-    /// The limits of a tenant: those that were set, and the [`DEFAULTS`] of an ordinary user.
+    /// The limits of a tenant: those that were set, and of an ordinary user the [`DEFAULTS`] and
+    /// [`Directory::default_bytes`].
     pub fn limits_in_force(&self, tenant: Tenant) -> Amounts {
         let is_ordinary =
             matches!(tenant, Tenant::User(uid) if uid != 0 && uid != self.administrator());
         let mut limits: Amounts = match is_ordinary {
-            true => DEFAULTS.into(),
+            true => {
+                let bytes = self.default_bytes().map(|bytes| (Resource::Bytes, bytes));
+                DEFAULTS.into_iter().chain(bytes).collect()
+            }
             false => Amounts::new(),
         };
         limits.extend(self.limits_of(tenant));
@@ -246,12 +250,17 @@ mod tests {
     #[test]
     fn an_ordinary_user_has_limits_that_nobody_has_set() {
         let mut directory = Directory::new("2x1x1".parse().unwrap());
-        directory.administer(1000);
+        directory.administer(1000, 1 << 30);
         for tenant in [Tenant::User(0), Tenant::User(1000), Tenant::Node(NodeId(0))] {
             assert_eq!(directory.limits_in_force(tenant), Amounts::new());
         }
         let alice = Tenant::User(1001);
-        assert_eq!(directory.limits_in_force(alice), DEFAULTS.into());
+        let mut defaults = Amounts::from(DEFAULTS);
+        defaults.insert(Resource::Bytes, 1 << 29);
+        assert_eq!(directory.limits_in_force(alice), defaults);
+        let bytes = |count| Amounts::from([(Resource::Bytes, count)]);
+        let check = |count| directory.check_quota(alice, &bytes(0), &bytes(count));
+        assert!(check(1 << 29).is_ok() && check((1 << 29) + 1).is_err());
         assert_eq!(directory.limits_of(alice), Amounts::new());
         assert_eq!(directory.check_owned_nodes(1001, 256), Ok(()));
         assert!(directory.check_owned_nodes(1001, 257).is_err());

@@ -47,6 +47,7 @@ pub(super) fn show(host: &Host, actor: Actor, whose: Whose<'_>) -> Result<Reply,
             node: node.map(|place| place.to_string()),
             used: host.members.used(*tenant),
             limits: directory.limits_of(*tenant),
+            in_force: directory.limits_in_force(*tenant),
         }
     };
     Ok(Reply::Quotas {

@@ -159,7 +159,8 @@ fn build(
     ending: mpsc::Sender<Ending>,
 ) -> Result<(Host, Vec<Birth>, Moves), AgentError> {
     let (mut directory, store) = data.directory(config.torus)?;
-    directory.administer(identity.uid);
+    let memory = memory_bytes();
+    directory.administer(identity.uid, memory);
     let torus = directory.torus();
     check_size(torus)?;
     let ethernet = config.driver_command.is_some();
@@ -212,7 +213,7 @@ fn build(
     })?;
     let audit = Audit::new(data.path().into(), log);
     audit.note_start(identity.uid, &directory);
-    let (mut members, moves) = Members::new(directory, Box::new(store), memory_bytes());
+    let (mut members, moves) = Members::new(directory, Box::new(store), memory);
     members.inherit(Arc::clone(&estate.keeper), &mut estate);
     let host = Host {
         audit,

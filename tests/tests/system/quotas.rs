@@ -79,6 +79,11 @@ fn a_user_sees_its_own_quota_only() {
     assert_eq!(seen[0]["user"], json!(alices));
     assert_eq!(seen[0]["used"]["domains"], json!(1));
     assert_eq!(seen[0]["limits"], json!({"domains": 1, "bytes": 65536}));
+    assert_eq!(seen[0]["in_force"]["bytes"], json!(65536));
+    assert_eq!(seen[0]["in_force"]["nodes"], json!(256), "by default");
+    let of_bob = by(&bob, &cluster, "quota show --json").ok().json();
+    assert_eq!(of_bob[0]["limits"], json!({}));
+    assert!(of_bob[0]["in_force"]["bytes"].as_u64() > Some(1 << 20));
     assert_eq!(
         by(&bob, &cluster, "status --json").ok().json()["domains"],
         json!(0)

@@ -8,7 +8,7 @@ use domains::quota::Resource;
 
 use crate::args::{self, QuotaCommand};
 use crate::failure::Failure;
-use crate::show::{Show, line, table};
+use crate::show::{Show, table};
 
 pub(crate) fn run(agent: &mut Control, command: QuotaCommand, show: Show) -> Result<(), Failure> {
     match command {
@@ -53,7 +53,7 @@ fn print(quotas: &[QuotaInfo], show: Show) {
         };
         let cell = |what: Resource| {
             let used = quota.used.get(&what).copied().unwrap_or_default();
-            match quota.limits.get(&what) {
+            match quota.in_force.get(&what) {
                 Some(limit) => format!("{used}/{limit}"),
                 None => used.to_string(),
             }
@@ -73,7 +73,4 @@ fn print(quotas: &[QuotaInfo], show: Show) {
         ],
         rows,
     );
-    if quotas.iter().all(|quota| quota.limits.is_empty()) {
-        line!("no limits are set");
-    }
 }
