@@ -10,12 +10,14 @@
 //!   [`PacketChannel`].
 //! * [`shm`]: the provider for processes of one host.
 //! * [`protection`]: what tests may leave out.
+//! * [`inherited`]: what processes shall not pass on.
 //!
 //! The fabric knows no domain. It sees a [`Partition`] with an [`Epoch`] and enforces bounds,
 //! rights and epochs; who gets which is decided above.
 
 pub mod channel;
 pub mod endpoint;
+pub mod inherited;
 pub mod key;
 pub mod link;
 pub mod protection;

@@ -95,6 +95,11 @@ impl Estate {
         self.entries.remove(key)
     }
 
+    /// Whether anything was kept whose key begins so.
+    pub(super) fn has(&self, prefix: &str) -> bool {
+        self.entries.keys().any(|key| key.starts_with(prefix))
+    }
+
     /// All whose keys begin so.
     pub(super) fn inherit_all(&mut self, prefix: &str) -> Entries {
         let mut its = self.entries.split_off(prefix);

@@ -59,7 +59,7 @@ pub(super) struct Host {
     pub(super) ack_timeout: Duration,
     pub(super) identity: Identity,
     /// Those of the nodes, if they have users of their own.
-    pub(super) users: Option<Users>,
+    pub(super) users: Option<Arc<Users>>,
     pub(super) torus: Torus,
     /// By number.
     pub(super) nodes: Vec<HostedNode>,

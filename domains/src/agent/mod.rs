@@ -190,7 +190,7 @@ pub enum AgentError {
     #[error("cannot enter a user namespace: {0}")]
     UserNamespace(io::Error),
     /// No users can be had for the nodes of a root agent.
-    #[error("cannot take users for the nodes: {0}")]
+    #[error("cannot open the register of the users of nodes: {0}")]
     Users(io::Error),
     /// A node could not be made.
     #[error("cannot make node {place}: cannot {action}: {source}")]

@@ -1,10 +1,8 @@
 //! The nodes of a host as the agent sees them: made at the start or taken over from the agent
 //! before, made anew when their first process dies, and asked to run commands.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +10,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fabric::{NodeId, Place};
-use nix::fcntl::OFlag;
-use nix::sys::stat::fstat;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use super::keeper::{Entry, Keeper};
 use super::process::{has_ended, outlast};
 use super::tenancy::Tenancy;
+use super::users::Users;
 use crate::lifeline;
 use crate::node::messages::{Report, Start};
 use crate::node::{NodeError, Plan};
@@ -37,6 +35,8 @@ pub(super) struct HostedNode {
     pub(super) id: NodeId,
     pub(super) place: Place,
     plan: Plan,
+    /// Where it gets those of its own, in each life others.
+    users: Option<Arc<Users>>,
     keeper: Arc<Keeper>,
     life: Mutex<Life>,
     /// A life has ended, or another has begun.
@@ -50,6 +50,7 @@ pub(super) struct HostedNode {
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     pid: u32,
+    users: Option<u32>,
 }
 
 /// The keys of nodes.
@@ -59,6 +60,8 @@ const NODE: &str = "node/";
 #[derive(Debug)]
 struct Life {
     pid: u32,
+    /// The first of its own users.
+    users: Option<u32>,
     /// For killing: a number might be another process's by then. None when it is dead.
     handle: Option<Arc<OwnedFd>>,
     orders: Writer,
@@ -80,17 +83,19 @@ impl HostedNode {
     pub(super) fn make(
         id: NodeId,
         plan: Plan,
+        users: Option<Arc<Users>>,
         keeper: Arc<Keeper>,
         kept: Option<Entry>,
     ) -> Result<(Self, Birth), NodeError> {
         let (life, birth) = match kept.and_then(take_over) {
             Some(taken) => taken,
-            None => give_birth(&plan)?,
+            None => give_birth(&plan, users.as_deref())?,
         };
         let node = HostedNode {
             id,
             place: plan.place,
             plan,
+            users,
             keeper,
             life: Mutex::new(life),
             ended: Condvar::new(),
@@ -101,6 +106,9 @@ impl HostedNode {
         Ok((node, birth))
     }
 
+    /// What the keys of what the keeper holds of nodes begin with.
+    pub(super) const KEYS: &str = NODE;
+
     /// What the keeper holds of the node with this number.
     pub(super) fn key(id: NodeId) -> String {
         format!("{NODE}{}", id.0)
@@ -110,7 +118,8 @@ impl HostedNode {
     pub(super) fn keep(&self) {
         let life = self.lock();
         if let Some(handle) = &life.handle {
-            let record = Record { pid: life.pid };
+            let (pid, users) = (life.pid, life.users);
+            let record = Record { pid, users };
             let lifeline = life.orders.stream().as_fd();
             let (listener, network) = (life.listener.as_fd(), life.network.as_fd());
             let descriptors = [lifeline, listener, network, handle.as_fd()];
@@ -120,7 +129,7 @@ impl HostedNode {
 
     /// Makes a dead node anew.
     pub(super) fn revive(&self) -> Result<Birth, NodeError> {
-        let (life, birth) = give_birth(&self.plan)?;
+        let (life, birth) = give_birth(&self.plan, self.users.as_deref())?;
         *self.lock() = life;
         self.keep();
         self.ended.notify_all();
@@ -142,26 +151,33 @@ impl HostedNode {
         &self.plan.hosts
     }
 
-    /// Starts a command and returns its session for the caller. When the node has died, the session
+    /// Starts a command and returns its session for the caller. Standard input, output and error
+    /// are followed by its directory and by its program, if the caller has them. When the node has died, the session
     /// has ended.
-    pub(super) fn start(&self, order: &Start, descriptors: Vec<OwnedFd>) -> io::Result<OwnedFd> {
+    pub(super) fn start(&self, mut order: Start, descriptors: &[OwnedFd]) -> io::Result<OwnedFd> {
         let (pid, session) = {
             let life = self.lock();
             (life.pid, lifeline::open_session(&life.orders)?)
         };
-        let paths = [None, None, None, Some(&order.cwd), order.program.as_ref()];
-        let descriptors = descriptors.into_iter().zip(paths);
-        let descriptors: Vec<OwnedFd> = descriptors
-            .map(|(theirs, path)| match path {
-                Some(path) => open_inside(pid, path, &theirs).unwrap_or(theirs),
-                None => theirs,
-            })
-            .collect();
+        let place = |n: usize, path: Option<&String>| {
+            let theirs = descriptors.get(n)?;
+            Some((theirs, open_inside(pid, path?, theirs)))
+        };
+        let directory = place(3, Some(&order.cwd)).and_then(|(_, ours)| ours);
+        let program = place(4, order.program.as_ref());
+        let file = program.as_ref().map(|(theirs, ours)| match ours {
+            Some(ours) => ours.as_fd(),
+            None => theirs.as_fd(),
+        });
+        order.has_directory = directory.is_some();
+        order.has_file = file.is_some();
         let (_, orders) = wire::split(session.try_clone()?)?;
         orders.give_up_after(WRITE_PATIENCE)?;
-        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let stdio = descriptors.iter().take(3).map(AsFd::as_fd);
+        let places = directory.iter().map(AsFd::as_fd).chain(file);
+        let descriptors: Vec<_> = stdio.chain(places).collect();
         // If it fails the session has ended, which its holder is about to see.
-        let _ = orders.send(order, &descriptors);
+        let _ = orders.send(&order, &descriptors);
         session.set_write_timeout(None)?;
         Ok(session.into())
     }
@@ -183,6 +199,9 @@ impl HostedNode {
         // Last: an agent that ends does not wait for this thread any longer.
         let mut life = self.lock();
         life.handle = None;
+        if let (Some(users), Some(first)) = (&self.users, life.users.take()) {
+            users.give_back(first);
+        }
         self.keeper.remove(&Self::key(self.id));
         self.ended.notify_all();
     }
@@ -245,18 +264,34 @@ impl HostedNode {
 
 /// Opens a file that a caller has open by its path in a node, so that it is one of the node's own
 /// mounts and has a name there. Only if it is the same file: the agent gets further than the caller.
+///
+/// What is mounted in the node may be its root's, who need not answer: only what the kernel knows
+/// already is looked at.
 fn open_inside(init: u32, path: &str, theirs: &OwnedFd) -> Option<OwnedFd> {
-    let path = format!("/proc/{init}/root{path}");
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(OFlag::O_PATH.bits());
-    let ours = options.open(path).ok()?;
-    let (theirs, found) = (fstat(theirs).ok()?, fstat(&ours).ok()?);
-    let is_same = (theirs.st_dev, theirs.st_ino) == (found.st_dev, found.st_ino);
-    is_same.then(|| ours.into())
+    let (place, none) = (OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let root = open(format!("/proc/{init}/root"), place, none).ok()?;
+    let how = ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS | ResolveFlags::IN_ROOT;
+    let ours = openat2(&root, path.trim_start_matches('/'), place, none, how).ok()?;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let identity = |file: &OwnedFd| {
+        let found = statx(file, c"", flags, StatxFlags::INO).ok()?;
+        Some((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+    };
+    let (theirs, found) = (identity(theirs)?, identity(&ours)?);
+    (theirs == found).then_some(ours)
 }
 
-fn give_birth(plan: &Plan) -> Result<(Life, Birth), NodeError> {
-    let node = plan.make()?;
+fn give_birth(plan: &Plan, users: Option<&Users>) -> Result<(Life, Birth), NodeError> {
+    let range = users.map(Users::take).transpose();
+    let range = range.map_err(|source| NodeError {
+        action: "take users for it".into(),
+        source,
+    })?;
+    let made = plan.make(range);
+    if let (Err(_), Some(users), Some(first)) = (&made, users, range) {
+        users.give_back(first);
+    }
+    let node = made?;
     let watch = || {
         node.orders.give_up_after(WRITE_PATIENCE)?;
         let pid = Pid::from_raw(node.init.id().cast_signed());
@@ -269,6 +304,7 @@ fn give_birth(plan: &Plan) -> Result<(Life, Birth), NodeError> {
     })?;
     let life = Life {
         pid: node.init.id(),
+        users: range,
         handle: Some(Arc::new(handle)),
         orders: node.orders,
         network: Arc::new(node.network),
@@ -284,7 +320,7 @@ fn give_birth(plan: &Plan) -> Result<(Life, Birth), NodeError> {
 
 /// The node that the agent before has made, if it lives.
 fn take_over(kept: Entry) -> Option<(Life, Birth)> {
-    let (Record { pid }, [lifeline, listener, network, handle]) = kept.parse()?;
+    let (Record { pid, users }, [lifeline, listener, network, handle]) = kept.parse()?;
     if has_ended(&handle) {
         return None;
     }
@@ -292,6 +328,7 @@ fn take_over(kept: Entry) -> Option<(Life, Birth)> {
     orders.give_up_after(WRITE_PATIENCE).ok()?;
     let life = Life {
         pid,
+        users,
         handle: Some(Arc::new(handle)),
         orders,
         network: Arc::new(network),

@@ -18,6 +18,7 @@ use super::nodes::HostedNode;
 use super::outbox::Outbox;
 use super::process;
 use super::quotas::{self, Whose};
+use super::users::is_of_nodes;
 use crate::credentials::{peer_pid, peer_uid};
 use crate::directory::{Directory, DirectoryError, Domain};
 use crate::node::messages::Start;
@@ -190,7 +191,9 @@ fn converse(
 ) -> Result<(), WireError> {
     let (mut reader, writer) = wire::split(stream)?;
     writer.give_up_after(WRITE_PATIENCE)?;
-    if matches!(door, Door::Control) && comes_from_node(host, reader.stream()) {
+    let is_of_node =
+        || caller.actor.uid().is_some_and(is_of_nodes) || comes_from_node(host, reader.stream());
+    if matches!(door, Door::Control) && is_of_node() {
         let refusal = Refusal::new(
             RefusalKind::Denied,
             "processes in nodes may not use the agent's control socket",
@@ -343,7 +346,7 @@ impl Administration<'_> {
                     Err(refusal) => Err(refusal),
                 },
                 Request::Exec { .. } => {
-                    let execute = || self.execute(&request, descriptors);
+                    let execute = || self.execute(&request, &descriptors);
                     match self.host.audited(self.caller, &request, execute) {
                         Ok(session) => {
                             let started = Message::Reply(Reply::Started);
@@ -394,7 +397,7 @@ impl Administration<'_> {
     }
 
     /// Starts a command; returns its session.
-    fn execute(&self, request: &Request, descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
+    fn execute(&self, request: &Request, descriptors: &[OwnedFd]) -> Result<OwnedFd, Refusal> {
         let invalid = |message: &str| {
             let remedy = "run it with `toroid exec NODE -- ...`";
             Refusal::new(RefusalKind::Invalid, message, remedy)
@@ -424,6 +427,9 @@ impl Administration<'_> {
         {
             return Err(invalid("arguments and environment may hold no NUL"));
         }
+        if !cwd.starts_with('/') || program.as_ref().is_some_and(|path| !path.starts_with('/')) {
+            return Err(invalid("directory and program must be absolute paths"));
+        }
         env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
         if self.host.users.is_none() {
             self.caller
@@ -450,8 +456,10 @@ impl Administration<'_> {
             env,
             cwd: cwd.clone(),
             program: program.clone(),
+            has_directory: false,
+            has_file: false,
         };
-        node.start(&order, descriptors).map_err(|error| {
+        node.start(order, descriptors).map_err(|error| {
             let message = format!("cannot start a command in node {}: {error}", node.place);
             Refusal::new(
                 RefusalKind::Exhausted,

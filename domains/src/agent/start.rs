@@ -58,6 +58,7 @@ pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(),
     if let Some(torus) = config.torus {
         check_size(torus)?;
     }
+    fabric::inherited::keep_descriptors().map_err(during("keep descriptors to itself"))?;
     // While it can be told whose it is: afterwards every user is root.
     state_dir::make(&config.state).map_err(|source| AgentError::State {
         state: config.state.clone(),
@@ -166,7 +167,7 @@ fn build(
     let ethernet = config.driver_command.is_some();
     estate.check(torus, ethernet)?;
     estate::keep_host(&estate.keeper, torus, ethernet, config.lifeline);
-    let users = take_users(&identity, torus, &mut estate)?;
+    let users = take_users(&identity, &mut estate)?;
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
     let mut texts = hosts::Texts::new(&directory);
@@ -188,10 +189,10 @@ fn build(
             place,
             hosts: hosts_file,
             open_files,
-            users: users.as_ref().map(|users| users.of(id.0)),
         };
         let kept = estate.inherit(&HostedNode::key(id));
-        let made = HostedNode::make(id, plan, Arc::clone(&estate.keeper), kept);
+        let keeper = Arc::clone(&estate.keeper);
+        let made = HostedNode::make(id, plan, users.clone(), keeper, kept);
         let (node, birth) = made.map_err(|error| failed(error.action, error.source))?;
         nodes.push(node);
         births.push(birth);
@@ -235,24 +236,23 @@ fn build(
     Ok((host, births, moves))
 }
 
-/// Users of their own for the nodes of a root agent: those that the nodes have already, if there
-/// was an agent before.
+/// Where the nodes of a root agent get users of their own. Where there are nodes already it is as
+/// the agent before had it.
 fn take_users(
     identity: &rootless::Identity,
-    torus: Torus,
     estate: &mut Estate,
-) -> Result<Option<Users>, AgentError> {
-    if estate.is_inherited {
-        return Ok(estate.inherit(Users::KEY).and_then(Users::inherit));
+) -> Result<Option<Arc<Users>>, AgentError> {
+    if let Some(users) = estate.inherit(Users::KEY).and_then(Users::inherit) {
+        return Ok(Some(Arc::new(users)));
     }
-    if identity.rootless {
+    if identity.rootless || estate.has(HostedNode::KEYS) {
         return Ok(None);
     }
-    let users = Users::take(torus.nodes()).map_err(AgentError::Users)?;
+    let users = Users::open().map_err(AgentError::Users)?;
     if let Some(users) = &users {
         users.keep(&estate.keeper);
     }
-    Ok(users)
+    Ok(users.map(Arc::new))
 }
 
 /// Should the keeper die, the next one is given all that this agent holds.

@@ -13,6 +13,7 @@
 //! privileged namespace, so that the node's root cannot take them away again (see
 //! user_namespaces(7) and mount_namespaces(7)).
 
+use std::env;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,10 +22,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
+use fabric::inherited;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
 
 use super::messages::{InitConfig, Mapped, Report};
 use super::{During, GIVE_USERS, NodeError, cause};
@@ -45,6 +48,7 @@ pub(super) fn be_born(
     orders: &mut Reader,
     reports: &Writer,
 ) -> Result<Born, NodeError> {
+    let_go(config.users.is_some())?;
     let mut warnings = Vec::new();
     let mut try_to = |step: &str, result: io::Result<()>| {
         if let Err(error) = result {
@@ -84,10 +88,30 @@ pub(super) fn be_born(
     })
 }
 
+/// Lets go of what whoever started the agent has left to it: its terminal, its directory, its
+/// signals, its umask, and the right to be spared when memory runs out.
+fn let_go(is_strict: bool) -> Result<(), NodeError> {
+    // It leads no group of processes, so it may.
+    setsid().during("begin a session")?;
+    env::set_current_dir("/").during("leave the agent's directory")?;
+    umask(Mode::S_IWGRP | Mode::S_IWOTH);
+    inherited::restore_signals();
+    let path = "/proc/self/oom_score_adj";
+    let unspared = fs::read_to_string(path).and_then(|text| match text.starts_with('-') {
+        true => fs::write(path, "0"),
+        false => Ok(()),
+    });
+    match unspared {
+        Err(error) if is_strict => Err(error).during("be like others when memory runs out"),
+        _ => Ok(()),
+    }
+}
+
 fn separate_mounts(hosts_file: &Path) -> Result<(), NodeError> {
     unshare(CloneFlags::CLONE_NEWNS).during("make a mount namespace")?;
-    // What the host mounts and unmounts later happens in the node too, so that a node never
-    // keeps a disk busy; what the node mounts stays in the node.
+    // What the host mounts and unmounts later happens in the node too where the host shares its
+    // mounts, as systemd has it, so that a node keeps no disk busy unless it wants to; what the
+    // node mounts stays in the node.
     let none = None::<&str>;
     let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     mount(none, "/", none, slave, none).during("separate its mounts")?;
@@ -108,12 +132,12 @@ fn mount_fresh(kind: &str, place: &str) -> io::Result<()> {
 /// process numbers of the host's daemons nor other nodes' shared memory, and has room for those
 /// of its own.
 fn hide_runtime_files(owner: u32) -> Result<(), NodeError> {
-    for (place, mode) in [("/run", "0755"), ("/dev/shm", "1777")] {
+    for (place, mode, size) in [("/run", "0755", ",size=64m"), ("/dev/shm", "1777", "")] {
         if !Path::new(place).is_dir() {
             continue;
         }
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        let options = format!("mode={mode},uid={owner},gid={owner}");
+        let options = format!("mode={mode},uid={owner},gid={owner}{size}");
         mount(
             Some("tmpfs"),
             place,
@@ -137,7 +161,8 @@ fn become_root_of_node(orders: &mut Reader, reports: &Writer) -> Result<(), Node
     setgroups(&[])
         .and_then(|()| setresgid(gid, gid, gid))
         .and_then(|()| setresuid(uid, uid, uid))
-        .during("become its root")
+        .during("become its root")?;
+    inherited::leave_session_keyring().during("leave the agent's keyring")
 }
 
 fn make_lock_directory() -> io::Result<()> {

@@ -48,7 +48,8 @@ pub(super) fn prepare(order: Start, descriptors: Vec<OwnedFd>) -> Result<Prepare
     let (Some(stdin), Some(stdout), Some(stderr)) = (next(), next(), next()) else {
         return Err(silent);
     };
-    let (directory, file) = (next(), next());
+    let directory = order.has_directory.then(&mut next).flatten();
+    let file = order.has_file.then(&mut next).flatten();
     let Ok(complaints) = stderr.try_clone() else {
         return Err(silent);
     };
@@ -64,7 +65,7 @@ pub(super) fn prepare(order: Start, descriptors: Vec<OwnedFd>) -> Result<Prepare
     let cwd = &order.cwd;
     let cwd = match reachable(cwd, directory.as_ref()) {
         Some(reachable) => reachable,
-        None if directory.is_none() && !Path::new(cwd).is_dir() => {
+        None if is_missing(Path::new(cwd)) => {
             let message = format!("{cwd}: no such directory in the node");
             return Err(fails(complaints, NOT_EXECUTABLE, message));
         }
@@ -99,6 +100,11 @@ pub(super) fn prepare(order: Start, descriptors: Vec<OwnedFd>) -> Result<Prepare
         is_searched: found.is_none() && !name.contains('/'),
         complaints,
     })
+}
+
+fn is_missing(directory: &Path) -> bool {
+    let found = directory.metadata();
+    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// A path by which a command gets to a directory or a program: its own if the node's root may walk

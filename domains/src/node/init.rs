@@ -275,6 +275,8 @@ mod tests {
                 env: Vec::new(),
                 cwd: "/".into(),
                 program: None,
+                has_directory: false,
+                has_file: false,
             };
             let null = File::open("/dev/null").unwrap();
             let stdio = [null.as_fd(), null.as_fd(), stderr.as_fd()];

@@ -25,8 +25,7 @@ pub(crate) struct InitConfig {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Mapped;
 
-/// First on a session: starts a command. Its standard input, output and error come along, and
-/// perhaps its working directory, and perhaps its program.
+/// First on a session: starts a command. Its standard input, output and error come along.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Start {
     pub(crate) argv: Vec<String>,
@@ -34,6 +33,10 @@ pub(crate) struct Start {
     pub(crate) cwd: String,
     /// Where the program was found.
     pub(crate) program: Option<String>,
+    /// Whether the directory comes along, as the node sees it.
+    pub(crate) has_directory: bool,
+    /// Whether the program does.
+    pub(crate) has_file: bool,
 }
 
 /// On the lifeline, to the agent that made the node.

@@ -47,9 +47,6 @@ pub(crate) struct Plan {
     pub(crate) hosts: PathBuf,
     /// The soft limit of descriptors for its commands.
     pub(crate) open_files: u64,
-    /// The first of its [`USERS_PER_NODE`] uids and gids on the host. Without any it has the
-    /// users of the agent's user namespace.
-    pub(crate) users: Option<u32>,
 }
 
 /// A node that has just been made and is ready.
@@ -87,11 +84,12 @@ impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
 }
 
 impl Plan {
-    /// Makes the node and returns when it is ready.
-    pub(crate) fn make(&self) -> Result<Node, NodeError> {
+    /// Makes the node and returns when it is ready. `users` is the first of its [`USERS_PER_NODE`]
+    /// uids and gids on the host; without any it has the users of the agent's user namespace.
+    pub(crate) fn make(&self, users: Option<u32>) -> Result<Node, NodeError> {
         // A thread that ends afterwards makes the PID namespace, so that the children of the
         // agent's other threads stay where they are.
-        let maker = |plan: Plan| thread::Builder::new().spawn(move || plan.make_here());
+        let maker = |plan: Plan| thread::Builder::new().spawn(move || plan.make_here(users));
         let maker = maker(self.clone()).during("start a thread")?;
         let panicked = || io::Error::other("the thread panicked");
         maker
@@ -100,12 +98,12 @@ impl Plan {
             .during("make a PID namespace")?
     }
 
-    fn make_here(&self) -> Result<Node, NodeError> {
+    fn make_here(&self, users: Option<u32>) -> Result<Node, NodeError> {
         unshare(CloneFlags::CLONE_NEWPID).during("make a PID namespace")?;
-        let (mut init, socket) = self.start_init()?;
+        let (mut init, socket) = self.start_init(users)?;
         let born = wire::split(socket)
             .during("talk to it")
-            .and_then(|(reports, orders)| self.attend_birth(init.id(), reports, orders));
+            .and_then(|(reports, orders)| attend_birth(init.id(), users, reports, orders));
         match born {
             Ok((network, listener, reports, orders)) => Ok(Node {
                 init,
@@ -123,11 +121,11 @@ impl Plan {
         }
     }
 
-    fn start_init(&self) -> Result<(Child, UnixStream), NodeError> {
+    fn start_init(&self, users: Option<u32>) -> Result<(Child, UnixStream), NodeError> {
         let config = InitConfig {
             open_files: self.open_files,
             hosts: self.hosts.clone(),
-            users: self.users,
+            users,
         };
         let config = serde_json::to_string(&config).during("write its configuration")?;
         let (ours, theirs) = UnixStream::pair().during("make a socket")?;
@@ -136,59 +134,63 @@ impl Plan {
         command.arg(roles::NODE_INIT).arg(config);
         command.env_clear().env("MALLOC_ARENA_MAX", "1");
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        if users.is_some() {
+            // The agent's is its log, or a terminal.
+            command.stderr(Stdio::null());
+        }
         let init = command.spawn().during("start its first process")?;
         Ok((init, ours))
     }
+}
 
-    /// Does its part until the node is ready; returns its network and its socket.
-    fn attend_birth(
-        &self,
-        init: u32,
-        mut reports: Reader,
-        orders: Writer,
-    ) -> Result<(OwnedFd, OwnedFd, Reader, Writer), NodeError> {
-        wait_at_most(&reports, Some(BIRTH))?;
-        loop {
-            let (report, descriptors) = reports.receive().map_err(cause).during(WAIT)?;
-            match report {
-                Report::Unshared => {
-                    self.map_users(init).during(GIVE_USERS)?;
-                    orders.send(&Mapped, &[]).map_err(cause).during(WAIT)?;
+/// Does its part until the node is ready; returns its network and its socket.
+fn attend_birth(
+    init: u32,
+    users: Option<u32>,
+    mut reports: Reader,
+    orders: Writer,
+) -> Result<(OwnedFd, OwnedFd, Reader, Writer), NodeError> {
+    wait_at_most(&reports, Some(BIRTH))?;
+    loop {
+        let (report, descriptors) = reports.receive().map_err(cause).during(WAIT)?;
+        match report {
+            Report::Unshared => {
+                map_users(init, users).during(GIVE_USERS)?;
+                orders.send(&Mapped, &[]).map_err(cause).during(WAIT)?;
+            }
+            Report::Failed {
+                action,
+                message,
+                code,
+            } => {
+                let source = code.map(io::Error::from_raw_os_error);
+                let source = source.unwrap_or_else(|| io::Error::other(message));
+                return Err(NodeError { action, source });
+            }
+            Report::Ready { warnings } => {
+                for warning in warnings {
+                    tracing::debug!("a node does without something: {warning}");
                 }
-                Report::Failed {
-                    action,
-                    message,
-                    code,
-                } => {
-                    let source = code.map(io::Error::from_raw_os_error);
-                    let source = source.unwrap_or_else(|| io::Error::other(message));
-                    return Err(NodeError { action, source });
-                }
-                Report::Ready { warnings } => {
-                    for warning in warnings {
-                        tracing::debug!("a node does without something: {warning}");
-                    }
-                    let lost = |_| io::Error::other("it came without its network and socket");
-                    let both = <[OwnedFd; 2]>::try_from(descriptors);
-                    let [network, listener] = both.map_err(lost).during(WAIT)?;
-                    wait_at_most(&reports, None)?;
-                    return Ok((network, listener, reports, orders));
-                }
+                let lost = |_| io::Error::other("it came without its network and socket");
+                let both = <[OwnedFd; 2]>::try_from(descriptors);
+                let [network, listener] = both.map_err(lost).during(WAIT)?;
+                wait_at_most(&reports, None)?;
+                return Ok((network, listener, reports, orders));
             }
         }
     }
+}
 
-    /// Gives the user namespace of the node's first process its users and groups.
-    fn map_users(&self, init: u32) -> io::Result<()> {
-        let Some(first) = self.users else {
-            return Err(io::Error::other("it shall have none"));
-        };
-        for map in ["gid_map", "uid_map"] {
-            let text = format!("0 {first} {USERS_PER_NODE}");
-            fs::write(format!("/proc/{init}/{map}"), text)?;
-        }
-        Ok(())
+/// Gives the user namespace of the node's first process its users and groups.
+fn map_users(init: u32, users: Option<u32>) -> io::Result<()> {
+    let Some(first) = users else {
+        return Err(io::Error::other("it shall have none"));
+    };
+    for map in ["gid_map", "uid_map"] {
+        let text = format!("0 {first} {USERS_PER_NODE}");
+        fs::write(format!("/proc/{init}/{map}"), text)?;
     }
+    Ok(())
 }
 
 fn wait_at_most(reports: &Reader, time: Option<Duration>) -> Result<(), NodeError> {

@@ -5,9 +5,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
+use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, Domain, leaves_nothing, program};
 use tests::process::{Outcome, Running, eventually, run};
-use tests::user::User;
+use tests::user::{Tun, User, as_uid};
 
 const DENIED: i32 = 6;
 
@@ -58,8 +59,8 @@ fn root_in_a_node_is_nobody_on_the_host() {
     leaves_nothing(|| {
         let cluster = Cluster::up("2x1x1");
         let firsts = first_uids(&cluster);
-        assert_eq!(firsts[1].abs_diff(firsts[0]), 65_536);
-        assert!(firsts[0] >= 0x7000_0000);
+        assert!(!overlap(&firsts[..1], &firsts[1..]), "{firsts:?}");
+        assert!(firsts.iter().all(|first| *first >= 0x7800_0000));
         assert_eq!(cluster.exec("0,0,0", "id -u").ok().text(), "0");
 
         assert_eq!(cluster.exec("0,0,0", "ls /run").ok().text(), "lock");
@@ -114,7 +115,7 @@ fn a_node_sees_and_signals_no_process_but_its_own() {
 }
 
 #[test]
-fn two_agents_give_their_nodes_different_users_and_a_third_those_of_the_first() {
+fn no_two_lives_of_nodes_have_the_same_users() {
     let first = Cluster::up("2x2x1");
     let second = Cluster::up("3x1x1");
     let (of_first, of_second) = (first_uids(&first), first_uids(&second));
@@ -130,8 +131,58 @@ fn two_agents_give_their_nodes_different_users_and_a_third_those_of_the_first() 
     first.toroid(&["up"]).ok();
     assert_eq!(first_uids(&first), of_first);
     first.down();
+    // Those of the first are used again last: files may be left that belong to them.
     let fourth = Cluster::up("4x1x1");
-    assert_eq!(first_uids(&fourth), of_first);
+    let of_fourth = first_uids(&fourth);
+    assert!(!overlap(&of_first, &of_fourth));
+    // Who gets a node finds nobody of those who had it.
+    let alice = User::create().uid().to_string();
+    fourth.toroid(&["node", "chown", "0,0,0", &alice]).ok();
+    let anew = first_uids(&fourth);
+    assert_eq!(anew[1..], of_fourth[1..]);
+    assert!(!overlap(&anew[..1], &of_fourth), "{anew:?} {of_fourth:?}");
+}
+
+/// What a daemon inherits from whoever starts it is not its nodes'.
+#[test]
+fn nodes_inherit_nothing_of_who_starts_the_agent() {
+    let cluster = Cluster::down_yet();
+    let secret = cluster.files().join("secret");
+    fs::write(&secret, "of the host").expect("there is room");
+    let up = format!(
+        "exec 9<{} && trap '' QUIT USR1 && umask 0 && exec {} up --torus 1x1x1",
+        secret.display(),
+        program("toroid").display()
+    );
+    let mut shell = Command::new("sh");
+    shell.env("TOROID_STATE", cluster.state());
+    shell.env("TOROID_DATA", cluster.data());
+    run(shell.args(["-c", &up])).ok();
+    let descriptors = cluster.exec("0,0,0", "ls /proc/self/fd").ok();
+    assert_eq!(descriptors.text().lines().count(), 4, "{descriptors}");
+    let umask = cluster.shell("0,0,0", "umask").ok();
+    assert_eq!(umask.text(), "0022");
+    let ignored = cluster.shell("0,0,0", "grep SigIgn /proc/self/status").ok();
+    let mask = ignored.text().split_whitespace().last().expect("a mask");
+    let mask = u64::from_str_radix(mask, 16).expect("hexadecimal");
+    let of_starter = 1 << (Signal::SIGQUIT as u8 - 1) | 1 << (Signal::SIGUSR1 as u8 - 1);
+    assert_eq!(mask & of_starter, 0, "{mask:x}");
+    // No terminal of the agent's to type into.
+    let terminal = cluster.shell("0,0,0", "exec 3</dev/tty");
+    terminal.fails_somehow();
+    let session = cluster.shell("0,0,0", "cat /proc/1/stat").ok();
+    let of_init: Vec<&str> = session.text().split_whitespace().skip(4).take(3).collect();
+    assert_eq!(of_init, ["1", "1", "0"], "group, session and terminal");
+}
+
+/// A node's users exist on the host, too: whoever becomes one of them there is still the node's.
+#[test]
+fn a_user_of_a_node_is_nobody_to_the_agent() {
+    let cluster = Cluster::up("1x1x1");
+    let uid = first_uids(&cluster)[0] + 5;
+    let mut toroid = as_uid(uid, Tun::Missing);
+    let toroid = toroid.arg(program("toroid")).arg("status");
+    run(toroid.env("TOROID_STATE", cluster.state())).fails(DENIED, &["control socket"]);
 }
 
 /// A page, asked for without a program for it.
@@ -241,6 +292,12 @@ fn programs_scripts_and_directories_out_of_reach_are_passed_on() {
     assert_eq!(elsewhere.text(), "/");
     let name = closed.to_str().expect("UTF-8");
     assert!(elsewhere.stderr.contains(name), "{}", elsewhere.stderr);
+    // What the host has where the node has something else is not the node's.
+    let hidden = Path::new("/run").join(cluster.files().file_name().expect("it has one"));
+    fs::create_dir(&hidden).expect("it is new");
+    let outcome = exec(&hidden, "pwd", &[]);
+    fs::remove_dir(&hidden).expect("it is ours");
+    outcome.fails(126, &["no such directory in the node"]);
     // What the node's root may not execute stays so.
     fs::set_permissions(&script, Permissions::from_mode(0o700)).expect("it is ours");
     exec(&inside, "script", &[]).fails(126, &["script"]);
