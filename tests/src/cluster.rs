@@ -412,7 +412,7 @@ impl Watchdog {
         thread::spawn(move || {
             let hangs = |limit| test.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
             let limit = if is_nightly() {
-                10 * WATCHDOG
+                20 * WATCHDOG
             } else {
                 WATCHDOG
             };

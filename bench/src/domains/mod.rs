@@ -57,7 +57,7 @@ impl Plan {
     fn of(effort: Effort) -> Self {
         match effort {
             Effort::Quick => Plan {
-                cycles: [50, 20, 20, 5],
+                cycles: [40, 15, 15, 4],
                 idle_domains: 200,
                 busy_domains: 100,
                 busy: Duration::from_secs(2),
