@@ -179,11 +179,8 @@ fn up_to_revocation(end: &Outcome) -> u64 {
     count.parse().expect("a number")
 }
 
-/// Grows and shrinks again and again.
-///
-/// The nodes of a root agent share root's uid, so the leaver may open what it was granted for
-/// reading once more for writing, and does. What its descriptors alone allow must not go further
-/// than what was granted, before the shrink and after it.
+/// Grows and shrinks again and again. What its descriptors and its users allow the leaver must not go
+/// further than what was granted, before the shrink and after it.
 fn haunt(cycles: u32, bytes: u64) {
     let cluster = up(&[]);
     let mut haunted = Haunted::new(&cluster, bytes, &[]);

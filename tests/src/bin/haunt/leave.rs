@@ -280,11 +280,10 @@ fn abuse(kept: &Kept) -> BTreeSet<&'static str> {
             note("punch", fallocate(file, punch, 0, 4096).is_ok());
             note("write", file.write_at(&[1], HAUNTED).is_ok());
         }
-        // That is up to the user, and not to the descriptor: root may.
+        // That is up to the user, and not to the descriptor: the agent and the host's root may.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        if let Ok(reopened) = File::options().write(true).open(path) {
-            let _ = reopened.write_at(&[1], HAUNTED);
-        }
+        let reopened = File::options().write(true).open(path);
+        note("open for writing", reopened.is_ok());
     }
     // Its interface is its own, whatever the driver has done to it.
     let _ = Command::new("ip")
