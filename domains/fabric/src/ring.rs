@@ -187,6 +187,7 @@ impl<S: Storage> Consumer<S> {
     }
 
     /// Looks for records a last time; what is published from now on does not exist.
+    #[cfg(not(loom))]
     pub(crate) fn close(&mut self) {
         // A broken ring ends with the last whole look at it.
         let _ = self.look_at_tail();
@@ -268,7 +269,7 @@ impl<S: Storage> Consumer<S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl<S: Storage> Producer<S> {
     /// What a hostile producer does.
     pub(crate) fn overwrite(&self, at: usize, bytes: &[u8]) {
