@@ -152,8 +152,8 @@ impl HostedNode {
     }
 
     /// Starts a command and returns its session for the caller. Standard input, output and error
-    /// are followed by its directory and by its program, if the caller has them. When the node has died, the session
-    /// has ended.
+    /// are followed by its directory and by its program, if the caller has them. When the node
+    /// has died, the session has ended.
     pub(super) fn start(&self, mut order: Start, descriptors: &[OwnedFd]) -> io::Result<OwnedFd> {
         let (pid, session) = {
             let life = self.lock();
