@@ -222,6 +222,12 @@ impl Control {
         })
     }
 
+    /// Takes a further name away from its node.
+    pub fn unalias(&mut self, alias: &str) -> Result<(), ClientError> {
+        let alias = alias.into();
+        self.done(&Request::NodeUnalias { alias })
+    }
+
     /// Creates a domain of the nodes in `nodes`, which are node sets. Interfaces are up and
     /// names resolve when it returns.
     pub fn create(

@@ -244,6 +244,15 @@ impl Directory {
         }
     }
 
+    /// Takes a name from its node, which it returns.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchAlias`].
+    pub fn remove_alias(&mut self, alias: &str) -> Result<NodeId, DirectoryError> {
+        let removed = Arc::make_mut(&mut self.aliases).remove(alias);
+        removed.ok_or_else(|| DirectoryError::NoSuchAlias(alias.into()))
+    }
+
     /// Creates a domain.
     ///
     /// # Errors

@@ -55,6 +55,11 @@ pub enum Request {
         /// A host name label.
         alias: String,
     },
+    /// Control socket. Takes a further name away from its node. Reply: [`Reply::Done`].
+    NodeUnalias {
+        /// The name.
+        alias: String,
+    },
     /// Control socket, for administrators. Gives nodes to a user. Reply: [`Reply::Done`].
     NodeChown {
         /// Node sets.

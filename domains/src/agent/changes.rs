@@ -60,6 +60,7 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
             owner,
         } => set(host, actor, name, *public, *owner),
         Request::NodeAlias { node, alias } => host.alias(actor, node, alias).map(|()| Reply::Done),
+        Request::NodeUnalias { alias } => host.unalias(actor, alias).map(|()| Reply::Done),
         Request::NodeChown { nodes, owner } => chown(host, actor, nodes, *owner),
         Request::NodeAlloc(wanted) => host.alloc_nodes(actor, wanted),
         Request::NodeFree { nodes } => host.free_nodes(actor, nodes).map(|()| Reply::Done),
@@ -88,6 +89,7 @@ pub(super) fn is_change(request: &Request) -> bool {
             | Request::DomainManage { .. }
             | Request::DomainSet { .. }
             | Request::NodeAlias { .. }
+            | Request::NodeUnalias { .. }
             | Request::NodeChown { .. }
             | Request::NodeConsent { .. }
             | Request::NodeAlloc(_)

@@ -200,9 +200,29 @@ impl Host {
 
     /// Gives a node a further name.
     pub(super) fn alias(&self, actor: Actor, node: &str, alias: &str) -> Result<(), Refusal> {
-        let fellows = self.members.edit(|directory| {
+        self.name(|directory| {
             let node = usable_node(directory, actor, node)?;
             directory.add_alias(node, alias)?;
+            Ok(node)
+        })
+    }
+
+    /// Takes a further name away.
+    pub(super) fn unalias(&self, actor: Actor, alias: &str) -> Result<(), Refusal> {
+        self.name(|directory| {
+            let node = directory.remove_alias(alias)?;
+            actor.may_use(directory, &BTreeSet::from([node]))?;
+            Ok(node)
+        })
+    }
+
+    /// Changes the names of a node, which the other members of its domains use.
+    fn name(
+        &self,
+        change: impl FnOnce(&mut Directory) -> Result<NodeId, Refusal>,
+    ) -> Result<(), Refusal> {
+        let fellows = self.members.edit(|directory| {
+            let node = change(directory)?;
             let members = directory.domains_of(node).flat_map(|d| d.members.clone());
             Ok::<BTreeSet<NodeId>, Refusal>(members.collect())
         })?;

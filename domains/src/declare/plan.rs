@@ -39,6 +39,9 @@ pub enum Step {
         holder: Holder,
         limits: BTreeMap<Resource, Option<u64>>,
     },
+    Unalias {
+        alias: String,
+    },
     Alias {
         alias: String,
         #[serde(with = "crate::protocol::as_text")]
@@ -109,6 +112,7 @@ impl fmt::Display for Step {
                     None => write!(f, " {resource} without limit"),
                 })
             }
+            Step::Unalias { alias } => write!(f, "nobody is named {alias}"),
             Step::Alias { alias, node } => write!(f, "name {node} {alias}"),
             Step::Create {
                 domain,
@@ -218,6 +222,19 @@ pub fn plan(
     }
     plan.own(present, wanted);
     plan.limit(present, wanted);
+    // Of a file that names nothing at all, nothing is to be concluded.
+    let prunes_names = prune && !(wanted.domains.is_empty() && wanted.aliases.is_empty());
+    for (alias, place) in &present.aliases {
+        let stays = match wanted.aliases.get(alias) {
+            Some(wanted) => wanted == place,
+            None => !prunes_names,
+        };
+        if !stays && !plan.given.contains(place) {
+            plan.name.push(Step::Unalias {
+                alias: alias.clone(),
+            });
+        }
+    }
     for (alias, place) in &wanted.aliases {
         // A node that gets another owner loses its names.
         if present.aliases.get(alias) != Some(place) || plan.given.contains(place) {

@@ -223,6 +223,18 @@ fn taking_comes_before_giving() {
     assert!(!without_prune.iter().any(|step| step.contains("old")));
 }
 
+#[test]
+fn names_move_and_are_pruned() {
+    let present = "[domain.a]\nnodes = []\n[alias]\ndb = \"0,0,0\"\nweb = \"1,0,0\"\n";
+    let wanted = "[domain.a]\nnodes = []\n[alias]\ndb = \"1,0,0\"\n";
+    let moved = ["nobody is named db", "name 1,0,0 db"];
+    assert_eq!(steps(present, wanted, false), moved);
+    let pruned = ["nobody is named db", "nobody is named web", "name 1,0,0 db"];
+    assert_eq!(steps(present, wanted, true), pruned);
+    let only_names = "[alias]\nweb = \"1,0,0\"\n";
+    assert_eq!(steps(only_names, "", true), [""; 0]);
+}
+
 /// A guest that was taken out once could come back before the domain was closed, and a domain
 /// that was to get another owner grew for the old one.
 #[test]
@@ -365,6 +377,9 @@ fn carry_out(present: &mut Declaration, step: &Step) {
                     None => amounts.remove(resource),
                 };
             }
+        }
+        Step::Unalias { alias } => {
+            assert!(present.aliases.remove(alias).is_some());
         }
         Step::Alias { alias, node } => {
             present.aliases.insert(alias.clone(), *node);

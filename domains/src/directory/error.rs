@@ -17,6 +17,9 @@ pub enum DirectoryError {
     /// Not fit for a host name.
     #[error("\"{0}\" cannot be an alias, which is also a host name")]
     BadAlias(String),
+    /// No node has it.
+    #[error("no node is called {0}")]
+    NoSuchAlias(String),
     /// A domain of that name is there.
     #[error("a domain called {0} exists already")]
     DomainExists(String),
@@ -113,6 +116,7 @@ impl From<DirectoryError> for Refusal {
                 RefusalKind::Exhausted,
                 "use one of those that it has; see `toroid node ls`".into(),
             ),
+            E::NoSuchAlias(_) => (RefusalKind::NotFound, "see `toroid node ls`".into()),
             E::NoSuchDomain(_) => (RefusalKind::NotFound, "see `toroid domain ls`".into()),
             E::NotMembers { ref domain, .. } => (
                 RefusalKind::NotFound,

@@ -110,7 +110,7 @@ fn applying_takes_before_it_gives_and_removes_only_what_it_is_told_to() {
     cluster.reaches("1,0,0", "0-0-0.blue");
     cluster.ask(&["domain", "show", "red"]);
     let pruned = apply(&cluster, smaller, &["--prune"]).ok();
-    assert_eq!(pruned.text(), "remove red");
+    assert_eq!(pruned.text(), "remove red\nnobody is named db");
     cluster
         .toroid(&["domain", "show", "red"])
         .fails(NOT_FOUND, &["red"]);

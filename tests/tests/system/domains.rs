@@ -26,6 +26,8 @@ fn keys(value: &Value) -> Vec<&str> {
     keys
 }
 
+const NOT_FOUND: i32 = 4;
+
 #[test]
 fn members_reach_each_other_by_name_and_address() {
     let cluster = Cluster::up("2x2x2");
@@ -350,6 +352,14 @@ fn node_sets_name_nodes_in_every_form() {
         cluster.ask(&["ip", "db", "-d", "both"]),
         both.member("1,1,0")
     );
+    cluster.exec("0,0,0", "getent hosts db.both").ok();
+    cluster.toroid(&["node", "unalias", "db"]).ok();
+    cluster
+        .exec("0,0,0", "getent hosts db.both")
+        .fails_somehow();
+    cluster.exec("0,0,0", "getent hosts 1-1-0.both").ok();
+    let again = cluster.toroid(&["node", "unalias", "db"]);
+    again.fails(NOT_FOUND, &["db", "toroid node ls"]);
 }
 
 #[test]

@@ -215,6 +215,11 @@ pub(crate) enum NodeCommand {
         /// A host name label, such as `db`
         alias: String,
     },
+    /// Take a further name away from its node
+    Unalias {
+        /// The name
+        alias: String,
+    },
     /// Give nodes to a user, who may then place them and run commands in them
     Chown {
         /// The nodes

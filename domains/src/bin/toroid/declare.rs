@@ -57,6 +57,10 @@ pub(crate) fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<
         present
             .domains
             .retain(|name, domain| named(name) || ours(domain));
+        let owners = &present.owners;
+        present.aliases.retain(|alias, place| {
+            wanted.aliases.contains_key(alias) || owners.get(place) == Some(&uid.as_raw())
+        });
     }
     let plan = declare::plan(&present, &wanted, options.prune);
     let steps = plan.map_err(|problems| wrong(file, &problems))?;
@@ -169,6 +173,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             };
             agent.limit(user, &nodes, limits.clone())
         }
+        Step::Unalias { alias } => agent.unalias(alias),
         Step::Alias { alias, node } => agent.alias(&node.to_string(), alias),
         Step::Create {
             domain,

@@ -107,6 +107,7 @@ fn node(agent: &mut Control, command: NodeCommand, show: Show) -> Result<(), Fai
             return Ok(());
         }
         NodeCommand::Alias { node, alias } => agent.alias(&node, &alias)?,
+        NodeCommand::Unalias { alias } => agent.unalias(&alias)?,
         NodeCommand::Chown { nodes, owner } => {
             let owner = match owner {
                 Owner::Free => None,
