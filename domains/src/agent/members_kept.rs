@@ -30,6 +30,13 @@ const ATTACHMENT: &str = "attachment/";
 const REGION: &str = "region/";
 const CHANNEL: &str = "channel/";
 const LISTENER: &str = "listener/";
+const NUMBERS: &str = "numbers";
+
+/// Where an agent began to count.
+#[derive(Serialize, Deserialize)]
+struct KeptNumbers {
+    first: u64,
+}
 
 #[derive(Serialize, Deserialize)]
 struct KeptAttachment {
@@ -116,14 +123,20 @@ impl Members {
         let numbers = attachments
             .chain(regions)
             .chain(books.channels.keys().copied());
-        // The agent before may have begun to count in this second, too.
+        // The agent before may have begun to count in this second, too, and what it has numbered
+        // need not be there any more: its processes may still speak of it.
         let newest = numbers.max().unwrap_or_default();
-        books.next = books.next.max(newest.saturating_add(NUMBERS_A_SECOND));
+        let kept = estate.inherit(NUMBERS).and_then(Entry::parse);
+        let first = kept.map_or(0, |(KeptNumbers { first }, [])| first);
+        let beyond = newest.max(first).saturating_add(NUMBERS_A_SECOND);
+        books.next = books.next.max(beyond);
+        books.keep_numbers();
     }
 
     /// Puts all of it into the hands of a new keeper.
     pub(in crate::agent) fn keep_all(&self) {
         let books = self.lock();
+        books.keep_numbers();
         for (id, attachment) in &books.attachments {
             books.keep_attachment(*id, attachment);
         }
@@ -338,6 +351,11 @@ impl Books {
                 })
                 .collect(),
         })
+    }
+
+    fn keep_numbers(&self) {
+        let record = KeptNumbers { first: self.next };
+        self.keeper.put(NUMBERS, &record, &[]);
     }
 
     fn tell_epochs(&self, id: AttachmentId) -> Result<(), Refusal> {

@@ -406,3 +406,14 @@ fn a_shrink_that_did_not_become_durable_has_not_happened() {
     leaver.writes(0, 9);
     assert_eq!(owner.reads(0), 9);
 }
+
+/// What had ended was numbered anew by the next agent, and a process that let go of the old channel
+/// let go of the new one, of which the agent then knew nothing.
+#[test]
+fn no_number_is_given_twice() {
+    let fabric = Fabric::new();
+    let first = || fabric.agent().members.lock().next;
+    let all = [first(), first(), first()];
+    let apart = |two: &[u64]| two[1] >= two[0] + NUMBERS_A_SECOND;
+    assert!(all.windows(2).all(apart), "{all:?}");
+}
