@@ -225,6 +225,21 @@ impl Cluster {
     /// # Errors
     /// The agent's, and the system's.
     pub fn spawn(&mut self, node: &str, arguments: &[&str]) -> Result<Process, ClusterError> {
+        self.spawn_in(Path::new("/"), node, arguments)
+    }
+
+    /// Starts it in a directory, which the node's users need not be able to walk to.
+    ///
+    /// # Errors
+    /// As [`Cluster::spawn`].
+    pub fn spawn_in(
+        &mut self,
+        directory: &Path,
+        node: &str,
+        arguments: &[&str],
+    ) -> Result<Process, ClusterError> {
+        let directory = std::path::absolute(directory).map_err(system("find a directory"))?;
+        let cwd = directory.to_string_lossy();
         let action = "make pipes";
         let (theirs_in, input) = io::pipe().map_err(system(action))?;
         let (output, theirs_out) = io::pipe().map_err(system(action))?;
@@ -237,7 +252,7 @@ impl Cluster {
         let stdio = [theirs_in.as_fd(), theirs_out.as_fd(), errors.as_fd()];
         let command = self
             .control()?
-            .exec(node, &argv, &environment(), "/", stdio)?;
+            .exec(node, &argv, &environment(), &cwd, stdio)?;
         self.processes += 1;
         let id = self.processes;
         let sender = self.sender.clone();

@@ -56,7 +56,7 @@ pub fn compare(options: &Options, progress: &mut Progress) -> Result<Report, Clu
     let [x, y, z] = TORUS;
     let torus = Torus::new(x, y, z)?;
     progress.say("starting two nodes");
-    let mut run = Run::prepare(Cluster::start(torus, Some(roles::DRIVER))?, options.effort)?;
+    let mut run = Run::prepare(Cluster::start(torus, Some(roles::DRIVER))?, options)?;
     run.plan_progress(progress);
     run.hot(progress)?;
     let left = options.effort.limit().saturating_sub(start.elapsed());
@@ -104,7 +104,7 @@ struct Run {
 }
 
 impl Run {
-    fn prepare(mut cluster: Cluster, effort: Effort) -> Result<Self, ClusterError> {
+    fn prepare(mut cluster: Cluster, options: &Options) -> Result<Self, ClusterError> {
         let domain = cluster.create_domain(DOMAIN)?;
         let mut members = domain.members.iter();
         let server = members.find(|member| member.node.to_string() == SERVER);
@@ -113,7 +113,7 @@ impl Run {
         let mut run = Run {
             passive: worker(&mut cluster, SERVER)?,
             neighbour: worker(&mut cluster, CLIENT)?,
-            active: worker(&mut cluster, CLIENT)?,
+            active: cluster.spawn_in(&options.dir, CLIENT, &[roles::WORKER])?,
             store: None,
             store_port: 0,
             cluster,
@@ -122,7 +122,7 @@ impl Run {
                 ethernet: domain.mtu,
                 ..Mtus::default()
             },
-            effort,
+            effort: options.effort,
             cold_bytes: memory_for_cold_set(),
             salt: 0,
             series: Vec::new(),
@@ -362,7 +362,7 @@ impl Run {
         progress: &mut Progress,
     ) -> Result<Files, ClusterError> {
         let () = self.active(&Order::OpenFiles {
-            dir: options.dir.clone(),
+            dir: std::path::absolute(&options.dir).unwrap_or_else(|_| options.dir.clone()),
             limit: self.effort.file_bytes(),
             time_us: time.as_micros() as u64,
         })?;

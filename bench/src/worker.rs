@@ -3,6 +3,7 @@
 //! order's documentation says, or why it could not be done.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io::{self, BufRead, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -216,6 +217,15 @@ struct Worker {
     blocks: Option<Blocks>,
 }
 
+/// The directory, or, where only its descriptor leads there, this process's own.
+fn reachable(dir: PathBuf) -> PathBuf {
+    let is_here = || std::env::current_dir().is_ok_and(|here| here == dir);
+    match fs::metadata(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_here() => ".".into(),
+        _ => dir,
+    }
+}
+
 impl Worker {
     fn obey(&mut self, order: Order) -> Result<Value, WorkerError> {
         match order {
@@ -267,7 +277,7 @@ impl Worker {
                 time_us,
             } => {
                 let end = Instant::now() + Duration::from_micros(time_us);
-                self.blocks = Some(Blocks::under(&dir, limit, Some(end))?);
+                self.blocks = Some(Blocks::under(&reachable(dir), limit, Some(end))?);
                 answer(())
             }
             Order::NextFiles => self.next_files(),

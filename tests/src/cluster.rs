@@ -21,6 +21,9 @@ use crate::leftovers::{self, Leftovers, Namespaces};
 use crate::process::{Outcome, Running, eventually, run, run_with, send};
 use crate::user::{Tun, User, as_uid};
 
+/// What runs in nodes.
+const PROGRAMS: [&str; 5] = ["toroid", "toroid-ethernet", "toroid-kv", "probe", "haunt"];
+
 /// No test takes this long.
 const WATCHDOG: Duration = Duration::from_secs(150);
 
@@ -89,6 +92,9 @@ impl Cluster {
             .tempdir();
         let directory = directory.expect("a temporary directory");
         let owner = user.as_ref().map_or(0, User::uid);
+        if user.is_none() {
+            furnish(directory.path());
+        }
         std::os::unix::fs::chown(directory.path(), Some(owner), Some(owner)).expect("we are root");
         Cluster {
             directory,
@@ -119,7 +125,7 @@ impl Cluster {
             Some(user) => self.told(user.command(name)),
             None => {
                 let mut command = Command::new(program(name));
-                command.env("PATH", with_our_programs());
+                command.env("PATH", with_programs_in(&self.files().join("bin")));
                 self.told(command)
             }
         }
@@ -302,11 +308,23 @@ impl Drop for Cluster {
     }
 }
 
-/// `PATH`, with the programs of this workspace first.
-fn with_our_programs() -> OsString {
-    let ours = program("toroid").parent().map(Path::to_owned);
+/// The programs of this workspace where the users of nodes find them, too: the build directory may
+/// be closed to them.
+fn furnish(directory: &Path) {
+    let bin = directory.join("bin");
+    fs::create_dir(&bin).expect("it is new");
+    for name in PROGRAMS {
+        let (built, ours) = (program(name), bin.join(name));
+        if fs::hard_link(&built, &ours).is_err() {
+            fs::copy(&built, &ours).expect("there is room");
+        }
+    }
+}
+
+/// `PATH`, with the programs of a directory first.
+fn with_programs_in(bin: &Path) -> OsString {
     let path = env::var_os("PATH").unwrap_or_default();
-    let all = ours.into_iter().chain(env::split_paths(&path));
+    let all = [bin.to_owned()].into_iter().chain(env::split_paths(&path));
     env::join_paths(all).expect("they were split")
 }
 
