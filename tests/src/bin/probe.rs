@@ -6,6 +6,8 @@
 //! probe flood ADDRESS PORT     sends datagrams until its input ends, then some more
 //! probe own DOMAIN             exports memory until its input ends: KEY, then its first word
 //! probe count DOMAIN PLACE KEY adds to that word until it fails, and says how it failed
+//! probe tally DOMAIN PLACE KEY adds to that word until its input ends, and says how often
+//! probe spoil DOMAIN PLACE KEY adds to the word behind it until it fails
 //! probe watch DOMAIN PLACE KEY reads and adds to that word until both fail; says how often it added,
 //!                              when the newest read began that succeeded, and how they failed
 //! probe open DOMAIN KEY        says whether it may
@@ -40,7 +42,9 @@ fn main() -> Result<()> {
         ["listen", port] => listen(port.parse()?),
         ["flood", address, port] => flood(address, port.parse()?),
         ["own", domain] => own(domain),
-        ["count", domain, place, key] => count(domain, place, key),
+        ["count", domain, place, key] => count(domain, place, key, 0),
+        ["tally", domain, place, key] => tally(domain, place, key),
+        ["spoil", domain, place, key] => count(domain, place, key, 8),
         ["watch", domain, place, key] => watch(domain, place, key),
         ["open", domain, key] => open(domain, key),
         ["hold", socket, count] => hold(socket, count.parse()?),
@@ -141,19 +145,36 @@ fn own(domain: &str) -> Result<()> {
     Ok(())
 }
 
-fn count(domain: &str, place: &str, key: &str) -> Result<()> {
-    let domain = Member::attach()?.domain(domain)?;
-    let remote = domain.open(key.parse()?, Access::all())?;
-    let mut pair = domain.queue_pair(place.parse()?, 1)?;
-    println!("open");
-    io::stdout().flush()?;
+fn count(domain: &str, place: &str, key: &str, at: u64) -> Result<()> {
+    let (remote, mut pair) = open_for_adding(domain, place, key)?;
     let mut counted = 0u64;
     loop {
-        match complete(&mut pair, Operation::fetch_add(&remote, 0, 1))? {
+        match complete(&mut pair, Operation::fetch_add(&remote, at, 1))? {
             Ok(_) => counted += 1,
             Err(error) => return ended(counted, error),
         }
     }
+}
+
+fn tally(domain: &str, place: &str, key: &str) -> Result<()> {
+    let (remote, mut pair) = open_for_adding(domain, place, key)?;
+    let has_ended = watch_input();
+    let mut counted = 0u64;
+    while !has_ended.load(Ordering::Acquire) {
+        complete(&mut pair, Operation::fetch_add(&remote, 0, 1))??;
+        counted += 1;
+    }
+    println!("{counted}");
+    Ok(())
+}
+
+fn open_for_adding(domain: &str, place: &str, key: &str) -> Result<(RemoteRegion, QueuePair)> {
+    let domain = Member::attach()?.domain(domain)?;
+    let remote = domain.open(key.parse()?, Access::all())?;
+    let pair = domain.queue_pair(place.parse()?, 1)?;
+    println!("open");
+    io::stdout().flush()?;
+    Ok((remote, pair))
 }
 
 fn complete(
