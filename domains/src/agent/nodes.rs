@@ -287,11 +287,15 @@ fn give_birth(plan: &Plan, users: Option<&Users>) -> Result<(Life, Birth), NodeE
         action: "take users for it".into(),
         source,
     })?;
-    let made = plan.make(range);
-    if let (Err(_), Some(users), Some(first)) = (&made, users, range) {
+    let born = give_birth_with(plan, range);
+    if let (Err(_), Some(users), Some(first)) = (&born, users, range) {
         users.give_back(first);
     }
-    let node = made?;
+    born
+}
+
+fn give_birth_with(plan: &Plan, users: Option<u32>) -> Result<(Life, Birth), NodeError> {
+    let node = plan.make(users)?;
     let watch = || {
         node.orders.give_up_after(WRITE_PATIENCE)?;
         let pid = Pid::from_raw(node.init.id().cast_signed());
@@ -304,7 +308,7 @@ fn give_birth(plan: &Plan, users: Option<&Users>) -> Result<(Life, Birth), NodeE
     })?;
     let life = Life {
         pid: node.init.id(),
-        users: range,
+        users,
         handle: Some(Arc::new(handle)),
         orders: node.orders,
         network: Arc::new(node.network),

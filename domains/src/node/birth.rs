@@ -55,10 +55,7 @@ pub(super) fn be_born(
             warnings.push(format!("cannot {step}: {error}"));
         }
     };
-    try_to(
-        "name itself",
-        fs::write("/proc/self/comm", "toroid-node").map(drop),
-    );
+    try_to("name itself", fs::write("/proc/self/comm", "toroid-node"));
     separate_mounts(&config.hosts)?;
     try_to("mount a fresh /proc", mount_fresh("proc", "/proc"));
     let mut namespaces =
