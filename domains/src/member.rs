@@ -83,7 +83,7 @@ impl Member {
 
     fn attach_once() -> Result<Self, MemberError> {
         let control = Control::start(connect()?)?;
-        let reply = control.call(Request::Whoami, &[])?;
+        let reply = control.call(Request::Whoami)?;
         let Reply::Whoami {
             torus, node, place, ..
         } = reply.reply
@@ -122,7 +122,7 @@ impl Member {
     /// # Errors
     /// [`MemberError::Agent`].
     pub fn domains(&self) -> Result<Vec<String>, MemberError> {
-        match self.control.call(Request::Whoami, &[])?.reply {
+        match self.control.call(Request::Whoami)?.reply {
             Reply::Whoami { domains, .. } => Ok(domains),
             other => Err(unexpected(&other)),
         }
@@ -272,7 +272,7 @@ impl Domain {
             place,
             protocol: protocol.0,
         };
-        let answer = self.member.control.call(request, &[])?;
+        let answer = self.member.control.call(request)?;
         match answer.channel {
             Some(channel) => Ok(channel),
             None => Err(io::Error::other("no descriptor or no memory for a channel").into()),
@@ -306,7 +306,7 @@ impl Domain {
             domain: self.name.to_string(),
             protocol: protocol.0,
         };
-        match self.member.control.call(request, &[])?.reply {
+        match self.member.control.call(request)?.reply {
             Reply::Listeners { places } => places
                 .iter()
                 .map(|place| place.parse().map_err(|_| MemberError::Agent(place.clone())))
@@ -361,7 +361,7 @@ fn connect() -> Result<UnixStream, MemberError> {
 
 fn show(control: &Control, name: &str) -> Result<DomainInfo, MemberError> {
     let name = name.to_owned();
-    match control.call(Request::DomainShow { name }, &[])?.reply {
+    match control.call(Request::DomainShow { name })?.reply {
         Reply::Domain(info) => Ok(info),
         other => Err(unexpected(&other)),
     }

@@ -71,6 +71,7 @@ pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
         bytes: Vec::new(),
         grants: VecDeque::new(),
         limit: MAX_PAYLOAD,
+        takes_descriptors: true,
     };
     Ok((
         reader,
@@ -90,6 +91,8 @@ pub struct Reader {
     grants: VecDeque<Grant>,
     /// How long a payload may be.
     limit: u32,
+    /// Whether the other side may send descriptors.
+    takes_descriptors: bool,
 }
 
 /// The descriptors of one frame.
@@ -101,6 +104,13 @@ enum Grant {
 }
 
 impl Reader {
+    /// Takes no descriptors from now on: a frame that comes with one is malformed. They are never
+    /// this process's then, so it need not close them, for which it would wait as long as whoever
+    /// serves their file system (FUSE) likes.
+    pub(crate) fn take_no_descriptors(&mut self) {
+        self.takes_descriptors = false;
+    }
+
     /// Waits for the next message and the descriptors that came with it: as many as were sent,
     /// or none when this process has no room for them.
     ///
@@ -196,7 +206,8 @@ impl Reader {
     fn fill(&mut self) -> Result<(), WireError> {
         let mut chunk = [0; 16 * 1024];
         let mut space = [MaybeUninit::uninit(); RIGHTS];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let space = &mut space[..RIGHTS * usize::from(self.takes_descriptors)];
+        let mut control = RecvAncillaryBuffer::new(space);
         let (received, flags) = loop {
             let mut parts = [IoSliceMut::new(&mut chunk)];
             match recvmsg(
@@ -216,6 +227,10 @@ impl Reader {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 descriptors.extend(rights);
             }
+        }
+        if flags.contains(ReturnFlags::CTRUNC) && !self.takes_descriptors {
+            let message = "it came with descriptors, which nobody takes here";
+            return Err(WireError::Malformed(message.into()));
         }
         if flags.contains(ReturnFlags::CTRUNC) {
             self.grants.push_back(Grant::Lost);
@@ -364,6 +379,8 @@ mod tests {
 
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+    use std::io::Read as _;
+
     use super::*;
 
     fn pair() -> (Writer, Reader, UnixStream) {
@@ -427,6 +444,21 @@ mod tests {
             }
             setrlimit(Resource::Nofile, limit).unwrap();
         }
+    }
+
+    #[test]
+    fn who_takes_no_descriptors_gets_none() {
+        let (writer, mut reader, _raw) = pair();
+        reader.take_no_descriptors();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        writer.send(&"without", &[]).unwrap();
+        assert_eq!(reader.receive::<String>().unwrap().0, "without");
+        writer.send(&"with", &[theirs.as_fd()]).unwrap();
+        let error = reader.receive::<String>().unwrap_err();
+        assert!(matches!(error, WireError::Malformed(_)), "{error}");
+        // The kernel has dropped it: that was the last one.
+        drop(theirs);
+        assert_eq!((&ours).read(&mut [0]).unwrap(), 0);
     }
 
     #[test]

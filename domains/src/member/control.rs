@@ -146,10 +146,7 @@ impl Control {
         spawn_undisturbed(builder.stack_size(STACK_BYTES), move || {
             listen(reader, &listening);
         })?;
-        match control
-            .call(Request::Hello { version: VERSION }, &[])?
-            .reply
-        {
+        match control.call(Request::Hello { version: VERSION })?.reply {
             Reply::Welcome { .. } => Ok(control),
             other => Err(unexpected(&other)),
         }
@@ -157,7 +154,7 @@ impl Control {
 
     /// From now on the process survives its agent.
     pub(super) fn take_ticket(&self) -> Result<(), MemberError> {
-        match self.call(Request::Ticket, &[])?.reply {
+        match self.call(Request::Ticket)?.reply {
             Reply::Ticket { attachment, secret } => {
                 // Called once, by `Member::attach`.
                 let _ = self.ticket.set(Ticket { attachment, secret });
@@ -175,7 +172,7 @@ impl Control {
 
     /// Gets the page on which the agent ends what this process holds, should it not answer.
     pub(super) fn map_fence(&self) -> Result<(), MemberError> {
-        let answer = self.call(Request::Fence, &[])?;
+        let answer = self.call(Request::Fence)?;
         let [page] = <[OwnedFd; 1]>::try_from(answer.descriptors).map_err(|_| no_room())?;
         // Called once, by `Member::attach`.
         let _ = self.fence.set(Arc::new(FencePage::map(&page.into())?));
@@ -189,7 +186,7 @@ impl Control {
 
     /// Asks for a region.
     pub(super) fn map(&self, request: Request) -> Result<Mapped, MemberError> {
-        let answer = self.call(request, &[])?;
+        let answer = self.call(request)?;
         match answer.region {
             Some(mapped) => Ok(mapped?),
             None => Err(unexpected(&answer.reply)),
@@ -197,12 +194,8 @@ impl Control {
     }
 
     /// Asks and waits for the answer.
-    pub(super) fn call(
-        &self,
-        request: Request,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Answer, MemberError> {
-        self.call_expecting(request, descriptors, None)
+    pub(super) fn call(&self, request: Request) -> Result<Answer, MemberError> {
+        self.call_expecting(request, None)
     }
 
     /// Listens; returns where channels will come.
@@ -218,18 +211,17 @@ impl Control {
             domain: domain.to_owned(),
             protocol: protocol.0,
         };
-        self.call_expecting(request, &[], Some(listener))?;
+        self.call_expecting(request, Some(listener))?;
         Ok(incoming)
     }
 
     fn call_expecting(
         &self,
         request: Request,
-        descriptors: &[BorrowedFd<'_>],
         listener: Option<(Service, Arc<Incoming>)>,
     ) -> Result<Answer, MemberError> {
         let (sender, receiver) = mpsc::channel();
-        let number = self.send(request, descriptors, Some(sender), listener)?;
+        let number = self.send(request, Some(sender), listener)?;
         let answer = loop {
             match receiver.recv_timeout(GLANCE) {
                 Ok(answer) => break answer,
@@ -247,7 +239,6 @@ impl Control {
     fn send(
         &self,
         request: Request,
-        descriptors: &[BorrowedFd<'_>],
         waiting: Option<mpsc::Sender<Answer>>,
         listener: Option<(Service, Arc<Incoming>)>,
     ) -> Result<u64, MemberError> {
@@ -259,7 +250,7 @@ impl Control {
         let number = outbox.calls;
         let sent = match outbox.lost {
             Some(_) => Ok(()),
-            None => outbox.writer.send(&request, descriptors),
+            None => outbox.writer.send(&request, &[]),
         };
         if let Err(error @ WireError::Malformed(_)) = sent {
             // It was not sent, so there will be no reply.
@@ -415,7 +406,7 @@ impl Control {
     /// Says what is answered, but to nobody who waits.
     fn give_back(&self, request: Request) {
         // Without an agent there is nobody to tell.
-        let _ = self.send(request, &[], None, None);
+        let _ = self.send(request, None, None);
     }
 
     /// Opens and books an end of a channel; `None` when the system cannot map it.

@@ -25,7 +25,7 @@ impl Member {
             domain: Some(domain.into()),
             create: false,
         });
-        match self.control.call(request, &[])?.reply {
+        match self.control.call(request)?.reply {
             Reply::Allocated { nodes, .. } => nodes
                 .iter()
                 .map(|place| place.parse().map_err(|_| MemberError::Agent(place.clone())))
@@ -41,7 +41,7 @@ impl Member {
     /// [`MemberError::Refused`] when they are not such nodes.
     pub fn free_nodes(&self, nodes: &[Place]) -> Result<(), MemberError> {
         let nodes = sets(nodes);
-        match self.control.call(Request::NodeFree { nodes }, &[])?.reply {
+        match self.control.call(Request::NodeFree { nodes })?.reply {
             Reply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -74,7 +74,7 @@ impl Domain {
     }
 
     fn change(&self, request: Request) -> Result<DomainInfo, MemberError> {
-        match self.member.control.call(request, &[])?.reply {
+        match self.member.control.call(request)?.reply {
             Reply::Domain(info) => Ok(info),
             other => Err(unexpected(&other)),
         }
