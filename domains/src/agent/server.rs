@@ -162,7 +162,10 @@ fn is_administrator(host: &Host, uid: u32) -> bool {
 }
 
 /// Whether whoever connected runs in a node: there anybody may be root, or one of many users.
-fn comes_from_node(host: &Host, stream: &UnixStream) -> bool {
+fn comes_from_node(host: &Host, caller: Caller, stream: &UnixStream) -> bool {
+    if host.users.is_some() {
+        return caller.actor.uid().is_some_and(is_of_nodes);
+    }
     // Who is outside of this PID namespace is in no node, for these are inside.
     let Some(pid) = peer_pid(stream) else {
         return false;
@@ -191,9 +194,10 @@ fn converse(
 ) -> Result<(), WireError> {
     let (mut reader, writer) = wire::split(stream)?;
     writer.give_up_after(WRITE_PATIENCE)?;
-    let is_of_node =
-        || caller.actor.uid().is_some_and(is_of_nodes) || comes_from_node(host, reader.stream());
-    if matches!(door, Door::Control) && is_of_node() {
+    if matches!(door, Door::Node(..)) {
+        reader.take_no_descriptors();
+    }
+    if matches!(door, Door::Control) && comes_from_node(host, caller, reader.stream()) {
         let refusal = Refusal::new(
             RefusalKind::Denied,
             "processes in nodes may not use the agent's control socket",
