@@ -19,6 +19,14 @@ pub fn shared() -> Option<u64> {
     field("Shmem:")
 }
 
+/// The policy by which the kernel gives shared memory pages of 2 MiB instead of 4 KiB, in its own
+/// words, such as `never` or `within_size`.
+pub fn huge_pages() -> Option<String> {
+    let policies = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").ok()?;
+    let (_, rest) = policies.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
+}
+
 fn machine() -> Option<u64> {
     field("MemAvailable:")
 }

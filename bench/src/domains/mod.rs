@@ -42,7 +42,7 @@ const MIB: u64 = 1 << 20;
 /// Memory that is registered, moved, and still there in its old place.
 const MEMORY_SHARE: u64 = 4;
 
-const SYNCS: u32 = 50;
+const SYNCS: u32 = 300;
 
 /// How much is done.
 struct Plan {
@@ -115,7 +115,7 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
     progress.say("starting eight nodes");
     let mut cluster = Cluster::start(SMALL.parse()?, Some(roles::DRIVER))?;
     let rootless = cluster.rootless()?;
-    let (data, fdatasync_p50_ns) = (data_of(&cluster), fdatasync(&cluster)?);
+    let (data, syncs) = (data_of(&cluster), fdatasync(&cluster)?);
     let mut outcomes = Vec::new();
     for scenario in scenarios {
         let Scenario { members, bytes, .. } = scenario;
@@ -149,6 +149,7 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
         cpu: cpu_name(),
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
             .map_or_else(|_| "unknown".into(), |text| text.trim_end().into()),
+        huge_pages: memory::huge_pages().unwrap_or_else(|| "unknown".into()),
         elapsed_s: start.elapsed().as_secs_f64(),
     };
     let all = |values: fn(&Outcome) -> &[f64]| -> Vec<f64> {
@@ -164,7 +165,8 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
         stayers_failed: outcomes.iter().map(|outcome| outcome.failed).sum(),
         read_p50_before_ns: at(&all(|outcome| &outcome.reads_ns[0]), 0.5),
         read_p50_after_ns: at(&all(|outcome| &outcome.reads_ns[1]), 0.5),
-        fdatasync_p50_ns,
+        fdatasync_p50_ns: at(&syncs, 0.5),
+        fdatasync_p99_ns: at(&syncs, 0.99),
         shrink: outcomes
             .iter()
             .map(|outcome| outcome.shrink.clone())
@@ -193,8 +195,8 @@ fn data_of(cluster: &Cluster) -> String {
     place.parent().unwrap_or(&place).display().to_string()
 }
 
-/// Time until 4 KiB are on the disk that the directory of domains is on.
-fn fdatasync(cluster: &Cluster) -> Result<f64, ClusterError> {
+/// Times until 4 KiB are on the disk that the directory of domains is on, in nanoseconds.
+fn fdatasync(cluster: &Cluster) -> Result<Vec<f64>, ClusterError> {
     let write = || -> io::Result<Vec<f64>> {
         let mut file = File::create(cluster.path("fdatasync"))?;
         (0..SYNCS)
@@ -206,11 +208,10 @@ fn fdatasync(cluster: &Cluster) -> Result<f64, ClusterError> {
             })
             .collect()
     };
-    let times = write().map_err(|source| ClusterError::System {
+    write().map_err(|source| ClusterError::System {
         action: "write to the disk",
         source,
-    })?;
-    Ok(quantile(&times, 0.5).unwrap_or_default())
+    })
 }
 
 /// Does something and watches how much shared memory the machine has meanwhile; returns how much

@@ -114,6 +114,8 @@ pub struct Config {
     pub cpu: String,
     /// The kernel's release.
     pub kernel: String,
+    /// The kernel's policy for pages of 2 MiB in shared memory.
+    pub huge_pages: String,
     /// Wall time of the whole in seconds.
     pub elapsed_s: f64,
 }
@@ -143,6 +145,8 @@ pub struct Report {
     pub read_p50_after_ns: f64,
     /// 4 KiB to the disk on which the directory is.
     pub fdatasync_p50_ns: f64,
+    /// And the slowest of a hundred.
+    pub fdatasync_p99_ns: f64,
     /// A domain of all nodes.
     pub scale: Vec<Scale>,
     /// Many domains in which nothing happens.
@@ -238,13 +242,15 @@ impl Report {
         writeln!(
             to,
             "Domains on this machine ({} x {}, Linux {}{}). Shared memory stands in for RDMA.\n\
-             Directory in {}, where 4 KiB take {} to reach the disk.",
+             Huge pages for it: {}. Directory in {}, where 4 KiB take {} to reach the disk, and {} at p99.",
             config.cpus,
             config.cpu,
             config.kernel,
             if config.rootless { ", rootless" } else { "" },
+            config.huge_pages,
             config.data,
             ms(self.fdatasync_p50_ns),
+            ms(self.fdatasync_p99_ns),
         )?;
         for (title, rows) in [("One leaves", &self.shrink), ("It comes back", &self.grow)] {
             let heads = [
@@ -409,6 +415,7 @@ mod tests {
                 cpus: 2,
                 cpu: "fast".into(),
                 kernel: "6".into(),
+                huge_pages: "never".into(),
                 elapsed_s: 1.0,
             },
             shrink: vec![row.clone()],
@@ -421,6 +428,7 @@ mod tests {
             read_p50_before_ns: 100.0,
             read_p50_after_ns: 106.0,
             fdatasync_p50_ns: 0.0,
+            fdatasync_p99_ns: 0.0,
             scale: vec![scale(true), scale(false)],
             idle: Idle {
                 domains: 1,
