@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use domains::netlink::Netlink;
+use ethernet::offload::Capabilities;
 use ethernet::tap::Tap;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
@@ -48,7 +49,7 @@ impl End {
             unshare(CloneFlags::CLONE_NEWNET).context("only root can make namespaces")?;
             // BBR's timers would be what is measured.
             fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno")?;
-            let tap = Tap::open(TAP)?;
+            let tap = Tap::open(TAP, Capabilities::all())?;
             fcntl(&tap, FcntlArg::F_SETFL(OFlag::empty()))?;
             let network = File::open("/proc/thread-self/ns/net")?;
             Ok(End { network, tap })

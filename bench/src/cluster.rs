@@ -155,6 +155,7 @@ impl Cluster {
             fresh: false,
             torus: Some(torus),
             driver_command: driver_argument.map(driver),
+            offload: None,
             lifeline: true,
             ack_timeout_ms: domains::agent::ACK_TIMEOUT_MS,
         });

@@ -18,6 +18,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::agent::keeper;
 use crate::allocation::Destination;
 use crate::credentials::peer_uid;
+use crate::directory::Terms;
 use crate::events::Happening;
 use crate::placement::Policy;
 use crate::protocol::{
@@ -253,28 +254,21 @@ impl Control {
 
     /// Adds nodes to a domain as full members.
     pub fn grow(&mut self, name: &str, nodes: &[String]) -> Result<DomainInfo, ClientError> {
-        self.admit(name, nodes, false)
+        self.admit(name, nodes, Terms::default())
     }
 
-    /// Adds nodes to a domain that may talk to full members only.
-    pub fn grow_limited(
+    /// Adds nodes to a domain on these terms.
+    pub fn admit(
         &mut self,
         name: &str,
         nodes: &[String],
-    ) -> Result<DomainInfo, ClientError> {
-        self.admit(name, nodes, true)
-    }
-
-    fn admit(
-        &mut self,
-        name: &str,
-        nodes: &[String],
-        limited: bool,
+        terms: Terms,
     ) -> Result<DomainInfo, ClientError> {
         self.domain(&Request::DomainGrow {
             name: name.into(),
             nodes: nodes.into(),
-            limited,
+            limited: terms.limited,
+            plain: terms.plain,
         })
     }
 

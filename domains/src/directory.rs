@@ -61,6 +61,8 @@ pub struct Domain {
     pub members: BTreeSet<NodeId>,
     /// Those of its members that may talk to full members only.
     pub limited: BTreeSet<NodeId>,
+    /// Those of its members whose interfaces do without offload.
+    pub plain: BTreeSet<NodeId>,
     /// Nodes whose processes may grow and shrink it.
     pub managers: BTreeSet<NodeId>,
     /// Whether whoever owns a node may join with it.
@@ -73,6 +75,15 @@ impl Domain {
         let both = self.members.contains(&a) && self.members.contains(&b);
         both && (a == b || !(self.limited.contains(&a) && self.limited.contains(&b)))
     }
+}
+
+/// On which terms nodes join a domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// They may talk to full members only.
+    pub limited: bool,
+    /// Their interfaces do without offload.
+    pub plain: bool,
 }
 
 /// A membership change.
@@ -102,8 +113,18 @@ pub struct Wanted {
     /// Those of its first members that may talk to full members only; they need not be in
     /// `members`.
     pub limited: BTreeSet<NodeId>,
+    /// Those of its first members whose interfaces do without offload; they need not be in
+    /// `members` either.
+    pub plain: BTreeSet<NodeId>,
     /// Whether whoever owns a node may join with it.
     pub public: bool,
+}
+
+impl Wanted {
+    /// All its first members.
+    pub fn all_members(&self) -> BTreeSet<NodeId> {
+        &(&self.members | &self.limited) | &self.plain
+    }
 }
 
 /// To whom a node belongs, and in which domains its owner lets others place it.
@@ -273,6 +294,7 @@ impl Directory {
             None => self.choose_subnet()?,
         };
         let (id, epoch) = self.take_id()?;
+        let members = wanted.all_members();
         let domain = Domain {
             name: wanted.name,
             id,
@@ -280,8 +302,9 @@ impl Directory {
             owner: wanted.owner,
             mtu,
             subnet,
-            members: &wanted.members | &wanted.limited,
+            members,
             limited: wanted.limited,
+            plain: wanted.plain,
             managers: BTreeSet::new(),
             public: wanted.public,
         };
@@ -299,44 +322,44 @@ impl Directory {
     /// # Errors
     /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::OtherMembership`].
     pub fn grow(&mut self, name: &str, nodes: &BTreeSet<NodeId>) -> Result<Change, DirectoryError> {
-        self.admit(name, nodes, false)
+        self.admit(name, nodes, Terms::default())
     }
 
-    /// Adds nodes to a domain, which may talk to full members only; those that are it stay so.
+    /// Adds nodes to a domain on these terms; those that are members on them stay so.
     ///
     /// # Errors
     /// As [`Directory::grow`].
-    pub fn grow_limited(
+    pub fn admit(
         &mut self,
         name: &str,
         nodes: &BTreeSet<NodeId>,
-    ) -> Result<Change, DirectoryError> {
-        self.admit(name, nodes, true)
-    }
-
-    fn admit(
-        &mut self,
-        name: &str,
-        nodes: &BTreeSet<NodeId>,
-        limited: bool,
+        terms: Terms,
     ) -> Result<Change, DirectoryError> {
         let domain = self.domain(name)?;
-        let other = |node: &&NodeId| {
-            domain.members.contains(node) && domain.limited.contains(node) != limited
-        };
-        let others: BTreeSet<NodeId> = nodes.iter().filter(other).copied().collect();
-        if !others.is_empty() {
-            return Err(DirectoryError::OtherMembership {
-                domain: name.into(),
-                nodes: self.places(&others),
-                present: if limited { "full" } else { "limited" },
-            });
+        let kinds = [
+            (&domain.limited, terms.limited, ["full", "limited"]),
+            (&domain.plain, terms.plain, ["offloading", "plain"]),
+        ];
+        for (those, wanted, names) in kinds {
+            let other =
+                |node: &&NodeId| domain.members.contains(node) && those.contains(node) != wanted;
+            let others: BTreeSet<NodeId> = nodes.iter().filter(other).copied().collect();
+            if !others.is_empty() {
+                return Err(DirectoryError::OtherMembership {
+                    domain: name.into(),
+                    nodes: self.places(&others),
+                    present: names[usize::from(!wanted)],
+                });
+            }
         }
         let domain = self.domain_mut(name)?;
         let joined = nodes - &domain.members;
         domain.members.extend(&joined);
-        if limited {
+        if terms.limited {
             domain.limited.extend(&joined);
+        }
+        if terms.plain {
+            domain.plain.extend(&joined);
         }
         Ok(Change {
             domain: domain.clone(),
@@ -359,6 +382,7 @@ impl Directory {
         let domain = self.domain_mut(name)?;
         domain.members = &domain.members - &left;
         domain.limited = &domain.limited - &left;
+        domain.plain = &domain.plain - &left;
         domain.epoch += 1;
         Ok(Change {
             domain: domain.clone(),

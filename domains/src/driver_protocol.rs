@@ -23,7 +23,7 @@ pub enum Command {
     },
     /// Makes an interface, or takes it over if it is there, as after a restart of the driver.
     /// One descriptor: the node's network namespace. A port that is there already may come again
-    /// with another epoch, or with [`Port::limited`] changed.
+    /// with another epoch, or with [`Port::limited`] or [`Port::offload`] changed.
     AddPort(Port),
     /// Cuts a port's packets and takes its interface down; the interface is deleted some time
     /// later. Nothing to do if there is no such port.
@@ -166,15 +166,24 @@ pub struct Port {
     pub mtu: u32,
     /// Whether its node is a limited member, which talks to full ones only.
     pub limited: bool,
+    /// Whether its interface may leave checksums and the cutting of segments to the driver, and
+    /// receives what others have left so.
+    pub offload: bool,
 }
 
 impl Port {
     /// Whether two ports differ in nothing that their interface shows.
     pub fn is_same_interface(&self, other: &Port) -> bool {
-        let (epoch, limited) = (other.epoch, other.limited);
+        let Port {
+            epoch,
+            limited,
+            offload,
+            ..
+        } = *other;
         Port {
             epoch,
             limited,
+            offload,
             ..self.clone()
         } == *other
     }
@@ -202,6 +211,7 @@ mod tests {
             ipv6_prefix: 64,
             mtu: 9000,
             limited: false,
+            offload: true,
         }
     }
 

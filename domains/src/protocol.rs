@@ -24,7 +24,7 @@ use crate::placement::{Figures, Policy};
 use crate::quota::{Amounts, Resource};
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -123,6 +123,8 @@ pub enum Request {
         nodes: Vec<String>,
         /// Whether they may talk to full members only.
         limited: bool,
+        /// Whether their interfaces do without offload.
+        plain: bool,
     },
     /// Either socket; a node must be a manager of the domain. Reply: [`Reply::Domain`], when
     /// the remaining processes have acknowledged.
@@ -339,6 +341,8 @@ pub struct NewDomain {
     pub subnet: Option<String>,
     /// Node sets of those that may talk to full members only.
     pub limited: Vec<String>,
+    /// Node sets of those whose interfaces do without offload.
+    pub plain: Vec<String>,
     /// Bytes; 9000 when absent.
     pub mtu: Option<u32>,
     /// Whether whoever owns a node may join with it.
@@ -791,6 +795,8 @@ pub struct MemberInfo {
     pub node: Place,
     /// Whether it may talk to full members only.
     pub limited: bool,
+    /// Whether its interface does without offload.
+    pub plain: bool,
     /// Its interface, absent when the agent runs without Ethernet.
     pub ifname: Option<String>,
     /// `06:dd:dd:xx:yy:zz`.

@@ -16,6 +16,7 @@ use fabric::{Epoch, NodeId, Partition, Protection};
 use tracing::{debug, warn};
 
 use crate::interface::{self, Interface, InterfaceError, Settling};
+use crate::offload::Capabilities;
 use crate::removal::{Leaver, Removal};
 use crate::switch::{Ended, JoinError, Remote, Switch};
 
@@ -47,6 +48,8 @@ enum PortFailure {
     Interface(#[from] InterfaceError),
     #[error(transparent)]
     Join(#[from] JoinError),
+    #[error("cannot change the offload of its interface: {0}")]
+    Offload(io::Error),
 }
 
 /// Runs the driver that hangs on `lifeline`; returns when that ends. Agents may come and go
@@ -214,14 +217,15 @@ impl Control {
         home: u64,
         namespace: OwnedFd,
     ) -> Result<Interface, InterfaceError> {
+        let capabilities = capabilities(port);
         if let Some(leaver) = self.removal.take_back(port, home) {
-            match interface::restore(port, leaver.tap, leaver.index) {
+            match interface::restore(port, leaver.tap, leaver.index, capabilities) {
                 Ok(interface) => return Ok(interface),
                 // Its node may have done anything to it.
                 Err(error) => debug!("{} of node {}: {error}", port.ifname, port.place),
             }
         }
-        interface::raise(port, namespace)
+        interface::raise(port, namespace, capabilities)
     }
 
     fn retain(&mut self, wanted: &[Key]) -> Result<(), Ended> {
@@ -235,13 +239,17 @@ impl Control {
     fn renew(&mut self, port: Port) -> Result<(), Ended> {
         let (partition, place) = (Partition(port.domain_id), port.place);
         let (epoch, limited) = (Epoch(port.epoch), port.limited);
-        if let Some(member) = self.ports.get_mut(&(port.domain_id, port.node)) {
+        let (key, capabilities) = ((port.domain_id, port.node), capabilities(&port));
+        if let Some(member) = self.ports.get_mut(&key) {
             member.port = port;
         }
-        self.remote.call(move |switch| {
+        let set = self.remote.call(move |switch| {
             switch.raise_epoch(partition, epoch);
             switch.set_limited(partition, place, limited);
-        })
+            switch.set_capabilities(partition, place, capabilities)
+        })?;
+        self.note(key, set.map_err(PortFailure::Offload));
+        Ok(())
     }
 
     fn attach(
@@ -313,6 +321,14 @@ impl Control {
                 message: failure.to_string(),
             });
         }
+    }
+}
+
+/// What may be left undone in packets from and for a port.
+fn capabilities(port: &Port) -> Capabilities {
+    match port.offload {
+        true => Capabilities::all(),
+        false => Capabilities::empty(),
     }
 }
 

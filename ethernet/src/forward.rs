@@ -140,6 +140,12 @@ impl<X> Segments<X> {
         }
     }
 
+    /// How frames leave to a member, to be changed.
+    pub fn exit_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
+        let segment = self.0.get_mut(&partition)?;
+        Some(&mut segment.members.get_mut(&place)?.exit)
+    }
+
     /// Raises the epoch of a partition; an epoch never goes back.
     pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
         if let Some(segment) = self.0.get_mut(&partition) {
@@ -381,6 +387,7 @@ mod tests {
             prefix: 24,
             ipv6: addressing::ipv6(0, place(x)),
             ipv6_prefix: 64,
+            offload: true,
             mtu: 1500,
             limited: false,
         }

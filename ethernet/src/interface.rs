@@ -14,6 +14,7 @@ use domains::netlink::{Netlink, NetlinkError};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 
+use crate::offload::Capabilities;
 use crate::tap::{Tap, is_gone};
 
 /// Why a port has no interface.
@@ -74,12 +75,17 @@ pub struct Settling {
 }
 
 /// Makes the interface of `port` in the network namespace `namespace`, or takes over the one
-/// that a former driver left, and returns it.
+/// that a former driver left, and returns it. Packets from and for it may lack what `capabilities`
+/// say.
 ///
 /// # Errors
 /// [`InterfaceError`].
-pub fn raise(port: &Port, namespace: OwnedFd) -> Result<Interface, InterfaceError> {
-    inside(namespace, || raise_here(port))
+pub fn raise(
+    port: &Port,
+    namespace: OwnedFd,
+    capabilities: Capabilities,
+) -> Result<Interface, InterfaceError> {
+    inside(namespace, || raise_here(port, capabilities))
 }
 
 /// Takes an interface down and gives its name free, which takes 0.2 ms; deleting it would take
@@ -116,7 +122,12 @@ pub fn lower(tap: &Tap, index: u32) -> Result<(), InterfaceError> {
 ///
 /// # Errors
 /// [`InterfaceError`]; it is left to be deleted then.
-pub fn restore(port: &Port, tap: Tap, index: u32) -> Result<Interface, InterfaceError> {
+pub fn restore(
+    port: &Port,
+    mut tap: Tap,
+    index: u32,
+    capabilities: Capabilities,
+) -> Result<Interface, InterfaceError> {
     let namespace = tap.namespace().map_err(InterfaceError::Namespace)?;
     let settling = inside(namespace, || {
         let mut netlink = Netlink::open()?;
@@ -128,7 +139,8 @@ pub fn restore(port: &Port, tap: Tap, index: u32) -> Result<Interface, Interface
         netlink.rename(index, &port.ifname)?;
         Ok(configure(port)?.1)
     })?;
-    tap.set_persistent(true)
+    tap.set_capabilities(capabilities)
+        .and_then(|()| tap.set_persistent(true))
         .map_err(|source| InterfaceError::Tap {
             name: port.ifname.clone(),
             source,
@@ -162,8 +174,8 @@ fn inside<R: Send>(
     })
 }
 
-fn raise_here(port: &Port) -> Result<Interface, InterfaceError> {
-    let tap = Tap::open(&port.ifname).map_err(|source| InterfaceError::Tap {
+fn raise_here(port: &Port, capabilities: Capabilities) -> Result<Interface, InterfaceError> {
+    let tap = Tap::open(&port.ifname, capabilities).map_err(|source| InterfaceError::Tap {
         name: port.ifname.clone(),
         source,
     })?;

@@ -20,6 +20,8 @@
 
 use std::ops::Range;
 
+use bitflags::bitflags;
+
 use crate::frame::HEADER_LEN as ETHERNET_LEN;
 
 const FLAGS: usize = 0;
@@ -39,6 +41,20 @@ const CONGESTION: u8 = 0x80;
 
 /// Where a TCP header says in four bits how many words it has.
 const TCP_WORDS: usize = 12;
+
+bitflags! {
+    /// What may be left undone in packets for an exit, because what is behind it does without or
+    /// does it itself.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Capabilities: u8 {
+        /// Checksums of TCP and UDP.
+        const CHECKSUM = 1;
+        /// Cutting TCP over IPv4 to the MTU.
+        const TSO4 = 1 << 1;
+        /// Cutting TCP over IPv6 to the MTU.
+        const TSO6 = 1 << 2;
+    }
+}
 
 /// A checked header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,6 +17,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::warn;
 
 use crate::forward::{Action, AttachError, Ingress, MAX_PACKET, Segments};
+use crate::offload::Capabilities;
 use crate::patience::Patience;
 use crate::tap::{Tap, is_gone};
 
@@ -166,6 +167,22 @@ impl Switch {
     /// Sets whether a port's member is limited.
     pub fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
         self.segments.set_limited(partition, place, limited);
+    }
+
+    /// Sets what may be left undone in packets from and for a port.
+    ///
+    /// # Errors
+    /// The system's: its interface is gone.
+    pub fn set_capabilities(
+        &mut self,
+        partition: Partition,
+        place: Place,
+        capabilities: Capabilities,
+    ) -> io::Result<()> {
+        match self.segments.exit_mut(partition, place) {
+            Some(tap) if tap.capabilities() != capabilities => tap.set_capabilities(capabilities),
+            _ => Ok(()),
+        }
     }
 
     /// What became of frames that nobody received.

@@ -3,7 +3,8 @@
 //!
 //! A TAP of ours is persistent, so that it outlives the driver that made it and the next driver
 //! finds the interface with its addresses and connections as they were. What passes through it
-//! are packets as [`crate::offload`] describes them. The crate `tun-tap` opens no such TAPs, so
+//! are packets as [`crate::offload`] describes them, also where nothing may be left undone in them.
+//! The crate `tun-tap` opens no such TAPs, so
 //! the requests are our own.
 
 use std::ffi::{c_int, c_short};
@@ -14,31 +15,54 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
 
-use crate::offload::Offload;
+use crate::offload::{Capabilities, Offload};
 
 /// Packets to discard at most; the kernel queues 500 unless it is told otherwise.
 const LONGEST_QUEUE: u32 = 1 << 16;
 
 /// A TAP, opened without blocking. Dropping it leaves the interface where it is.
 #[derive(Debug)]
-pub struct Tap(File);
+pub struct Tap {
+    file: File,
+    capabilities: Capabilities,
+}
 
 impl Tap {
     /// Opens the TAP `name` in the network namespace of the calling thread, and makes it first
-    /// if there is none. Takes 0.3 ms.
+    /// if there is none. The kernel leaves undone in what it sends what `capabilities` say. Takes
+    /// 0.3 ms.
     ///
     /// # Errors
     /// The system's: without /dev/net/tun or the right to use it; if the interface is no TAP
     /// (`EINVAL`), or another process holds it (`EBUSY`).
-    pub fn open(name: &str) -> io::Result<Self> {
+    pub fn open(name: &str, capabilities: Capabilities) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         options.custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits());
-        let tap = Tap(options.open("/dev/net/tun")?);
+        let tap = Tap {
+            file: options.open("/dev/net/tun")?,
+            capabilities,
+        };
         request::attach(tap.as_fd(), name)?;
-        request::set_offload(tap.as_fd())?;
+        request::set_offload(tap.as_fd(), capabilities)?;
         request::set_persistence(tap.as_fd(), true)?;
         Ok(tap)
+    }
+
+    /// What may be left undone in packets for it.
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// Changes what may be left undone in packets for it and, from the next that its kernel
+    /// sends, from it.
+    ///
+    /// # Errors
+    /// The system's: the interface is gone.
+    pub fn set_capabilities(&mut self, capabilities: Capabilities) -> io::Result<()> {
+        request::set_offload(self.as_fd(), capabilities)?;
+        self.capabilities = capabilities;
+        Ok(())
     }
 
     /// Reads the next packet that the interface sent, cut off at the length of `into`, and
@@ -48,7 +72,7 @@ impl Tap {
     /// [`io::ErrorKind::WouldBlock`] when there is none. Anything but that and
     /// [`io::ErrorKind::Interrupted`] means that the interface is gone.
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
-        (&self.0).read(into)
+        (&self.file).read(into)
     }
 
     /// Lets the interface receive a packet.
@@ -57,7 +81,7 @@ impl Tap {
     /// The system's; the packet is lost then. `EIO`: the interface is down; `EBADFD`: it is
     /// gone.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
-        whole((&self.0).write(packet)?, packet.len())
+        whole((&self.file).write(packet)?, packet.len())
     }
 
     /// Lets the interface receive a frame that needs no offload.
@@ -67,7 +91,7 @@ impl Tap {
     pub fn send_frame(&self, frame: &[u8]) -> io::Result<()> {
         let parts = [IoSlice::new(&Offload::NONE), IoSlice::new(frame)];
         whole(
-            (&self.0).write_vectored(&parts)?,
+            (&self.file).write_vectored(&parts)?,
             Offload::LEN + frame.len(),
         )
     }
@@ -116,7 +140,7 @@ impl Tap {
 
 impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
@@ -158,6 +182,19 @@ mod request {
     const TUN_F_TSO6: u64 = 0x04;
     const TUN_F_TSO_ECN: u64 = 0x08;
 
+    /// What the kernel may leave undone, in its words.
+    fn flags(capabilities: Capabilities) -> u64 {
+        let flags = [
+            (Capabilities::CHECKSUM, TUN_F_CSUM),
+            (Capabilities::TSO4, TUN_F_TSO4 | TUN_F_TSO_ECN),
+            (Capabilities::TSO6, TUN_F_TSO6 | TUN_F_TSO_ECN),
+        ];
+        let flags = flags
+            .into_iter()
+            .filter(|(capability, _)| capabilities.contains(*capability));
+        flags.fold(0, |all, (_, flags)| all | flags)
+    }
+
     mod raw {
         use super::*;
 
@@ -188,10 +225,9 @@ mod request {
     }
 
     /// Tells the kernel what it may leave undone in the packets that it sends.
-    pub(super) fn set_offload(tap: BorrowedFd<'_>) -> io::Result<()> {
-        let offload = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
+    pub(super) fn set_offload(tap: BorrowedFd<'_>, capabilities: Capabilities) -> io::Result<()> {
         // SAFETY: the request takes an integer and no pointer; `tap` stays open meanwhile.
-        unsafe { raw::tunsetoffload(tap.as_raw_fd(), offload) }?;
+        unsafe { raw::tunsetoffload(tap.as_raw_fd(), flags(capabilities)) }?;
         Ok(())
     }
 

@@ -500,6 +500,7 @@ impl Node {
             prefix: 24,
             ipv6: addressing::ipv6(domain as u16, place),
             ipv6_prefix: addressing::IPV6_PREFIX,
+            offload: true,
             mtu: 9000,
             limited: false,
         }

@@ -301,6 +301,7 @@ fn port(x: u8, limited: bool) -> Port {
         prefix: 24,
         ipv6: addressing::ipv6(7, place(x)),
         ipv6_prefix: addressing::IPV6_PREFIX,
+        offload: true,
         mtu: 9000,
         limited,
     }

@@ -7,7 +7,7 @@ use fabric::NodeId;
 
 use super::host::{Host, only_node, parse_subnet};
 use super::quotas::{self, Whose};
-use crate::directory::{Directory, Wanted};
+use crate::directory::{Directory, Terms, Wanted};
 use crate::protocol::{NewDomain, Refusal, RefusalKind, Reply, Request};
 use crate::rights::Actor;
 
@@ -46,7 +46,14 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
             name,
             nodes,
             limited,
-        } => host.grow(actor, name, nodes, *limited).map(Reply::Domain),
+            plain,
+        } => {
+            let terms = Terms {
+                limited: *limited,
+                plain: *plain,
+            };
+            host.grow(actor, name, nodes, terms).map(Reply::Domain)
+        }
         Request::DomainShrink { name, nodes } => host.shrink(actor, name, nodes).map(Reply::Domain),
         Request::DomainRemove { name } => host.remove(actor, name).map(|()| Reply::Done),
         Request::DomainManage {
@@ -111,7 +118,7 @@ fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> 
         public: new.public,
         ..Wanted::default()
     };
-    let info = host.create(actor, wanted, &new.nodes, &new.limited)?;
+    let info = host.create(actor, wanted, new)?;
     Ok(Reply::Domain(info))
 }
 

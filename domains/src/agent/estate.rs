@@ -18,11 +18,12 @@ use crate::protocol::as_text;
 const HOST: &str = "host";
 
 /// What the keeper is told of the host. Its user namespace comes with it.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Record {
     #[serde(with = "as_text")]
     torus: Torus,
     ethernet: bool,
+    offload: bool,
 }
 
 /// An inheritance, perhaps an empty one, and the keeper who has it in hand.
@@ -70,14 +71,16 @@ impl Estate {
         })
     }
 
-    /// Whether a host like this one can be made of it.
-    pub(super) fn check(&self, torus: Torus, ethernet: bool) -> Result<(), AgentError> {
+    /// Whether a host like this one can be made of it. Returns whether its interfaces offload, if
+    /// there are any.
+    pub(super) fn check(&self, torus: Torus, ethernet: bool) -> Result<Option<bool>, AgentError> {
         let Some(Entry { record, .. }) = self.entries.get(HOST) else {
-            return Ok(());
+            return Ok(None);
         };
-        let wanted = Record { torus, ethernet };
         match serde_json::from_value::<Record>(record.clone()) {
-            Ok(there) if there == wanted => Ok(()),
+            Ok(there) if (there.torus, there.ethernet) == (torus, ethernet) => {
+                Ok(Some(there.offload))
+            }
             Ok(there) => Err(self.misfit(&there.describe())),
             Err(_) => Err(self.misfit("another release")),
         }
@@ -117,13 +120,24 @@ impl Estate {
 }
 
 /// Lets the keeper know what host this is.
-pub(super) fn keep_host(keeper: &Keeper, torus: Torus, ethernet: bool, lifeline: bool) {
+pub(super) fn keep_host(
+    keeper: &Keeper,
+    torus: Torus,
+    ethernet: bool,
+    offload: bool,
+    lifeline: bool,
+) {
     if lifeline {
         keeper.put(LIFELINE, &(), &[io::stdin().as_fd()]);
     }
     // Without it, only an ordinary user's next agent fails.
     if let Ok(namespace) = File::open("/proc/self/ns/user") {
-        keeper.put(HOST, &Record { torus, ethernet }, &[namespace.as_fd()]);
+        let record = Record {
+            torus,
+            ethernet,
+            offload,
+        };
+        keeper.put(HOST, &record, &[namespace.as_fd()]);
     }
 }
 

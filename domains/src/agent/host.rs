@@ -23,12 +23,13 @@ use super::rootless::Identity;
 use super::turns::Turns;
 use super::users::Users;
 use crate::addressing::{IPV6_PREFIX, Subnet, ipv6, mac, mac_text};
-use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
+use crate::directory::{Change, Directory, DirectoryError, Domain, Terms, Wanted};
 use crate::driver_protocol::{Port, PortDrops, PortError};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::placement::Figures;
 use crate::protocol::{
-    DomainInfo, MemberDrops, MemberInfo, NodeInfo, Refusal, RefusalKind, ShrinkNeeds, Status,
+    DomainInfo, MemberDrops, MemberInfo, NewDomain, NodeInfo, Refusal, RefusalKind, ShrinkNeeds,
+    Status,
 };
 use crate::rights::Actor;
 use crate::wire::Writer;
@@ -64,6 +65,8 @@ pub(super) struct Host {
     /// By number.
     pub(super) nodes: Vec<HostedNode>,
     pub(super) driver: Option<Arc<Driver>>,
+    /// Whether interfaces offload, unless their membership is plain.
+    pub(super) offload: bool,
     pub(super) members: Members,
     pub(super) ending: mpsc::Sender<Ending>,
     pub(super) is_ending: AtomicBool,
@@ -94,16 +97,16 @@ impl Host {
         &self,
         actor: Actor,
         wanted: Wanted,
-        nodes: &[String],
-        limited: &[String],
+        new: &NewDomain,
     ) -> Result<DomainInfo, Refusal> {
         let (change, directory) = self.members.plan(|directory| {
             let wanted = Wanted {
-                members: actor.resolve(directory, nodes)?,
-                limited: actor.resolve(directory, limited)?,
+                members: actor.resolve(directory, &new.nodes)?,
+                limited: actor.resolve(directory, &new.limited)?,
+                plain: actor.resolve(directory, &new.plain)?,
                 ..wanted
             };
-            let members = &wanted.members | &wanted.limited;
+            let members = wanted.all_members();
             actor.may_create(directory, &members)?;
             wanted.subnet.map_or(Ok(()), |s| actor.may_address(s))?;
             directory.check_owned_domains(wanted.owner)?;
@@ -113,24 +116,20 @@ impl Host {
         self.join(change, directory)
     }
 
-    /// Adds nodes to a domain, as full or as limited members.
+    /// Adds nodes to a domain.
     pub(super) fn grow(
         &self,
         actor: Actor,
         name: &str,
         nodes: &[String],
-        limited: bool,
+        terms: Terms,
     ) -> Result<DomainInfo, Refusal> {
         let (change, directory) = self.members.plan(|directory| {
             let nodes = actor.resolve(directory, nodes)?;
             let domain = directory.domain(name)?;
             actor.may_grow(directory, domain, &nodes)?;
             directory.check_memberships(&(&nodes - &domain.members))?;
-            let change = match limited {
-                true => directory.grow_limited(name, &nodes)?,
-                false => directory.grow(name, &nodes)?,
-            };
-            Ok::<_, Refusal>(change)
+            Ok::<_, Refusal>(directory.admit(name, &nodes, terms)?)
         })?;
         self.join(change, directory)
     }
@@ -236,7 +235,13 @@ impl Host {
     /// Puts all that this agent holds into the hands of a new keeper.
     pub(super) fn keep_all(&self) {
         let ethernet = self.driver.is_some();
-        estate::keep_host(&self.keeper, self.torus, ethernet, self.lifeline);
+        estate::keep_host(
+            &self.keeper,
+            self.torus,
+            ethernet,
+            self.offload,
+            self.lifeline,
+        );
         if let Some(users) = &self.users {
             users.keep(&self.keeper);
         }
@@ -346,7 +351,8 @@ impl Host {
         };
         for id in &change.joined {
             if let Some(node) = self.node(*id) {
-                driver.add(port(&change.domain, node), node.network());
+                let port = port(&change.domain, node, self.offload);
+                driver.add(port, node.network());
             }
         }
         let errors = driver.sync().map_err(|error| {
@@ -556,6 +562,7 @@ impl Host {
             Some(MemberInfo {
                 node: place,
                 limited: domain.limited.contains(id),
+                plain: domain.plain.contains(id),
                 ifname: self.driver.as_ref().map(|_| domain.name.clone()),
                 mac: mac_text(mac(domain.id, place)),
                 ipv4: domain.subnet.address(*id),
@@ -626,18 +633,18 @@ fn delete_interface(node: &HostedNode, name: &str) -> Result<(), NetlinkError> {
     }
 }
 
-/// The ports of all members.
-pub(super) fn ports(directory: &Directory, nodes: &[HostedNode]) -> Vec<PlacedPort> {
+/// The ports of all members, with offload where both this host and the membership have it.
+pub(super) fn ports(directory: &Directory, nodes: &[HostedNode], offload: bool) -> Vec<PlacedPort> {
     let of = |domain: &Domain| {
         let members = domain.members.iter();
         let members = members.filter_map(|id| nodes.get(id.0 as usize));
-        let placed = members.map(|node| (port(domain, node), node.network()));
+        let placed = members.map(|node| (port(domain, node, offload), node.network()));
         placed.collect::<Vec<_>>()
     };
     directory.domains().flat_map(of).collect()
 }
 
-fn port(domain: &Domain, node: &HostedNode) -> Port {
+fn port(domain: &Domain, node: &HostedNode, offload: bool) -> Port {
     Port {
         node: node.id.0,
         place: node.place,
@@ -651,5 +658,6 @@ fn port(domain: &Domain, node: &HostedNode) -> Port {
         ipv6_prefix: IPV6_PREFIX,
         mtu: domain.mtu,
         limited: domain.limited.contains(&node.id),
+        offload: offload && !domain.plain.contains(&node.id),
     }
 }

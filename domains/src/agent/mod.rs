@@ -74,6 +74,9 @@ pub struct Config {
     /// UTF-8.
     #[serde(with = "words")]
     pub driver_command: Option<Vec<OsString>>,
+    /// Whether interfaces may send and receive super-frames and leave checksums out. When absent
+    /// as the interfaces that there are have it, or else they may.
+    pub offload: Option<bool>,
     /// Whether the agent ends when its standard input does.
     pub lifeline: bool,
     /// How many milliseconds processes that stay have to acknowledge that a node has left, before

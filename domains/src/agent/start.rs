@@ -165,8 +165,9 @@ fn build(
     let torus = directory.torus();
     check_size(torus)?;
     let ethernet = config.driver_command.is_some();
-    estate.check(torus, ethernet)?;
-    estate::keep_host(&estate.keeper, torus, ethernet, config.lifeline);
+    let before = estate.check(torus, ethernet)?;
+    let offload = config.offload.or(before).unwrap_or(true);
+    estate::keep_host(&estate.keeper, torus, ethernet, offload, config.lifeline);
     let users = take_users(&identity, &mut estate)?;
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
@@ -199,7 +200,7 @@ fn build(
     }
     let start_driver = |command| {
         let kept = estate.inherit(Driver::KEY);
-        let ports = ports(&directory, &nodes);
+        let ports = ports(&directory, &nodes, offload);
         Driver::start(command, Arc::clone(&estate.keeper), kept, ports.into_iter())
     };
     let driver = config.driver_command.map(start_driver).transpose()?;
@@ -228,6 +229,7 @@ fn build(
         torus,
         nodes,
         driver,
+        offload,
         members,
         ending,
         is_ending: AtomicBool::new(false),

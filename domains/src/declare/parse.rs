@@ -200,7 +200,7 @@ impl Reader<'_> {
         }
         let table = self.table(value)?;
         let keys = [
-            "nodes", "limited", "managers", "public", "subnet", "mtu", "owner",
+            "nodes", "limited", "plain", "managers", "public", "subnet", "mtu", "owner",
         ];
         self.check_keys(table, &format!("domain {name}"), &keys);
         let value = |key: &str| table.get(key);
@@ -208,16 +208,20 @@ impl Reader<'_> {
             line: self.line(at),
             nodes: self.node_sets(value("nodes")),
             limited: self.node_sets(value("limited")),
+            plain: self.node_sets(value("plain")),
             managers: self.node_sets(value("managers")),
             public: value("public").and_then(|v| self.boolean(v)) == Some(true),
             subnet: value("subnet").and_then(|v| self.subnet(v)),
             mtu: value("mtu").and_then(|v| self.number(v, MIN_MTU..=MAX_MTU)),
             owner: value("owner").and_then(|v| self.uid(v)),
         };
-        if let Some(outsider) = domain.limited.difference(&domain.nodes).next() {
-            let at = value("limited").map_or(at, |value| value.span().start);
-            let message = format!("{outsider} is limited, but not among the nodes; add it there");
-            self.problem(at, message);
+        for (kind, set) in [("limited", &domain.limited), ("plain", &domain.plain)] {
+            if let Some(outsider) = set.difference(&domain.nodes).next() {
+                let at = value(kind).map_or(at, |value| value.span().start);
+                let message =
+                    format!("{outsider} is {kind}, but not among the nodes; add it there");
+                self.problem(at, message);
+            }
         }
         // Of a table with another problem that may be all that is wrong with it.
         if value("nodes").is_none() && self.problems.len() == problems {

@@ -51,6 +51,8 @@ pub enum Step {
         domain: String,
         nodes: Places,
         limited: Places,
+        #[serde(skip_serializing_if = "Places::is_empty")]
+        plain: Places,
         #[serde(serialize_with = "optional_text")]
         subnet: Option<Subnet>,
         mtu: Option<u32>,
@@ -61,6 +63,8 @@ pub enum Step {
         domain: String,
         nodes: Places,
         limited: bool,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        plain: bool,
     },
     /// Change what is not `None`.
     Set {
@@ -80,6 +84,10 @@ pub enum Step {
 pub struct Places(pub BTreeSet<Place>);
 
 impl Places {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// As node sets.
     pub fn sets(&self) -> Vec<String> {
         self.0.iter().map(ToString::to_string).collect()
@@ -118,6 +126,7 @@ impl fmt::Display for Step {
                 domain,
                 nodes,
                 limited,
+                plain,
                 subnet,
                 mtu,
                 public,
@@ -126,6 +135,7 @@ impl fmt::Display for Step {
                 write!(f, "create {domain}")?;
                 members(f, " of ", nodes)?;
                 members(f, " with limited members ", limited)?;
+                members(f, " without offload for ", plain)?;
                 optional(f, "subnet", subnet)?;
                 optional(f, "mtu", mtu)?;
                 optional(f, "owner", owner)?;
@@ -135,9 +145,11 @@ impl fmt::Display for Step {
                 domain,
                 nodes,
                 limited,
+                plain,
             } => {
                 let how = if *limited { "limited members " } else { "" };
-                write!(f, "grow {domain} by {how}{nodes}")
+                let without = if *plain { " without offload" } else { "" };
+                write!(f, "grow {domain} by {how}{nodes}{without}")
             }
             Step::Set {
                 domain,
@@ -158,7 +170,7 @@ impl fmt::Display for Step {
 }
 
 fn members(f: &mut fmt::Formatter<'_>, how: &str, nodes: &Places) -> fmt::Result {
-    match nodes.0.is_empty() {
+    match nodes.is_empty() {
         true => Ok(()),
         false => write!(f, "{how}{nodes}"),
     }
@@ -285,6 +297,7 @@ impl Plan {
             domain: name.into(),
             nodes: Places(&wanted.nodes - &wanted.limited),
             limited: Places(wanted.limited.clone()),
+            plain: Places(wanted.plain.clone()),
             subnet: wanted.subnet,
             mtu: wanted.mtu,
             public: wanted.public,
@@ -316,6 +329,7 @@ impl Plan {
         let staying = Declared {
             nodes: &present.nodes - &self.given,
             limited: &present.limited - &self.given,
+            plain: &present.plain - &self.given,
             managers: &present.managers - &self.given,
             ..Declared::default()
         };
@@ -344,8 +358,8 @@ impl Plan {
         }
     }
 
-    /// Who becomes limited, or is it no longer, leaves and joins again; so does who gets another
-    /// owner.
+    /// Who becomes limited or plain, or is it no longer, leaves and joins again; so does who gets
+    /// another owner.
     fn take_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
         let domain = || name.to_owned();
         let staying = &wanted.managers - &self.given;
@@ -354,7 +368,8 @@ impl Plan {
             domain: domain(),
             nodes,
         });
-        let turned = &(&present.limited ^ &wanted.limited) | &self.given;
+        let turned = &(&present.limited ^ &wanted.limited) | &(&present.plain ^ &wanted.plain);
+        let turned = &turned | &self.given;
         let left = &(&present.nodes - &wanted.nodes) | &(&turned & &present.nodes);
         push(&mut self.take, left, |nodes| Step::Shrink {
             domain: domain(),
@@ -364,16 +379,23 @@ impl Plan {
 
     fn give_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
         let domain = || name.to_owned();
-        for limited in [false, true] {
-            let members = |of: &Declared| match limited {
-                true => of.limited.clone(),
-                false => &of.nodes - &of.limited,
+        for (limited, plain) in [(false, false), (true, false), (false, true), (true, true)] {
+            let on_these_terms = |of: &Declared, place: &Place| {
+                of.limited.contains(place) == limited && of.plain.contains(place) == plain
+            };
+            let members = |of: &Declared| -> BTreeSet<Place> {
+                let nodes = of.nodes.iter();
+                nodes
+                    .filter(|place| on_these_terms(of, place))
+                    .copied()
+                    .collect()
             };
             let joined = &members(wanted) - &members(present);
             push(&mut self.give, joined, |nodes| Step::Grow {
                 domain: domain(),
                 nodes,
                 limited,
+                plain,
             });
         }
         self.appoint(name, present, wanted);

@@ -46,6 +46,7 @@ const FULL: &str = r#"
 [domain.blue]
 nodes = ["0-1,0,0", "db", "head"]
 limited = ["1,0,0"]
+plain = ["db"]
 managers = ["0,0,0"]
 public = true
 subnet = "10.64.3.0/24"
@@ -77,6 +78,7 @@ fn every_key_is_read() {
         line: 2,
         nodes: places(&["0,0,0", "1,0,0", "3,3,3"]),
         limited: places(&["1,0,0"]),
+        plain: places(&["3,3,3"]),
         managers: places(&["0,0,0"]),
         public: true,
         subnet: Some("10.64.3.0/24".parse().unwrap()),
@@ -84,7 +86,7 @@ fn every_key_is_read() {
         owner: Some(1000),
     };
     let empty = Declared {
-        line: 11,
+        line: 12,
         ..Declared::default()
     };
     let domains = [("blue".into(), blue), ("empty".into(), empty)].into();
@@ -306,7 +308,7 @@ fn what_no_step_can_change_is_refused() {
 
 fn declarations() -> impl Strategy<Value = Declaration> {
     let nodes = || prop::collection::btree_set(0..64u32, 0..20);
-    let domain = (nodes(), nodes(), nodes(), any::<bool>(), 0..4u32);
+    let domain = (nodes(), nodes(), nodes(), nodes(), any::<bool>(), 0..4u32);
     let name = prop::sample::select(vec!["blue", "red", "a-b", "n0"]);
     let domains = prop::collection::btree_map(name.clone(), domain, 0..4);
     let aliases = prop::collection::btree_map(name, 0..64u32, 0..3);
@@ -316,11 +318,13 @@ fn declarations() -> impl Strategy<Value = Declaration> {
     let quotas = prop::collection::btree_map((any::<bool>(), 0..64u32), limits, 0..3);
     (domains, aliases, owners, quotas).prop_map(|(domains, aliases, owners, quotas)| {
         let place = |n: u32| around().torus.place(fabric::NodeId(n)).unwrap();
-        type Parts = (BTreeSet<u32>, BTreeSet<u32>, BTreeSet<u32>, bool, u32);
-        let domain = |(nodes, limited, managers, public, owner): Parts| Declared {
+        type Set = BTreeSet<u32>;
+        type Parts = (Set, Set, Set, Set, bool, u32);
+        let domain = |(nodes, limited, plain, managers, public, owner): Parts| Declared {
             public,
             owner: Some(owner),
             limited: nodes.intersection(&limited).map(|n| place(*n)).collect(),
+            plain: nodes.intersection(&plain).map(|n| place(*n)).collect(),
             nodes: nodes.iter().map(|n| place(*n)).collect(),
             managers: managers.iter().map(|n| place(*n)).collect(),
             ..Declared::default()
@@ -358,6 +362,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             assert!(nodes.0.is_subset(&domain.nodes));
             domain.nodes = &domain.nodes - &nodes.0;
             domain.limited = &domain.limited - &nodes.0;
+            domain.plain = &domain.plain - &nodes.0;
         }
         Step::Remove { domain } => assert!(present.domains.remove(domain).is_some()),
         Step::Own { nodes, owner } => {
@@ -388,6 +393,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             domain,
             nodes,
             limited,
+            plain,
             public,
             owner,
             ..
@@ -395,6 +401,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             let new = Declared {
                 nodes: &nodes.0 | &limited.0,
                 limited: limited.0.clone(),
+                plain: plain.0.clone(),
                 public: *public,
                 owner: owner.or(Some(0)),
                 ..Declared::default()
@@ -414,12 +421,16 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             domain,
             nodes,
             limited,
+            plain,
         } => {
             let domain = present.domains.get_mut(domain).unwrap();
             assert!(domain.nodes.is_disjoint(&nodes.0));
             domain.nodes.extend(&nodes.0);
             if *limited {
                 domain.limited.extend(&nodes.0);
+            }
+            if *plain {
+                domain.plain.extend(&nodes.0);
             }
         }
         Step::Manage { domain, nodes } => {

@@ -50,7 +50,12 @@ impl Display for Declaration {
 impl Declared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         places(f, "nodes", &self.nodes)?;
-        for (key, set) in [("limited", &self.limited), ("managers", &self.managers)] {
+        let sets = [
+            ("limited", &self.limited),
+            ("plain", &self.plain),
+            ("managers", &self.managers),
+        ];
+        for (key, set) in sets {
             if !set.is_empty() {
                 places(f, key, set)?;
             }

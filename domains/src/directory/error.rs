@@ -52,7 +52,7 @@ pub enum DirectoryError {
         domain: String,
         /// The nodes.
         nodes: String,
-        /// `full` or `limited`.
+        /// `full` or `limited`, `offloading` or `plain`.
         present: &'static str,
     },
     /// They cannot manage the domain: they are no members, and not its owner's.

@@ -87,6 +87,8 @@ struct DomainRecord {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     limited: BTreeSet<u32>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    plain: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     managers: BTreeSet<u32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     public: bool,
@@ -237,11 +239,15 @@ impl Directory {
             subnet: record.subnet,
             members: nodes(&record.members)?,
             limited: nodes(&record.limited)?,
+            plain: nodes(&record.plain)?,
             managers: nodes(&record.managers)?,
             public: record.public,
         };
         if !domain.limited.is_subset(&domain.members) {
             return Err("has limited members that are no members".into());
+        }
+        if !domain.plain.is_subset(&domain.members) {
+            return Err("has plain members that are no members".into());
         }
         self.domains.insert(name.into(), Arc::new(domain));
         Ok(())
@@ -315,6 +321,7 @@ impl DomainRecord {
             subnet: domain.subnet,
             members: numbers(&domain.members),
             limited: numbers(&domain.limited),
+            plain: numbers(&domain.plain),
             managers: numbers(&domain.managers),
             public: domain.public,
         }
@@ -378,7 +385,7 @@ fn invalid<E: ToString>(key: &str) -> impl Fn(E) -> RecordError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::Wanted;
+    use crate::directory::{Terms, Wanted};
     use crate::quota::Resource;
 
     fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
@@ -398,7 +405,10 @@ mod tests {
         }
         directory.shrink("red", &nodes(&[1])).unwrap();
         directory.add_alias(NodeId(7), "db").unwrap();
-        directory.grow_limited("red", &nodes(&[2, 3])).unwrap();
+        for (limited, plain, node) in [(true, false, 2), (true, true, 3), (false, true, 5)] {
+            let terms = Terms { limited, plain };
+            directory.admit("red", &nodes(&[node]), terms).unwrap();
+        }
         directory.manage("red", &nodes(&[0]), false).unwrap();
         directory.set("red", Some(true), None).unwrap();
         directory.give(&nodes(&[2, 3]), Some(1001));
@@ -489,6 +499,7 @@ mod tests {
                 "domain/blue",
                 &blue.replace("[0,1,7]", "[0],\"limited\":[1]"),
             ),
+            ("domain/blue", &blue.replace("[0,1,7]", "[0],\"plain\":[1]")),
             (
                 "domain/blue",
                 &blue.replace("\"mtu\"", "\"colour\":1,\"mtu\""),

@@ -59,6 +59,7 @@ impl Domain {
             name: self.name().into(),
             nodes: sets(nodes),
             limited: false,
+            plain: false,
         })
     }
 

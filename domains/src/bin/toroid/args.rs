@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args as Group, Parser, Subcommand};
+use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use domains::agent::ACK_TIMEOUT_MS;
 use domains::placement::Policy;
@@ -32,6 +32,7 @@ Example:
   [domain.blue]                   # becomes exactly this
   nodes = [\"0,0,0\", \"1-3,0,0\", \"db\"]
   limited = [\"3,0,0\"]             # absent: none
+  plain = [\"3,0,0\"]               # absent: none
   managers = [\"0,0,0\"]            # absent: none
   public = true                   # absent: false
   subnet = \"10.64.3.0/24\"         # absent: as it is, or chosen
@@ -196,11 +197,24 @@ pub(crate) struct Up {
     /// Make no interfaces: domains have RDMA only
     #[arg(long)]
     pub(crate) no_ethernet: bool,
+    /// Whether interfaces may send and receive super-frames and leave checksums out; off for
+    /// all, whatever a domain says [default: as the nodes there are have it, or on]
+    #[arg(long, value_name = "ON|OFF", hide_possible_values = true)]
+    pub(crate) offload: Option<Offload>,
     /// How long processes that stay have to acknowledge that a node has left their domain; who is
     /// late, because it was stopped or has no processor, is cut off from the domain, too
     #[arg(long, value_name = "MILLISECONDS", default_value_t = ACK_TIMEOUT_MS)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub(crate) ack_timeout: u64,
+}
+
+/// A switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Offload {
+    /// As far as the kernel has it.
+    On,
+    /// Whole frames with checksums only.
+    Off,
 }
 
 #[derive(Debug, Subcommand)]
@@ -254,6 +268,14 @@ pub(crate) enum DomainCommand {
         /// These members may talk to full members only, not to each other
         #[arg(long)]
         limited: bool,
+        /// Whether their interfaces may send and receive super-frames and leave checksums out
+        #[arg(
+            long,
+            value_name = "ON|OFF",
+            default_value = "on",
+            hide_possible_values = true
+        )]
+        offload: Offload,
         /// Let everybody join with nodes of theirs
         #[arg(long)]
         public: bool,
@@ -280,6 +302,14 @@ pub(crate) enum DomainCommand {
         /// They may talk to full members only, not to each other
         #[arg(long)]
         limited: bool,
+        /// Whether their interfaces may send and receive super-frames and leave checksums out
+        #[arg(
+            long,
+            value_name = "ON|OFF",
+            default_value = "on",
+            hide_possible_values = true
+        )]
+        offload: Offload,
     },
     /// Take nodes out of a domain
     Shrink {

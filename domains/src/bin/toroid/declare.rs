@@ -7,6 +7,7 @@ use std::path::Path;
 
 use domains::client::{ClientError, Control};
 use domains::declare::{self, Declaration, Declared, Holder, Problem, Step, Surroundings};
+use domains::directory::Terms;
 use domains::protocol::{DomainInfo, NewDomain, NodeInfo, QuotaInfo};
 use domains::quota::Amounts;
 use fabric::Place;
@@ -119,11 +120,13 @@ fn odd(what: &str) -> Failure {
 
 fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
     let limited = info.members.iter().filter(|member| member.limited);
+    let plain = info.members.iter().filter(|member| member.plain);
     let managers = info.managers.iter().map(|place| place.parse::<Place>());
     let domain = Declared {
         line: 0,
         nodes: info.members.iter().map(|member| member.node).collect(),
         limited: limited.map(|member| member.node).collect(),
+        plain: plain.map(|member| member.node).collect(),
         managers: managers
             .collect::<Result<_, _>>()
             .map_err(|_| odd("manager"))?,
@@ -179,6 +182,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             domain,
             nodes,
             limited,
+            plain,
             subnet,
             mtu,
             public,
@@ -188,6 +192,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
                 name: domain.clone(),
                 nodes: nodes.sets(),
                 limited: limited.sets(),
+                plain: plain.sets(),
                 subnet: subnet.map(|subnet| subnet.to_string()),
                 mtu: *mtu,
                 public: *public,
@@ -203,9 +208,15 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
         Step::Grow {
             domain,
             nodes,
-            limited: false,
-        } => agent.grow(domain, &nodes.sets()).map(drop),
-        Step::Grow { domain, nodes, .. } => agent.grow_limited(domain, &nodes.sets()).map(drop),
+            limited,
+            plain,
+        } => {
+            let terms = Terms {
+                limited: *limited,
+                plain: *plain,
+            };
+            agent.admit(domain, &nodes.sets(), terms).map(drop)
+        }
         Step::Manage { domain, nodes } => agent.manage(domain, &nodes.sets(), false).map(drop),
     }
 }
@@ -228,6 +239,7 @@ fn as_json(present: &Declaration) -> Value {
         json!({
             "nodes": texts(&mut domain.nodes.iter()),
             "limited": texts(&mut domain.limited.iter()),
+            "plain": texts(&mut domain.plain.iter()),
             "managers": texts(&mut domain.managers.iter()),
             "public": domain.public,
             "subnet": domain.subnet.map(|subnet| subnet.to_string()),

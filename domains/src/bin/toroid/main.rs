@@ -23,10 +23,11 @@ use std::process::{Command, ExitCode};
 
 use clap::Parser;
 use domains::client::Control;
+use domains::directory::Terms;
 use domains::protocol::{NewDomain, Reply};
 use domains::roles::{self, Role};
 
-use args::{Args, Command as Asked, DomainCommand, NodeCommand, Owner};
+use args::{Args, Command as Asked, DomainCommand, NodeCommand, Offload, Owner};
 use failure::Failure;
 use locate::Places;
 use show::Show;
@@ -131,12 +132,17 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
             name,
             nodes,
             limited,
+            offload,
             public,
             owner,
             subnet,
             mtu,
             may_exist,
         } => {
+            let plain = match offload {
+                Offload::On => Vec::new(),
+                Offload::Off => nodes.clone(),
+            };
             let (nodes, limited) = match limited {
                 true => (Vec::new(), nodes),
                 false => (nodes, Vec::new()),
@@ -145,6 +151,7 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
                 name,
                 nodes,
                 limited,
+                plain,
                 subnet,
                 mtu,
                 public,
@@ -160,10 +167,12 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
             name,
             nodes,
             limited,
-        } => show.domain(&match limited {
-            true => agent.grow_limited(&name, &nodes)?,
-            false => agent.grow(&name, &nodes)?,
-        }),
+            offload,
+        } => {
+            let plain = offload == Offload::Off;
+            let terms = Terms { limited, plain };
+            show.domain(&agent.admit(&name, &nodes, terms)?);
+        }
         DomainCommand::Manage {
             name,
             nodes,

@@ -147,13 +147,23 @@ impl Show {
             [
                 member.node.to_string(),
                 if member.limited { "limited" } else { "full" }.into(),
+                if member.plain { "off" } else { "on" }.into(),
                 member.ifname.clone().unwrap_or_else(|| "-".into()),
                 member.mac.clone(),
                 member.ipv4.to_string(),
                 member.ipv6.to_string(),
             ]
         });
-        table(["NODE", "MEMBER", "INTERFACE", "MAC", "IPV4", "IPV6"], rows);
+        let head = [
+            "NODE",
+            "MEMBER",
+            "OFFLOAD",
+            "INTERFACE",
+            "MAC",
+            "IPV4",
+            "IPV6",
+        ];
+        table(head, rows);
     }
 
     pub(crate) fn drops(self, members: &[MemberDrops]) {

@@ -19,22 +19,26 @@ pub(crate) fn create(agent: &mut Control, new: NewDomain) -> Result<DomainInfo, 
         let message = format!("domain {name} exists already, {with}");
         Failure::from(Refusal::new(RefusalKind::Exists, message, remedy))
     };
+    let plain = exec::resolve(agent, &new.plain)?;
     for (sets, limited) in [(&new.nodes, false), (&new.limited, true)] {
         for place in exec::resolve(agent, sets)? {
             let found = present.members.iter().find(|member| member.node == place);
+            let is_plain = plain.contains(&place);
             let add = if limited { "--limited " } else { "" };
-            let grow = format!("`toroid domain grow {add}{name} {place}`");
-            match found {
+            let without = if is_plain { "--offload off " } else { "" };
+            let grow = format!("`toroid domain grow {add}{without}{name} {place}`");
+            let other = match found {
                 None => return Err(exists(format!("without {place}"), format!("use {grow}"))),
-                Some(member) if member.limited != limited => {
-                    let kind = if limited { "full" } else { "limited" };
-                    return Err(exists(
-                        format!("with {place} as a {kind} member"),
-                        format!("use `toroid domain shrink {name} {place}`, then {grow}"),
-                    ));
-                }
-                Some(_) => {}
-            }
+                Some(member) if member.limited && !limited => "as a limited member",
+                Some(member) if !member.limited && limited => "as a full member",
+                Some(member) if member.plain && !is_plain => "without offload",
+                Some(member) if !member.plain && is_plain => "with offload",
+                Some(_) => continue,
+            };
+            return Err(exists(
+                format!("with {place} {other}"),
+                format!("use `toroid domain shrink {name} {place}`, then {grow}"),
+            ));
         }
     }
     for (what, present, wanted) in properties(&present, &new) {

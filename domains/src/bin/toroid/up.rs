@@ -6,7 +6,7 @@ use domains::agent::background::spawn_background;
 use domains::agent::{self, Config, Left};
 use domains::client::{ClientError, Control};
 
-use crate::args::Up;
+use crate::args::{Offload, Up};
 use crate::failure::Failure;
 use crate::locate::{self, Places};
 use crate::show::Show;
@@ -21,6 +21,7 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
         fresh: options.fresh,
         torus: options.torus,
         driver_command: driver(options.no_ethernet)?,
+        offload: options.offload.map(|offload| offload == Offload::On),
         lifeline: false,
         ack_timeout_ms: options.ack_timeout,
     };
