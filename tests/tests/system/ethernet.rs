@@ -1,35 +1,17 @@
 //! A domain is an Ethernet to software that knows only sockets.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tests::cluster::{Cluster, leaves_nothing};
-
-/// Runs iperf3 between two nodes of a domain and returns its report.
-fn iperf(cluster: &Cluster, from: &str, to: &str, name: &str, options: &str) -> Value {
-    let server = cluster.spawn(to, "iperf3 -s -1 --forceflush");
-    server.says("listening");
-    let report = cluster
-        .exec(from, &format!("iperf3 -J -c {name} {options}"))
-        .ok()
-        .json();
-    server.wait().ok();
-    report
-}
-
-fn received(report: &Value, sum: &str) -> u64 {
-    let bytes = &report["end"][sum]["bytes"];
-    bytes
-        .as_u64()
-        .unwrap_or_else(|| panic!("no {sum}: {report}"))
-}
+use tests::software::{bytes, iperf3};
 
 #[test]
 fn tcp_streams_in_both_directions() {
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
     for options in ["-n 200M", "-n 200M -R", "-n 60M -P 4", "-n 60M -6"] {
-        let report = iperf(&cluster, "0,0,0", "1,0,0", "1-0-0.blue", options);
+        let report = iperf3(&cluster, "0,0,0", "1,0,0", "1-0-0.blue", options);
         // What each stream has in flight at the end is not counted.
-        assert!(received(&report, "sum_received") > 30 << 20, "{options}");
+        assert!(bytes(&report, "sum_received") > 30 << 20, "{options}");
     }
 }
 
@@ -42,13 +24,13 @@ fn udp_arrives() {
         "-u -b 100M -l 8000 -t 1",
         "-u -b 20M -l 200 -t 1",
     ] {
-        let report = iperf(&cluster, "0,0,0", "1,0,0", "1-0-0.blue", options);
+        let report = iperf3(&cluster, "0,0,0", "1,0,0", "1-0-0.blue", options);
         let lost = report["end"]["sum"]["lost_percent"]
             .as_f64()
             .expect("a number");
         // How much gets lost is for benchmarks to say; here most must arrive.
         assert!(lost < 50.0, "{lost} % lost with {options}");
-        assert!(received(&report, "sum") > 1 << 20, "{options}");
+        assert!(bytes(&report, "sum") > 1 << 20, "{options}");
     }
 }
 

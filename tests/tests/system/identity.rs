@@ -7,7 +7,8 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, Domain, leaves_nothing, program};
-use tests::process::{Outcome, Running, eventually, run};
+use tests::process::{Outcome, eventually, run};
+use tests::software;
 use tests::user::{Tun, User, as_uid};
 
 const DENIED: i32 = 6;
@@ -192,31 +193,14 @@ fn page(cluster: &Cluster, node: &str, host: &str) -> Outcome {
     run(&mut cluster.in_node(node, &["bash", "-c", &script]))
 }
 
-fn start_nginx(cluster: &Cluster, node: &str) -> Running {
-    let www = cluster.files().join("www");
-    fs::create_dir(&www).expect("it is new");
-    fs::write(www.join("index.html"), "from a node").expect("there is room");
-    let configuration = cluster.files().join("nginx.conf");
-    let text = format!(
-        "daemon off; user www-data; pid /run/nginx.pid; error_log stderr; worker_processes 1;\n\
-         events {{}}\n\
-         http {{\n\
-           access_log off;\n\
-           client_body_temp_path /run/body; proxy_temp_path /run/proxy;\n\
-           fastcgi_temp_path /run/fastcgi; uwsgi_temp_path /run/uwsgi; scgi_temp_path /run/scgi;\n\
-           server {{ listen 80; root {}; }}\n\
-         }}\n",
-        www.display()
-    );
-    fs::write(&configuration, text).expect("there is room");
-    cluster.spawn(node, &format!("nginx -c {}", configuration.display()))
-}
-
 #[test]
 fn daemons_that_drop_privileges_serve_other_members() {
     let cluster = Cluster::up("2x1x1");
     let _blue: Domain<'_> = cluster.domain("blue", &["*,0,0"]);
-    let nginx = start_nginx(&cluster, "0,0,0");
+    let www = cluster.files().join("www");
+    fs::create_dir(&www).expect("it is new");
+    fs::write(www.join("index.html"), "from a node").expect("there is room");
+    let nginx = software::nginx(&cluster, "0,0,0", &www);
     let memcached = cluster.spawn("0,0,0", "memcached -u nobody -p 11299");
     eventually("nginx answers", || {
         page(&cluster, "1,0,0", "0-0-0.blue")

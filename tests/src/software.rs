@@ -1,0 +1,60 @@
+//! Stock software, run in nodes so that it needs nothing of the host's but its files.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::process::Running;
+
+/// Runs iperf3 between two nodes, with more options for its client, and returns what that reports.
+#[track_caller]
+pub fn iperf3(cluster: &Cluster, from: &str, to: &str, name: &str, options: &str) -> Value {
+    let server = iperf3_server(cluster, to);
+    let report = cluster
+        .exec(from, &format!("iperf3 -J -c {name} {options}"))
+        .ok()
+        .json();
+    server.wait().ok();
+    report
+}
+
+/// Starts a server of iperf3 that listens when this returns, says often what it has received, and
+/// ends with its first client.
+#[track_caller]
+pub fn iperf3_server(cluster: &Cluster, node: &str) -> Running {
+    let server = cluster.spawn(node, "iperf3 -s -1 -i 0.1 --forceflush");
+    server.says("listening");
+    server
+}
+
+/// The bytes that a report of [`iperf3`] has under this sum, such as `sum_received`.
+///
+/// # Panics
+/// When there are none.
+#[track_caller]
+pub fn bytes(report: &Value, sum: &str) -> u64 {
+    let bytes = &report["end"][sum]["bytes"];
+    bytes
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {sum}: {report}"))
+}
+
+/// Starts nginx, which gives out the files in `pages` on port 80.
+pub fn nginx(cluster: &Cluster, node: &str, pages: &Path) -> Running {
+    let configuration = cluster.files().join("nginx.conf");
+    let text = format!(
+        "daemon off; user www-data; pid /run/nginx.pid; error_log stderr; worker_processes 1;\n\
+         events {{}}\n\
+         http {{\n\
+           access_log off;\n\
+           client_body_temp_path /run/body; proxy_temp_path /run/proxy;\n\
+           fastcgi_temp_path /run/fastcgi; uwsgi_temp_path /run/uwsgi; scgi_temp_path /run/scgi;\n\
+           server {{ listen 80; root {}; }}\n\
+         }}\n",
+        pages.display()
+    );
+    fs::write(&configuration, text).expect("there is room");
+    cluster.spawn(node, &format!("nginx -c {}", configuration.display()))
+}
