@@ -332,6 +332,11 @@ fn split(words: &str) -> Vec<&str> {
     words.split_whitespace().collect()
 }
 
+#[track_caller]
+fn text(value: &Value) -> String {
+    value.as_str().expect("it is a string").to_owned()
+}
+
 fn pid(value: &Value) -> Option<u32> {
     value.as_u64()?.try_into().ok()
 }
@@ -390,21 +395,33 @@ impl Domain<'_> {
     /// A member as `toroid domain show` says.
     #[track_caller]
     pub fn member(&self, node: &str) -> Value {
-        let info = self.show();
-        let members = info["members"].as_array().expect("members are a list");
+        let members = self.members();
         let member = members.iter().find(|member| member["node"] == node);
         member
-            .unwrap_or_else(|| panic!("{node} is not a member of {info}"))
+            .unwrap_or_else(|| panic!("{node} is not one of {members:?}"))
             .clone()
+    }
+
+    /// Its members as `toroid domain show` says.
+    #[track_caller]
+    pub fn members(&self) -> Vec<Value> {
+        let info = self.show();
+        info["members"]
+            .as_array()
+            .expect("members are a list")
+            .clone()
+    }
+
+    /// A member's hardware address.
+    #[track_caller]
+    pub fn mac(&self, node: &str) -> String {
+        text(&self.member(node)["mac"])
     }
 
     /// A member's IPv4 address.
     #[track_caller]
     pub fn ipv4(&self, node: &str) -> String {
-        self.member(node)["ipv4"]
-            .as_str()
-            .expect("an address is a string")
-            .to_owned()
+        text(&self.member(node)["ipv4"])
     }
 }
 

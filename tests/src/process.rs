@@ -202,6 +202,14 @@ impl Running {
         });
     }
 
+    /// Waits until its standard error contains `text`.
+    #[track_caller]
+    pub fn warns(&self, text: &str) {
+        self.waits(&format!("it warns of \"{text}\""), || {
+            self.stderr.text().contains(text)
+        });
+    }
+
     /// The next line of its standard output, waited for.
     #[track_caller]
     pub fn line(&mut self) -> String {

@@ -12,7 +12,17 @@
 //!                              when the newest read began that succeeded, and how they failed
 //! probe open DOMAIN KEY        says whether it may
 //! probe hold SOCKET COUNT      holds so many connections until its input ends
+//! probe storm INTERFACE MARK [FROM]
+//!                              sends frames for all and for groups, each with MARK, in the name of FROM or
+//!                              its own, until its input ends, then some more
+//! probe aim INTERFACE MARK FROM TO
+//!                              sends such frames for TO, in the name of FROM
+//! probe sniff INTERFACE MARK   counts frames with MARK from others until its input ends and no more come:
+//!                              "marked COUNT", and "from MAC" for each source of any frame
 //! ```
+
+mod raw;
+mod storm;
 
 use std::error::Error;
 use std::io::{self, Read, Write};
@@ -48,6 +58,10 @@ fn main() -> Result<()> {
         ["watch", domain, place, key] => watch(domain, place, key),
         ["open", domain, key] => open(domain, key),
         ["hold", socket, count] => hold(socket, count.parse()?),
+        ["storm", interface, mark] => storm::storm(interface, mark, None),
+        ["storm", interface, mark, from] => storm::storm(interface, mark, Some(from)),
+        ["aim", interface, mark, from, to] => storm::aim(interface, mark, from, to),
+        ["sniff", interface, mark] => raw::sniff(interface, mark),
         _ => Err(format!("what is {words:?}?").into()),
     }
 }

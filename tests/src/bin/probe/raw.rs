@@ -1,0 +1,123 @@
+//! Raw sockets: frames as they are, past addresses, routes and filters of a node's kernel.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use domains::addressing::mac_text;
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, bind, recvfrom, send,
+    setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+
+use crate::{Result, watch_input};
+
+/// How long it is quiet before all has come that was sent.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// The longest frame.
+const MAX_FRAME: usize = 1 << 17;
+
+/// What the kernel says of a frame that it sends itself (`PACKET_OUTGOING` of packet(7)).
+const OUTGOING: u8 = 4;
+
+/// A raw socket on one interface.
+pub struct RawSocket {
+    socket: OwnedFd,
+    interface: LinkAddr,
+}
+
+impl RawSocket {
+    /// One that sends, and receives nothing.
+    pub fn sender(interface: &str) -> Result<Self> {
+        RawSocket::open(interface, None)
+    }
+
+    /// One that receives, whatever a frame is.
+    pub fn receiver(interface: &str) -> Result<Self> {
+        RawSocket::open(interface, Some(SockProtocol::EthAll))
+    }
+
+    fn open(name: &str, protocol: Option<SockProtocol>) -> Result<Self> {
+        let interface = getifaddrs()?
+            .filter(|one| one.interface_name == name)
+            .find_map(|one| one.address?.as_link_addr().copied())
+            .ok_or_else(|| format!("there is no {name}"))?;
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Packet, SockType::Raw, flags, protocol)?;
+        bind(socket.as_raw_fd(), &interface)?;
+        Ok(RawSocket { socket, interface })
+    }
+
+    /// The interface's own address.
+    pub fn mac(&self) -> Result<[u8; 6]> {
+        Ok(self.interface.addr().ok_or("it has no address")?)
+    }
+
+    /// Sends a frame, unless there is no room for it.
+    pub fn send(&self, frame: &[u8]) -> Result<()> {
+        match send(self.socket.as_raw_fd(), frame, MsgFlags::empty()) {
+            Ok(_) | Err(Errno::ENOBUFS) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The next frame that came in from elsewhere, or `None` if it is quiet.
+    fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>> {
+        loop {
+            match recvfrom::<LinkAddr>(self.socket.as_raw_fd(), buffer) {
+                // Before it was bound, the socket heard other interfaces, too.
+                Ok((len, Some(from)))
+                    if from.ifindex() == self.interface.ifindex() && from.pkttype() != OUTGOING =>
+                {
+                    return Ok(Some(&buffer[..len]));
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Counts frames that contain `mark` until the input ends: "marked COUNT", and then a line "from
+/// MAC" for each source that any frame had.
+pub fn sniff(interface: &str, mark: &str) -> Result<()> {
+    let socket = RawSocket::receiver(interface)?;
+    let quiet = TimeVal::new(0, QUIET.as_micros().try_into()?);
+    setsockopt(&socket.socket, sockopt::ReceiveTimeout, &quiet)?;
+    println!("ready");
+    let ended = watch_input();
+    let mut buffer = vec![0; MAX_FRAME];
+    let (mut marked, mut sources) = (0u64, BTreeSet::new());
+    loop {
+        let has_ended = ended.load(Ordering::Acquire);
+        match socket.receive(&mut buffer)? {
+            Some(frame) => {
+                let (_, source) = frame[..12].split_at(6);
+                sources.insert(<[u8; 6]>::try_from(source)?);
+                if contains(frame, mark.as_bytes()) {
+                    marked += 1;
+                    if marked == 1 {
+                        println!("first");
+                    }
+                }
+            }
+            None if has_ended => break,
+            None => {}
+        }
+    }
+    println!("marked {marked}");
+    for source in sources {
+        println!("from {}", mac_text(source));
+    }
+    Ok(())
+}
+
+fn contains(frame: &[u8], mark: &[u8]) -> bool {
+    frame.windows(mark.len()).any(|bytes| bytes == mark)
+}

@@ -1,0 +1,181 @@
+//! What is none of a domain's is not in it, whatever somebody sends.
+//!
+//! Raw sockets listen at every interface. A story says which of them hear a mark; that they would
+//! is shown by those that do, in the sender's own domain, or once a check is left out.
+
+use tests::cluster::{Cluster, Domain};
+use tests::process::{Running, run};
+
+use crate::mix::Mix;
+
+for_each_mix!(
+    a_storm_in_one_domain_is_not_heard_in_others,
+    forged_frames_are_heard_nowhere,
+    forged_frames_would_be_heard_without_a_check,
+);
+
+/// In every frame of a storm.
+const MARK: &str = "this-belongs-to-blue";
+
+/// Raw sockets at the interfaces of a domain.
+struct Listeners<'a> {
+    domain: Domain<'a>,
+    sockets: Vec<(String, Running)>,
+}
+
+/// What one of them heard.
+#[derive(Debug)]
+struct Heard {
+    node: String,
+    /// How many frames of a storm.
+    marked: u64,
+    /// Who sent any frame and is no member.
+    strangers: Vec<String>,
+}
+
+impl<'a> Listeners<'a> {
+    fn start(cluster: &Cluster, domain: Domain<'a>, name: &str, nodes: &[&str]) -> Self {
+        let listen = |node: &&str| {
+            let socket = cluster.spawn(node, &format!("probe sniff {name} {MARK}"));
+            socket.says("ready");
+            ((*node).to_owned(), socket)
+        };
+        let sockets = nodes.iter().map(listen).collect();
+        Listeners { domain, sockets }
+    }
+
+    fn all_hear_something(&self) {
+        for (_, socket) in &self.sockets {
+            socket.says("first");
+        }
+    }
+
+    fn end(self) -> Vec<Heard> {
+        let members = self.domain.members();
+        let is_member = |mac: &&str| members.iter().any(|member| member["mac"] == *mac);
+        let heard = |(node, mut socket): (String, Running)| {
+            drop(socket.stdin());
+            let end = socket.wait().ok();
+            let mut all = end.text().lines().filter_map(|line| line.split_once(' '));
+            let (_, marked) = all.find(|(word, _)| *word == "marked").expect("a count");
+            let sources = all.map(|(_, mac)| mac);
+            Heard {
+                node,
+                marked: marked.parse().expect("a number"),
+                strangers: sources
+                    .filter(|mac| !is_member(mac))
+                    .map(str::to_owned)
+                    .collect(),
+            }
+        };
+        self.sockets.into_iter().map(heard).collect()
+    }
+}
+
+/// Three domains, and raw sockets at all interfaces but the sender's, `0,0,0` in blue. Node
+/// `1,1,0` is in all of them, so that its own kernel could mix them up, too.
+struct Neighbourhood<'a> {
+    cluster: &'a Cluster,
+    blue: Listeners<'a>,
+    others: [Listeners<'a>; 2],
+}
+
+impl<'a> Neighbourhood<'a> {
+    fn new(mix: Mix, cluster: &'a Cluster) -> Self {
+        let [in_blue, in_red, in_green] = [
+            ["0,0,0", "1,0,0", "1,1,0"],
+            ["0,1,0", "1,1,0", "2,0,0"],
+            ["0,0,0", "1,1,0", "2,1,0"],
+        ];
+        let blue = mix.domain(cluster, "blue", &in_blue);
+        let red = mix.domain(cluster, "red", &in_red);
+        let green = mix.domain(cluster, "green", &in_green);
+        Neighbourhood {
+            cluster,
+            blue: Listeners::start(cluster, blue, "blue", &in_blue[1..]),
+            others: [
+                Listeners::start(cluster, red, "red", &in_red),
+                Listeners::start(cluster, green, "green", &in_green),
+            ],
+        }
+    }
+
+    /// Sends some frames from the sender.
+    fn send(&self, what: &str) {
+        let mut sender = self.cluster.spawn("0,0,0", &format!("probe {what}"));
+        drop(sender.stdin());
+        sender.wait().ok();
+    }
+
+    /// Ends it, and returns what blue heard; the others have not heard a thing.
+    #[track_caller]
+    fn end(self) -> Vec<Heard> {
+        for heard in self.others.into_iter().flat_map(Listeners::end) {
+            let is_quiet = heard.marked == 0 && heard.strangers.is_empty();
+            assert!(is_quiet, "{} in another domain: {heard:?}", heard.node);
+        }
+        self.blue.end()
+    }
+}
+
+fn a_storm_in_one_domain_is_not_heard_in_others(mix: Mix) {
+    let cluster = Cluster::up("3x2x1");
+    let neighbourhood = Neighbourhood::new(mix, &cluster);
+    let mut storm = cluster.spawn("0,0,0", &format!("probe storm blue {MARK}"));
+    neighbourhood.blue.all_hear_something();
+    // Programs that seek whoever is there, beside it.
+    for search in [
+        "ping -b -f -c 200 -W 1 10.64.0.255",
+        "ping -6 -f -c 200 -W 1 ff02::1%blue",
+        "ping -c 1 -W 1 10.64.0.200",
+        "udhcpc -i blue -f -n -q -t 2 -T 1 -s /bin/true",
+    ] {
+        // Whether anybody answers is not the question.
+        let _ = cluster.exec("0,0,0", search);
+    }
+    drop(storm.stdin());
+    storm.wait().ok();
+    for heard in neighbourhood.end() {
+        assert!(heard.marked > 1000, "{heard:?}");
+        assert!(heard.strangers.is_empty(), "{heard:?}");
+    }
+}
+
+/// Sends all that nobody should hear: in the names of others, and to who is not in the domain.
+fn forge(neighbourhood: &Neighbourhood<'_>) {
+    let (blue, red) = (neighbourhood.blue.domain, neighbourhood.others[0].domain);
+    let (own, member) = (blue.mac("0,0,0"), blue.mac("1,0,0"));
+    let (both, stranger) = (red.mac("1,1,0"), red.mac("2,0,0"));
+    for name in [&member, &both, &stranger] {
+        neighbourhood.send(&format!("storm blue {MARK} {name}"));
+    }
+    // Where it would be, if it were a member.
+    let absent = own.replace("00:00:00", "02:00:00");
+    for to in [&both, &stranger, &absent] {
+        neighbourhood.send(&format!("aim blue {MARK} {own} {to}"));
+    }
+    neighbourhood.send(&format!("aim blue {MARK} {both} {stranger}"));
+}
+
+fn forged_frames_are_heard_nowhere(mix: Mix) {
+    let cluster = Cluster::up("3x2x1");
+    let neighbourhood = Neighbourhood::new(mix, &cluster);
+    forge(&neighbourhood);
+    for heard in neighbourhood.end() {
+        assert_eq!(heard.marked, 0, "{heard:?}");
+    }
+}
+
+/// Even then they do not get out of the domain.
+fn forged_frames_would_be_heard_without_a_check(mix: Mix) {
+    let cluster = Cluster::down_yet();
+    let mut up = cluster.command("toroid");
+    up.env("TOROID_TEST_WITHOUT_SOURCE_CHECK", "1");
+    run(up.args(["up", "--torus", "3x2x1"])).ok();
+    let neighbourhood = Neighbourhood::new(mix, &cluster);
+    forge(&neighbourhood);
+    for heard in neighbourhood.end() {
+        assert!(heard.marked > 0, "{heard:?}");
+        assert!(!heard.strangers.is_empty(), "{heard:?}");
+    }
+}

@@ -1,0 +1,187 @@
+//! Connections that go on, whatever happens around them, and those that end with a membership.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tests::cluster::Cluster;
+use tests::process::{Running, eventually, send};
+use tests::software::{iperf3, iperf3_server};
+
+use crate::mix::Mix;
+
+for_each_mix!(
+    a_stream_goes_on_while_others_come_and_go,
+    a_stream_goes_on_when_the_driver_is_killed,
+    a_stream_waits_for_a_stopped_receiver,
+    a_stream_gets_through_beside_floods,
+    nothing_reaches_a_member_that_left,
+);
+
+/// A stream of iperf3 from `0,0,0` to `1,0,0`, longer than any story.
+struct Stream<'a> {
+    cluster: &'a Cluster,
+    server: Running,
+    client: Running,
+}
+
+impl<'a> Stream<'a> {
+    fn start(cluster: &'a Cluster, options: &str) -> Self {
+        let server = iperf3_server(cluster, "1,0,0");
+        let client = cluster.spawn("0,0,0", &format!("iperf3 -t 600 -c 1-0-0.blue {options}"));
+        let stream = Stream {
+            cluster,
+            server,
+            client,
+        };
+        stream.goes_on();
+        stream
+    }
+
+    /// Waits until more has arrived.
+    fn goes_on(&self) {
+        let before = self.intervals().len();
+        eventually("the stream goes on", || {
+            let intervals = self.intervals();
+            intervals.iter().skip(before + 1).any(|bytes| *bytes > 0.0)
+        });
+    }
+
+    /// What was received in each, as far as the server has said it: a number of some unit.
+    fn intervals(&self) -> Vec<f64> {
+        let text = self.server.so_far();
+        let amount = |line: &str| {
+            // [  5]   0.10-0.20   sec   123 MBytes  10.3 Gbits/sec
+            let (_, amount) = line.split_once(" sec ")?;
+            amount.split_whitespace().next()?.parse().ok()
+        };
+        text.lines().filter_map(amount).collect()
+    }
+
+    /// Ends it as its user would.
+    fn end(self) {
+        self.goes_on();
+        self.cluster.exec("0,0,0", "pkill -INT iperf3").ok();
+        let end = self.client.wait();
+        assert!(end.text().contains("receiver"), "a whole report: {end}");
+        let _ = self.server.kill();
+    }
+}
+
+fn a_stream_goes_on_while_others_come_and_go(mix: Mix) {
+    let cluster = Cluster::up("4x1x1");
+    let blue = mix.domain(&cluster, "blue", &["0-2,0,0"]);
+    let stream = Stream::start(&cluster, "");
+    for _ in 0..5 {
+        blue.grow(&["3,0,0"]);
+        cluster.reaches("3,0,0", "1-0-0.blue");
+        blue.shrink(&["2,0,0"]);
+        stream.goes_on();
+        blue.grow(&["2,0,0"]);
+        blue.shrink(&["3,0,0"]);
+        stream.goes_on();
+    }
+    stream.end();
+}
+
+fn a_stream_goes_on_when_the_driver_is_killed(mix: Mix) {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = mix.domain(&cluster, "blue", &["*,0,0"]);
+    let stream = Stream::start(&cluster, "");
+    for _ in 0..3 {
+        let driver = cluster.driver_pid().expect("it runs");
+        send(driver, Signal::SIGKILL);
+        eventually("there is another driver", || {
+            cluster.driver_pid().is_some_and(|now| now != driver)
+        });
+        stream.goes_on();
+    }
+    stream.end();
+}
+
+fn a_stream_waits_for_a_stopped_receiver(mix: Mix) {
+    let cluster = Cluster::up("3x1x1");
+    let _blue = mix.domain(&cluster, "blue", &["*,0,0"]);
+    let stream = Stream::start(&cluster, "");
+    for _ in 0..2 {
+        cluster.exec("1,0,0", "pkill -STOP iperf3").ok();
+        let sent = || sent_bytes(&cluster, "0,0,0");
+        eventually("the sender waits", || {
+            let before = sent();
+            // Others are served meanwhile.
+            cluster.reaches("2,0,0", "-c 3 -i 0.05 1-0-0.blue");
+            sent() - before < 10_000
+        });
+        cluster.exec("1,0,0", "pkill -CONT iperf3").ok();
+        stream.goes_on();
+    }
+    stream.end();
+}
+
+/// All that a node has ever sent in its domain.
+fn sent_bytes(cluster: &Cluster, node: &str) -> u64 {
+    let links = cluster.exec(node, "ip -json -stats link show blue");
+    let links = links.ok().json();
+    let bytes = links[0]["stats64"]["tx"]["bytes"].as_u64();
+    bytes.unwrap_or_else(|| panic!("no count: {links}"))
+}
+
+/// Datagrams from two nodes fill the queues of the receiver, and from the sender its own.
+fn a_stream_gets_through_beside_floods(mix: Mix) {
+    let cluster = Cluster::up("3x1x1");
+    let blue = mix.domain(&cluster, "blue", &["*,0,0"]);
+    let address = blue.ipv4("1,0,0");
+    let floods = ["0,0,0", "2,0,0"].map(|node| {
+        let flood = "iperf -u -t 60 -b 10g -l 1000 -c";
+        cluster.spawn(node, &format!("{flood} {address}"))
+    });
+    eventually("there is a flood", || {
+        sent_bytes(&cluster, "2,0,0") > 1 << 24
+    });
+    let report = iperf3(&cluster, "0,0,0", "1,0,0", "1-0-0.blue", "-n 8M");
+    assert!(
+        tests::software::bytes(&report, "sum_received") > 1 << 22,
+        "{report}"
+    );
+    for flood in floods {
+        let _ = flood.kill();
+    }
+}
+
+fn nothing_reaches_a_member_that_left(mix: Mix) {
+    let cluster = Cluster::up("2x1x1");
+    for options in ["", "-6", "-u -b 200M -l 1000"] {
+        let blue = mix.domain(&cluster, "blue", &["*,0,0"]);
+        let stream = Stream::start(&cluster, options);
+        blue.shrink(&["1,0,0"]);
+        let at_return = received_packets(&cluster, "1,0,0");
+        let refused = refused(&cluster);
+        eventually("the sender goes on", || {
+            self::refused(&cluster) > refused + 2
+        });
+        assert_eq!(received_packets(&cluster, "1,0,0"), at_return, "{options}");
+        drop(stream);
+        blue.remove();
+    }
+}
+
+/// All packets that a node's kernel has ever received, of IPv4 and IPv6.
+fn received_packets(cluster: &Cluster, node: &str) -> u64 {
+    let counters = cluster.exec(node, "nstat -a -s -z -j IpInReceives Ip6InReceives");
+    let counters = counters.ok().json();
+    let count = |name| counters["kernel"][name].as_u64();
+    let all = [count("IpInReceives"), count("Ip6InReceives")];
+    all.into_iter()
+        .map(|count| count.unwrap_or_else(|| panic!("{counters}")))
+        .sum()
+}
+
+/// Frames of `0,0,0` for who is no member.
+fn refused(cluster: &Cluster) -> u64 {
+    let drops = cluster.ask(&["domain", "drops", "blue"]);
+    let of_sender = drops
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|port| port["node"] == "0,0,0");
+    let dropped = of_sender.map(|port| &port["dropped"]["no_such_member"]);
+    dropped.and_then(Value::as_u64).unwrap_or(0)
+}
