@@ -7,6 +7,7 @@
 //! are, for the next agent; the end of the lifeline ends the driver.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use fabric::Place;
@@ -65,6 +66,8 @@ pub enum Answer {
         n: u64,
         /// What went wrong since the previous one.
         errors: Vec<PortError>,
+        /// What this kernel may leave undone in packets of ports with [`Port::offload`].
+        offload: Vec<OffloadKind>,
     },
     /// What became of frames that nobody received.
     Dropped {
@@ -73,6 +76,31 @@ pub enum Answer {
         /// Of each port of the domain.
         ports: Vec<PortDrops>,
     },
+}
+
+/// Something that a kernel may leave undone in packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OffloadKind {
+    /// Checksums of TCP and UDP.
+    Checksum,
+    /// Cutting TCP over IPv4 to the MTU.
+    Tso4,
+    /// Cutting TCP over IPv6 to the MTU.
+    Tso6,
+    /// Cutting rows of UDP datagrams to the MTU.
+    Uso,
+}
+
+impl fmt::Display for OffloadKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            OffloadKind::Checksum => "checksum",
+            OffloadKind::Tso4 => "tso4",
+            OffloadKind::Tso6 => "tso6",
+            OffloadKind::Uso => "uso",
+        })
+    }
 }
 
 /// Frames that a port sent and that did not reach an interface, since it is there or its driver
@@ -251,6 +279,7 @@ mod tests {
                 node: 3,
                 message: "no".into(),
             }],
+            offload: vec![OffloadKind::Checksum, OffloadKind::Uso],
         };
         writer.send(&answer, &[]).unwrap();
         assert_eq!(answers.receive::<Answer>().unwrap().0, answer);

@@ -306,7 +306,7 @@ mod tests {
     fn status(ethernet: &str, rootless: bool, driver_pid: Option<u32>) -> Status {
         let fields = json!({
             "pid": 1, "state": "/run/toroid", "data": "/var/lib/toroid", "torus": "4x1x1",
-            "nodes": 4, "domains": 2, "provider": "shm", "ethernet": ethernet,
+            "nodes": 4, "domains": 2, "provider": "shm", "ethernet": ethernet, "offload": [],
             "rootless": rootless, "private_users": !rootless, "driver_pid": driver_pid, "driver_restarts": 0, "attached": 0,
             "registered_bytes": 0, "moving_bytes": 0
         });

@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use fabric::{Access, Place, RemoteKey, Torus};
 use serde::{Deserialize, Serialize};
 
-use crate::driver_protocol::DropReason;
+use crate::driver_protocol::{DropReason, OffloadKind};
 use crate::events::Happening;
 use crate::placement::{Figures, Policy};
 use crate::quota::{Amounts, Resource};
@@ -631,6 +631,9 @@ pub struct Status {
     pub provider: String,
     /// `tap`, or `none` when started without Ethernet.
     pub ethernet: String,
+    /// What interfaces may leave undone in packets, unless their membership is plain: what this
+    /// kernel can, or nothing when started without offload.
+    pub offload: Vec<OffloadKind>,
     /// Whether it runs without root.
     pub rootless: bool,
     /// Whether each node has users of its own, so that its root is nobody on the host. Otherwise

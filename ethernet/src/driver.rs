@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use domains::driver_protocol::{Answer, Command, Port, PortError};
+use domains::driver_protocol::{Answer, Command, OffloadKind, Port, PortError};
 use domains::lifeline::Lifeline;
 use domains::wire::{self, Reader, WireError, Writer};
 use fabric::{Epoch, NodeId, Partition, Protection};
@@ -17,6 +17,7 @@ use tracing::{debug, warn};
 
 use crate::interface::{self, Interface, InterfaceError, Settling};
 use crate::offload::Capabilities;
+use crate::probe;
 use crate::removal::{Leaver, Removal};
 use crate::switch::{Ended, JoinError, Remote, Switch};
 
@@ -109,6 +110,8 @@ struct Control {
     settling: HashMap<Key, Settling>,
     removal: Removal,
     failed: Vec<PortError>,
+    /// What this kernel may leave undone.
+    works: Capabilities,
 }
 
 /// A port with its interface.
@@ -128,6 +131,7 @@ impl Control {
             settling: HashMap::new(),
             removal,
             failed: Vec::new(),
+            works: probe::capabilities(),
         }
     }
 
@@ -217,7 +221,7 @@ impl Control {
         home: u64,
         namespace: OwnedFd,
     ) -> Result<Interface, InterfaceError> {
-        let capabilities = capabilities(port);
+        let capabilities = self.capabilities(port);
         if let Some(leaver) = self.removal.take_back(port, home) {
             match interface::restore(port, leaver.tap, leaver.index, capabilities) {
                 Ok(interface) => return Ok(interface),
@@ -226,6 +230,14 @@ impl Control {
             }
         }
         interface::raise(port, namespace, capabilities)
+    }
+
+    /// What may be left undone in packets from and for a port.
+    fn capabilities(&self, port: &Port) -> Capabilities {
+        match port.offload {
+            true => self.works,
+            false => Capabilities::empty(),
+        }
     }
 
     fn retain(&mut self, wanted: &[Key]) -> Result<(), Ended> {
@@ -239,7 +251,7 @@ impl Control {
     fn renew(&mut self, port: Port) -> Result<(), Ended> {
         let (partition, place) = (Partition(port.domain_id), port.place);
         let (epoch, limited) = (Epoch(port.epoch), port.limited);
-        let (key, capabilities) = ((port.domain_id, port.node), capabilities(&port));
+        let (key, capabilities) = ((port.domain_id, port.node), self.capabilities(&port));
         if let Some(member) = self.ports.get_mut(&key) {
             member.port = port;
         }
@@ -310,6 +322,7 @@ impl Control {
         Answer::Synced {
             n,
             errors: std::mem::take(&mut self.failed),
+            offload: kinds(self.works),
         }
     }
 
@@ -324,12 +337,20 @@ impl Control {
     }
 }
 
-/// What may be left undone in packets from and for a port.
-fn capabilities(port: &Port) -> Capabilities {
-    match port.offload {
-        true => Capabilities::all(),
-        false => Capabilities::empty(),
-    }
+/// As the agent says it.
+fn kinds(capabilities: Capabilities) -> Vec<OffloadKind> {
+    let kinds = [
+        (Capabilities::CHECKSUM, OffloadKind::Checksum),
+        (Capabilities::TSO4, OffloadKind::Tso4),
+        (Capabilities::TSO6, OffloadKind::Tso6),
+        (Capabilities::USO, OffloadKind::Uso),
+    ];
+    let has = |(capability, _): &(Capabilities, _)| capabilities.contains(*capability);
+    kinds
+        .into_iter()
+        .filter(has)
+        .map(|(_, kind)| kind)
+        .collect()
 }
 
 /// What tells a namespace from others while it is there.

@@ -18,7 +18,7 @@ use crate::address::Mac;
 pub const HEADER_LEN: usize = 14;
 
 /// Bytes of a VLAN tag.
-const TAG_LEN: usize = 4;
+pub(crate) const TAG_LEN: usize = 4;
 
 const DESTINATION: Range<usize> = 0..6;
 const SOURCE: Range<usize> = 6..12;
@@ -31,6 +31,8 @@ pub struct EtherType(pub u16);
 impl EtherType {
     /// Address resolution for IPv4.
     pub const ARP: EtherType = EtherType(0x0806);
+    /// IPv4.
+    pub const IPV4: EtherType = EtherType(0x0800);
     /// IPv6.
     pub const IPV6: EtherType = EtherType(0x86dd);
     /// A VLAN tag.
@@ -38,7 +40,7 @@ impl EtherType {
     /// A provider's VLAN tag.
     const PROVIDER_VLAN: EtherType = EtherType(0x88a8);
 
-    fn is_tag(self) -> bool {
+    pub(crate) fn is_tag(self) -> bool {
         matches!(self, EtherType::VLAN | EtherType::PROVIDER_VLAN)
     }
 }

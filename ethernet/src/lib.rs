@@ -4,13 +4,15 @@
 //! One driver per host holds every TAP of that host. Frames between two of its nodes go from TAP
 //! to TAP. From the bytes up:
 //!
-//! * [`offload`]: what comes before a frame: super-frames and checksums left out.
+//! * [`offload`]: what comes before a frame: super-frames and checksums left out; [`layout`] finds
+//!   a super-frame's headers, and [`segment`] does what was left undone, with [`checksum`].
 //! * [`address`], [`frame`]: what a frame says of itself.
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
 //! * [`listener`]: reports about groups, which nobody needs.
 //! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
 //! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace;
 //!   [`removal`] deletes interfaces in batches, behind everybody's back.
+//! * [`probe`]: what this kernel may leave undone, tried out with a [`sample`].
 //! * [`switch`]: the data path, a single thread that moves frames; [`patience`] tells it when to
 //!   sleep.
 //! * [`driver`]: the control path, which carries out the agent's commands.
@@ -19,16 +21,21 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod checksum;
 pub mod driver;
 pub mod forward;
 pub mod frame;
 pub mod interface;
+pub mod layout;
 pub mod listener;
 pub mod neighbour;
 pub mod offload;
 pub mod patience;
+pub mod probe;
 pub mod removal;
 pub mod role;
+pub mod sample;
+pub mod segment;
 pub mod switch;
 #[allow(unsafe_code)]
 pub mod tap;

@@ -17,11 +17,13 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::warn;
 
 use crate::forward::{Action, AttachError, Ingress, MAX_PACKET, Segments};
-use crate::offload::Capabilities;
+use crate::offload::{Capabilities, Offload};
 use crate::patience::Patience;
+use crate::segment::Segmenter;
 use crate::tap::{Tap, is_gone};
 
-/// Frames that one TAP may send before others get their turn: 0.1 ms at 9000 bytes.
+/// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
+/// goes to many, or is many, counts as many.
 const BATCH: usize = 64;
 
 /// Ready TAPs to take notice of at once.
@@ -129,8 +131,11 @@ impl Switch {
     /// The system's, of waiting. What goes wrong with one TAP is that port's matter.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS];
-        // One more byte shows that a packet was too long and lost its end.
-        let mut buffer = vec![0; MAX_PACKET + 1];
+        let mut desk = Desk {
+            // One more byte shows that a packet was too long and lost its end.
+            buffer: vec![0; MAX_PACKET + 1],
+            segmenter: Segmenter::default(),
+        };
         loop {
             let ready = self.wait(&mut events)?;
             for event in &events[..ready] {
@@ -139,7 +144,7 @@ impl Switch {
                         Ok(()) => {}
                         Err(Ended) => return Ok(()),
                     },
-                    port => self.drain(port, &mut buffer),
+                    port => self.drain(port, &mut desk),
                 }
             }
         }
@@ -238,15 +243,16 @@ impl Switch {
     }
 
     /// Takes frames from a TAP, until it has no more or its turn ends.
-    fn drain(&self, event: u64, buffer: &mut [u8]) {
+    fn drain(&self, event: u64, desk: &mut Desk) {
         let (partition, place) = port_of(event);
         // A port may have left after it was found ready.
         let Some(ingress) = self.segments.ingress(partition, place) else {
             return;
         };
-        for _ in 0..BATCH {
-            match ingress.exit().receive(buffer) {
-                Ok(len) => self.carry(&ingress, &buffer[..len]),
+        let mut sent = 0;
+        while sent < BATCH {
+            match ingress.exit().receive(&mut desk.buffer) {
+                Ok(len) => sent += desk.carry(&ingress, len).max(1),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
@@ -257,18 +263,6 @@ impl Switch {
         }
     }
 
-    fn carry(&self, ingress: &Ingress<'_, Tap>, packet: &[u8]) {
-        match ingress.decide(packet) {
-            Action::Deliver(tap) => note(ingress, tap.send(packet)),
-            Action::DeliverAll(taps) => taps.for_each(|tap| match tap {
-                Ok(tap) => note(ingress, tap.send(packet)),
-                Err(reason) => ingress.count(reason),
-            }),
-            Action::Answer(frame) => note(ingress, ingress.exit().send_frame(&frame)),
-            Action::Drop(reason) => ingress.count(reason),
-        }
-    }
-
     /// Stops waiting for a TAP.
     fn ignore(&self, tap: &Tap) {
         // It fails when this was done already.
@@ -276,10 +270,64 @@ impl Switch {
     }
 }
 
-fn note(ingress: &Ingress<'_, Tap>, sent: io::Result<()>) {
-    if let Err(error) = sent {
-        ingress.count(reason(&error));
+/// What packets pass over.
+struct Desk {
+    buffer: Vec<u8>,
+    segmenter: Segmenter,
+}
+
+impl Desk {
+    /// Carries the packet in the buffer on; returns how many frames it became.
+    fn carry(&mut self, ingress: &Ingress<'_, Tap>, len: usize) -> usize {
+        let packet = &self.buffer[..len];
+        let mut deliver = |tap: &Tap| match deliver(tap, packet, &mut self.segmenter) {
+            Ok(frames) => frames,
+            Err(error) => {
+                ingress.count(reason(&error));
+                1
+            }
+        };
+        match ingress.decide(packet) {
+            Action::Deliver(tap) => deliver(tap),
+            Action::DeliverAll(taps) => {
+                let frames = taps.map(|tap| match tap {
+                    Ok(tap) => deliver(tap),
+                    Err(reason) => {
+                        ingress.count(reason);
+                        0
+                    }
+                });
+                frames.sum()
+            }
+            Action::Answer(frame) => {
+                if let Err(error) = ingress.exit().send_frame(&frame) {
+                    ingress.count(reason(&error));
+                }
+                1
+            }
+            Action::Drop(reason) => {
+                ingress.count(reason);
+                0
+            }
+        }
     }
+}
+
+/// Sends a packet as it is where it can be taken so, and otherwise as the frames that it stands
+/// for, up to the first that is refused. Returns how many there were.
+fn deliver(tap: &Tap, packet: &[u8], segmenter: &mut Segmenter) -> io::Result<usize> {
+    // It has been decided on, so it is a good one.
+    let (offload, frame) = Offload::split(packet).ok_or(io::ErrorKind::InvalidData)?;
+    if tap.capabilities().contains(offload.needs()) {
+        return tap.send(packet).map(|()| 1);
+    }
+    let mut pieces = segmenter.pieces(&offload, frame);
+    let mut sent = 0;
+    while let Some(piece) = pieces.next() {
+        tap.send_piece(&piece)?;
+        sent += 1;
+    }
+    Ok(sent)
 }
 
 fn reason(error: &io::Error) -> DropReason {

@@ -16,6 +16,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use nix::errno::Errno;
 
 use crate::offload::{Capabilities, Offload};
+use crate::segment::Piece;
 
 /// Packets to discard at most; the kernel queues 500 unless it is told otherwise.
 const LONGEST_QUEUE: u32 = 1 << 16;
@@ -89,10 +90,19 @@ impl Tap {
     /// # Errors
     /// As [`Tap::send`].
     pub fn send_frame(&self, frame: &[u8]) -> io::Result<()> {
-        let parts = [IoSlice::new(&Offload::NONE), IoSlice::new(frame)];
+        self.send_piece(&Piece([frame, &[], &[]]))
+    }
+
+    /// Lets the interface receive a frame that needs no offload.
+    ///
+    /// # Errors
+    /// As [`Tap::send`].
+    pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
+        let [a, b, c] = piece.0;
+        let parts = [&Offload::NONE, a, b, c].map(IoSlice::new);
         whole(
             (&self.file).write_vectored(&parts)?,
-            Offload::LEN + frame.len(),
+            Offload::LEN + piece.len(),
         )
     }
 
@@ -181,6 +191,9 @@ mod request {
     const TUN_F_TSO4: u64 = 0x02;
     const TUN_F_TSO6: u64 = 0x04;
     const TUN_F_TSO_ECN: u64 = 0x08;
+    /// The kernel takes both or none.
+    const TUN_F_USO4: u64 = 0x20;
+    const TUN_F_USO6: u64 = 0x40;
 
     /// What the kernel may leave undone, in its words.
     fn flags(capabilities: Capabilities) -> u64 {
@@ -188,6 +201,7 @@ mod request {
             (Capabilities::CHECKSUM, TUN_F_CSUM),
             (Capabilities::TSO4, TUN_F_TSO4 | TUN_F_TSO_ECN),
             (Capabilities::TSO6, TUN_F_TSO6 | TUN_F_TSO_ECN),
+            (Capabilities::USO, TUN_F_USO4 | TUN_F_USO6),
         ];
         let flags = flags
             .into_iter()

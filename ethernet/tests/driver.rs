@@ -429,7 +429,7 @@ impl Agent {
         self.synced += 1;
         self.send(Command::Sync { n: self.synced });
         match self.answers.receive().unwrap() {
-            (Answer::Synced { n, errors }, _) if n == self.synced => errors,
+            (Answer::Synced { n, errors, .. }, _) if n == self.synced => errors,
             other => panic!("{other:?} was not asked for"),
         }
     }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keeper::{Entry, Keeper};
 use super::process::{ends_within, has_ended, outlast};
-use crate::driver_protocol::{Answer, Command as Order, Port, PortDrops, PortError};
+use crate::driver_protocol::{Answer, Command as Order, OffloadKind, Port, PortDrops, PortError};
 use crate::lifeline;
 use crate::wire::{self, Reader, Writer};
 
@@ -77,6 +77,8 @@ struct Books {
     /// The newest sync answered.
     answered: u64,
     errors: Vec<PortError>,
+    /// What the driver has found that the kernel may leave undone.
+    offload: Vec<OffloadKind>,
     /// The newest question about drops, and the answers that nobody has taken yet.
     drops_asked: u64,
     drops: BTreeMap<u64, Vec<PortDrops>>,
@@ -173,6 +175,11 @@ impl Driver {
         let books = self.lock();
         let pid = books.process.as_ref().map(|process| process.pid);
         (pid, books.generation.saturating_sub(1))
+    }
+
+    /// What the kernel may leave undone in packets.
+    pub(super) fn offload(&self) -> Vec<OffloadKind> {
+        self.lock().offload.clone()
     }
 
     /// Which driver this is: another number after a sync means that what was told before it may
@@ -379,7 +386,8 @@ impl Driver {
             let mut books = self.lock();
             books.failures = 0;
             match answer {
-                Answer::Synced { n, errors } => {
+                Answer::Synced { n, errors, offload } => {
+                    books.offload = offload;
                     books.answered = books.answered.max(n);
                     books.errors.extend(errors);
                 }

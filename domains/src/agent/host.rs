@@ -471,6 +471,10 @@ impl Host {
             ethernet: if self.driver.is_some() { "tap" } else { "none" }.into(),
             rootless: self.identity.rootless,
             private_users: self.users.is_some(),
+            offload: match &self.driver {
+                Some(driver) if self.offload => driver.offload(),
+                _ => Vec::new(),
+            },
             driver_pid,
             driver_restarts,
             attached: attached as u32,

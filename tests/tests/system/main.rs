@@ -20,6 +20,7 @@ mod histories;
 mod hostile;
 mod identity;
 mod lifecycle;
+mod offload;
 mod one_sided;
 mod quotas;
 mod restart;

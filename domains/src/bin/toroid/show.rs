@@ -69,6 +69,11 @@ impl Show {
             Some(pid) => line!("ethernet   {}, driver process {pid}", status.ethernet),
             None => line!("ethernet   {}", status.ethernet),
         }
+        let offload: Vec<String> = status.offload.iter().map(ToString::to_string).collect();
+        match offload.is_empty() {
+            true => line!("offload    none"),
+            false => line!("offload    {}", offload.join(" ")),
+        }
         line!(
             "attached   {} processes, {} bytes registered",
             status.attached,
