@@ -15,16 +15,16 @@ use std::str::FromStr;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
-use domains::addressing::{self, Subnet};
+use domains::addressing::Subnet;
 use domains::declare::{self, Surroundings};
 use domains::directory::Directory;
 use domains::directory::file::FileStore;
 use domains::directory::store::{Records, Store};
-use domains::driver_protocol::{Answer, Command, Port};
+use domains::driver_protocol::{Answer, Command};
 use domains::protocol::{Message, Request};
 use domains::wire::{self, WireError};
-use ethernet::forward::{Action, Segments};
 use ethernet::offload::Offload;
+use ethernet::segment::Segmenter;
 use fabric::channel::{ChannelError, MAX_PAYLOAD};
 use fabric::link::{LinkCheck, LinkHeader};
 use fabric::shm::channel::{Membership, RING_BYTES};
@@ -33,11 +33,13 @@ use fabric::{Epoch, NodeId, PacketChannel, Partition, Place, Protocol, RemoteKey
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::forged::Neighbours;
+
 /// A function of bytes that a stranger may choose; returns whether it accepted them.
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets with their names, which are also those of the corpus directories.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("request", request),
     ("message", message),
     ("driver", driver),
@@ -48,6 +50,7 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("directory_file", directory_file),
     ("declaration", declaration),
     ("frame", frame),
+    ("segment", segment),
 ];
 
 /// What a client says to the agent, through either socket.
@@ -264,45 +267,25 @@ fn in_one_form<T: FromStr<Err: Debug> + Display>(word: &str) {
 
 /// A packet from a node's interface, with what comes before the frame.
 pub fn frame(bytes: &[u8]) -> bool {
-    let mut segments = Segments::default();
-    for (x, limited) in [(0, false), (1, true), (2, true)] {
-        segments.attach(port(x, limited), x).expect("a member");
-    }
-    let ingress = segments.ingress(Partition(7), place(1)).expect("a member");
-    let reached: Vec<u8> = match ingress.decide(bytes) {
-        Action::Deliver(x) => vec![*x],
-        Action::DeliverAll(others) => others.filter_map(|other| other.ok().copied()).collect(),
-        Action::Answer(frame) => {
-            assert_eq!(
-                frame.first_chunk(),
-                bytes[Offload::LEN + 6..].first_chunk::<6>()
-            );
-            return true;
-        }
-        Action::Drop(_) => return false,
+    Neighbours::default().send(bytes)
+}
+
+/// The same, and whatever whom it is from and for.
+pub fn segment(bytes: &[u8]) -> bool {
+    let Some((offload, frame)) = Offload::split(bytes) else {
+        return false;
     };
-    assert_eq!(reached, [0], "it may reach the full member only");
+    let (longest, mut grown) = (offload.longest(frame.len()), 0);
+    let mut segmenter = Segmenter::default();
+    let mut pieces = segmenter.pieces(&offload, frame);
+    while let Some(piece) = pieces.next() {
+        assert!(piece.len() <= longest, "{} bytes", piece.len());
+        grown += piece.len();
+    }
+    assert!(grown >= frame.len(), "something is missing");
     true
 }
 
 fn place(x: u8) -> Place {
     Place { x, y: 0, z: 0 }
-}
-
-fn port(x: u8, limited: bool) -> Port {
-    Port {
-        node: x.into(),
-        place: place(x),
-        domain_id: 7,
-        epoch: 1,
-        ifname: "blue".into(),
-        mac: addressing::mac(7, place(x)),
-        ipv4: [10, 64, 0, x + 1].into(),
-        prefix: 24,
-        ipv6: addressing::ipv6(7, place(x)),
-        ipv6_prefix: addressing::IPV6_PREFIX,
-        offload: true,
-        mtu: 9000,
-        limited,
-    }
 }

@@ -2,7 +2,8 @@
 //!
 //! [`conformance`] is the contract of a fabric provider, written once and run on each.
 //!
-//! [`fuzz`] has every reader of bytes that a stranger may choose.
+//! [`fuzz`] has every reader of bytes that a stranger may choose, [`forged`] what a node may have its
+//! kernel send.
 //!
 //! The system tests use the programs of this workspace as people do: [`cluster`] starts agents
 //! and runs commands in their nodes, [`process`] runs any command so that none can hang a test,
@@ -11,6 +12,7 @@
 
 pub mod cluster;
 pub mod conformance;
+pub mod forged;
 pub mod fuzz;
 pub mod leftovers;
 pub mod process;

@@ -5,11 +5,17 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
+use tests::cluster::is_nightly;
+use tests::forged::Neighbours;
 use tests::fuzz::{TARGETS, Target};
 
 /// Changes of each file, but for targets that make a file of their own each time.
 const CHANGES: u64 = 3000;
 const SLOW_CHANGES: u64 = 150;
+
+/// Packets of a node that has its kernel send anything.
+const FORGED: u64 = 100_000;
+const NIGHTLY_FORGED: u64 = 10_000_000;
 
 fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
     let place: PathBuf = [env!("CARGO_MANIFEST_DIR"), "corpus", name]
@@ -64,6 +70,29 @@ fn no_change_of_the_corpus_breaks_anything() {
             run(name, target, &changed(&files, &mut random));
         }
     }
+}
+
+#[test]
+fn forged_packets_reach_nobody_outside() {
+    let files = ["frame", "segment"].map(corpus).concat();
+    let files: Vec<Vec<u8>> = files.into_iter().map(|(_, bytes)| bytes).collect();
+    let mut neighbours = Neighbours::default();
+    let count = if is_nightly() { NIGHTLY_FORGED } else { FORGED };
+    let mut reached = 0;
+    for seed in 0..count {
+        let mut random = Random(seed);
+        let mut packet = changed(&files, &mut random);
+        if random.below(8) > 0 {
+            Neighbours::sign(&mut packet);
+        }
+        let send = || neighbours.send(&packet);
+        let sent = catch_unwind(AssertUnwindSafe(send));
+        reached += u64::from(sent.unwrap_or_else(|_| panic!("seed {seed}: {packet:?}")));
+    }
+    assert!(
+        reached > count / 20,
+        "only {reached} of {count} were good enough to try anything"
+    );
 }
 
 /// Numbers that are the same for the same seed (SplitMix64).

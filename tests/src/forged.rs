@@ -1,0 +1,123 @@
+//! Two domains beside each other on one host, without interfaces: what a member of one sends, and
+//! whom it reaches.
+
+use domains::addressing;
+use domains::driver_protocol::Port;
+use ethernet::forward::{Action, Segments};
+use ethernet::frame::HEADER_LEN;
+use ethernet::offload::Offload;
+use ethernet::segment::Segmenter;
+use fabric::{Partition, Place};
+
+/// The sender's domain, and the other one.
+const DOMAINS: [u32; 2] = [7, 8];
+
+/// The sender's place. Its domain's other members are at 0 and 2, and the latter is limited as it
+/// is itself.
+const SENDER: u8 = 1;
+
+const MTU: u32 = 1500;
+
+/// The longest frame: with an Ethernet header and a tag.
+const LONGEST: usize = HEADER_LEN + 4 + MTU as usize;
+
+/// The most frames that a packet may become, with that MTU or any other.
+const MOST: usize = 745;
+
+/// The two of them. A member is known by the number of its domain and its place.
+#[derive(Debug)]
+pub struct Neighbours {
+    segments: Segments<(u32, u8)>,
+    segmenter: Segmenter,
+}
+
+impl Default for Neighbours {
+    fn default() -> Self {
+        let mut segments = Segments::default();
+        for domain in DOMAINS {
+            for x in [0, SENDER, 2] {
+                let joined = segments.attach(port(domain, x), (domain, x));
+                joined.expect("a member");
+            }
+        }
+        Neighbours {
+            segments,
+            segmenter: Segmenter::default(),
+        }
+    }
+}
+
+impl Neighbours {
+    /// Sends a packet, with what comes before the frame; every receiver takes whole frames only.
+    /// Returns whether it reached anybody.
+    ///
+    /// # Panics
+    /// When it reaches whom it may not, or what it becomes is more or longer than it may be.
+    pub fn send(&mut self, packet: &[u8]) -> bool {
+        let sender = Place {
+            x: SENDER,
+            y: 0,
+            z: 0,
+        };
+        let ingress = self.segments.ingress(Partition(DOMAINS[0]), sender);
+        let reached: Vec<(u32, u8)> = match ingress.expect("a member").decide(packet) {
+            Action::Deliver(to) => vec![*to],
+            Action::DeliverAll(others) => others.filter_map(|to| to.ok().copied()).collect(),
+            Action::Answer(frame) => {
+                let asker = packet[Offload::LEN + 6..].first_chunk::<6>();
+                assert_eq!(frame.first_chunk(), asker);
+                return true;
+            }
+            Action::Drop(_) => return false,
+        };
+        assert_eq!(
+            reached,
+            [(DOMAINS[0], 0)],
+            "it may reach the full member only"
+        );
+        let (offload, frame) = Offload::split(packet).expect("it was admitted");
+        let mut pieces = self.segmenter.pieces(&offload, frame);
+        let mut count = 0;
+        while let Some(piece) = pieces.next() {
+            count += 1;
+            let beginning = piece.0[0].first_chunk::<12>();
+            assert_eq!(beginning, frame.first_chunk(), "whom it is from and for");
+            assert!(piece.len() <= LONGEST, "{} bytes", piece.len());
+        }
+        assert!((1..=MOST).contains(&count), "{count} frames");
+        true
+    }
+
+    /// Makes the sender of a packet its source, so that not all is refused for that.
+    pub fn sign(packet: &mut [u8]) {
+        let place = Place {
+            x: SENDER,
+            y: 0,
+            z: 0,
+        };
+        let source = addressing::mac(DOMAINS[0] as u16, place);
+        if let Some(bytes) = packet.get_mut(Offload::LEN + 6..Offload::LEN + 12) {
+            bytes.copy_from_slice(&source);
+        }
+    }
+}
+
+fn port(domain: u32, x: u8) -> Port {
+    let place = Place { x, y: 0, z: 0 };
+    let number = domain as u16;
+    Port {
+        node: x.into(),
+        place,
+        domain_id: domain,
+        epoch: 1,
+        ifname: "blue".into(),
+        mac: addressing::mac(number, place),
+        ipv4: [10, 64, number as u8 - DOMAINS[0] as u8, x + 1].into(),
+        prefix: 24,
+        ipv6: addressing::ipv6(number, place),
+        ipv6_prefix: addressing::IPV6_PREFIX,
+        mtu: MTU,
+        limited: x > 0,
+        offload: false,
+    }
+}
