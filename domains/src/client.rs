@@ -20,6 +20,7 @@ use crate::allocation::Destination;
 use crate::credentials::peer_uid;
 use crate::directory::Terms;
 use crate::events::Happening;
+use crate::gateway::GatewayKind;
 use crate::placement::Policy;
 use crate::protocol::{
     DomainInfo, MemberDrops, Message, NODE_SOCKET, NewDomain, NodeAllocation, NodeInfo, QuotaInfo,
@@ -297,6 +298,30 @@ impl Control {
             name: name.into(),
             public,
             owner,
+        })
+    }
+
+    /// Connects a domain to the outside at one of its members, through an interface of the host.
+    pub fn add_gateway(
+        &mut self,
+        node: &str,
+        domain: &str,
+        uplink: &str,
+        kind: GatewayKind,
+    ) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::GatewayAdd {
+            node: node.into(),
+            domain: domain.into(),
+            uplink: uplink.into(),
+            kind,
+        })
+    }
+
+    /// Ends that.
+    pub fn remove_gateway(&mut self, node: &str, domain: &str) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::GatewayRemove {
+            node: node.into(),
+            domain: domain.into(),
         })
     }
 

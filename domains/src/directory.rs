@@ -18,6 +18,7 @@ pub use error::DirectoryError;
 use fabric::{NodeId, Torus};
 
 use crate::addressing::Subnet;
+use crate::gateway::{Gateway, GatewayKind, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Resource, Tenant};
 
@@ -67,6 +68,8 @@ pub struct Domain {
     pub managers: BTreeSet<NodeId>,
     /// Whether whoever owns a node may join with it.
     pub public: bool,
+    /// Where it is connected to the outside.
+    pub gateway: Option<Gateway>,
 }
 
 impl Domain {
@@ -307,6 +310,7 @@ impl Directory {
             plain: wanted.plain,
             managers: BTreeSet::new(),
             public: wanted.public,
+            gateway: None,
         };
         let shared = Arc::new(domain.clone());
         self.domains.insert(domain.name.clone(), shared);
@@ -369,7 +373,7 @@ impl Directory {
     }
 
     /// Takes nodes out of a domain and raises its epoch; nodes that are no members are passed
-    /// over.
+    /// over. A gateway goes with its node.
     ///
     /// # Errors
     /// [`DirectoryError::NoSuchDomain`], and [`DirectoryError::NotMembers`] when none is.
@@ -383,6 +387,9 @@ impl Directory {
         domain.members = &domain.members - &left;
         domain.limited = &domain.limited - &left;
         domain.plain = &domain.plain - &left;
+        domain
+            .gateway
+            .take_if(|gateway| left.contains(&gateway.node));
         domain.epoch += 1;
         Ok(Change {
             domain: domain.clone(),
@@ -602,6 +609,70 @@ impl Directory {
         domain.public = public.unwrap_or(domain.public);
         domain.owner = owner.unwrap_or(domain.owner);
         Ok(domain.clone())
+    }
+
+    /// Connects a domain to the outside.
+    ///
+    /// # Errors
+    /// [`DirectoryError`].
+    pub fn add_gateway(&mut self, name: &str, gateway: Gateway) -> Result<Domain, DirectoryError> {
+        let Gateway { node, uplink, kind } = &gateway;
+        let domain = self.domain(name)?;
+        if !is_uplink_name(uplink) {
+            return Err(DirectoryError::BadUplink(uplink.clone()));
+        }
+        if !domain.members.contains(node) {
+            return Err(DirectoryError::NotMembers {
+                domain: name.into(),
+                nodes: self.places(&[*node].into()),
+            });
+        }
+        if let Some(present) = &domain.gateway {
+            return Err(DirectoryError::HasGateway {
+                domain: name.into(),
+                node: self.places(&[present.node].into()),
+                uplink: present.uplink.clone(),
+            });
+        }
+        for other in self.domains() {
+            let Some(present) = &other.gateway else {
+                continue;
+            };
+            // Two bridges would make one Ethernet of two domains.
+            if present.uplink == *uplink {
+                return Err(DirectoryError::UplinkTaken {
+                    uplink: uplink.clone(),
+                    domain: other.name.clone(),
+                });
+            }
+            // A kernel has one way out.
+            let nat = GatewayKind::Nat;
+            if present.node == *node && present.kind == nat && *kind == nat {
+                return Err(DirectoryError::RoutesAlready {
+                    node: self.places(&[*node].into()),
+                    domain: other.name.clone(),
+                });
+            }
+        }
+        let domain = self.domain_mut(name)?;
+        domain.gateway = Some(gateway);
+        Ok(domain.clone())
+    }
+
+    /// Ends a domain's connection to the outside, if it is at this node.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::NoGateway`].
+    pub fn remove_gateway(&mut self, name: &str, node: NodeId) -> Result<Domain, DirectoryError> {
+        let missing = DirectoryError::NoGateway {
+            domain: name.into(),
+            node: self.places(&[node].into()),
+        };
+        let domain = self.domain_mut(name)?;
+        match domain.gateway.take_if(|gateway| gateway.node == node) {
+            Some(_) => Ok(domain.clone()),
+            None => Err(missing),
+        }
     }
 
     fn domain_mut(&mut self, name: &str) -> Result<&mut Domain, DirectoryError> {

@@ -24,7 +24,8 @@ pub enum Command {
     },
     /// Makes an interface, or takes it over if it is there, as after a restart of the driver.
     /// One descriptor: the node's network namespace. A port that is there already may come again
-    /// with another epoch, or with [`Port::limited`] or [`Port::offload`] changed.
+    /// with another epoch, or with [`Port::limited`], [`Port::offload`] or
+    /// [`Port::gateway`] changed.
     AddPort(Port),
     /// Cuts a port's packets and takes its interface down; the interface is deleted some time
     /// later. Nothing to do if there is no such port.
@@ -197,6 +198,8 @@ pub struct Port {
     /// Whether its interface may leave checksums and the cutting of segments to the driver, and
     /// receives what others have left so.
     pub offload: bool,
+    /// By whom packets leave the domain: an address of a member, perhaps its own.
+    pub gateway: Option<Ipv4Addr>,
 }
 
 impl Port {
@@ -206,12 +209,14 @@ impl Port {
             epoch,
             limited,
             offload,
+            gateway,
             ..
         } = *other;
         Port {
             epoch,
             limited,
             offload,
+            gateway,
             ..self.clone()
         } == *other
     }
@@ -240,6 +245,7 @@ mod tests {
             mtu: 9000,
             limited: false,
             offload: true,
+            gateway: Some(Ipv4Addr::new(10, 64, 0, 1)),
         }
     }
 

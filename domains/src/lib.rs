@@ -5,7 +5,8 @@
 //!
 //! [`protocol`] is what an agent and its clients say to each other, [`driver_protocol`] what it
 //! and its Ethernet driver do, [`wire`] how both travel, [`lifeline`] what nodes and driver hang on. [`addressing`] computes the addresses
-//! of members; [`netlink`] gives them to interfaces. [`roles`] lets one binary be all of these.
+//! of members; [`netlink`] gives them to interfaces, from inside of their [`namespace`]. A [`gateway`] connects a domain to the outside.
+//! [`roles`] lets one binary be all of these.
 
 #![forbid(unsafe_code)]
 
@@ -19,8 +20,10 @@ pub mod directory;
 pub mod driver_protocol;
 pub mod events;
 pub mod explain;
+pub mod gateway;
 pub mod lifeline;
 pub mod member;
+pub mod namespace;
 pub mod netlink;
 mod node;
 pub mod nodeset;

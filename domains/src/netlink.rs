@@ -1,11 +1,10 @@
-//! Links and addresses of the calling thread's network namespace, over rtnetlink.
+//! Links, addresses and default routes of the calling thread's network namespace, over rtnetlink.
 //!
 //! Requests are synchronous: each method returns when the kernel has acknowledged.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::thread;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
@@ -17,11 +16,14 @@ use netlink_packet_route::address::{
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
-use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::route::{
+    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
-use nix::sched::{CloneFlags, setns};
+
+use crate::namespace;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -98,12 +100,7 @@ impl Netlink {
     /// # Errors
     /// The system's.
     pub fn open_in(namespace: BorrowedFd<'_>) -> Result<Self, NetlinkError> {
-        let enter = || {
-            setns(namespace, CloneFlags::CLONE_NEWNET).map_err(io::Error::from)?;
-            Self::open()
-        };
-        let panicked = |_| io::Error::other("the thread panicked");
-        thread::scope(|scope| scope.spawn(enter).join().map_err(panicked))?
+        namespace::inside(namespace, Self::open)?
     }
 
     /// The link with this name.
@@ -264,6 +261,45 @@ impl Netlink {
         }
     }
 
+    /// Sends packets for which there is no other route through a link to `gateway`, unless there
+    /// is a default route with a lower metric. It replaces the one with this metric.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn set_default_route(
+        &mut self,
+        index: u32,
+        gateway: Ipv4Addr,
+        metric: u32,
+    ) -> Result<(), NetlinkError> {
+        let mut message = default_route(index, metric);
+        message.header.protocol = RouteProtocol::Static;
+        message.header.scope = RouteScope::Universe;
+        message.header.kind = RouteType::Unicast;
+        let gateway_attribute = RouteAttribute::Gateway(gateway.into());
+        message.attributes.push(gateway_attribute);
+        let request = RouteNetlinkMessage::NewRoute(message);
+        let target = format!("a default route by {gateway} through interface {index}");
+        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+        self.request("add", &target, request, flags).map(drop)
+    }
+
+    /// Takes back [`Netlink::set_default_route`]; nothing to do if there is no such route.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn remove_default_route(&mut self, index: u32, metric: u32) -> Result<(), NetlinkError> {
+        let mut message = default_route(index, metric);
+        // Of any scope.
+        message.header.scope = RouteScope::NoWhere;
+        let request = RouteNetlinkMessage::DelRoute(message);
+        let target = format!("the default route through interface {index}");
+        match self.request("remove", &target, request, NLM_F_ACK) {
+            Err(NetlinkError::Refused { source, .. }) if is_no_route(&source) => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
     /// Deletes a link.
     ///
     /// # Errors
@@ -354,6 +390,19 @@ impl Netlink {
     }
 }
 
+fn default_route(index: u32, metric: u32) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    message.attributes.push(RouteAttribute::Oif(index));
+    message.attributes.push(RouteAttribute::Priority(metric));
+    message
+}
+
+fn is_no_route(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32)
+}
+
 fn no_device(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::errno::Errno::ENODEV as i32)
 }
@@ -396,7 +445,7 @@ mod tests {
     use std::net::Ipv6Addr;
     use std::os::fd::AsFd;
 
-    use nix::sched::unshare;
+    use nix::sched::{CloneFlags, unshare};
 
     use super::*;
 
@@ -438,6 +487,16 @@ mod tests {
         assert!(there.is_local([10, 64, 0, 1].into()).unwrap());
         assert!(!there.is_local([10, 64, 0, 2].into()).unwrap());
         assert!(!there.is_local([10, 65, 0, 1].into()).unwrap());
+        for gateway in [[10, 64, 0, 8], [10, 64, 0, 9]] {
+            there
+                .set_default_route(right, gateway.into(), 5000)
+                .unwrap();
+        }
+        let nowhere = there.set_default_route(right, [10, 65, 0, 1].into(), 5000);
+        assert!(matches!(nowhere, Err(NetlinkError::Refused { .. })));
+        for _ in 0..2 {
+            there.remove_default_route(right, 5000).unwrap();
+        }
         let link = there.link("right").unwrap();
         assert_eq!((link.mac, link.mtu), (vec![6, 0, 1, 0, 0, 0], 9000));
         assert!(link.up);

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::driver_protocol::{DropReason, OffloadKind};
 use crate::events::Happening;
+use crate::gateway::GatewayKind;
 use crate::placement::{Figures, Policy};
 use crate::quota::{Amounts, Resource};
 
@@ -165,6 +166,25 @@ pub enum Request {
         public: Option<bool>,
         /// The uid of its owner; for administrators.
         owner: Option<u32>,
+    },
+    /// Control socket, for administrators. Connects a domain to the outside. In effect for all
+    /// members when [`Reply::Domain`] comes.
+    GatewayAdd {
+        /// The member at which it is.
+        node: String,
+        /// The domain.
+        domain: String,
+        /// The host's interface that leads outside.
+        uplink: String,
+        /// What passes.
+        kind: GatewayKind,
+    },
+    /// Control socket, for administrators. Reply: [`Reply::Domain`].
+    GatewayRemove {
+        /// The member at which it is.
+        node: String,
+        /// The domain.
+        domain: String,
     },
     /// Either socket; a node sees its own domains. Reply: [`Reply::Domains`].
     DomainList,
@@ -721,11 +741,29 @@ pub struct DomainInfo {
     pub public: bool,
     /// The places of the nodes whose processes may change it.
     pub managers: Vec<String>,
+    /// Where it is connected to the outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewayInfo>,
     /// How far apart its members are.
     #[serde(flatten)]
     pub figures: Figures,
     /// In order of their node numbers.
     pub members: Vec<MemberInfo>,
+}
+
+/// Where a domain is connected to the outside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GatewayInfo {
+    /// The member at which it is.
+    #[serde(with = "as_text")]
+    pub node: Place,
+    /// The host's interface that leads outside.
+    pub uplink: String,
+    /// What passes.
+    pub kind: GatewayKind,
+    /// Why nothing passes at present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// What taking nodes out of a domain would need at this moment.

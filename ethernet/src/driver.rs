@@ -201,8 +201,8 @@ impl Control {
             self.remove(key)?;
         }
         let outcome = match (self.ports.get(&key), place) {
-            (Some(present), _) if present.port.is_same_interface(&port) => {
-                return self.renew(port);
+            (Some(present), place) if present.port.is_same_interface(&port) => {
+                return self.renew(port, place.map(|(_, namespace)| namespace));
             }
             (Some(_), _) => Err(PortFailure::Differs),
             (None, None) => Err(PortFailure::NoNamespace),
@@ -248,12 +248,21 @@ impl Control {
     }
 
     /// What may change of a port that is there.
-    fn renew(&mut self, port: Port) -> Result<(), Ended> {
-        let (partition, place) = (Partition(port.domain_id), port.place);
+    fn renew(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), Ended> {
+        let (key, partition, place) = (
+            (port.domain_id, port.node),
+            Partition(port.domain_id),
+            port.place,
+        );
         let (epoch, limited) = (Epoch(port.epoch), port.limited);
-        let (key, capabilities) = ((port.domain_id, port.node), self.capabilities(&port));
+        let capabilities = self.capabilities(&port);
         if let Some(member) = self.ports.get_mut(&key) {
-            member.port = port;
+            let before = std::mem::replace(&mut member.port, port);
+            let changed = before.gateway != member.port.gateway;
+            if let (true, Some(namespace)) = (changed, namespace) {
+                let led = interface::set_gateway(&member.port, &before, member.index, namespace);
+                self.note(key, led.map_err(PortFailure::from));
+            }
         }
         let set = self.remote.call(move |switch| {
             switch.raise_epoch(partition, epoch);

@@ -390,6 +390,7 @@ mod tests {
             offload: true,
             mtu: 1500,
             limited: false,
+            gateway: None,
         }
     }
 

@@ -1,8 +1,9 @@
-//! Interfaces: a port's TAP, with its addresses, in the network namespace of its node.
+//! Interfaces: a port's TAP, with its addresses and its way out, in the network namespace of its node.
 //!
 //! What takes the kernel long is left to be waited for: [`Settling`] after an interface was
 //! raised, and deletion after it was [lowered](lower).
 
+use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -10,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use domains::driver_protocol::Port;
+use domains::namespace;
 use domains::netlink::{Netlink, NetlinkError};
 use nix::errno::Errno;
-use nix::sched::{CloneFlags, setns};
 
 use crate::offload::Capabilities;
 use crate::tap::{Tap, is_gone};
@@ -34,6 +35,9 @@ pub enum InterfaceError {
     /// A TAP, but not configured.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
+    /// Its node is the gateway of its domain, and cannot be.
+    #[error("cannot let it forward packets: {0}")]
+    Forwarding(io::Error),
     /// It was lowered, and its node goes on sending through it.
     #[error("it sends without end")]
     Flooded,
@@ -64,7 +68,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks whether it does.
 const PAUSE: Duration = Duration::from_micros(100);
 
-const STACK_BYTES: usize = 128 * 1024;
+/// What distinguishes default routes of ours: a node that is in several domains has one for each
+/// that has a gateway, and that of the lowest number counts. Those that its root sets by hand or by
+/// DHCP come first, because they have lower metrics.
+const FIRST_METRIC: u32 = 4096;
 
 /// The addresses of a new interface, for which the kernel begins to receive packets in the
 /// background.
@@ -152,26 +159,30 @@ pub fn restore(
     })
 }
 
-/// Works in a namespace, from a thread of its own, because a thread that has entered one keeps
-/// it alive.
+/// Lets packets leave the domain by another gateway than before, or no longer.
+///
+/// # Errors
+/// [`InterfaceError`].
+pub fn set_gateway(
+    port: &Port,
+    before: &Port,
+    index: u32,
+    namespace: OwnedFd,
+) -> Result<(), InterfaceError> {
+    inside(namespace, || {
+        if is_gateway(before) && !is_gateway(port) {
+            // It fails when the node has renamed the interface, and then it was not forwarding.
+            let _ = set_forwarding(before, "0");
+        }
+        lead_out(port, &mut Netlink::open()?, index)
+    })
+}
+
 fn inside<R: Send>(
     namespace: OwnedFd,
     work: impl FnOnce() -> Result<R, InterfaceError> + Send,
 ) -> Result<R, InterfaceError> {
-    let enter_and_work = || {
-        setns(namespace, CloneFlags::CLONE_NEWNET)
-            .map_err(|error| InterfaceError::Namespace(error.into()))?;
-        work()
-    };
-    thread::scope(|scope| {
-        thread::Builder::new()
-            .name("interface".into())
-            .stack_size(STACK_BYTES)
-            .spawn_scoped(scope, enter_and_work)
-            .map_err(InterfaceError::Namespace)?
-            .join()
-            .unwrap_or_else(|_| Err(InterfaceError::Namespace(io::ErrorKind::Other.into())))
-    })
+    namespace::inside(namespace, work).unwrap_or_else(|error| Err(InterfaceError::Namespace(error)))
 }
 
 fn raise_here(port: &Port, capabilities: Capabilities) -> Result<Interface, InterfaceError> {
@@ -221,7 +232,31 @@ fn configure(port: &Port) -> Result<(u32, Settling), InterfaceError> {
     if !link.up {
         netlink.set_up(link.index)?;
     }
+    lead_out(port, &mut netlink, link.index)?;
     Ok((link.index, Settling { netlink, address }))
+}
+
+/// The way out of the domain. Only this interface of a gateway forwards what it receives: other
+/// domains of the node have no say in it.
+fn lead_out(port: &Port, netlink: &mut Netlink, index: u32) -> Result<(), InterfaceError> {
+    let metric = FIRST_METRIC + port.domain_id;
+    match port.gateway {
+        Some(gateway) if !is_gateway(port) => netlink.set_default_route(index, gateway, metric)?,
+        _ => netlink.remove_default_route(index, metric)?,
+    }
+    match is_gateway(port) {
+        true => set_forwarding(port, "1").map_err(InterfaceError::Forwarding),
+        false => Ok(()),
+    }
+}
+
+fn is_gateway(port: &Port) -> bool {
+    port.gateway == Some(port.ipv4)
+}
+
+fn set_forwarding(port: &Port, value: &str) -> io::Result<()> {
+    let path = format!("/proc/sys/net/ipv4/conf/{}/forwarding", port.ifname);
+    fs::write(path, value)
 }
 
 impl Settling {

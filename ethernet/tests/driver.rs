@@ -503,6 +503,7 @@ impl Node {
             offload: true,
             mtu: 9000,
             limited: false,
+            gateway: None,
         }
     }
 

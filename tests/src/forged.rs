@@ -119,5 +119,6 @@ fn port(domain: u32, x: u8) -> Port {
         mtu: MTU,
         limited: x > 0,
         offload: false,
+        gateway: None,
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process;
+use std::process::{self, Command};
 use std::time::Duration;
 
 use nix::sys::prctl::set_child_subreaper;
@@ -33,7 +33,7 @@ impl Leftovers {
         }
     }
 
-    /// Asserts that nothing new is there: no process, TAP, mount, shared memory or socket.
+    /// Asserts that nothing new is there: no process, interface, rule of nftables, mount, shared memory or socket.
     #[track_caller]
     pub fn assert_none_new(&self) {
         let mut new = Vec::new();
@@ -140,6 +140,7 @@ fn everything() -> BTreeSet<String> {
         )
     }));
     all.extend(taps());
+    all.extend(gateways());
     all.extend(lines_of("/proc/self/mountinfo").map(|line| format!("mount {line}")));
     all.extend(entries("/dev/shm").map(|path| format!("shared memory {}", path.display())));
     all.extend(sockets());
@@ -152,6 +153,35 @@ fn taps() -> impl Iterator<Item = String> {
     entries("/sys/class/net")
         .filter(|interface| interface.join("tun_flags").exists())
         .map(|interface| format!("interface {}", interface.display()))
+}
+
+/// Pairs of interfaces and tables of rules that gateways have, and interfaces that forward.
+fn gateways() -> impl Iterator<Item = String> {
+    let name = |interface: &PathBuf| Some(interface.file_name()?.to_str()?.to_owned());
+    let interfaces = entries("/sys/class/net").filter_map(|interface| name(&interface));
+    let pairs = interfaces.filter(|name| name.starts_with("toroid"));
+    let configured = entries("/proc/sys/net/ipv4/conf");
+    let forwards = |interface: &PathBuf| {
+        fs::read_to_string(interface.join("forwarding")).is_ok_and(|value| value.trim() == "1")
+    };
+    let forwarding = configured
+        .filter(forwards)
+        .filter_map(|interface| Some(format!("forwarding by {}", name(&interface)?)));
+    // Where there is no nft there are no rules.
+    let listed = Command::new("nft").args(["list", "tables"]).output();
+    let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let tables: Vec<String> = listed
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter(|line| line.contains(" toroid"))
+        .map(|line| format!("rules {line}"))
+        .collect();
+    let pairs = pairs.map(|name| format!("interface {name}"));
+    pairs
+        .chain(forwarding)
+        .chain(tables)
+        .collect::<Vec<_>>()
+        .into_iter()
 }
 
 /// Unix sockets in directories of this test's, and those of agents without a path, which belong

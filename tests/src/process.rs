@@ -238,6 +238,11 @@ impl Running {
         self.stdout.text()
     }
 
+    /// What it has printed so far on its standard error.
+    pub fn complaints_so_far(&self) -> String {
+        self.stderr.text()
+    }
+
     /// Sends it a signal.
     ///
     /// # Panics

@@ -66,6 +66,19 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
             public,
             owner,
         } => set(host, actor, name, *public, *owner),
+        Request::GatewayAdd {
+            node,
+            domain,
+            uplink,
+            kind,
+        } => {
+            let connected = host.add_gateway(actor, domain, node, uplink, *kind);
+            connected.map(|domain| Reply::Domain(host.describe(&domain)))
+        }
+        Request::GatewayRemove { node, domain } => {
+            let disconnected = host.remove_gateway(actor, domain, node);
+            disconnected.map(|domain| Reply::Domain(host.describe(&domain)))
+        }
         Request::NodeAlias { node, alias } => host.alias(actor, node, alias).map(|()| Reply::Done),
         Request::NodeUnalias { alias } => host.unalias(actor, alias).map(|()| Reply::Done),
         Request::NodeChown { nodes, owner } => chown(host, actor, nodes, *owner),
@@ -95,6 +108,8 @@ pub(super) fn is_change(request: &Request) -> bool {
             | Request::DomainRemove { .. }
             | Request::DomainManage { .. }
             | Request::DomainSet { .. }
+            | Request::GatewayAdd { .. }
+            | Request::GatewayRemove { .. }
             | Request::NodeAlias { .. }
             | Request::NodeUnalias { .. }
             | Request::NodeChown { .. }

@@ -15,6 +15,7 @@ use super::audit::Audit;
 use super::changes::usable_node;
 use super::driver::{Driver, PlacedPort};
 use super::estate;
+use super::gateways::{self, Gateways};
 use super::hosts;
 use super::keeper::Keeper;
 use super::members::{Changed, Members};
@@ -67,6 +68,7 @@ pub(super) struct Host {
     pub(super) driver: Option<Arc<Driver>>,
     /// Whether interfaces offload, unless their membership is plain.
     pub(super) offload: bool,
+    pub(super) gateways: Gateways,
     pub(super) members: Members,
     pub(super) ending: mpsc::Sender<Ending>,
     pub(super) is_ending: AtomicBool,
@@ -296,6 +298,9 @@ impl Host {
         let mut concerned = BTreeSet::new();
         for Change { domain, left, .. } in &changes {
             self.tell_to_remove(domain, left);
+            if self.loses_gateway(domain) {
+                self.tell_gateway(domain);
+            }
             concerned.extend(left | &domain.members);
         }
         let cut = |change: Change| {
@@ -315,7 +320,36 @@ impl Host {
             changes.map(|change| (&change.domain, &change.left)),
             generation,
         );
+        self.settle_gateways();
         Ok(())
+    }
+
+    /// Whether the domain has a gateway that is not among its members after a change.
+    fn loses_gateway(&self, changed: &Domain) -> bool {
+        let present = |directory: &Directory| {
+            let present = directory.domain(&changed.name);
+            present.is_ok_and(|domain| domain.gateway.is_some())
+        };
+        changed.gateway.is_none() && self.members.directory(present)
+    }
+
+    /// Lets all members know by whom they leave the domain, and waits until they do.
+    pub(super) fn lead_members(&self, domain: &Domain) -> Result<(), Refusal> {
+        self.tell_gateway(domain);
+        // A member whose root has taken its interface away is nobody else's trouble.
+        let gateway = domain.gateway.as_ref().map(|gateway| gateway.node);
+        self.sync_ports(domain, |node| Some(node) == gateway)
+    }
+
+    /// To be followed by a wait for the driver.
+    fn tell_gateway(&self, domain: &Domain) {
+        let Some(driver) = &self.driver else {
+            return;
+        };
+        for node in domain.members.iter().filter_map(|id| self.node(*id)) {
+            let port = port(domain, node, self.offload);
+            driver.add(port, node.network());
+        }
     }
 
     /// Waits for those who stay, and a little longer for each change when there are several.
@@ -355,14 +389,26 @@ impl Host {
                 driver.add(port, node.network());
             }
         }
+        self.sync_ports(&change.domain, |node| change.joined.contains(&node))
+    }
+
+    /// Waits until ports are as the driver was told; fails if that is wrong with one of those in
+    /// question.
+    fn sync_ports(
+        &self,
+        domain: &Domain,
+        is_in_question: impl Fn(NodeId) -> bool,
+    ) -> Result<(), Refusal> {
+        let Some(driver) = &self.driver else {
+            return Ok(());
+        };
         let errors = driver.sync().map_err(|error| {
             let remedy = format!("see {}", self.log());
             Refusal::new(RefusalKind::Failed, error.to_string(), remedy)
         })?;
         // Others are of ports that were told again to a new driver.
         let ours = |error: &PortError| {
-            error.domain_id == u32::from(change.domain.id)
-                && change.joined.contains(&NodeId(error.node))
+            error.domain_id == u32::from(domain.id) && is_in_question(NodeId(error.node))
         };
         let (ours, others): (Vec<_>, Vec<_>) = errors.into_iter().partition(ours);
         log_errors(&others);
@@ -370,7 +416,7 @@ impl Host {
             None => Ok(()),
             Some(error) => Err(Refusal::new(
                 RefusalKind::Failed,
-                format!("domain {}: {}", change.domain.name, error.message),
+                format!("domain {}: {}", domain.name, error.message),
                 format!("see {}", self.log()),
             )),
         }
@@ -582,6 +628,7 @@ impl Host {
             subnet: domain.subnet.to_string(),
             public: domain.public,
             managers: self.places(&domain.managers),
+            gateway: self.describe_gateway(domain),
             figures: Figures::of(self.torus, &domain.members),
             members: domain.members.iter().filter_map(member).collect(),
         }
@@ -663,5 +710,6 @@ fn port(domain: &Domain, node: &HostedNode, offload: bool) -> Port {
         mtu: domain.mtu,
         limited: domain.limited.contains(&node.id),
         offload: offload && !domain.plain.contains(&node.id),
+        gateway: gateways::way_out(domain, node.id),
     }
 }

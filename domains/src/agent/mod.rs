@@ -19,6 +19,7 @@ mod data_dir;
 mod driver;
 mod estate;
 mod fences;
+mod gateways;
 mod host;
 mod hosts;
 pub(crate) mod keeper;

@@ -17,6 +17,7 @@ use super::audit::Audit;
 use super::data_dir::DataDir;
 use super::driver::Driver;
 use super::estate::{self, Estate};
+use super::gateways::Gateways;
 use super::host::{Ending, Host, ports};
 use super::hosts;
 use super::keeper::Watch;
@@ -117,6 +118,7 @@ fn live(
     let is_inherited = estate.is_inherited;
     let watch = estate.watch();
     let (host, births, moves) = build(config, identity, state, &data, estate, ending)?;
+    host.settle_gateways();
     let unfinished = host.members.take_up();
     let host = Arc::new(host);
     let carrying = Arc::clone(&host);
@@ -230,6 +232,7 @@ fn build(
         nodes,
         driver,
         offload,
+        gateways: Gateways::new(state.path()),
         members,
         ending,
         is_ending: AtomicBool::new(false),
@@ -346,6 +349,7 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
         if let Some(driver) = &host.driver {
             driver.move_node(node.id.0, &node.network());
         }
+        host.settle_gateways();
         if host.is_ending() {
             node.tell_to_end();
         }

@@ -11,6 +11,11 @@
 //! mtu = 9000                      # absent: as it is, or 9000
 //! owner = "alice"                 # absent: as it is, or who applies the file
 //!
+//! [gateway.blue]                  # its way outside, or another than it has
+//! node = "0,0,0"
+//! uplink = "eth1"
+//! kind = "bridge"                 # absent: nat
+//!
 //! [alias]
 //! db = "1,1,0"
 //!
@@ -36,6 +41,7 @@ use std::fmt;
 use fabric::Place;
 
 use crate::addressing::Subnet;
+use crate::gateway::GatewayKind;
 use crate::quota::Amounts;
 
 pub use parse::{Problem, Surroundings, parse};
@@ -46,6 +52,8 @@ pub use plan::{Step, plan};
 pub struct Declaration {
     /// By name.
     pub domains: BTreeMap<String, Declared>,
+    /// Connections to the outside, by domain.
+    pub gateways: BTreeMap<String, DeclaredGateway>,
     /// Further names of nodes.
     pub aliases: BTreeMap<String, Place>,
     /// The uids that own nodes, where it is not the agent's.
@@ -93,6 +101,17 @@ pub struct Declared {
     pub mtu: Option<u32>,
     /// The uid of its owner.
     pub owner: Option<u32>,
+}
+
+/// Where a domain is connected to the outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeclaredGateway {
+    /// The member at which it is.
+    pub node: Place,
+    /// The host's interface that leads outside.
+    pub uplink: String,
+    /// What passes.
+    pub kind: GatewayKind,
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@ use fabric::{NodeId, Place, Torus};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::{Declaration, Declared, Holder};
+use super::{Declaration, Declared, DeclaredGateway, Holder};
 use crate::addressing::Subnet;
 use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU, is_alias, is_domain_name};
+use crate::gateway::{GatewayKind, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::protocol::Refusal;
 use crate::quota::{Amounts, Resource};
@@ -91,7 +92,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn file(&mut self, file: &DeTable<'_>) -> Declaration {
-        self.check_keys(file, "the file", &["domain", "alias", "owner", "quota"]);
+        let tables = ["domain", "gateway", "alias", "owner", "quota"];
+        self.check_keys(file, "the file", &tables);
         let mut declaration = Declaration::default();
         // First, because node sets may use them.
         for (key, value) in self.entries(file, "alias") {
@@ -104,6 +106,12 @@ impl Reader<'_> {
                 declaration
                     .domains
                     .insert(key.get_ref().to_string(), domain);
+            }
+        }
+        for (key, value) in self.entries(file, "gateway") {
+            if let Some(gateway) = self.gateway(key, value, &declaration) {
+                let name = key.get_ref().to_string();
+                declaration.gateways.insert(name, gateway);
             }
         }
         for (key, value) in self.entries(file, "owner") {
@@ -230,6 +238,67 @@ impl Reader<'_> {
             self.problem(at, message);
         }
         Some(domain)
+    }
+
+    fn gateway(
+        &mut self,
+        key: &Key<'_>,
+        value: &Value<'_>,
+        declaration: &Declaration,
+    ) -> Option<DeclaredGateway> {
+        let (at, name) = (key.span().start, key.get_ref());
+        let table = self.table(value)?;
+        let title = format!("gateway {name}");
+        self.check_keys(table, &title, &["node", "uplink", "kind"]);
+        let (Some(node), Some(uplink)) = (table.get("node"), table.get("uplink")) else {
+            let message = format!("{title} needs a node and an uplink");
+            self.problem(at, message);
+            return None;
+        };
+        let kind = match table.get("kind") {
+            Some(kind) => self.kind(kind)?,
+            None => GatewayKind::default(),
+        };
+        let set = self.string(node)?;
+        let places = self.node_set(node.span().start, set);
+        let place = match places[..] {
+            [place] => place,
+            [] => return None,
+            _ => {
+                let message = format!("{set} names {} nodes; name one", places.len());
+                self.problem(node.span().start, message);
+                return None;
+            }
+        };
+        let domain = declaration.domains.get(name.as_ref());
+        if domain.is_some_and(|domain| !domain.nodes.contains(&place)) {
+            let message = format!("{place} is not among the nodes of domain {name}; add it there");
+            self.problem(node.span().start, message);
+        }
+        let interface = self.string(uplink)?.to_owned();
+        let others = &declaration.gateways;
+        let taken = others.iter().find(|(_, other)| other.uplink == interface);
+        if let Some((other, _)) = taken {
+            let message = format!("{interface} is the uplink of domain {other}, too");
+            self.problem(uplink.span().start, message);
+        }
+        if !is_uplink_name(&interface) {
+            let bad = DirectoryError::BadUplink(interface.clone());
+            self.refuse(uplink.span().start, bad);
+        }
+        Some(DeclaredGateway {
+            node: place,
+            uplink: interface,
+            kind,
+        })
+    }
+
+    fn kind(&mut self, value: &Value<'_>) -> Option<GatewayKind> {
+        let kind = self.string(value)?.parse();
+        if let Err(remedy) = kind {
+            self.problem(value.span().start, format!("this is no kind; {remedy}"));
+        }
+        kind.ok()
     }
 
     fn subnet(&mut self, value: &Value<'_>) -> Option<Subnet> {

@@ -7,8 +7,9 @@ use std::fmt;
 use fabric::Place;
 use serde::{Serialize, Serializer};
 
-use super::{Declaration, Declared, Holder, Problem};
+use super::{Declaration, Declared, DeclaredGateway, Holder, Problem};
 use crate::addressing::Subnet;
+use crate::gateway::GatewayKind;
 use crate::quota::Resource;
 
 /// A change, as one request makes it.
@@ -76,6 +77,20 @@ pub enum Step {
     Manage {
         domain: String,
         nodes: Places,
+    },
+    /// Connect to the outside.
+    Connect {
+        domain: String,
+        #[serde(with = "crate::protocol::as_text")]
+        node: Place,
+        uplink: String,
+        kind: GatewayKind,
+    },
+    /// End that.
+    Disconnect {
+        domain: String,
+        #[serde(with = "crate::protocol::as_text")]
+        node: Place,
     },
 }
 
@@ -165,6 +180,13 @@ impl fmt::Display for Step {
                 })
             }
             Step::Manage { domain, nodes } => write!(f, "let {nodes} manage {domain}"),
+            Step::Connect {
+                domain,
+                node,
+                uplink,
+                kind,
+            } => write!(f, "connect {domain} at {node} to {uplink} ({kind})"),
+            Step::Disconnect { domain, node } => write!(f, "disconnect {domain} at {node}"),
         }
     }
 }
@@ -220,6 +242,7 @@ pub fn plan(
         );
         plan.problems.push(Problem { line: 1, message });
     }
+    plan.disconnect(present, wanted, prune);
     for (name, domain) in &present.domains {
         match wanted.domains.get(name) {
             Some(wanted) => plan.change(name, domain, wanted),
@@ -261,6 +284,7 @@ pub fn plan(
             plan.create(name, domain);
         }
     }
+    plan.connect(present, wanted, prune);
     if !plan.problems.is_empty() {
         return Err(plan.problems);
     }
@@ -279,7 +303,80 @@ struct Plan {
     problems: Vec<Problem>,
 }
 
+/// Who of a domain leaves it, perhaps to join again: who becomes limited or plain, or is it no
+/// longer, and who gets another owner.
+fn leavers(present: &Declared, wanted: &Declared, given: &BTreeSet<Place>) -> BTreeSet<Place> {
+    let turned = &(&present.limited ^ &wanted.limited) | &(&present.plain ^ &wanted.plain);
+    let turned = &turned | given;
+    &(&present.nodes - &wanted.nodes) | &(&turned & &present.nodes)
+}
+
 impl Plan {
+    /// A gateway is disconnected if it is not to be as it is, and does not end with its domain's or
+    /// its node's membership.
+    fn disconnect(&mut self, present: &Declaration, wanted: &Declaration, prune: bool) {
+        for (name, gateway) in &present.gateways {
+            let is_wanted = match wanted.gateways.get(name) {
+                Some(other) => other == gateway,
+                None => !prune,
+            };
+            if !is_wanted && self.outlives(name, gateway, present, wanted, prune) {
+                self.take.push(Step::Disconnect {
+                    domain: name.clone(),
+                    node: gateway.node,
+                });
+            }
+        }
+    }
+
+    /// What is wanted, and what nobody wants away but has ended on the way.
+    fn connect(&mut self, present: &Declaration, wanted: &Declaration, prune: bool) {
+        let mut all = wanted.gateways.clone();
+        if !prune {
+            let stays = |name: &str, gateway: &DeclaredGateway| {
+                let domain = wanted.domains.get(name).or(present.domains.get(name));
+                domain.is_some_and(|domain| domain.nodes.contains(&gateway.node))
+            };
+            for (name, gateway) in &present.gateways {
+                if !all.contains_key(name) && stays(name, gateway) {
+                    all.insert(name.clone(), gateway.clone());
+                }
+            }
+        }
+        for (name, gateway) in all {
+            let is_there = present.gateways.get(&name) == Some(&gateway)
+                && self.outlives(&name, &gateway, present, wanted, prune);
+            if !is_there {
+                self.give.push(Step::Connect {
+                    domain: name,
+                    node: gateway.node,
+                    uplink: gateway.uplink,
+                    kind: gateway.kind,
+                });
+            }
+        }
+    }
+
+    /// Whether a gateway that is there remains when all is taken that is to be taken.
+    fn outlives(
+        &self,
+        name: &str,
+        gateway: &DeclaredGateway,
+        present: &Declaration,
+        wanted: &Declaration,
+        prune: bool,
+    ) -> bool {
+        let Some(domain) = present.domains.get(name) else {
+            return true;
+        };
+        let left = match wanted.domains.get(name) {
+            Some(wanted) => leavers(domain, wanted, &self.given),
+            None if prune => return false,
+            None => leavers(domain, domain, &self.given),
+        };
+        !left.contains(&gateway.node)
+    }
+
     fn keep(&mut self, name: &str, domain: &Declared) {
         let subnet = domain.subnet.map(|subnet| (subnet, name.into()));
         self.subnets.extend(subnet);
@@ -358,8 +455,6 @@ impl Plan {
         }
     }
 
-    /// Who becomes limited or plain, or is it no longer, leaves and joins again; so does who gets
-    /// another owner.
     fn take_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
         let domain = || name.to_owned();
         let staying = &wanted.managers - &self.given;
@@ -368,9 +463,7 @@ impl Plan {
             domain: domain(),
             nodes,
         });
-        let turned = &(&present.limited ^ &wanted.limited) | &(&present.plain ^ &wanted.plain);
-        let turned = &turned | &self.given;
-        let left = &(&present.nodes - &wanted.nodes) | &(&turned & &present.nodes);
+        let left = leavers(present, wanted, &self.given);
         push(&mut self.take, left, |nodes| Step::Shrink {
             domain: domain(),
             nodes,

@@ -56,6 +56,11 @@ owner = "alice"
 [domain.empty]
 nodes = []
 
+[gateway.blue]
+node = "head"
+uplink = "eth1"
+kind = "bridge"
+
 [alias]
 db = "3,3,3"
 
@@ -91,6 +96,12 @@ fn every_key_is_read() {
     };
     let domains = [("blue".into(), blue), ("empty".into(), empty)].into();
     assert_eq!(declaration.domains, domains);
+    let gateway = DeclaredGateway {
+        node: place("0,0,0"),
+        uplink: "eth1".into(),
+        kind: GatewayKind::Bridge,
+    };
+    assert_eq!(declaration.gateways, [("blue".into(), gateway)].into());
     assert_eq!(declaration.aliases, [("db".into(), place("3,3,3"))].into());
     let owned = ["0,1,0", "1,1,0", "2,1,0", "3,1,0"].map(|text| (place(text), 1000));
     let mut owners = BTreeMap::from(owned);
@@ -117,7 +128,11 @@ fn the_documented_file_is_a_good_one() {
 fn what_is_wrong_is_named_with_its_line() {
     is_wrong("[domain.blue]\nnodse = []\n", 2, &["nodse", "\"nodes\"?"]);
     is_wrong("\n\n[domian.blue]\n", 3, &["domian", "\"domain\"?"]);
-    is_wrong("frobnicate = 1\n", 1, &["frobnicate", "domain, alias"]);
+    is_wrong(
+        "frobnicate = 1\n",
+        1,
+        &["frobnicate", "domain, gateway, alias"],
+    );
     is_wrong("[domain.blue]\nnodes = \"0,0,0\"\n", 2, &["list", "string"]);
     is_wrong("[domain.blue]\nnodes = [1]\n", 2, &["text in quotes"]);
     is_wrong(
@@ -170,6 +185,31 @@ fn what_is_wrong_is_named_with_its_line() {
         "[owner]\n\"0,0,0\" = 1\n\"0-1,0,0\" = 2\n",
         3,
         &["0,0,0", "two owners"],
+    );
+    let gateway = "[gateway.blue]\nnode = \"0,0,0\"\n";
+    is_wrong(gateway, 1, &["gateway blue", "uplink"]);
+    is_wrong(&format!("{gateway}uplink = \"eth*\"\n"), 3, &["eth*"]);
+    is_wrong(
+        &format!("{gateway}uplink = \"eth1\"\nkind = \"router\"\n"),
+        4,
+        &["\"nat\" or \"bridge\""],
+    );
+    is_wrong(
+        &format!("[domain.blue]\nnodes = [\"1,0,0\"]\n{gateway}uplink = \"eth1\"\n"),
+        4,
+        &["0,0,0", "blue", "add it"],
+    );
+    is_wrong(
+        &format!(
+            "{gateway}uplink = \"eth1\"\n[gateway.red]\nnode = \"0,0,0\"\nuplink = \"eth1\"\n"
+        ),
+        6,
+        &["eth1", "blue"],
+    );
+    is_wrong(
+        "[gateway.blue]\nnode = \"*,0,0\"\nuplink = \"eth1\"\n",
+        2,
+        &["4 nodes"],
     );
     is_wrong("[quota.bob]\nrings = 1\n", 1, &["bob"]);
     is_wrong("[quota.alice]\nring = 1\n", 2, &["ring", "\"rings\"?"]);
@@ -235,6 +275,28 @@ fn names_move_and_are_pruned() {
     assert_eq!(steps(present, wanted, true), pruned);
     let only_names = "[alias]\nweb = \"1,0,0\"\n";
     assert_eq!(steps(only_names, "", true), [""; 0]);
+}
+
+#[test]
+fn a_gateway_that_loses_its_node_on_the_way_is_connected_again() {
+    let present = "[domain.a]\nnodes = [\"0,0,0\", \"1,0,0\"]\n[gateway.a]\nnode = \"0,0,0\"\n\
+                   uplink = \"eth1\"\n";
+    let domain = present.split("[gateway.a]").next().unwrap();
+    assert_eq!(steps(present, domain, false), [""; 0]);
+    assert_eq!(steps(present, domain, true), ["disconnect a at 0,0,0"]);
+    let again = "connect a at 0,0,0 to eth1 (nat)";
+    let limited = format!("{domain}limited = [\"0,0,0\"]\n");
+    let turned = [
+        "shrink a by 0,0,0",
+        "grow a by limited members 0,0,0",
+        again,
+    ];
+    assert_eq!(steps(present, &limited, false), turned);
+    let other = present.replace("eth1", "eth2");
+    let changed = ["disconnect a at 0,0,0", "connect a at 0,0,0 to eth2 (nat)"];
+    assert_eq!(steps(present, &other, false), changed);
+    let without = "[domain.a]\nnodes = [\"1,0,0\"]\n";
+    assert_eq!(steps(present, without, false), ["shrink a by 0,0,0"]);
 }
 
 /// A guest that was taken out once could come back before the domain was closed, and a domain
@@ -329,11 +391,21 @@ fn declarations() -> impl Strategy<Value = Declaration> {
             managers: managers.iter().map(|n| place(*n)).collect(),
             ..Declared::default()
         };
+        let domains: BTreeMap<String, Declared> = domains
+            .into_iter()
+            .map(|(name, parts)| (name.into(), domain(parts)))
+            .collect();
+        let gateway = |(name, domain): (&String, &Declared)| {
+            let gateway = DeclaredGateway {
+                node: *domain.nodes.first()?,
+                uplink: format!("to-{name}"),
+                kind: GatewayKind::Nat,
+            };
+            (!domain.public).then(|| (name.clone(), gateway))
+        };
         Declaration {
-            domains: domains
-                .into_iter()
-                .map(|(name, parts)| (name.into(), domain(parts)))
-                .collect(),
+            gateways: domains.iter().filter_map(gateway).collect(),
+            domains,
             aliases: aliases
                 .into_iter()
                 .map(|(alias, n)| (alias.into(), place(n)))
@@ -358,13 +430,35 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             domain.managers = &domain.managers - &nodes.0;
         }
         Step::Shrink { domain, nodes } => {
+            let name_of = domain;
             let domain = present.domains.get_mut(domain).unwrap();
             assert!(nodes.0.is_subset(&domain.nodes));
             domain.nodes = &domain.nodes - &nodes.0;
             domain.limited = &domain.limited - &nodes.0;
             domain.plain = &domain.plain - &nodes.0;
+            present
+                .gateways
+                .retain(|name, gateway| name != name_of || !nodes.0.contains(&gateway.node));
         }
-        Step::Remove { domain } => assert!(present.domains.remove(domain).is_some()),
+        Step::Remove { domain } => {
+            assert!(present.domains.remove(domain).is_some());
+            present.gateways.remove(domain);
+        }
+        Step::Connect {
+            domain,
+            node,
+            uplink,
+            kind,
+        } => {
+            assert!(present.domains[domain].nodes.contains(node));
+            let gateway = DeclaredGateway {
+                node: *node,
+                uplink: uplink.clone(),
+                kind: *kind,
+            };
+            assert_eq!(present.gateways.insert(domain.clone(), gateway), None);
+        }
+        Step::Disconnect { domain, .. } => assert!(present.gateways.remove(domain).is_some()),
         Step::Own { nodes, owner } => {
             let owned = nodes.0.iter().map(|place| (*place, *owner));
             present.owners.extend(owned);
@@ -449,6 +543,7 @@ proptest! {
             carry_out(&mut now, &step);
         }
         prop_assert_eq!(&now.domains, &wanted.domains);
+        prop_assert_eq!(&now.gateways, &wanted.gateways);
         for (alias, place) in &wanted.aliases {
             prop_assert_eq!(now.aliases.get(alias), Some(place));
         }

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 
 use fabric::Place;
 
-use super::{Declaration, Declared};
+use super::{Declaration, Declared, DeclaredGateway};
 
 /// Places in a line.
 const PER_LINE: usize = 8;
@@ -21,6 +21,13 @@ impl Display for Declaration {
             gap(f)?;
             writeln!(f, "[domain.{name}]")?;
             domain.fmt(f)?;
+        }
+        for (name, DeclaredGateway { node, uplink, kind }) in &self.gateways {
+            gap(f)?;
+            writeln!(f, "[gateway.{name}]")?;
+            writeln!(f, "node = \"{node}\"")?;
+            writeln!(f, "uplink = \"{uplink}\"")?;
+            writeln!(f, "kind = \"{kind}\"")?;
         }
         if !self.aliases.is_empty() {
             gap(f)?;

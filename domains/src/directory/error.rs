@@ -63,6 +63,43 @@ pub enum DirectoryError {
         /// The nodes.
         nodes: String,
     },
+    /// It can be no interface that leads outside.
+    #[error("\"{0}\" cannot be an uplink")]
+    BadUplink(String),
+    /// The domain is connected to the outside.
+    #[error("domain {domain} has a gateway already, at node {node} through {uplink}")]
+    HasGateway {
+        /// The domain.
+        domain: String,
+        /// Where it is.
+        node: String,
+        /// Through what.
+        uplink: String,
+    },
+    /// Another domain is connected through it.
+    #[error("{uplink} is already the uplink of domain {domain}")]
+    UplinkTaken {
+        /// The interface.
+        uplink: String,
+        /// The domain.
+        domain: String,
+    },
+    /// The node leads another domain outside.
+    #[error("node {node} is already the gateway of domain {domain}, and has one way out")]
+    RoutesAlready {
+        /// The node.
+        node: String,
+        /// The other domain.
+        domain: String,
+    },
+    /// The domain is not connected to the outside there.
+    #[error("node {node} is no gateway of domain {domain}")]
+    NoGateway {
+        /// The domain.
+        domain: String,
+        /// The node.
+        node: String,
+    },
     /// Outside the possible.
     #[error("an MTU of {0} bytes is not possible")]
     BadMtu(u32),
@@ -130,6 +167,28 @@ impl From<DirectoryError> for Refusal {
                 RefusalKind::Denied,
                 format!("take them in first with `toroid domain grow {domain}`"),
             ),
+            E::BadUplink(_) => (
+                RefusalKind::Invalid,
+                "name an interface of the host that leads outside; see `ip link`".into(),
+            ),
+            E::HasGateway {
+                ref domain,
+                ref node,
+                ..
+            } => (
+                RefusalKind::Exists,
+                format!("end it first with `toroid gateway rm {node} -d {domain}`"),
+            ),
+            E::UplinkTaken { .. } => (
+                RefusalKind::Exists,
+                "choose another interface, such as a VLAN of this one; see `toroid gateway ls`"
+                    .into(),
+            ),
+            E::RoutesAlready { ref domain, .. } => (
+                RefusalKind::Exists,
+                format!("choose another member, or --bridge, or one that is not in {domain}"),
+            ),
+            E::NoGateway { .. } => (RefusalKind::NotFound, "see `toroid gateway ls`".into()),
             E::BadMtu(_) => (
                 RefusalKind::Invalid,
                 format!("choose one from {MIN_MTU} to {MAX_MTU}"),

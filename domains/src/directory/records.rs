@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::store::{Changes, Records};
 use super::{Directory, Domain, MAX_MTU, MIN_MTU, Ownership, is_alias, is_domain_name};
 use crate::addressing::Subnet;
+use crate::gateway::{Gateway, GatewayKind, is_uplink_name};
 use crate::quota::{Amounts, Tenant};
 
 /// The version of the records.
@@ -92,6 +93,16 @@ struct DomainRecord {
     managers: BTreeSet<u32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     public: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gateway: Option<GatewayRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GatewayRecord {
+    node: u32,
+    uplink: String,
+    kind: GatewayKind,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -230,6 +241,13 @@ impl Directory {
             let nodes = numbers.iter().map(|number| self.known(*number));
             nodes.collect::<Result<BTreeSet<NodeId>, String>>()
         };
+        let gateway = record.gateway.map(|gateway| {
+            Ok::<_, String>(Gateway {
+                node: self.known(gateway.node)?,
+                uplink: gateway.uplink,
+                kind: gateway.kind,
+            })
+        });
         let domain = Domain {
             name: name.into(),
             id: record.id,
@@ -242,12 +260,19 @@ impl Directory {
             plain: nodes(&record.plain)?,
             managers: nodes(&record.managers)?,
             public: record.public,
+            gateway: gateway.transpose()?,
         };
         if !domain.limited.is_subset(&domain.members) {
             return Err("has limited members that are no members".into());
         }
         if !domain.plain.is_subset(&domain.members) {
             return Err("has plain members that are no members".into());
+        }
+        let is_sound = |gateway: &Gateway| {
+            domain.members.contains(&gateway.node) && is_uplink_name(&gateway.uplink)
+        };
+        if !domain.gateway.as_ref().is_none_or(is_sound) {
+            return Err("has a gateway that can be none".into());
         }
         self.domains.insert(name.into(), Arc::new(domain));
         Ok(())
@@ -324,6 +349,11 @@ impl DomainRecord {
             plain: numbers(&domain.plain),
             managers: numbers(&domain.managers),
             public: domain.public,
+            gateway: domain.gateway.as_ref().map(|gateway| GatewayRecord {
+                node: gateway.node.0,
+                uplink: gateway.uplink.clone(),
+                kind: gateway.kind,
+            }),
         }
     }
 }
@@ -503,6 +533,20 @@ mod tests {
             (
                 "domain/blue",
                 &blue.replace("\"mtu\"", "\"colour\":1,\"mtu\""),
+            ),
+            (
+                "domain/blue",
+                &blue.replace(
+                    "\"mtu\"",
+                    r#""gateway":{"node":2,"uplink":"eth0","kind":"nat"},"mtu""#,
+                ),
+            ),
+            (
+                "domain/blue",
+                &blue.replace(
+                    "\"mtu\"",
+                    r#""gateway":{"node":0,"uplink":"a\"b","kind":"nat"},"mtu""#,
+                ),
             ),
         ];
         for (key, value) in bad {

@@ -168,7 +168,7 @@ fn make_lock_directory() -> io::Result<()> {
 }
 
 /// What the kernel does not allow, as it may an ordinary user, is done without.
-fn settings(open_files: u64) -> [(&'static str, io::Result<()>); 5] {
+fn settings(open_files: u64) -> [(&'static str, io::Result<()>); 6] {
     let sysctl = |name: &str| fs::write(format!("/proc/sys/net/ipv6/conf/{name}"), "0");
     let limit_descriptors = || {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -183,6 +183,12 @@ fn settings(open_files: u64) -> [(&'static str, io::Result<()>); 5] {
             sysctl("default/router_solicitations"),
         ),
         ("look for no duplicates", sysctl("default/dad_transmits")),
+        // Where the host forwards packets, so does each of its new networks; but a node that is
+        // in two domains is no bridge between them. For IPv6 it is off in each.
+        (
+            "forward no packets",
+            fs::write("/proc/sys/net/ipv4/ip_forward", "0"),
+        ),
         ("choose congestion control", without_pacing()),
         (
             "limit descriptors",

@@ -16,6 +16,7 @@ mod events;
 mod exec;
 mod explain;
 mod failures;
+mod gateway;
 mod histories;
 mod hostile;
 mod identity;

@@ -39,6 +39,11 @@ Example:
   mtu = 9000                      # absent: as it is, or 9000
   owner = \"alice\"                 # absent: as it is, or who applies the file
 
+  [gateway.blue]                  # its way outside, or another than it has (administrators only)
+  node = \"0,0,0\"
+  uplink = \"eth1\"
+  kind = \"bridge\"                 # absent: nat
+
   [alias]
   db = \"1,1,0\"
 
@@ -57,6 +62,12 @@ Examples:
   toroid alloc 1 -d red              another one, close to these
   toroid alloc 4 --near 0,0,0        the four nearest to a node, in no domain yet
   toroid free @red                   all of them back";
+
+const GATEWAY_HELP: &str = "\
+Examples:
+  toroid gateway add 0,0,0 --uplink eth1 -d blue             members reach servers outside, by IPv4
+  toroid gateway add 0,0,0 --uplink eth1 -d blue --bridge    blue and what is outside are one Ethernet
+  toroid gateway rm 0,0,0 -d blue";
 
 /// Communication domains: nodes that may talk over Ethernet and by RDMA at the same time.
 #[derive(Debug, Parser)]
@@ -95,6 +106,9 @@ pub(crate) enum Command {
     /// Create, change and show domains
     #[command(subcommand)]
     Domain(DomainCommand),
+    /// Connect domains to the outside (administrators only)
+    #[command(subcommand, after_help = GATEWAY_HELP)]
+    Gateway(GatewayCommand),
     /// Take free nodes, which are yours from then on, all or none
     #[command(after_help = ALLOC_EXAMPLES)]
     Alloc(Alloc),
@@ -369,6 +383,39 @@ pub(crate) enum DomainCommand {
         /// The domain
         name: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GatewayCommand {
+    /// Connect a domain to the outside at one of its members
+    Add {
+        /// The member; the gateway ends when it leaves
+        node: String,
+        /// The interface of the host that leads outside
+        #[arg(long, value_name = "INTERFACE")]
+        uplink: String,
+        /// The domain; may be left out if the node is in only one
+        #[arg(short, long)]
+        domain: Option<String>,
+        /// Translate addresses: members begin connections, by IPv4 (the default)
+        #[arg(long)]
+        nat: bool,
+        /// Let frames pass: members and what is outside are on one Ethernet
+        #[arg(long, conflicts_with = "nat")]
+        bridge: bool,
+    },
+    /// Disconnect a domain
+    #[command(alias = "delete", alias = "remove")]
+    Rm {
+        /// The member at which its gateway is
+        node: String,
+        /// The domain; may be left out if the node is the gateway of only one
+        #[arg(short, long)]
+        domain: Option<String>,
+    },
+    /// List the gateways
+    #[command(alias = "list")]
+    Ls,
 }
 
 #[derive(Debug, Group)]

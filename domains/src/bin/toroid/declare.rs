@@ -6,7 +6,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use domains::client::{ClientError, Control};
-use domains::declare::{self, Declaration, Declared, Holder, Problem, Step, Surroundings};
+use domains::declare::{
+    self, Declaration, Declared, DeclaredGateway, Holder, Problem, Step, Surroundings,
+};
 use domains::directory::Terms;
 use domains::protocol::{DomainInfo, NewDomain, NodeInfo, QuotaInfo};
 use domains::quota::Amounts;
@@ -58,6 +60,9 @@ pub(crate) fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<
         present
             .domains
             .retain(|name, domain| named(name) || ours(domain));
+        // Gateways are administrators' alone.
+        let gateways = &mut present.gateways;
+        gateways.retain(|name, _| wanted.gateways.contains_key(name));
         let owners = &present.owners;
         present.aliases.retain(|alias, place| {
             wanted.aliases.contains_key(alias) || owners.get(place) == Some(&uid.as_raw())
@@ -97,7 +102,17 @@ fn present(agent: &mut Control) -> Result<Declaration, Failure> {
     });
     let owned = |node: &&NodeInfo| node.allocated;
     let owners = nodes.iter().filter(owned);
+    let gateways = domains.iter().filter_map(|domain| {
+        let gateway = domain.gateway.clone()?;
+        let declared = DeclaredGateway {
+            node: gateway.node,
+            uplink: gateway.uplink,
+            kind: gateway.kind,
+        };
+        Some((domain.name.clone(), declared))
+    });
     Ok(Declaration {
+        gateways: gateways.collect(),
         domains: domains.iter().map(declared).collect::<Result<_, _>>()?,
         aliases: aliases.collect(),
         owners: owners.map(|node| (node.place, node.owner)).collect(),
@@ -218,6 +233,18 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             agent.admit(domain, &nodes.sets(), terms).map(drop)
         }
         Step::Manage { domain, nodes } => agent.manage(domain, &nodes.sets(), false).map(drop),
+        Step::Connect {
+            domain,
+            node,
+            uplink,
+            kind,
+        } => {
+            let node = node.to_string();
+            agent.add_gateway(&node, domain, uplink, *kind).map(drop)
+        }
+        Step::Disconnect { domain, node } => {
+            agent.remove_gateway(&node.to_string(), domain).map(drop)
+        }
     }
 }
 
@@ -251,11 +278,17 @@ fn as_json(present: &Declaration) -> Value {
         .domains
         .iter()
         .map(|(name, d)| (name.clone(), domain(d)));
+    let gateways = present.gateways.iter().map(|(name, gateway)| {
+        let DeclaredGateway { node, uplink, kind } = gateway;
+        let value = json!({"node": node.to_string(), "uplink": uplink, "kind": kind});
+        (name.clone(), value)
+    });
     let aliases = present.aliases.iter();
     let owners = present.owners.iter();
     let quotas = present.quotas.iter();
     json!({
         "domain": domains.collect::<BTreeMap<_, _>>(),
+        "gateway": gateways.collect::<BTreeMap<_, _>>(),
         "alias": aliases.map(|(a, place)| (a, place.to_string())).collect::<BTreeMap<_, _>>(),
         "quota": quotas.map(|(holder, limits)| (holder.to_string(), limits)).collect::<BTreeMap<_, _>>(),
         "owner": owners.map(|(place, uid)| (place.to_string(), uid)).collect::<BTreeMap<_, _>>(),

@@ -7,6 +7,7 @@ mod events;
 mod exec;
 mod explain;
 mod failure;
+mod gateway;
 mod generate;
 mod locate;
 mod ping;
@@ -72,6 +73,7 @@ fn run(args: Args) -> Result<u8, Failure> {
         Asked::Events(options) => events::run(&mut connect(&places)?, &options, show)?,
         Asked::Quota(command) => quota::run(&mut connect(&places)?, command, show)?,
         Asked::Domain(command) => domain(&mut connect(&places)?, command, show)?,
+        Asked::Gateway(command) => gateway::run(&mut connect(&places)?, command, show)?,
         Asked::Alloc(options) => alloc::alloc(&mut connect(&places)?, &options, show)?,
         Asked::Free { nodes } => alloc::free(&mut connect(&places)?, &nodes, show)?,
         Asked::Apply(options) => declare::apply(&mut connect(&places)?, &options, show)?,

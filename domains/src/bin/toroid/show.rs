@@ -148,6 +148,17 @@ impl Show {
         if !domain.managers.is_empty() {
             line!("managed from {}", domain.managers.join(" "));
         }
+        if let Some(gateway) = &domain.gateway {
+            line!(
+                "outside through {} at {} ({})",
+                gateway.uplink,
+                gateway.node,
+                gateway.kind
+            );
+            if let Some(problem) = &gateway.problem {
+                line!("nothing passes: {problem}");
+            }
+        }
         let rows = domain.members.iter().map(|member| {
             [
                 member.node.to_string(),

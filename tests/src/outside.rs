@@ -1,0 +1,120 @@
+//! What is outside of the fabric: a network of its own with an interface of the host that leads there.
+
+use std::process::{Command, Stdio};
+
+use crate::process::{Outcome, Running, run};
+
+/// The numbers of networks that are tried: other tests may run on the same host.
+const NUMBERS: std::ops::Range<u8> = 0..250;
+
+/// A network outside, with one host in it. It goes when it is dropped.
+#[derive(Debug)]
+pub struct Outside {
+    number: u8,
+    /// Keeps the network.
+    holder: Running,
+}
+
+impl Outside {
+    /// Makes one, with addresses of 198.18.N.0/24 (RFC 2544: they are nobody's).
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[track_caller]
+    pub fn new() -> Self {
+        let mut command = Command::new("unshare");
+        let script = "ip link set lo up && echo ready && exec cat";
+        command.args(["--net", "sh", "-c", script]);
+        let holder = Running::start(command.stdin(Stdio::piped()));
+        holder.says("ready");
+        let pid = holder.pid().to_string();
+        let is_new = |number: &u8| {
+            let name = format!("up{number}");
+            let words = [
+                "link", "add", &name, "type", "veth", "peer", "name", "out", "netns", &pid,
+            ];
+            run(Command::new("ip").args(words)).status == 0
+        };
+        let number = NUMBERS.into_iter().find(is_new);
+        let number = number.expect("not all numbers are in use");
+        let outside = Outside { number, holder };
+        let (uplink, here) = (outside.uplink(), outside.host_address());
+        host(&format!("ip address add {here}/24 dev {uplink}"));
+        host(&format!("ip link set {uplink} up"));
+        let there = outside.address();
+        outside
+            .run(&format!("ip address add {there}/24 dev out"))
+            .ok();
+        outside.run("ip link set out up").ok();
+        outside
+    }
+
+    /// The interface of the host that leads there.
+    pub fn uplink(&self) -> String {
+        format!("up{}", self.number)
+    }
+
+    /// The host's address there.
+    pub fn host_address(&self) -> String {
+        format!("198.18.{}.1", self.number)
+    }
+
+    /// The address of who is there.
+    pub fn address(&self) -> String {
+        format!("198.18.{}.2", self.number)
+    }
+
+    /// All addresses there.
+    pub fn subnet(&self) -> String {
+        format!("198.18.{}.0/24", self.number)
+    }
+
+    /// Runs a command there to its end, words separated by white space.
+    #[must_use = "say whether it should have succeeded"]
+    pub fn run(&self, words: &str) -> Outcome {
+        run(&mut self.inside(words))
+    }
+
+    /// Starts a command there.
+    pub fn spawn(&self, words: &str) -> Running {
+        Running::start(self.inside(words).stdin(Stdio::piped()))
+    }
+
+    /// A web server there, and its address.
+    #[track_caller]
+    pub fn web_server(&self) -> (Running, String) {
+        let server = self.spawn("python3 -u -m http.server 8000 --directory /etc");
+        server.says("Serving HTTP");
+        let page = format!("http://{}:8000/hostname", self.address());
+        (server, page)
+    }
+
+    fn inside(&self, words: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        let pid = self.holder.pid().to_string();
+        command.args(["--net", "--target", &pid, "--"]);
+        command.args(words.split_whitespace());
+        command
+    }
+}
+
+impl Default for Outside {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        // At once: the kernel takes its time with the network of a process that has ended.
+        let _ = run(Command::new("ip").args(["link", "delete", &self.uplink()]));
+    }
+}
+
+/// Runs a command on the host, words separated by white space.
+#[track_caller]
+pub fn host(words: &str) -> Outcome {
+    let mut words = words.split_whitespace();
+    let program = words.next().expect("a command");
+    run(Command::new(program).args(words)).ok()
+}

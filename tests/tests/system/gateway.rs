@@ -1,0 +1,351 @@
+//! Domains that are connected to the outside.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tests::cluster::{Cluster, leaves_nothing};
+use tests::leftovers::has_ended;
+use tests::outside::{Outside, host};
+use tests::process::{Running, eventually, send};
+use tests::user::User;
+
+/// The exit statuses of `toroid`.
+const WRONG: i32 = 2;
+const NOT_FOUND: i32 = 4;
+const EXISTS: i32 = 5;
+const DENIED: i32 = 6;
+
+fn gateway(cluster: &Cluster, words: &str) -> tests::process::Outcome {
+    let words: Vec<&str> = words.split_whitespace().collect();
+    cluster.toroid(&[&["gateway"], &words[..]].concat())
+}
+
+#[track_caller]
+fn fetches(cluster: &Cluster, node: &str, page: &str) {
+    cluster
+        .exec(node, &format!("curl --silent --fail --max-time 20 {page}"))
+        .ok();
+}
+
+#[track_caller]
+fn cannot_fetch(cluster: &Cluster, node: &str, page: &str) {
+    cluster
+        .exec(node, &format!("curl --silent --fail --max-time 1 {page}"))
+        .fails_somehow();
+}
+
+/// Whether the host has rules for gateways.
+fn has_rules() -> bool {
+    host("nft list tables").text().contains("toroid")
+}
+
+/// The default routes of a node.
+fn ways_out(cluster: &Cluster, node: &str) -> Value {
+    cluster
+        .exec(node, "ip -json route show default")
+        .ok()
+        .json()
+}
+
+#[test]
+fn members_reach_servers_outside_and_nobody_reaches_them() {
+    leaves_nothing(|| {
+        let outside = Outside::new();
+        let (server, page) = outside.web_server();
+        let cluster = Cluster::up("4x1x1");
+        let blue = cluster.domain("blue", &["0-1,0,0"]);
+        let _red = cluster.domain("red", &["1,0,0", "3,0,0"]);
+        cannot_fetch(&cluster, "1,0,0", &page);
+        gateway(
+            &cluster,
+            &format!("add 0,0,0 --uplink {} -d blue", outside.uplink()),
+        )
+        .ok();
+        for node in ["0,0,0", "1,0,0"] {
+            fetches(&cluster, node, &page);
+        }
+        blue.grow(&["2,0,0"]);
+        fetches(&cluster, "2,0,0", &page);
+        cannot_fetch(&cluster, "3,0,0", &page);
+        // They all speak with the host's address.
+        let host_address = outside.host_address();
+        eventually("it has served them", || {
+            server.complaints_so_far().lines().count() == 3
+        });
+        let log = server.complaints_so_far();
+        assert!(
+            log.lines().all(|line| line.starts_with(&host_address)),
+            "{log}"
+        );
+
+        // The host is not outside, and from outside nobody is inside.
+        cluster.cannot_reach("2,0,0", &host_address);
+        cluster.reaches("2,0,0", &outside.address());
+        let inside = blue.ipv4("1,0,0");
+        outside
+            .run(&format!("ip route add {inside}/32 via {host_address}"))
+            .ok();
+        outside
+            .run(&format!("ping -c 1 -W 1 {inside}"))
+            .fails_somehow();
+
+        let gateways = cluster.ask(&["gateway", "ls"]);
+        let expected = json!([{"domain": "blue", "node": "0,0,0", "uplink": outside.uplink(),
+            "kind": "nat", "problem": null}]);
+        assert_eq!(gateways, expected);
+        assert_eq!(blue.show()["gateway"]["uplink"], json!(outside.uplink()));
+
+        gateway(&cluster, "rm 0,0,0").ok();
+        cannot_fetch(&cluster, "0,0,0", &page);
+        cannot_fetch(&cluster, "1,0,0", &page);
+        for node in ["0,0,0", "1,0,0", "2,0,0"] {
+            assert_eq!(ways_out(&cluster, node), json!([]));
+        }
+        assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]));
+        assert_eq!(blue.show().get("gateway"), None);
+    });
+}
+
+/// The same addresses are used inside and outside: the host has no route to the domain that would
+/// hide what is outside.
+#[test]
+fn a_network_outside_may_have_the_addresses_of_a_domain() {
+    let outside = Outside::new();
+    let (_server, page) = outside.web_server();
+    let cluster = Cluster::up("3x1x1");
+    let subnet = outside.subnet();
+    cluster
+        .toroid(&["domain", "create", "same", "2,0,0", "--subnet", &subnet])
+        .ok();
+    let _blue = cluster.domain("blue", &["0-1,0,0"]);
+    let uplink = outside.uplink();
+    gateway(&cluster, &format!("add 0,0,0 --uplink {uplink}")).ok();
+    fetches(&cluster, "1,0,0", &page);
+    cannot_fetch(&cluster, "2,0,0", &page);
+}
+
+#[test]
+fn a_gateway_outlives_driver_agent_and_node() {
+    leaves_nothing(|| {
+        let outside = Outside::new();
+        let (_server, page) = outside.web_server();
+        let cluster = Cluster::up("2x1x1");
+        let _blue = cluster.domain("blue", &["*,0,0"]);
+        gateway(
+            &cluster,
+            &format!("add 0,0,0 --uplink {}", outside.uplink()),
+        )
+        .ok();
+
+        let driver = cluster.driver_pid().expect("there is a driver");
+        send(driver, Signal::SIGKILL);
+        eventually("there is another", || {
+            cluster.driver_pid().is_some_and(|pid| pid != driver)
+        });
+        fetches(&cluster, "1,0,0", &page);
+
+        // Packets pass while there is no agent, and connections outlive its return.
+        let server = outside.spawn("iperf3 -s -1 --forceflush");
+        server.says("listening");
+        let stream = format!("iperf3 -J -c {} -t 3 -i 0.5", outside.address());
+        let stream = cluster.spawn("1,0,0", &stream);
+        let mut fetching = cluster.in_node(
+            "1,0,0",
+            &[
+                "sh",
+                "-c",
+                &format!("while curl -sf -m 9 {page}; do echo; done"),
+            ],
+        );
+        let fetching = Running::start(&mut fetching);
+        let fetched = || fetching.so_far().lines().count();
+        let fetches_on = |when: &str| {
+            let before = fetched();
+            eventually(when, || fetched() > before + 3);
+        };
+        fetches_on("there is an agent");
+        cluster.kill_agent();
+        fetches_on("there is no agent");
+        cluster.toroid(&["up"]).ok();
+        fetches_on("there is an agent again");
+        let report = stream.wait().ok().json();
+        for interval in report["intervals"].as_array().expect("a list") {
+            let bytes = interval["sum"]["bytes"].as_u64();
+            assert!(bytes.is_some_and(|bytes| bytes > 0), "{report}");
+        }
+        drop(fetching);
+
+        for node in [0, 1] {
+            let first = cluster.node_pids()[node];
+            send(first, Signal::SIGKILL);
+            eventually("it is made anew", || {
+                has_ended(first) && !has_ended(cluster.node_pids()[node])
+            });
+            let fetch = format!("curl --silent --fail --max-time 1 {page}");
+            eventually("it finds its way", || {
+                cluster.exec("1,0,0", &fetch).status == 0
+            });
+        }
+        // The directory has it, whatever becomes of agent and nodes.
+        cluster.down();
+        assert!(!has_rules());
+        cluster.toroid(&["up"]).ok();
+        fetches(&cluster, "1,0,0", &page);
+    });
+}
+
+#[test]
+fn nothing_is_left_of_a_gateway_whose_agent_was_killed() {
+    for also_keeper in [false, true] {
+        leaves_nothing(|| {
+            let outside = Outside::new();
+            let cluster = Cluster::up("2x1x1");
+            let _blue = cluster.domain("blue", &["*,0,0"]);
+            gateway(
+                &cluster,
+                &format!("add 0,0,0 --uplink {}", outside.uplink()),
+            )
+            .ok();
+            let forwarding = format!("/proc/sys/net/ipv4/conf/{}/forwarding", outside.uplink());
+            let forwards = || fs::read_to_string(&forwarding).expect("it is there");
+            assert_eq!(forwards(), "1\n");
+            let keeper = cluster.keeper_pid().expect("there is one");
+            cluster.kill_agent();
+            if also_keeper {
+                send(keeper, Signal::SIGKILL);
+                eventually("it is gone", || has_ended(keeper));
+            }
+            cluster.down();
+            assert_eq!(forwards(), "0\n");
+            let pairs = host("ip -json link show type veth")
+                .text()
+                .matches("toroid.gw")
+                .count();
+            assert_eq!(pairs, 0);
+            assert!(!has_rules());
+        });
+    }
+}
+
+#[test]
+fn a_gateway_ends_with_the_membership_of_its_node() {
+    leaves_nothing(|| {
+        let outside = Outside::new();
+        let (_server, page) = outside.web_server();
+        let cluster = Cluster::up("3x1x1");
+        let add = format!("add 0,0,0 --uplink {} -d blue", outside.uplink());
+        let gone = |who: &str| {
+            assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]), "{who}");
+            assert!(!has_rules(), "{who}");
+            cannot_fetch(&cluster, "0,0,0", &page);
+        };
+        let blue = cluster.domain("blue", &["0-1,0,0"]);
+        gateway(&cluster, &add).ok();
+        blue.shrink(&["1,0,0"]);
+        assert_eq!(ways_out(&cluster, "1,0,0"), json!([]));
+        blue.grow(&["1,0,0"]);
+        fetches(&cluster, "1,0,0", &page);
+        blue.shrink(&["0,0,0"]);
+        gone("a leaver");
+        assert_eq!(ways_out(&cluster, "1,0,0"), json!([]));
+        blue.grow(&["0,0,0"]);
+        gone("one who is back");
+
+        gateway(&cluster, &add).ok();
+        cluster.toroid(&["node", "chown", "0,0,0", "12345"]).ok();
+        gone("another's");
+        cluster.toroid(&["node", "chown", "0,0,0", "free"]).ok();
+        blue.grow(&["0,0,0"]);
+        gateway(&cluster, &add).ok();
+        fetches(&cluster, "1,0,0", &page);
+        blue.remove();
+        gone("of no domain");
+    });
+}
+
+#[test]
+fn what_cannot_be_a_gateway_is_refused_with_a_remedy() {
+    leaves_nothing(|| {
+        let outside = Outside::new();
+        let (cluster, alice) = (Cluster::up("4x1x1"), User::create());
+        let uplink = outside.uplink();
+        let _blue = cluster.domain("blue", &["0-2,0,0"]);
+        let _red = cluster.domain("red", &["2,0,0"]);
+        let refused = |words: &str, status: i32, because: &[&str]| {
+            gateway(&cluster, words).fails(status, because);
+        };
+        refused(
+            "add 0,0,0 --uplink nowhere",
+            NOT_FOUND,
+            &["nowhere", "ip link"],
+        );
+        refused("add 0,0,0 --uplink lo", WRONG, &["lo", "ip link"]);
+        refused("add 0,0,0 --uplink up*", WRONG, &["up*", "ip link"]);
+        let at = |node: &str| format!("add {node} --uplink {uplink}");
+        refused(&at("3,0,0 -d blue"), NOT_FOUND, &["3,0,0", "blue"]);
+        refused(&at("2,0,0"), WRONG, &["several domains", "--domain"]);
+        refused(&at("0,0,0 --nat --bridge"), WRONG, &["--nat", "--bridge"]);
+        refused("rm 0,0,0", NOT_FOUND, &["0,0,0", "gateway ls"]);
+        refused("rm 0,0,0 -d blue", NOT_FOUND, &["0,0,0", "blue"]);
+
+        cluster
+            .toroid(&["node", "chown", "0,0,0", &alice.uid().to_string()])
+            .ok();
+        let mut command = alice.command("toroid");
+        command.env("TOROID_STATE", cluster.state());
+        let words = ["gateway", "add", "0,0,0", "--uplink", &uplink];
+        let _ = cluster.toroid(&["domain", "grow", "blue", "0,0,0"]).ok();
+        tests::process::run(command.args(words)).fails(DENIED, &["administrator"]);
+        assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]));
+
+        gateway(&cluster, &at("1,0,0")).ok();
+        refused(
+            &at("0,0,0"),
+            EXISTS,
+            &["1,0,0", "toroid gateway rm 1,0,0 -d blue"],
+        );
+        refused(&at("2,0,0 -d red"), EXISTS, &[&uplink, "blue"]);
+        let pair = "toroid.gw0";
+        refused(
+            &format!("add 2,0,0 -d red --uplink {pair}"),
+            WRONG,
+            &[pair, "outside"],
+        );
+        // An interface that a domain could have.
+    });
+}
+
+#[test]
+fn a_gateway_is_part_of_a_dump() {
+    leaves_nothing(|| {
+        let outside = Outside::new();
+        let (_server, page) = outside.web_server();
+        let cluster = Cluster::up("2x1x1");
+        let _blue = cluster.domain("blue", &["*,0,0"]);
+        gateway(
+            &cluster,
+            &format!("add 0,0,0 --uplink {}", outside.uplink()),
+        )
+        .ok();
+        let dump = cluster.toroid(&["dump"]).ok();
+        assert!(dump.text().contains("[gateway.blue]"), "{dump}");
+        let file = cluster.files().join("dump.toml");
+        let path = file.to_str().expect("text");
+        fs::write(&file, dump.text()).expect("there is room");
+        let nothing = cluster.toroid(&["apply", path, "--prune"]).ok();
+        assert_eq!(nothing.text(), "nothing to change");
+        cluster.toroid(&["domain", "rm", "blue"]).ok();
+        cluster.toroid(&["apply", path]).ok();
+        fetches(&cluster, "1,0,0", &page);
+        fs::write(&file, "[domain.blue]\nnodes = [\"*,0,0\"]\n").expect("there is room");
+        let kept = cluster.toroid(&["apply", path]).ok();
+        assert_eq!(kept.text(), "nothing to change");
+        cluster.toroid(&["apply", path, "--prune"]).ok();
+        assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]));
+        let events = cluster.toroid(&["events"]).ok();
+        for what in ["gateway_add blue", "gateway_remove blue"] {
+            assert!(events.text().contains(what), "{events}");
+        }
+    });
+}
