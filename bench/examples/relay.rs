@@ -1,6 +1,5 @@
-//! How fast could any Ethernet driver in user space be? A relay between two TAPs that only reads
-//! and writes, beside a veth pair: requests and responses over TCP, everything on one core, where
-//! nobody has to wake another. Run it as root:
+//! Requests and responses over TCP by [`bench::relay`], beside a veth pair: everything on one core,
+//! where nobody has to wake another. Run it as root:
 //!
 //! ```sh
 //! cargo run --release -p bench --example relay
@@ -10,15 +9,14 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bench::pair;
+use bench::relay::Relay;
 use domains::netlink::Netlink;
 use ethernet::offload::Capabilities;
-use ethernet::tap::Tap;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
 use nix::unistd::Pid;
 
@@ -36,76 +34,43 @@ const PORT: u16 = 7000;
 const ROUNDS: usize = 5;
 const SLICE: Duration = Duration::from_millis(300);
 
-/// One end: a network namespace, which lives as long as this, and its TAP.
-struct End {
-    network: File,
-    tap: Tap,
+/// Makes a network namespace, which lives as long as its descriptor, in a thread of its own,
+/// because that is what a namespace belongs to.
+fn make_network() -> Result<File> {
+    let make = || -> Result<File> {
+        unshare(CloneFlags::CLONE_NEWNET).context("only root can make namespaces")?;
+        // BBR's timers would be what is measured.
+        fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno")?;
+        Ok(File::open("/proc/thread-self/ns/net")?)
+    };
+    thread::spawn(make)
+        .join()
+        .ok()
+        .context("a thread panicked")?
 }
 
-impl End {
-    /// Makes it in a thread of its own, because that is what a namespace belongs to.
-    fn make() -> Result<Self> {
-        let make = || -> Result<Self> {
-            unshare(CloneFlags::CLONE_NEWNET).context("only root can make namespaces")?;
-            // BBR's timers would be what is measured.
-            fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno")?;
-            let tap = Tap::open(TAP, Capabilities::all())?;
-            fcntl(&tap, FcntlArg::F_SETFL(OFlag::empty()))?;
-            let network = File::open("/proc/thread-self/ns/net")?;
-            Ok(End { network, tap })
-        };
-        thread::spawn(make)
-            .join()
-            .ok()
-            .context("a thread panicked")?
-    }
-
-    fn configure(&self, name: &str, address: Ipv4Addr) -> Result<()> {
-        let mut netlink = Netlink::open_in(self.network.as_fd())?;
-        let index = netlink.index(name)?;
-        netlink.set_mtu(index, MTU)?;
-        netlink.add_address(index, address.into(), 30)?;
-        Ok(netlink.set_up(index)?)
-    }
-
-    fn enter(&self) -> Result<()> {
-        Ok(setns(&self.network, CloneFlags::CLONE_NEWNET)?)
-    }
+fn enter(network: &File) -> Result<()> {
+    Ok(setns(network, CloneFlags::CLONE_NEWNET)?)
 }
 
 fn main() -> Result<()> {
     let mut core = CpuSet::new();
     core.set(0)?;
     sched_setaffinity(Pid::from_raw(0), &core)?;
-    let (client, server) = (End::make()?, End::make()?);
-    Netlink::open_in(client.network.as_fd())?.create_veth(VETH, VETH, server.network.as_fd())?;
-    for (n, end) in [&client, &server].into_iter().enumerate() {
-        end.configure(VETH, BY_VETH[n])?;
-        end.configure(TAP, BY_RELAY[n])?;
-    }
-    client.enter()?;
-    let ends = Arc::new([client, server]);
-    for n in [0, 1] {
-        let ends = Arc::clone(&ends);
-        thread::spawn(move || relay(&ends[n].tap, &ends[1 - n].tap));
-    }
-    thread::spawn(move || serve(&ends[1]));
+    let (client, server) = (make_network()?, make_network()?);
+    let networks = [&client, &server];
+    Netlink::open_in(client.as_fd())?.create_veth(VETH, VETH, server.as_fd())?;
+    pair::configure(VETH, networks, MTU, BY_VETH)?;
+    let _relay = Relay::start(TAP, networks, Capabilities::all())?;
+    pair::configure(TAP, networks, MTU, BY_RELAY)?;
+    enter(&client)?;
+    thread::spawn(move || serve(&server));
     compare()
 }
 
-/// Nothing but this: no checks, no counters, no waiting for several at once.
-fn relay(from: &Tap, to: &Tap) -> io::Result<()> {
-    let mut packet = vec![0; 70_000];
-    loop {
-        let len = from.receive(&mut packet)?;
-        // An interface may lose packets.
-        let _ = to.send(&packet[..len]);
-    }
-}
-
 /// Answers requests, which say how many KiB they want.
-fn serve(end: &End) -> Result<()> {
-    end.enter()?;
+fn serve(network: &File) -> Result<()> {
+    enter(network)?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
     loop {
         let (mut stream, _) = listener.accept()?;

@@ -7,7 +7,8 @@
 //! * [`pattern`], [`stats`], [`sampler`]: bytes that can be verified, percentiles, and timing.
 //! * [`network`], [`one_sided`], [`store`], [`files`], [`memcpy`]: the measurements. Each runs
 //!   inside a node, whose side of it is a [`worker`]; [`veth`] is how two nodes get a pair of
-//!   the kernel's interfaces to be compared with.
+//!   the kernel's interfaces to be compared with, [`relay`] how they get the least that a driver
+//!   in user space can be; [`pair`] configures both.
 //! * [`cluster`]: the nodes, and processes in them; [`roles`] is what this program becomes there.
 //! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`], [`memory`].
 //! * [`domains`]: the other command, on changes of membership.
@@ -23,9 +24,11 @@ pub mod memcpy;
 pub mod memory;
 pub mod network;
 pub mod one_sided;
+pub mod pair;
 pub mod pattern;
 pub mod plan;
 pub mod progress;
+pub mod relay;
 pub mod report;
 pub mod roles;
 pub mod rows;

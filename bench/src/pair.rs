@@ -1,0 +1,31 @@
+//! Two interfaces of one name that are connected in whatever way, each in a network namespace of
+//! its own, with nobody else on the link.
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+
+use domains::netlink::{Netlink, NetlinkError};
+
+/// Room for two addresses.
+const PREFIX: u8 = 30;
+
+/// Gives both interfaces an MTU and an address, and brings them up.
+///
+/// # Errors
+/// [`NetlinkError`]; only root of the host may enter other namespaces.
+pub fn configure(
+    name: &str,
+    networks: [&File; 2],
+    mtu: u32,
+    addresses: [Ipv4Addr; 2],
+) -> Result<(), NetlinkError> {
+    for (network, address) in networks.into_iter().zip(addresses) {
+        let mut netlink = Netlink::open_in(network.as_fd())?;
+        let index = netlink.index(name)?;
+        netlink.set_mtu(index, mtu)?;
+        netlink.add_address(index, address.into(), PREFIX)?;
+        netlink.set_up(index)?;
+    }
+    Ok(())
+}

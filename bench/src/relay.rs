@@ -1,0 +1,101 @@
+//! How fast could any Ethernet driver in user space be? A relay between two TAPs that only reads
+//! and writes: no checks, no counters, no waiting for several at once.
+//!
+//! One thread for each direction, which sleeps in its read.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread;
+
+use domains::netlink::{Netlink, NetlinkError};
+use ethernet::offload::Capabilities;
+use ethernet::tap::Tap;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sched::{CloneFlags, setns};
+
+/// Longer than any packet.
+const LONGEST: usize = 70_000;
+
+/// Why there is no relay.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// No TAP, or no thread.
+    #[error("cannot relay between TAPs: {0}")]
+    Io(#[from] io::Error),
+    /// The kernel refused.
+    #[error("cannot find a TAP again: {0}")]
+    Netlink(#[from] NetlinkError),
+}
+
+/// Carries packets between two TAPs of the same name until it is dropped, which deletes them.
+#[derive(Debug)]
+pub struct Relay {
+    /// A connection to each namespace, and the TAP's index there.
+    ends: [(Netlink, u32); 2],
+}
+
+impl Relay {
+    /// Makes a TAP called `name` in each of two network namespaces, not up yet, and relays packets
+    /// in which is left undone what `capabilities` say.
+    ///
+    /// # Errors
+    /// [`RelayError`]; only root of the host may enter other namespaces.
+    pub fn start(
+        name: &str,
+        networks: [&File; 2],
+        capabilities: Capabilities,
+    ) -> Result<Self, RelayError> {
+        let [near, far] = networks;
+        let taps = Arc::new([
+            open(name, near, capabilities)?,
+            open(name, far, capabilities)?,
+        ]);
+        let find = |network: &File| -> Result<(Netlink, u32), NetlinkError> {
+            let mut netlink = Netlink::open_in(network.as_fd())?;
+            let index = netlink.index(name)?;
+            Ok((netlink, index))
+        };
+        let ends = [find(near)?, find(far)?];
+        for from in [0, 1] {
+            let taps = Arc::clone(&taps);
+            thread::Builder::new()
+                .name("relay".into())
+                .spawn(move || relay(&taps[from], &taps[1 - from]))?;
+        }
+        Ok(Relay { ends })
+    }
+}
+
+impl Drop for Relay {
+    /// Without its interface a TAP cannot be read any more, which ends the threads.
+    fn drop(&mut self) {
+        for (netlink, index) in &mut self.ends {
+            // It may have gone with its node.
+            let _ = netlink.delete(*index);
+        }
+    }
+}
+
+/// Opens a TAP from a thread of its own, because a namespace belongs to a thread.
+fn open(name: &str, network: &File, capabilities: Capabilities) -> io::Result<Tap> {
+    let open = || {
+        setns(network, CloneFlags::CLONE_NEWNET)?;
+        let tap = Tap::open(name, capabilities)?;
+        tap.set_persistent(false)?;
+        fcntl(&tap, FcntlArg::F_SETFL(OFlag::empty()))?;
+        Ok(tap)
+    };
+    let panicked = |_| Err(io::Error::other("the thread panicked"));
+    thread::scope(|scope| scope.spawn(open).join().unwrap_or_else(panicked))
+}
+
+fn relay(from: &Tap, to: &Tap) -> io::Result<()> {
+    let mut packet = vec![0; LONGEST];
+    loop {
+        let len = from.receive(&mut packet)?;
+        // An interface may lose packets.
+        let _ = to.send(&packet[..len]);
+    }
+}
