@@ -39,6 +39,9 @@ pub enum ClusterError {
     /// We were told to end.
     #[error("interrupted by signal {0}")]
     Interrupted(i32),
+    /// Only root may put interfaces of its own into nodes.
+    #[error("only root can put other interfaces beside those of a domain; run it with sudo")]
+    NotRoot,
     /// No interfaces can be made.
     #[error("cannot open {TUN}: {error}; {}", tun_remedy(.error))]
     Tun {

@@ -427,8 +427,7 @@ fn config(options: &Options) -> Config {
         files: Tally::default(),
         cpus: thread::available_parallelism().map_or(1, usize::from),
         cpu: cpu_name(),
-        kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
-            .map_or_else(|_| "unknown".into(), |text| text.trim_end().into()),
+        kernel: kernel_release(),
         elapsed_s: 0.0,
     }
 }
@@ -438,6 +437,12 @@ fn memory_for_cold_set() -> u64 {
     // Whoever does not say how much there is has enough.
     let share = memory::available().map_or(COLD_BYTES, |bytes| (bytes / MEMORY_SHARE) >> 20 << 20);
     share.clamp(HOT_BYTES, COLD_BYTES)
+}
+
+/// The kernel's release.
+pub(crate) fn kernel_release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_or_else(|_| "unknown".into(), |text| text.trim_end().into())
 }
 
 /// The processor's name for itself.

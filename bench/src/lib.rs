@@ -2,7 +2,7 @@
 //!
 //! The command `toroid-bench compare` puts the two ways of talking between two nodes side by
 //! side, virtual Ethernet and RDMA, with what there is without Toroid beside them; `domains`
-//! measures changes of membership. From the bottom up:
+//! measures changes of membership, `ether` the Ethernet beside its limits. From the bottom up:
 //!
 //! * [`pattern`], [`stats`], [`sampler`]: bytes that can be verified, percentiles, and timing.
 //! * [`network`], [`one_sided`], [`store`], [`files`], [`memcpy`]: the measurements. Each runs
@@ -11,7 +11,8 @@
 //!   in user space can be; [`pair`] configures both.
 //! * [`cluster`]: the nodes, and processes in them; [`roles`] is what this program becomes there.
 //! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`], [`memory`].
-//! * [`domains`]: the other command, on changes of membership.
+//! * [`domains`]: the command on changes of membership; [`ether`]: the one on Ethernet alone, which
+//!   sets [`features`] of interfaces.
 //! * [`rows`], [`report`], [`table`], [`targets`]: what comes out, for programs and people.
 
 #![forbid(unsafe_code)]
@@ -19,6 +20,8 @@
 pub mod cluster;
 pub mod compare;
 pub mod domains;
+pub mod ether;
+pub mod features;
 pub mod files;
 pub mod memcpy;
 pub mod memory;

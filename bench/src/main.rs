@@ -8,7 +8,7 @@ use bench::cluster::ClusterError;
 use bench::compare::{Options, compare};
 use bench::plan::Effort;
 use bench::progress::Progress;
-use bench::{domains, files, roles, table};
+use bench::{domains, ether, files, roles, table};
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
@@ -38,6 +38,23 @@ enum Command {
     /// /dev/net/tun and 4 GiB of memory; root is not needed. The domains' directory is kept in
     /// $TMPDIR or /tmp, which should be on a disk.
     Domains(Domains),
+
+    /// Measure the Ethernet of a domain, beside a bare relay between two TAPs, which is the limit,
+    /// and a pair of interfaces of the kernel's own.
+    ///
+    /// Starts an agent of its own and leaves nothing behind. Needs /dev/net/tun and root.
+    Ether(Ether),
+}
+
+#[derive(Args)]
+struct Ether {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+
+    /// Be done in a minute.
+    #[arg(long)]
+    quick: bool,
 }
 
 #[derive(Args)]
@@ -104,6 +121,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Compare(arguments) => run(&arguments),
         Command::Domains(arguments) => run_domains(&arguments),
+        Command::Ether(arguments) => run_ether(&arguments),
     };
     match result {
         Ok(0) => ExitCode::SUCCESS,
@@ -136,6 +154,19 @@ fn run_domains(arguments: &Domains) -> anyhow::Result<u64> {
     };
     let mut progress = Progress::new();
     let report = domains::measure(effort, &mut progress)?;
+    drop(progress);
+    print(&report, arguments.json, || report.render())?;
+    Ok(report.errors())
+}
+
+/// The same for the command `ether`.
+fn run_ether(arguments: &Ether) -> anyhow::Result<u64> {
+    let effort = match arguments.quick {
+        true => Effort::Quick,
+        false => Effort::Default,
+    };
+    let mut progress = Progress::new();
+    let report = ether::measure(effort, &mut progress)?;
     drop(progress);
     print(&report, arguments.json, || report.render())?;
     Ok(report.errors())

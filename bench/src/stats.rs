@@ -98,7 +98,7 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
 }
 
 /// The middle of `values`, or the mean of the two middle ones.
-fn median(values: &[f64]) -> Option<f64> {
+pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let upper = *sorted.get(sorted.len() / 2)?;

@@ -20,7 +20,8 @@ use serde_json::Value;
 
 use crate::files::{self, Block, Blocks, InputError, Tally};
 use crate::memcpy::Source;
-use crate::network::{client, server};
+use crate::network::flood::{self, Flood};
+use crate::network::{Transport, client, server};
 use crate::one_sided::{ExportedKeys, Exports, OneSidedError, Peer};
 use crate::plan::{Path, Test};
 use crate::sampler::Pace;
@@ -32,6 +33,9 @@ use crate::veth::{self, VethError};
 
 /// Blocks of real input that go over one path before it is the other's turn.
 const CHUNK: usize = 64;
+
+/// Of the numbers in a line of `/proc/net/dev`: eight on what was received come first.
+const BYTES_SENT: usize = 8;
 
 /// What a worker is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -122,6 +126,33 @@ pub enum Order {
         salt: u64,
         /// For how long.
         pace: Pace,
+    },
+    /// Measure round trips of TCP with any server. Answer: a [`Slice`].
+    RoundTrips {
+        /// Where its sessions are.
+        server: SocketAddrV4,
+        /// Bytes of a message.
+        bytes: usize,
+        /// For how long.
+        pace: Pace,
+    },
+    /// Measure a stream of TCP to any server. Answer: a [`Slice`].
+    Stream {
+        /// Where its sessions are.
+        server: SocketAddrV4,
+        /// Bytes of a write.
+        bytes: usize,
+        /// For how long, in microseconds.
+        time_us: u64,
+    },
+    /// Send datagrams at a given rate. Answer: a [`Flow`](flood::Flow).
+    Flood(Flood),
+    /// Find what TCP here does about congestion. Answer: its name.
+    CongestionControl,
+    /// Count the bytes that an interface has sent. Answer: how many.
+    BytesSent {
+        /// Its name.
+        interface: String,
     },
     /// Begin to read files.
     OpenFiles {
@@ -271,6 +302,25 @@ impl Worker {
                 salt,
                 pace,
             } => answer(self.measure(test, working_set, salt, pace)?),
+            Order::RoundTrips {
+                server,
+                bytes,
+                pace,
+            } => answer(client::round_trips(server, Transport::Tcp, bytes, pace)?),
+            Order::Stream {
+                server,
+                bytes,
+                time_us,
+            } => {
+                let time = Duration::from_micros(time_us);
+                answer(client::stream(server, Transport::Tcp, bytes, time)?)
+            }
+            Order::Flood(flood) => answer(flood::flood(&flood)?),
+            Order::CongestionControl => {
+                let name = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")?;
+                answer(name.trim_end())
+            }
+            Order::BytesSent { interface } => answer(bytes_sent(&interface)?),
             Order::OpenFiles {
                 dir,
                 limit,
@@ -415,6 +465,19 @@ impl Worker {
 
 fn answer(what: impl Serialize) -> Result<Value, WorkerError> {
     Ok(serde_json::to_value(what)?)
+}
+
+/// What the interface of this node counts.
+fn bytes_sent(interface: &str) -> Result<u64, WorkerError> {
+    let text = fs::read_to_string("/proc/self/net/dev")?;
+    let counters = text
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));
+    let mut counters = counters.into_iter().flat_map(str::split_whitespace);
+    let sent = counters
+        .nth(BYTES_SENT)
+        .and_then(|count| count.parse().ok());
+    sent.ok_or(WorkerError::NotSetUp("an interface"))
 }
 
 fn memcached(

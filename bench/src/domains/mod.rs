@@ -15,7 +15,7 @@ pub mod report;
 pub mod scale;
 pub mod traffic;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -26,7 +26,7 @@ use fabric::Torus;
 use self::cycles::{Outcome, Scenario};
 use self::report::{Config, Export, Report};
 use crate::cluster::{Cluster, ClusterError};
-use crate::compare::cpu_name;
+use crate::compare::{cpu_name, kernel_release};
 use crate::memory;
 use crate::plan::Effort;
 use crate::progress::Progress;
@@ -147,8 +147,7 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
         data,
         cpus: thread::available_parallelism().map_or(1, usize::from),
         cpu: cpu_name(),
-        kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
-            .map_or_else(|_| "unknown".into(), |text| text.trim_end().into()),
+        kernel: kernel_release(),
         huge_pages: memory::huge_pages().unwrap_or_else(|| "unknown".into()),
         elapsed_s: start.elapsed().as_secs_f64(),
     };

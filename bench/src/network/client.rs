@@ -79,7 +79,8 @@ pub fn stream(
     })
 }
 
-fn open(server: SocketAddrV4, session: &Session) -> io::Result<TcpStream> {
+/// Opens a session.
+pub(super) fn open(server: SocketAddrV4, session: &Session) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&SocketAddr::V4(server), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;

@@ -2,11 +2,15 @@
 //!
 //! A *session* is a TCP connection to the peer's [`server`]. The client says in one line of JSON
 //! what it wants; a TCP test then runs on the same connection, a UDP test on a socket of its own
-//! while the session's connection stays open. [`client`] has the measurements.
+//! while the session's connection stays open. [`client`] has the measurements, [`flood`] those with
+//! many receivers or a given rate.
+
+use std::net::SocketAddrV4;
 
 use serde::{Deserialize, Serialize};
 
 pub mod client;
+pub mod flood;
 pub mod server;
 
 /// A transport of Internet sockets.
@@ -31,6 +35,11 @@ enum Session {
         transport: Transport,
         bytes: usize,
         verified: u64,
+    },
+    /// Datagrams are counted, of this socket's own or to a group.
+    Count {
+        bytes: usize,
+        group: Option<SocketAddrV4>,
     },
 }
 

@@ -1,12 +1,13 @@
 //! The passive side: echoes and counts.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{setsockopt, sockopt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -15,6 +16,10 @@ use crate::pattern;
 
 /// A UDP socket that gets nothing for so long has received what was sent to it.
 const QUIET: Duration = Duration::from_millis(10);
+
+/// So that a receiver that has lost its core for a moment loses no datagrams. The kernel gives as
+/// much of it as it likes.
+const BUFFER: usize = 4 << 20;
 
 /// Serves sessions at `address` until the process ends, and returns the port.
 ///
@@ -59,6 +64,7 @@ fn serve(stream: TcpStream) -> io::Result<()> {
             bytes,
             verified,
         } => udp_sink(&stream, bytes, verified),
+        Session::Count { bytes, group } => count(&stream, bytes, group),
     }
 }
 
@@ -125,7 +131,10 @@ struct UdpSession {
 
 impl UdpSession {
     fn open(stream: &TcpStream) -> io::Result<Self> {
-        let socket = UdpSocket::bind((stream.local_addr()?.ip(), 0))?;
+        UdpSession::with(UdpSocket::bind((stream.local_addr()?.ip(), 0))?, stream)
+    }
+
+    fn with(socket: UdpSocket, stream: &TcpStream) -> io::Result<Self> {
         socket.set_read_timeout(Some(QUIET))?;
         let port = socket.local_addr()?.port();
         let ended = Arc::new(AtomicBool::new(false));
@@ -177,14 +186,43 @@ fn udp_sink(stream: &TcpStream, bytes: usize, verified: u64) -> io::Result<()> {
         // The client waits for this before the next, so that nothing is lost here.
         session.socket.send_to(&message[..1], from)?;
     }
-    let start = Instant::now();
-    let mut last = start;
+    receive_all(&session, bytes, &mut received)?;
+    send_line(stream, &received)
+}
+
+fn count(stream: &TcpStream, bytes: usize, group: Option<SocketAddrV4>) -> io::Result<()> {
+    let IpAddr::V4(address) = stream.local_addr()?.ip() else {
+        return Err(ErrorKind::Unsupported.into());
+    };
+    let socket = match group {
+        None => UdpSocket::bind((address, 0))?,
+        Some(group) => {
+            let socket = UdpSocket::bind(group)?;
+            socket.join_multicast_v4(group.ip(), &address)?;
+            socket
+        }
+    };
+    setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
+    let session = UdpSession::with(socket, stream)?;
+    let mut received = Received::default();
+    receive_all(&session, bytes, &mut received)?;
+    send_line(stream, &received)
+}
+
+/// Counts what comes until the session's end.
+fn receive_all(session: &UdpSession, bytes: usize, received: &mut Received) -> io::Result<()> {
+    let mut message = vec![0; LONGEST_MESSAGE];
+    let mut first_and_last = None;
     while let Some((len, _)) = session.receive(&mut message)? {
         received.errors += u64::from(len != bytes);
         received.messages += 1;
         received.bytes += len as u64;
-        last = Instant::now();
+        let now = Instant::now();
+        let (first, _) = first_and_last.unwrap_or((now, now));
+        first_and_last = Some((first, now));
     }
-    received.elapsed_ns = (last - start).as_nanos() as u64;
-    send_line(stream, &received)
+    if let Some((first, last)) = first_and_last {
+        received.elapsed_ns = (last - first).as_nanos() as u64;
+    }
+    Ok(())
 }

@@ -1,0 +1,350 @@
+//! The nodes in which is measured, with every path between them.
+//!
+//! The first node sends, the second receives, and those after it are what a test needs besides. The
+//! pair has a domain, a relay and a veth pair for each link, all in the same two network namespaces,
+//! so that nothing differs but the path; above all not the congestion control.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::AsFd;
+
+use domains::netlink::Netlink;
+use domains::protocol::{DomainInfo, MemberInfo, NewDomain};
+use ethernet::offload::Capabilities;
+use fabric::Torus;
+use serde::de::DeserializeOwned;
+
+use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, Test, USUAL};
+use super::search::{Search, Trial};
+use super::series::Sample;
+use crate::cluster::{Cluster, ClusterError, Process};
+use crate::features;
+use crate::network::flood::{Flood, Flow};
+use crate::pair;
+use crate::relay::Relay;
+use crate::roles;
+use crate::sampler::Pace;
+use crate::stats::{Slice, quantile};
+use crate::worker::Order;
+
+/// A pair and 64 more.
+const TORUS: [u16; 3] = [11, 6, 1];
+
+/// The domain in which one sends to many.
+const CROWD: &str = "crowd";
+
+/// The domain that others join who then do nothing.
+const IDLERS: &str = "idlers";
+
+/// Of the crowd, in which it is ours to choose.
+const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 1, 2, 3), 7000);
+
+/// Of a datagram: Ethernet, IPv4, UDP.
+const HEADERS: usize = 14 + 20 + 8;
+
+/// A rate that every path can carry, in datagrams a second: where a search begins that knows nothing.
+const CAREFUL: f64 = 50_000.0;
+
+/// Nodes, processes in them, and paths between them.
+pub struct Bed {
+    // Processes and relays end before the cluster.
+    sender: Process,
+    _receivers: Vec<Process>,
+    _relays: Vec<Relay>,
+    cluster: Cluster,
+    /// All nodes, as the agent names them.
+    nodes: Vec<String>,
+    /// Where the second node serves, by each path.
+    servers: HashMap<(Path, Link), SocketAddrV4>,
+    /// Where all receivers serve in the crowd.
+    crowd: Vec<SocketAddrV4>,
+    /// The sender's address there.
+    speaker: Ipv4Addr,
+    /// Where the second node serves in the domain with idle members, and how many there are.
+    beside: SocketAddrV4,
+    idle: u32,
+    /// Where searches begin.
+    rates: HashMap<Key, f64>,
+}
+
+impl Bed {
+    /// Makes everything.
+    ///
+    /// # Errors
+    /// [`ClusterError::NotRoot`], and others.
+    pub fn prepare() -> Result<Self, ClusterError> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(ClusterError::NotRoot);
+        }
+        let [x, y, z] = TORUS;
+        let mut cluster = Cluster::start(Torus::new(x, y, z)?, Some(roles::DRIVER))?;
+        let infos = cluster.control()?.nodes()?;
+        let nodes: Vec<String> = infos.iter().map(|node| node.place.to_string()).collect();
+        let sender = cluster.spawn(&nodes[0], &[roles::WORKER])?;
+        let (mut receivers, mut ports) = (Vec::new(), Vec::new());
+        for node in &nodes[1..=RECEIVERS] {
+            let mut receiver = cluster.spawn(node, &[roles::WORKER])?;
+            ports.push(cluster.ask::<u16>(&mut receiver, &Order::Serve)?);
+            receivers.push(receiver);
+        }
+
+        let (mut servers, mut relays) = (HashMap::new(), Vec::new());
+        let networks = [cluster.network(&nodes[0])?, cluster.network(&nodes[1])?];
+        for (n, link) in (0..).zip(LINKS) {
+            let mut serve = |path, address| {
+                servers.insert((path, link), SocketAddrV4::new(address, ports[0]));
+            };
+            let domain = create_domain(&mut cluster, &name("ether", link), &nodes[..2], link)?;
+            serve(Path::Toroid, member(&domain, &nodes[1])?.ipv4);
+            relays.push(relay(&networks, link, addresses(2 * n))?);
+            serve(Path::Relay, addresses(2 * n)[1]);
+            veth(&networks, link, addresses(2 * n + 1))?;
+            serve(Path::Veth, addresses(2 * n + 1)[1]);
+        }
+        let crowd = create_domain(&mut cluster, CROWD, &nodes[..=RECEIVERS], USUAL)?;
+        let speaker = member(&crowd, &nodes[0])?.ipv4;
+        let crowd: Vec<SocketAddrV4> = nodes[1..]
+            .iter()
+            .zip(&ports)
+            .map(|(node, port)| Ok(SocketAddrV4::new(member(&crowd, node)?.ipv4, *port)))
+            .collect::<Result<_, ClusterError>>()?;
+        let idlers = create_domain(&mut cluster, IDLERS, &nodes[..2], USUAL)?;
+        let beside = SocketAddrV4::new(member(&idlers, &nodes[1])?.ipv4, ports[0]);
+        Ok(Bed {
+            sender,
+            _receivers: receivers,
+            _relays: relays,
+            cluster,
+            nodes,
+            servers,
+            crowd,
+            speaker,
+            beside,
+            idle: 0,
+            rates: HashMap::new(),
+        })
+    }
+
+    /// The shape of the torus.
+    pub fn torus() -> String {
+        TORUS.map(|size| size.to_string()).join("x")
+    }
+
+    /// What TCP in the nodes does about congestion.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn congestion_control(&mut self) -> Result<String, ClusterError> {
+        self.ask(&Order::CongestionControl)
+    }
+
+    /// Measures once, for some time or, where a rate is searched, with trials of that length.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn measure(&mut self, key: &Key, time_us: u64) -> Result<Sample, ClusterError> {
+        let server = match key.idle_members {
+            Some(members) => {
+                self.set_idle(members)?;
+                self.beside
+            }
+            None => self.server(key)?,
+        };
+        let bytes = key.write_bytes();
+        match key.test {
+            Test::TcpStream => {
+                let slice: Slice = self.ask(&Order::Stream {
+                    server,
+                    bytes,
+                    time_us,
+                })?;
+                Ok(Sample {
+                    bits_per_s: Some(slice.bytes as f64 * 8e9 / slice.elapsed_ns.max(1) as f64),
+                    errors: slice.errors,
+                    ..Sample::default()
+                })
+            }
+            Test::TcpRr => {
+                let pace = Pace {
+                    time_us,
+                    batch: Some(1),
+                };
+                let slice: Slice = self.ask(&Order::RoundTrips {
+                    server,
+                    bytes,
+                    pace,
+                })?;
+                // A sample of round trips is half of one.
+                let half = quantile(&slice.samples_ns, 0.5);
+                Ok(Sample {
+                    p50_ns: half.map(|ns| 2.0 * ns),
+                    errors: slice.errors,
+                    ..Sample::default()
+                })
+            }
+            Test::UdpPps => {
+                let flood = Flood {
+                    servers: vec![server],
+                    group: None,
+                    interface: Ipv4Addr::UNSPECIFIED,
+                    bytes,
+                    per_s: 0.0,
+                    time_us,
+                };
+                self.search(key, flood)
+            }
+            Test::Multicast => {
+                let flood = Flood {
+                    servers: self.crowd.clone(),
+                    group: (key.delivery == Some(Delivery::Multicast)).then_some(GROUP),
+                    interface: self.speaker,
+                    bytes,
+                    per_s: 0.0,
+                    time_us,
+                };
+                self.search(key, flood)
+            }
+        }
+    }
+
+    fn server(&self, key: &Key) -> Result<SocketAddrV4, ClusterError> {
+        let server = self.servers.get(&(key.path, key.link));
+        server.copied().ok_or(ClusterError::NoServer)
+    }
+
+    fn ask<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {
+        self.cluster.ask(&mut self.sender, order)
+    }
+
+    /// Searches the highest rate at which little is lost, from where the last search ended.
+    fn search(&mut self, key: &Key, flood: Flood) -> Result<Sample, ClusterError> {
+        let start = self.rates.get(key).copied().unwrap_or(CAREFUL);
+        let (mut search, mut best) = (Search::from(start), Sample::default());
+        while let Some(per_s) = search.next() {
+            let order = Order::Flood(Flood {
+                per_s,
+                ..flood.clone()
+            });
+            let before = self.bytes_sent(key)?;
+            let flow: Flow = self.ask(&order)?;
+            let bytes = self.bytes_sent(key)? - before;
+            best.errors += flow.errors;
+            let trial = Trial {
+                loss: flow.loss(),
+                sent_per_s: flow.sent_per_s(),
+            };
+            if search.tried(trial) && best.pps.is_none_or(|best| flow.received_per_s() > best) {
+                let pps = flow.received_per_s();
+                self.rates.insert(*key, trial.sent_per_s);
+                best.pps = Some(pps);
+                best.bits_per_s = Some(pps * key.write_bytes() as f64 * 8.0);
+                best.copies_sent = key.delivery.map(|delivery| {
+                    let messages = match delivery {
+                        Delivery::Unicast => flow.sent / self.crowd.len() as u64,
+                        Delivery::Multicast => flow.sent,
+                    };
+                    let frame = (key.write_bytes() + HEADERS) as u64;
+                    // A little is sent besides, to begin and end sessions.
+                    let hundredths = 100 * bytes / (frame * messages).max(1);
+                    hundredths as f64 / 100.0
+                });
+            }
+        }
+        Ok(best)
+    }
+
+    /// What the sender's interface in the crowd has sent; 0 where that is not asked.
+    fn bytes_sent(&mut self, key: &Key) -> Result<u64, ClusterError> {
+        match key.delivery {
+            Some(_) => self.ask(&Order::BytesSent {
+                interface: CROWD.into(),
+            }),
+            None => Ok(0),
+        }
+    }
+
+    /// Lets nodes join and leave.
+    fn set_idle(&mut self, members: u32) -> Result<(), ClusterError> {
+        let (now, then) = (2 + self.idle as usize, 2 + members as usize);
+        let control = self.cluster.control()?;
+        if then > now {
+            control.grow(IDLERS, &self.nodes[now..then])?;
+        } else if then < now {
+            control.shrink(IDLERS, &self.nodes[then..now])?;
+        }
+        self.idle = members;
+        Ok(())
+    }
+}
+
+/// There is a node for every idle member.
+const _: () = assert!((TORUS[0] * TORUS[1] * TORUS[2]) as u32 == 2 + IDLE[3]);
+
+fn create_domain(
+    cluster: &mut Cluster,
+    name: &str,
+    nodes: &[String],
+    link: Link,
+) -> Result<DomainInfo, ClusterError> {
+    Ok(cluster.control()?.create_domain(NewDomain {
+        name: name.into(),
+        nodes: nodes.into(),
+        plain: if link.offload { &[] } else { nodes }.into(),
+        mtu: Some(link.mtu),
+        ..NewDomain::default()
+    })?)
+}
+
+fn member<'a>(domain: &'a DomainInfo, node: &str) -> Result<&'a MemberInfo, ClusterError> {
+    let mut members = domain.members.iter();
+    let member = members.find(|member| member.node.to_string() == node);
+    member.ok_or(ClusterError::NoServer)
+}
+
+fn relay(
+    networks: &[File; 2],
+    link: Link,
+    addresses: [Ipv4Addr; 2],
+) -> Result<Relay, ClusterError> {
+    let name = name("relay", link);
+    let capabilities = match link.offload {
+        true => Capabilities::all(),
+        false => Capabilities::empty(),
+    };
+    let relay = Relay::start(&name, networks.each_ref(), capabilities).map_err(failed)?;
+    pair::configure(&name, networks.each_ref(), link.mtu, addresses).map_err(failed)?;
+    Ok(relay)
+}
+
+fn veth(networks: &[File; 2], link: Link, addresses: [Ipv4Addr; 2]) -> Result<(), ClusterError> {
+    let name = name("veth", link);
+    let [near, far] = networks;
+    Netlink::open_in(near.as_fd())
+        .and_then(|mut netlink| netlink.create_veth(&name, &name, far.as_fd()))
+        .map_err(failed)?;
+    if !link.offload {
+        for network in networks {
+            features::switch_off(network, &name, &features::OFFLOADS).map_err(failed)?;
+        }
+    }
+    pair::configure(&name, networks.each_ref(), link.mtu, addresses).map_err(failed)
+}
+
+/// Of an interface: at most 15 characters.
+fn name(kind: &str, link: Link) -> String {
+    let plain = if link.offload { "" } else { "p" };
+    format!("{kind}-{}{plain}", link.mtu)
+}
+
+/// The addresses of the two ends of the `n`th pair. Toroid's own subnets are elsewhere.
+fn addresses(n: u8) -> [Ipv4Addr; 2] {
+    [1, 2].map(|end| Ipv4Addr::new(10, 62, n, end))
+}
+
+fn failed(error: impl ToString) -> ClusterError {
+    ClusterError::Failed {
+        process: "toroid-bench".into(),
+        message: error.to_string(),
+    }
+}

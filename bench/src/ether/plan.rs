@@ -1,0 +1,248 @@
+//! What is measured, side by side with what, and for how long.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::plan::{Effort, LONG_WRITE};
+
+/// The links on which streams are compared: MTU, and whether there is offload.
+pub const LINKS: [Link; 5] = [
+    with(65_521),
+    with(9000),
+    with(1500),
+    without(9000),
+    without(1500),
+];
+
+/// The link of everything else: that of a domain by default.
+pub const USUAL: Link = with(9000);
+
+/// Members beside the pair that is measured.
+pub const IDLE: [u32; 4] = [0, 2, 16, 64];
+
+/// Members that receive what one sends.
+pub const RECEIVERS: usize = 8;
+
+/// Bytes of a request and its response.
+pub const REQUEST: usize = 64;
+
+/// Bytes of a small datagram.
+pub const SMALL: usize = 64;
+
+/// Bytes of a datagram to many.
+pub const LARGE: usize = 8192;
+
+const fn with(mtu: u32) -> Link {
+    Link { mtu, offload: true }
+}
+
+const fn without(mtu: u32) -> Link {
+    let offload = false;
+    Link { mtu, offload }
+}
+
+/// What kind of link two nodes have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Link {
+    /// Bytes.
+    pub mtu: u32,
+    /// Whether super-frames cross it whole, and checksums are left out.
+    pub offload: bool,
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = if self.offload { "" } else { ", plain" };
+        write!(f, "MTU {}{plain}", self.mtu)
+    }
+}
+
+/// What carries the frames of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Path {
+    /// The interfaces of a domain.
+    Toroid,
+    /// A [relay](crate::relay), the limit.
+    Relay,
+    /// A pair of interfaces of the kernel's own.
+    Veth,
+    /// Sockets in the member's process, over the domain's link.
+    Smoltcp,
+}
+
+impl Path {
+    /// Those between the nodes' kernels.
+    pub const OF_KERNELS: [Path; 3] = [Path::Toroid, Path::Relay, Path::Veth];
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Path::Toroid => "toroid",
+            Path::Relay => "relay",
+            Path::Veth => "veth",
+            Path::Smoltcp => "smoltcp",
+        })
+    }
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Test {
+    /// One stream of long writes.
+    TcpStream,
+    /// One request and its response at a time.
+    TcpRr,
+    /// Small datagrams, at the highest rate at which at most 1 % are lost.
+    UdpPps,
+    /// Large datagrams to many, in the same way.
+    Multicast,
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Test::TcpStream => "tcp_stream",
+            Test::TcpRr => "tcp_rr",
+            Test::UdpPps => "udp_pps",
+            Test::Multicast => "multicast",
+        })
+    }
+}
+
+/// How one sender reaches many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    /// Each in turn.
+    Unicast,
+    /// All at once.
+    Multicast,
+}
+
+/// One measurement: what a round repeats, and what a row of the report is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// What is done.
+    pub test: Test,
+    /// By what.
+    pub path: Path,
+    /// On what.
+    pub link: Link,
+    /// Members in the domain beside the pair, where they are what is compared.
+    pub idle_members: Option<u32>,
+    /// Where one sends to many.
+    pub delivery: Option<Delivery>,
+}
+
+impl Key {
+    /// A measurement between two nodes.
+    pub fn new(test: Test, path: Path, link: Link) -> Self {
+        Key {
+            test,
+            path,
+            link,
+            idle_members: None,
+            delivery: None,
+        }
+    }
+
+    /// A stream between two members of a domain that has more.
+    pub fn beside(idle_members: u32) -> Self {
+        Key {
+            idle_members: Some(idle_members),
+            ..Key::new(Test::TcpStream, Path::Toroid, USUAL)
+        }
+    }
+
+    /// From one to many.
+    pub fn to_many(delivery: Delivery) -> Self {
+        Key {
+            delivery: Some(delivery),
+            ..Key::new(Test::Multicast, Path::Toroid, USUAL)
+        }
+    }
+
+    /// Bytes of a write or a datagram.
+    pub fn write_bytes(&self) -> usize {
+        match self.test {
+            Test::TcpStream => LONG_WRITE,
+            Test::TcpRr => REQUEST,
+            Test::UdpPps => SMALL,
+            Test::Multicast => LARGE,
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {}, {}", self.test, self.path, self.link)?;
+        match (self.idle_members, self.delivery) {
+            (Some(members), _) => write!(f, ", {members} idle members"),
+            (_, Some(Delivery::Unicast)) => write!(f, ", unicast"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is measured one after another in each round, because it is compared.
+pub fn contests() -> Vec<Vec<Key>> {
+    let on_all_paths =
+        |test, link| Vec::from(Path::OF_KERNELS.map(|path| Key::new(test, path, link)));
+    let mut contests: Vec<_> = LINKS
+        .iter()
+        .map(|link| on_all_paths(Test::TcpStream, *link))
+        .collect();
+    contests.push(on_all_paths(Test::TcpRr, USUAL));
+    contests.push(on_all_paths(Test::UdpPps, USUAL));
+    contests.push(
+        [Delivery::Multicast, Delivery::Unicast]
+            .map(Key::to_many)
+            .into(),
+    );
+    contests.push(IDLE.map(Key::beside).into());
+    contests
+}
+
+/// How often all is repeated.
+pub fn rounds(effort: Effort) -> u32 {
+    match effort {
+        Effort::Quick => 7,
+        Effort::Default | Effort::Full => 9,
+    }
+}
+
+/// The time for one turn of a test, or one trial of a search.
+pub fn slice(effort: Effort, test: Test) -> Duration {
+    let quick = Duration::from_millis(match test {
+        Test::TcpStream => 110,
+        Test::TcpRr => 100,
+        Test::UdpPps | Test::Multicast => 35,
+    });
+    match effort {
+        Effort::Quick => quick,
+        Effort::Default | Effort::Full => quick * 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_measured_twice() {
+        let all: Vec<Key> = contests().concat();
+        for (at, key) in all.iter().enumerate() {
+            assert!(!all[at + 1..].contains(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_quick_run_has_as_many_rounds_as_a_ratio_needs() {
+        assert!(rounds(Effort::Quick) >= 7);
+    }
+}
