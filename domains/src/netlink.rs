@@ -68,6 +68,8 @@ pub struct Link {
     pub mac: Vec<u8>,
     /// Bytes.
     pub mtu: u32,
+    /// How many packets it may have that are not sent yet.
+    pub queue_len: u32,
     /// Whether it is up.
     pub up: bool,
 }
@@ -170,6 +172,15 @@ impl Netlink {
     /// [`NetlinkError`].
     pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<(), NetlinkError> {
         self.set_attribute("set the MTU of", index, LinkAttribute::Mtu(mtu))
+    }
+
+    /// Sets how many packets a link may have that are not sent yet.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn set_queue_len(&mut self, index: u32, packets: u32) -> Result<(), NetlinkError> {
+        let len = LinkAttribute::TxQueueLen(packets);
+        self.set_attribute("set the queue of", index, len)
     }
 
     /// Sets the MAC address; some links must be down for that.
@@ -426,6 +437,7 @@ fn link_in(answer: &RouteNetlinkMessage) -> Option<Link> {
         name: String::new(),
         mac: Vec::new(),
         mtu: 0,
+        queue_len: 0,
         up: message.header.flags.contains(LinkFlags::Up),
     };
     for attribute in &message.attributes {
@@ -433,6 +445,7 @@ fn link_in(answer: &RouteNetlinkMessage) -> Option<Link> {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Address(mac) => link.mac.clone_from(mac),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::TxQueueLen(packets) => link.queue_len = *packets,
             _ => {}
         }
     }
@@ -478,6 +491,7 @@ mod tests {
         let right = there.index("right").unwrap();
         there.set_mac(right, [6, 0, 1, 0, 0, 0]).unwrap();
         there.set_mtu(right, 9000).unwrap();
+        there.set_queue_len(right, 4321).unwrap();
         there.set_up(right).unwrap();
         let address = IpAddr::V4([10, 64, 0, 1].into());
         there.add_address(right, address, 24).unwrap();
@@ -499,6 +513,7 @@ mod tests {
         }
         let link = there.link("right").unwrap();
         assert_eq!((link.mac, link.mtu), (vec![6, 0, 1, 0, 0, 0], 9000));
+        assert_eq!(link.queue_len, 4321);
         assert!(link.up);
         there.set_down(right).unwrap();
         assert!(!there.link("right").unwrap().up);

@@ -61,6 +61,17 @@ pub struct Interface {
 /// like that.
 const LOWERED: &str = "~gone%d";
 
+/// How many packets an interface may have sent that the driver has not read; the kernel throws away
+/// any more. Without offload each is a frame, and a connection has as many of them on their way as
+/// its socket may buffer, by default 4 MiB: some 2,900 frames of 1,500 bytes.
+///
+/// Of one such connection the kernel threw away in 3 seconds 955 of 407,000 frames with a queue of
+/// 500, 1,503 of 352,000 with 1,000 (its default), 617 of 364,000 with 2,000, and none with 4,000
+/// or 8,000; of four at once 972 to 4,287 with each of these, the most with 4,000 (single runs). No
+/// queue is long enough for any number of connections, and all that comes behind it waits: 30 ms
+/// at 1.5 Gbit/s.
+const QUEUE_LEN: u32 = 4000;
+
 /// How long the kernel may take to receive packets for a new address; it takes less than a
 /// millisecond unless many interfaces come and go at once.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -215,6 +226,9 @@ fn configure(port: &Port) -> Result<(u32, Settling), InterfaceError> {
     }
     if link.mtu != port.mtu {
         netlink.set_mtu(link.index, port.mtu)?;
+    }
+    if link.queue_len != QUEUE_LEN {
+        netlink.set_queue_len(link.index, QUEUE_LEN)?;
     }
     let (ipv4, ipv6) = (IpAddr::V4(port.ipv4), IpAddr::V6(port.ipv6));
     netlink.add_address(link.index, ipv4, port.prefix)?;
