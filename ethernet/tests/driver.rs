@@ -19,12 +19,53 @@ use domains::wire::{self, Reader, Writer};
 use ethernet::driver::{self, DriverError};
 use fabric::Place;
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 
 const BLUE: u32 = 7;
 const RED: u32 = 0x1234;
 
 /// After this a wait is a hang.
 const WATCHDOG: Duration = Duration::from_secs(20);
+
+#[test]
+fn members_with_and_without_offload_reach_each_other() {
+    if !allowed() {
+        return;
+    }
+    const DATAGRAM: usize = 1000;
+    let mut agent = Agent::start();
+    let nodes = [0, 1, 2].map(Node::new);
+    for node in &nodes {
+        let offload = node.x != 1;
+        agent.add(
+            node,
+            Port {
+                offload,
+                ..node.port(BLUE)
+            },
+        );
+    }
+    assert_eq!(agent.sync(), []);
+    for (from, to) in [(0, 1), (1, 0), (0, 2)] {
+        for address in [ipv4(BLUE, to), ipv6(BLUE, to)] {
+            let [receiver, sender] = udp(&nodes[usize::from(to)], &nodes[from], address);
+            // A row of datagrams in one call, and perhaps in one super-frame.
+            setsockopt(&sender.0, UdpGsoSegment, &(DATAGRAM as i32)).unwrap();
+            let row: Vec<u8> = (0..20_500).map(|n| (n / DATAGRAM) as u8).collect();
+            sender.send_to(&row, receiver.local_addr().unwrap());
+            for datagram in row.chunks(DATAGRAM) {
+                assert_eq!(receiver.receive(), datagram);
+            }
+            let [mut client, mut server] = connect(&nodes[from], &nodes[usize::from(to)], address);
+            let sending = thread::spawn(move || client.write_all(&vec![7; 16 << 20]).map(drop));
+            let mut received = Vec::new();
+            server.read_to_end(&mut received).unwrap();
+            sending.join().unwrap().unwrap();
+            assert!(received == vec![7; 16 << 20]);
+        }
+    }
+    agent.stop();
+}
 
 #[test]
 fn members_reach_each_other_by_udp_and_tcp() {

@@ -134,6 +134,13 @@ fn who_is_plain_stays_so() {
     cluster.kill_agent();
     cluster.toroid(&["up"]).ok();
     is_plain();
+    let node = cluster.node_pids()[0];
+    send(node, Signal::SIGKILL);
+    eventually("the node is back", || cluster.node_pids()[0] != node);
+    eventually("with its interface", || {
+        cluster.exec("1,0,0", "ping -c 1 -W 1 0-0-0.blue").status == 0
+    });
+    is_plain();
     let dump = cluster.toroid(&["dump"]).ok();
     assert!(
         dump.text().contains("plain = [\"0,0,0\", \"1,0,0\"]"),
