@@ -43,6 +43,11 @@ pub enum Command {
         /// The epoch.
         epoch: u32,
     },
+    /// Which domains shall be one Ethernet with what is outside, and no others.
+    Uplinks {
+        /// At most one for each domain.
+        uplinks: Vec<Uplink>,
+    },
     /// Asks for [`Answer::Synced`].
     Sync {
         /// Any number.
@@ -110,6 +115,8 @@ impl fmt::Display for OffloadKind {
 pub struct PortDrops {
     /// The node's number.
     pub node: u32,
+    /// Whether it is about frames from outside, of the domain whose gateway is at this node.
+    pub outside: bool,
     /// How many for which reason; what is missing is 0.
     pub dropped: BTreeMap<DropReason, u64>,
 }
@@ -202,6 +209,21 @@ pub struct Port {
     pub gateway: Option<Ipv4Addr>,
 }
 
+/// An interface of the host that leads outside from a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uplink {
+    /// The domain's number.
+    pub domain_id: u32,
+    /// The number of the node at which it is.
+    pub node: u32,
+    /// The interface's name.
+    pub ifname: String,
+    /// The longest packet for members, in bytes.
+    pub mtu: u32,
+    /// Whether its node is a limited member: then full ones only talk to what is outside.
+    pub limited: bool,
+}
+
 impl Port {
     /// Whether two ports differ in nothing that their interface shows.
     pub fn is_same_interface(&self, other: &Port) -> bool {
@@ -269,6 +291,15 @@ mod tests {
                 domain_id: 7,
                 epoch: 3,
             },
+            Command::Uplinks {
+                uplinks: vec![Uplink {
+                    domain_id: 7,
+                    node: 3,
+                    ifname: "eth1".into(),
+                    mtu: 9000,
+                    limited: true,
+                }],
+            },
             Command::Sync { n: 1 << 40 },
             Command::Drops { n: 1, domain_id: 7 },
         ];
@@ -293,6 +324,7 @@ mod tests {
             n: 1,
             ports: vec![PortDrops {
                 node: 3,
+                outside: true,
                 dropped: DropReason::ALL.map(|reason| (reason, 1 << 40)).into(),
             }],
         };

@@ -694,6 +694,9 @@ pub struct MemberDrops {
     /// The member.
     #[serde(with = "as_text")]
     pub node: Place,
+    /// Whether it is about frames from outside, which came to its domain by the gateway there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outside: bool,
     /// How many for which reason; what is missing is 0.
     pub dropped: BTreeMap<DropReason, u64>,
 }

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use domains::driver_protocol::{Answer, Command, OffloadKind, Port, PortError};
+use domains::driver_protocol::{Answer, Command, OffloadKind, Port, PortError, Uplink as Outside};
 use domains::lifeline::Lifeline;
 use domains::wire::{self, Reader, WireError, Writer};
 use fabric::{Epoch, NodeId, Partition, Protection};
@@ -20,6 +20,7 @@ use crate::offload::Capabilities;
 use crate::probe;
 use crate::removal::{Leaver, Removal};
 use crate::switch::{Ended, JoinError, Remote, Switch};
+use crate::uplink::{Uplink, UplinkError};
 
 /// Why the driver ended before its agent did.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,10 @@ enum PortFailure {
     Interface(#[from] InterfaceError),
     #[error(transparent)]
     Join(#[from] JoinError),
+    #[error(transparent)]
+    Uplink(#[from] UplinkError),
+    #[error("cannot wait for the uplink: {0}")]
+    Outside(io::Error),
     #[error("cannot change the offload of its interface: {0}")]
     Offload(io::Error),
 }
@@ -106,6 +111,8 @@ type Key = (u32, u32);
 struct Control {
     remote: Remote,
     ports: HashMap<Key, Member>,
+    /// Those that are open, by domain number.
+    uplinks: HashMap<u32, Outside>,
     /// Interfaces of which the kernel may not receive packets yet: [`Command::Sync`] waits.
     settling: HashMap<Key, Settling>,
     removal: Removal,
@@ -128,6 +135,7 @@ impl Control {
         Control {
             remote,
             ports: HashMap::new(),
+            uplinks: HashMap::new(),
             settling: HashMap::new(),
             removal,
             failed: Vec::new(),
@@ -182,6 +190,7 @@ impl Control {
             Command::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
             Command::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
             Command::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
+            Command::Uplinks { uplinks } => self.connect(uplinks)?,
             Command::Sync { n } => return Ok(Some(self.sync(n))),
             Command::Drops { n, domain_id } => {
                 let partition = Partition(domain_id);
@@ -245,6 +254,42 @@ impl Control {
         let extra: Vec<Key> = self.ports.keys().copied().collect();
         let extra = extra.into_iter().filter(|key| !wanted.contains(key));
         extra.into_iter().try_for_each(|key| self.remove(key))
+    }
+
+    /// Opens and closes uplinks; those that are as they shall be stay.
+    fn connect(&mut self, wanted: Vec<Outside>) -> Result<(), Ended> {
+        let present: Vec<u32> = self.uplinks.keys().copied().collect();
+        for domain_id in present {
+            if !wanted
+                .iter()
+                .any(|uplink| self.uplinks.get(&domain_id) == Some(uplink))
+            {
+                self.uplinks.remove(&domain_id);
+                let partition = Partition(domain_id);
+                self.remote
+                    .call(move |switch| switch.disconnect(partition))?;
+            }
+        }
+        for uplink in wanted {
+            if self.uplinks.contains_key(&uplink.domain_id) {
+                continue;
+            }
+            let key = (uplink.domain_id, uplink.node);
+            let outcome = match Uplink::open(&uplink.ifname) {
+                Ok(opened) => {
+                    let outside = uplink.clone();
+                    let connected = move |switch: &mut Switch| switch.connect(&outside, opened);
+                    let connected = self.remote.call(connected)?;
+                    connected.map_err(PortFailure::Outside)
+                }
+                Err(error) => Err(error.into()),
+            };
+            if outcome.is_ok() {
+                self.uplinks.insert(uplink.domain_id, uplink);
+            }
+            self.note(key, outcome);
+        }
+        Ok(())
     }
 
     /// What may change of a port that is there.

@@ -13,6 +13,10 @@
 //! * *Source*: an ingress is its port; what is left to check is that the frame does not claim
 //!   another one's address.
 //!
+//! A segment may have an *uplink*, and is one Ethernet with what is outside then. Frames from there
+//! have the addresses of whoever is there, but never those of a fabric: a member's own frame that comes
+//! back over a loop outside, or through another bridge, goes no further.
+//!
 //! A further check has no counterpart in a header: limited members talk to full ones only, so
 //! nothing passes between two of them, and neither is told the other's address.
 
@@ -21,7 +25,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use domains::addressing;
-use domains::driver_protocol::{DropReason, Port, PortDrops};
+use domains::driver_protocol::{DropReason, Port, PortDrops, Uplink};
 use fabric::{Epoch, NodeId, Partition, Place, Protection};
 
 use crate::address::{Destination, Mac};
@@ -46,6 +50,21 @@ struct Segment<X> {
     members: HashMap<Place, Member<X>>,
     /// Who has an address that the directory assigned.
     owners: HashMap<IpAddr, Place>,
+    uplink: Option<Outside<X>>,
+}
+
+/// What is outside, as a segment sees it.
+#[derive(Debug)]
+struct Outside<X> {
+    exit: X,
+    /// The node at which it is connected.
+    node: u32,
+    /// Whether that talks to full members only, and so does what is behind it.
+    limited: bool,
+    /// The longest packet for members, in bytes.
+    mtu: u32,
+    /// Of what came from there.
+    drops: DropCounters,
 }
 
 #[derive(Debug)]
@@ -56,11 +75,76 @@ struct Member<X> {
     drops: DropCounters,
 }
 
-/// Where frames of one member come in. It sees the segment of that member only.
+/// Where frames of one member come in, or of the outside. It sees one segment only.
 #[derive(Debug)]
 pub struct Ingress<'a, X> {
     segment: &'a Segment<X>,
-    member: &'a Member<X>,
+    sender: Sender<'a, X>,
+}
+
+/// Whose frames they are.
+#[derive(Debug)]
+enum Sender<'a, X> {
+    Member(&'a Member<X>),
+    Outside(&'a Outside<X>),
+}
+
+impl<X> Clone for Sender<'_, X> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<X> Copy for Sender<'_, X> {}
+
+impl<'a, X> Sender<'a, X> {
+    /// Its place, if it is a member.
+    fn place(self) -> Option<Place> {
+        match self {
+            Sender::Member(member) => Some(member.port.place),
+            Sender::Outside(_) => None,
+        }
+    }
+
+    fn is_limited(self) -> bool {
+        match self {
+            Sender::Member(member) => member.port.limited,
+            Sender::Outside(outside) => outside.limited,
+        }
+    }
+
+    fn mtu(self) -> u32 {
+        match self {
+            Sender::Member(member) => member.port.mtu,
+            Sender::Outside(outside) => outside.mtu,
+        }
+    }
+
+    /// Whether a frame may say that it is from `source`.
+    fn may_be(self, source: Mac) -> bool {
+        match self {
+            Sender::Member(member) => source == Mac(member.port.mac),
+            Sender::Outside(_) => source.destination() == Destination::Elsewhere,
+        }
+    }
+
+    fn may_reach(self, member: &Member<X>) -> bool {
+        !(self.is_limited() && member.port.limited)
+    }
+
+    fn exit(self) -> &'a X {
+        match self {
+            Sender::Member(member) => &member.exit,
+            Sender::Outside(outside) => &outside.exit,
+        }
+    }
+
+    fn drops(self) -> &'a DropCounters {
+        match self {
+            Sender::Member(member) => &member.drops,
+            Sender::Outside(outside) => &outside.drops,
+        }
+    }
 }
 
 /// What is to be done with a packet.
@@ -126,10 +210,38 @@ impl<X> Segments<X> {
     pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<X> {
         let segment = self.0.get_mut(&partition)?;
         let exit = segment.detach(node);
-        if segment.members.is_empty() {
+        self.forget_if_empty(partition);
+        exit
+    }
+
+    /// Connects a segment to the outside, through `exit`; returns what it was connected through.
+    pub fn connect(&mut self, uplink: &Uplink, exit: X) -> Option<X> {
+        let domain = u16::try_from(uplink.domain_id).ok()?;
+        let segment = self.0.entry(Partition(uplink.domain_id));
+        let segment = segment.or_insert_with(|| Segment::new(domain));
+        let before = segment.uplink.replace(Outside {
+            exit,
+            node: uplink.node,
+            limited: uplink.limited,
+            mtu: uplink.mtu,
+            drops: DropCounters::default(),
+        });
+        before.map(|outside| outside.exit)
+    }
+
+    /// Disconnects a segment; returns what it was connected through.
+    pub fn disconnect(&mut self, partition: Partition) -> Option<X> {
+        let outside = self.0.get_mut(&partition)?.uplink.take();
+        self.forget_if_empty(partition);
+        outside.map(|outside| outside.exit)
+    }
+
+    fn forget_if_empty(&mut self, partition: Partition) {
+        let is_empty =
+            |segment: &Segment<X>| segment.members.is_empty() && segment.uplink.is_none();
+        if self.0.get(&partition).is_some_and(is_empty) {
             self.0.remove(&partition);
         }
-        exit
     }
 
     /// Sets whether a member is limited, from its next frame on.
@@ -155,20 +267,40 @@ impl<X> Segments<X> {
 
     /// What became of the frames that members of a partition sent and nobody received.
     pub fn drops(&self, partition: Partition) -> Vec<PortDrops> {
-        let members = self.0.get(&partition).into_iter();
-        let members = members.flat_map(|segment| segment.members.values());
+        let Some(segment) = self.0.get(&partition) else {
+            return Vec::new();
+        };
         let of = |member: &Member<X>| PortDrops {
             node: member.port.node,
+            outside: false,
             dropped: member.drops.all(),
         };
-        members.map(of).collect()
+        let from_outside = segment.uplink.as_ref().map(|outside| PortDrops {
+            node: outside.node,
+            outside: true,
+            dropped: outside.drops.all(),
+        });
+        segment
+            .members
+            .values()
+            .map(of)
+            .chain(from_outside)
+            .collect()
     }
 
     /// Where frames of the member at `place` come in, or `None` if it is no member.
     pub fn ingress(&self, partition: Partition, place: Place) -> Option<Ingress<'_, X>> {
         let segment = self.0.get(&partition)?;
         let member = segment.members.get(&place)?;
-        Some(Ingress { segment, member })
+        let sender = Sender::Member(member);
+        Some(Ingress { segment, sender })
+    }
+
+    /// Where frames from outside come in, or `None` if the segment is not connected.
+    pub fn outside(&self, partition: Partition) -> Option<Ingress<'_, X>> {
+        let segment = self.0.get(&partition)?;
+        let sender = Sender::Outside(segment.uplink.as_ref()?);
+        Some(Ingress { segment, sender })
     }
 }
 
@@ -179,6 +311,7 @@ impl<X> Segment<X> {
             epoch: Epoch(0),
             members: HashMap::new(),
             owners: HashMap::new(),
+            uplink: None,
         }
     }
 
@@ -213,25 +346,18 @@ impl<X> Segment<X> {
     }
 
     /// The member other than `asker` whose address is in question.
-    fn owner(&self, question: &Question, asker: Place) -> Option<&Member<X>> {
+    fn owner(&self, question: &Question, asker: Option<Place>) -> Option<&Member<X>> {
         let place = self.owners.get(&question.target())?;
         // Who asks for its own address announces it, and an answer would tell of a conflict.
-        self.members.get(place).filter(|_| *place != asker)
-    }
-}
-
-impl<X> Member<X> {
-    /// Whether these two may talk to each other.
-    fn may_reach(&self, other: &Member<X>) -> bool {
-        !(self.port.limited && other.port.limited)
+        self.members.get(place).filter(|_| Some(*place) != asker)
     }
 }
 
 impl<'a, X> Ingress<'a, X> {
-    /// Decides on a packet that this member sent: a frame with its [offloads](Offload).
+    /// Decides on a packet that came in here: a frame with its [offloads](Offload).
     pub fn decide(&self, packet: &[u8]) -> Action<'a, X> {
         match self.admit(packet) {
-            Ok(frame) if listener::is_about_the_link(frame) => Action::Drop(DropReason::LinkReport),
+            Ok(frame) if self.is_useless(frame) => Action::Drop(DropReason::LinkReport),
             Ok(frame) => self
                 .answer(frame)
                 .unwrap_or_else(|| self.route(frame.destination())),
@@ -239,25 +365,30 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// Counts a frame of this member that did not reach an interface.
+    /// Counts a frame from here that did not reach an interface.
     pub fn count(&self, reason: DropReason) {
-        self.member.drops.count(reason);
+        self.sender.drops().count(reason);
     }
 
-    /// How frames go back to this member.
+    /// How frames go back to where those come from that come in here.
     pub fn exit(&self) -> &'a X {
-        &self.member.exit
+        self.sender.exit()
+    }
+
+    /// Switches outside may bring groups only to where a report has come from.
+    fn is_useless(&self, frame: Frame<'_>) -> bool {
+        self.segment.uplink.is_none() && listener::is_about_the_link(frame)
     }
 
     fn admit<'p>(&self, packet: &'p [u8]) -> Result<Frame<'p>, DropReason> {
         let (offload, bytes) = Offload::split(packet).ok_or(DropReason::Malformed)?;
         let frame = Frame::new(bytes).ok_or(DropReason::Malformed)?;
-        let is_own = frame.source() == Mac(self.member.port.mac);
+        let is_own = self.sender.may_be(frame.source());
         if !is_own && !Protection::SourceCheck.is_left_out() {
             return Err(DropReason::WrongSource);
         }
         let longest = offload.longest(bytes.len());
-        match packet.len() <= MAX_PACKET && longest <= frame.longest(self.member.port.mtu) {
+        match packet.len() <= MAX_PACKET && longest <= frame.longest(self.sender.mtu()) {
             true => Ok(frame),
             false => Err(DropReason::TooLong),
         }
@@ -265,8 +396,8 @@ impl<'a, X> Ingress<'a, X> {
 
     fn answer(&self, frame: Frame<'_>) -> Option<Action<'a, X>> {
         let question = Question::read(frame)?;
-        let owner = self.segment.owner(&question, self.member.port.place)?;
-        Some(match self.member.may_reach(owner) {
+        let owner = self.segment.owner(&question, self.sender.place())?;
+        Some(match self.sender.may_reach(owner) {
             true => Action::Answer(question.answer(Mac(owner.port.mac))),
             false => Action::Drop(DropReason::Limited),
         })
@@ -278,31 +409,48 @@ impl<'a, X> Ingress<'a, X> {
             Destination::Member { domain, .. } if domain != self.segment.domain => {
                 Action::Drop(DropReason::OtherDomain)
             }
-            Destination::Member { place, .. } if place != self.member.port.place => {
+            Destination::Member { place, .. } if Some(place) != self.sender.place() => {
                 match self.segment.members.get(&place) {
-                    Some(member) if self.member.may_reach(member) => Action::Deliver(&member.exit),
+                    Some(member) if self.sender.may_reach(member) => Action::Deliver(&member.exit),
                     Some(_) => Action::Drop(DropReason::Limited),
                     None => Action::Drop(DropReason::NoSuchMember),
                 }
             }
-            _ => Action::Drop(DropReason::NoSuchMember),
+            Destination::Elsewhere => match self.way_out() {
+                Some(Ok(exit)) => Action::Deliver(exit),
+                Some(Err(reason)) => Action::Drop(reason),
+                None => Action::Drop(DropReason::NoSuchMember),
+            },
+            Destination::Member { .. } => Action::Drop(DropReason::NoSuchMember),
         }
+    }
+
+    /// How frames of a member get outside, if there is a way.
+    fn way_out(&self) -> Option<Result<&'a X, DropReason>> {
+        let outside = self.segment.uplink.as_ref()?;
+        self.sender.place()?;
+        Some(match self.sender.is_limited() && outside.limited {
+            false => Ok(&outside.exit),
+            true => Err(DropReason::Limited),
+        })
     }
 
     fn others(&self) -> Others<'a, X> {
         Others {
-            members: self.segment.members.iter(),
-            sender: self.member,
+            members: self.segment.members.values(),
+            sender: self.sender,
+            outside: self.way_out(),
         }
     }
 }
 
-/// The exits to all members of a segment but the sender, with [`DropReason::Limited`] in place of
+/// The exits to all members of a segment and to the outside, but the sender, with [`DropReason::Limited`] in place of
 /// those that it may not reach.
 #[derive(Debug)]
 pub struct Others<'a, X> {
-    members: hash_map::Iter<'a, Place, Member<X>>,
-    sender: &'a Member<X>,
+    members: hash_map::Values<'a, Place, Member<X>>,
+    sender: Sender<'a, X>,
+    outside: Option<Result<&'a X, DropReason>>,
 }
 
 impl<'a, X> Iterator for Others<'a, X> {
@@ -310,9 +458,10 @@ impl<'a, X> Iterator for Others<'a, X> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let sender = self.sender;
-        let (_, member) = self
-            .members
-            .find(|(place, _)| **place != sender.port.place)?;
+        let is_other = |member: &&Member<X>| Some(member.port.place) != sender.place();
+        let Some(member) = self.members.find(is_other) else {
+            return self.outside.take();
+        };
         Some(match sender.may_reach(member) {
             true => Ok(&member.exit),
             false => Err(DropReason::Limited),
@@ -423,9 +572,33 @@ mod tests {
         bytes
     }
 
+    /// Domain 7 is connected to the outside, which is called 99.
+    const OUTSIDE: u8 = 99;
+
+    fn connected(limited: bool) -> Segments<Name> {
+        let mut segments = segments();
+        let uplink = Uplink {
+            domain_id: 7,
+            node: 0,
+            ifname: "eth1".into(),
+            mtu: 1500,
+            limited,
+        };
+        assert_eq!(segments.connect(&uplink, (7, OUTSIDE)), None);
+        segments
+    }
+
+    /// Whom a frame from outside of domain 7 reaches.
+    fn let_in(segments: &Segments<Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
+        whom(&segments.outside(Partition(7)).unwrap(), bytes)
+    }
+
     /// Whom a frame from member `x` of domain 7 reaches, or why nobody.
     fn reached(segments: &Segments<Name>, x: u8, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
-        let ingress = segments.ingress(Partition(7), place(x)).unwrap();
+        whom(&segments.ingress(Partition(7), place(x)).unwrap(), bytes)
+    }
+
+    fn whom(ingress: &Ingress<'_, Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
         match ingress.decide(bytes) {
             Action::Deliver(name) => Ok(vec![*name]),
             Action::DeliverAll(others) => Ok(others
@@ -436,6 +609,89 @@ mod tests {
             Action::Answer(_) => Ok(vec![*ingress.exit()]),
             Action::Drop(reason) => Err(reason),
         }
+    }
+
+    const STRANGER: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+
+    #[test]
+    fn what_is_for_strangers_leaves_by_the_uplink() {
+        let (inside, connected) = (segments(), connected(false));
+        let to_stranger = packet(STRANGER, mac(7, 0), 46);
+        let nobody = Err(DropReason::NoSuchMember);
+        assert_eq!(reached(&inside, 0, &to_stranger), nobody);
+        assert_eq!(reached(&connected, 0, &to_stranger), Ok(vec![(7, OUTSIDE)]));
+        let to_all = packet(BROADCAST, mac(7, 0), 46);
+        let everybody = vec![(7, 1), (7, 2), (7, OUTSIDE)];
+        assert_eq!(reached(&connected, 0, &to_all), Ok(everybody));
+        // What could be a member's is for members only.
+        let absent = packet(mac(7, 9), mac(7, 0), 46);
+        assert_eq!(reached(&connected, 0, &absent), nobody);
+        let elsewhere = packet(mac(8, 1), mac(7, 0), 46);
+        let other = Err(DropReason::OtherDomain);
+        assert_eq!(reached(&connected, 0, &elsewhere), other);
+        assert!(connected.outside(Partition(8)).is_none());
+    }
+
+    #[test]
+    fn what_comes_from_outside_is_for_members_and_has_no_address_of_a_fabric() {
+        let segments = connected(false);
+        let to_member = packet(mac(7, 1), STRANGER, 46);
+        assert_eq!(let_in(&segments, &to_member), Ok(vec![(7, 1)]));
+        let to_all = packet(BROADCAST, STRANGER, 46);
+        let members = vec![(7, 0), (7, 1), (7, 2)];
+        assert_eq!(let_in(&segments, &to_all), Ok(members));
+        let refused = |destination: [u8; 6], source: [u8; 6], payload: usize| {
+            let_in(&segments, &packet(destination, source, payload)).unwrap_err()
+        };
+        // Over a loop outside, from the bridge of another fabric, and from nobody at all.
+        for source in [mac(7, 1), mac(300, 1), BROADCAST] {
+            assert_eq!(refused(BROADCAST, source, 46), DropReason::WrongSource);
+        }
+        assert_eq!(refused(STRANGER, STRANGER, 46), DropReason::NoSuchMember);
+        assert_eq!(refused(mac(8, 1), STRANGER, 46), DropReason::OtherDomain);
+        assert_eq!(refused(mac(7, 1), STRANGER, 1501), DropReason::TooLong);
+        let drops = segments.drops(Partition(7));
+        assert_eq!(drops.iter().filter(|port| port.outside).count(), 1);
+    }
+
+    #[test]
+    fn questions_from_outside_about_members_are_answered() {
+        let segments = connected(false);
+        let about_member = arp(STRANGER, [10, 64, 0, 2]);
+        assert_eq!(let_in(&segments, &about_member), Ok(vec![(7, OUTSIDE)]));
+        let about_nobody = arp(STRANGER, [10, 64, 0, 200]);
+        assert_eq!(let_in(&segments, &about_nobody).unwrap().len(), 3);
+        // And members ask outside.
+        let asked = reached(&segments, 0, &arp(mac(7, 0), [10, 64, 0, 200]));
+        assert_eq!(asked, Ok(vec![(7, 1), (7, 2), (7, OUTSIDE)]));
+    }
+
+    #[test]
+    fn what_is_behind_a_limited_member_is_limited() {
+        let mut segments = connected(true);
+        segments.set_limited(Partition(7), place(1), true);
+        let limited = Err(DropReason::Limited);
+        let out = packet(STRANGER, mac(7, 1), 46);
+        assert_eq!(reached(&segments, 1, &out), limited);
+        let within = packet(mac(7, 1), STRANGER, 46);
+        assert_eq!(let_in(&segments, &within), limited);
+        let to_full = packet(mac(7, 2), STRANGER, 46);
+        assert_eq!(let_in(&segments, &to_full), Ok(vec![(7, 2)]));
+    }
+
+    #[test]
+    fn a_connection_is_the_segments_as_long_as_it_is_wanted() {
+        let mut segments = connected(false);
+        for node in 0..3 {
+            segments.detach(Partition(7), NodeId(node));
+        }
+        // A node that is made anew leaves for a moment.
+        segments.attach(port(7, 1), (7, 1)).unwrap();
+        let to_all = packet(BROADCAST, STRANGER, 46);
+        assert_eq!(let_in(&segments, &to_all), Ok(vec![(7, 1)]));
+        assert_eq!(segments.disconnect(Partition(7)), Some((7, OUTSIDE)));
+        assert!(segments.outside(Partition(7)).is_none());
+        assert_eq!(segments.disconnect(Partition(7)), None);
     }
 
     #[test]

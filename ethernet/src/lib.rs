@@ -12,6 +12,7 @@
 //! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
 //! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace;
 //!   [`removal`] deletes interfaces in batches, behind everybody's back.
+//! * [`uplink`]: an interface of the host that leads outside; [`exit`](mod@exit) is a TAP or an uplink.
 //! * [`probe`]: what this kernel may leave undone, tried out with a [`sample`].
 //! * [`switch`]: the data path, a single thread that moves frames; [`patience`] tells it when to
 //!   sleep.
@@ -23,6 +24,7 @@
 pub mod address;
 pub mod checksum;
 pub mod driver;
+pub mod exit;
 pub mod forward;
 pub mod frame;
 pub mod interface;
@@ -39,3 +41,5 @@ pub mod segment;
 pub mod switch;
 #[allow(unsafe_code)]
 pub mod tap;
+#[allow(unsafe_code)]
+pub mod uplink;

@@ -1,4 +1,5 @@
-//! The data path: one thread that waits for all TAPs of the host and moves frames between them.
+//! The data path: one thread that waits for all TAPs and uplinks of the host and moves frames between
+//! them.
 //!
 //! It alone owns the [`Segments`], so nothing is locked. Whoever wants a change hands it a piece
 //! of work ([`Remote::call`]), which it does between two batches of frames.
@@ -9,18 +10,20 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Instant;
 
-use domains::driver_protocol::{DropReason, Port, PortDrops};
+use domains::driver_protocol::{DropReason, Port, PortDrops, Uplink as Outside};
 use fabric::{Epoch, NodeId, Partition, Place};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::warn;
 
+use crate::exit::Exit;
 use crate::forward::{Action, AttachError, Ingress, MAX_PACKET, Segments};
-use crate::offload::{Capabilities, Offload};
+use crate::offload::Capabilities;
 use crate::patience::Patience;
-use crate::segment::Segmenter;
+use crate::segment::{Piece, Segmenter};
 use crate::tap::{Tap, is_gone};
+use crate::uplink::{Uplink, is_down};
 
 /// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
 /// goes to many, or is many, counts as many.
@@ -29,8 +32,11 @@ const BATCH: usize = 64;
 /// Ready TAPs to take notice of at once.
 const EVENTS: usize = 64;
 
-/// The event of the doorbell. No port has it: those fit 56 bits.
+/// The event of the doorbell. No port has it: those fit 57 bits.
 const DOORBELL: u64 = u64::MAX;
+
+/// In the event of an uplink.
+const OUTSIDE: u64 = 1 << 56;
 
 /// Something for the switch to do.
 type Work = Box<dyn FnOnce(&mut Switch) + Send>;
@@ -38,7 +44,7 @@ type Work = Box<dyn FnOnce(&mut Switch) + Send>;
 /// Moves frames between the TAPs of its ports.
 pub struct Switch {
     epoll: Epoll,
-    segments: Segments<Tap>,
+    segments: Segments<Exit>,
     patience: Patience,
     work: Receiver<Work>,
     doorbell: Arc<EventFd>,
@@ -159,14 +165,35 @@ impl Switch {
         self.epoll
             .add(&tap, EpollEvent::new(EpollFlags::EPOLLIN, event))
             .map_err(|error| JoinError::Epoll(error.into()))?;
-        Ok(self.segments.attach(port, tap)?)
+        Ok(self.segments.attach(port, Exit::Tap(tap))?)
     }
 
     /// Cuts a port and returns its TAP, if there was one.
     pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<Tap> {
-        let tap = self.segments.detach(partition, node)?;
-        self.ignore(&tap);
-        Some(tap)
+        let exit = self.segments.detach(partition, node)?;
+        self.ignore(&exit);
+        match exit {
+            Exit::Tap(tap) => Some(tap),
+            Exit::Uplink(_) => None,
+        }
+    }
+
+    /// Makes a domain one Ethernet with what is outside.
+    ///
+    /// # Errors
+    /// The system's: it cannot be waited for.
+    pub fn connect(&mut self, to: &Outside, uplink: Uplink) -> io::Result<()> {
+        let event = OUTSIDE | event_of(Partition(to.domain_id), Place { x: 0, y: 0, z: 0 });
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, event);
+        self.epoll.add(&uplink, event)?;
+        // The one before is closed, and so not waited for any longer.
+        self.segments.connect(to, Exit::Uplink(uplink));
+        Ok(())
+    }
+
+    /// Ends that.
+    pub fn disconnect(&mut self, partition: Partition) {
+        self.segments.disconnect(partition);
     }
 
     /// Sets whether a port's member is limited.
@@ -185,7 +212,9 @@ impl Switch {
         capabilities: Capabilities,
     ) -> io::Result<()> {
         match self.segments.exit_mut(partition, place) {
-            Some(tap) if tap.capabilities() != capabilities => tap.set_capabilities(capabilities),
+            Some(Exit::Tap(tap)) if tap.capabilities() != capabilities => {
+                tap.set_capabilities(capabilities)
+            }
             _ => Ok(()),
         }
     }
@@ -246,7 +275,11 @@ impl Switch {
     fn drain(&self, event: u64, desk: &mut Desk) {
         let (partition, place) = port_of(event);
         // A port may have left after it was found ready.
-        let Some(ingress) = self.segments.ingress(partition, place) else {
+        let ingress = match event & OUTSIDE {
+            0 => self.segments.ingress(partition, place),
+            _ => self.segments.outside(partition),
+        };
+        let Some(ingress) = ingress else {
             return;
         };
         let mut sent = 0;
@@ -255,6 +288,9 @@ impl Switch {
                 Ok(len) => sent += desk.carry(&ingress, len).max(1),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if is_down(&error) => {
+                    return warn!(?partition, "an uplink is down");
+                }
                 Err(error) => {
                     warn!(?partition, %place, %error, "an interface of a port has gone");
                     return self.ignore(ingress.exit());
@@ -263,10 +299,10 @@ impl Switch {
         }
     }
 
-    /// Stops waiting for a TAP.
-    fn ignore(&self, tap: &Tap) {
+    /// Stops waiting for frames from there.
+    fn ignore(&self, exit: &Exit) {
         // It fails when this was done already.
-        let _ = self.epoll.delete(tap);
+        let _ = self.epoll.delete(exit);
     }
 }
 
@@ -278,9 +314,9 @@ struct Desk {
 
 impl Desk {
     /// Carries the packet in the buffer on; returns how many frames it became.
-    fn carry(&mut self, ingress: &Ingress<'_, Tap>, len: usize) -> usize {
+    fn carry(&mut self, ingress: &Ingress<'_, Exit>, len: usize) -> usize {
         let packet = &self.buffer[..len];
-        let mut deliver = |tap: &Tap| match deliver(tap, packet, &mut self.segmenter) {
+        let mut deliver = |exit: &Exit| match exit.deliver(packet, &mut self.segmenter) {
             Ok(frames) => frames,
             Err(error) => {
                 ingress.count(reason(&error));
@@ -288,10 +324,10 @@ impl Desk {
             }
         };
         match ingress.decide(packet) {
-            Action::Deliver(tap) => deliver(tap),
-            Action::DeliverAll(taps) => {
-                let frames = taps.map(|tap| match tap {
-                    Ok(tap) => deliver(tap),
+            Action::Deliver(exit) => deliver(exit),
+            Action::DeliverAll(exits) => {
+                let frames = exits.map(|exit| match exit {
+                    Ok(exit) => deliver(exit),
                     Err(reason) => {
                         ingress.count(reason);
                         0
@@ -300,7 +336,7 @@ impl Desk {
                 frames.sum()
             }
             Action::Answer(frame) => {
-                if let Err(error) = ingress.exit().send_frame(&frame) {
+                if let Err(error) = ingress.exit().send_piece(&Piece([&frame, &[], &[]])) {
                     ingress.count(reason(&error));
                 }
                 1
@@ -313,37 +349,21 @@ impl Desk {
     }
 }
 
-/// Sends a packet as it is where it can be taken so, and otherwise as the frames that it stands
-/// for, up to the first that is refused. Returns how many there were.
-fn deliver(tap: &Tap, packet: &[u8], segmenter: &mut Segmenter) -> io::Result<usize> {
-    // It has been decided on, so it is a good one.
-    let (offload, frame) = Offload::split(packet).ok_or(io::ErrorKind::InvalidData)?;
-    if tap.capabilities().contains(offload.needs()) {
-        return tap.send(packet).map(|()| 1);
-    }
-    let mut pieces = segmenter.pieces(&offload, frame);
-    let mut sent = 0;
-    while let Some(piece) = pieces.next() {
-        tap.send_piece(&piece)?;
-        sent += 1;
-    }
-    Ok(sent)
-}
-
 fn reason(error: &io::Error) -> DropReason {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => DropReason::Full,
-        Some(Errno::EIO) => DropReason::Down,
+        Some(Errno::EIO | Errno::ENETDOWN | Errno::ENXIO) => DropReason::Down,
+        Some(Errno::EMSGSIZE) => DropReason::TooLong,
         _ if is_gone(error) => DropReason::Down,
         _ => DropReason::Refused,
     }
 }
 
 /// ```text
-///  63      56          24   16   8    0
-///  +-------+-----------+----+----+----+
-///  | 0     | partition | x  | y  | z  |
-///  +-------+-----------+----+----+----+
+///  63  57        56          24   16   8    0
+///  +---+---------+-----------+----+----+----+
+///  | 0 | outside | partition | x  | y  | z  |
+///  +---+---------+-----------+----+----+----+
 /// ```
 fn event_of(partition: Partition, place: Place) -> u64 {
     let [x, y, z] = [place.x, place.y, place.z].map(u64::from);

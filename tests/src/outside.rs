@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::process::{Outcome, Running, run};
+use crate::process::{Outcome, Running, eventually, run};
 
 /// The numbers of networks that are tried: other tests may run on the same host.
 const NUMBERS: std::ops::Range<u8> = 0..250;
@@ -87,6 +87,22 @@ impl Outside {
         server.says("Serving HTTP");
         let page = format!("http://{}:8000/hostname", self.address());
         (server, page)
+    }
+
+    /// A DHCP server there.
+    #[track_caller]
+    pub fn dhcp_server(&self) -> Running {
+        let (n, us) = (self.number, self.address());
+        let server = self.spawn(&format!(
+            "dnsmasq --no-daemon --port=0 --interface=out --bind-interfaces --leasefile-ro \
+             --conf-file=/dev/null --user=root --log-facility=- \
+             --dhcp-range=198.18.{n}.100,198.18.{n}.200,255.255.255.0,1h \
+             --dhcp-option=option:router,{us}"
+        ));
+        eventually("it serves", || {
+            server.complaints_so_far().contains("IP range")
+        });
+        server
     }
 
     fn inside(&self, words: &str) -> Command {

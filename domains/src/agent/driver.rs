@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use super::keeper::{Entry, Keeper};
 use super::process::{ends_within, has_ended, outlast};
-use crate::driver_protocol::{Answer, Command as Order, OffloadKind, Port, PortDrops, PortError};
+use crate::driver_protocol::{
+    Answer, Command as Order, OffloadKind, Port, PortDrops, PortError, Uplink,
+};
 use crate::lifeline;
 use crate::wire::{self, Reader, Writer};
 
@@ -72,6 +74,8 @@ pub(super) struct Driver {
 struct Books {
     process: Option<Process>,
     ports: BTreeMap<(u32, u32), PlacedPort>,
+    /// Not known before the gateways of the agent before have been looked through.
+    uplinks: Option<Vec<Uplink>>,
     /// The newest sync asked for.
     asked: u64,
     /// The newest sync answered.
@@ -195,6 +199,17 @@ impl Driver {
         books
             .ports
             .insert((port.domain_id, port.node), (port, network));
+    }
+
+    /// There shall be these uplinks. Tells the driver also when they are the same, because it may not
+    /// have been able to open one. Returns whether they are others than before.
+    pub(super) fn set_uplinks(&self, uplinks: Vec<Uplink>) -> bool {
+        let mut books = self.lock();
+        let order = Order::Uplinks {
+            uplinks: uplinks.clone(),
+        };
+        books.send(&order, None);
+        books.uplinks.replace(uplinks.clone()) != Some(uplinks)
     }
 
     /// There shall be no such port.
@@ -442,6 +457,9 @@ impl Books {
         self.send(&Order::Retain { ports }, None);
         for (port, network) in self.ports.values() {
             self.send(&Order::AddPort(port.clone()), Some(network));
+        }
+        if let Some(uplinks) = self.uplinks.clone() {
+            self.send(&Order::Uplinks { uplinks }, None);
         }
         if self.answered < self.asked {
             self.send(&Order::Sync { n: self.asked }, None);

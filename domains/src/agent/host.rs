@@ -25,7 +25,7 @@ use super::turns::Turns;
 use super::users::Users;
 use crate::addressing::{IPV6_PREFIX, Subnet, ipv6, mac, mac_text};
 use crate::directory::{Change, Directory, DirectoryError, Domain, Terms, Wanted};
-use crate::driver_protocol::{Port, PortDrops, PortError};
+use crate::driver_protocol::{Port, PortError};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::placement::Figures;
 use crate::protocol::{
@@ -591,9 +591,12 @@ impl Host {
         })?;
         let seen = ports.into_iter().filter(|port| sees(NodeId(port.node)));
         let mut drops: Vec<_> = seen
-            .filter_map(|PortDrops { node, dropped }| {
-                let node = self.torus.place(NodeId(node))?;
-                Some(MemberDrops { node, dropped })
+            .filter_map(|port| {
+                Some(MemberDrops {
+                    node: self.torus.place(NodeId(port.node))?,
+                    outside: port.outside,
+                    dropped: port.dropped,
+                })
             })
             .collect();
         drops.sort_by_key(|member| self.torus.node(member.node));

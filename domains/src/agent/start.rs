@@ -349,7 +349,7 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
         if let Some(driver) = &host.driver {
             driver.move_node(node.id.0, &node.network());
         }
-        host.settle_gateways();
+        host.reopen_gateways();
         if host.is_ending() {
             node.tell_to_end();
         }

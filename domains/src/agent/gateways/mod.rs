@@ -3,7 +3,7 @@
 //! The directory says which there shall be. [`Host::settle_gateways`] makes it so, after every change of
 //! the directory or of a node that may concern one, and when an agent begins: whatever was
 //! there before is used, mended or taken back. [`passage`] is the way out by address translation,
-//! [`ledger`] what an agent's successor must know of it.
+//! [`ledger`] what an agent's successor must know of it; bridges are the driver's.
 
 mod ledger;
 mod nft;
@@ -21,8 +21,9 @@ use fabric::NodeId;
 use super::changes::usable_node;
 use super::host::Host;
 use crate::directory::{Directory, Domain};
+use crate::driver_protocol::{PortError, Uplink};
 use crate::gateway::{Gateway, GatewayKind};
-use crate::netlink::NetlinkError;
+use crate::netlink::{Netlink, NetlinkError};
 use crate::protocol::{GatewayInfo, Refusal, RefusalKind};
 use crate::rights::Actor;
 use ledger::Ledger;
@@ -38,6 +39,8 @@ enum GatewayError {
     Ledger(#[from] io::Error),
     #[error("the node is not there")]
     NoNode,
+    #[error("{0}")]
+    Bridge(String),
 }
 
 /// The gateways of a host as they are.
@@ -167,7 +170,7 @@ impl Host {
             Ok::<_, Refusal>(directory.add_gateway(name, gateway)?)
         })?;
         let connected = self
-            .open_gateway(&domain)
+            .connect(&domain)
             .map_err(|error| refusal(&error))
             .and_then(|()| self.lead_members(&domain))
             .and_then(|()| self.members.adopt(directory));
@@ -223,6 +226,69 @@ impl Host {
         Ok(())
     }
 
+    /// Opens a gateway that the directory does not have yet.
+    fn connect(&self, domain: &Domain) -> Result<(), GatewayError> {
+        let Some(gateway) = &domain.gateway else {
+            return Ok(());
+        };
+        match gateway.kind {
+            GatewayKind::Nat => self.open_gateway(domain),
+            GatewayKind::Bridge => {
+                let mut host = Netlink::open().map_err(PassageError::from)?;
+                passage::find_uplink(&mut host, &gateway.uplink)?;
+                let mut domains = self.connected_domains();
+                domains.push(domain.clone());
+                match self.bridge(&domains).remove(&domain.id) {
+                    Some(problem) => Err(GatewayError::Bridge(problem)),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Lets the driver bridge domains, and no others, to their uplinks; returns what is wrong with
+    /// which.
+    fn bridge(&self, domains: &[Domain]) -> BTreeMap<u16, String> {
+        let Some(driver) = &self.driver else {
+            return BTreeMap::new();
+        };
+        let uplink = |domain: &Domain| {
+            let gateway = domain.gateway.as_ref()?;
+            (gateway.kind == GatewayKind::Bridge).then(|| Uplink {
+                domain_id: domain.id.into(),
+                node: gateway.node.0,
+                ifname: gateway.uplink.clone(),
+                mtu: domain.mtu,
+                limited: domain.limited.contains(&gateway.node),
+            })
+        };
+        let uplinks: Vec<Uplink> = domains.iter().filter_map(uplink).collect();
+        let has_some = !uplinks.is_empty();
+        if !driver.set_uplinks(uplinks) && !has_some {
+            return BTreeMap::new();
+        }
+        let problem = |error: PortError| {
+            let id = u16::try_from(error.domain_id).ok()?;
+            let gateway = domains.iter().find(|domain| domain.id == id)?;
+            let is_there = gateway.gateway.as_ref()?.node.0 == error.node;
+            is_there.then_some((id, error.message))
+        };
+        match driver.sync() {
+            Ok(errors) => errors.into_iter().filter_map(problem).collect(),
+            Err(error) => {
+                let problem = |domain: &Domain| (domain.id, error.to_string());
+                domains.iter().map(problem).collect()
+            }
+        }
+    }
+
+    fn connected_domains(&self) -> Vec<Domain> {
+        self.members.directory(|directory: &Directory| {
+            let connected = directory.domains().filter(|d| d.gateway.is_some());
+            connected.cloned().collect()
+        })
+    }
+
     fn open_gateway(&self, domain: &Domain) -> Result<(), GatewayError> {
         let gateway = domain.gateway.as_ref();
         let node = gateway.and_then(|gateway| self.node(gateway.node));
@@ -232,10 +298,29 @@ impl Host {
 
     /// Makes gateways as the directory has them. What cannot be is told who asks for the domain.
     pub(super) fn settle_gateways(&self) {
-        let wanted: Vec<Domain> = self.members.directory(|directory: &Directory| {
-            let connected = directory.domains().filter(|d| d.gateway.is_some());
-            connected.cloned().collect()
-        });
+        let wanted = self.connected_domains();
+        let problems = self.bridge(&wanted);
+        self.settle_passages(&wanted, problems);
+    }
+
+    /// The same for those that depend on their nodes, one of which was made anew.
+    pub(super) fn reopen_gateways(&self) {
+        let wanted = self.connected_domains();
+        let is_bridge = |domain: &Domain| {
+            let gateway = domain.gateway.as_ref();
+            gateway.is_some_and(|gateway| gateway.kind == GatewayKind::Bridge)
+        };
+        let bridges: BTreeSet<u16> = wanted
+            .iter()
+            .filter(|domain| is_bridge(domain))
+            .map(|domain| domain.id)
+            .collect();
+        let mut problems = self.gateways.problems().clone();
+        problems.retain(|domain, _| bridges.contains(domain));
+        self.settle_passages(&wanted, problems);
+    }
+
+    fn settle_passages(&self, wanted: &[Domain], mut problems: BTreeMap<u16, String>) {
         let ids: BTreeSet<u16> = wanted.iter().map(|domain| domain.id).collect();
         let mut books = self.gateways.lock();
         let present = books.ledger.domains().into_iter();
@@ -246,11 +331,12 @@ impl Host {
             }
         }
         drop(books);
-        let mut problems = BTreeMap::new();
-        for domain in &wanted {
+        for domain in wanted {
             if let Err(error) = self.open_gateway(domain) {
-                tracing::warn!("the gateway of {}: {error}", domain.name);
                 problems.insert(domain.id, error.to_string());
+            }
+            if let Some(problem) = problems.get(&domain.id) {
+                tracing::warn!("the gateway of {}: {problem}", domain.name);
             }
         }
         *self.gateways.problems() = problems;

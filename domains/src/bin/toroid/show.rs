@@ -190,7 +190,11 @@ impl Show {
             member.dropped.iter().map(|(reason, count)| {
                 let reason = serde_json::to_value(reason).unwrap_or_default();
                 let reason = reason.as_str().unwrap_or_default().replace('_', " ");
-                [member.node.to_string(), reason, count.to_string()]
+                let sender = match member.outside {
+                    true => "outside".into(),
+                    false => member.node.to_string(),
+                };
+                [sender, reason, count.to_string()]
             })
         });
         table(["NODE", "REASON", "FRAMES"], rows);
