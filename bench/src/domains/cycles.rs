@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::hammer::{Pause, now_ns};
 use super::member::Order;
 use super::report::{Export, Row};
-use super::{memory_peak, nodes};
+use super::{fdatasync, memory_peak, nodes};
 use crate::cluster::{Cluster, ClusterError, Process, check_signals};
 use crate::roles;
 use crate::stats::{Slice, quantile};
@@ -50,6 +50,8 @@ pub struct Outcome {
     pub leaked_frames: u64,
     /// Operations of those who stay that failed.
     pub failed: u64,
+    /// Writes to the disk, while those who stay and the leaver work; if nothing is registered.
+    pub syncs_ns: Vec<f64>,
     /// Reads of 64 B before the first cycle, and after the last.
     pub reads_ns: [Vec<f64>; 2],
 }
@@ -86,6 +88,10 @@ pub fn play(cluster: &mut Cluster, scenario: Scenario) -> Result<Outcome, Cluste
         for (what, time) in play.cycle(&mut outcome)? {
             times.entry(what).or_default().push(time);
         }
+    }
+    if scenario.bytes == 0 && scenario.members <= PROCESSES {
+        let () = play.flood()?;
+        outcome.syncs_ns = fdatasync(play.cluster)?;
     }
     let () = play.cluster.ask(&mut play.stayer, &Order::Rest)?;
     play.settle()?;
@@ -212,18 +218,23 @@ impl<'a> Play<'a> {
         Ok(start.elapsed().as_nanos() as f64)
     }
 
+    /// Lets the leaver send without end.
+    fn flood(&mut self) -> Result<(), ClusterError> {
+        let (address, port, place) = self.ear.clone();
+        self.leaver(&Order::Flood {
+            address,
+            port,
+            place,
+        })
+    }
+
     /// Lets the leaver have all that a member may have, shrinks, looks for leaks, and grows.
     fn cycle(&mut self, outcome: &mut Outcome) -> Result<[(&'static str, f64); 4], ClusterError> {
         let writable = self.scenario.export == Export::Rw;
         if let Some(key) = self.key.clone() {
             let () = self.leaver(&Order::Keep { key, writable })?;
         }
-        let (address, port, place) = self.ear.clone();
-        let () = self.leaver(&Order::Flood {
-            address,
-            port,
-            place,
-        })?;
+        let () = self.flood()?;
         thread::sleep(SETTLED);
         self.settle()?;
         let _: Pause = self.stayer(&Order::Pause)?;

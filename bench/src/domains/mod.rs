@@ -166,6 +166,7 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
         read_p50_after_ns: at(&all(|outcome| &outcome.reads_ns[1]), 0.5),
         fdatasync_p50_ns: at(&syncs, 0.5),
         fdatasync_p99_ns: at(&syncs, 0.99),
+        fdatasync_busy_p99_ns: at(&all(|outcome| &outcome.syncs_ns), 0.99),
         shrink: outcomes
             .iter()
             .map(|outcome| outcome.shrink.clone())
