@@ -119,11 +119,11 @@ fn check_row(row: &Value) {
     assert!(measured.is_some_and(|rate| rate > 0.0), "{row}");
 }
 
-fn is_empty(directory: &Path) -> bool {
+pub fn is_empty(directory: &Path) -> bool {
     std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-fn temporary(cluster: &Cluster) -> std::path::PathBuf {
+pub fn temporary(cluster: &Cluster) -> std::path::PathBuf {
     let temporary = cluster.files().join("tmp");
     std::fs::create_dir_all(&temporary).expect("it is ours");
     std::fs::set_permissions(

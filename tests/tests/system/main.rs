@@ -11,6 +11,7 @@ mod compare;
 mod declarative;
 mod domains;
 mod durable;
+mod ether;
 mod ethernet;
 mod events;
 mod exec;

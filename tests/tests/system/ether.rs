@@ -1,0 +1,149 @@
+//! The Ethernet beside its limits: all of it is measured, and nothing is left of it.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tests::cluster::{Cluster, leaves_nothing};
+use tests::process::{Running, holds_within};
+use tests::user::User;
+
+use crate::compare::{is_empty, temporary};
+
+const KEYS: [&str; 14] = [
+    "test",
+    "path",
+    "mtu",
+    "offload",
+    "write_bytes",
+    "bits_per_s",
+    "p50_ns",
+    "pps",
+    "rounds",
+    "idle_members",
+    "delivery",
+    "receivers",
+    "copies_sent",
+    "errors",
+];
+
+const PATHS: [&str; 3] = ["toroid", "relay", "veth"];
+
+/// MTU and offload of every link on which a stream is measured.
+const LINKS: [(u32, bool); 5] = [
+    (65_521, true),
+    (9000, true),
+    (1500, true),
+    (9000, false),
+    (1500, false),
+];
+
+fn ether(cluster: &Cluster, temporary: &Path) -> Running {
+    let mut command = cluster.command("toroid-bench");
+    command
+        .args(["ether", "--quick", "--json"])
+        .env("TMPDIR", temporary)
+        .env("XDG_RUNTIME_DIR", temporary)
+        .stdin(Stdio::null());
+    Running::start(&mut command)
+}
+
+/// What a row must have measured, by its test.
+fn figure(row: &Value) -> &'static str {
+    match row["test"].as_str() {
+        Some("tcp_rr") => "p50_ns",
+        Some("udp_pps") => "pps",
+        _ => "bits_per_s",
+    }
+}
+
+fn check_row(row: &Value) {
+    let fields = row.as_object().expect("a row is an object");
+    for key in KEYS {
+        assert!(fields.contains_key(key), "no {key} in {row}");
+    }
+    assert_eq!(fields.len(), KEYS.len(), "a key too many in {row}");
+    assert_eq!(row["errors"], 0, "{row}");
+    assert!(row["rounds"].as_u64() >= Some(7), "{row}");
+    let found = row[figure(row)].as_f64();
+    assert!(found.is_some_and(|found| found > 0.0), "{row}");
+}
+
+#[test]
+fn every_path_is_measured_beside_its_limits() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let temporary = temporary(&cluster);
+        let report = ether(&cluster, &temporary).wait().ok().json();
+        let rows = report["rows"].as_array().expect("rows are a list");
+        rows.iter().for_each(check_row);
+        let count = |wanted: &dyn Fn(&Value) -> bool| rows.iter().filter(|row| wanted(row)).count();
+        let between_two = |row: &Value| row["idle_members"].is_null() && row["delivery"].is_null();
+        for path in PATHS {
+            for (mtu, offload) in LINKS {
+                let stream = |row: &Value| {
+                    let link = row["mtu"] == mtu && row["offload"] == offload;
+                    between_two(row) && link && row["test"] == "tcp_stream" && row["path"] == path
+                };
+                assert_eq!(count(&stream), 1, "{path}, MTU {mtu}, offload {offload}");
+            }
+            for test in ["tcp_rr", "udp_pps"] {
+                let row = |row: &Value| row["test"] == test && row["path"] == path;
+                assert_eq!(count(&row), 1, "{path}, {test}");
+            }
+        }
+        for delivery in ["multicast", "unicast"] {
+            let row = |row: &Value| row["test"] == "multicast" && row["delivery"] == delivery;
+            assert_eq!(count(&row), 1, "{delivery}");
+        }
+        for members in [0, 2, 16, 64] {
+            let row = |row: &Value| row["idle_members"] == members;
+            assert_eq!(count(&row), 1, "{members} idle members");
+        }
+        let ratios = report["ratios"].as_array().expect("ratios are a list");
+        assert!(!ratios.is_empty());
+        for ratio in ratios {
+            assert!(ratio["name"].is_string(), "{ratio}");
+            assert!(ratio["ratio"].as_f64() > Some(0.0), "{ratio}");
+            assert!(ratio["target"].as_f64() > Some(0.0), "{ratio}");
+            assert!(ratio["met"].is_boolean(), "{ratio}");
+        }
+        assert!(is_empty(&temporary), "files were left");
+    });
+}
+
+#[test]
+fn nothing_is_left_when_it_is_stopped() {
+    for (signal, moment) in [
+        (Signal::SIGINT, 500),
+        (Signal::SIGTERM, 4000),
+        (Signal::SIGKILL, 4000),
+    ] {
+        leaves_nothing(|| {
+            let cluster = Cluster::down_yet();
+            let temporary = temporary(&cluster);
+            let mut running = ether(&cluster, &temporary);
+            let ended = holds_within(Duration::from_millis(moment), || running.has_ended());
+            assert!(!ended, "it ended by itself: {}", running.wait());
+            running.signal(signal);
+            let end = running.wait();
+            assert_eq!(end.status, 128 + signal as i32, "{end}");
+            if signal != Signal::SIGKILL {
+                assert!(is_empty(&temporary), "files were left");
+            }
+        });
+    }
+}
+
+#[test]
+fn an_ordinary_user_is_told_that_it_needs_root() {
+    leaves_nothing(|| {
+        let cluster = Cluster::of_user(User::create());
+        let temporary = temporary(&cluster);
+        let outcome = ether(&cluster, &temporary).wait();
+        assert!(outcome.stdout.is_empty(), "{outcome}");
+        outcome.fails(1, &["only root", "sudo"]);
+    });
+}
