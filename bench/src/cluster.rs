@@ -280,11 +280,22 @@ impl Cluster {
         process: &mut Process,
         order: &impl Serialize,
     ) -> Result<A, ClusterError> {
-        let mut line = serde_json::to_vec(order).unwrap_or_default();
-        line.push(b'\n');
-        // A process that has gone is noticed by what it does not answer.
-        let _ = process.input.write_all(&line);
+        process.tell(order);
         self.answer(process)
+    }
+
+    /// Asks two processes at once, so that they work at the same time.
+    ///
+    /// # Errors
+    /// As [`Cluster::answer`].
+    pub fn ask_both<A: DeserializeOwned>(
+        &self,
+        [(first, order), (second, other)]: [(&mut Process, &impl Serialize); 2],
+    ) -> Result<[A; 2], ClusterError> {
+        first.tell(order);
+        second.tell(other);
+        let [one, two] = self.lines([first, second])?;
+        Ok([first.understand(&one)?, second.understand(&two)?])
     }
 
     /// Waits for a line of JSON from a process: its answer, or why there is none.
@@ -292,27 +303,33 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::Interrupted`], [`ClusterError::Lost`], [`ClusterError::Failed`].
     pub fn answer<A: DeserializeOwned>(&self, process: &Process) -> Result<A, ClusterError> {
-        let lost = |what| ClusterError::Lost {
-            process: process.name.clone(),
-            what,
-        };
-        loop {
+        let [line] = self.lines([process])?;
+        process.understand(&line)
+    }
+
+    /// Waits for a line from each of some processes.
+    fn lines<const N: usize>(&self, from: [&Process; N]) -> Result<[String; N], ClusterError> {
+        let mut lines = [const { None }; N];
+        while let Some(missing) = lines.iter().position(Option::is_none) {
+            let of = |id| from.iter().position(|process| process.id == id);
             match self.news.recv_timeout(PATIENCE) {
                 Ok(News::Signal(signal)) => return Err(ClusterError::Interrupted(signal)),
-                Ok(News::Line { process: id, line }) if id == process.id => {
-                    let answer: Result<A, String> = serde_json::from_str(&line)
-                        .map_err(|_| lost("answered what nobody understands"))?;
-                    return answer.map_err(|message| process.failed(message));
+                Ok(News::Line { process, line }) => {
+                    if let Some(at) = of(process) {
+                        lines[at] = Some(line);
+                    }
                 }
-                Ok(News::Closed { process: id }) if id == process.id => {
-                    return Err(lost("has ended"));
+                Ok(News::Closed { process }) => {
+                    if let Some(at) = of(process) {
+                        return Err(from[at].lost("has ended"));
+                    }
                 }
-                Ok(_) => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    return Err(lost("does not answer"));
+                    return Err(from[missing].lost("does not answer"));
                 }
             }
         }
+        Ok(lines.map(Option::unwrap_or_default))
     }
 
     /// Another connection to the agent.
@@ -366,6 +383,26 @@ pub struct Process {
 }
 
 impl Process {
+    /// Sends a line of JSON. A process that has gone is noticed by what it does not answer.
+    fn tell(&mut self, order: &impl Serialize) {
+        let mut line = serde_json::to_vec(order).unwrap_or_default();
+        line.push(b'\n');
+        let _ = self.input.write_all(&line);
+    }
+
+    fn understand<A: DeserializeOwned>(&self, line: &str) -> Result<A, ClusterError> {
+        let answer: Result<A, String> = serde_json::from_str(line)
+            .map_err(|_| self.lost("answered what nobody understands"))?;
+        answer.map_err(|message| self.failed(message))
+    }
+
+    fn lost(&self, what: &'static str) -> ClusterError {
+        ClusterError::Lost {
+            process: self.name.clone(),
+            what,
+        }
+    }
+
     /// An error of this process.
     pub fn failed(&self, message: impl Into<String>) -> ClusterError {
         ClusterError::Failed {

@@ -11,6 +11,7 @@
 //!   in user space can be; [`pair`] configures both.
 //! * [`cluster`]: the nodes, and processes in them; [`roles`] is what this program becomes there.
 //! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`], [`memory`].
+//! * [`concurrent`]: the same two paths at once, and what each loses.
 //! * [`domains`]: the command on changes of membership; [`ether`]: the one on Ethernet alone, which
 //!   sets [`features`] of interfaces.
 //! * [`rows`], [`report`], [`table`], [`targets`]: what comes out, for programs and people.
@@ -19,6 +20,7 @@
 
 pub mod cluster;
 pub mod compare;
+pub mod concurrent;
 pub mod domains;
 pub mod ether;
 pub mod features;

@@ -8,7 +8,7 @@ use bench::cluster::ClusterError;
 use bench::compare::{Options, compare};
 use bench::plan::Effort;
 use bench::progress::Progress;
-use bench::{domains, ether, files, roles, table};
+use bench::{concurrent, domains, ether, files, roles, table};
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
@@ -78,6 +78,10 @@ struct Compare {
     #[arg(long, value_name = "PATH")]
     dir: Option<PathBuf>,
 
+    /// Measure instead what an Ethernet stream and RDMA reads lose when both go on at once.
+    #[arg(long, conflicts_with = "dir")]
+    concurrent: bool,
+
     /// Take up to 90 s for calmer figures.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
@@ -96,12 +100,16 @@ impl Compare {
         // Better now than after all else was measured.
         let dir = std::path::absolute(dir)?;
         files::check(&dir)?;
-        let effort = match (self.quick, self.full) {
+        let effort = self.effort();
+        Ok(Options { dir, effort })
+    }
+
+    fn effort(&self) -> Effort {
+        match (self.quick, self.full) {
             (true, _) => Effort::Quick,
             (_, true) => Effort::Full,
             _ => Effort::Default,
-        };
-        Ok(Options { dir, effort })
+        }
     }
 }
 
@@ -119,6 +127,7 @@ fn main() -> ExitCode {
         return status;
     }
     let result = match Arguments::parse().command {
+        Command::Compare(arguments) if arguments.concurrent => run_concurrent(&arguments),
         Command::Compare(arguments) => run(&arguments),
         Command::Domains(arguments) => run_domains(&arguments),
         Command::Ether(arguments) => run_ether(&arguments),
@@ -143,6 +152,15 @@ fn run(arguments: &Compare) -> anyhow::Result<u64> {
     let report = compare(&options, &mut progress)?;
     drop(progress);
     print(&report, arguments.json, || table::render(&report))?;
+    Ok(report.errors())
+}
+
+/// The same for both paths at once.
+fn run_concurrent(arguments: &Compare) -> anyhow::Result<u64> {
+    let mut progress = Progress::new();
+    let report = concurrent::measure(arguments.effort(), &mut progress)?;
+    drop(progress);
+    print(&report, arguments.json, || report.render())?;
     Ok(report.errors())
 }
 
