@@ -29,3 +29,20 @@ pub fn configure(
     }
     Ok(())
 }
+
+/// Lets both interfaces have as many packets that are not sent yet as a third one may have, in the
+/// first of the namespaces: where packets wait, a longer queue loses fewer.
+///
+/// # Errors
+/// [`NetlinkError`].
+pub fn queue_like(model: &str, name: &str, networks: [&File; 2]) -> Result<(), NetlinkError> {
+    let packets = Netlink::open_in(networks[0].as_fd())?
+        .link(model)?
+        .queue_len;
+    for network in networks {
+        let mut netlink = Netlink::open_in(network.as_fd())?;
+        let index = netlink.index(name)?;
+        netlink.set_queue_len(index, packets)?;
+    }
+    Ok(())
+}

@@ -307,13 +307,15 @@ fn relay(
     link: Link,
     addresses: [Ipv4Addr; 2],
 ) -> Result<Relay, ClusterError> {
-    let name = name("relay", link);
+    let (name, model) = (name("relay", link), name("ether", link));
     let capabilities = match link.offload {
         true => Capabilities::all(),
         false => Capabilities::empty(),
     };
     let relay = Relay::start(&name, networks.each_ref(), capabilities).map_err(failed)?;
-    pair::configure(&name, networks.each_ref(), link.mtu, addresses).map_err(failed)?;
+    pair::configure(&name, networks.each_ref(), link.mtu, addresses)
+        .and_then(|()| pair::queue_like(&model, &name, networks.each_ref()))
+        .map_err(failed)?;
     Ok(relay)
 }
 
