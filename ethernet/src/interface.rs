@@ -246,7 +246,10 @@ fn configure(port: &Port) -> Result<(u32, Settling), InterfaceError> {
     if !link.up {
         netlink.set_up(link.index)?;
     }
-    lead_out(port, &mut netlink, link.index)?;
+    if let Err(error) = lead_out(port, &mut netlink, link.index) {
+        // The root of the node can have it so, with rules of its own, and is the one who suffers.
+        tracing::warn!("{} of node {}: {error}", port.ifname, port.place);
+    }
     Ok((link.index, Settling { netlink, address }))
 }
 
