@@ -129,6 +129,8 @@ pub enum DropReason {
     Malformed,
     /// Its source address is not its sender's.
     WrongSource,
+    /// The packet in it is from an address that the directory gave to somebody else.
+    ForeignAddress,
     /// Longer than the domain's MTU allows.
     TooLong,
     /// Its destination has an address of another domain.
@@ -149,9 +151,10 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [DropReason; 10] = [
+    pub const ALL: [DropReason; 11] = [
         DropReason::Malformed,
         DropReason::WrongSource,
+        DropReason::ForeignAddress,
         DropReason::TooLong,
         DropReason::OtherDomain,
         DropReason::NoSuchMember,

@@ -300,7 +300,7 @@ impl Control {
             port.place,
         );
         let (epoch, limited) = (Epoch(port.epoch), port.limited);
-        let capabilities = self.capabilities(&port);
+        let (gateway, capabilities) = (port.gateway, self.capabilities(&port));
         if let Some(member) = self.ports.get_mut(&key) {
             let before = std::mem::replace(&mut member.port, port);
             let changed = before.gateway != member.port.gateway;
@@ -312,6 +312,7 @@ impl Control {
         let set = self.remote.call(move |switch| {
             switch.raise_epoch(partition, epoch);
             switch.set_limited(partition, place, limited);
+            switch.set_gateway(partition, place, gateway);
             switch.set_capabilities(partition, place, capabilities)
         })?;
         self.note(key, set.map_err(PortFailure::Offload));

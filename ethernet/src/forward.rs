@@ -17,11 +17,15 @@
 //! have the addresses of whoever is there, but never those of a fabric: a member's own frame that comes
 //! back over a loop outside, or through another bridge, goes no further.
 //!
+//! A member may have addresses of its own choice, but none that the directory gave to somebody else, of
+//! its domain or of another ([`DropReason::ForeignAddress`]). So no node, whatever its root does, routes packets from
+//! one of its domains into another; only the gateway of a domain may bring packets from elsewhere.
+//!
 //! A further check has no counterpart in a header: limited members talk to full ones only, so
 //! nothing passes between two of them, and neither is told the other's address.
 
 use std::collections::{BTreeMap, HashMap, hash_map};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use domains::addressing;
@@ -33,13 +37,39 @@ use crate::frame::Frame;
 use crate::listener;
 use crate::neighbour::Question;
 use crate::offload::Offload;
+use crate::source;
 
 /// The longest packet in bytes: one of the fabric, so that any provider could carry it.
 pub const MAX_PACKET: usize = fabric::channel::MAX_PAYLOAD;
 
 /// All partitions of a host. `X` is how a frame leaves to a member: a TAP, or a test's record.
 #[derive(Debug)]
-pub struct Segments<X>(HashMap<Partition, Segment<X>>);
+pub struct Segments<X> {
+    segments: HashMap<Partition, Segment<X>>,
+    /// Of each, once it has had a member.
+    networks: HashMap<Partition, Network>,
+}
+
+/// Addresses that belong to one domain.
+#[derive(Clone, Copy, Debug)]
+struct Network {
+    base: u32,
+    mask: u32,
+}
+
+impl Network {
+    fn of(port: &Port) -> Self {
+        let mask = !u32::MAX.checked_shr(port.prefix.into()).unwrap_or_default();
+        Network {
+            base: port.ipv4.to_bits() & mask,
+            mask,
+        }
+    }
+
+    fn has(self, address: Ipv4Addr) -> bool {
+        address.to_bits() & self.mask == self.base
+    }
+}
 
 /// One partition: its members and nothing else.
 #[derive(Debug)]
@@ -80,6 +110,8 @@ struct Member<X> {
 pub struct Ingress<'a, X> {
     segment: &'a Segment<X>,
     sender: Sender<'a, X>,
+    /// All there are.
+    networks: &'a HashMap<Partition, Network>,
 }
 
 /// Whose frames they are.
@@ -188,7 +220,10 @@ pub enum AttachError {
 
 impl<X> Default for Segments<X> {
     fn default() -> Self {
-        Segments(HashMap::new())
+        Segments {
+            segments: HashMap::new(),
+            networks: HashMap::new(),
+        }
     }
 }
 
@@ -200,7 +235,9 @@ impl<X> Segments<X> {
     pub fn attach(&mut self, port: Port, exit: X) -> Result<(), AttachError> {
         let domain = checked_domain(&port)?;
         let partition = Partition(port.domain_id);
-        match self.0.entry(partition) {
+        let network = Network::of(&port);
+        self.networks.entry(partition).or_insert(network);
+        match self.segments.entry(partition) {
             hash_map::Entry::Occupied(segment) => segment.into_mut().attach(port, exit),
             hash_map::Entry::Vacant(place) => place.insert(Segment::new(domain)).attach(port, exit),
         }
@@ -208,7 +245,7 @@ impl<X> Segments<X> {
 
     /// Ends a membership and returns the exit, if there was one.
     pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<X> {
-        let segment = self.0.get_mut(&partition)?;
+        let segment = self.segments.get_mut(&partition)?;
         let exit = segment.detach(node);
         self.forget_if_empty(partition);
         exit
@@ -217,7 +254,7 @@ impl<X> Segments<X> {
     /// Connects a segment to the outside, through `exit`; returns what it was connected through.
     pub fn connect(&mut self, uplink: &Uplink, exit: X) -> Option<X> {
         let domain = u16::try_from(uplink.domain_id).ok()?;
-        let segment = self.0.entry(Partition(uplink.domain_id));
+        let segment = self.segments.entry(Partition(uplink.domain_id));
         let segment = segment.or_insert_with(|| Segment::new(domain));
         let before = segment.uplink.replace(Outside {
             exit,
@@ -231,7 +268,7 @@ impl<X> Segments<X> {
 
     /// Disconnects a segment; returns what it was connected through.
     pub fn disconnect(&mut self, partition: Partition) -> Option<X> {
-        let outside = self.0.get_mut(&partition)?.uplink.take();
+        let outside = self.segments.get_mut(&partition)?.uplink.take();
         self.forget_if_empty(partition);
         outside.map(|outside| outside.exit)
     }
@@ -239,35 +276,44 @@ impl<X> Segments<X> {
     fn forget_if_empty(&mut self, partition: Partition) {
         let is_empty =
             |segment: &Segment<X>| segment.members.is_empty() && segment.uplink.is_none();
-        if self.0.get(&partition).is_some_and(is_empty) {
-            self.0.remove(&partition);
+        if self.segments.get(&partition).is_some_and(is_empty) {
+            self.segments.remove(&partition);
+            self.networks.remove(&partition);
         }
     }
 
     /// Sets whether a member is limited, from its next frame on.
     pub fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
-        let segment = self.0.get_mut(&partition);
+        let segment = self.segments.get_mut(&partition);
         if let Some(member) = segment.and_then(|segment| segment.members.get_mut(&place)) {
             member.port.limited = limited;
         }
     }
 
+    /// Sets by whom packets of a member leave the domain, from its next frame on.
+    pub fn set_gateway(&mut self, partition: Partition, place: Place, gateway: Option<Ipv4Addr>) {
+        let segment = self.segments.get_mut(&partition);
+        if let Some(member) = segment.and_then(|segment| segment.members.get_mut(&place)) {
+            member.port.gateway = gateway;
+        }
+    }
+
     /// How frames leave to a member, to be changed.
     pub fn exit_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
-        let segment = self.0.get_mut(&partition)?;
+        let segment = self.segments.get_mut(&partition)?;
         Some(&mut segment.members.get_mut(&place)?.exit)
     }
 
     /// Raises the epoch of a partition; an epoch never goes back.
     pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
-        if let Some(segment) = self.0.get_mut(&partition) {
+        if let Some(segment) = self.segments.get_mut(&partition) {
             segment.epoch = segment.epoch.max(epoch);
         }
     }
 
     /// What became of the frames that members of a partition sent and nobody received.
     pub fn drops(&self, partition: Partition) -> Vec<PortDrops> {
-        let Some(segment) = self.0.get(&partition) else {
+        let Some(segment) = self.segments.get(&partition) else {
             return Vec::new();
         };
         let of = |member: &Member<X>| PortDrops {
@@ -290,17 +336,25 @@ impl<X> Segments<X> {
 
     /// Where frames of the member at `place` come in, or `None` if it is no member.
     pub fn ingress(&self, partition: Partition, place: Place) -> Option<Ingress<'_, X>> {
-        let segment = self.0.get(&partition)?;
+        let segment = self.segments.get(&partition)?;
         let member = segment.members.get(&place)?;
         let sender = Sender::Member(member);
-        Some(Ingress { segment, sender })
+        Some(self.ingress_of(segment, sender))
     }
 
     /// Where frames from outside come in, or `None` if the segment is not connected.
     pub fn outside(&self, partition: Partition) -> Option<Ingress<'_, X>> {
-        let segment = self.0.get(&partition)?;
+        let segment = self.segments.get(&partition)?;
         let sender = Sender::Outside(segment.uplink.as_ref()?);
-        Some(Ingress { segment, sender })
+        Some(self.ingress_of(segment, sender))
+    }
+
+    fn ingress_of<'a>(&'a self, segment: &'a Segment<X>, sender: Sender<'a, X>) -> Ingress<'a, X> {
+        Ingress {
+            segment,
+            sender,
+            networks: &self.networks,
+        }
     }
 }
 
@@ -387,10 +441,43 @@ impl<'a, X> Ingress<'a, X> {
         if !is_own && !Protection::SourceCheck.is_left_out() {
             return Err(DropReason::WrongSource);
         }
+        if self.is_anothers(frame) {
+            return Err(DropReason::ForeignAddress);
+        }
         let longest = offload.longest(bytes.len());
         match packet.len() <= MAX_PACKET && longest <= frame.longest(self.sender.mtu()) {
             true => Ok(frame),
             false => Err(DropReason::TooLong),
+        }
+    }
+
+    /// Whether a member's packet has an address that the directory gave to somebody else.
+    fn is_anothers(&self, frame: Frame<'_>) -> bool {
+        let Sender::Member(Member { port, .. }) = self.sender else {
+            return false;
+        };
+        let address = match source::address(frame) {
+            None => return false,
+            Some(own) if own == port.ipv4 || own == port.ipv6 => return false,
+            Some(other) => other,
+        };
+        let brings_from_elsewhere = port.gateway == Some(port.ipv4);
+        if brings_from_elsewhere || self.segment.uplink.is_some() {
+            return false;
+        }
+        if self.segment.owners.contains_key(&address) {
+            return true;
+        }
+        match address {
+            IpAddr::V4(address) => {
+                let is_in = |network: &Network| network.has(address);
+                !is_in(&Network::of(port)) && self.networks.values().any(is_in)
+            }
+            IpAddr::V6(address) => {
+                let [one, two, three, domain, ..] = address.segments();
+                let [a, b, c, ours, ..] = port.ipv6.segments();
+                [one, two, three] == [a, b, c] && domain != ours
+            }
         }
     }
 
@@ -612,6 +699,68 @@ mod tests {
     }
 
     const STRANGER: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+
+    /// An IPv4 packet from an address, in a frame from member `x` of domain 7 for another.
+    fn packet_from(x: u8, address: [u8; 4]) -> Vec<u8> {
+        let mut bytes = packet(mac(7, 2), mac(7, x), 40);
+        let ip = Offload::LEN + 14;
+        bytes[ip] = 0x45;
+        bytes[ip + 12..ip + 16].copy_from_slice(&address);
+        bytes
+    }
+
+    #[test]
+    fn a_packet_has_no_address_that_is_anothers() {
+        let mut segments = Segments::default();
+        for (domain, third) in [(7, 0), (8, 1)] {
+            for x in 0..3 {
+                let ipv4 = [10, 64, third, x + 1].into();
+                let ipv6 = addressing::ipv6(domain, place(x));
+                let port = Port {
+                    ipv4,
+                    ipv6,
+                    ..port(domain, x)
+                };
+                segments.attach(port, (domain.into(), x)).unwrap();
+            }
+        }
+        let foreign = Err(DropReason::ForeignAddress);
+        let delivered = Ok(vec![(7, 2)]);
+        let sent =
+            |segments: &Segments<Name>, address| reached(segments, 0, &packet_from(0, address));
+        // Its own, none yet (DHCP), one of its choice, and what is nobody's here.
+        for own in [[10, 64, 0, 1], [0; 4], [10, 64, 0, 77], [192, 0, 2, 1]] {
+            assert_eq!(sent(&segments, own), delivered, "{own:?}");
+        }
+        for others in [[10, 64, 0, 2], [10, 64, 1, 1], [10, 64, 1, 200]] {
+            assert_eq!(sent(&segments, others), foreign, "{others:?}");
+        }
+        let mut announced = arp(mac(7, 0), [10, 64, 0, 3]);
+        let sender = Offload::LEN + 14 + 14;
+        announced[sender..sender + 4].copy_from_slice(&[10, 64, 0, 2]);
+        assert_eq!(reached(&segments, 0, &announced), foreign);
+
+        let uplink = Uplink {
+            domain_id: 7,
+            node: 0,
+            ifname: "eth1".into(),
+            mtu: 1500,
+            limited: false,
+        };
+        segments.connect(&uplink, (7, OUTSIDE));
+        assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
+        segments.disconnect(Partition(7));
+        segments.detach(Partition(7), NodeId(0));
+        let gateway = Port {
+            gateway: Some([10, 64, 0, 1].into()),
+            ipv4: [10, 64, 0, 1].into(),
+            ipv6: addressing::ipv6(7, place(0)),
+            ..port(7, 0)
+        };
+        segments.attach(gateway, (7, 0)).unwrap();
+        assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
+        segments.detach(Partition(7), NodeId(0));
+    }
 
     #[test]
     fn what_is_for_strangers_leaves_by_the_uplink() {

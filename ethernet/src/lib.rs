@@ -7,6 +7,7 @@
 //! * [`offload`]: what comes before a frame: super-frames and checksums left out; [`layout`] finds
 //!   a super-frame's headers, and [`segment`] does what was left undone, with [`checksum`].
 //! * [`address`], [`frame`]: what a frame says of itself.
+//! * [`source`]: the address that a packet is from.
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
 //! * [`listener`]: reports about groups, which nobody needs.
 //! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
@@ -38,6 +39,7 @@ pub mod removal;
 pub mod role;
 pub mod sample;
 pub mod segment;
+pub mod source;
 pub mod switch;
 #[allow(unsafe_code)]
 pub mod tap;

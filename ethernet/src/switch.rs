@@ -12,6 +12,7 @@
 //! of work ([`Remote::call`]), which it does between two batches of frames.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -206,6 +207,11 @@ impl Switch {
     /// Sets whether a port's member is limited.
     pub fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
         self.segments.set_limited(partition, place, limited);
+    }
+
+    /// Sets by whom packets of a port's member leave the domain.
+    pub fn set_gateway(&mut self, partition: Partition, place: Place, gateway: Option<Ipv4Addr>) {
+        self.segments.set_gateway(partition, place, gateway);
     }
 
     /// Sets what may be left undone in packets from and for a port.

@@ -521,3 +521,29 @@ fn frames_at_an_uplink_are_whole() {
     let bad = "tcp.checksum.status == 0 || ip.checksum.status == 0 || frame.len > 1514";
     assert_eq!(frames(&format!("{ours} && ({bad})")), 0);
 }
+
+/// The root of a node can have its kernel forward packets, and those at both ends can agree to it. The
+/// domains do not.
+#[test]
+fn a_node_in_two_domains_routes_nothing_between_them() {
+    let cluster = Cluster::up("3x1x1");
+    let blue = cluster.domain("blue", &["0-1,0,0"]);
+    let red = cluster.domain("red", &["1-2,0,0"]);
+    let forward = "/proc/sys/net/ipv4/ip_forward";
+    let before = cluster.exec("1,0,0", &format!("cat {forward}")).ok();
+    assert_eq!(before.text(), "0");
+    cluster.shell("1,0,0", &format!("echo 1 > {forward}")).ok();
+    let (from, to) = (blue.ipv4("0,0,0"), red.ipv4("2,0,0"));
+    for (node, target, router) in [
+        ("0,0,0", &to, blue.ipv4("1,0,0")),
+        ("2,0,0", &from, red.ipv4("1,0,0")),
+    ] {
+        cluster
+            .exec(node, &format!("ip route add {target}/32 via {router}"))
+            .ok();
+    }
+    cluster.cannot_reach("0,0,0", &to);
+    let drops = cluster.ask(&["domain", "drops", "red"]);
+    let foreign = &drops[0]["dropped"]["foreign_address"];
+    assert!(foreign.as_u64().is_some_and(|count| count >= 1), "{drops}");
+}
