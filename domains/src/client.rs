@@ -270,6 +270,7 @@ impl Control {
             nodes: nodes.into(),
             limited: terms.limited,
             plain: terms.plain,
+            stack: terms.stack,
         })
     }
 

@@ -64,6 +64,9 @@ pub struct Domain {
     pub limited: BTreeSet<NodeId>,
     /// Those of its members whose interfaces do without offload.
     pub plain: BTreeSet<NodeId>,
+    /// Those of its members that have no interface of the kernel: a process of theirs may have the
+    /// link, with an IP stack of its own.
+    pub stacks: BTreeSet<NodeId>,
     /// Nodes whose processes may grow and shrink it.
     pub managers: BTreeSet<NodeId>,
     /// Whether whoever owns a node may join with it.
@@ -87,6 +90,8 @@ pub struct Terms {
     pub limited: bool,
     /// Their interfaces do without offload.
     pub plain: bool,
+    /// They have no interface of the kernel.
+    pub stack: bool,
 }
 
 /// A membership change.
@@ -119,6 +124,9 @@ pub struct Wanted {
     /// Those of its first members whose interfaces do without offload; they need not be in
     /// `members` either.
     pub plain: BTreeSet<NodeId>,
+    /// Those of its first members that have no interface of the kernel; they need not be in
+    /// `members` either.
+    pub stacks: BTreeSet<NodeId>,
     /// Whether whoever owns a node may join with it.
     pub public: bool,
 }
@@ -126,7 +134,7 @@ pub struct Wanted {
 impl Wanted {
     /// All its first members.
     pub fn all_members(&self) -> BTreeSet<NodeId> {
-        &(&self.members | &self.limited) | &self.plain
+        &(&(&self.members | &self.limited) | &self.plain) | &self.stacks
     }
 }
 
@@ -308,6 +316,7 @@ impl Directory {
             members,
             limited: wanted.limited,
             plain: wanted.plain,
+            stacks: wanted.stacks,
             managers: BTreeSet::new(),
             public: wanted.public,
             gateway: None,
@@ -343,6 +352,7 @@ impl Directory {
         let kinds = [
             (&domain.limited, terms.limited, ["full", "limited"]),
             (&domain.plain, terms.plain, ["offloading", "plain"]),
+            (&domain.stacks, terms.stack, ["interface", "stack"]),
         ];
         for (those, wanted, names) in kinds {
             let other =
@@ -364,6 +374,9 @@ impl Directory {
         }
         if terms.plain {
             domain.plain.extend(&joined);
+        }
+        if terms.stack {
+            domain.stacks.extend(&joined);
         }
         Ok(Change {
             domain: domain.clone(),
@@ -387,6 +400,7 @@ impl Directory {
         domain.members = &domain.members - &left;
         domain.limited = &domain.limited - &left;
         domain.plain = &domain.plain - &left;
+        domain.stacks = &domain.stacks - &left;
         domain
             .gateway
             .take_if(|gateway| left.contains(&gateway.node));

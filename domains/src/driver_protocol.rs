@@ -3,7 +3,7 @@
 //! The driver's standard input is its lifeline, over which come sessions (see
 //! [`crate::lifeline`]), one at a time, on which the rest is said; frames are those of
 //! [`crate::wire`]. The agent alone commands; the driver answers [`Command::Sync`], in order,
-//! after everything before it has been carried out, and [`Command::Drops`]. The end of a session leaves the ports as they
+//! after everything before it has been carried out, [`Command::Drops`] and [`Command::Plug`]. The end of a session leaves the ports as they
 //! are, for the next agent; the end of the lifeline ends the driver.
 
 use std::collections::BTreeMap;
@@ -53,6 +53,16 @@ pub enum Command {
         /// Any number.
         n: u64,
     },
+    /// Gives a process of a node the link of a port whose interface is a stack. One descriptor: the
+    /// driver's end of a `SOCK_SEQPACKET` socket. Asks for [`Answer::Plugged`].
+    Plug {
+        /// Any number.
+        n: u64,
+        /// The domain's number.
+        domain_id: u32,
+        /// The node's number.
+        node: u32,
+    },
     /// Asks for [`Answer::Dropped`].
     Drops {
         /// Any number.
@@ -74,6 +84,13 @@ pub enum Answer {
         errors: Vec<PortError>,
         /// What this kernel may leave undone in packets of ports with [`Port::offload`].
         offload: Vec<OffloadKind>,
+    },
+    /// Whether a process has the link of a port now.
+    Plugged {
+        /// That of the [`Command::Plug`].
+        n: u64,
+        /// Why not.
+        failure: Option<PlugFailure>,
     },
     /// What became of frames that nobody received.
     Dropped {
@@ -107,6 +124,18 @@ impl fmt::Display for OffloadKind {
             OffloadKind::Uso => "uso",
         })
     }
+}
+
+/// Why a process cannot have the link of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlugFailure {
+    /// There is no such port, or its interface is a TAP.
+    NoStack,
+    /// Another process has it.
+    Taken,
+    /// The system could not wait for the socket.
+    System,
 }
 
 /// Frames that a port sent and that did not reach an interface, since it is there or its driver
@@ -210,6 +239,8 @@ pub struct Port {
     pub offload: bool,
     /// By whom packets leave the domain: an address of a member, perhaps its own.
     pub gateway: Option<Ipv4Addr>,
+    /// Whether it has no interface of the kernel, but one of the node's processes may have its link.
+    pub stack: bool,
 }
 
 /// An interface of the host that leads outside from a domain.
@@ -271,6 +302,7 @@ mod tests {
             limited: false,
             offload: true,
             gateway: Some(Ipv4Addr::new(10, 64, 0, 1)),
+            stack: false,
         }
     }
 
@@ -305,6 +337,11 @@ mod tests {
             },
             Command::Sync { n: 1 << 40 },
             Command::Drops { n: 1, domain_id: 7 },
+            Command::Plug {
+                n: 1,
+                domain_id: 7,
+                node: 3,
+            },
         ];
         for command in &sent {
             commands.send(command, &[namespace.as_fd()]).unwrap();
@@ -330,6 +367,12 @@ mod tests {
                 outside: true,
                 dropped: DropReason::ALL.map(|reason| (reason, 1 << 40)).into(),
             }],
+        };
+        writer.send(&answer, &[]).unwrap();
+        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
+        let answer = Answer::Plugged {
+            n: 1,
+            failure: Some(PlugFailure::Taken),
         };
         writer.send(&answer, &[]).unwrap();
         assert_eq!(answers.receive::<Answer>().unwrap().0, answer);

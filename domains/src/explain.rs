@@ -317,7 +317,7 @@ mod tests {
     fn domains() -> Vec<DomainInfo> {
         let member = |x: u8, limited: bool| {
             json!({
-                "node": place(x).to_string(), "limited": limited, "plain": false, "ifname": null, "mac": "",
+                "node": place(x).to_string(), "limited": limited, "plain": false, "stack": false, "ifname": null, "mac": "",
                 "ipv4": "10.64.0.1", "ipv6": "fd74::1"
             })
         };

@@ -8,6 +8,7 @@
 mod control;
 mod nodes;
 mod regions;
+mod stack;
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -126,6 +126,8 @@ pub enum Request {
         limited: bool,
         /// Whether their interfaces do without offload.
         plain: bool,
+        /// Whether they have no interface of the kernel, but [`Request::Stack`].
+        stack: bool,
     },
     /// Either socket; a node must be a manager of the domain. Reply: [`Reply::Domain`], when
     /// the remaining processes have acknowledged.
@@ -305,6 +307,13 @@ pub enum Request {
         /// [`ChannelInfo::id`].
         id: u64,
     },
+    /// Node socket. Asks for the addresses of this node in a domain where its interface is a
+    /// stack, and for the cable to the Ethernet driver. One process of the node has it, until it
+    /// closes its end. Reply: [`Reply::Stack`] with one descriptor.
+    Stack {
+        /// The domain.
+        domain: String,
+    },
     /// Node socket. Which members listen for `protocol`? Reply: [`Reply::Listeners`].
     Lookup {
         /// The domain.
@@ -363,6 +372,8 @@ pub struct NewDomain {
     pub limited: Vec<String>,
     /// Node sets of those whose interfaces do without offload.
     pub plain: Vec<String>,
+    /// Node sets of those that have no interface of the kernel, but [`Request::Stack`].
+    pub stacks: Vec<String>,
     /// Bytes; 9000 when absent.
     pub mtu: Option<u32>,
     /// Whether whoever owns a node may join with it.
@@ -479,6 +490,8 @@ pub enum Reply {
     Fence,
     /// To [`Request::Connect`].
     Channel(ChannelInfo),
+    /// To [`Request::Stack`].
+    Stack(StackInfo),
     /// To [`Request::Lookup`].
     Listeners {
         /// Their places, in order of their node numbers, as texts.
@@ -579,6 +592,25 @@ pub struct ChannelInfo {
     pub fence: u32,
 }
 
+/// What a process needs to be a node's end of the link in a domain. With it comes one end of a
+/// `SOCK_SEQPACKET` socket; each message is a packet, a frame behind the 10 bytes of virtio-net's
+/// header. Packets that arrive may lack checksums, and are never longer than the MTU allows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackInfo {
+    /// The MAC address, the only one that it may send from.
+    pub mac: [u8; 6],
+    /// The IPv4 address.
+    pub ipv4: Ipv4Addr,
+    /// Its prefix length.
+    pub prefix: u8,
+    /// The IPv6 address.
+    pub ipv6: Ipv6Addr,
+    /// Its prefix length.
+    pub ipv6_prefix: u8,
+    /// Bytes.
+    pub mtu: u32,
+}
+
 /// Why a request was refused: for programs a kind, for people what and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct Refusal {
@@ -649,7 +681,8 @@ pub struct Status {
     pub domains: u32,
     /// The data path.
     pub provider: String,
-    /// `tap`, or `none` when started without Ethernet.
+    /// `tap`; `stack` where interfaces of the kernel cannot be had, so that all members are stacks;
+    /// or `none` when started without Ethernet.
     pub ethernet: String,
     /// What interfaces may leave undone in packets, unless their membership is plain: what this
     /// kernel can, or nothing when started without offload.
@@ -841,7 +874,9 @@ pub struct MemberInfo {
     pub limited: bool,
     /// Whether its interface does without offload.
     pub plain: bool,
-    /// Its interface, absent when the agent runs without Ethernet.
+    /// Whether it has no interface of the kernel, but [`Request::Stack`].
+    pub stack: bool,
+    /// Its interface, absent when the agent runs without Ethernet, and for a stack.
     pub ifname: Option<String>,
     /// `06:dd:dd:xx:yy:zz`.
     pub mac: String,

@@ -9,12 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use domains::driver_protocol::{Answer, Command, OffloadKind, Port, PortError, Uplink as Outside};
+use domains::driver_protocol::{
+    Answer, Command, OffloadKind, PlugFailure, Port, PortError, Uplink as Outside,
+};
 use domains::lifeline::Lifeline;
 use domains::wire::{self, Reader, WireError, Writer};
 use fabric::{Epoch, NodeId, Partition, Protection};
 use tracing::{debug, warn};
 
+use crate::cable::Cable;
+use crate::exit::Exit;
 use crate::interface::{self, Interface, InterfaceError, Settling};
 use crate::offload::Capabilities;
 use crate::probe;
@@ -126,8 +130,8 @@ struct Member {
     port: Port,
     /// The inode of the network namespace in which it is.
     home: u64,
-    /// Its number there.
-    index: u32,
+    /// Its number there; a stack has none.
+    index: Option<u32>,
 }
 
 impl Control {
@@ -197,6 +201,11 @@ impl Control {
                 let ports = self.remote.call(move |switch| switch.drops(partition))?;
                 return Ok(Some(Answer::Dropped { n, ports }));
             }
+            Command::Plug { n, domain_id, node } => {
+                let cable = descriptors.into_iter().next();
+                let failure = self.plug((domain_id, node), cable)?;
+                return Ok(Some(Answer::Plugged { n, failure }));
+            }
         }
         Ok(None)
     }
@@ -215,8 +224,9 @@ impl Control {
             }
             (Some(_), _) => Err(PortFailure::Differs),
             (None, None) => Err(PortFailure::NoNamespace),
+            (None, Some((home, _))) if port.stack => self.attach(port, home, None)?,
             (None, Some((home, namespace))) => match self.raise(&port, home, namespace) {
-                Ok(interface) => self.attach(port, home, interface)?,
+                Ok(interface) => self.attach(port, home, Some(interface))?,
                 Err(error) => Err(error.into()),
             },
         };
@@ -304,8 +314,8 @@ impl Control {
         if let Some(member) = self.ports.get_mut(&key) {
             let before = std::mem::replace(&mut member.port, port);
             let changed = before.gateway != member.port.gateway;
-            if let (true, Some(namespace)) = (changed, namespace) {
-                let led = interface::set_gateway(&member.port, &before, member.index, namespace);
+            if let (true, Some(namespace), Some(index)) = (changed, namespace, member.index) {
+                let led = interface::set_gateway(&member.port, &before, index, namespace);
                 self.note(key, led.map_err(PortFailure::from));
             }
         }
@@ -323,20 +333,45 @@ impl Control {
         &mut self,
         port: Port,
         home: u64,
-        interface: Interface,
+        interface: Option<Interface>,
     ) -> Result<Result<(), PortFailure>, Ended> {
         let (key, member) = ((port.domain_id, port.node), port.clone());
-        let Interface {
-            tap,
-            index,
-            settling,
-        } = interface;
-        let attached = self.remote.call(move |switch| switch.attach(member, tap))?;
+        let (exit, index, settling) = match interface {
+            None => (Exit::Stack(None), None, None),
+            Some(interface) => {
+                let Interface {
+                    tap,
+                    index,
+                    settling,
+                } = interface;
+                (Exit::Tap(tap), Some(index), Some(settling))
+            }
+        };
+        let attached = self
+            .remote
+            .call(move |switch| switch.attach(member, exit))?;
         if attached.is_ok() {
             self.ports.insert(key, Member { port, home, index });
-            self.settling.insert(key, settling);
+            self.settling
+                .extend(settling.map(|settling| (key, settling)));
         }
         Ok(attached.map_err(PortFailure::from))
+    }
+
+    /// Gives a process the link of a port; returns why not.
+    fn plug(&self, key: Key, socket: Option<OwnedFd>) -> Result<Option<PlugFailure>, Ended> {
+        let Some(cable) = socket.map(Cable::new) else {
+            return Ok(Some(PlugFailure::System));
+        };
+        if let Err(error) = cable.refuse_descriptors() {
+            warn!("cannot refuse descriptors of a process: {error}");
+            return Ok(Some(PlugFailure::System));
+        }
+        let (partition, node) = (Partition(key.0), NodeId(key.1));
+        let plugged = self
+            .remote
+            .call(move |switch| switch.plug(partition, node, cable))?;
+        Ok(plugged.err())
     }
 
     /// The membership ends here. The interface is of no use from now on, and may take its time.
@@ -347,10 +382,13 @@ impl Control {
         let (partition, node) = (Partition(key.0), NodeId(key.1));
         let member = self.ports.remove(&key);
         self.settling.remove(&key);
-        let tap = self
+        let exit = self
             .remote
             .call(move |switch| switch.detach(partition, node))?;
-        if let (Some(Member { port, home, index }), Some(tap)) = (member, tap) {
+        // The link of a process ends when its exit is dropped.
+        if let (Some(Member { port, home, index }), Some(Exit::Tap(tap))) = (member, exit)
+            && let Some(index) = index
+        {
             if let Err(error) = interface::lower(&tap, index) {
                 warn!("{} of node {}: {error}", port.ifname, port.place);
             }

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use crate::cable::Cable;
 use crate::offload::{Capabilities, Offload};
 use crate::segment::{Piece, Segmenter};
-use crate::tap::Tap;
+use crate::tap::{self, Tap};
 use crate::uplink::Uplink;
 
 /// One of them.
@@ -13,6 +14,8 @@ use crate::uplink::Uplink;
 pub enum Exit {
     /// To a member.
     Tap(Tap),
+    /// To a process of a member that brings its own IP stack, while one has the link.
+    Stack(Option<Cable>),
     /// To the outside.
     Uplink(Uplink),
 }
@@ -22,17 +25,20 @@ impl Exit {
     pub fn capabilities(&self) -> Capabilities {
         match self {
             Exit::Tap(tap) => tap.capabilities(),
+            // It takes segments as long as they come, and looks at no checksums.
+            Exit::Stack(_) => Capabilities::CHECKSUM | Capabilities::TSO4 | Capabilities::TSO6,
             Exit::Uplink(_) => Capabilities::empty(),
         }
     }
 
-    /// Reads the next packet, as [`Tap::receive`] and [`Uplink::receive`].
+    /// Reads the next packet, cut off at the length of `into`, and returns its length.
     ///
     /// # Errors
-    /// Theirs.
+    /// Those of [`Tap::receive`], [`Cable::receive`] and [`Uplink::receive`].
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Exit::Tap(tap) => tap.receive(into),
+            Exit::Stack(cable) => plugged(cable)?.receive(into),
             Exit::Uplink(uplink) => uplink.receive(into),
         }
     }
@@ -40,10 +46,11 @@ impl Exit {
     /// Sends a frame that needs no offload.
     ///
     /// # Errors
-    /// Those of [`Tap::send`] and [`Uplink::send_piece`].
+    /// Those of [`Tap::send`], [`Cable::send`] and [`Uplink::send_piece`].
     pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
         match self {
             Exit::Tap(tap) => tap.send_piece(piece),
+            Exit::Stack(cable) => plugged(cable)?.send_piece(piece),
             Exit::Uplink(uplink) => uplink.send_piece(piece),
         }
     }
@@ -56,10 +63,11 @@ impl Exit {
     pub fn deliver(&self, packet: &[u8], segmenter: &mut Segmenter) -> io::Result<usize> {
         // It has been decided on, so it is a good one.
         let (offload, frame) = Offload::split(packet).ok_or(io::ErrorKind::InvalidData)?;
-        if let Exit::Tap(tap) = self
-            && tap.capabilities().contains(offload.needs())
-        {
-            return tap.send(packet).map(|()| 1);
+        let as_it_is = self.capabilities().contains(offload.needs());
+        match self {
+            Exit::Tap(tap) if as_it_is => return tap.send(packet).map(|()| 1),
+            Exit::Stack(cable) if as_it_is => return plugged(cable)?.send(packet).map(|()| 1),
+            _ => {}
         }
         let mut pieces = segmenter.pieces(&offload, frame);
         let mut sent = 0;
@@ -69,13 +77,28 @@ impl Exit {
         }
         Ok(sent)
     }
-}
 
-impl AsFd for Exit {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+    /// What to wait for, if anything can come.
+    pub fn source(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Exit::Tap(tap) => tap.as_fd(),
-            Exit::Uplink(uplink) => uplink.as_fd(),
+            Exit::Tap(tap) => Some(tap.as_fd()),
+            Exit::Stack(cable) => cable.as_ref().map(AsFd::as_fd),
+            Exit::Uplink(uplink) => Some(uplink.as_fd()),
         }
     }
+}
+
+fn plugged(cable: &Option<Cable>) -> io::Result<&Cable> {
+    Ok(cable.as_ref().ok_or(io::ErrorKind::NotConnected)?)
+}
+
+/// Whether an operation failed because the other side is not there.
+pub fn is_gone(error: &io::Error) -> bool {
+    let gone = [
+        io::ErrorKind::NotConnected,
+        io::ErrorKind::BrokenPipe,
+        io::ErrorKind::ConnectionReset,
+        io::ErrorKind::UnexpectedEof,
+    ];
+    tap::is_gone(error) || gone.contains(&error.kind())
 }

@@ -334,6 +334,11 @@ impl<X> Segments<X> {
             .collect()
     }
 
+    /// Where a member is.
+    pub fn place_of(&self, partition: Partition, node: NodeId) -> Option<Place> {
+        self.segments.get(&partition)?.place_of(node)
+    }
+
     /// Where frames of the member at `place` come in, or `None` if it is no member.
     pub fn ingress(&self, partition: Partition, place: Place) -> Option<Ingress<'_, X>> {
         let segment = self.segments.get(&partition)?;
@@ -390,13 +395,17 @@ impl<X> Segment<X> {
     }
 
     fn detach(&mut self, node: NodeId) -> Option<X> {
-        let is_it = |member: &&Member<X>| member.port.node == node.0;
-        let place = self.members.values().find(is_it)?.port.place;
+        let place = self.place_of(node)?;
         let member = self.members.remove(&place)?;
         for address in addresses(&member.port) {
             self.owners.remove(&address);
         }
         Some(member.exit)
+    }
+
+    fn place_of(&self, node: NodeId) -> Option<Place> {
+        let is_it = |member: &&Member<X>| member.port.node == node.0;
+        Some(self.members.values().find(is_it)?.port.place)
     }
 
     /// The member other than `asker` whose address is in question.
@@ -627,6 +636,7 @@ mod tests {
             mtu: 1500,
             limited: false,
             gateway: None,
+            stack: false,
         }
     }
 

@@ -10,6 +10,8 @@
 //! * [`source`]: the address that a packet is from.
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
 //! * [`listener`]: reports about groups, which nobody needs.
+//! * [`cable`]: the link of a process that brings its own IP stack, such as `stack`'s.
+//! * [`exit`]: where frames come from and go to: a TAP, a cable or an uplink.
 //! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
 //! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace;
 //!   [`removal`] deletes interfaces in batches, behind everybody's back.
@@ -23,6 +25,8 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+#[allow(unsafe_code)]
+pub mod cable;
 pub mod checksum;
 pub mod driver;
 pub mod exit;
@@ -40,6 +44,8 @@ pub mod role;
 pub mod sample;
 pub mod segment;
 pub mod source;
+#[cfg(feature = "stack")]
+pub mod stack;
 pub mod switch;
 #[allow(unsafe_code)]
 pub mod tap;

@@ -18,19 +18,19 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Instant;
 
-use domains::driver_protocol::{DropReason, Port, PortDrops, Uplink as Outside};
+use domains::driver_protocol::{DropReason, PlugFailure, Port, PortDrops, Uplink as Outside};
 use fabric::{Epoch, NodeId, Partition, Place};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::warn;
 
-use crate::exit::Exit;
+use crate::cable::Cable;
+use crate::exit::{Exit, is_gone};
 use crate::forward::{Action, AttachError, Ingress, MAX_PACKET, Segments};
 use crate::offload::Capabilities;
 use crate::patience::Patience;
 use crate::segment::{Piece, Segmenter};
-use crate::tap::{Tap, is_gone};
 use crate::uplink::{Uplink, is_down};
 
 /// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
@@ -76,8 +76,8 @@ pub enum JoinError {
     /// It may not be a member.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// Its TAP cannot be waited for.
-    #[error("cannot wait for the TAP: {0}")]
+    /// Its exit cannot be waited for.
+    #[error("cannot wait for its packets: {0}")]
     Epoll(io::Error),
 }
 
@@ -167,23 +167,46 @@ impl Switch {
     /// Lets a port send and receive.
     ///
     /// # Errors
-    /// [`JoinError`]; the TAP is closed then, and its interface stays.
-    pub fn attach(&mut self, port: Port, tap: Tap) -> Result<(), JoinError> {
+    /// [`JoinError`]; the exit is closed then, and the interface of a TAP stays.
+    pub fn attach(&mut self, port: Port, exit: Exit) -> Result<(), JoinError> {
         let event = event_of(Partition(port.domain_id), port.place);
-        self.epoll
-            .add(&tap, EpollEvent::new(EpollFlags::EPOLLIN, event))
-            .map_err(|error| JoinError::Epoll(error.into()))?;
-        Ok(self.segments.attach(port, Exit::Tap(tap))?)
+        self.heed(&exit, event).map_err(JoinError::Epoll)?;
+        Ok(self.segments.attach(port, exit)?)
     }
 
-    /// Cuts a port and returns its TAP, if there was one.
-    pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<Tap> {
+    /// Gives a process the link of a port.
+    ///
+    /// # Errors
+    /// [`PlugFailure`]; the cable is closed then.
+    pub fn plug(
+        &mut self,
+        partition: Partition,
+        node: NodeId,
+        cable: Cable,
+    ) -> Result<(), PlugFailure> {
+        let place = self.segments.place_of(partition, node);
+        let place = place.ok_or(PlugFailure::NoStack)?;
+        match self.segments.exit_mut(partition, place) {
+            Some(Exit::Stack(Some(present))) if !present.is_cut() => Err(PlugFailure::Taken),
+            Some(Exit::Stack(_)) => {
+                let exit = Exit::Stack(Some(cable));
+                let event = event_of(partition, place);
+                self.heed(&exit, event).map_err(|_| PlugFailure::System)?;
+                // Closing the one before ends its events.
+                if let Some(place) = self.segments.exit_mut(partition, place) {
+                    *place = exit;
+                }
+                Ok(())
+            }
+            _ => Err(PlugFailure::NoStack),
+        }
+    }
+
+    /// Cuts a port and returns its exit, if there was one.
+    pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<Exit> {
         let exit = self.segments.detach(partition, node)?;
         self.ignore(&exit);
-        match exit {
-            Exit::Tap(tap) => Some(tap),
-            Exit::Uplink(_) => None,
-        }
+        Some(exit)
     }
 
     /// Makes a domain one Ethernet with what is outside.
@@ -284,8 +307,8 @@ impl Switch {
         }
     }
 
-    /// Takes frames from a TAP, until it has no more or its turn ends.
-    fn drain(&self, event: u64, desk: &mut Desk) {
+    /// Takes frames from a port, until it has no more or its turn ends.
+    fn drain(&mut self, event: u64, desk: &mut Desk) {
         let (partition, place) = port_of(event);
         // A port may have left after it was found ready.
         let ingress = match event & OUTSIDE {
@@ -305,17 +328,39 @@ impl Switch {
                     return warn!(?partition, "an uplink is down");
                 }
                 Err(error) => {
-                    warn!(?partition, %place, %error, "an interface of a port has gone");
-                    return self.ignore(ingress.exit());
+                    if matches!(ingress.exit(), Exit::Tap(_)) {
+                        warn!(?partition, %place, %error, "an interface of a port has gone");
+                    }
+                    self.ignore(ingress.exit());
+                    if event & OUTSIDE == 0 {
+                        self.unplug(partition, place);
+                    }
+                    return;
                 }
             }
         }
     }
 
-    /// Stops waiting for frames from there.
+    /// The process that had the link of a port has gone: another may have it.
+    fn unplug(&mut self, partition: Partition, place: Place) {
+        if let Some(Exit::Stack(cable)) = self.segments.exit_mut(partition, place) {
+            *cable = None;
+        }
+    }
+
+    /// Waits for an exit, if anything can come from there.
+    fn heed(&self, exit: &Exit, event: u64) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, event);
+        let add = |source| self.epoll.add(source, event);
+        Ok(exit.source().map_or(Ok(()), add)?)
+    }
+
+    /// Stops waiting for an exit.
     fn ignore(&self, exit: &Exit) {
-        // It fails when this was done already.
-        let _ = self.epoll.delete(exit);
+        if let Some(source) = exit.source() {
+            // It fails when this was done already.
+            let _ = self.epoll.delete(source);
+        }
     }
 }
 

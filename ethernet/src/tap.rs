@@ -1,5 +1,5 @@
 //! TAPs: the kernel's end of an interface whose other end is a descriptor. With [`crate::uplink`]
-//! the only module here with `unsafe`.
+//! and [`crate::cable`] the only module here with `unsafe`.
 //!
 //! A TAP of ours is persistent, so that it outlives the driver that made it and the next driver
 //! finds the interface with its addresses and connections as they were. What passes through it

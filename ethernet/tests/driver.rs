@@ -545,6 +545,7 @@ impl Node {
             mtu: 9000,
             limited: false,
             gateway: None,
+            stack: false,
         }
     }
 

@@ -120,5 +120,6 @@ fn port(domain: u32, x: u8) -> Port {
         limited: x > 0,
         offload: false,
         gateway: None,
+        stack: false,
     }
 }

@@ -47,10 +47,12 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
             nodes,
             limited,
             plain,
+            stack,
         } => {
             let terms = Terms {
                 limited: *limited,
                 plain: *plain,
+                stack: *stack,
             };
             host.grow(actor, name, nodes, terms).map(Reply::Domain)
         }

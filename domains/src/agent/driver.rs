@@ -20,8 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use super::keeper::{Entry, Keeper};
 use super::process::{ends_within, has_ended, outlast};
+use super::stack_link;
 use crate::driver_protocol::{
-    Answer, Command as Order, OffloadKind, Port, PortDrops, PortError, Uplink,
+    Answer, Command as Order, OffloadKind, PlugFailure, Port, PortDrops, PortError, Uplink,
 };
 use crate::lifeline;
 use crate::wire::{self, Reader, Writer};
@@ -60,6 +61,17 @@ pub(super) enum DriverError {
     KeepsEnding,
 }
 
+/// Why a process does not get the link of a port.
+#[derive(Debug)]
+pub(super) enum PlugError {
+    /// The driver said so.
+    Refused(PlugFailure),
+    /// There is no driver at this moment.
+    NoDriver,
+    /// No socket.
+    System(io::Error),
+}
+
 /// The driver and what it was told.
 #[derive(Debug)]
 pub(super) struct Driver {
@@ -86,6 +98,9 @@ struct Books {
     /// The newest question about drops, and the answers that nobody has taken yet.
     drops_asked: u64,
     drops: BTreeMap<u64, Vec<PortDrops>>,
+    /// The same of links for processes.
+    plugs_asked: u64,
+    plugs: BTreeMap<u64, Option<PlugFailure>>,
     /// Drivers so far, the present one included.
     generation: u32,
     /// Drivers in a row that ended without an answer.
@@ -291,6 +306,36 @@ impl Driver {
         answer.ok_or(DriverError::Silent)
     }
 
+    /// Gives a process of a node the link of a port whose interface is a stack; returns the port,
+    /// and its end of the cable.
+    pub(super) fn plug(&self, domain_id: u32, node: u32) -> Result<(Port, OwnedFd), PlugError> {
+        let (ours, theirs) = stack_link::cable().map_err(PlugError::System)?;
+        let mut books = self.lock();
+        let port = books.ports.get(&(domain_id, node));
+        let Some((port, _)) = port.filter(|(port, _)| port.stack) else {
+            return Err(PlugError::Refused(PlugFailure::NoStack));
+        };
+        let port = port.clone();
+        books.plugs_asked += 1;
+        let (n, generation) = (books.plugs_asked, books.generation);
+        let order = Order::Plug { n, domain_id, node };
+        books.send(&order, Some(&Arc::new(ours)));
+        let unanswered = |books: &mut Books| {
+            let is_there = books.process.is_some() && books.generation == generation;
+            !books.plugs.contains_key(&n) && is_there && !books.ending
+        };
+        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
+        let (mut books, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        // Others that have come were for those who waited too long.
+        let answer = books.plugs.remove(&n);
+        books.plugs.retain(|other, _| *other > n);
+        match answer {
+            None => Err(PlugError::NoDriver),
+            Some(Some(failure)) => Err(PlugError::Refused(failure)),
+            Some(None) => Ok((port, theirs)),
+        }
+    }
+
     /// Ends the driver for good; returns when its process has gone.
     pub(super) fn end(&self) {
         let mut books = self.lock();
@@ -408,6 +453,9 @@ impl Driver {
                 }
                 Answer::Dropped { n, ports } => {
                     books.drops.insert(n, ports);
+                }
+                Answer::Plugged { n, failure } => {
+                    books.plugs.insert(n, failure);
                 }
             }
             self.changed.notify_all();

@@ -11,6 +11,7 @@ use fabric::Torus;
 use serde::{Deserialize, Serialize};
 
 use super::AgentError;
+use super::host::Interfaces;
 use super::keeper::{self, Entries, Entry, Keeper, LIFELINE, Watch};
 use crate::protocol::as_text;
 
@@ -23,7 +24,7 @@ struct Record {
     #[serde(with = "as_text")]
     torus: Torus,
     ethernet: bool,
-    offload: bool,
+    interfaces: Interfaces,
 }
 
 /// An inheritance, perhaps an empty one, and the keeper who has it in hand.
@@ -71,15 +72,19 @@ impl Estate {
         })
     }
 
-    /// Whether a host like this one can be made of it. Returns whether its interfaces offload, if
+    /// Whether a host like this one can be made of it. Returns what its interfaces are, if
     /// there are any.
-    pub(super) fn check(&self, torus: Torus, ethernet: bool) -> Result<Option<bool>, AgentError> {
+    pub(super) fn check(
+        &self,
+        torus: Torus,
+        ethernet: bool,
+    ) -> Result<Option<Interfaces>, AgentError> {
         let Some(Entry { record, .. }) = self.entries.get(HOST) else {
             return Ok(None);
         };
         match serde_json::from_value::<Record>(record.clone()) {
             Ok(there) if (there.torus, there.ethernet) == (torus, ethernet) => {
-                Ok(Some(there.offload))
+                Ok(Some(there.interfaces))
             }
             Ok(there) => Err(self.misfit(&there.describe())),
             Err(_) => Err(self.misfit("another release")),
@@ -124,7 +129,7 @@ pub(super) fn keep_host(
     keeper: &Keeper,
     torus: Torus,
     ethernet: bool,
-    offload: bool,
+    interfaces: Interfaces,
     lifeline: bool,
 ) {
     if lifeline {
@@ -135,7 +140,7 @@ pub(super) fn keep_host(
         let record = Record {
             torus,
             ethernet,
-            offload,
+            interfaces,
         };
         keeper.put(HOST, &record, &[namespace.as_fd()]);
     }

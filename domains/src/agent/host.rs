@@ -10,6 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fabric::{NodeId, Torus};
+use serde::{Deserialize, Serialize};
 
 use super::audit::Audit;
 use super::changes::usable_node;
@@ -48,6 +49,21 @@ pub(super) enum Ending {
     Told,
 }
 
+/// What interfaces of this host are, whatever domains say.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Interfaces {
+    /// Whether they offload, unless their membership is plain.
+    pub(super) offload: bool,
+    /// Whether the kernel has none to give.
+    pub(super) stacks: bool,
+}
+
+impl Interfaces {
+    fn is_stack(self, domain: &Domain, node: NodeId) -> bool {
+        self.stacks || domain.stacks.contains(&node)
+    }
+}
+
 /// An agent's nodes, driver and books.
 #[derive(Debug)]
 pub(super) struct Host {
@@ -66,8 +82,7 @@ pub(super) struct Host {
     /// By number.
     pub(super) nodes: Vec<HostedNode>,
     pub(super) driver: Option<Arc<Driver>>,
-    /// Whether interfaces offload, unless their membership is plain.
-    pub(super) offload: bool,
+    pub(super) interfaces: Interfaces,
     pub(super) gateways: Gateways,
     pub(super) members: Members,
     pub(super) ending: mpsc::Sender<Ending>,
@@ -106,6 +121,7 @@ impl Host {
                 members: actor.resolve(directory, &new.nodes)?,
                 limited: actor.resolve(directory, &new.limited)?,
                 plain: actor.resolve(directory, &new.plain)?,
+                stacks: actor.resolve(directory, &new.stacks)?,
                 ..wanted
             };
             let members = wanted.all_members();
@@ -241,7 +257,7 @@ impl Host {
             &self.keeper,
             self.torus,
             ethernet,
-            self.offload,
+            self.interfaces,
             self.lifeline,
         );
         if let Some(users) = &self.users {
@@ -347,7 +363,7 @@ impl Host {
             return;
         };
         for node in domain.members.iter().filter_map(|id| self.node(*id)) {
-            let port = port(domain, node, self.offload);
+            let port = port(domain, node, self.interfaces);
             driver.add(port, node.network());
         }
     }
@@ -385,7 +401,7 @@ impl Host {
         };
         for id in &change.joined {
             if let Some(node) = self.node(*id) {
-                let port = port(&change.domain, node, self.offload);
+                let port = port(&change.domain, node, self.interfaces);
                 driver.add(port, node.network());
             }
         }
@@ -514,11 +530,16 @@ impl Host {
             nodes: self.torus.nodes(),
             domains: domains.count() as u32,
             provider: "shm".into(),
-            ethernet: if self.driver.is_some() { "tap" } else { "none" }.into(),
+            ethernet: match &self.driver {
+                None => "none",
+                Some(_) if self.interfaces.stacks => "stack",
+                Some(_) => "tap",
+            }
+            .into(),
             rootless: self.identity.rootless,
             private_users: self.users.is_some(),
             offload: match &self.driver {
-                Some(driver) if self.offload => driver.offload(),
+                Some(driver) if self.interfaces.offload => driver.offload(),
                 _ => Vec::new(),
             },
             driver_pid,
@@ -610,13 +631,16 @@ impl Host {
 
     /// A domain as clients see it.
     pub(super) fn describe(&self, domain: &Domain) -> DomainInfo {
+        let has_interface =
+            |id: &NodeId| self.driver.is_some() && !self.interfaces.is_stack(domain, *id);
         let member = |id: &NodeId| {
             let place = self.torus.place(*id)?;
             Some(MemberInfo {
                 node: place,
                 limited: domain.limited.contains(id),
                 plain: domain.plain.contains(id),
-                ifname: self.driver.as_ref().map(|_| domain.name.clone()),
+                stack: domain.stacks.contains(id),
+                ifname: has_interface(id).then(|| domain.name.clone()),
                 mac: mac_text(mac(domain.id, place)),
                 ipv4: domain.subnet.address(*id),
                 ipv6: ipv6(domain.id, place),
@@ -687,18 +711,22 @@ fn delete_interface(node: &HostedNode, name: &str) -> Result<(), NetlinkError> {
     }
 }
 
-/// The ports of all members, with offload where both this host and the membership have it.
-pub(super) fn ports(directory: &Directory, nodes: &[HostedNode], offload: bool) -> Vec<PlacedPort> {
+/// The ports of all members, as both this host and the membership have them.
+pub(super) fn ports(
+    directory: &Directory,
+    nodes: &[HostedNode],
+    interfaces: Interfaces,
+) -> Vec<PlacedPort> {
     let of = |domain: &Domain| {
         let members = domain.members.iter();
         let members = members.filter_map(|id| nodes.get(id.0 as usize));
-        let placed = members.map(|node| (port(domain, node, offload), node.network()));
+        let placed = members.map(|node| (port(domain, node, interfaces), node.network()));
         placed.collect::<Vec<_>>()
     };
     directory.domains().flat_map(of).collect()
 }
 
-fn port(domain: &Domain, node: &HostedNode, offload: bool) -> Port {
+fn port(domain: &Domain, node: &HostedNode, interfaces: Interfaces) -> Port {
     Port {
         node: node.id.0,
         place: node.place,
@@ -712,7 +740,8 @@ fn port(domain: &Domain, node: &HostedNode, offload: bool) -> Port {
         ipv6_prefix: IPV6_PREFIX,
         mtu: domain.mtu,
         limited: domain.limited.contains(&node.id),
-        offload: offload && !domain.plain.contains(&node.id),
+        offload: interfaces.offload && !domain.plain.contains(&node.id),
         gateway: gateways::way_out(domain, node.id),
+        stack: interfaces.is_stack(domain, node.id),
     }
 }

@@ -31,6 +31,7 @@ mod process;
 mod quotas;
 mod rootless;
 mod server;
+mod stack_link;
 mod start;
 mod state_dir;
 mod tenancy;

@@ -18,6 +18,7 @@ use super::nodes::HostedNode;
 use super::outbox::Outbox;
 use super::process;
 use super::quotas::{self, Whose};
+use super::stack_link;
 use super::users::is_of_nodes;
 use crate::credentials::{peer_pid, peer_uid};
 use crate::directory::{Directory, DirectoryError, Domain};
@@ -599,6 +600,11 @@ impl Attached<'_> {
                 protocol,
             } => {
                 members.connect(id, domain, *place, *protocol)?;
+                return Ok(None);
+            }
+            Request::Stack { domain } => {
+                let (info, cable) = stack_link::grant(self.host, self.node, domain)?;
+                self.outbox.reply(Reply::Stack(info), vec![cable]);
                 return Ok(None);
             }
             Request::Ack { partition, epoch } => {

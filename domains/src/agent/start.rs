@@ -18,7 +18,7 @@ use super::data_dir::DataDir;
 use super::driver::Driver;
 use super::estate::{self, Estate};
 use super::gateways::Gateways;
-use super::host::{Ending, Host, ports};
+use super::host::{Ending, Host, Interfaces, ports};
 use super::hosts;
 use super::keeper::Watch;
 use super::members::{Changed, Members, RETURN};
@@ -168,8 +168,12 @@ fn build(
     check_size(torus)?;
     let ethernet = config.driver_command.is_some();
     let before = estate.check(torus, ethernet)?;
-    let offload = config.offload.or(before).unwrap_or(true);
-    estate::keep_host(&estate.keeper, torus, ethernet, offload, config.lifeline);
+    let offload = config.offload.or(before.map(|before| before.offload));
+    let interfaces = Interfaces {
+        offload: offload.unwrap_or(true),
+        stacks: before.is_some_and(|before| before.stacks),
+    };
+    estate::keep_host(&estate.keeper, torus, ethernet, interfaces, config.lifeline);
     let users = take_users(&identity, &mut estate)?;
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
@@ -202,7 +206,7 @@ fn build(
     }
     let start_driver = |command| {
         let kept = estate.inherit(Driver::KEY);
-        let ports = ports(&directory, &nodes, offload);
+        let ports = ports(&directory, &nodes, interfaces);
         Driver::start(command, Arc::clone(&estate.keeper), kept, ports.into_iter())
     };
     let driver = config.driver_command.map(start_driver).transpose()?;
@@ -231,7 +235,7 @@ fn build(
         torus,
         nodes,
         driver,
-        offload,
+        interfaces,
         gateways: Gateways::new(state.path()),
         members,
         ending,

@@ -5,6 +5,7 @@
 //! nodes = ["0,0,0", "1-3,0,0", "db"]
 //! limited = ["3,0,0"]             # absent: none
 //! plain = ["3,0,0"]               # absent: none
+//! stacks = ["3,0,0"]              # absent: none
 //! managers = ["0,0,0"]            # absent: none
 //! public = true                   # absent: false
 //! subnet = "10.64.3.0/24"         # absent: as it is, or chosen
@@ -91,6 +92,8 @@ pub struct Declared {
     pub limited: BTreeSet<Place>,
     /// Those of its members whose interfaces do without offload.
     pub plain: BTreeSet<Place>,
+    /// Those of its members that have no interface of the kernel.
+    pub stacks: BTreeSet<Place>,
     /// Nodes whose processes may change it.
     pub managers: BTreeSet<Place>,
     /// Whether whoever owns a node may join with it.

@@ -208,7 +208,7 @@ impl Reader<'_> {
         }
         let table = self.table(value)?;
         let keys = [
-            "nodes", "limited", "plain", "managers", "public", "subnet", "mtu", "owner",
+            "nodes", "limited", "plain", "stacks", "managers", "public", "subnet", "mtu", "owner",
         ];
         self.check_keys(table, &format!("domain {name}"), &keys);
         let value = |key: &str| table.get(key);
@@ -217,15 +217,21 @@ impl Reader<'_> {
             nodes: self.node_sets(value("nodes")),
             limited: self.node_sets(value("limited")),
             plain: self.node_sets(value("plain")),
+            stacks: self.node_sets(value("stacks")),
             managers: self.node_sets(value("managers")),
             public: value("public").and_then(|v| self.boolean(v)) == Some(true),
             subnet: value("subnet").and_then(|v| self.subnet(v)),
             mtu: value("mtu").and_then(|v| self.number(v, MIN_MTU..=MAX_MTU)),
             owner: value("owner").and_then(|v| self.uid(v)),
         };
-        for (kind, set) in [("limited", &domain.limited), ("plain", &domain.plain)] {
+        let kinds = [
+            ("limited", "limited", &domain.limited),
+            ("plain", "plain", &domain.plain),
+            ("stacks", "a stack", &domain.stacks),
+        ];
+        for (key, kind, set) in kinds {
             if let Some(outsider) = set.difference(&domain.nodes).next() {
-                let at = value(kind).map_or(at, |value| value.span().start);
+                let at = value(key).map_or(at, |value| value.span().start);
                 let message =
                     format!("{outsider} is {kind}, but not among the nodes; add it there");
                 self.problem(at, message);

@@ -54,6 +54,8 @@ pub enum Step {
         limited: Places,
         #[serde(skip_serializing_if = "Places::is_empty")]
         plain: Places,
+        #[serde(skip_serializing_if = "Places::is_empty")]
+        stacks: Places,
         #[serde(serialize_with = "optional_text")]
         subnet: Option<Subnet>,
         mtu: Option<u32>,
@@ -66,6 +68,8 @@ pub enum Step {
         limited: bool,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         plain: bool,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        stack: bool,
     },
     /// Change what is not `None`.
     Set {
@@ -142,6 +146,7 @@ impl fmt::Display for Step {
                 nodes,
                 limited,
                 plain,
+                stacks,
                 subnet,
                 mtu,
                 public,
@@ -151,6 +156,7 @@ impl fmt::Display for Step {
                 members(f, " of ", nodes)?;
                 members(f, " with limited members ", limited)?;
                 members(f, " without offload for ", plain)?;
+                members(f, " without interfaces for ", stacks)?;
                 optional(f, "subnet", subnet)?;
                 optional(f, "mtu", mtu)?;
                 optional(f, "owner", owner)?;
@@ -161,10 +167,12 @@ impl fmt::Display for Step {
                 nodes,
                 limited,
                 plain,
+                stack,
             } => {
                 let how = if *limited { "limited members " } else { "" };
-                let without = if *plain { " without offload" } else { "" };
-                write!(f, "grow {domain} by {how}{nodes}{without}")
+                write!(f, "grow {domain} by {how}{nodes}")?;
+                f.write_str(if *plain { " without offload" } else { "" })?;
+                f.write_str(if *stack { " without interfaces" } else { "" })
             }
             Step::Set {
                 domain,
@@ -303,11 +311,11 @@ struct Plan {
     problems: Vec<Problem>,
 }
 
-/// Who of a domain leaves it, perhaps to join again: who becomes limited or plain, or is it no
-/// longer, and who gets another owner.
+/// Who of a domain leaves it, perhaps to join again: who becomes limited or plain or a stack, or is
+/// it no longer, and who gets another owner.
 fn leavers(present: &Declared, wanted: &Declared, given: &BTreeSet<Place>) -> BTreeSet<Place> {
     let turned = &(&present.limited ^ &wanted.limited) | &(&present.plain ^ &wanted.plain);
-    let turned = &turned | given;
+    let turned = &(&turned | &(&present.stacks ^ &wanted.stacks)) | given;
     &(&present.nodes - &wanted.nodes) | &(&turned & &present.nodes)
 }
 
@@ -395,6 +403,7 @@ impl Plan {
             nodes: Places(&wanted.nodes - &wanted.limited),
             limited: Places(wanted.limited.clone()),
             plain: Places(wanted.plain.clone()),
+            stacks: Places(wanted.stacks.clone()),
             subnet: wanted.subnet,
             mtu: wanted.mtu,
             public: wanted.public,
@@ -427,6 +436,7 @@ impl Plan {
             nodes: &present.nodes - &self.given,
             limited: &present.limited - &self.given,
             plain: &present.plain - &self.given,
+            stacks: &present.stacks - &self.given,
             managers: &present.managers - &self.given,
             ..Declared::default()
         };
@@ -472,9 +482,12 @@ impl Plan {
 
     fn give_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
         let domain = || name.to_owned();
-        for (limited, plain) in [(false, false), (true, false), (false, true), (true, true)] {
+        for bits in 0..8 {
+            let [limited, plain, stack] = [1, 2, 4].map(|bit| bits & bit != 0);
             let on_these_terms = |of: &Declared, place: &Place| {
-                of.limited.contains(place) == limited && of.plain.contains(place) == plain
+                of.limited.contains(place) == limited
+                    && of.plain.contains(place) == plain
+                    && of.stacks.contains(place) == stack
             };
             let members = |of: &Declared| -> BTreeSet<Place> {
                 let nodes = of.nodes.iter();
@@ -489,6 +502,7 @@ impl Plan {
                 nodes,
                 limited,
                 plain,
+                stack,
             });
         }
         self.appoint(name, present, wanted);

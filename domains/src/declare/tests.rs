@@ -47,6 +47,7 @@ const FULL: &str = r#"
 nodes = ["0-1,0,0", "db", "head"]
 limited = ["1,0,0"]
 plain = ["db"]
+stacks = ["db"]
 managers = ["0,0,0"]
 public = true
 subnet = "10.64.3.0/24"
@@ -84,6 +85,7 @@ fn every_key_is_read() {
         nodes: places(&["0,0,0", "1,0,0", "3,3,3"]),
         limited: places(&["1,0,0"]),
         plain: places(&["3,3,3"]),
+        stacks: places(&["3,3,3"]),
         managers: places(&["0,0,0"]),
         public: true,
         subnet: Some("10.64.3.0/24".parse().unwrap()),
@@ -91,7 +93,7 @@ fn every_key_is_read() {
         owner: Some(1000),
     };
     let empty = Declared {
-        line: 12,
+        line: 13,
         ..Declared::default()
     };
     let domains = [("blue".into(), blue), ("empty".into(), empty)].into();
@@ -370,7 +372,8 @@ fn what_no_step_can_change_is_refused() {
 
 fn declarations() -> impl Strategy<Value = Declaration> {
     let nodes = || prop::collection::btree_set(0..64u32, 0..20);
-    let domain = (nodes(), nodes(), nodes(), nodes(), any::<bool>(), 0..4u32);
+    let sets = (nodes(), nodes(), nodes(), nodes(), nodes());
+    let domain = (sets, any::<bool>(), 0..4u32);
     let name = prop::sample::select(vec!["blue", "red", "a-b", "n0"]);
     let domains = prop::collection::btree_map(name.clone(), domain, 0..4);
     let aliases = prop::collection::btree_map(name, 0..64u32, 0..3);
@@ -381,12 +384,13 @@ fn declarations() -> impl Strategy<Value = Declaration> {
     (domains, aliases, owners, quotas).prop_map(|(domains, aliases, owners, quotas)| {
         let place = |n: u32| around().torus.place(fabric::NodeId(n)).unwrap();
         type Set = BTreeSet<u32>;
-        type Parts = (Set, Set, Set, Set, bool, u32);
-        let domain = |(nodes, limited, plain, managers, public, owner): Parts| Declared {
+        type Parts = ((Set, Set, Set, Set, Set), bool, u32);
+        let domain = |((nodes, limited, plain, stacks, managers), public, owner): Parts| Declared {
             public,
             owner: Some(owner),
             limited: nodes.intersection(&limited).map(|n| place(*n)).collect(),
             plain: nodes.intersection(&plain).map(|n| place(*n)).collect(),
+            stacks: nodes.intersection(&stacks).map(|n| place(*n)).collect(),
             nodes: nodes.iter().map(|n| place(*n)).collect(),
             managers: managers.iter().map(|n| place(*n)).collect(),
             ..Declared::default()
@@ -436,6 +440,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             domain.nodes = &domain.nodes - &nodes.0;
             domain.limited = &domain.limited - &nodes.0;
             domain.plain = &domain.plain - &nodes.0;
+            domain.stacks = &domain.stacks - &nodes.0;
             present
                 .gateways
                 .retain(|name, gateway| name != name_of || !nodes.0.contains(&gateway.node));
@@ -488,6 +493,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             nodes,
             limited,
             plain,
+            stacks,
             public,
             owner,
             ..
@@ -496,6 +502,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
                 nodes: &nodes.0 | &limited.0,
                 limited: limited.0.clone(),
                 plain: plain.0.clone(),
+                stacks: stacks.0.clone(),
                 public: *public,
                 owner: owner.or(Some(0)),
                 ..Declared::default()
@@ -516,6 +523,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             nodes,
             limited,
             plain,
+            stack,
         } => {
             let domain = present.domains.get_mut(domain).unwrap();
             assert!(domain.nodes.is_disjoint(&nodes.0));
@@ -525,6 +533,9 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             }
             if *plain {
                 domain.plain.extend(&nodes.0);
+            }
+            if *stack {
+                domain.stacks.extend(&nodes.0);
             }
         }
         Step::Manage { domain, nodes } => {

@@ -60,6 +60,7 @@ impl Declared {
         let sets = [
             ("limited", &self.limited),
             ("plain", &self.plain),
+            ("stacks", &self.stacks),
             ("managers", &self.managers),
         ];
         for (key, set) in sets {

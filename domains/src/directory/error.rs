@@ -52,7 +52,7 @@ pub enum DirectoryError {
         domain: String,
         /// The nodes.
         nodes: String,
-        /// `full` or `limited`, `offloading` or `plain`.
+        /// `full` or `limited`, `offloading` or `plain`, `interface` or `stack`.
         present: &'static str,
     },
     /// They cannot manage the domain: they are no members, and not its owner's.

@@ -90,6 +90,8 @@ struct DomainRecord {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     plain: BTreeSet<u32>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    stacks: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     managers: BTreeSet<u32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     public: bool,
@@ -258,6 +260,7 @@ impl Directory {
             members: nodes(&record.members)?,
             limited: nodes(&record.limited)?,
             plain: nodes(&record.plain)?,
+            stacks: nodes(&record.stacks)?,
             managers: nodes(&record.managers)?,
             public: record.public,
             gateway: gateway.transpose()?,
@@ -273,6 +276,9 @@ impl Directory {
         };
         if !domain.gateway.as_ref().is_none_or(is_sound) {
             return Err("has a gateway that can be none".into());
+        }
+        if !domain.stacks.is_subset(&domain.members) {
+            return Err("has stacks that are no members".into());
         }
         self.domains.insert(name.into(), Arc::new(domain));
         Ok(())
@@ -347,6 +353,7 @@ impl DomainRecord {
             members: numbers(&domain.members),
             limited: numbers(&domain.limited),
             plain: numbers(&domain.plain),
+            stacks: numbers(&domain.stacks),
             managers: numbers(&domain.managers),
             public: domain.public,
             gateway: domain.gateway.as_ref().map(|gateway| GatewayRecord {
@@ -436,7 +443,12 @@ mod tests {
         directory.shrink("red", &nodes(&[1])).unwrap();
         directory.add_alias(NodeId(7), "db").unwrap();
         for (limited, plain, node) in [(true, false, 2), (true, true, 3), (false, true, 5)] {
-            let terms = Terms { limited, plain };
+            let stack = node == 5;
+            let terms = Terms {
+                limited,
+                plain,
+                stack,
+            };
             directory.admit("red", &nodes(&[node]), terms).unwrap();
         }
         directory.manage("red", &nodes(&[0]), false).unwrap();
@@ -530,6 +542,10 @@ mod tests {
                 &blue.replace("[0,1,7]", "[0],\"limited\":[1]"),
             ),
             ("domain/blue", &blue.replace("[0,1,7]", "[0],\"plain\":[1]")),
+            (
+                "domain/blue",
+                &blue.replace("[0,1,7]", "[0],\"stacks\":[1]"),
+            ),
             (
                 "domain/blue",
                 &blue.replace("\"mtu\"", "\"colour\":1,\"mtu\""),

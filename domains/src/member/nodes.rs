@@ -60,6 +60,7 @@ impl Domain {
             nodes: sets(nodes),
             limited: false,
             plain: false,
+            stack: false,
         })
     }
 

@@ -33,6 +33,7 @@ Example:
   nodes = [\"0,0,0\", \"1-3,0,0\", \"db\"]
   limited = [\"3,0,0\"]             # absent: none
   plain = [\"3,0,0\"]               # absent: none
+  stacks = [\"3,0,0\"]              # absent: none
   managers = [\"0,0,0\"]            # absent: none
   public = true                   # absent: false
   subnet = \"10.64.3.0/24\"         # absent: as it is, or chosen
@@ -231,6 +232,15 @@ pub(crate) enum Offload {
     Off,
 }
 
+/// What a member has of a domain's Ethernet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Interface {
+    /// An interface of the kernel.
+    Tap,
+    /// None: a process brings an IP stack of its own.
+    Stack,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
     /// List the nodes
@@ -290,6 +300,15 @@ pub(crate) enum DomainCommand {
             hide_possible_values = true
         )]
         offload: Offload,
+        /// An interface of the kernel, or none: then a process of the node may have its addresses,
+        /// with an IP stack of its own (`ethernet::Stack`)
+        #[arg(
+            long,
+            value_name = "TAP|STACK",
+            default_value = "tap",
+            hide_possible_values = true
+        )]
+        interface: Interface,
         /// Let everybody join with nodes of theirs
         #[arg(long)]
         public: bool,
@@ -324,6 +343,15 @@ pub(crate) enum DomainCommand {
             hide_possible_values = true
         )]
         offload: Offload,
+        /// An interface of the kernel, or none: then a process of the node may have its addresses,
+        /// with an IP stack of its own (`ethernet::Stack`)
+        #[arg(
+            long,
+            value_name = "TAP|STACK",
+            default_value = "tap",
+            hide_possible_values = true
+        )]
+        interface: Interface,
     },
     /// Take nodes out of a domain
     Shrink {

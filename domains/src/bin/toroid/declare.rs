@@ -136,12 +136,14 @@ fn odd(what: &str) -> Failure {
 fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
     let limited = info.members.iter().filter(|member| member.limited);
     let plain = info.members.iter().filter(|member| member.plain);
+    let stacks = info.members.iter().filter(|member| member.stack);
     let managers = info.managers.iter().map(|place| place.parse::<Place>());
     let domain = Declared {
         line: 0,
         nodes: info.members.iter().map(|member| member.node).collect(),
         limited: limited.map(|member| member.node).collect(),
         plain: plain.map(|member| member.node).collect(),
+        stacks: stacks.map(|member| member.node).collect(),
         managers: managers
             .collect::<Result<_, _>>()
             .map_err(|_| odd("manager"))?,
@@ -198,6 +200,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             nodes,
             limited,
             plain,
+            stacks,
             subnet,
             mtu,
             public,
@@ -208,6 +211,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
                 nodes: nodes.sets(),
                 limited: limited.sets(),
                 plain: plain.sets(),
+                stacks: stacks.sets(),
                 subnet: subnet.map(|subnet| subnet.to_string()),
                 mtu: *mtu,
                 public: *public,
@@ -225,10 +229,12 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             nodes,
             limited,
             plain,
+            stack,
         } => {
             let terms = Terms {
                 limited: *limited,
                 plain: *plain,
+                stack: *stack,
             };
             agent.admit(domain, &nodes.sets(), terms).map(drop)
         }
@@ -267,6 +273,7 @@ fn as_json(present: &Declaration) -> Value {
             "nodes": texts(&mut domain.nodes.iter()),
             "limited": texts(&mut domain.limited.iter()),
             "plain": texts(&mut domain.plain.iter()),
+            "stacks": texts(&mut domain.stacks.iter()),
             "managers": texts(&mut domain.managers.iter()),
             "public": domain.public,
             "subnet": domain.subnet.map(|subnet| subnet.to_string()),

@@ -28,7 +28,7 @@ use domains::directory::Terms;
 use domains::protocol::{NewDomain, Reply};
 use domains::roles::{self, Role};
 
-use args::{Args, Command as Asked, DomainCommand, NodeCommand, Offload, Owner};
+use args::{Args, Command as Asked, DomainCommand, Interface, NodeCommand, Offload, Owner};
 use failure::Failure;
 use locate::Places;
 use show::Show;
@@ -135,6 +135,7 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
             nodes,
             limited,
             offload,
+            interface,
             public,
             owner,
             subnet,
@@ -145,6 +146,10 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
                 Offload::On => Vec::new(),
                 Offload::Off => nodes.clone(),
             };
+            let stacks = match interface {
+                Interface::Tap => Vec::new(),
+                Interface::Stack => nodes.clone(),
+            };
             let (nodes, limited) = match limited {
                 true => (Vec::new(), nodes),
                 false => (nodes, Vec::new()),
@@ -154,6 +159,7 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
                 nodes,
                 limited,
                 plain,
+                stacks,
                 subnet,
                 mtu,
                 public,
@@ -170,9 +176,13 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
             nodes,
             limited,
             offload,
+            interface,
         } => {
-            let plain = offload == Offload::Off;
-            let terms = Terms { limited, plain };
+            let terms = Terms {
+                limited,
+                plain: offload == Offload::Off,
+                stack: interface == Interface::Stack,
+            };
             show.domain(&agent.admit(&name, &nodes, terms)?);
         }
         DomainCommand::Manage {

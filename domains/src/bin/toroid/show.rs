@@ -164,7 +164,11 @@ impl Show {
                 member.node.to_string(),
                 if member.limited { "limited" } else { "full" }.into(),
                 if member.plain { "off" } else { "on" }.into(),
-                member.ifname.clone().unwrap_or_else(|| "-".into()),
+                match &member.ifname {
+                    Some(name) => name.clone(),
+                    None if member.stack => "(stack)".into(),
+                    None => "-".into(),
+                },
                 member.mac.clone(),
                 member.ipv4.to_string(),
                 member.ipv6.to_string(),

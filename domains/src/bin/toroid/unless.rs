@@ -20,19 +20,24 @@ pub(crate) fn create(agent: &mut Control, new: NewDomain) -> Result<DomainInfo, 
         Failure::from(Refusal::new(RefusalKind::Exists, message, remedy))
     };
     let plain = exec::resolve(agent, &new.plain)?;
+    let stacks = exec::resolve(agent, &new.stacks)?;
     for (sets, limited) in [(&new.nodes, false), (&new.limited, true)] {
         for place in exec::resolve(agent, sets)? {
             let found = present.members.iter().find(|member| member.node == place);
             let is_plain = plain.contains(&place);
+            let is_stack = stacks.contains(&place);
             let add = if limited { "--limited " } else { "" };
             let without = if is_plain { "--offload off " } else { "" };
-            let grow = format!("`toroid domain grow {add}{without}{name} {place}`");
+            let stack = if is_stack { "--interface stack " } else { "" };
+            let grow = format!("`toroid domain grow {add}{without}{stack}{name} {place}`");
             let other = match found {
                 None => return Err(exists(format!("without {place}"), format!("use {grow}"))),
                 Some(member) if member.limited && !limited => "as a limited member",
                 Some(member) if !member.limited && limited => "as a full member",
                 Some(member) if member.plain && !is_plain => "without offload",
                 Some(member) if !member.plain && is_plain => "with offload",
+                Some(member) if member.stack && !is_stack => "without an interface",
+                Some(member) if !member.stack && is_stack => "with an interface",
                 Some(_) => continue,
             };
             return Err(exists(

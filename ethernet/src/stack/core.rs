@@ -1,0 +1,486 @@
+//! What the threads of a process share: smoltcp's interface and sockets, under one lock.
+//!
+//! Whoever changes something sends at once what follows from it, in its own thread. A thread of the
+//! stack's own ([`super::worker`]) takes in what arrives and minds the clock. Who waits for a socket
+//! sleeps on its [`Bell`], which smoltcp rings under the lock, so that no change is missed.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
+use smoltcp::phy::Device as _;
+use smoltcp::socket::{AnySocket, Socket, tcp, udp};
+use smoltcp::time::Instant as Clock;
+use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
+
+use super::StackError;
+use super::device::Device;
+use crate::cable::Cable;
+
+/// How long a connection that the application has dropped may go on, to send what was written and
+/// to hear the other side's end.
+const LONG_GOODBYE: Duration = Duration::from_secs(30);
+
+/// How long datagrams wait for the hardware address of the first of them. smoltcp would let them
+/// wait for ever when nobody has that address.
+const UNANSWERED: Duration = Duration::from_secs(2);
+
+/// The least sleep when nothing is due at once, so that an error in a timer makes no busy loop.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// Local ports of connections (RFC 6335).
+const PORTS: std::ops::RangeInclusive<u16> = 49152..=65535;
+
+/// The addresses of a stack.
+#[derive(Clone, Debug)]
+pub(super) struct Addresses {
+    pub(super) mac: [u8; 6],
+    pub(super) ip: [IpCidr; 2],
+    pub(super) mtu: usize,
+}
+
+/// The shared part.
+pub(super) struct Shared {
+    core: Mutex<Core>,
+    doorbell: EventFd,
+}
+
+/// A condition that smoltcp rings.
+#[derive(Debug, Default)]
+pub(super) struct Bell(Condvar);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_all();
+    }
+}
+
+/// What is under the lock.
+pub(super) struct Core {
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    device: Device,
+    addresses: Addresses,
+    began: Instant,
+    bells: HashMap<SocketHandle, Arc<Bell>>,
+    /// Connections that the application has dropped, and when they end at the latest.
+    goodbyes: Vec<(SocketHandle, Instant)>,
+    /// Sockets whose datagrams have been waiting.
+    unanswered: HashMap<SocketHandle, Instant>,
+    next_port: u16,
+    /// Until when the thread of the stack sleeps.
+    sleep: Sleep,
+    revoked: bool,
+    ending: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Sleep {
+    Awake,
+    Until(Option<Instant>),
+}
+
+/// What the thread of the stack does next.
+pub(super) enum Next {
+    /// Asks for another cable.
+    Plug,
+    /// Sleeps until the cable or the doorbell wakes it, or for so long.
+    Wait {
+        cable: Arc<Cable>,
+        is_blocked: bool,
+        timeout: Option<Duration>,
+    },
+    /// Waits for the doorbell: there will be no other cable.
+    Idle,
+    /// Ends.
+    End,
+}
+
+impl Shared {
+    pub(super) fn new(cable: Cable, addresses: Addresses) -> Result<Arc<Self>, StackError> {
+        let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|error| StackError::System(error.into()))?;
+        Ok(Arc::new(Shared {
+            core: Mutex::new(Core::new(cable, addresses)),
+            doorbell,
+        }))
+    }
+
+    pub(super) fn doorbell(&self) -> &EventFd {
+        &self.doorbell
+    }
+
+    /// Works under the lock, and sends what follows from it.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = self.lock();
+        let result = work(&mut core);
+        self.follow_up(&mut core);
+        result
+    }
+
+    /// Works under the lock until there is a result, after each ring of the socket's bell.
+    ///
+    /// # Errors
+    /// Those of `work`; as std's sockets [`io::ErrorKind::WouldBlock`] after the timeout, and one
+    /// with [`StackError::Revoked`] in it when the node has left the domain.
+    pub(super) fn wait<R>(
+        &self,
+        socket: SocketHandle,
+        timeout: Option<Duration>,
+        mut work: impl FnMut(&mut Core) -> io::Result<Option<R>>,
+    ) -> io::Result<R> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut core = self.lock();
+        loop {
+            core.check()?;
+            let result = work(&mut core);
+            if let Some(result) = result.transpose() {
+                self.follow_up(&mut core);
+                return result;
+            }
+            let rest = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+            let bell = core.bell(socket);
+            core = match rest {
+                None => bell.0.wait(core).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return Err(io::ErrorKind::WouldBlock.into()),
+                Some(rest) => {
+                    let waiting = bell.0.wait_timeout(core, rest);
+                    waiting.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    pub(super) fn ring(&self) {
+        // It fails when it rings already.
+        let _ = self.doorbell.write(1);
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn follow_up(&self, core: &mut Core) {
+        core.advance();
+        if core.is_due_before_waking() {
+            self.ring();
+        }
+    }
+}
+
+impl Core {
+    fn new(cable: Cable, addresses: Addresses) -> Self {
+        let mut device = Device::new(cable, addresses.mtu);
+        let mut config = Config::new(EthernetAddress(addresses.mac).into());
+        let random = RandomState::new().hash_one(addresses.mac);
+        // Numbers of first segments: nobody else shall guess them.
+        config.random_seed = random;
+        let mut interface = Interface::new(config, &mut device, Clock::ZERO);
+        interface.update_ip_addrs(|ips| {
+            // There is room for two.
+            ips.extend(addresses.ip);
+        });
+        let range = u64::from(PORTS.end() - PORTS.start());
+        Core {
+            interface,
+            sockets: SocketSet::new(Vec::new()),
+            device,
+            addresses,
+            began: Instant::now(),
+            bells: HashMap::new(),
+            goodbyes: Vec::new(),
+            unanswered: HashMap::new(),
+            next_port: PORTS.start() + u16::try_from(random % range).unwrap_or_default(),
+            sleep: Sleep::Awake,
+            revoked: false,
+            ending: None,
+        }
+    }
+
+    pub(super) fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    pub(super) fn add(&mut self, socket: impl AnySocket<'static>) -> SocketHandle {
+        let handle = self.sockets.add(socket);
+        self.bells.insert(handle, Arc::default());
+        handle
+    }
+
+    /// Lets a socket ring the bell of another, which waits for it.
+    pub(super) fn share_bell(&mut self, socket: SocketHandle, of: SocketHandle) {
+        let bell = self.bell(of);
+        self.bells.insert(socket, bell);
+    }
+
+    /// A bell of its own for a socket that had another's.
+    pub(super) fn own_bell(&mut self, socket: SocketHandle) {
+        self.bells.insert(socket, Arc::default());
+    }
+
+    pub(super) fn remove(&mut self, socket: SocketHandle) {
+        self.bells.remove(&socket);
+        self.unanswered.remove(&socket);
+        self.sockets.remove(socket);
+    }
+
+    pub(super) fn tcp(&mut self, socket: SocketHandle) -> &mut tcp::Socket<'static> {
+        self.sockets.get_mut(socket)
+    }
+
+    pub(super) fn udp(&mut self, socket: SocketHandle) -> &mut udp::Socket<'static> {
+        self.sockets.get_mut(socket)
+    }
+
+    /// A connection, with what it takes to open it.
+    pub(super) fn opening(
+        &mut self,
+        socket: SocketHandle,
+    ) -> (&mut tcp::Socket<'static>, &mut smoltcp::iface::Context) {
+        (self.sockets.get_mut(socket), self.interface.context())
+    }
+
+    pub(super) fn waker(&self, socket: SocketHandle) -> Waker {
+        self.bell(socket).into()
+    }
+
+    /// The application has dropped a connection.
+    pub(super) fn say_goodbye(&mut self, socket: SocketHandle) {
+        self.tcp(socket).close();
+        self.goodbyes.push((socket, Instant::now() + LONG_GOODBYE));
+    }
+
+    /// Whether an address is one of the domain's. There are no routes to others.
+    pub(super) fn is_on_link(&self, address: IpAddress) -> bool {
+        let links = &self.addresses.ip;
+        links.iter().any(|link| link.contains_addr(&address))
+    }
+
+    /// A port that no socket uses, for a connection or for datagrams.
+    pub(super) fn free_port(&mut self) -> Option<u16> {
+        let used = |port| {
+            self.sockets.iter().any(|(_, socket)| match socket {
+                Socket::Tcp(socket) => {
+                    let local = socket.local_endpoint().map(|local| local.port);
+                    local.unwrap_or(socket.listen_endpoint().port) == port
+                }
+                Socket::Udp(socket) => socket.endpoint().port == port,
+                _ => false,
+            })
+        };
+        let next = |port| {
+            if port == *PORTS.end() {
+                *PORTS.start()
+            } else {
+                port + 1
+            }
+        };
+        let all = std::iter::successors(Some(self.next_port), |port| Some(next(*port)));
+        let port = all.take(PORTS.len()).find(|port| !used(*port))?;
+        self.next_port = next(port);
+        Some(port)
+    }
+
+    pub(super) fn is_listened_on(&self, port: u16) -> bool {
+        let listens = |socket: &Socket<'_>| match socket {
+            Socket::Tcp(socket) => socket.listen_endpoint().port == port,
+            _ => false,
+        };
+        self.sockets.iter().any(|(_, socket)| listens(socket))
+    }
+
+    pub(super) fn is_bound(&self, port: u16) -> bool {
+        let binds = |socket: &Socket<'_>| match socket {
+            Socket::Udp(socket) => socket.endpoint().port == port,
+            _ => false,
+        };
+        self.sockets.iter().any(|(_, socket)| binds(socket))
+    }
+
+    /// # Errors
+    /// One with [`StackError::Revoked`] in it.
+    pub(super) fn check(&self) -> io::Result<()> {
+        match self.revoked {
+            true => Err(StackError::Revoked.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Receives and sends what can be.
+    pub(super) fn advance(&mut self) {
+        if self.revoked {
+            return;
+        }
+        self.device.begin();
+        let now = self.clock();
+        let polled = self
+            .interface
+            .poll(now, &mut self.device, &mut self.sockets);
+        if polled == PollResult::SocketStateChanged {
+            self.forget_those_who_left();
+        }
+    }
+
+    /// The thread of the stack is awake: what it does next.
+    pub(super) fn next(&mut self) -> Next {
+        self.sleep = Sleep::Awake;
+        self.advance();
+        self.forget_those_who_left();
+        self.drop_unanswered();
+        if self.is_over() {
+            return Next::End;
+        }
+        if self.revoked {
+            return Next::Idle;
+        }
+        let Some(cable) = self.device.cable() else {
+            return Next::Plug;
+        };
+        let timeout = self.rest();
+        self.sleep = Sleep::Until(timeout.map(|timeout| Instant::now() + timeout));
+        Next::Wait {
+            cable,
+            is_blocked: self.device.is_blocked(),
+            timeout,
+        }
+    }
+
+    pub(super) fn plug(&mut self, cable: Cable) {
+        self.device.plug(cable);
+    }
+
+    /// The node has left the domain: nothing is sent or received any more.
+    pub(super) fn revoke(&mut self) {
+        self.revoked = true;
+        self.bells.values().for_each(|bell| bell.0.notify_all());
+    }
+
+    /// The application has dropped all that it had. What it has written may still be sent for so
+    /// long.
+    pub(super) fn end_within(&mut self, patience: Duration) {
+        self.ending = Some(Instant::now() + patience);
+    }
+
+    fn is_over(&mut self) -> bool {
+        let Some(end) = self.ending else {
+            return false;
+        };
+        let goodbyes = std::mem::take(&mut self.goodbyes);
+        // Nothing of ours is on its way to who has heard our end.
+        let heard = |state| {
+            matches!(
+                state,
+                tcp::State::Closed | tcp::State::FinWait2 | tcp::State::TimeWait
+            )
+        };
+        let is_heard = goodbyes
+            .iter()
+            .all(|(socket, _)| heard(self.tcp(*socket).state()));
+        self.goodbyes = goodbyes;
+        self.revoked || is_heard || Instant::now() >= end
+    }
+
+    /// How long there is nothing to do unless something arrives.
+    fn rest(&mut self) -> Option<Duration> {
+        if self.device.has_more() {
+            return Some(Duration::ZERO);
+        }
+        let due = self.due();
+        let now = Instant::now();
+        let own = self.goodbyes.iter().map(|(_, end)| *end);
+        let own = own.chain(self.unanswered.values().map(|since| *since + UNANSWERED));
+        let own = own.chain(self.ending).min();
+        let own = own.map(|end| end.saturating_duration_since(now));
+        let rest = due.into_iter().chain(own).min();
+        rest.map(|rest| rest.max(SHORTEST))
+    }
+
+    /// When smoltcp has something to do, except to send while it cannot.
+    fn due(&mut self) -> Option<Duration> {
+        let now = self.clock();
+        let delay = self.interface.poll_delay(now, &self.sockets)?;
+        let delay = Duration::from(delay);
+        (!delay.is_zero() || !self.device.is_blocked()).then_some(delay)
+    }
+
+    /// Whether the thread of the stack sleeps for longer than it should.
+    fn is_due_before_waking(&mut self) -> bool {
+        let Sleep::Until(end) = self.sleep else {
+            return false;
+        };
+        if self.device.is_blocked() || self.device.has_more() || self.device.cable().is_none() {
+            return true;
+        }
+        let Some(due) = self.rest() else {
+            return false;
+        };
+        end.is_none_or(|end| Instant::now() + due < end)
+    }
+
+    fn forget_those_who_left(&mut self) {
+        let now = Instant::now();
+        let goodbyes = std::mem::take(&mut self.goodbyes);
+        for (socket, end) in goodbyes {
+            if now >= end {
+                self.tcp(socket).abort();
+                // It says so.
+                let now = self.clock();
+                self.interface
+                    .poll_egress(now, &mut self.device, &mut self.sockets);
+            }
+            match self.tcp(socket).state() {
+                tcp::State::Closed => self.remove(socket),
+                _ => self.goodbyes.push((socket, end)),
+            }
+        }
+    }
+
+    /// Gives up datagrams that nobody is there to receive.
+    fn drop_unanswered(&mut self) {
+        let can_send = !self.device.is_blocked() && self.device.cable().is_some();
+        let now = Instant::now();
+        for (handle, socket) in self.sockets.iter_mut() {
+            let Socket::Udp(socket) = socket else {
+                continue;
+            };
+            if socket.send_queue() == 0 || !can_send {
+                self.unanswered.remove(&handle);
+                continue;
+            }
+            let since = *self.unanswered.entry(handle).or_insert(now);
+            if now >= since + UNANSWERED {
+                self.unanswered.remove(&handle);
+                let endpoint = socket.endpoint();
+                socket.close();
+                // It was bound so a moment ago.
+                let _ = socket.bind(endpoint);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn cut_for_test(&mut self) {
+        self.device.cut();
+    }
+
+    fn bell(&self, socket: SocketHandle) -> Arc<Bell> {
+        self.bells.get(&socket).cloned().unwrap_or_default()
+    }
+
+    fn clock(&self) -> Clock {
+        let micros = self.began.elapsed().as_micros();
+        Clock::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+    }
+
+    /// The longest payload of a datagram to an address of this family.
+    pub(super) fn longest_datagram(&self, is_ipv6: bool) -> usize {
+        let ip = if is_ipv6 { 40 } else { 20 };
+        let mtu = self.device.capabilities().ip_mtu();
+        mtu - ip - 8
+    }
+}

@@ -1,0 +1,174 @@
+//! What smoltcp takes for a network card: a [`Cable`] that the driver may cut, and the next one
+//! after it.
+
+use std::io;
+use std::sync::Arc;
+
+use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium};
+use smoltcp::time::Instant;
+
+use crate::cable::Cable;
+use crate::forward::MAX_PACKET;
+use crate::frame::HEADER_LEN;
+use crate::offload::Offload;
+
+/// Packets to take in at a time, so that those who call get their turn.
+const BATCH: usize = 64;
+
+/// A card.
+#[derive(Debug)]
+pub(super) struct Device {
+    cable: Option<Arc<Cable>>,
+    mtu: usize,
+    arrived: Vec<u8>,
+    /// Packets that may still be taken in before others get their turn.
+    batch: usize,
+    outgoing: Outgoing,
+}
+
+/// The packet that is sent next.
+#[derive(Debug, Default)]
+struct Outgoing {
+    packet: Vec<u8>,
+    /// Whether the packet has not been sent yet, because the driver has too much to read.
+    is_held: bool,
+    is_cut: bool,
+}
+
+impl Device {
+    /// A card for frames with up to `mtu` bytes behind the header.
+    pub(super) fn new(cable: Cable, mtu: usize) -> Self {
+        Device {
+            cable: Some(Arc::new(cable)),
+            mtu,
+            arrived: vec![0; MAX_PACKET],
+            batch: BATCH,
+            outgoing: Outgoing::default(),
+        }
+    }
+
+    /// The cable, unless it was cut.
+    pub(super) fn cable(&mut self) -> Option<Arc<Cable>> {
+        if self.outgoing.is_cut {
+            self.cable = None;
+        }
+        self.cable.clone()
+    }
+
+    /// Sends and receives by another cable from now on. What had to wait is lost; its sender will
+    /// notice.
+    pub(super) fn plug(&mut self, cable: Cable) {
+        self.cable = Some(Arc::new(cable));
+        self.outgoing.is_held = false;
+        self.outgoing.is_cut = false;
+    }
+
+    #[cfg(test)]
+    pub(super) fn cut(&mut self) {
+        self.outgoing.is_cut = true;
+    }
+
+    /// Whether it can send nothing more for now.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.outgoing.is_held
+    }
+
+    /// Whether its turn ended before all that had arrived was taken in.
+    pub(super) fn has_more(&self) -> bool {
+        self.batch == 0
+    }
+
+    /// Begins another turn.
+    pub(super) fn begin(&mut self) {
+        self.batch = BATCH;
+        if let (true, Some(cable)) = (self.outgoing.is_held, &self.cable) {
+            self.outgoing.send(cable);
+        }
+    }
+}
+
+impl Outgoing {
+    fn send(&mut self, cable: &Cable) {
+        let sent = cable.send(&self.packet);
+        let kind = sent.err().map(|error| error.kind());
+        self.is_held = kind == Some(io::ErrorKind::WouldBlock);
+        let cut = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
+        // Without memory for it, any other packet is lost as on the way.
+        self.is_cut |= kind.is_some_and(|kind| cut.contains(&kind));
+    }
+}
+
+impl phy::Device for Device {
+    type RxToken<'a> = Received<'a>;
+    type TxToken<'a> = Sending<'a>;
+
+    fn receive(&mut self, _: Instant) -> Option<(Received<'_>, Sending<'_>)> {
+        let cable = self.cable.as_deref()?;
+        self.batch = self.batch.checked_sub(1)?;
+        let len = match cable.receive(&mut self.arrived) {
+            Ok(len) => len,
+            Err(error) => {
+                // So there is no more for now.
+                self.batch = BATCH;
+                self.outgoing.is_cut |= error.kind() == io::ErrorKind::UnexpectedEof;
+                return None;
+            }
+        };
+        let frame = self.arrived.get(Offload::LEN..len).unwrap_or_default();
+        let sending = Sending {
+            cable,
+            outgoing: &mut self.outgoing,
+        };
+        Some((Received(frame), sending))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
+        let cable = self.cable.as_deref()?;
+        let outgoing = &mut self.outgoing;
+        (!outgoing.is_held && !outgoing.is_cut).then_some(Sending { cable, outgoing })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut checksum = ChecksumCapabilities::default();
+        // What comes from the driver has left no memory of this host, or was checked when it
+        // entered it; members leave out checksums among themselves.
+        checksum.tcp = Checksum::Tx;
+        checksum.udp = Checksum::Tx;
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = HEADER_LEN + self.mtu;
+        capabilities.checksum = checksum;
+        capabilities
+    }
+}
+
+/// A frame that has arrived.
+pub(super) struct Received<'a>(&'a [u8]);
+
+impl phy::RxToken for Received<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        take(self.0)
+    }
+}
+
+/// Room for a frame.
+pub(super) struct Sending<'a> {
+    cable: &'a Cable,
+    outgoing: &'a mut Outgoing,
+}
+
+impl phy::TxToken for Sending<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
+        if self.outgoing.is_held {
+            // An answer to a frame, which is lost as it may be on any way.
+            return fill(&mut vec![0; len]);
+        }
+        let packet = &mut self.outgoing.packet;
+        packet.clear();
+        packet.extend(Offload::NONE);
+        packet.resize(Offload::LEN + len, 0);
+        let result = fill(&mut packet[Offload::LEN..]);
+        self.outgoing.send(self.cable);
+        result
+    }
+}

@@ -1,0 +1,229 @@
+//! Sockets of a domain in a process's own memory, without an interface of the kernel and without
+//! the rights of root: TCP and UDP over IPv4 and IPv6, by smoltcp.
+//!
+//! A node whose interface in a domain is a *stack* has no TAP there; one of its processes at a time
+//! has the addresses instead, and with [`Stack::open`] the other end of the driver's [`Cable`]. To
+//! the other members it is a member like any other. From the bytes up:
+//!
+//! * `device`: a cable as smoltcp's network card.
+//! * `core`: the interface and the sockets, under one lock.
+//! * `worker`: the thread that waits for packets and for the time.
+//! * [`tcp`], [`udp`]: sockets that behave as std's.
+//!
+//! When the driver or the agent is killed the stack asks for another cable, and connections go on,
+//! because TCP repeats what was lost. When the node leaves the domain everything fails with
+//! [`StackError::Revoked`].
+//!
+//! Not there: fragments of IP packets, so a datagram must fit the MTU.
+
+mod core;
+mod device;
+pub mod tcp;
+pub mod udp;
+mod worker;
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use domains::member::{Domain, MemberError};
+use domains::protocol::{RefusalKind, StackInfo};
+use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint};
+
+use self::core::{Addresses, Shared};
+use self::tcp::{TcpListener, TcpStream};
+use self::udp::UdpSocket;
+use crate::cable::Cable;
+
+/// How long the end of a stack waits until peers have what was written to them.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Why there is no stack, or no longer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StackError {
+    /// The agent said no, or is not there.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// Policy: the node has left the domain.
+    #[error("the node has left the domain")]
+    Revoked,
+    /// The system refused what every stack needs.
+    #[error("cannot start a stack: {0}")]
+    System(io::Error),
+}
+
+impl From<StackError> for io::Error {
+    fn from(error: StackError) -> Self {
+        let kind = match &error {
+            StackError::Revoked => io::ErrorKind::ConnectionAborted,
+            StackError::Member(_) | StackError::System(_) => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// Whether an operation failed because the node has left the domain.
+pub fn is_revoked(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(StackError::Revoked))
+}
+
+/// The sockets of one domain. Clones share them; the last of them and of the sockets ends the stack,
+/// and waits some seconds until peers have what was written to them.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    running: Arc<Running>,
+    info: Arc<StackInfo>,
+}
+
+impl Stack {
+    /// Makes this process the one that has the node's addresses in the domain.
+    ///
+    /// # Errors
+    /// [`StackError::Member`] when the node's interface there is no stack, or another process has
+    /// it; [`StackError::System`].
+    pub fn open(domain: &Domain) -> Result<Self, StackError> {
+        let (info, socket) = domain.stack()?;
+        Self::start(info, Cable::new(socket), Box::new(domain.clone()))
+    }
+
+    fn start(info: StackInfo, cable: Cable, source: Box<dyn Source>) -> Result<Self, StackError> {
+        let addresses = Addresses {
+            mac: info.mac,
+            ip: [
+                IpCidr::new(info.ipv4.into(), info.prefix),
+                IpCidr::new(info.ipv6.into(), info.ipv6_prefix),
+            ],
+            mtu: info.mtu as usize,
+        };
+        let shared = Shared::new(cable, addresses)?;
+        Ok(Stack {
+            running: Arc::new(Running::start(shared, source)?),
+            info: Arc::new(info),
+        })
+    }
+
+    /// The IPv4 address.
+    pub fn ipv4(&self) -> Ipv4Addr {
+        self.info.ipv4
+    }
+
+    /// The IPv6 address.
+    pub fn ipv6(&self) -> Ipv6Addr {
+        self.info.ipv6
+    }
+
+    /// The longest IP packet in bytes.
+    pub fn mtu(&self) -> u32 {
+        self.info.mtu
+    }
+
+    /// Accepts connections to `port`, at both addresses, from now on.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AddrInUse`]; [`io::ErrorKind::InvalidInput`] for port 0.
+    pub fn listen(&self, port: u16) -> io::Result<TcpListener> {
+        TcpListener::new(&self.running, port)
+    }
+
+    /// Connects to a member; waits for at most 20 s.
+    ///
+    /// # Errors
+    /// As std's: [`io::ErrorKind::ConnectionRefused`], [`io::ErrorKind::TimedOut`], or
+    /// [`io::ErrorKind::AddrNotAvailable`] when the address is none of the domain.
+    pub fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        TcpStream::connect(&self.running, to)
+    }
+
+    /// Sends and receives datagrams at `port`, or at any if it is 0.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AddrInUse`].
+    pub fn bind_udp(&self, port: u16) -> io::Result<UdpSocket> {
+        UdpSocket::bind(&self.running, port)
+    }
+}
+
+/// Where cables come from.
+trait Source: Send {
+    fn cable(&mut self) -> Result<Cable, Cut>;
+}
+
+/// Why there is no cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// There will be none.
+    Revoked,
+    /// There may be one later.
+    NotYet,
+}
+
+impl Source for Domain {
+    fn cable(&mut self) -> Result<Cable, Cut> {
+        match self.stack() {
+            Ok((_, socket)) => Ok(Cable::new(socket)),
+            Err(MemberError::Revoked) => Err(Cut::Revoked),
+            Err(MemberError::Refused(refusal)) => Err(match refusal.kind {
+                RefusalKind::Denied | RefusalKind::NotFound | RefusalKind::Invalid => Cut::Revoked,
+                _ => Cut::NotYet,
+            }),
+            Err(_) => Err(Cut::NotYet),
+        }
+    }
+}
+
+/// A stack with its thread. All sockets hold it.
+struct Running {
+    shared: Arc<Shared>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Running")
+    }
+}
+
+impl Running {
+    fn start(shared: Arc<Shared>, mut source: Box<dyn Source>) -> Result<Self, StackError> {
+        let working = Arc::clone(&shared);
+        let worker = thread::Builder::new()
+            .name("toroid-stack".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || worker::run(&working, &mut *source))
+            .map_err(StackError::System)?;
+        Ok(Running {
+            shared,
+            worker: Mutex::new(Some(worker)),
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.lock().end_within(LAST_WORDS);
+        self.shared.ring();
+        let worker = self.worker.get_mut();
+        if let Some(worker) = worker.unwrap_or_else(PoisonError::into_inner).take() {
+            // It has told of its panic already.
+            let _ = worker.join();
+        }
+    }
+}
+
+fn endpoint(address: SocketAddr) -> IpEndpoint {
+    IpEndpoint::new(IpAddress::from(address.ip()), address.port())
+}
+
+fn address(endpoint: IpEndpoint) -> SocketAddr {
+    SocketAddr::new(endpoint.addr.into(), endpoint.port)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! Two stacks at the ends of one cable, without a driver between them.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Instant;
+
+use super::*;
+use crate::cable::tests::pair;
+
+const MTU: u32 = 9000;
+
+/// Hands out what a test sends it; the other end of the channel being closed means revoked.
+struct Supply(Receiver<Cable>);
+
+impl Source for Supply {
+    fn cable(&mut self) -> Result<Cable, Cut> {
+        match self.0.try_recv() {
+            Ok(cable) => Ok(cable),
+            Err(mpsc::TryRecvError::Empty) => Err(Cut::NotYet),
+            Err(mpsc::TryRecvError::Disconnected) => Err(Cut::Revoked),
+        }
+    }
+}
+
+fn stack(n: u8, cable: Cable) -> (Stack, Sender<Cable>) {
+    let (sender, supply) = mpsc::channel();
+    let info = StackInfo {
+        mac: [6, 0, 7, n, 0, 0],
+        ipv4: [10, 64, 0, n].into(),
+        prefix: 24,
+        ipv6: [0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into(),
+        ipv6_prefix: 64,
+        mtu: MTU,
+    };
+    let stack = Stack::start(info, cable, Box::new(Supply(supply))).unwrap();
+    (stack, sender)
+}
+
+fn both() -> [(Stack, Sender<Cable>); 2] {
+    let [here, there] = pair();
+    [stack(1, here), stack(2, there)]
+}
+
+fn at(address: impl Into<IpAddr>, port: u16) -> SocketAddr {
+    SocketAddr::new(address.into(), port)
+}
+
+/// A connection from the first to the second.
+fn connected(first: &Stack, second: &Stack) -> [TcpStream; 2] {
+    let listener = second.listen(80).unwrap();
+    let client = first.connect(at(second.ipv4(), 80)).unwrap();
+    let (server, peer) = listener.accept().unwrap();
+    assert_eq!(peer, client.local_addr().unwrap());
+    [client, server]
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|n| ((n * 31) >> 8) as u8).collect()
+}
+
+#[test]
+fn streams_arrive_whole_in_both_directions_by_both_protocols() {
+    let [(first, _one), (second, _two)] = both();
+    let listener = second.listen(7).unwrap();
+    let echo = thread::spawn(move || {
+        for _ in 0..2 {
+            let (stream, _) = listener.accept().unwrap();
+            let copied = std::io::copy(&mut &stream, &mut &stream).unwrap();
+            assert_eq!(copied, 3_000_000);
+        }
+    });
+    for address in [IpAddr::from(second.ipv4()), second.ipv6().into()] {
+        let stream = first.connect(at(address, 7)).unwrap();
+        let mut writing = stream.try_clone().unwrap();
+        let writer = thread::spawn(move || {
+            writing.write_all(&bytes(3_000_000)).unwrap();
+            writing.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut heard = Vec::new();
+        (&stream).read_to_end(&mut heard).unwrap();
+        writer.join().unwrap();
+        assert!(heard == bytes(3_000_000));
+    }
+    echo.join().unwrap();
+}
+
+#[test]
+fn what_was_written_is_sent_when_all_is_dropped() {
+    let [(first, _one), (second, _two)] = both();
+    let [client, mut server] = connected(&first, &second);
+    let reading = thread::spawn(move || {
+        let mut heard = Vec::new();
+        server.read_to_end(&mut heard).map(|_| heard.len())
+    });
+    (&client).write_all(&bytes(400_000)).unwrap();
+    drop((client, first));
+    assert_eq!(reading.join().unwrap().unwrap(), 400_000);
+}
+
+#[test]
+fn a_connection_survives_its_cable() {
+    let [(first, one), (second, two)] = both();
+    let [mut client, mut server] = connected(&first, &second);
+    let mut say = |text: &[u8; 4]| {
+        client.write_all(text).unwrap();
+        let mut heard = [0; 4];
+        server.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, *text);
+    };
+    say(b"once");
+    for _ in 0..2 {
+        let [here, there] = pair();
+        one.send(here).unwrap();
+        two.send(there).unwrap();
+        // Both ends of the old one go with either.
+        first.running.shared.lock().cut_for_test();
+        say(b"more");
+    }
+}
+
+#[test]
+fn who_has_left_is_told_at_once_wherever_it_waits() {
+    let [(first, one), (second, _two)] = both();
+    let [client, _server] = connected(&first, &second);
+    let listener = first.listen(81).unwrap();
+    let datagrams = first.bind_udp(5000).unwrap();
+    let waiting = [
+        thread::spawn(move || (&client).read(&mut [0; 8]).unwrap_err()),
+        thread::spawn(move || listener.accept().unwrap_err()),
+        thread::spawn(move || datagrams.recv_from(&mut [0; 8]).unwrap_err()),
+    ];
+    drop(one);
+    first.running.shared.lock().cut_for_test();
+    first.running.shared.ring();
+    for waiting in waiting {
+        assert!(is_revoked(&waiting.join().unwrap()));
+    }
+    assert!(is_revoked(&first.listen(82).unwrap_err()));
+    let again = first.connect(at(second.ipv4(), 80));
+    assert!(is_revoked(&again.unwrap_err()));
+}
+
+#[test]
+fn datagrams_arrive_and_those_for_nobody_hold_up_no_others() {
+    let [(first, _one), (second, _two)] = both();
+    let [here, there] = [&first, &second].map(|stack| stack.bind_udp(5000).unwrap());
+    for to in [IpAddr::from(second.ipv4()), second.ipv6().into()] {
+        for len in [0, 1, 8000] {
+            here.send_to(&bytes(len), at(to, 5000)).unwrap();
+            let mut heard = vec![0; 9000];
+            let (heard_len, _) = there.recv_from(&mut heard).unwrap();
+            assert!(heard[..heard_len] == bytes(len));
+        }
+    }
+    here.send_to(b"nobody", at([10, 64, 0, 77], 5000)).unwrap();
+    there
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+    let start = Instant::now();
+    loop {
+        here.send_to(b"you", at(second.ipv4(), 5000)).unwrap();
+        if there.recv_from(&mut [0; 8]).is_ok() {
+            break;
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "held up for ever"
+        );
+    }
+}
+
+#[test]
+fn errors_are_those_of_std() {
+    let [(first, _one), (second, _two)] = both();
+    let kind = |error: io::Error| error.kind();
+    let refused = first.connect(at(second.ipv4(), 9)).map(drop);
+    assert_eq!(refused.map_err(kind), Err(io::ErrorKind::ConnectionRefused));
+    let outside = first.connect(at([192, 0, 2, 1], 9)).map(drop);
+    assert_eq!(outside.map_err(kind), Err(io::ErrorKind::AddrNotAvailable));
+    let _listener = second.listen(80).unwrap();
+    let twice = second.listen(80).map(drop);
+    assert_eq!(twice.map_err(kind), Err(io::ErrorKind::AddrInUse));
+    assert_eq!(
+        second.listen(0).map(drop).map_err(kind),
+        Err(io::ErrorKind::InvalidInput)
+    );
+    let datagrams = first.bind_udp(0).unwrap();
+    let long = datagrams.send_to(&bytes(8973), at(second.ipv4(), 9));
+    assert_eq!(long.map_err(kind), Err(io::ErrorKind::InvalidInput));
+    let stream = first.connect(at(second.ipv4(), 80)).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_millis(10)))
+        .unwrap();
+    let nothing = (&stream).read(&mut [0]).map_err(kind);
+    assert_eq!(nothing, Err(io::ErrorKind::WouldBlock));
+    stream.shutdown(Shutdown::Write).unwrap();
+    let closed = (&stream).write(&[0]).map_err(kind);
+    assert_eq!(closed, Err(io::ErrorKind::BrokenPipe));
+}
+
+#[test]
+fn more_connections_than_wait_at_a_time_are_served() {
+    let [(first, _one), (second, _two)] = both();
+    let listener = second.listen(80).unwrap();
+    let serving = thread::spawn(move || {
+        for _ in 0..50 {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b"hi").unwrap();
+        }
+    });
+    for _ in 0..50 {
+        let mut heard = String::new();
+        let mut stream = first.connect(at(second.ipv4(), 80)).unwrap();
+        stream.read_to_string(&mut heard).unwrap();
+        assert_eq!(heard, "hi");
+    }
+    serving.join().unwrap();
+}
+
+#[test]
+fn garbage_harms_nobody() {
+    let [here, there] = pair();
+    let (stack, _supply) = stack(1, here);
+    let mut seed = 1u64;
+    for len in (0..2000).map(|n| n % 200 + 1) {
+        let garbage: Vec<u8> = std::iter::repeat_with(|| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (seed >> 33) as u8
+        })
+        .take(len)
+        .collect();
+        // It may have too much to read.
+        let _ = there.send(&garbage);
+    }
+    assert!(stack.listen(80).is_ok());
+}

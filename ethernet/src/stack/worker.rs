@@ -1,0 +1,63 @@
+//! The thread of a stack: takes in what arrives, minds the clock, and asks for another cable when
+//! the driver has cut one.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::core::{Next, Shared};
+use super::{Cut, Source};
+
+/// Pauses between attempts to get another cable grow from the first to the second: a driver is
+/// back within some 50 ms.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
+
+/// Works until the stack ends.
+pub(super) fn run(shared: &Arc<Shared>, source: &mut dyn Source) {
+    let mut pause = BACK_OFF[0];
+    loop {
+        let next = shared.lock().next();
+        match next {
+            Next::End => return,
+            Next::Idle => sleep(shared, None, None),
+            Next::Wait {
+                cable,
+                is_blocked,
+                timeout,
+            } => {
+                let flags = match is_blocked {
+                    true => PollFlags::POLLIN | PollFlags::POLLOUT,
+                    false => PollFlags::POLLIN,
+                };
+                sleep(shared, Some(PollFd::new(cable.as_fd(), flags)), timeout);
+            }
+            Next::Plug => match source.cable() {
+                Ok(cable) => {
+                    shared.lock().plug(cable);
+                    pause = BACK_OFF[0];
+                }
+                Err(Cut::Revoked) => shared.lock().revoke(),
+                Err(Cut::NotYet) => {
+                    sleep(shared, None, Some(pause));
+                    pause = BACK_OFF[1].min(pause * 2);
+                }
+            },
+        }
+    }
+}
+
+fn sleep(shared: &Shared, cable: Option<PollFd<'_>>, timeout: Option<Duration>) {
+    let doorbell = PollFd::new(shared.doorbell().as_fd(), PollFlags::POLLIN);
+    let mut waiting: Vec<PollFd<'_>> = [Some(doorbell), cable].into_iter().flatten().collect();
+    let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+        // Whole milliseconds, and no fewer.
+        let millis = timeout.as_nanos().div_ceil(1_000_000);
+        PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+    });
+    // An interrupted sleep is a short one.
+    let _ = poll(&mut waiting, timeout);
+    // It fails when nobody has rung.
+    let _ = shared.doorbell().read();
+}
