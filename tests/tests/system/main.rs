@@ -28,4 +28,5 @@ mod quotas;
 mod restart;
 mod rights;
 mod rootless;
+mod stack;
 mod store;

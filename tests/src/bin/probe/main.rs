@@ -19,9 +19,20 @@
 //!                              sends such frames for TO, in the name of FROM
 //! probe sniff INTERFACE MARK   counts frames with MARK from others until its input ends and no more come:
 //!                              "marked COUNT", and "from MAC" for each source of any frame
+//! probe stack DOMAIN serve PORT COUNT
+//!                              gives each who connects COUNT bytes, as HTTP, by a stack of its own
+//! probe stack DOMAIN fetch ADDRESS PORT
+//!                              prints what such a server, or another, gives
+//! probe stack DOMAIN echo PORT sends back what each who connects sends, and each datagram
+//! probe stack DOMAIN talk ADDRESS PORT
+//!                              standard input to a connection, line by line, and the answers to standard output
+//! probe stack DOMAIN ask ADDRESS PORT
+//!                              sends a datagram, and prints the answer
+//! probe stack DOMAIN babble    sends what no stack would, until its input ends, and reads nothing
 //! ```
 
 mod raw;
+mod stack;
 mod storm;
 
 use std::error::Error;
@@ -61,6 +72,7 @@ fn main() -> Result<()> {
         ["storm", interface, mark] => storm::storm(interface, mark, None),
         ["storm", interface, mark, from] => storm::storm(interface, mark, Some(from)),
         ["aim", interface, mark, from, to] => storm::aim(interface, mark, from, to),
+        ["stack", domain, ref words @ ..] => stack::run(domain, words),
         ["sniff", interface, mark] => raw::sniff(interface, mark),
         _ => Err(format!("what is {words:?}?").into()),
     }

@@ -1,0 +1,151 @@
+//! Programs with an IP stack of their own.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::thread;
+
+use domains::member::Member;
+use ethernet::stack::Stack;
+use ethernet::stack::tcp::TcpStream;
+use nix::sys::socket::{MsgFlags, send};
+
+use super::{PATIENCE, Result, watch_input};
+
+/// The page that is given out: other bytes everywhere, so that none can be at a wrong place.
+pub(super) fn page(len: usize) -> Vec<u8> {
+    (0..len).map(|n| ((n * 31) >> 8) as u8).collect()
+}
+
+pub(super) fn run(domain: &str, words: &[&str]) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    if let ["babble"] = words {
+        let (_, link) = domain.stack()?;
+        return babble(link.as_raw_fd());
+    }
+    let stack = Stack::open(&domain)?;
+    let at = |address: &str, port: &str| -> Result<SocketAddr> {
+        Ok(SocketAddr::new(address.parse::<IpAddr>()?, port.parse()?))
+    };
+    match *words {
+        ["serve", port, count] => serve(&stack, port.parse()?, count.parse()?),
+        ["fetch", address, port] => fetch(&stack, at(address, port)?),
+        ["echo", port] => echo(&stack, port.parse()?),
+        ["talk", address, port] => talk(&stack, at(address, port)?),
+        ["ask", address, port] => ask(&stack, at(address, port)?),
+        _ => Err(format!("what is {words:?}?").into()),
+    }
+}
+
+fn serve(stack: &Stack, port: u16, count: usize) -> Result<()> {
+    let listener = stack.listen(port)?;
+    println!("ready");
+    loop {
+        let (stream, _) = listener.accept()?;
+        thread::spawn(move || give(&stream, count));
+    }
+}
+
+fn give(stream: &TcpStream, count: usize) -> io::Result<()> {
+    let mut request = BufReader::new(stream).lines();
+    while request
+        .next()
+        .transpose()?
+        .is_some_and(|line| !line.is_empty())
+    {}
+    let mut to = stream;
+    write!(to, "HTTP/1.0 200 OK\r\nContent-Length: {count}\r\n\r\n")?;
+    to.write_all(&page(count))?;
+    stream.shutdown(Shutdown::Write)
+}
+
+fn fetch(stack: &Stack, from: SocketAddr) -> Result<()> {
+    let stream = stack.connect(from)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(&stream, "GET /page HTTP/1.0\r\n\r\n")?;
+    let mut answer = BufReader::new(&stream);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        answer.read_line(&mut line)?;
+    }
+    io::copy(&mut answer, &mut io::stdout())?;
+    Ok(())
+}
+
+fn echo(stack: &Stack, port: u16) -> Result<()> {
+    let listener = stack.listen(port)?;
+    let datagrams = stack.bind_udp(port)?;
+    thread::spawn(move || -> io::Result<()> {
+        let mut datagram = vec![0; 1 << 16];
+        loop {
+            let (len, from) = datagrams.recv_from(&mut datagram)?;
+            datagrams.send_to(&datagram[..len], from)?;
+        }
+    });
+    println!("ready");
+    loop {
+        let (stream, _) = listener.accept()?;
+        thread::spawn(move || io::copy(&mut &stream, &mut &stream));
+    }
+}
+
+fn talk(stack: &Stack, to: SocketAddr) -> Result<()> {
+    let mut stream = stack.connect(to)?;
+    stream.set_nodelay(true)?;
+    println!("connected");
+    let mut answers = BufReader::new(stream.try_clone()?);
+    for line in io::stdin().lines() {
+        writeln!(stream, "{}", line?)?;
+        let mut answer = String::new();
+        answers.read_line(&mut answer)?;
+        print!("{answer}");
+        io::stdout().flush()?;
+    }
+    // Whoever waits for more learns what becomes of the connection.
+    match answers.read(&mut [0]) {
+        Err(error) => println!("revoked: {}", ethernet::stack::is_revoked(&error)),
+        Ok(len) => println!("end after {len}"),
+    }
+    Ok(())
+}
+
+fn ask(stack: &Stack, to: SocketAddr) -> Result<()> {
+    let socket = stack.bind_udp(0)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.send_to(&page(8000), to)?;
+    let mut answer = vec![0; 9000];
+    let (len, from) = socket.recv_from(&mut answer)?;
+    let same = answer[..len] == page(8000);
+    println!("{len} bytes from {from}, the same: {same}");
+    Ok(())
+}
+
+fn babble(link: i32) -> Result<()> {
+    let ended = watch_input();
+    println!("ready");
+    let mut state = 1u64;
+    let mut packet = Vec::new();
+    while !ended.load(std::sync::atomic::Ordering::Acquire) {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let len = 1 + (state >> 33) as usize % 70_000;
+        packet.clear();
+        packet.extend((0..len).map(|n| (state >> (n % 57)) as u8));
+        // Sometimes there is no offload to stumble over.
+        if state >> 63 == 1 {
+            packet.splice(..len.min(10), [0; 10]);
+        }
+        if send(
+            link,
+            &packet,
+            MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
+        )
+        .is_err()
+        {
+            thread::yield_now();
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! Members without an interface: a process has the node's addresses, with an IP stack of its own.
+
+use std::fs;
+use std::io::Write;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tests::cluster::{Cluster, Domain, leaves_nothing};
+use tests::process::{eventually, send};
+use tests::software;
+
+const PAGE: usize = 5_000_000;
+
+/// What `probe` gives out, too.
+fn page() -> Vec<u8> {
+    (0..PAGE).map(|n| ((n * 31) >> 8) as u8).collect()
+}
+
+/// `0,0,0` and `1,0,0` are stacks, `2,0,0` and `3,0,0` are not.
+fn mixed(cluster: &Cluster) -> Domain<'_> {
+    let blue = cluster.domain("blue", &["0-1,0,0", "--interface", "stack"]);
+    blue.grow(&["2-3,0,0"]);
+    blue
+}
+
+fn address(domain: &Domain<'_>, node: &str, family: &str) -> String {
+    let member = domain.member(node);
+    member[family].as_str().expect("text").to_owned()
+}
+
+#[test]
+fn pages_are_fetched_from_stacks_by_stacks_and_by_curl() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("4x1x1");
+        let blue = mixed(&cluster);
+        let server = cluster.spawn("0,0,0", &format!("probe stack blue serve 80 {PAGE}"));
+        server.says("ready");
+        for family in ["ipv4", "ipv6"] {
+            let from = address(&blue, "0,0,0", family);
+            let fetched = cluster.exec("1,0,0", &format!("probe stack blue fetch {from} 80"));
+            assert!(fetched.ok().stdout == page(), "to a stack");
+            let url = match family {
+                "ipv4" => format!("http://{from}/"),
+                _ => format!("http://[{from}]/"),
+            };
+            let fetched = cluster.exec("2,0,0", &format!("curl -sS -g {url}"));
+            assert!(fetched.ok().stdout == page(), "to a TAP");
+        }
+        cluster
+            .exec("2,0,0", "curl -sS http://0-0-0.blue/ -o /dev/null")
+            .ok();
+        cluster.reaches("2,0,0", "-4 0-0-0.blue");
+        cluster.reaches("2,0,0", "-6 0-0-0.blue");
+        server.kill();
+    });
+}
+
+#[test]
+fn pages_are_fetched_from_nginx() {
+    let cluster = Cluster::up("4x1x1");
+    let blue = mixed(&cluster);
+    let pages = cluster.files().join("pages");
+    fs::create_dir(&pages).expect("it is new");
+    fs::write(pages.join("page"), page()).expect("there is room");
+    let _server = software::nginx(&cluster, "2,0,0", &pages);
+    eventually("nginx serves", || {
+        let asked = cluster.exec("3,0,0", "curl -s -o /dev/null http://2-0-0.blue/page");
+        asked.status == 0
+    });
+    for family in ["ipv4", "ipv6"] {
+        let from = address(&blue, "2,0,0", family);
+        if family == "ipv6" {
+            // This nginx listens by IPv4 only; whoever refuses is the kernel of the node.
+            let refused = cluster.exec("0,0,0", &format!("probe stack blue fetch {from} 80"));
+            refused.fails(1, &["ConnectionRefused"]);
+            continue;
+        }
+        let fetched = cluster.exec("0,0,0", &format!("probe stack blue fetch {from} 80"));
+        assert!(fetched.ok().stdout == page());
+    }
+}
+
+#[test]
+fn datagrams_cross_in_both_directions() {
+    let cluster = Cluster::up("4x1x1");
+    let blue = mixed(&cluster);
+    let server = cluster.spawn("0,0,0", "probe stack blue echo 7");
+    server.says("ready");
+    for family in ["ipv4", "ipv6"] {
+        let to = address(&blue, "0,0,0", family);
+        let answer = cluster.exec("1,0,0", &format!("probe stack blue ask {to} 7"));
+        let answer = answer.ok().text().to_owned();
+        assert!(answer.contains("the same: true"), "{answer}");
+    }
+}
+
+#[test]
+fn a_shrink_ends_it_and_nothing_newer_arrives() {
+    let cluster = Cluster::up("4x1x1");
+    let blue = mixed(&cluster);
+    let server = cluster.spawn("0,0,0", "probe stack blue echo 7");
+    server.says("ready");
+    let to = address(&blue, "0,0,0", "ipv4");
+    let mut talk = cluster.spawn("1,0,0", &format!("probe stack blue talk {to} 7"));
+    let mut input = talk.stdin();
+    talk.says("connected");
+    writeln!(input, "hello").expect("it reads");
+    talk.says("hello");
+    blue.shrink(&["1,0,0"]);
+    drop(input);
+    let told = talk.wait().ok();
+    assert!(told.text().ends_with("revoked: true"), "{told}");
+    // Those who stay go on.
+    let answer = cluster.shell("2,0,0", &format!("echo again | probe tcp {to} 7"));
+    assert_eq!(answer.ok().text(), "again");
+    cluster
+        .exec("1,0,0", &format!("probe stack blue ask {to} 7"))
+        .fails_somehow();
+}
+
+#[test]
+fn connections_go_on_when_driver_and_agent_are_killed() {
+    let cluster = Cluster::up("4x1x1");
+    let blue = mixed(&cluster);
+    let server = cluster.spawn("0,0,0", "probe stack blue echo 7");
+    server.says("ready");
+    let to = address(&blue, "0,0,0", "ipv4");
+    let mut talk = cluster.spawn("1,0,0", &format!("probe stack blue talk {to} 7"));
+    let mut input = talk.stdin();
+    talk.says("connected");
+    let mut say = |word: &str| {
+        writeln!(input, "{word}").expect("it reads");
+        talk.says(&format!("{word}\n"));
+    };
+    say("before");
+    let driver = cluster.driver_pid().expect("there is one");
+    send(driver, Signal::SIGKILL);
+    say("without-driver");
+    cluster.kill_agent();
+    say("without-agent");
+    cluster.toroid(&["up"]).ok();
+    say("with-the-next-agent");
+    let driver = cluster.driver_pid().expect("there is one");
+    send(driver, Signal::SIGKILL);
+    say("with-the-next-driver");
+}
+
+#[test]
+fn one_process_of_a_node_has_its_addresses_until_it_ends() {
+    let cluster = Cluster::up("4x1x1");
+    let _blue = mixed(&cluster);
+    let first = cluster.spawn("0,0,0", "probe stack blue echo 7");
+    first.says("ready");
+    let second = cluster.exec("0,0,0", "probe stack blue echo 8");
+    second.fails(1, &["another process has the addresses of this node"]);
+    first.signal(Signal::SIGKILL);
+    first.kill();
+    let third = cluster.spawn("0,0,0", "probe stack blue echo 8");
+    third.says("ready");
+    let in_tap_node = cluster.exec("2,0,0", "probe stack blue echo 8");
+    in_tap_node.fails(1, &["is one of its kernel", "--interface stack"]);
+}
+
+#[test]
+fn a_hostile_process_harms_nobody() {
+    let cluster = Cluster::up("4x1x1");
+    let _blue = mixed(&cluster);
+    let mut babble = cluster.spawn("0,0,0", "probe stack blue babble");
+    babble.says("ready");
+    let driver = cluster.driver_pid();
+    cluster.reaches("2,0,0", "-4 3-0-0.blue");
+    // It reads nothing, so what is sent to it is lost, and holds up nobody.
+    cluster
+        .exec("2,0,0", "ping -4 -c 500 -i 0.002 -s 8000 -W 1 0-0-0.blue")
+        .fails_somehow();
+    cluster.reaches("2,0,0", "-4 3-0-0.blue");
+    drop(babble.stdin());
+    babble.wait().ok();
+    assert_eq!(cluster.driver_pid(), driver);
+    let drops = cluster.ask(&["domain", "drops", "blue"]);
+    assert_ne!(drops, Value::Null);
+}
+
+#[test]
+fn the_directory_keeps_who_is_a_stack() {
+    let cluster = Cluster::up("4x1x1");
+    let blue = mixed(&cluster);
+    let of = |node: &str| {
+        let member = blue.member(node);
+        [member["stack"].clone(), member["ifname"].clone()]
+    };
+    assert_eq!(of("0,0,0"), [json!(true), Value::Null]);
+    assert_eq!(of("2,0,0"), [json!(false), json!("blue")]);
+    cluster
+        .toroid(&["domain", "grow", "blue", "0,0,0"])
+        .fails(5, &["stack", "toroid domain shrink blue"]);
+    cluster.kill_agent();
+    cluster.toroid(&["up"]).ok();
+    assert_eq!(of("0,0,0"), [json!(true), Value::Null]);
+    let dumped = cluster.toroid(&["dump"]).ok();
+    assert!(
+        dumped.text().contains("stacks = [\"0,0,0\", \"1,0,0\"]"),
+        "{dumped}"
+    );
+    blue.shrink(&["0,0,0"]);
+    blue.grow(&["0,0,0"]);
+    cluster.reaches("2,0,0", "-4 0-0-0.blue");
+}
