@@ -2,11 +2,18 @@
 
 use tests::cluster::{Cluster, Domain};
 
-/// Nodes `0,0,0` and `1,0,0` are the two ends of a story, other nodes whoever else is there.
+/// The two ends of most stories.
+pub const PAIR: &[&str] = &["0,0,0", "1,0,0"];
+
+/// Who has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
     /// All.
     Offloaded,
+    /// None.
+    Plain,
+    /// Every other one, beginning with the first.
+    Mixed,
 }
 
 impl Mix {
@@ -25,23 +32,39 @@ impl Mix {
         nodes: &[&str],
         options: &[&str],
     ) -> Domain<'a> {
-        cluster.domain(name, &[nodes, options].concat())
+        match self {
+            Mix::Offloaded => cluster.domain(name, &[nodes, options].concat()),
+            Mix::Plain => cluster.domain(name, &[nodes, options, OFF].concat()),
+            Mix::Mixed => {
+                let every_other =
+                    |first| -> Vec<&str> { nodes.iter().copied().skip(first).step_by(2).collect() };
+                let domain = cluster.domain(name, &[&every_other(0), options].concat());
+                domain.grow(&[&every_other(1), OFF].concat());
+                domain
+            }
+        }
     }
 }
 
-/// Makes tests of stories, functions of a mix: one of each story for each mix.
+const OFF: &[&str] = &["--offload", "off"];
+
+/// Makes tests of stories, functions of a mix: one of each story for each mix, with attributes.
 macro_rules! for_each_mix {
-    ($($story:ident),+ $(,)?) => {
-        for_each_mix!(@ offloaded Offloaded: $($story),+);
+    ($(#[$attribute:meta])* $story:ident $(, $more:ident)* $(,)?) => {
+        for_each_mix!(@ offloaded Offloaded [$(#[$attribute])*] $story $($more)*);
+        for_each_mix!(@ plain Plain [$(#[$attribute])*] $story $($more)*);
+        for_each_mix!(@ mixed Mixed [$(#[$attribute])*] $story $($more)*);
     };
-    (@ $name:ident $mix:ident: $($story:ident),+) => {
+    (@ $name:ident $mix:ident $attributes:tt $($story:ident)+) => {
         mod $name {
-            $(
-                #[test]
-                fn $story() {
-                    tests::cluster::leaves_nothing(|| super::$story($crate::mix::Mix::$mix));
-                }
-            )+
+            $(for_each_mix!(@@ $mix $attributes $story);)+
+        }
+    };
+    (@@ $mix:ident [$($attributes:tt)*] $story:ident) => {
+        #[test]
+        $($attributes)*
+        fn $story() {
+            tests::cluster::leaves_nothing(|| super::$story($crate::mix::Mix::$mix));
         }
     };
 }

@@ -2,7 +2,7 @@
 
 use tests::cluster::Cluster;
 
-use crate::mix::Mix;
+use crate::mix::{Mix, PAIR};
 
 for_each_mix!(
     packets_of_all_sizes_come_back,
@@ -12,7 +12,7 @@ for_each_mix!(
 
 fn packets_of_all_sizes_come_back(mix: Mix) {
     let cluster = Cluster::up("2x1x1");
-    let _blue = mix.domain(&cluster, "blue", &["*,0,0"]);
+    let _blue = mix.domain(&cluster, "blue", PAIR);
     for family in ["-4", "-6"] {
         // 20,000 bytes and more go in pieces.
         for size in [0, 1, 56, 1000, 8900, 20_000, 60_000] {
@@ -30,7 +30,7 @@ fn packets_as_large_as_the_mtu_cross_whole(mix: Mix) {
     let cluster = Cluster::up("2x1x1");
     for mtu in [1280, 1500, 9000, 65_521] {
         let options = ["--mtu", &mtu.to_string()];
-        let blue = mix.domain_with(&cluster, "blue", &["*,0,0"], &options);
+        let blue = mix.domain_with(&cluster, "blue", PAIR, &options);
         for (family, headers) in [("-4", 28), ("-6", 48)] {
             // What ping can send at most is what IPv4 can carry.
             let fits = (mtu - headers).min(65_507);
@@ -48,7 +48,7 @@ fn packets_as_large_as_the_mtu_cross_whole(mix: Mix) {
 /// The members' kernels need not know VLANs: a raw socket sends the tags, and tcpdump tells them.
 fn tagged_frames_pass(mix: Mix) {
     let cluster = Cluster::up("2x1x1");
-    let _blue = mix.domain(&cluster, "blue", &["*,0,0"]);
+    let _blue = mix.domain(&cluster, "blue", PAIR);
     let tcpdump = "tcpdump -i blue -e -n -l -c 1 vlan 42 and ether proto 0x88b5";
     let tcpdump = cluster.spawn("1,0,0", tcpdump);
     tcpdump.warns("listening on blue");

@@ -6,7 +6,7 @@ use tests::cluster::Cluster;
 use tests::process::{Running, eventually, send};
 use tests::software::{iperf3, iperf3_server};
 
-use crate::mix::Mix;
+use crate::mix::{Mix, PAIR};
 
 for_each_mix!(
     a_stream_goes_on_while_others_come_and_go,
@@ -68,7 +68,7 @@ impl<'a> Stream<'a> {
 
 fn a_stream_goes_on_while_others_come_and_go(mix: Mix) {
     let cluster = Cluster::up("4x1x1");
-    let blue = mix.domain(&cluster, "blue", &["0-2,0,0"]);
+    let blue = mix.domain(&cluster, "blue", &["0,0,0", "1,0,0", "2,0,0"]);
     let stream = Stream::start(&cluster, "");
     for _ in 0..5 {
         blue.grow(&["3,0,0"]);
@@ -84,7 +84,7 @@ fn a_stream_goes_on_while_others_come_and_go(mix: Mix) {
 
 fn a_stream_goes_on_when_the_driver_is_killed(mix: Mix) {
     let cluster = Cluster::up("2x1x1");
-    let _blue = mix.domain(&cluster, "blue", &["*,0,0"]);
+    let _blue = mix.domain(&cluster, "blue", PAIR);
     let stream = Stream::start(&cluster, "");
     for _ in 0..3 {
         let driver = cluster.driver_pid().expect("it runs");
@@ -99,7 +99,7 @@ fn a_stream_goes_on_when_the_driver_is_killed(mix: Mix) {
 
 fn a_stream_waits_for_a_stopped_receiver(mix: Mix) {
     let cluster = Cluster::up("3x1x1");
-    let _blue = mix.domain(&cluster, "blue", &["*,0,0"]);
+    let _blue = mix.domain(&cluster, "blue", &["0,0,0", "1,0,0", "2,0,0"]);
     let stream = Stream::start(&cluster, "");
     for _ in 0..2 {
         cluster.exec("1,0,0", "pkill -STOP iperf3").ok();
@@ -127,7 +127,7 @@ fn sent_bytes(cluster: &Cluster, node: &str) -> u64 {
 /// Datagrams from two nodes fill the queues of the receiver, and from the sender its own.
 fn a_stream_gets_through_beside_floods(mix: Mix) {
     let cluster = Cluster::up("3x1x1");
-    let blue = mix.domain(&cluster, "blue", &["*,0,0"]);
+    let blue = mix.domain(&cluster, "blue", &["0,0,0", "1,0,0", "2,0,0"]);
     let address = blue.ipv4("1,0,0");
     let floods = ["0,0,0", "2,0,0"].map(|node| {
         let flood = "iperf -u -t 60 -b 10g -l 1000 -c";
@@ -149,7 +149,7 @@ fn a_stream_gets_through_beside_floods(mix: Mix) {
 fn nothing_reaches_a_member_that_left(mix: Mix) {
     let cluster = Cluster::up("2x1x1");
     for options in ["", "-6", "-u -b 200M -l 1000"] {
-        let blue = mix.domain(&cluster, "blue", &["*,0,0"]);
+        let blue = mix.domain(&cluster, "blue", PAIR);
         let stream = Stream::start(&cluster, options);
         blue.shrink(&["1,0,0"]);
         let at_return = received_packets(&cluster, "1,0,0");
