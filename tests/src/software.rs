@@ -51,7 +51,7 @@ pub fn nginx(cluster: &Cluster, node: &str, pages: &Path) -> Running {
            access_log off;\n\
            client_body_temp_path /run/body; proxy_temp_path /run/proxy;\n\
            fastcgi_temp_path /run/fastcgi; uwsgi_temp_path /run/uwsgi; scgi_temp_path /run/scgi;\n\
-           server {{ listen 80; root {}; }}\n\
+           server {{ listen 80; listen [::]:80; root {}; }}\n\
          }}\n",
         pages.display()
     );

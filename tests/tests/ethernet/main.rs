@@ -9,7 +9,12 @@
 #[macro_use]
 mod mix;
 
+mod capture;
+mod files;
 mod foreign;
+mod groups;
 mod ping;
+mod servers;
+mod ssh;
 mod streams;
 mod survival;
