@@ -13,6 +13,7 @@ mod capture;
 mod files;
 mod foreign;
 mod groups;
+mod nightly;
 mod ping;
 mod servers;
 mod ssh;
