@@ -212,7 +212,9 @@ fn show_has_the_keys_that_programs_rely_on() {
     let places: Vec<_> = members.iter().map(|member| &member["node"]).collect();
     assert_eq!(places, ["0,0,0", "1,1,1"], "in order of their numbers");
     for member in members {
-        let expected = ["ifname", "ipv4", "ipv6", "limited", "mac", "node", "plain"];
+        let expected = [
+            "ifname", "ipv4", "ipv6", "limited", "mac", "node", "plain", "stack",
+        ];
         assert_eq!(keys(member), expected);
         assert_eq!(member["ifname"], "blue");
     }
