@@ -10,6 +10,7 @@ use tests::cluster::{Cluster, leaves_nothing};
 use tests::leftovers::has_ended;
 use tests::outside::{Outside, host};
 use tests::process::{Running, eventually, run, send};
+use tests::software::WRONG_TCP;
 use tests::user::User;
 
 /// The exit statuses of `toroid`.
@@ -518,7 +519,7 @@ fn frames_at_an_uplink_are_whole() {
     };
     let ours = "eth.src[0] == 06";
     assert!(frames(ours) > 1000);
-    let bad = "tcp.checksum.status == 0 || ip.checksum.status == 0 || frame.len > 1514";
+    let bad = format!("{WRONG_TCP} || ip.checksum.status == 0 || frame.len > 1514");
     assert_eq!(frames(&format!("{ours} && ({bad})")), 0);
 }
 
