@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 pub use exec::{ExecHandle, Signals};
@@ -37,6 +38,10 @@ const LAST_WORDS_MS: u16 = 5000;
 
 /// How long an agent may take to say that it is there.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How often an agent is greeted that breaks off, and how long between.
+const GREETINGS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -135,6 +140,17 @@ fn is_silence(error: &io::Error) -> bool {
     )
 }
 
+fn is_broken_off(error: &WireError) -> bool {
+    match error {
+        WireError::Closed => true,
+        WireError::Io(error) => matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+        ),
+        WireError::Malformed(_) => false,
+    }
+}
+
 fn no_agent(state: PathBuf) -> ClientError {
     match keeper::is_there(&state) {
         true => ClientError::Orphaned { state },
@@ -169,7 +185,19 @@ impl Control {
         Self::open(Address::Node)
     }
 
+    /// An agent that is just ending still takes connections, and breaks them off. Then it is asked
+    /// again, until it is not there, or the next one is.
     fn open(address: Address) -> Result<Self, ClientError> {
+        for _ in 1..GREETINGS {
+            match Self::greet(address.clone()) {
+                Err(ClientError::Wire(error)) if is_broken_off(&error) => thread::sleep(PAUSE),
+                result => return result,
+            }
+        }
+        Self::greet(address)
+    }
+
+    fn greet(address: Address) -> Result<Self, ClientError> {
         let stream = address.connect()?;
         // The socket of a node is there also when no agent is.
         stream.set_read_timeout(Some(HANDSHAKE))?;
@@ -541,8 +569,21 @@ fn unexpected(reply: &Reply) -> ClientError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
     use crate::protocol::MAX_PAYLOAD;
+
+    /// An agent that was killed takes a connection as long as not all of its threads have ended.
+    #[test]
+    fn who_is_cut_off_by_an_agent_that_ends_finds_that_there_is_none() {
+        let state = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(state.path().join(CONTROL_SOCKET)).unwrap();
+        let ending = thread::spawn(move || drop(listener.accept().unwrap()));
+        let error = Control::connect(state.path()).unwrap_err();
+        assert!(matches!(error, ClientError::NoAgent { .. }), "{error:?}");
+        ending.join().unwrap();
+    }
 
     #[test]
     fn a_request_over_the_limit_fails_without_waiting_for_an_answer() {
