@@ -30,10 +30,12 @@ impl Outside {
         let pid = holder.pid().to_string();
         let is_new = |number: &u8| {
             let name = format!("up{number}");
-            let words = [
-                "link", "add", &name, "type", "veth", "peer", "name", "out", "netns", &pid,
-            ];
-            run(Command::new("ip").args(words)).status == 0
+            // Ones that the kernel chooses begin like members' now and then.
+            let [ours, its] = [1, 2].map(|end| format!("02:00:00:00:{number:02x}:{end:02x}"));
+            let words = format!(
+                "link add {name} address {ours} type veth peer name out address {its} netns {pid}"
+            );
+            run(Command::new("ip").args(words.split(' '))).status == 0
         };
         let number = NUMBERS.into_iter().find(is_new);
         let number = number.expect("not all numbers are in use");

@@ -273,7 +273,7 @@ fn what_cannot_be_a_gateway_is_refused_with_a_remedy() {
         let outside = Outside::new();
         let (cluster, alice) = (Cluster::up("4x1x1"), User::create());
         let uplink = outside.uplink();
-        let _blue = cluster.domain("blue", &["0-2,0,0"]);
+        let blue = cluster.domain("blue", &["0-2,0,0"]);
         let _red = cluster.domain("red", &["2,0,0"]);
         let refused = |words: &str, status: i32, because: &[&str]| {
             gateway(&cluster, words).fails(status, because);
@@ -286,6 +286,11 @@ fn what_cannot_be_a_gateway_is_refused_with_a_remedy() {
         refused("add 0,0,0 --uplink lo", WRONG, &["lo", "ip link"]);
         refused("add 0,0,0 --uplink up*", WRONG, &["up*", "ip link"]);
         let at = |node: &str| format!("add {node} --uplink {uplink}");
+        let has_mac = |mac: &str| host(&format!("ip link set {uplink} address {mac}"));
+        has_mac(blue.member("1,0,0")["mac"].as_str().expect("text"));
+        refused(&at("0,0,0"), WRONG, &[&uplink, "ip link"]);
+        // It begins like a member's, as some that kernels choose.
+        has_mac("06:3f:f2:01:02:03");
         refused(&at("3,0,0 -d blue"), NOT_FOUND, &["3,0,0", "blue"]);
         refused(&at("2,0,0"), WRONG, &["several domains", "--domain"]);
         refused(&at("0,0,0 --nat --bridge"), WRONG, &["--nat", "--bridge"]);

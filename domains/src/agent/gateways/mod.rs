@@ -20,6 +20,7 @@ use fabric::NodeId;
 
 use super::changes::usable_node;
 use super::host::Host;
+use crate::addressing;
 use crate::directory::{Directory, Domain};
 use crate::driver_protocol::{PortError, Uplink};
 use crate::gateway::{Gateway, GatewayKind};
@@ -231,11 +232,14 @@ impl Host {
         let Some(gateway) = &domain.gateway else {
             return Ok(());
         };
+        let mut host = Netlink::open().map_err(PassageError::from)?;
+        let uplink = passage::find_uplink(&mut host, &gateway.uplink)?;
+        if self.is_of_member(&uplink.mac) {
+            return Err(PassageError::Inside(gateway.uplink.clone()).into());
+        }
         match gateway.kind {
             GatewayKind::Nat => self.open_gateway(domain),
             GatewayKind::Bridge => {
-                let mut host = Netlink::open().map_err(PassageError::from)?;
-                passage::find_uplink(&mut host, &gateway.uplink)?;
                 let mut domains = self.connected_domains();
                 domains.push(domain.clone());
                 match self.bridge(&domains).remove(&domain.id) {
@@ -244,6 +248,20 @@ impl Host {
                 }
             }
         }
+    }
+
+    /// Whether an interface with this MAC is a member's. One in 64 that a kernel chooses begins like
+    /// one.
+    fn is_of_member(&self, mac: &[u8]) -> bool {
+        let mac: Option<[u8; 6]> = mac.try_into().ok();
+        let Some((domain, place)) = mac.and_then(addressing::parse_mac) else {
+            return false;
+        };
+        let node = self.torus.node(place);
+        self.members.directory(|directory: &Directory| {
+            let domain = directory.domain_by_id(domain.into());
+            domain.is_some_and(|domain| node.is_some_and(|node| domain.members.contains(&node)))
+        })
     }
 
     /// Lets the driver bridge domains, and no others, to their uplinks; returns what is wrong with

@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use serde::{Deserialize, Serialize};
 
 use super::nft::{self, NftError};
-use crate::addressing::{Subnet, parse_mac};
+use crate::addressing::Subnet;
 use crate::namespace;
 use crate::netlink::{Link, Netlink, NetlinkError};
 
@@ -97,14 +97,11 @@ pub(super) struct Inside<'a> {
     pub(super) network: &'a OwnedFd,
 }
 
-/// An interface of the host that leads outside.
+/// An interface of the host, which is none of a passage.
 pub(super) fn find_uplink(host: &mut Netlink, name: &str) -> Result<Link, PassageError> {
-    let link = host.link(name)?;
-    let mac: Option<[u8; 6]> = link.mac.as_slice().try_into().ok();
-    let is_ours = name.starts_with(PREFIX) || mac.and_then(parse_mac).is_some();
-    match is_ours {
+    match name.starts_with(PREFIX) {
         true => Err(PassageError::Inside(name.into())),
-        false => Ok(link),
+        false => Ok(host.link(name)?),
     }
 }
 
