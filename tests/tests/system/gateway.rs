@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tests::cluster::{Cluster, leaves_nothing};
+use tests::cluster::{Cluster, Domain, leaves_nothing};
 use tests::leftovers::has_ended;
 use tests::outside::{Outside, host};
 use tests::process::{Running, eventually, run, send};
@@ -409,24 +409,29 @@ fn a_bridge_lets_dhcp_outside_serve_a_domain() {
     });
 }
 
+/// Bridges domain blue of both nodes to the outside through `0,0,0`, where `1,0,0` and a peer outside
+/// have routes to each other. Returns the domain and their addresses.
+#[track_caller]
+fn bridged<'a>(cluster: &'a Cluster, outside: &Outside) -> (Domain<'a>, [String; 2]) {
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let uplink = outside.uplink();
+    gateway(cluster, &format!("add 0,0,0 --uplink {uplink} --bridge")).ok();
+    let [member, peer] = [blue.ipv4("1,0,0"), outside.address()];
+    outside
+        .run(&format!("ip route add {member}/32 dev out"))
+        .ok();
+    cluster
+        .exec("1,0,0", &format!("ip route add {peer}/32 dev blue"))
+        .ok();
+    (blue, [member, peer])
+}
+
 #[test]
 fn a_bridge_outlives_driver_and_agent_and_ends_with_its_node() {
     leaves_nothing(|| {
         let outside = Outside::new();
         let cluster = Cluster::up("2x1x1");
-        let blue = cluster.domain("blue", &["*,0,0"]);
-        gateway(
-            &cluster,
-            &format!("add 0,0,0 --uplink {} --bridge", outside.uplink()),
-        )
-        .ok();
-        let [member, peer] = [blue.ipv4("1,0,0"), outside.address()];
-        outside
-            .run(&format!("ip route add {member}/32 dev out"))
-            .ok();
-        cluster
-            .exec("1,0,0", &format!("ip route add {peer}/32 dev blue"))
-            .ok();
+        let (blue, [member, peer]) = bridged(&cluster, &outside);
         let to_peer = format!("-4 {peer}");
         cluster.reaches("1,0,0", &to_peer);
 
@@ -452,19 +457,7 @@ fn a_bridge_outlives_driver_and_agent_and_ends_with_its_node() {
 fn what_has_the_address_of_a_member_does_not_come_from_outside() {
     let outside = Outside::new();
     let cluster = Cluster::up("2x1x1");
-    let blue = cluster.domain("blue", &["*,0,0"]);
-    gateway(
-        &cluster,
-        &format!("add 0,0,0 --uplink {} --bridge", outside.uplink()),
-    )
-    .ok();
-    let [member, peer] = [blue.ipv4("1,0,0"), outside.address()];
-    outside
-        .run(&format!("ip route add {member}/32 dev out"))
-        .ok();
-    cluster
-        .exec("1,0,0", &format!("ip route add {peer}/32 dev blue"))
-        .ok();
+    let (blue, [member, peer]) = bridged(&cluster, &outside);
     cluster.reaches("1,0,0", &format!("-4 {peer}"));
     let mac = blue.member("0,0,0")["mac"]
         .as_str()
@@ -488,19 +481,11 @@ fn what_has_the_address_of_a_member_does_not_come_from_outside() {
 fn frames_at_an_uplink_are_whole() {
     let outside = Outside::new();
     let cluster = Cluster::up("2x1x1");
-    let blue = cluster.domain("blue", &["*,0,0"]);
-    let uplink = outside.uplink();
-    gateway(&cluster, &format!("add 0,0,0 --uplink {uplink} --bridge")).ok();
-    let [member, peer] = [blue.ipv4("1,0,0"), outside.address()];
-    outside
-        .run(&format!("ip route add {member}/32 dev out"))
-        .ok();
-    cluster
-        .exec("1,0,0", &format!("ip route add {peer}/32 dev blue"))
-        .ok();
+    let (_blue, [_, peer]) = bridged(&cluster, &outside);
     let file = cluster.files().join("capture.pcap");
     let capture = file.to_str().expect("text");
-    let words = ["-i", &uplink, "-U", "-w", capture, "tcp"];
+    let uplink = outside.uplink();
+    let words = ["-i", &uplink, "-B", "32768", "-U", "-w", capture, "tcp"];
     let mut command = Command::new("tcpdump");
     let dump = Running::start(command.args(words));
     eventually("it captures", || {
