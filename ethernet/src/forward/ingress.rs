@@ -1,0 +1,252 @@
+//! What becomes of a frame that has come in: who its sender is decides what it may say and whom it
+//! may reach.
+
+use std::collections::{HashMap, hash_map};
+use std::net::IpAddr;
+
+use domains::driver_protocol::DropReason;
+use fabric::{Partition, Place, Protection};
+
+use super::{DropCounters, MAX_PACKET, Member, Network, Outside, Segment};
+use crate::address::{Destination, Mac};
+use crate::frame::Frame;
+use crate::listener;
+use crate::neighbour::Question;
+use crate::offload::Offload;
+use crate::source;
+
+/// What is to be done with a packet.
+#[derive(Debug)]
+pub enum Action<'a, X> {
+    /// Send it out here, as it is.
+    Deliver(&'a X),
+    /// Send it out at each of these, as it is, and count those that are held back.
+    DeliverAll(Others<'a, X>),
+    /// Send this frame back where the packet came from.
+    Answer(Vec<u8>),
+    /// Count it.
+    Drop(DropReason),
+}
+
+/// Where frames of one member come in, or of the outside. It sees one segment only.
+#[derive(Debug)]
+pub struct Ingress<'a, X> {
+    pub(super) segment: &'a Segment<X>,
+    pub(super) sender: Sender<'a, X>,
+    /// All there are.
+    pub(super) networks: &'a HashMap<Partition, Network>,
+}
+
+impl<'a, X> Ingress<'a, X> {
+    /// Decides on a packet that came in here: a frame with its [offloads](Offload).
+    pub fn decide(&self, packet: &[u8]) -> Action<'a, X> {
+        match self.admit(packet) {
+            Ok(frame) if self.is_useless(frame) => Action::Drop(DropReason::LinkReport),
+            Ok(frame) => self
+                .answer(frame)
+                .unwrap_or_else(|| self.route(frame.destination())),
+            Err(reason) => Action::Drop(reason),
+        }
+    }
+
+    /// Counts a frame from here that did not reach an interface.
+    pub fn count(&self, reason: DropReason) {
+        self.sender.drops().count(reason);
+    }
+
+    /// How frames go back to where those come from that come in here.
+    pub fn exit(&self) -> &'a X {
+        self.sender.exit()
+    }
+
+    /// Switches outside may bring groups only to where a report has come from.
+    fn is_useless(&self, frame: Frame<'_>) -> bool {
+        self.segment.uplink.is_none() && listener::is_about_the_link(frame)
+    }
+
+    fn admit<'p>(&self, packet: &'p [u8]) -> Result<Frame<'p>, DropReason> {
+        let (offload, bytes) = Offload::split(packet).ok_or(DropReason::Malformed)?;
+        let frame = Frame::new(bytes).ok_or(DropReason::Malformed)?;
+        let is_own = self.sender.may_be(frame.source());
+        if !is_own && !Protection::SourceCheck.is_left_out() {
+            return Err(DropReason::WrongSource);
+        }
+        if self.is_anothers(frame) {
+            return Err(DropReason::ForeignAddress);
+        }
+        let longest = offload.longest(bytes.len());
+        match packet.len() <= MAX_PACKET && longest <= frame.longest(self.sender.mtu()) {
+            true => Ok(frame),
+            false => Err(DropReason::TooLong),
+        }
+    }
+
+    /// Whether a member's packet has an address that the directory gave to somebody else.
+    fn is_anothers(&self, frame: Frame<'_>) -> bool {
+        let Sender::Member(Member { port, .. }) = self.sender else {
+            return false;
+        };
+        let address = match source::address(frame) {
+            None => return false,
+            Some(own) if own == port.ipv4 || own == port.ipv6 => return false,
+            Some(other) => other,
+        };
+        let brings_from_elsewhere = port.gateway == Some(port.ipv4);
+        if brings_from_elsewhere || self.segment.uplink.is_some() {
+            return false;
+        }
+        if self.segment.owners.contains_key(&address) {
+            return true;
+        }
+        match address {
+            IpAddr::V4(address) => {
+                let is_in = |network: &Network| network.has(address);
+                !is_in(&Network::of(port)) && self.networks.values().any(is_in)
+            }
+            IpAddr::V6(address) => {
+                let [one, two, three, domain, ..] = address.segments();
+                let [a, b, c, ours, ..] = port.ipv6.segments();
+                [one, two, three] == [a, b, c] && domain != ours
+            }
+        }
+    }
+
+    fn answer(&self, frame: Frame<'_>) -> Option<Action<'a, X>> {
+        let question = Question::read(frame)?;
+        let owner = self.segment.owner(&question, self.sender.place())?;
+        Some(match self.sender.may_reach(owner) {
+            true => Action::Answer(question.answer(Mac(owner.port.mac))),
+            false => Action::Drop(DropReason::Limited),
+        })
+    }
+
+    fn route(&self, destination: Mac) -> Action<'a, X> {
+        match destination.destination() {
+            Destination::Group => Action::DeliverAll(self.others()),
+            Destination::Member { domain, .. } if domain != self.segment.domain => {
+                Action::Drop(DropReason::OtherDomain)
+            }
+            Destination::Member { place, .. } if Some(place) != self.sender.place() => {
+                match self.segment.members.get(&place) {
+                    Some(member) if self.sender.may_reach(member) => Action::Deliver(&member.exit),
+                    Some(_) => Action::Drop(DropReason::Limited),
+                    None => Action::Drop(DropReason::NoSuchMember),
+                }
+            }
+            Destination::Elsewhere => match self.way_out() {
+                Some(Ok(exit)) => Action::Deliver(exit),
+                Some(Err(reason)) => Action::Drop(reason),
+                None => Action::Drop(DropReason::NoSuchMember),
+            },
+            Destination::Member { .. } => Action::Drop(DropReason::NoSuchMember),
+        }
+    }
+
+    /// How frames of a member get outside, if there is a way.
+    fn way_out(&self) -> Option<Result<&'a X, DropReason>> {
+        let outside = self.segment.uplink.as_ref()?;
+        self.sender.place()?;
+        Some(match self.sender.is_limited() && outside.limited {
+            false => Ok(&outside.exit),
+            true => Err(DropReason::Limited),
+        })
+    }
+
+    fn others(&self) -> Others<'a, X> {
+        Others {
+            members: self.segment.members.values(),
+            sender: self.sender,
+            outside: self.way_out(),
+        }
+    }
+}
+
+/// The exits to all members of a segment and to the outside, but the sender, with [`DropReason::Limited`] in place of
+/// those that it may not reach.
+#[derive(Debug)]
+pub struct Others<'a, X> {
+    members: hash_map::Values<'a, Place, Member<X>>,
+    sender: Sender<'a, X>,
+    outside: Option<Result<&'a X, DropReason>>,
+}
+
+impl<'a, X> Iterator for Others<'a, X> {
+    type Item = Result<&'a X, DropReason>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let sender = self.sender;
+        let is_other = |member: &&Member<X>| Some(member.port.place) != sender.place();
+        let Some(member) = self.members.find(is_other) else {
+            return self.outside.take();
+        };
+        Some(match sender.may_reach(member) {
+            true => Ok(&member.exit),
+            false => Err(DropReason::Limited),
+        })
+    }
+}
+
+/// Whose frames they are.
+#[derive(Debug)]
+pub(super) enum Sender<'a, X> {
+    Member(&'a Member<X>),
+    Outside(&'a Outside<X>),
+}
+
+impl<X> Clone for Sender<'_, X> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<X> Copy for Sender<'_, X> {}
+
+impl<'a, X> Sender<'a, X> {
+    /// Its place, if it is a member.
+    fn place(self) -> Option<Place> {
+        match self {
+            Sender::Member(member) => Some(member.port.place),
+            Sender::Outside(_) => None,
+        }
+    }
+
+    fn is_limited(self) -> bool {
+        match self {
+            Sender::Member(member) => member.port.limited,
+            Sender::Outside(outside) => outside.limited,
+        }
+    }
+
+    fn mtu(self) -> u32 {
+        match self {
+            Sender::Member(member) => member.port.mtu,
+            Sender::Outside(outside) => outside.mtu,
+        }
+    }
+
+    /// Whether a frame may say that it is from `source`.
+    fn may_be(self, source: Mac) -> bool {
+        match self {
+            Sender::Member(member) => source == Mac(member.port.mac),
+            Sender::Outside(_) => source.destination() == Destination::Elsewhere,
+        }
+    }
+
+    fn may_reach(self, member: &Member<X>) -> bool {
+        !(self.is_limited() && member.port.limited)
+    }
+
+    fn exit(self) -> &'a X {
+        match self {
+            Sender::Member(member) => &member.exit,
+            Sender::Outside(outside) => &outside.exit,
+        }
+    }
+
+    fn drops(self) -> &'a DropCounters {
+        match self {
+            Sender::Member(member) => &member.drops,
+            Sender::Outside(outside) => &outside.drops,
+        }
+    }
+}

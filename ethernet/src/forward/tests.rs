@@ -1,0 +1,442 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::offload::Offload;
+
+/// An exit's name: domain and place.
+type Name = (u32, u8);
+
+const BROADCAST: [u8; 6] = [0xff; 6];
+
+fn place(x: u8) -> Place {
+    Place { x, y: 0, z: 0 }
+}
+
+fn mac(domain: u16, x: u8) -> [u8; 6] {
+    addressing::mac(domain, place(x))
+}
+
+fn port(domain: u16, x: u8) -> Port {
+    Port {
+        node: x.into(),
+        place: place(x),
+        domain_id: domain.into(),
+        epoch: 1,
+        ifname: "blue".into(),
+        mac: mac(domain, x),
+        // The same in every domain, so that a mistake would show.
+        ipv4: [10, 64, 0, x + 1].into(),
+        prefix: 24,
+        ipv6: addressing::ipv6(0, place(x)),
+        ipv6_prefix: 64,
+        offload: true,
+        mtu: 1500,
+        limited: false,
+        gateway: None,
+        stack: false,
+    }
+}
+
+/// Two domains, 7 and 8, each with members 0, 1 and 2.
+fn segments() -> Segments<Name> {
+    let mut segments = Segments::default();
+    for domain in [7, 8] {
+        for x in 0..3 {
+            let name = (domain.into(), x);
+            segments.attach(port(domain, x), name).unwrap();
+        }
+    }
+    segments
+}
+
+/// A frame and that it needs no offload.
+fn packet(destination: [u8; 6], source: [u8; 6], payload: usize) -> Vec<u8> {
+    let mut bytes = [&Offload::NONE[..], &destination, &source].concat();
+    bytes.extend([8, 0]);
+    bytes.resize(bytes.len() + payload, 0);
+    bytes
+}
+
+fn arp(source: [u8; 6], target: [u8; 4]) -> Vec<u8> {
+    let mut bytes = [&Offload::NONE[..], &BROADCAST, &source].concat();
+    bytes.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    bytes.extend(source);
+    bytes.extend([0; 4 + 6]);
+    bytes.extend(target);
+    bytes
+}
+
+/// Domain 7 is connected to the outside, which is called 99.
+const OUTSIDE: u8 = 99;
+
+fn connected(limited: bool) -> Segments<Name> {
+    let mut segments = segments();
+    let uplink = Uplink {
+        domain_id: 7,
+        node: 0,
+        ifname: "eth1".into(),
+        mtu: 1500,
+        limited,
+    };
+    assert_eq!(segments.connect(&uplink, (7, OUTSIDE)), None);
+    segments
+}
+
+/// Whom a frame from outside of domain 7 reaches.
+fn let_in(segments: &Segments<Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
+    whom(&segments.outside(Partition(7)).unwrap(), bytes)
+}
+
+/// Whom a frame from member `x` of domain 7 reaches, or why nobody.
+fn reached(segments: &Segments<Name>, x: u8, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
+    whom(&segments.ingress(Partition(7), place(x)).unwrap(), bytes)
+}
+
+fn whom(ingress: &Ingress<'_, Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
+    match ingress.decide(bytes) {
+        Action::Deliver(name) => Ok(vec![*name]),
+        Action::DeliverAll(others) => Ok(others
+            .filter_map(|other| other.ok().copied())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()),
+        Action::Answer(_) => Ok(vec![*ingress.exit()]),
+        Action::Drop(reason) => Err(reason),
+    }
+}
+
+const STRANGER: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+
+/// An IPv4 packet from an address, in a frame from member `x` of domain 7 for another.
+fn packet_from(x: u8, address: [u8; 4]) -> Vec<u8> {
+    let mut bytes = packet(mac(7, 2), mac(7, x), 40);
+    let ip = Offload::LEN + 14;
+    bytes[ip] = 0x45;
+    bytes[ip + 12..ip + 16].copy_from_slice(&address);
+    bytes
+}
+
+#[test]
+fn a_packet_has_no_address_that_is_anothers() {
+    let mut segments = Segments::default();
+    for (domain, third) in [(7, 0), (8, 1)] {
+        for x in 0..3 {
+            let ipv4 = [10, 64, third, x + 1].into();
+            let ipv6 = addressing::ipv6(domain, place(x));
+            let port = Port {
+                ipv4,
+                ipv6,
+                ..port(domain, x)
+            };
+            segments.attach(port, (domain.into(), x)).unwrap();
+        }
+    }
+    let foreign = Err(DropReason::ForeignAddress);
+    let delivered = Ok(vec![(7, 2)]);
+    let sent = |segments: &Segments<Name>, address| reached(segments, 0, &packet_from(0, address));
+    // Its own, none yet (DHCP), one of its choice, and what is nobody's here.
+    for own in [[10, 64, 0, 1], [0; 4], [10, 64, 0, 77], [192, 0, 2, 1]] {
+        assert_eq!(sent(&segments, own), delivered, "{own:?}");
+    }
+    for others in [[10, 64, 0, 2], [10, 64, 1, 1], [10, 64, 1, 200]] {
+        assert_eq!(sent(&segments, others), foreign, "{others:?}");
+    }
+    let mut announced = arp(mac(7, 0), [10, 64, 0, 3]);
+    let sender = Offload::LEN + 14 + 14;
+    announced[sender..sender + 4].copy_from_slice(&[10, 64, 0, 2]);
+    assert_eq!(reached(&segments, 0, &announced), foreign);
+
+    let uplink = Uplink {
+        domain_id: 7,
+        node: 0,
+        ifname: "eth1".into(),
+        mtu: 1500,
+        limited: false,
+    };
+    segments.connect(&uplink, (7, OUTSIDE));
+    assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
+    segments.disconnect(Partition(7));
+    segments.detach(Partition(7), NodeId(0));
+    let gateway = Port {
+        gateway: Some([10, 64, 0, 1].into()),
+        ipv4: [10, 64, 0, 1].into(),
+        ipv6: addressing::ipv6(7, place(0)),
+        ..port(7, 0)
+    };
+    segments.attach(gateway, (7, 0)).unwrap();
+    assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
+    segments.detach(Partition(7), NodeId(0));
+}
+
+#[test]
+fn what_is_for_strangers_leaves_by_the_uplink() {
+    let (inside, connected) = (segments(), connected(false));
+    let to_stranger = packet(STRANGER, mac(7, 0), 46);
+    let nobody = Err(DropReason::NoSuchMember);
+    assert_eq!(reached(&inside, 0, &to_stranger), nobody);
+    assert_eq!(reached(&connected, 0, &to_stranger), Ok(vec![(7, OUTSIDE)]));
+    let to_all = packet(BROADCAST, mac(7, 0), 46);
+    let everybody = vec![(7, 1), (7, 2), (7, OUTSIDE)];
+    assert_eq!(reached(&connected, 0, &to_all), Ok(everybody));
+    // What could be a member's is for members only.
+    let absent = packet(mac(7, 9), mac(7, 0), 46);
+    assert_eq!(reached(&connected, 0, &absent), nobody);
+    let elsewhere = packet(mac(8, 1), mac(7, 0), 46);
+    let other = Err(DropReason::OtherDomain);
+    assert_eq!(reached(&connected, 0, &elsewhere), other);
+    assert!(connected.outside(Partition(8)).is_none());
+}
+
+#[test]
+fn what_comes_from_outside_is_for_members_and_has_no_address_of_a_fabric() {
+    let segments = connected(false);
+    let to_member = packet(mac(7, 1), STRANGER, 46);
+    assert_eq!(let_in(&segments, &to_member), Ok(vec![(7, 1)]));
+    let to_all = packet(BROADCAST, STRANGER, 46);
+    let members = vec![(7, 0), (7, 1), (7, 2)];
+    assert_eq!(let_in(&segments, &to_all), Ok(members));
+    let refused = |destination: [u8; 6], source: [u8; 6], payload: usize| {
+        let_in(&segments, &packet(destination, source, payload)).unwrap_err()
+    };
+    // Over a loop outside, from the bridge of another fabric, and from nobody at all.
+    for source in [mac(7, 1), mac(300, 1), BROADCAST] {
+        assert_eq!(refused(BROADCAST, source, 46), DropReason::WrongSource);
+    }
+    assert_eq!(refused(STRANGER, STRANGER, 46), DropReason::NoSuchMember);
+    assert_eq!(refused(mac(8, 1), STRANGER, 46), DropReason::OtherDomain);
+    assert_eq!(refused(mac(7, 1), STRANGER, 1501), DropReason::TooLong);
+    let drops = segments.drops(Partition(7));
+    assert_eq!(drops.iter().filter(|port| port.outside).count(), 1);
+}
+
+#[test]
+fn questions_from_outside_about_members_are_answered() {
+    let segments = connected(false);
+    let about_member = arp(STRANGER, [10, 64, 0, 2]);
+    assert_eq!(let_in(&segments, &about_member), Ok(vec![(7, OUTSIDE)]));
+    let about_nobody = arp(STRANGER, [10, 64, 0, 200]);
+    assert_eq!(let_in(&segments, &about_nobody).unwrap().len(), 3);
+    // And members ask outside.
+    let asked = reached(&segments, 0, &arp(mac(7, 0), [10, 64, 0, 200]));
+    assert_eq!(asked, Ok(vec![(7, 1), (7, 2), (7, OUTSIDE)]));
+}
+
+#[test]
+fn what_is_behind_a_limited_member_is_limited() {
+    let mut segments = connected(true);
+    segments.set_limited(Partition(7), place(1), true);
+    let limited = Err(DropReason::Limited);
+    let out = packet(STRANGER, mac(7, 1), 46);
+    assert_eq!(reached(&segments, 1, &out), limited);
+    let within = packet(mac(7, 1), STRANGER, 46);
+    assert_eq!(let_in(&segments, &within), limited);
+    let to_full = packet(mac(7, 2), STRANGER, 46);
+    assert_eq!(let_in(&segments, &to_full), Ok(vec![(7, 2)]));
+}
+
+#[test]
+fn a_connection_is_the_segments_as_long_as_it_is_wanted() {
+    let mut segments = connected(false);
+    for node in 0..3 {
+        segments.detach(Partition(7), NodeId(node));
+    }
+    // A node that is made anew leaves for a moment.
+    segments.attach(port(7, 1), (7, 1)).unwrap();
+    let to_all = packet(BROADCAST, STRANGER, 46);
+    assert_eq!(let_in(&segments, &to_all), Ok(vec![(7, 1)]));
+    assert_eq!(segments.disconnect(Partition(7)), Some((7, OUTSIDE)));
+    assert!(segments.outside(Partition(7)).is_none());
+    assert_eq!(segments.disconnect(Partition(7)), None);
+}
+
+#[test]
+fn unicast_reaches_its_member_and_broadcast_all_others() {
+    let segments = segments();
+    let unicast = packet(mac(7, 2), mac(7, 1), 100);
+    assert_eq!(reached(&segments, 1, &unicast), Ok(vec![(7, 2)]));
+    let broadcast = packet(BROADCAST, mac(7, 1), 100);
+    let others = Ok(vec![(7, 0), (7, 2)]);
+    assert_eq!(reached(&segments, 1, &broadcast), others);
+    let multicast = packet([0x33, 0x33, 0, 0, 0, 1], mac(7, 1), 100);
+    assert_eq!(reached(&segments, 1, &multicast), others);
+}
+
+#[test]
+fn each_reason_to_drop_is_named() {
+    let segments = segments();
+    let dropped = |bytes: &[u8]| reached(&segments, 1, bytes).unwrap_err();
+    let unicast = |destination, source| packet(destination, source, 100);
+    assert_eq!(dropped(&[0; 9]), DropReason::Malformed);
+    assert_eq!(dropped(&[0; 23]), DropReason::Malformed);
+    assert_eq!(dropped(&[0xff; 100]), DropReason::Malformed);
+    assert_eq!(
+        dropped(&unicast(mac(7, 0), mac(7, 2))),
+        DropReason::WrongSource
+    );
+    assert_eq!(
+        dropped(&packet(mac(7, 0), mac(7, 1), 1501)),
+        DropReason::TooLong
+    );
+    assert_eq!(
+        dropped(&unicast(mac(8, 0), mac(7, 1))),
+        DropReason::OtherDomain
+    );
+    for nobody in [mac(7, 9), mac(7, 1), [0; 6], [2, 0, 0, 0, 0, 1]] {
+        assert_eq!(
+            dropped(&unicast(nobody, mac(7, 1))),
+            DropReason::NoSuchMember
+        );
+    }
+}
+
+#[test]
+fn questions_are_answered_for_assigned_addresses_only() {
+    let segments = segments();
+    let ingress = segments.ingress(Partition(7), place(1)).unwrap();
+    let Action::Answer(answer) = ingress.decide(&arp(mac(7, 1), [10, 64, 0, 3])) else {
+        panic!("no answer");
+    };
+    assert_eq!(answer[..6], mac(7, 1));
+    assert_eq!(answer[22..28], mac(7, 2));
+    let others = Ok(vec![(7, 0), (7, 2)]);
+    let unassigned = arp(mac(7, 1), [10, 64, 0, 77]);
+    assert_eq!(reached(&segments, 1, &unassigned), others);
+    let announcement = arp(mac(7, 1), [10, 64, 0, 2]);
+    assert_eq!(reached(&segments, 1, &announcement), others);
+}
+
+#[test]
+fn who_left_reaches_nobody_and_is_reached_by_nobody() {
+    let mut segments = segments();
+    assert_eq!(segments.detach(Partition(7), NodeId(2)), Some((7, 2)));
+    assert_eq!(segments.detach(Partition(7), NodeId(2)), None);
+    assert!(segments.ingress(Partition(7), place(2)).is_none());
+    let unicast = packet(mac(7, 2), mac(7, 1), 100);
+    assert_eq!(
+        reached(&segments, 1, &unicast),
+        Err(DropReason::NoSuchMember)
+    );
+    let broadcast = packet(BROADCAST, mac(7, 1), 100);
+    assert_eq!(reached(&segments, 1, &broadcast), Ok(vec![(7, 0)]));
+    let question = arp(mac(7, 1), [10, 64, 0, 3]);
+    assert_eq!(reached(&segments, 1, &question), Ok(vec![(7, 0)]));
+}
+
+/// Members 1 and 2 are limited, so each has member 0 to talk to.
+#[test]
+fn limited_members_reach_full_ones_only_and_what_they_may_not_is_counted() {
+    let mut segments = segments();
+    for x in [1, 2] {
+        segments.set_limited(Partition(7), place(x), true);
+    }
+    let unicast = |to, from| packet(mac(7, to), mac(7, from), 100);
+    let refused = Err(DropReason::Limited);
+    assert_eq!(reached(&segments, 1, &unicast(2, 1)), refused);
+    assert_eq!(reached(&segments, 2, &unicast(1, 2)), refused);
+    assert_eq!(reached(&segments, 1, &unicast(0, 1)), Ok(vec![(7, 0)]));
+    assert_eq!(reached(&segments, 0, &unicast(2, 0)), Ok(vec![(7, 2)]));
+
+    let full = Ok(vec![(7, 0)]);
+    for group in [BROADCAST, [0x33, 0x33, 0, 0, 0, 1]] {
+        assert_eq!(reached(&segments, 1, &packet(group, mac(7, 1), 9)), full);
+        let all = Ok(vec![(7, 1), (7, 2)]);
+        assert_eq!(reached(&segments, 0, &packet(group, mac(7, 0), 9)), all);
+    }
+    let ingress = segments.ingress(Partition(7), place(1)).unwrap();
+    let Action::DeliverAll(others) = ingress.decide(&packet(BROADCAST, mac(7, 1), 9)) else {
+        panic!("not for all");
+    };
+    assert_eq!(others.filter(|other| other.is_err()).count(), 1);
+
+    segments.set_limited(Partition(7), place(2), false);
+    assert_eq!(
+        reached(&segments, 1, &unicast(2, 1)),
+        Ok(vec![(7, 2)]),
+        "one of two suffices"
+    );
+}
+
+#[test]
+fn limited_members_are_not_told_where_others_of_them_are() {
+    let mut segments = segments();
+    for x in [1, 2] {
+        segments.set_limited(Partition(7), place(x), true);
+    }
+    let question = |from, target: u8| arp(mac(7, from), [10, 64, 0, target + 1]);
+    let refused = Err(DropReason::Limited);
+    assert_eq!(reached(&segments, 1, &question(1, 2)), refused);
+    let answered = Ok(vec![(7, 1)]);
+    assert_eq!(reached(&segments, 1, &question(1, 0)), answered);
+    let answered = Ok(vec![(7, 0)]);
+    assert_eq!(reached(&segments, 0, &question(0, 2)), answered);
+    // Announcements and questions about nobody's address go to those who may hear them.
+    let announcement = question(1, 1);
+    assert_eq!(reached(&segments, 1, &announcement), Ok(vec![(7, 0)]));
+}
+
+#[test]
+fn wrong_ports_are_refused() {
+    let mut segments = segments();
+    let mut refuse = |change: fn(&mut Port)| {
+        let mut port = port(7, 3);
+        change(&mut port);
+        segments.attach(port, (7, 3)).unwrap_err()
+    };
+    let wrong_mac = |error| matches!(error, AttachError::WrongMac { .. });
+    assert!(wrong_mac(refuse(|port| port.mac[0] = 2)));
+    assert!(wrong_mac(refuse(|port| port.domain_id += 1 << 16)));
+    let old = AttachError::OldEpoch {
+        offered: 0,
+        current: 1,
+    };
+    assert_eq!(refuse(|port| port.epoch = 0), old);
+    let same_ipv4 = refuse(|port| port.ipv4 = [10, 64, 0, 1].into());
+    assert_eq!(same_ipv4, AttachError::Taken(place(3)));
+    let again = segments.attach(port(7, 1), (7, 1));
+    assert_eq!(again, Err(AttachError::Taken(place(1))));
+    segments.raise_epoch(Partition(7), Epoch(5));
+    segments.raise_epoch(Partition(7), Epoch(4));
+    assert!(segments.attach(port(7, 3), (7, 3)).is_err());
+}
+
+/// Addresses that hit, miss and nearly hit.
+fn any_mac() -> impl Strategy<Value = [u8; 6]> {
+    prop_oneof![
+        (7_u16..9, 0_u8..4).prop_map(|(domain, x)| mac(domain, x)),
+        Just(BROADCAST),
+        any::<[u8; 6]>(),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_reach_another_domain_or_their_sender(
+        x in 0_u8..3,
+        offload in prop_oneof![
+            Just(Offload::NONE.to_vec()),
+            proptest::collection::vec(0_u8..6, 0..12),
+        ],
+        addresses in proptest::option::of((any_mac(), any_mac())),
+        rest in proptest::collection::vec(any::<u8>(), 0..1600),
+    ) {
+        let mut bytes = offload;
+        if let Some((destination, source)) = addresses {
+            bytes.extend([destination, source].concat());
+        }
+        bytes.extend(rest);
+        let segments = segments();
+        let ingress = segments.ingress(Partition(7), place(x)).unwrap();
+        let reached: Vec<Name> = match ingress.decide(&bytes) {
+            Action::Deliver(name) => vec![*name],
+            Action::DeliverAll(others) => others.filter_map(|o| o.ok().copied()).collect(),
+            Action::Answer(_) | Action::Drop(_) => vec![],
+        };
+        for (domain, receiver) in reached {
+            prop_assert_eq!(domain, 7);
+            prop_assert_ne!(receiver, x);
+            prop_assert_eq!(&bytes[16..22], mac(7, x));
+        }
+    }
+}
