@@ -15,7 +15,8 @@ use fabric::{Access, PacketChannel, Place, Region};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 
 use crate::{
-    COUNTED, FORGED, HAUNT, HAUNTED, LOOK, OWN, PAIR, Result, Tally, converse, growth, lock,
+    COUNTED, FILED, FORGED, HAUNT, HAUNTED, LOOK, OWN, PAIR, PINNED, Result, Tally, converse,
+    growth, lock,
 };
 
 /// Channels of leavers that are still listened to.
@@ -86,24 +87,39 @@ fn look(region: &Region, ears: &Mutex<Ears>, page: &[u8]) -> Result<Tally> {
     found.remove("pair");
     let never = |what: &str| what.starts_with("forged") || what == "strange";
     found.extend(now.into_iter().filter(|(what, _)| never(what)));
-    found.extend((changes > 0).then_some(("memory", changes)));
+    found.extend(changes);
     Ok(found)
 }
 
-/// How often a haunted word changes during a look, and whether anything else has.
-fn changes(region: &Region, page: &[u8]) -> Result<u64> {
+/// How often haunted words change during a look, and whether anything else has.
+fn changes(region: &Region, page: &[u8]) -> Result<Tally> {
     let len = region.len();
-    let words = || -> Result<_> { Ok([region.load(HAUNTED)?, region.load(len - 8)?]) };
-    let (start, mut changes, mut before) = (Instant::now(), 0, words()?);
+    let haunted = [
+        ("memory", HAUNTED),
+        ("memory", len - 8),
+        ("pins", PINNED),
+        ("files", FILED),
+    ];
+    let mut before = [0; 4];
+    for (word, (_, at)) in before.iter_mut().zip(haunted) {
+        *word = region.load(at)?;
+    }
+    let (start, mut changes) = (Instant::now(), Tally::new());
     while start.elapsed() < LOOK {
-        let now = words()?;
-        changes += u64::from(now != before);
-        before = now;
+        for (before, (what, at)) in before.iter_mut().zip(haunted) {
+            let now = region.load(at)?;
+            if now != *before {
+                *changes.entry(what).or_default() += 1;
+            }
+            *before = now;
+        }
     }
     let mut there = vec![0; page.len()];
     for n in [1, len / 4096 / 2] {
         region.read(n * 4096, &mut there)?;
-        changes += u64::from(there != page);
+        if there != page {
+            *changes.entry("memory").or_default() += 1;
+        }
     }
     Ok(changes)
 }

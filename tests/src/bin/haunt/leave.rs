@@ -19,6 +19,7 @@ use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::forger::{Forger, Manner};
+use crate::pins::Pins;
 use crate::scribe::Scribe;
 use crate::sender::Sender;
 use crate::{COUNTED, HAUNT, HAUNTED, LOOK, Result, Tally, converse, lock};
@@ -26,6 +27,9 @@ use crate::{COUNTED, HAUNT, HAUNTED, LOOK, Result, Tally, converse, lock};
 /// Of what was kept, so much is used in each round: the newest, and some of the rest in turn.
 const NEWEST: usize = 3;
 const OLDER: usize = 8;
+
+/// Regions of which the kernel holds pages: it takes only so many of one user.
+const PINS: usize = 16;
 
 /// Between rounds, and between those of who has retired.
 const BREATH: Duration = Duration::from_micros(50);
@@ -50,6 +54,10 @@ pub fn leave(key: RemoteKey, other: Place) -> Result<()> {
             Ok("mistaken".into())
         }
         "abuse" => Ok(format!("{:?}", abuse(&lock(&kept)))),
+        "rings" => Ok(match Pins::missing() {
+            None => "allowed".into(),
+            Some(error) => format!("not allowed: {error}"),
+        }),
         "retire" => {
             is_retired.store(true, Ordering::Relaxed);
             Ok("retired".into())
@@ -175,23 +183,37 @@ struct KeptRegion {
     access: Access,
     /// Not always: memory that is mapped nowhere is revoked in another way.
     mapped: Option<Scribe>,
+    /// The same of pages that the kernel holds.
+    pins: Option<Pins>,
 }
 
 impl Kept {
     fn add(&mut self, file: File, access: Access) -> Result<()> {
-        let is_mapped = access != Access::REMOTE_READ && self.regions.len() % 4 < 2;
-        let mapped = is_mapped.then(|| Scribe::map(&file)).transpose()?;
+        // Mapped and held by the kernel, only held, or neither.
+        let writable = (access != Access::REMOTE_READ).then_some(self.regions.len() / 2 % 3);
+        let mapped = (writable == Some(0)).then(|| Scribe::map(&file));
+        let pins = writable.is_some_and(|n| n < 2).then(|| Pins::new(&file));
+        let (mapped, pins) = (mapped.transpose()?, pins.transpose()?);
         self.regions.push(KeptRegion {
             file,
             access,
             mapped,
+            pins,
         });
+        let pins = self.regions.iter_mut().rev().map(|region| &mut region.pins);
+        if let Some(oldest) = pins.filter(|pins| pins.is_some()).nth(PINS) {
+            *oldest = None;
+        }
         Ok(())
     }
 
     fn go_on(&mut self, round: usize) {
         for n in some(round, self.regions.len()) {
             self.regions[n].scribble(round as u64);
+            if let Some(pins) = &mut self.regions[n].pins {
+                // It fails where writing has been ended.
+                let _ = pins.go_on(round as u64);
+            }
         }
         for n in some(round, self.forgers.len()) {
             // Its own mapping does not fail.
@@ -203,15 +225,14 @@ impl Kept {
     }
 
     /// What others change of all this in the time of a look.
-    fn look(&self) -> Result<Tally> {
+    fn look(&mut self) -> Result<Tally> {
+        const WAYS: [&str; 4] = ["memory", "packets", "pins", "pipes"];
         let (start, mut changes) = (Instant::now(), Tally::new());
-        let mut before = (self.counted()?, self.said()?);
+        let mut before = self.seen()?;
         while start.elapsed() < LOOK {
-            let now = (self.counted()?, self.said()?);
-            for (what, newer) in [
-                ("memory", newer(&before.0, &now.0)),
-                ("packets", newer(&before.1, &now.1)),
-            ] {
+            let now = self.seen()?;
+            for (what, (before, now)) in WAYS.iter().zip(before.iter().zip(&now)) {
+                let newer = newer(before, now);
                 if newer > 0 {
                     *changes.entry(what).or_default() += newer;
                 }
@@ -219,6 +240,21 @@ impl Kept {
             before = now;
         }
         Ok(changes)
+    }
+
+    /// In the order of the ways in which it is seen.
+    fn seen(&mut self) -> Result<[Vec<u64>; 4]> {
+        let (counted, said) = (self.counted()?, self.said()?);
+        let (mut pinned, mut piped) = (vec![], vec![]);
+        for pins in self
+            .regions
+            .iter_mut()
+            .filter_map(|region| region.pins.as_mut())
+        {
+            pinned.extend(pins.pinned()?);
+            piped.push(pins.piped()?);
+        }
+        Ok([counted, said, pinned, piped])
     }
 
     fn counted(&self) -> Result<Vec<u64>> {

@@ -10,6 +10,7 @@
 //! haunt leave KEY PLACE        haunts that guard, also in the name of another place; answers:
 //!     open                         opens all once more
 //!     mistake                      takes a descriptor for writing for one for reading
+//!     rings                        whether the system lets it have io_uring
 //!     abuse                        tries more with each than it was granted; says what went through
 //!     look                         what of all that it kept others change while it looks
 //!     retire                       takes its time from now on
@@ -17,12 +18,13 @@
 //! ```
 //!
 //! [`guard`] has those who stay, [`leave`] who leaves; [`forger`] writes into rings, [`sender`]
-//! sends frames, [`scribe`] writes to memory that is mapped.
+//! sends frames, [`scribe`] writes to memory that is mapped, [`pins`] lets the kernel do so.
 
 mod attack;
 mod forger;
 mod guard;
 mod leave;
+mod pins;
 mod scribe;
 mod sender;
 
@@ -44,6 +46,10 @@ const COUNTED: u64 = 0;
 
 /// What the leaver scribbles on, in the first page and in the last.
 const HAUNTED: u64 = 64;
+
+/// What the kernel scribbles on for it: in a page that it holds, and in a file.
+const PINNED: u64 = 72;
+const FILED: u64 = 80;
 
 /// How long a look takes.
 const LOOK: Duration = Duration::from_millis(10);
