@@ -5,12 +5,13 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, BufRead, Write};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use domains::member::{Member, MemberError};
 use domains::netlink::{Netlink, NetlinkError};
+use ethernet::stack::{Stack, StackError};
 use fabric::Place;
 use fabric::key::KeyFormatError;
 use fabric::topology::TopologyError;
@@ -21,6 +22,7 @@ use serde_json::Value;
 use crate::files::{self, Block, Blocks, InputError, Tally};
 use crate::memcpy::Source;
 use crate::network::flood::{self, Flood};
+use crate::network::socket::Sockets;
 use crate::network::{Transport, client, server};
 use crate::one_sided::{ExportedKeys, Exports, OneSidedError, Peer};
 use crate::plan::{Path, Test};
@@ -41,6 +43,11 @@ const BYTES_SENT: usize = 8;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
+    /// Have the node's addresses in a domain where it has no interface, from now on.
+    UseStack {
+        /// The domain.
+        domain: String,
+    },
     /// Serve network sessions. Answer: the port.
     Serve,
     /// Export memory in a domain. Answer: [`ExportedKeys`].
@@ -186,6 +193,8 @@ enum WorkerError {
     #[error(transparent)]
     Member(#[from] MemberError),
     #[error(transparent)]
+    Stack(#[from] StackError),
+    #[error(transparent)]
     OneSided(#[from] OneSidedError),
     #[error(transparent)]
     Memcached(#[from] MemcachedError),
@@ -239,6 +248,7 @@ pub fn serve<O: DeserializeOwned, E: From<serde_json::Error> + ToString>(
 #[derive(Default)]
 struct Worker {
     member: Option<Member>,
+    stacks: Vec<Stack>,
     exports: Option<Exports>,
     sessions: HashMap<Path, SocketAddrV4>,
     memory: Option<Peer>,
@@ -260,7 +270,12 @@ fn reachable(dir: PathBuf) -> PathBuf {
 impl Worker {
     fn obey(&mut self, order: Order) -> Result<Value, WorkerError> {
         match order {
-            Order::Serve => answer(server::start(Ipv4Addr::UNSPECIFIED)?),
+            Order::UseStack { domain } => {
+                let domain = self.member()?.domain(&domain)?;
+                self.stacks.push(Stack::open(&domain)?);
+                answer(())
+            }
+            Order::Serve => answer(self.serve()?),
             Order::Export { domain } => self.export(&domain),
             Order::CheckWrites { bytes, count, salt } => {
                 let exports = self
@@ -306,16 +321,33 @@ impl Worker {
                 server,
                 bytes,
                 pace,
-            } => answer(client::round_trips(server, Transport::Tcp, bytes, pace)?),
+            } => answer(client::round_trips(
+                &self.sockets(server),
+                server,
+                Transport::Tcp,
+                bytes,
+                pace,
+            )?),
             Order::Stream {
                 server,
                 bytes,
                 time_us,
             } => {
                 let time = Duration::from_micros(time_us);
-                answer(client::stream(server, Transport::Tcp, bytes, time)?)
+                let sockets = self.sockets(server);
+                answer(client::stream(
+                    &sockets,
+                    server,
+                    Transport::Tcp,
+                    bytes,
+                    time,
+                )?)
             }
-            Order::Flood(flood) => answer(flood::flood(&flood)?),
+            Order::Flood(flood) => {
+                let sockets = flood.servers.first().map(|server| self.sockets(*server));
+                let sockets = sockets.unwrap_or(Sockets::Kernel);
+                answer(flood::flood(&sockets, &flood)?)
+            }
             Order::CongestionControl => {
                 let name = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")?;
                 answer(name.trim_end())
@@ -339,6 +371,23 @@ impl Worker {
             self.member = Some(Member::attach()?);
         }
         self.member.as_ref().ok_or(WorkerError::NotSetUp("a node"))
+    }
+
+    /// By its kernel and by all its stacks at the same port.
+    fn serve(&self) -> io::Result<u16> {
+        let port = server::start(Ipv4Addr::UNSPECIFIED)?;
+        for stack in &self.stacks {
+            let at = SocketAddrV4::new(stack.ipv4(), port);
+            server::start_with(&Sockets::Stack(stack.clone()), at)?;
+        }
+        Ok(port)
+    }
+
+    /// Those that lead to an address.
+    fn sockets(&self, to: SocketAddrV4) -> Sockets {
+        let mut stacks = self.stacks.iter();
+        let stack = stacks.find(|stack| stack.is_on_link(IpAddr::V4(*to.ip())));
+        stack.map_or(Sockets::Kernel, |stack| Sockets::Stack(stack.clone()))
     }
 
     fn export(&mut self, domain: &str) -> Result<Value, WorkerError> {
@@ -384,22 +433,22 @@ impl Worker {
                 path,
                 transport,
                 bytes,
-            } => Ok(client::round_trips(
-                self.session(path)?,
-                transport,
-                bytes,
-                pace,
-            )?),
+            } => {
+                let server = self.session(path)?;
+                let sockets = self.sockets(server);
+                Ok(client::round_trips(
+                    &sockets, server, transport, bytes, pace,
+                )?)
+            }
             Test::Stream {
                 path,
                 transport,
                 bytes,
-            } => Ok(client::stream(
-                self.session(path)?,
-                transport,
-                bytes,
-                pace.time(),
-            )?),
+            } => {
+                let server = self.session(path)?;
+                let (sockets, time) = (self.sockets(server), pace.time());
+                Ok(client::stream(&sockets, server, transport, bytes, time)?)
+            }
             Test::OneSided {
                 direction,
                 depth,

@@ -15,7 +15,7 @@ use ethernet::offload::Capabilities;
 use fabric::Torus;
 use serde::de::DeserializeOwned;
 
-use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, Test, USUAL};
+use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, STACK_LINKS, Test, USUAL};
 use super::search::{Search, Trial};
 use super::series::Sample;
 use crate::cluster::{Cluster, ClusterError, Process};
@@ -81,35 +81,51 @@ impl Bed {
         let mut cluster = Cluster::start(Torus::new(x, y, z)?, Some(roles::DRIVER))?;
         let infos = cluster.control()?.nodes()?;
         let nodes: Vec<String> = infos.iter().map(|node| node.place.to_string()).collect();
-        let sender = cluster.spawn(&nodes[0], &[roles::WORKER])?;
-        let (mut receivers, mut ports) = (Vec::new(), Vec::new());
+        let mut sender = cluster.spawn(&nodes[0], &[roles::WORKER])?;
+        let mut receivers = Vec::new();
         for node in &nodes[1..=RECEIVERS] {
-            let mut receiver = cluster.spawn(node, &[roles::WORKER])?;
-            ports.push(cluster.ask::<u16>(&mut receiver, &Order::Serve)?);
-            receivers.push(receiver);
+            receivers.push(cluster.spawn(node, &[roles::WORKER])?);
+        }
+        let mut stacks = Vec::new();
+        for link in STACK_LINKS {
+            let pair = [&mut sender, &mut receivers[0]];
+            let at = open_stacks(&mut cluster, &nodes[..2], pair, link)?;
+            stacks.push((link, at));
+        }
+        let mut ports = Vec::new();
+        for receiver in &mut receivers {
+            ports.push(cluster.ask::<u16>(receiver, &Order::Serve)?);
         }
 
-        let (mut servers, mut relays) = (HashMap::new(), Vec::new());
+        let at_stack = |(link, address)| {
+            let server = SocketAddrV4::new(address, ports[0]);
+            ((Path::Smoltcp, link), server)
+        };
+        let mut servers: HashMap<_, _> = stacks.into_iter().map(at_stack).collect();
+        let mut relays = Vec::new();
         let networks = [cluster.network(&nodes[0])?, cluster.network(&nodes[1])?];
         for (n, link) in (0..).zip(LINKS) {
             let mut serve = |path, address| {
                 servers.insert((path, link), SocketAddrV4::new(address, ports[0]));
             };
-            let domain = create_domain(&mut cluster, &name("ether", link), &nodes[..2], link)?;
+            let domain = new_domain(&name("ether", link), &nodes[..2], link);
+            let domain = cluster.control()?.create_domain(domain)?;
             serve(Path::Toroid, member(&domain, &nodes[1])?.ipv4);
             relays.push(relay(&networks, link, addresses(2 * n))?);
             serve(Path::Relay, addresses(2 * n)[1]);
             veth(&networks, link, addresses(2 * n + 1))?;
             serve(Path::Veth, addresses(2 * n + 1)[1]);
         }
-        let crowd = create_domain(&mut cluster, CROWD, &nodes[..=RECEIVERS], USUAL)?;
+        let crowd = new_domain(CROWD, &nodes[..=RECEIVERS], USUAL);
+        let crowd = cluster.control()?.create_domain(crowd)?;
         let speaker = member(&crowd, &nodes[0])?.ipv4;
         let crowd: Vec<SocketAddrV4> = nodes[1..]
             .iter()
             .zip(&ports)
             .map(|(node, port)| Ok(SocketAddrV4::new(member(&crowd, node)?.ipv4, *port)))
             .collect::<Result<_, ClusterError>>()?;
-        let idlers = create_domain(&mut cluster, IDLERS, &nodes[..2], USUAL)?;
+        let idlers = new_domain(IDLERS, &nodes[..2], USUAL);
+        let idlers = cluster.control()?.create_domain(idlers)?;
         let beside = SocketAddrV4::new(member(&idlers, &nodes[1])?.ipv4, ports[0]);
         Ok(Bed {
             sender,
@@ -281,19 +297,33 @@ impl Bed {
 /// There is a node for every idle member.
 const _: () = assert!((TORUS[0] * TORUS[1] * TORUS[2]) as u32 == 2 + IDLE[3]);
 
-fn create_domain(
-    cluster: &mut Cluster,
-    name: &str,
-    nodes: &[String],
-    link: Link,
-) -> Result<DomainInfo, ClusterError> {
-    Ok(cluster.control()?.create_domain(NewDomain {
+fn new_domain(name: &str, nodes: &[String], link: Link) -> NewDomain {
+    NewDomain {
         name: name.into(),
         nodes: nodes.into(),
         plain: if link.offload { &[] } else { nodes }.into(),
         mtu: Some(link.mtu),
         ..NewDomain::default()
-    })?)
+    }
+}
+
+/// Gives two processes the addresses of their nodes in a domain of its own; returns the second's.
+fn open_stacks(
+    cluster: &mut Cluster,
+    nodes: &[String],
+    processes: [&mut Process; 2],
+    link: Link,
+) -> Result<Ipv4Addr, ClusterError> {
+    let domain = NewDomain {
+        stacks: nodes.into(),
+        ..new_domain(&name("stack", link), nodes, link)
+    };
+    let domain = cluster.control()?.create_domain(domain)?;
+    for process in processes {
+        let domain = domain.name.clone();
+        let () = cluster.ask(process, &Order::UseStack { domain })?;
+    }
+    Ok(member(&domain, &nodes[1])?.ipv4)
 }
 
 fn member<'a>(domain: &'a DomainInfo, node: &str) -> Result<&'a MemberInfo, ClusterError> {

@@ -19,6 +19,12 @@ pub const LINKS: [Link; 5] = [
 /// The link of everything else: that of a domain by default.
 pub const USUAL: Link = with(9000);
 
+/// The links on which streams between stacks are measured: super-frames are cut for them.
+pub const STACK_LINKS: [Link; 2] = [without(9000), without(65_521)];
+
+/// Of those, the one of everything else.
+pub const STACKS_USUAL: Link = STACK_LINKS[0];
+
 /// Members beside the pair that is measured.
 pub const IDLE: [u32; 4] = [0, 2, 16, 64];
 
@@ -197,8 +203,17 @@ pub fn contests() -> Vec<Vec<Key>> {
         .iter()
         .map(|link| on_all_paths(Test::TcpStream, *link))
         .collect();
-    contests.push(on_all_paths(Test::TcpRr, USUAL));
-    contests.push(on_all_paths(Test::UdpPps, USUAL));
+    let by_stacks = |test, link| Key::new(test, Path::Smoltcp, link);
+    contests.push(
+        STACK_LINKS
+            .map(|link| by_stacks(Test::TcpStream, link))
+            .into(),
+    );
+    for test in [Test::TcpRr, Test::UdpPps] {
+        let mut contest = on_all_paths(test, USUAL);
+        contest.push(by_stacks(test, STACKS_USUAL));
+        contests.push(contest);
+    }
     contests.push(
         [Delivery::Multicast, Delivery::Unicast]
             .map(Key::to_many)

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::plan::{Delivery, IDLE, Key, LINKS, Path, RECEIVERS, Test, USUAL};
+use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, STACK_LINKS, Test, USUAL};
 use super::series::{Figure, Rounds, Sample};
 use crate::plan::Effort;
 
@@ -42,7 +42,7 @@ pub struct Row {
     pub errors: u64,
 }
 
-/// Two measurements compared, and what was wanted.
+/// A measurement compared with another or, for stacks, with [`STACKS_WANTED`], and what was wanted.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratio {
     /// What of what.
@@ -57,7 +57,7 @@ pub struct Ratio {
     pub met: bool,
     /// The median of the measurement.
     pub median: Option<f64>,
-    /// The median of what it is compared with.
+    /// The median of what it is compared with, or that figure.
     pub against: Option<f64>,
 }
 
@@ -136,6 +136,9 @@ impl Report {
     }
 }
 
+/// Bits a second of a stream between two stacks, however fast the paths of kernels are.
+const STACKS_WANTED: f64 = 1e9;
+
 const BITS: Figure = |sample| sample.bits_per_s;
 const TIME: Figure = |sample| sample.p50_ns;
 const RATE: Figure = |sample| sample.pps;
@@ -194,14 +197,30 @@ fn ratios(rounds: &Rounds) -> Vec<Ratio> {
         };
         ratios.push(judge(rounds, beside, 0.9, false));
     }
+    ratios.extend(STACK_LINKS.map(|link| judge_stacks(rounds, link)));
     ratios
+}
+
+fn judge_stacks(rounds: &Rounds, link: Link) -> Ratio {
+    let stream = Key::new(Test::TcpStream, Path::Smoltcp, link);
+    let median = rounds.median(&stream, BITS);
+    let ratio = median.map(|bits| bits / STACKS_WANTED);
+    Ratio {
+        name: format!("tcp_stream by smoltcp, MTU {}, over 1 Gbit/s", link.mtu),
+        ratio,
+        target: 1.0,
+        at_most: false,
+        met: ratio.is_some_and(|ratio| ratio >= 1.0),
+        median,
+        against: Some(STACKS_WANTED),
+    }
 }
 
 fn reported(rounds: &Rounds) -> Vec<Comparison> {
     let mut compared = Vec::new();
     for link in LINKS {
         if link.offload {
-            let plain = super::plan::Link {
+            let plain = Link {
                 offload: false,
                 ..link
             };
@@ -236,7 +255,7 @@ fn reported(rounds: &Rounds) -> Vec<Comparison> {
         .collect()
 }
 
-fn by_path(test: Test, link: super::plan::Link, than: Path, figure: Figure) -> Compared {
+fn by_path(test: Test, link: Link, than: Path, figure: Figure) -> Compared {
     Compared {
         name: format!("{test}, {link}, over {than}"),
         over: Key::new(test, Path::Toroid, link),
@@ -290,6 +309,11 @@ impl Report {
             self.rows.first().map_or(0, |row| row.rounds),
         )?;
         self.write_paths(to)?;
+        writeln!(to, "\nBetween stacks in the members' own processes")?;
+        for row in self.rows.iter().filter(|row| row.path == Path::Smoltcp) {
+            let what = format!("{}, MTU {}", row.test, row.mtu);
+            writeln!(to, "  {what:<32}{:>14}", figure(row))?;
+        }
         writeln!(
             to,
             "\nOne to {RECEIVERS} members, {} B",
@@ -333,7 +357,7 @@ impl Report {
             .filter(plain)
             .filter(|row| row.path == Path::Toroid)
         {
-            let link = super::plan::Link {
+            let link = Link {
                 mtu: first.mtu,
                 offload: first.offload,
             };
@@ -401,7 +425,7 @@ mod tests {
         let mut rounds = Rounds::default();
         for key in contests().concat() {
             let value = match key.path {
-                Path::Toroid => toroid,
+                Path::Toroid | Path::Smoltcp => toroid,
                 _ => 1e9,
             };
             let sample = Sample {

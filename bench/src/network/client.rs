@@ -1,10 +1,11 @@
 //! The active side: the measurements.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
+use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
 use super::server::{receive_line, send_line};
+use super::socket::{Datagrams, Sockets, Stream};
 use super::{Received, Session, Transport, UdpReady};
 use crate::pattern;
 use crate::sampler::{Pace, Work, sample};
@@ -22,19 +23,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// # Errors
 /// The system's, [`ErrorKind::TimedOut`] after a lost TCP segment that never came.
 pub fn round_trips(
+    sockets: &Sockets,
     server: SocketAddrV4,
     transport: Transport,
     bytes: usize,
     pace: Pace,
 ) -> io::Result<Slice> {
-    let stream = open(server, &Session::Echo { transport, bytes })?;
+    let stream = open(sockets, server, &Session::Echo { transport, bytes })?;
     let mut slice = match transport {
         Transport::Tcp => {
-            stream.set_nodelay(true)?;
+            stream.set_nodelay()?;
             sample(&mut Echo::new(TcpMessages(stream), bytes), pace)
         }
         Transport::Udp => {
-            let socket = udp_socket(server, &stream)?;
+            let socket = udp_socket(sockets, server, &stream)?;
             sample(&mut Echo::new(socket, bytes), pace)
         }
     }?;
@@ -50,12 +52,14 @@ pub fn round_trips(
 /// # Errors
 /// The system's.
 pub fn stream(
+    sockets: &Sockets,
     server: SocketAddrV4,
     transport: Transport,
     bytes: usize,
     time: Duration,
 ) -> io::Result<Slice> {
     let stream = open(
+        sockets,
         server,
         &Session::Sink {
             transport,
@@ -65,9 +69,9 @@ pub fn stream(
     )?;
     match transport {
         Transport::Tcp => send_tcp(&stream, bytes, time)?,
-        Transport::Udp => send_udp(&udp_socket(server, &stream)?, bytes, time)?,
+        Transport::Udp => send_udp(&udp_socket(sockets, server, &stream)?, bytes, time)?,
     }
-    stream.shutdown(Shutdown::Write)?;
+    stream.end_writing()?;
     let received: Received = receive_line(&mut BufReader::new(&stream))?;
     Ok(Slice {
         batch: 1,
@@ -80,23 +84,24 @@ pub fn stream(
 }
 
 /// Opens a session.
-pub(super) fn open(server: SocketAddrV4, session: &Session) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&SocketAddr::V4(server), PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+pub(super) fn open(
+    sockets: &Sockets,
+    server: SocketAddrV4,
+    session: &Session,
+) -> io::Result<Stream> {
+    let stream = sockets.connect(server, PATIENCE)?;
     send_line(&stream, session)?;
     Ok(stream)
 }
 
-fn udp_socket(server: SocketAddrV4, stream: &TcpStream) -> io::Result<UdpSocket> {
+fn udp_socket(sockets: &Sockets, server: SocketAddrV4, stream: &Stream) -> io::Result<Datagrams> {
     let UdpReady { port } = receive_line(&mut BufReader::new(stream))?;
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    socket.connect((*server.ip(), port))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    let socket = sockets.datagrams_to(SocketAddrV4::new(*server.ip(), port))?;
+    socket.set_read_timeout(PATIENCE)?;
     Ok(socket)
 }
 
-fn send_tcp(mut stream: &TcpStream, bytes: usize, time: Duration) -> io::Result<()> {
+fn send_tcp(mut stream: &Stream, bytes: usize, time: Duration) -> io::Result<()> {
     let mut message = vec![0; bytes];
     for number in 0..VERIFIED {
         pattern::fill(number, &mut message);
@@ -109,12 +114,12 @@ fn send_tcp(mut stream: &TcpStream, bytes: usize, time: Duration) -> io::Result<
     Ok(())
 }
 
-fn send_udp(socket: &UdpSocket, bytes: usize, time: Duration) -> io::Result<()> {
+fn send_udp(socket: &Datagrams, bytes: usize, time: Duration) -> io::Result<()> {
     let mut message = vec![0; bytes];
     for number in 0..VERIFIED {
         pattern::fill(number, &mut message);
         socket.send(&message)?;
-        socket.recv(&mut [0])?;
+        socket.receive(&mut [0])?;
     }
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -131,7 +136,7 @@ trait Messages {
     fn receive(&mut self, message: &mut [u8]) -> io::Result<bool>;
 }
 
-struct TcpMessages(TcpStream);
+struct TcpMessages(Stream);
 
 impl Messages for TcpMessages {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
@@ -143,14 +148,14 @@ impl Messages for TcpMessages {
     }
 }
 
-impl Messages for UdpSocket {
+impl Messages for Datagrams {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        UdpSocket::send(self, message).map(drop)
+        Datagrams::send(self, message).map(drop)
     }
 
     fn receive(&mut self, message: &mut [u8]) -> io::Result<bool> {
-        match self.recv(message) {
-            Ok(len) => Ok(len == message.len()),
+        match Datagrams::receive(self, message) {
+            Ok((len, _)) => Ok(len == message.len()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
         }
@@ -204,6 +209,8 @@ impl<M: Messages> Work for Echo<M> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpStream};
+
     use super::super::server;
     use super::*;
 
@@ -226,7 +233,7 @@ mod tests {
         };
         for transport in BOTH {
             for bytes in [1, 200, 8000] {
-                let slice = round_trips(server, transport, bytes, pace).unwrap();
+                let slice = round_trips(&Sockets::Kernel, server, transport, bytes, pace).unwrap();
                 assert_eq!(slice.errors, 0, "{transport:?}, {bytes} bytes");
                 assert_eq!(slice.ops, slice.samples_ns.len() as u64);
                 assert_eq!(slice.bytes, slice.ops * bytes as u64);
@@ -242,7 +249,7 @@ mod tests {
             (Transport::Udp, [200, 8000]),
         ] {
             for bytes in sizes {
-                let slice = stream(server, transport, bytes, TIME).unwrap();
+                let slice = stream(&Sockets::Kernel, server, transport, bytes, TIME).unwrap();
                 assert_eq!(slice.errors, 0, "{transport:?}, {bytes} bytes");
                 assert!(slice.ops > 0 && slice.elapsed_ns > 0);
             }
@@ -255,6 +262,6 @@ mod tests {
         let mut stranger = TcpStream::connect(server).unwrap();
         stranger.write_all(b"GET / HTTP/1.0\r\n").unwrap();
         assert_eq!(stranger.read(&mut [0; 8]).unwrap_or(0), 0);
-        assert!(stream(server, Transport::Tcp, 200, TIME).is_ok());
+        assert!(stream(&Sockets::Kernel, server, Transport::Tcp, 200, TIME).is_ok());
     }
 }

@@ -2,7 +2,7 @@
 //! that they have joined.
 
 use std::io::{self, BufReader};
-use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::open;
 use super::server::receive_line;
+use super::socket::{Datagrams, Sockets, Stream};
 use super::{Received, Session, UdpReady};
 
 /// Between two bursts when the sender is ahead of its rate. Sleeping leaves the core to those who
@@ -81,13 +82,13 @@ fn per_second(count: u64, elapsed_ns: u64) -> f64 {
 ///
 /// # Errors
 /// The system's.
-pub fn flood(flood: &Flood) -> io::Result<Flow> {
+pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
     let session = Session::Count {
         bytes: flood.bytes,
         group: flood.group,
     };
-    let open = |server: &SocketAddrV4| -> io::Result<(TcpStream, SocketAddrV4)> {
-        let stream = open(*server, &session)?;
+    let open = |server: &SocketAddrV4| -> io::Result<(Stream, SocketAddrV4)> {
+        let stream = open(sockets, *server, &session)?;
         let UdpReady { port } = receive_line(&mut BufReader::new(&stream))?;
         Ok((stream, SocketAddrV4::new(*server.ip(), port)))
     };
@@ -97,7 +98,7 @@ pub fn flood(flood: &Flood) -> io::Result<Flow> {
         None => sessions.iter().map(|(_, address)| *address).collect(),
     };
     // Bound to its address, the socket sends to the group by that interface.
-    let socket = UdpSocket::bind((flood.interface, 0))?;
+    let socket = sockets.datagrams(flood.interface.into())?;
     let (sent, elapsed) = send(&socket, flood, &destinations)?;
 
     let copies = match flood.group {
@@ -111,7 +112,7 @@ pub fn flood(flood: &Flood) -> io::Result<Flow> {
         ..Flow::default()
     };
     for (stream, _) in &sessions {
-        stream.shutdown(Shutdown::Write)?;
+        stream.end_writing()?;
     }
     for (stream, _) in &sessions {
         let received: Received = receive_line(&mut BufReader::new(stream))?;
@@ -124,7 +125,7 @@ pub fn flood(flood: &Flood) -> io::Result<Flow> {
 
 /// Returns how many were sent, and in what time.
 fn send(
-    socket: &UdpSocket,
+    socket: &Datagrams,
     flood: &Flood,
     destinations: &[SocketAddrV4],
 ) -> io::Result<(u64, Duration)> {
@@ -145,7 +146,7 @@ fn send(
             thread::sleep(PAUSE);
         }
         for destination in destinations.by_ref().take(burst as usize) {
-            match socket.send_to(&message, destination) {
+            match socket.send_to(&message, (*destination).into()) {
                 // A full queue loses it, as it may.
                 Err(error) if !is_full(&error) => return Err(error),
                 _ => sent += 1,
@@ -172,14 +173,17 @@ mod tests {
 
     #[test]
     fn every_receiver_gets_its_share_at_the_rate_asked_for() {
-        let flow = flood(&Flood {
-            servers: servers(3),
-            group: None,
-            interface: HERE,
-            bytes: 64,
-            per_s: 3000.0,
-            time_us: 20_000,
-        })
+        let flow = flood(
+            &Sockets::Kernel,
+            &Flood {
+                servers: servers(3),
+                group: None,
+                interface: HERE,
+                bytes: 64,
+                per_s: 3000.0,
+                time_us: 20_000,
+            },
+        )
         .unwrap();
         assert!((1..=60).contains(&flow.sent), "{flow:?}");
         assert_eq!((flow.due, flow.received), (flow.sent, flow.sent));

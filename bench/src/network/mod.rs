@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 pub mod client;
 pub mod flood;
 pub mod server;
+pub mod socket;
 
 /// A transport of Internet sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,49 +1,58 @@
 //! The passive side: echoes and counts.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{setsockopt, sockopt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::socket::{Datagrams, Listener, Sockets, Stream};
 use super::{LONGEST_MESSAGE, Received, Session, Transport, UdpReady};
 use crate::pattern;
 
 /// A UDP socket that gets nothing for so long has received what was sent to it.
 const QUIET: Duration = Duration::from_millis(10);
 
-/// So that a receiver that has lost its core for a moment loses no datagrams. The kernel gives as
-/// much of it as it likes.
-const BUFFER: usize = 4 << 20;
-
-/// Serves sessions at `address` until the process ends, and returns the port.
+/// Serves sessions at `address`, where it may have any free port, until the process ends, and
+/// returns the port.
 ///
 /// # Errors
 /// The system's.
 pub fn start(address: Ipv4Addr) -> io::Result<u16> {
-    let listener = TcpListener::bind((address, 0))?;
-    let port = listener.local_addr()?.port();
+    start_with(&Sockets::Kernel, SocketAddrV4::new(address, 0))
+}
+
+/// Serves sessions at `address`; a stack has no port to spare, and must be told one.
+///
+/// # Errors
+/// The system's.
+pub fn start_with(sockets: &Sockets, address: SocketAddrV4) -> io::Result<u16> {
+    let listener = sockets.listen(address)?;
+    let port = listener.local_port(address.port())?;
+    let sockets = sockets.clone();
     thread::Builder::new()
         .name("sessions".into())
-        .spawn(move || accept(&listener))?;
+        .spawn(move || accept(&listener, &sockets))?;
     Ok(port)
 }
 
-fn accept(listener: &TcpListener) {
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else { continue };
+fn accept(listener: &Listener, sockets: &Sockets) {
+    loop {
+        let Ok(stream) = listener.accept() else {
+            continue;
+        };
+        let sockets = sockets.clone();
         // A client that breaks off, or a thread that cannot be made, ends that session alone:
         // the client sees it.
-        let _ = thread::Builder::new().spawn(move || serve(stream));
+        let _ = thread::Builder::new().spawn(move || serve(stream, &sockets));
     }
 }
 
-fn serve(stream: TcpStream) -> io::Result<()> {
+fn serve(stream: Stream, sockets: &Sockets) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     match receive_line(&mut reader)? {
         Session::Echo {
@@ -53,7 +62,7 @@ fn serve(stream: TcpStream) -> io::Result<()> {
         Session::Echo {
             transport: Transport::Udp,
             bytes,
-        } => udp_echo(&stream, bytes),
+        } => udp_echo(&stream, sockets, bytes),
         Session::Sink {
             transport: Transport::Tcp,
             bytes,
@@ -63,8 +72,8 @@ fn serve(stream: TcpStream) -> io::Result<()> {
             transport: Transport::Udp,
             bytes,
             verified,
-        } => udp_sink(&stream, bytes, verified),
-        Session::Count { bytes, group } => count(&stream, bytes, group),
+        } => udp_sink(&stream, sockets, bytes, verified),
+        Session::Count { bytes, group } => count(&stream, sockets, bytes, group),
     }
 }
 
@@ -76,18 +85,14 @@ pub(super) fn receive_line<T: DeserializeOwned>(reader: &mut impl BufRead) -> io
     serde_json::from_str(&line).map_err(io::Error::from)
 }
 
-pub(super) fn send_line<T: Serialize>(mut stream: &TcpStream, message: &T) -> io::Result<()> {
+pub(super) fn send_line<T: Serialize>(mut stream: &Stream, message: &T) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     stream.write_all(&line)
 }
 
-fn tcp_echo(
-    mut stream: TcpStream,
-    mut reader: BufReader<TcpStream>,
-    bytes: usize,
-) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+fn tcp_echo(mut stream: Stream, mut reader: BufReader<Stream>, bytes: usize) -> io::Result<()> {
+    stream.set_nodelay()?;
     let mut message = vec![0; bytes];
     loop {
         reader.read_exact(&mut message)?;
@@ -96,8 +101,8 @@ fn tcp_echo(
 }
 
 fn tcp_sink(
-    stream: TcpStream,
-    mut reader: BufReader<TcpStream>,
+    stream: Stream,
+    mut reader: BufReader<Stream>,
     bytes: usize,
     verified: u64,
 ) -> io::Result<()> {
@@ -125,18 +130,18 @@ fn tcp_sink(
 /// A UDP socket of a session, which lasts as long as the client keeps its side of the TCP
 /// connection open, and until what it sent before has been received.
 struct UdpSession {
-    socket: UdpSocket,
+    socket: Datagrams,
     ended: Arc<AtomicBool>,
 }
 
 impl UdpSession {
-    fn open(stream: &TcpStream) -> io::Result<Self> {
-        UdpSession::with(UdpSocket::bind((stream.local_addr()?.ip(), 0))?, stream)
+    fn open(stream: &Stream, sockets: &Sockets) -> io::Result<Self> {
+        UdpSession::with(sockets.datagrams(stream.local_addr()?.ip())?, stream)
     }
 
-    fn with(socket: UdpSocket, stream: &TcpStream) -> io::Result<Self> {
-        socket.set_read_timeout(Some(QUIET))?;
-        let port = socket.local_addr()?.port();
+    fn with(socket: Datagrams, stream: &Stream) -> io::Result<Self> {
+        socket.set_read_timeout(QUIET)?;
+        let port = socket.port()?;
         let ended = Arc::new(AtomicBool::new(false));
         let (mut control, flag) = (stream.try_clone()?, Arc::clone(&ended));
         thread::Builder::new().spawn(move || {
@@ -151,7 +156,7 @@ impl UdpSession {
     /// The next datagram's length and sender, or `None` at the session's end.
     fn receive(&self, message: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
         loop {
-            match self.socket.recv_from(message) {
+            match self.socket.receive(message) {
                 Ok(datagram) => return Ok(Some(datagram)),
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
                 Err(_) if self.ended.load(Ordering::Relaxed) => return Ok(None),
@@ -161,8 +166,8 @@ impl UdpSession {
     }
 }
 
-fn udp_echo(stream: &TcpStream, bytes: usize) -> io::Result<()> {
-    let session = UdpSession::open(stream)?;
+fn udp_echo(stream: &Stream, sockets: &Sockets, bytes: usize) -> io::Result<()> {
+    let session = UdpSession::open(stream, sockets)?;
     let mut message = vec![0; LONGEST_MESSAGE];
     while let Some((len, from)) = session.receive(&mut message)? {
         // What is not ours gets no echo; the client misses it and says so.
@@ -173,8 +178,8 @@ fn udp_echo(stream: &TcpStream, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-fn udp_sink(stream: &TcpStream, bytes: usize, verified: u64) -> io::Result<()> {
-    let session = UdpSession::open(stream)?;
+fn udp_sink(stream: &Stream, sockets: &Sockets, bytes: usize, verified: u64) -> io::Result<()> {
+    let session = UdpSession::open(stream, sockets)?;
     let mut message = vec![0; LONGEST_MESSAGE];
     let mut received = Received::default();
     for number in 0..verified {
@@ -190,19 +195,20 @@ fn udp_sink(stream: &TcpStream, bytes: usize, verified: u64) -> io::Result<()> {
     send_line(stream, &received)
 }
 
-fn count(stream: &TcpStream, bytes: usize, group: Option<SocketAddrV4>) -> io::Result<()> {
+fn count(
+    stream: &Stream,
+    sockets: &Sockets,
+    bytes: usize,
+    group: Option<SocketAddrV4>,
+) -> io::Result<()> {
     let IpAddr::V4(address) = stream.local_addr()?.ip() else {
         return Err(ErrorKind::Unsupported.into());
     };
     let socket = match group {
-        None => UdpSocket::bind((address, 0))?,
-        Some(group) => {
-            let socket = UdpSocket::bind(group)?;
-            socket.join_multicast_v4(group.ip(), &address)?;
-            socket
-        }
+        None => sockets.datagrams(address.into())?,
+        Some(group) => sockets.datagrams_of(group, address)?,
     };
-    setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
+    socket.take_much()?;
     let session = UdpSession::with(socket, stream)?;
     let mut received = Received::default();
     receive_all(&session, bytes, &mut received)?;

@@ -24,7 +24,7 @@ mod worker;
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -117,6 +117,12 @@ impl Stack {
     /// The IPv6 address.
     pub fn ipv6(&self) -> Ipv6Addr {
         self.info.ipv6
+    }
+
+    /// Whether an address is one of the domain's: there are no routes to others.
+    pub fn is_on_link(&self, address: IpAddr) -> bool {
+        let core = self.running.shared.lock();
+        core.is_on_link(address.into())
     }
 
     /// The longest IP packet in bytes.

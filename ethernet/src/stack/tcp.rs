@@ -1,13 +1,13 @@
 //! TCP: connections that behave as [`std::net::TcpStream`].
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use smoltcp::iface::SocketHandle;
-use smoltcp::socket::tcp::{ConnectError, RecvError, Socket, SocketBuffer, State};
+use smoltcp::socket::tcp::{ConnectError, RecvError, SendError, Socket, SocketBuffer, State};
 
 use super::core::Core;
 use super::{Running, address, endpoint};
@@ -284,14 +284,18 @@ impl Read for &TcpStream {
 
 impl Write for &TcpStream {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        if from.is_empty() {
+        self.write_vectored(&[IoSlice::new(from)])
+    }
+
+    fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        if from.iter().all(|part| part.is_empty()) {
             return Ok(0);
         }
         let (connection, timeout) = (&self.0, self.0.options().write_timeout);
         let shared = &connection.running.shared;
         shared.wait(connection.socket, timeout, |core| {
             let socket = core.tcp(connection.socket);
-            match socket.send_slice(from) {
+            match send_parts(socket, from) {
                 Ok(0) => {
                     let waker = core.waker(connection.socket);
                     core.tcp(connection.socket).register_send_waker(&waker);
@@ -323,6 +327,10 @@ impl Write for TcpStream {
         (&*self).write(from)
     }
 
+    fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(from)
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         (&*self).flush()
     }
@@ -348,6 +356,19 @@ impl Drop for Connection {
             .shared
             .with(|core| core.say_goodbye(self.socket));
     }
+}
+
+/// Takes as much as there is room for, so that small parts leave in one packet.
+fn send_parts(socket: &mut Socket<'_>, parts: &[IoSlice<'_>]) -> Result<usize, SendError> {
+    let mut sent = 0;
+    for part in parts {
+        let len = socket.send_slice(part)?;
+        sent += len;
+        if len < part.len() {
+            break;
+        }
+    }
+    Ok(sent)
 }
 
 fn new_socket(core: &Core) -> Socket<'static> {

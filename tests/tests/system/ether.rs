@@ -94,6 +94,16 @@ fn every_path_is_measured_beside_its_limits() {
                 assert_eq!(count(&row), 1, "{path}, {test}");
             }
         }
+        for (test, mtu) in [
+            ("tcp_stream", 9000),
+            ("tcp_stream", 65_521),
+            ("tcp_rr", 9000),
+            ("udp_pps", 9000),
+        ] {
+            let row =
+                |row: &Value| row["path"] == "smoltcp" && row["test"] == test && row["mtu"] == mtu;
+            assert_eq!(count(&row), 1, "smoltcp, {test}, MTU {mtu}");
+        }
         for delivery in ["multicast", "unicast"] {
             let row = |row: &Value| row["test"] == "multicast" && row["delivery"] == delivery;
             assert_eq!(count(&row), 1, "{delivery}");
