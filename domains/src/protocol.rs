@@ -684,6 +684,8 @@ pub struct Status {
     /// `tap`; `stack` where interfaces of the kernel cannot be had, so that all members are stacks;
     /// or `none` when started without Ethernet.
     pub ethernet: String,
+    /// Where all members are stacks: why, and what to do to have interfaces of the kernel.
+    pub no_taps: Option<Refusal>,
     /// What interfaces may leave undone in packets, unless their membership is plain: what this
     /// kernel can, or nothing when started without offload.
     pub offload: Vec<OffloadKind>,
@@ -874,7 +876,8 @@ pub struct MemberInfo {
     pub limited: bool,
     /// Whether its interface does without offload.
     pub plain: bool,
-    /// Whether it has no interface of the kernel, but [`Request::Stack`].
+    /// Whether the domain gives it no interface of the kernel, but [`Request::Stack`]. Where the
+    /// kernel has none to give, nobody has one.
     pub stack: bool,
     /// Its interface, absent when the agent runs without Ethernet, and for a stack.
     pub ifname: Option<String>,

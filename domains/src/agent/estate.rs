@@ -11,7 +11,7 @@ use fabric::Torus;
 use serde::{Deserialize, Serialize};
 
 use super::AgentError;
-use super::host::Interfaces;
+use super::interfaces::Interfaces;
 use super::keeper::{self, Entries, Entry, Keeper, LIFELINE, Watch};
 use crate::protocol::as_text;
 

@@ -10,7 +10,6 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fabric::{NodeId, Torus};
-use serde::{Deserialize, Serialize};
 
 use super::audit::Audit;
 use super::changes::usable_node;
@@ -18,6 +17,7 @@ use super::driver::{Driver, PlacedPort};
 use super::estate;
 use super::gateways::{self, Gateways};
 use super::hosts;
+use super::interfaces::Interfaces;
 use super::keeper::Keeper;
 use super::members::{Changed, Members};
 use super::nodes::HostedNode;
@@ -49,21 +49,6 @@ pub(super) enum Ending {
     Told,
 }
 
-/// What interfaces of this host are, whatever domains say.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Interfaces {
-    /// Whether they offload, unless their membership is plain.
-    pub(super) offload: bool,
-    /// Whether the kernel has none to give.
-    pub(super) stacks: bool,
-}
-
-impl Interfaces {
-    fn is_stack(self, domain: &Domain, node: NodeId) -> bool {
-        self.stacks || domain.stacks.contains(&node)
-    }
-}
-
 /// An agent's nodes, driver and books.
 #[derive(Debug)]
 pub(super) struct Host {
@@ -83,6 +68,8 @@ pub(super) struct Host {
     pub(super) nodes: Vec<HostedNode>,
     pub(super) driver: Option<Arc<Driver>>,
     pub(super) interfaces: Interfaces,
+    /// Why there are no TAPs, and what to do.
+    pub(super) no_taps: Option<Refusal>,
     pub(super) gateways: Gateways,
     pub(super) members: Members,
     pub(super) ending: mpsc::Sender<Ending>,
@@ -536,6 +523,7 @@ impl Host {
                 Some(_) => "tap",
             }
             .into(),
+            no_taps: self.no_taps.clone(),
             rootless: self.identity.rootless,
             private_users: self.users.is_some(),
             offload: match &self.driver {

@@ -22,6 +22,7 @@ mod fences;
 mod gateways;
 mod host;
 mod hosts;
+mod interfaces;
 pub(crate) mod keeper;
 mod members;
 mod moves;
@@ -188,7 +189,7 @@ pub enum AgentError {
     /// More nodes than one host emulates.
     #[error("a torus of {0} nodes is too large: one host emulates at most {MAX_NODES}")]
     TooManyNodes(u32),
-    /// No TAP interfaces can be made.
+    /// No TAP interfaces can be made for nodes that have some.
     #[error("cannot open /dev/net/tun: {0}")]
     Tun(io::Error),
     /// An ordinary user may make no user namespace.
@@ -276,13 +277,7 @@ impl AgentError {
                 "take them over with a `toroid up` that fits, or end them with `toroid down`"
             }
             AgentError::TooManyNodes(_) => "choose a smaller --torus",
-            AgentError::Tun(error) if error.kind() == io::ErrorKind::NotFound => {
-                "load it with `sudo modprobe tun`, or do without Ethernet with --no-ethernet"
-            }
-            AgentError::Tun(_) => {
-                "allow it with `sudo chmod 0666 /dev/net/tun`, or do without Ethernet with \
-                 --no-ethernet"
-            }
+            AgentError::Tun(error) => interfaces::remedy(error),
             AgentError::UserNamespace(_) => {
                 "allow them (sysctl user.max_user_namespaces, or \
                  kernel.apparmor_restrict_unprivileged_userns=0), or run as root"

@@ -1,6 +1,6 @@
 //! The beginning and the end of an agent.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,9 @@ use super::data_dir::DataDir;
 use super::driver::Driver;
 use super::estate::{self, Estate};
 use super::gateways::Gateways;
-use super::host::{Ending, Host, Interfaces, ports};
+use super::host::{Ending, Host, ports};
 use super::hosts;
+use super::interfaces::Interfaces;
 use super::keeper::Watch;
 use super::members::{Changed, Members, RETURN};
 use super::moves::Moves;
@@ -31,7 +32,7 @@ use super::users::Users;
 use super::{AgentError, Config, MAX_NODES, rootless};
 use crate::events::Log;
 use crate::node::Plan;
-use crate::protocol::{Message, Reply};
+use crate::protocol::{Message, Refusal, Reply};
 use crate::rights::Actor;
 
 /// Pauses before a node is made anew grow from the first to the second while it keeps dying.
@@ -66,9 +67,6 @@ pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(),
         source,
     })?;
     let identity = rootless::enter(estate::user_namespace(&config.state)?)?;
-    if config.driver_command.is_some() {
-        check_tun().map_err(AgentError::Tun)?;
-    }
     let state = StateDir::take(&config.state)?;
     let estate = Estate::take(state.path())?;
     let (keeper, is_inherited) = (Arc::clone(&estate.keeper), estate.is_inherited);
@@ -168,11 +166,10 @@ fn build(
     check_size(torus)?;
     let ethernet = config.driver_command.is_some();
     let before = estate.check(torus, ethernet)?;
-    let offload = config.offload.or(before.map(|before| before.offload));
-    let interfaces = Interfaces {
-        offload: offload.unwrap_or(true),
-        stacks: before.is_some_and(|before| before.stacks),
-    };
+    let (interfaces, no_taps) = Interfaces::of(&config, before)?;
+    if let Some(Refusal { message, .. }) = &no_taps {
+        tracing::warn!("nodes have no interfaces in domains: {message}");
+    }
     estate::keep_host(&estate.keeper, torus, ethernet, interfaces, config.lifeline);
     let users = take_users(&identity, &mut estate)?;
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
@@ -236,6 +233,7 @@ fn build(
         nodes,
         driver,
         interfaces,
+        no_taps,
         gateways: Gateways::new(state.path()),
         members,
         ending,
@@ -404,15 +402,6 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), AgentError> {
 
 fn during(action: &'static str) -> impl Fn(io::Error) -> AgentError {
     move |source| AgentError::System { action, source }
-}
-
-fn check_tun() -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .open("/dev/net/tun")
-        .map(drop)
 }
 
 /// Lets this process have as many descriptors as it may; returns the limit before.

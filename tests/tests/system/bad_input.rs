@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tests::cluster::{Cluster, program};
 use tests::process::run;
-use tests::user::{Tun, User, as_uid};
+use tests::user::User;
 
 /// Exit statuses of `toroid`.
 const FAILED: i32 = 1;
@@ -273,17 +273,6 @@ fn a_state_directory_that_cannot_be_is_named() {
     cluster
         .toroid(&["up", "--state", name])
         .fails(FAILED, &[name, "--state"]);
-}
-
-#[test]
-fn without_the_tun_device_up_says_what_to_do() {
-    let cluster = Cluster::down_yet();
-    let mut up = as_uid(0, Tun::Missing);
-    up.arg(program("toroid"))
-        .args(["up", "--torus", "1x1x1"])
-        .env("TOROID_STATE", cluster.state());
-    run(&mut up).fails(DENIED, &["/dev/net/tun", "modprobe tun", "--no-ethernet"]);
-    cluster.toroid(&["status"]).fails(NO_AGENT, &["no agent"]);
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::io::Write;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tests::cluster::{Cluster, Domain, leaves_nothing};
-use tests::process::{eventually, send};
+use tests::process::{eventually, run, send};
 use tests::software;
+use tests::user::Tun;
 
 const PAGE: usize = 5_000_000;
 
@@ -53,6 +54,65 @@ fn pages_are_fetched_from_stacks_by_stacks_and_by_curl() {
         cluster.reaches("2,0,0", "-6 0-0-0.blue");
         server.kill();
     });
+}
+
+/// A container that was given no device, a kernel without the module.
+#[test]
+fn without_the_tun_device_all_members_are_stacks() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let mut up = cluster.command_with(Tun::Missing, "toroid");
+        let up = run(up.args(["up", "--torus", "2x1x1"])).ok();
+        assert!(up.text().contains("no TAPs    cannot open /dev/net/tun"));
+        assert!(up.stderr.contains("nodes have no interfaces"), "{up}");
+        let status = cluster.status();
+        assert_eq!(status["ethernet"], "stack");
+        let remedy = status["no_taps"]["remedy"].as_str().expect("text");
+        for word in ["modprobe tun", "--device /dev/net/tun --cap-add NET_ADMIN"] {
+            assert!(remedy.contains(word), "{remedy}");
+        }
+
+        let blue = cluster.domain("blue", &["*,0,0"]);
+        assert_eq!(blue.member("0,0,0")["ifname"], Value::Null);
+        let server = cluster.spawn("0,0,0", &format!("probe stack blue serve 80 {PAGE}"));
+        server.says("ready");
+        let from = address(&blue, "0,0,0", "ipv4");
+        let fetch = || cluster.exec("1,0,0", &format!("probe stack blue fetch {from} 80"));
+        assert!(fetch().ok().stdout == page());
+        cluster.toroid(&["ping", "0,0,0", "1,0,0"]).ok();
+
+        // Nodes that are there stay as they are; the domain's terms never were others.
+        cluster.kill_agent();
+        cluster.toroid(&["up"]).ok();
+        let status = cluster.status();
+        assert_eq!(status["ethernet"], "stack");
+        let remedy = status["no_taps"]["remedy"].as_str().expect("text");
+        assert!(remedy.contains("toroid down"), "{remedy}");
+        assert!(fetch().ok().stdout == page());
+        let dumped = cluster.toroid(&["dump"]).ok();
+        assert!(!dumped.text().contains("stacks"), "{dumped}");
+        drop(server);
+        cluster.down();
+        cluster.toroid(&["up"]).ok();
+        let status = cluster.status();
+        let kind = [&status["ethernet"], &status["no_taps"]];
+        assert_eq!(kind, [&json!("tap"), &Value::Null]);
+        cluster.reaches("0,0,0", "1-0-0.blue");
+    });
+}
+
+/// Where the device was taken from an agent whose nodes have interfaces, the next one is none.
+#[test]
+fn nodes_that_have_interfaces_need_the_tun_device() {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let nodes = cluster.node_pids();
+    cluster.kill_agent();
+    let mut up = cluster.command_with(Tun::Missing, "toroid");
+    run(up.arg("up")).fails(6, &["/dev/net/tun", "modprobe tun"]);
+    cluster.toroid(&["up"]).ok();
+    assert_eq!(cluster.node_pids(), nodes);
+    cluster.reaches("0,0,0", "1-0-0.blue");
 }
 
 #[test]

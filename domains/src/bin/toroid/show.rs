@@ -69,6 +69,9 @@ impl Show {
             Some(pid) => line!("ethernet   {}, driver process {pid}", status.ethernet),
             None => line!("ethernet   {}", status.ethernet),
         }
+        if let Some(no_taps) = &status.no_taps {
+            line!("no TAPs    {no_taps}");
+        }
         let offload: Vec<String> = status.offload.iter().map(ToString::to_string).collect();
         match offload.is_empty() {
             true => line!("offload    none"),

@@ -45,6 +45,12 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
              convenience, not against malice: root in a node is root here",
         );
     }
+    if status.no_taps.is_some() {
+        show.note(
+            "nodes have no interfaces in domains: one process of each has its addresses there, with \
+             sockets of its own (`ethernet::Stack`)",
+        );
+    }
     show.status(&status);
     Ok(())
 }
