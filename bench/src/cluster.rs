@@ -135,18 +135,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts an agent, with Ethernet if there is an argument for its driver. From now on signals
-    /// that end a program end the run instead, at the next step, with
-    /// [`ClusterError::Interrupted`].
+    /// Starts an agent, with Ethernet if there is an argument for its driver: by stacks alone where
+    /// TAP interfaces cannot be made ([`Cluster::no_taps`]). From now on signals that end a program
+    /// end the run instead, at the next step, with [`ClusterError::Interrupted`].
     ///
     /// # Errors
-    /// The agent's, with the remedy: above all when TAP interfaces cannot be made.
+    /// The agent's, with the remedy.
     pub fn start(torus: Torus, driver_argument: Option<&str>) -> Result<Self, ClusterError> {
-        if driver_argument.is_some() {
-            // The agent would say so, too, but it can do without.
-            let tun = OpenOptions::new().read(true).write(true).open(TUN);
-            tun.map_err(|error| ClusterError::Tun { error })?;
-        }
         let (sender, news) = mpsc::channel();
         forward_signals(sender.clone()).map_err(system("handle signals"))?;
         check_signals()?;
@@ -185,6 +180,14 @@ impl Cluster {
         Ok(self
             .control()?
             .create(name, &["*,*,*".into()], None, None)?)
+    }
+
+    /// Why nodes have no interfaces in domains but stacks, and what to do.
+    ///
+    /// # Errors
+    /// The agent's.
+    pub fn no_taps(&mut self) -> Result<Option<Refusal>, ClusterError> {
+        Ok(self.control()?.status()?.no_taps)
     }
 
     /// Whether the agent runs without root.
@@ -371,6 +374,15 @@ fn interruption(news: &Receiver<News>) -> Option<ClusterError> {
         Ok(News::Signal(signal)) => Some(ClusterError::Interrupted(signal)),
         _ => None,
     }
+}
+
+/// For what is about interfaces.
+///
+/// # Errors
+/// [`ClusterError::Tun`] when they cannot be made.
+pub fn check_tun() -> Result<(), ClusterError> {
+    let tun = OpenOptions::new().read(true).write(true).open(TUN);
+    tun.map(drop).map_err(|error| ClusterError::Tun { error })
 }
 
 /// A process of ours in a node. Dropping it ends it.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use domains::protocol::Refusal;
 use fabric::Torus;
 use serde::de::DeserializeOwned;
 
@@ -63,6 +64,7 @@ pub fn compare(options: &Options, progress: &mut Progress) -> Result<Report, Clu
     let files = run.files(options, plan::file_time(left), progress)?;
     let cold_sets = run.all_cold(start, progress)?;
     let rootless = run.cluster.rootless()?;
+    let no_taps = run.no_taps.take();
     progress.say("cleaning up");
     let (series, mtus) = (std::mem::take(&mut run.series), run.mtus);
     drop(run);
@@ -75,6 +77,8 @@ pub fn compare(options: &Options, progress: &mut Progress) -> Result<Report, Clu
     Ok(Report {
         config: Config {
             mtu: mtus.ethernet,
+            ethernet: if no_taps.is_some() { "stack" } else { "tap" },
+            no_taps,
             rootless,
             cold_bytes: cold_sets.iter().map(KeySet::total).min().unwrap_or(0),
             cold_sets,
@@ -96,6 +100,8 @@ struct Run {
     store_port: u16,
     cluster: Cluster,
     address: Ipv4Addr,
+    /// Why Ethernet is between stacks: those of the store and of the active side.
+    no_taps: Option<Refusal>,
     mtus: Mtus,
     effort: Effort,
     cold_bytes: u64,
@@ -116,6 +122,7 @@ impl Run {
             active: cluster.spawn_in(&options.dir, CLIENT, &[roles::WORKER])?,
             store: None,
             store_port: 0,
+            no_taps: cluster.no_taps()?,
             cluster,
             address: server.ipv4,
             mtus: Mtus {
@@ -145,8 +152,14 @@ impl Run {
 
         let remote = self.passive(&Order::Serve)?;
         let local = self.cluster.ask(&mut self.neighbour, &Order::Serve)?;
+        let mut by_ethernet = remote;
+        if self.no_taps.is_some() {
+            let domain = DOMAIN.into();
+            let () = self.active(&Order::UseStack { domain })?;
+            by_ethernet = roles::SESSIONS;
+        }
         let sessions = [
-            (Path::Ethernet, self.address, remote),
+            (Path::Ethernet, self.address, by_ethernet),
             (Path::Veth, veth::LENDER, remote),
             (Path::Loopback, Ipv4Addr::LOCALHOST, local),
         ];
@@ -203,6 +216,7 @@ impl Run {
         let config = roles::StoreConfig {
             domain: DOMAIN.into(),
             memory: self.cold_bytes / 2 * STORE_HALVES,
+            stack: self.no_taps.is_some(),
         };
         let config = serde_json::to_string(&config).unwrap_or_default();
         let store = self.cluster.spawn(SERVER, &[roles::STORE, &config])?;
@@ -411,6 +425,7 @@ fn config(options: &Options) -> Config {
     Config {
         provider: "shm",
         ethernet: "tap",
+        no_taps: None,
         version: env!("CARGO_PKG_VERSION"),
         torus: TORUS.map(|size| size.to_string()).join("x"),
         server: SERVER,

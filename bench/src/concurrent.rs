@@ -6,6 +6,7 @@ use std::net::SocketAddrV4;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use domains::protocol::Refusal;
 use fabric::Torus;
 use serde::Serialize;
 
@@ -64,6 +65,8 @@ pub struct Config {
     pub effort: Effort,
     /// Of the domain, in bytes.
     pub mtu: u32,
+    /// Where there are no interfaces, so that the stream is between stacks: why, and what to do.
+    pub no_taps: Option<Refusal>,
     /// Logical processors of this machine that the run could use.
     pub cpus: usize,
     /// The processor's name for itself.
@@ -157,7 +160,7 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
         }
     }
     progress.say("cleaning up");
-    let mtu = pair.mtu;
+    let (mtu, no_taps) = (pair.mtu, pair.no_taps.take());
     drop(pair);
     let rows = READS.into_iter().zip(&rates);
     let rows = rows.flat_map(|(reads, (ethernet, rdma))| {
@@ -173,6 +176,7 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
             version: env!("CARGO_PKG_VERSION"),
             effort,
             mtu,
+            no_taps,
             cpus: thread::available_parallelism().map_or(1, usize::from),
             cpu: cpu_name(),
             kernel: kernel_release(),
@@ -198,6 +202,7 @@ struct Pair {
     reader: Process,
     cluster: Cluster,
     server: SocketAddrV4,
+    no_taps: Option<Refusal>,
     mtu: u32,
     salt: u64,
 }
@@ -211,10 +216,16 @@ impl Pair {
         let server = members.find(|member| member.node.to_string() == SERVER);
         let server = server.ok_or(ClusterError::NoServer)?;
         let mut passive = cluster.spawn(SERVER, &[roles::WORKER])?;
-        let streamer = cluster.spawn(CLIENT, &[roles::WORKER])?;
+        let mut streamer = cluster.spawn(CLIENT, &[roles::WORKER])?;
         let mut reader = cluster.spawn(CLIENT, &[roles::WORKER])?;
-        let port = cluster.ask(&mut passive, &Order::Serve)?;
         let name = || DOMAIN.to_owned();
+        let no_taps = cluster.no_taps()?;
+        if no_taps.is_some() {
+            for process in [&mut passive, &mut streamer] {
+                let () = cluster.ask(process, &Order::UseStack { domain: name() })?;
+            }
+        }
+        let port = cluster.ask(&mut passive, &Order::Serve)?;
         let keys: ExportedKeys = cluster.ask(&mut passive, &Order::Export { domain: name() })?;
         let memory = Order::UseMemory {
             domain: name(),
@@ -227,6 +238,7 @@ impl Pair {
             reader,
             cluster,
             server: SocketAddrV4::new(server.ipv4, port),
+            no_taps,
             mtu: domain.mtu,
             salt: 0,
         })
@@ -283,6 +295,13 @@ impl Report {
             config.kernel,
             self.concurrent.first().map_or(0, |row| row.rounds),
         )?;
+        if let Some(no_taps) = &config.no_taps {
+            writeln!(
+                to,
+                "No interfaces; the stream is between stacks in the processes (smoltcp).\n\
+                 No TAPs: {no_taps}.\n"
+            )?;
+        }
         writeln!(
             to,
             "{:<44}{:>12}{:>12}{:>8}",

@@ -27,8 +27,9 @@ struct Arguments {
 enum Command {
     /// Put both paths, Ethernet and RDMA, side by side between two nodes, with baselines.
     ///
-    /// Starts an agent of its own and leaves nothing behind. Needs /dev/net/tun; root is not
-    /// needed.
+    /// Starts an agent of its own and leaves nothing behind. Root is not needed. Without /dev/net/tun
+    /// nodes have no interfaces, and Ethernet is by sockets in the processes themselves, which the
+    /// report says.
     Compare(Compare),
 
     /// Measure changes of membership: how long they take, what those who stay notice, and whether

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use domains::protocol::Refusal;
 use serde::Serialize;
 
 use crate::files::Tally;
@@ -23,8 +24,11 @@ pub struct Report {
 pub struct Config {
     /// What moves the bytes of one-sided operations: `shm`, which stands in for RDMA.
     pub provider: &'static str,
-    /// What carries frames: `tap`.
+    /// What sends and receives frames: `tap`, interfaces of the kernel, or `stack`, smoltcp in the
+    /// processes, where there are none.
     pub ethernet: &'static str,
+    /// Why there are none, and what to do.
+    pub no_taps: Option<Refusal>,
     /// The version of this program.
     pub version: &'static str,
     /// The shape of the torus.

@@ -2,15 +2,23 @@
 //! first process of a node, the Ethernet driver, the store, a worker, or a member.
 
 use std::io::{self, Write};
+use std::net::SocketAddrV4;
 use std::process::ExitCode;
+use std::thread;
 
 use domains::agent;
+use domains::member::Member;
 use domains::roles::Role;
+use ethernet::stack::Stack;
+use ethernet::stack::tcp::TcpListener;
 use rdma_kv::server::{self, Options, Rdma, Stop};
+use rdma_kv::shared::Shared;
 use rdma_kv::store::Limits;
 use serde::{Deserialize, Serialize};
 
 use crate::domains::member;
+use crate::network::server::start_with;
+use crate::network::socket::Sockets;
 use crate::{cluster, worker};
 
 /// The hidden argument of the Ethernet driver.
@@ -32,7 +40,13 @@ pub struct StoreConfig {
     pub domain: String,
     /// Bytes for items.
     pub memory: u64,
+    /// Whether the node has no interface there. Its addresses are then this process's, which serves
+    /// network sessions, too, at [`SESSIONS`].
+    pub stack: bool,
 }
+
+/// A port of a store with a stack.
+pub const SESSIONS: u16 = 7;
 
 /// Takes on the role that the first argument asks for, and returns its exit status when it has
 /// ended. To be called first in `main`.
@@ -95,15 +109,55 @@ fn run_store() -> Result<(), String> {
             memory: config.memory,
             ..Limits::DEFAULT
         },
-        rdma: Rdma::Domain(config.domain),
+        rdma: Rdma::Domain(config.domain.clone()),
         ..Options::default()
     };
     let stop = Stop::new().map_err(|error| error.to_string())?;
-    server::run(&options, &stop, |ready| {
+    let stack = config
+        .stack
+        .then(|| open_stack(&config.domain))
+        .transpose()?;
+    server::run(&options, &stop, |ready, store| {
         let port = ready.tcp.first().map(|address| address.port());
-        let answer = serde_json::to_string(&port.ok_or("the store has no TCP port"));
+        let port = port.ok_or_else(|| "the store has no TCP port".to_owned());
+        let served = port.and_then(|port| {
+            let by_stack = |stack| serve_by_stack(stack, port, store);
+            stack
+                .as_ref()
+                .map_or(Ok(()), by_stack)
+                .map_err(|error| error.to_string())?;
+            Ok(port)
+        });
+        let answer = serde_json::to_string(&served);
         // If nobody listens any more, nobody waits for it.
         let _ = writeln!(io::stdout(), "{}", answer.unwrap_or_default());
     })
     .map_err(|error| error.to_string())
+}
+
+fn open_stack(domain: &str) -> Result<Stack, String> {
+    let domain = Member::attach().and_then(|member| member.domain(domain));
+    let domain = domain.map_err(|error| error.to_string())?;
+    Stack::open(&domain).map_err(|error| error.to_string())
+}
+
+/// The store at the same port as by the kernel, and network sessions.
+fn serve_by_stack(stack: &Stack, port: u16, store: &Shared) -> io::Result<()> {
+    let sessions = SocketAddrV4::new(stack.ipv4(), SESSIONS);
+    start_with(&Sockets::Stack(stack.clone()), sessions)?;
+    let (listener, store) = (stack.listen(port)?, store.clone());
+    let accept = move || accept_all(&listener, &store);
+    thread::Builder::new().name("stack".into()).spawn(accept)?;
+    Ok(())
+}
+
+fn accept_all(listener: &TcpListener, store: &Shared) {
+    while let Ok((stream, _)) = listener.accept() {
+        let store = store.clone();
+        // A client that breaks off, or gets no thread, sees it.
+        let _ = thread::Builder::new().spawn(move || {
+            stream.set_nodelay(true)?;
+            server::converse(&stream, &store)
+        });
+    }
 }

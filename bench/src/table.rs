@@ -61,7 +61,7 @@ impl Table<'_> {
              ({} x {}, Linux {}{}).\n\
              Shared memory stands in for RDMA: these are the costs of the software, not of a \
              network adapter.\n\
-             Interfaces: MTU {}. Medians of {} rounds, paths in turn. Paper: Blue Gene/P, \
+             {}: MTU {}. Medians of {} rounds, paths in turn. Paper: Blue Gene/P, \
              Figures 4 and 5.\n\
              RDMA/Eth.: speed of RDMA over that of Ethernet, for latencies, too: 200x is 200 \
              times faster.\n",
@@ -72,10 +72,17 @@ impl Table<'_> {
             config.cpu,
             config.kernel,
             if config.rootless { ", rootless" } else { "" },
+            match config.no_taps {
+                None => "Interfaces",
+                Some(_) => "No interfaces; Ethernet is between stacks in the processes (smoltcp)",
+            },
             config.mtu,
             config.rounds,
         );
         self.text.push_str(&text);
+        if let Some(no_taps) = &config.no_taps {
+            self.text.push_str(&format!("No TAPs: {no_taps}.\n"));
+        }
     }
 
     fn latencies(&mut self) {
@@ -489,6 +496,7 @@ mod tests {
             config: Config {
                 provider: "shm",
                 ethernet: "tap",
+                no_taps: None,
                 version: "0",
                 torus: "2x1x1".into(),
                 server: "0,0,0",

@@ -284,8 +284,8 @@ impl Worker {
                     .ok_or(WorkerError::NotSetUp("memory"))?;
                 answer(exports.wrong_writes(bytes, count, salt)?)
             }
-            Order::Fill { server, set } => answer(Memcached::connect(server)?.fill(set)?),
-            Order::Empty { server, set } => answer(Memcached::connect(server)?.empty(set)?),
+            Order::Fill { server, set } => answer(self.connect(server)?.fill(set)?),
+            Order::Empty { server, set } => answer(self.connect(server)?.empty(set)?),
             Order::LendNamespace { socket } => answer(veth::lend(&socket)?),
             Order::CreateVeth { socket } => answer(veth::create(&socket)?),
             Order::ConfigureVeth { address } => answer(veth::configure(address)?),
@@ -390,6 +390,10 @@ impl Worker {
         stack.map_or(Sockets::Kernel, |stack| Sockets::Stack(stack.clone()))
     }
 
+    fn connect(&self, server: SocketAddrV4) -> io::Result<Memcached> {
+        Memcached::connect(&self.sockets(server), server)
+    }
+
     fn export(&mut self, domain: &str) -> Result<Value, WorkerError> {
         let domain = self.member()?.domain(domain)?;
         let exports = self.exports.insert(Exports::new(&domain)?);
@@ -413,7 +417,8 @@ impl Worker {
         self.memcached.clear();
         self.rdma = None;
         for (path, server) in servers {
-            self.memcached.insert(*path, Memcached::connect(*server)?);
+            let client = self.connect(*server)?;
+            self.memcached.insert(*path, client);
         }
         let place: Place = place.parse()?;
         let domain = self.member()?.domain(domain)?;

@@ -25,7 +25,7 @@ use fabric::Torus;
 
 use self::cycles::{Outcome, Scenario};
 use self::report::{Config, Export, Report};
-use crate::cluster::{Cluster, ClusterError};
+use crate::cluster::{Cluster, ClusterError, check_tun};
 use crate::compare::{cpu_name, kernel_release};
 use crate::memory;
 use crate::plan::Effort;
@@ -113,6 +113,7 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
     let scenarios = plan.small_scenarios();
     progress.expect(scenarios.len() as u32 + 4);
     progress.say("starting eight nodes");
+    check_tun()?;
     let mut cluster = Cluster::start(SMALL.parse()?, Some(roles::DRIVER))?;
     let rootless = cluster.rootless()?;
     let (data, syncs) = (data_of(&cluster), fdatasync(&cluster)?);

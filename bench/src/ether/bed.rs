@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, STACK_LINKS, Test, USUAL};
 use super::search::{Search, Trial};
 use super::series::Sample;
-use crate::cluster::{Cluster, ClusterError, Process};
+use crate::cluster::{Cluster, ClusterError, Process, check_tun};
 use crate::features;
 use crate::network::flood::{Flood, Flow};
 use crate::pair;
@@ -77,6 +77,7 @@ impl Bed {
         if !nix::unistd::geteuid().is_root() {
             return Err(ClusterError::NotRoot);
         }
+        check_tun()?;
         let [x, y, z] = TORUS;
         let mut cluster = Cluster::start(Torus::new(x, y, z)?, Some(roles::DRIVER))?;
         let infos = cluster.control()?.nodes()?;

@@ -2,11 +2,12 @@
 //! sets in a row to fill a store quickly.
 
 use std::io::{self, BufRead, BufReader, BufWriter, IoSlice, Read, Write};
-use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::net::SocketAddrV4;
 use std::thread;
 use std::time::Duration;
 
 use super::{Client, KeySet};
+use crate::network::socket::{Sockets, Stream};
 use crate::pattern;
 
 /// After this a server that says nothing is taken for dead.
@@ -29,8 +30,8 @@ pub enum MemcachedError {
 /// A connection to a server.
 #[derive(Debug)]
 pub struct Memcached {
-    reader: BufReader<TcpStream>,
-    writer: TcpStream,
+    reader: BufReader<Stream>,
+    writer: Stream,
     line: Vec<u8>,
     value: Vec<u8>,
     len: usize,
@@ -41,11 +42,9 @@ impl Memcached {
     ///
     /// # Errors
     /// The system's.
-    pub fn connect(server: SocketAddrV4) -> io::Result<Self> {
-        let writer = TcpStream::connect_timeout(&SocketAddr::V4(server), PATIENCE)?;
-        writer.set_nodelay(true)?;
-        writer.set_read_timeout(Some(PATIENCE))?;
-        writer.set_write_timeout(Some(PATIENCE))?;
+    pub fn connect(sockets: &Sockets, server: SocketAddrV4) -> io::Result<Self> {
+        let writer = sockets.connect(server, PATIENCE)?;
+        writer.set_nodelay()?;
         Ok(Memcached {
             reader: BufReader::with_capacity(128 * 1024, writer.try_clone()?),
             writer,
@@ -180,7 +179,7 @@ fn write_set_header(to: &mut (impl Write + ?Sized), key: &[u8], len: usize) -> i
 }
 
 /// One system call for all parts, as a client that cares for speed does it.
-fn write_parts(to: &mut TcpStream, parts: &[&[u8]]) -> io::Result<()> {
+fn write_parts(to: &mut Stream, parts: &[&[u8]]) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut left = slices.as_mut_slice();
     while !left.is_empty() {
@@ -217,7 +216,7 @@ fn unexpected(answer: &[u8]) -> MemcachedError {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, TcpListener};
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
     use super::*;
 
@@ -234,7 +233,7 @@ mod tests {
             assert_eq!(got, expected);
             stream.write_all(answer).unwrap();
         });
-        Memcached::connect(address).unwrap()
+        Memcached::connect(&Sockets::Kernel, address).unwrap()
     }
 
     #[test]

@@ -17,6 +17,7 @@ use fabric::{Access, Place, Region};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use stop::Stop;
+pub use tcp::converse;
 
 use crate::control::PROTOCOL;
 use crate::index::IndexError;
@@ -114,11 +115,16 @@ impl fmt::Display for Ready {
 }
 
 /// Serves until `stop`, or until the agent ends, with as many descriptors as the system lets this
-/// process have; calls `ready` when clients may come.
+/// process have; calls `ready` when clients may come, with the store for whoever serves more of them
+/// by [`converse`].
 ///
 /// # Errors
 /// [`ServeError`].
-pub fn run(options: &Options, stop: &Stop, ready: impl FnOnce(&Ready)) -> Result<(), ServeError> {
+pub fn run(
+    options: &Options,
+    stop: &Stop,
+    ready: impl FnOnce(&Ready, &Shared),
+) -> Result<(), ServeError> {
     options.limits.check()?;
     raise_descriptor_limit();
     let domain = find_domain(&options.rdma)?;
@@ -138,13 +144,14 @@ pub fn run(options: &Options, stop: &Stop, ready: impl FnOnce(&Ready)) -> Result
         )),
         None => None,
     };
-    ready(&Ready {
-        tcp: listeners
-            .iter()
-            .filter_map(|listener| listener.local_addr().ok())
-            .collect(),
+    let addresses = listeners
+        .iter()
+        .filter_map(|listener| listener.local_addr().ok());
+    let serving = Ready {
+        tcp: addresses.collect(),
         rdma: domain.map(|domain| (domain.name().to_owned(), domain.member().place())),
-    });
+    };
+    ready(&serving, &store);
     std::thread::scope(|scope| {
         // Whichever ends first, for whatever reason, ends all.
         let clock = scope.spawn(|| stop.after(|| keep_time(&store, stop)));
@@ -244,7 +251,7 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         std::thread::scope(|scope| {
             let server = scope.spawn(|| {
-                run(&options, &stop, |ready| {
+                run(&options, &stop, |ready, _| {
                     sender.send(ready.tcp[0]).unwrap();
                 })
             });
@@ -309,7 +316,7 @@ mod tests {
 
     #[test]
     fn impossible_options_are_named() {
-        let run = |options| run(&options, &Stop::new().unwrap(), |_| panic!("it started"));
+        let run = |options| run(&options, &Stop::new().unwrap(), |_, _| panic!("it started"));
         let limits = Limits {
             memory: 1 << 20,
             item: 1 << 20,

@@ -95,7 +95,7 @@ fn accept_all<'scope>(
                 continue;
             }
             let converse = move || {
-                if let Err(error) = converse(&stream, store) {
+                if let Err(error) = prepare(&stream).and_then(|()| converse(&*stream, store)) {
                     tracing::debug!("connection {number}: {error}");
                 }
                 open.remove(number);
@@ -122,9 +122,17 @@ fn wait_for_descriptors(error: &io::Error, stop: &Stop) -> io::Result<()> {
     Ok(())
 }
 
-fn converse(mut stream: &TcpStream, store: &Shared) -> io::Result<()> {
+fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_nodelay(true)?;
+    stream.set_nodelay(true)
+}
+
+/// Serves one client over any stream of bytes, such as a connection that did not come through this
+/// host's TCP, until either side ends it.
+///
+/// # Errors
+/// The stream's.
+pub fn converse(mut stream: impl Read + Write, store: &Shared) -> io::Result<()> {
     let mut conversation = Conversation::default();
     let mut replies = Vec::new();
     loop {

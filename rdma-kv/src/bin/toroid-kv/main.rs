@@ -215,7 +215,7 @@ fn serve(serve: Serve) -> Result<()> {
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;
     let start = Instant::now();
-    server::run(&options, &stop, |ready| {
+    server::run(&options, &stop, |ready, _| {
         if ready.rdma.is_none() && options.rdma == Rdma::Auto {
             eprintln!("toroid-kv: not in a node: serving TCP alone");
         }
