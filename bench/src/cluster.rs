@@ -105,8 +105,14 @@ impl From<AgentError> for ClusterError {
 
 fn tun_remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::NotFound => "load it with `sudo modprobe tun`",
-        _ => "allow it with `sudo chmod 0666 /dev/net/tun`, or run as root",
+        io::ErrorKind::NotFound => {
+            "load it with `sudo modprobe tun`, or start the container with `--device /dev/net/tun \
+             --cap-add NET_ADMIN`"
+        }
+        _ => {
+            "allow it with `sudo chmod 0666 /dev/net/tun`, or start the container with `--device \
+             /dev/net/tun --cap-add NET_ADMIN`"
+        }
     }
 }
 
@@ -187,7 +193,13 @@ impl Cluster {
     /// # Errors
     /// The agent's.
     pub fn no_taps(&mut self) -> Result<Option<Refusal>, ClusterError> {
-        Ok(self.control()?.status()?.no_taps)
+        let no_taps = self.control()?.status()?.no_taps;
+        // The agent's remedy ends with starting it again, and this one ends with the run.
+        let ours = open_tun().err().map(|error| tun_remedy(&error).to_owned());
+        Ok(no_taps.map(|no_taps| Refusal {
+            remedy: ours.unwrap_or_default(),
+            ..no_taps
+        }))
     }
 
     /// Whether the agent runs without root.
@@ -381,8 +393,12 @@ fn interruption(news: &Receiver<News>) -> Option<ClusterError> {
 /// # Errors
 /// [`ClusterError::Tun`] when they cannot be made.
 pub fn check_tun() -> Result<(), ClusterError> {
-    let tun = OpenOptions::new().read(true).write(true).open(TUN);
-    tun.map(drop).map_err(|error| ClusterError::Tun { error })
+    open_tun().map_err(|error| ClusterError::Tun { error })
+}
+
+fn open_tun() -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).open(TUN).map(drop)
 }
 
 /// A process of ours in a node. Dropping it ends it.

@@ -225,8 +225,7 @@ fn without_the_tun_device_stacks_stand_in_for_interfaces() {
         let temporary = temporary(&cluster);
         let mut command = cluster.command_with(Tun::Missing, "toroid-bench");
         let outcome = compare(&mut command, &temporary, Path::new(INPUT)).wait();
-        let remedy = outcome.text().contains("modprobe tun");
-        assert!(remedy, "{outcome}");
+        assert!(outcome.text().contains("modprobe tun"), "{outcome}");
         check(outcome, "stack");
         assert!(is_empty(&temporary), "files were left");
     });
