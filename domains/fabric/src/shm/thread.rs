@@ -29,6 +29,41 @@ pub fn spawn_undisturbed<T: Send + 'static>(
     spawned
 }
 
+/// Does something short before all else that runs on this machine, as do the threads that it starts,
+/// if the system lets this process: sched(7), `SCHED_RR`. Else it takes its turn like any other.
+pub fn urgently<T>(work: impl FnOnce() -> T) -> T {
+    let _urgent = Urgent::start();
+    work()
+}
+
+/// The calling thread is urgent while this lives. Kept is how it was scheduled before.
+struct Urgent {
+    policy: i32,
+    priority: libc::sched_param,
+}
+
+impl Urgent {
+    fn start() -> Option<Self> {
+        let mut priority = libc::sched_param { sched_priority: 0 };
+        let lowest = libc::sched_param { sched_priority: 1 };
+        // SAFETY: all three concern the calling thread, and read or fill what they are given.
+        let (policy, is_urgent) = unsafe {
+            libc::sched_getparam(0, &raw mut priority);
+            let policy = libc::sched_getscheduler(0);
+            let set = libc::sched_setscheduler(0, libc::SCHED_RR, &raw const lowest);
+            (policy, set == 0)
+        };
+        is_urgent.then_some(Urgent { policy, priority })
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        // SAFETY: concerns the calling thread, and reads what it is given.
+        unsafe { libc::sched_setscheduler(0, self.policy, &raw const self.priority) };
+    }
+}
+
 /// Ends the process when it is dropped: by a panic, or by the return of what must not return.
 #[derive(Debug)]
 pub(super) struct Indispensable;
@@ -36,5 +71,26 @@ pub(super) struct Indispensable;
 impl Drop for Indispensable {
     fn drop(&mut self) {
         abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> i32 {
+        // SAFETY: takes and returns numbers, and concerns the calling thread.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    fn what_was_urgent_is_not_so_afterwards() {
+        let before = policy();
+        let meanwhile = urgently(policy);
+        assert!([libc::SCHED_RR, before].contains(&meanwhile));
+        assert_eq!(policy(), before);
+        let panicked = std::panic::catch_unwind(|| urgently(|| panic!("in the middle")));
+        assert!(panicked.is_err());
+        assert_eq!(policy(), before);
     }
 }
