@@ -86,7 +86,7 @@ impl Cluster {
         needs_tun();
         leftovers::adopt_orphans();
         let directory = tempfile::Builder::new()
-            .prefix(&leftovers::directory_prefix())
+            .prefix(&leftovers::prefix())
             // The users of nodes are others.
             .permissions(Permissions::from_mode(0o755))
             .tempdir();
@@ -276,6 +276,19 @@ impl Cluster {
         let agent = self.agent_pid();
         send(agent, Signal::SIGKILL);
         eventually("the agent is gone", || leftovers::has_ended(agent));
+    }
+
+    /// Kills the keeper without a warning; returns when another holds all that there is.
+    #[track_caller]
+    pub fn kill_keeper(&self) {
+        let replaced = || {
+            self.log()
+                .matches("another keeper holds all there is")
+                .count()
+        };
+        let before = replaced();
+        send(self.keeper_pid().expect("there is one"), Signal::SIGKILL);
+        eventually("another keeper holds all", || replaced() > before);
     }
 
     /// Ends the agent as people do.

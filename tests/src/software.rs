@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::process::Running;
+use crate::process::{Running, eventually};
 
 /// What tshark calls segments whose checksum is wrong. Of the two zeros there are, the kernel writes
 /// the one that RFC 1624 avoids (`CSUM_MANGLED_0` in its `skb_checksum_help`), which any receiver
@@ -25,13 +25,37 @@ pub fn iperf3(cluster: &Cluster, from: &str, to: &str, name: &str, options: &str
     report
 }
 
-/// Starts a server of iperf3 that listens when this returns, says often what it has received, and
-/// ends with its first client.
+/// Starts [such a server](IPERF3_SERVER) that listens when this returns.
 #[track_caller]
 pub fn iperf3_server(cluster: &Cluster, node: &str) -> Running {
-    let server = cluster.spawn(node, "iperf3 -s -1 -i 0.1 --forceflush");
+    let server = cluster.spawn(node, IPERF3_SERVER);
     server.says("listening");
     server
+}
+
+/// What a server of iperf3 is started with that says often what it has received, and ends with its
+/// first client.
+pub const IPERF3_SERVER: &str = "iperf3 -s -1 -i 0.1 --forceflush";
+
+/// Waits until more has arrived at such a server.
+#[track_caller]
+pub fn goes_on(server: &Running) {
+    let before = received_in_intervals(server).len();
+    eventually("the stream goes on", || {
+        let intervals = received_in_intervals(server);
+        intervals.iter().skip(before + 1).any(|bytes| *bytes > 0.0)
+    });
+}
+
+/// What was received in each interval, as far as the server has said it: a number of some unit.
+fn received_in_intervals(server: &Running) -> Vec<f64> {
+    let text = server.so_far();
+    let amount = |line: &str| {
+        // [  5]   0.10-0.20   sec   123 MBytes  10.3 Gbits/sec
+        let (_, amount) = line.split_once(" sec ")?;
+        amount.split_whitespace().next()?.parse().ok()
+    };
+    text.lines().filter_map(amount).collect()
 }
 
 /// The bytes that a report of [`iperf3`] has under this sum, such as `sum_received`.

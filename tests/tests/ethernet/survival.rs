@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::cluster::Cluster;
 use tests::process::{Running, eventually, send};
-use tests::software::iperf3_server;
+use tests::software::{goes_on, iperf3_server};
 
 use crate::mix::{Mix, PAIR};
 
@@ -37,23 +37,9 @@ impl<'a> Stream<'a> {
     }
 
     /// Waits until more has arrived.
+    #[track_caller]
     fn goes_on(&self) {
-        let before = self.intervals().len();
-        eventually("the stream goes on", || {
-            let intervals = self.intervals();
-            intervals.iter().skip(before + 1).any(|bytes| *bytes > 0.0)
-        });
-    }
-
-    /// What was received in each, as far as the server has said it: a number of some unit.
-    fn intervals(&self) -> Vec<f64> {
-        let text = self.server.so_far();
-        let amount = |line: &str| {
-            // [  5]   0.10-0.20   sec   123 MBytes  10.3 Gbits/sec
-            let (_, amount) = line.split_once(" sec ")?;
-            amount.split_whitespace().next()?.parse().ok()
-        };
-        text.lines().filter_map(amount).collect()
+        goes_on(&self.server);
     }
 
     /// Ends it as its user would.

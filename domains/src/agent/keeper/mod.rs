@@ -260,6 +260,7 @@ impl Keeper {
                     None => return,
                 }
                 put_all();
+                tracing::info!("another keeper holds all there is");
             }
         };
         let builder = thread::Builder::new().name("keeper".into());
