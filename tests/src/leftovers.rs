@@ -5,18 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
-use std::time::Duration;
 
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::process::holds_within;
-
-/// How long the kernel may take to clear up after the last process has gone.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::process::{FOR_EVER, holds_within};
 
 /// What there was before a test.
 #[derive(Debug)]
@@ -37,7 +34,7 @@ impl Leftovers {
     #[track_caller]
     pub fn assert_none_new(&self) {
         let mut new = Vec::new();
-        let clean = holds_within(PATIENCE, || {
+        let clean = holds_within(FOR_EVER, || {
             new = everything().difference(&self.before).cloned().collect();
             new.is_empty()
         });
@@ -74,7 +71,7 @@ impl Namespaces {
     #[track_caller]
     pub fn assert_gone(&self) {
         let mut held = Vec::new();
-        let clean = holds_within(PATIENCE, || {
+        let clean = holds_within(FOR_EVER, || {
             held = self.held();
             held.is_empty()
         });
@@ -125,9 +122,11 @@ pub fn adopt_orphans() {
     set_child_subreaper(true).expect("any process may adopt orphans");
 }
 
-/// How the names of temporary directories of this process begin.
-pub fn directory_prefix() -> String {
-    format!("toroid-test-{}-", process::id())
+/// How the names begin of what this process makes for all of the machine: directories and users. Another
+/// run may have the same process number in another namespace.
+pub fn prefix() -> String {
+    let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
+    format!("toroid-test-{namespace}-{}-", process::id())
 }
 
 fn everything() -> BTreeSet<String> {
@@ -189,7 +188,7 @@ fn gateways() -> impl Iterator<Item = String> {
 fn sockets() -> impl Iterator<Item = String> {
     let names = lines_of("/proc/net/unix").filter_map(|line| {
         let name = line.split_whitespace().nth(7)?;
-        let ours = name.contains(&directory_prefix()) || name.starts_with("@toroid");
+        let ours = name.contains(&prefix()) || name.starts_with("@toroid");
         ours.then(|| format!("socket {name}"))
     });
     names.collect::<Vec<_>>().into_iter()

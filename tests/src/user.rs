@@ -3,14 +3,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{self, Command};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::unistd::User as Account;
 use tempfile::TempDir;
 
 use crate::cluster::program;
-use crate::leftovers::directory_prefix;
+use crate::leftovers::prefix;
 use crate::process::run;
 
 /// Programs that the user gets a copy of: the build directory may be closed to it.
@@ -63,13 +63,11 @@ impl User {
     pub fn create() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("toroid-test-{}-{count}", process::id());
+        let name = format!("{}{count}", prefix());
         // An interrupted run with the same process numbers may have left one, which is fine if
         // it has not.
         let _ = run(Command::new("userdel").arg(&name));
-        let home = tempfile::Builder::new()
-            .prefix(&directory_prefix())
-            .tempdir();
+        let home = tempfile::Builder::new().prefix(&prefix()).tempdir();
         let home = home.expect("a temporary directory");
         run(Command::new("useradd")
             .args(["--no-create-home", "--user-group"])
