@@ -409,8 +409,9 @@ impl Control {
     }
 
     fn sync(&mut self, n: u64) -> Answer {
+        let deadline = Settling::deadline(self.settling.len());
         for (key, settling) in std::mem::take(&mut self.settling) {
-            self.note(key, settling.wait().map_err(PortFailure::from));
+            self.note(key, settling.wait(deadline).map_err(PortFailure::from));
         }
         Answer::Synced {
             n,

@@ -73,9 +73,9 @@ const LOWERED: &str = "~gone%d";
 /// at 1.5 Gbit/s.
 const QUEUE_LEN: u32 = 4000;
 
-/// How long the kernel may take to receive packets for a new address; it takes less than a
-/// millisecond unless many interfaces come and go at once.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the kernel may take to receive packets for new addresses, and longer for each of them; it
+/// takes less than a millisecond unless many interfaces come and go at once.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(20)];
 
 /// Between two looks whether it does.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -279,13 +279,18 @@ fn set_forwarding(port: &Port, value: &str) -> io::Result<()> {
 }
 
 impl Settling {
+    /// When so many interfaces should have settled that are waited for from now on.
+    pub fn deadline(count: usize) -> Instant {
+        let [all, each] = PATIENCE;
+        Instant::now() + all + each * count.try_into().unwrap_or(u32::MAX)
+    }
+
     /// Waits until the kernel receives packets for the slower of the addresses: the first packets
     /// of a new member shall not be lost.
     ///
     /// # Errors
     /// [`InterfaceError`].
-    pub fn wait(mut self) -> Result<(), InterfaceError> {
-        let deadline = Instant::now() + PATIENCE;
+    pub fn wait(mut self, deadline: Instant) -> Result<(), InterfaceError> {
         while !self.netlink.is_local(self.address)? {
             if Instant::now() > deadline {
                 return Err(InterfaceError::NotLocal(self.address));

@@ -27,8 +27,11 @@ use crate::driver_protocol::{
 use crate::lifeline;
 use crate::wire::{self, Reader, Writer};
 
-/// How long the driver may take for what it was told: it makes an interface in some 20 ms.
+/// How long the driver may take for what it was told.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How much longer for each port, all of which may be new: it makes an interface in some 20 ms.
+const PATIENCE_EACH: Duration = Duration::from_millis(40);
 
 /// How long a message may wait for the driver to read.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
@@ -272,7 +275,9 @@ impl Driver {
         let unanswered = |books: &mut Books| {
             books.answered < n && books.failures < MAX_FAILURES && !books.ending
         };
-        let waiting = self.changed.wait_timeout_while(books, PATIENCE, unanswered);
+        let ports = books.ports.len().try_into().unwrap_or(u32::MAX);
+        let patience = PATIENCE + PATIENCE_EACH * ports;
+        let waiting = self.changed.wait_timeout_while(books, patience, unanswered);
         let (mut books, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
             books.kill();
