@@ -24,22 +24,30 @@ fn a_stream_for_a_group_reaches_all_who_joined(mix: Mix) {
         // IPv6 has such a route anyway.
         cluster.exec(node, "ip route add 224.0.0.0/4 dev blue").ok();
     }
-    for (options, group) in [("", "239.1.2.3"), ("-V", "ff15::1:2")] {
-        let listen = |node: &&str| {
+    let groups = [("", "239.1.2.3"), ("-V", "ff15::1:2")];
+    let mut servers: Vec<(&str, Running)> = Vec::new();
+    for node in MEMBERS {
+        for (options, group) in groups {
             let server = format!("iperf {options} -s -u -i 0.5 -B {group}%blue");
             let server = cluster.spawn(node, &server);
             server.says("Joining multicast");
-            server
-        };
-        let servers: Vec<Running> = MEMBERS.iter().map(listen).collect();
-        let send = format!("iperf {options} -u -c {group}%blue -T 4 -b 20m -l 1000 -t 1");
-        cluster.exec("0,0,0", &send).ok();
-        for (node, server) in MEMBERS.iter().zip(servers) {
-            // The line that ends a stream's report tells how many of all were lost.
-            cluster.exec(node, "pkill -INT iperf").ok();
-            let end = server.wait();
-            assert!(end.text().contains("%)"), "{node} heard nothing: {end}");
+            servers.push((node, server));
         }
+    }
+    for (options, group) in groups {
+        let send = format!("iperf {options} -u -c {group}%blue -T 4 -b 20m -l 1000 -t 0.5");
+        cluster.exec("0,0,0", &send).ok();
+    }
+    for (_, server) in &servers {
+        server.says("connected with");
+    }
+    for node in MEMBERS {
+        cluster.exec(node, "pkill -INT iperf").ok();
+    }
+    for (node, server) in servers {
+        // The line that ends a stream's report tells how many of all were lost.
+        let end = server.wait();
+        assert!(end.text().contains("%)"), "{node} heard nothing: {end}");
     }
 }
 

@@ -38,7 +38,8 @@ fn packets_as_large_as_the_mtu_cross_whole(mix: Mix) {
             cluster
                 .exec("0,0,0", &format!("{ping} {fits} 1-0-0.blue"))
                 .ok();
-            let larger = format!("{ping} {} 1-0-0.blue", fits + 1);
+            // It sends nothing, and yet waits until it would send the next.
+            let larger = format!("{ping} {} -i 0.01 1-0-0.blue", fits + 1);
             cluster.exec("0,0,0", &larger).fails_somehow();
         }
         blue.remove();
