@@ -243,6 +243,7 @@ fn a_store_serves_on_over_both_paths() {
     let script = "while memccat --servers=0-0-0.blue key; do sleep 0.02; done";
     let mut tcp = cluster.in_node("2,0,0", &["sh", "-c", script]);
     let mut tcp = Running::start(tcp.stdin(Stdio::null()));
+    rdma.says("value");
     tcp.says("value");
     for _ in 0..3 {
         restart(&cluster);
