@@ -252,6 +252,8 @@ pub struct Uplink {
     pub node: u32,
     /// The interface's name.
     pub ifname: String,
+    /// Its number: one that comes later may have the same name.
+    pub index: u32,
     /// The longest packet for members, in bytes.
     pub mtu: u32,
     /// Whether its node is a limited member: then full ones only talk to what is outside.
@@ -331,6 +333,7 @@ mod tests {
                     domain_id: 7,
                     node: 3,
                     ifname: "eth1".into(),
+                    index: 2,
                     mtu: 9000,
                     limited: true,
                 }],

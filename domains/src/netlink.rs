@@ -25,6 +25,9 @@ use netlink_sys::{Socket, SocketAddr};
 
 use crate::namespace;
 
+/// The group of those who are told of links (RTNLGRP_LINK).
+const LINKS: u32 = 1;
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
@@ -72,6 +75,46 @@ pub struct Link {
     pub queue_len: u32,
     /// Whether it is up.
     pub up: bool,
+    /// Whether something is at its other end.
+    pub has_carrier: bool,
+}
+
+/// Tells when links of one network namespace have changed.
+#[derive(Debug)]
+pub struct LinkChanges(Socket);
+
+impl LinkChanges {
+    /// Those from now on, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open() -> Result<Self, NetlinkError> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.add_membership(LINKS)?;
+        Ok(LinkChanges(socket))
+    }
+
+    /// Waits until something has changed, and forgets all that has changed until now.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wait(&self) -> Result<(), NetlinkError> {
+        let mut flags = 0;
+        loop {
+            // Of what it is about nothing is read: who wants to know asks how it is now.
+            let mut start = [0_u8; 16];
+            match self.0.recv(&mut &mut start[..], flags) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // So much that not all could be kept.
+                Err(error) if is_too_much(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+            flags = nix::libc::MSG_DONTWAIT;
+        }
+    }
 }
 
 /// A connection to the kernel for one network namespace.
@@ -410,6 +453,10 @@ fn default_route(index: u32, metric: u32) -> RouteMessage {
     message
 }
 
+fn is_too_much(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(nix::errno::Errno::ENOBUFS as i32)
+}
+
 fn is_no_route(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32)
 }
@@ -439,6 +486,7 @@ fn link_in(answer: &RouteNetlinkMessage) -> Option<Link> {
         mtu: 0,
         queue_len: 0,
         up: message.header.flags.contains(LinkFlags::Up),
+        has_carrier: message.header.flags.contains(LinkFlags::LowerUp),
     };
     for attribute in &message.attributes {
         match attribute {

@@ -802,6 +802,9 @@ pub struct GatewayInfo {
     /// Why nothing passes at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// What does not pass, though one might expect it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// What taking nodes out of a domain would need at this moment.

@@ -285,7 +285,7 @@ impl Control {
                 continue;
             }
             let key = (uplink.domain_id, uplink.node);
-            let outcome = match Uplink::open(&uplink.ifname) {
+            let outcome = match Uplink::open(uplink.index, &uplink.ifname) {
                 Ok(opened) => {
                     let outside = uplink.clone();
                     let connected = move |switch: &mut Switch| switch.connect(&outside, opened);

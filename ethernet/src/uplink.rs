@@ -11,7 +11,6 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use domains::netlink::Netlink;
 use nix::errno::Errno;
 
 use crate::offload::Offload;
@@ -27,29 +26,23 @@ pub struct Uplink(std::fs::File);
 
 /// Why an interface is no uplink.
 #[derive(Debug, thiserror::Error)]
-pub enum UplinkError {
-    /// It is not there.
-    #[error(transparent)]
-    Netlink(#[from] domains::netlink::NetlinkError),
-    /// The system refused.
-    #[error("cannot open {name}: {source}")]
-    Open {
-        /// The interface.
-        name: String,
-        /// The system's reason.
-        source: io::Error,
-    },
+#[error("cannot open {name}: {source}")]
+pub struct UplinkError {
+    /// The interface.
+    pub name: String,
+    /// The system's reason.
+    pub source: io::Error,
 }
 
 impl Uplink {
-    /// Opens the interface `name` of the network namespace of the calling thread.
+    /// Opens the interface with this number in the network namespace of the calling thread. `name` is for
+    /// people.
     ///
     /// # Errors
-    /// [`UplinkError`].
-    pub fn open(name: &str) -> Result<Self, UplinkError> {
-        let index = Netlink::open()?.index(name)?;
+    /// [`UplinkError`]: the system refused, or it is gone.
+    pub fn open(index: u32, name: &str) -> Result<Self, UplinkError> {
         let opened = request::open(index, BUFFER_BYTES);
-        opened.map(Uplink).map_err(|source| UplinkError::Open {
+        opened.map(Uplink).map_err(|source| UplinkError {
             name: name.into(),
             source,
         })

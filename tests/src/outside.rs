@@ -27,28 +27,35 @@ impl Outside {
         command.args(["--net", "sh", "-c", script]);
         let holder = Running::start(command.stdin(Stdio::piped()));
         holder.says("ready");
-        let pid = holder.pid().to_string();
-        let is_new = |number: &u8| {
-            let name = format!("up{number}");
-            // Ones that the kernel chooses begin like members' now and then.
-            let [ours, its] = [1, 2].map(|end| format!("02:00:00:00:{number:02x}:{end:02x}"));
-            let words = format!(
-                "link add {name} address {ours} type veth peer name out address {its} netns {pid}"
-            );
-            run(Command::new("ip").args(words.split(' '))).status == 0
-        };
+        let is_new = |number: &u8| connect(*number, &holder).status == 0;
         let number = NUMBERS.into_iter().find(is_new);
         let number = number.expect("not all numbers are in use");
         let outside = Outside { number, holder };
-        let (uplink, here) = (outside.uplink(), outside.host_address());
+        outside.address_both();
+        outside
+    }
+
+    /// Takes away the interface of the host, and with it the one there.
+    #[track_caller]
+    pub fn remove_uplink(&self) {
+        host(&format!("ip link delete {}", self.uplink()));
+    }
+
+    /// Makes them anew.
+    #[track_caller]
+    pub fn restore_uplink(&self) {
+        connect(self.number, &self.holder).ok();
+        self.address_both();
+    }
+
+    #[track_caller]
+    fn address_both(&self) {
+        let (uplink, here) = (self.uplink(), self.host_address());
         host(&format!("ip address add {here}/24 dev {uplink}"));
         host(&format!("ip link set {uplink} up"));
-        let there = outside.address();
-        outside
-            .run(&format!("ip address add {there}/24 dev out"))
-            .ok();
-        outside.run("ip link set out up").ok();
-        outside
+        let there = self.address();
+        self.run(&format!("ip address add {there}/24 dev out")).ok();
+        self.run("ip link set out up").ok();
     }
 
     /// The interface of the host that leads there.
@@ -127,6 +134,17 @@ impl Drop for Outside {
         // At once: the kernel takes its time with the network of a process that has ended.
         let _ = run(Command::new("ip").args(["link", "delete", &self.uplink()]));
     }
+}
+
+/// Makes a pair of interfaces, one of them in the network that `holder` keeps.
+fn connect(number: u8, holder: &Running) -> Outcome {
+    let pid = holder.pid();
+    // Addresses that the kernel chooses begin like members' now and then.
+    let [ours, its] = [1, 2].map(|end| format!("02:00:00:00:{number:02x}:{end:02x}"));
+    let words = format!(
+        "link add up{number} address {ours} type veth peer name out address {its} netns {pid}"
+    );
+    run(Command::new("ip").args(words.split(' ')))
 }
 
 /// Runs a command on the host, words separated by white space.

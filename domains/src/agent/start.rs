@@ -17,7 +17,7 @@ use super::audit::Audit;
 use super::data_dir::DataDir;
 use super::driver::Driver;
 use super::estate::{self, Estate};
-use super::gateways::Gateways;
+use super::gateways::{self, Gateways};
 use super::host::{Ending, Host, ports};
 use super::hosts;
 use super::interfaces::Interfaces;
@@ -31,6 +31,7 @@ use super::turns::Turns;
 use super::users::Users;
 use super::{AgentError, Config, MAX_NODES, rootless};
 use crate::events::Log;
+use crate::netlink::LinkChanges;
 use crate::node::Plan;
 use crate::protocol::{Message, Refusal, Reply};
 use crate::rights::Actor;
@@ -116,9 +117,12 @@ fn live(
     let is_inherited = estate.is_inherited;
     let watch = estate.watch();
     let (host, births, moves) = build(config, identity, state, &data, estate, ending)?;
+    let host = Arc::new(host);
+    if host.can_have_gateways().is_ok() {
+        watch_uplinks(&host)?;
+    }
     host.settle_gateways();
     let unfinished = host.members.take_up();
-    let host = Arc::new(host);
     let carrying = Arc::clone(&host);
     thread::Builder::new()
         .stack_size(STACK_BYTES)
@@ -262,6 +266,14 @@ fn take_users(
     Ok(users.map(Arc::new))
 }
 
+/// From now on: what changes while gateways are settled is looked at afterwards.
+fn watch_uplinks(host: &Arc<Host>) -> Result<(), AgentError> {
+    let failed = |error| during("watch the interfaces of the host")(io::Error::other(error));
+    let changes = LinkChanges::open().map_err(failed)?;
+    let host = Arc::clone(host);
+    spawn(move || gateways::watch_uplinks(&host, &changes))
+}
+
 /// Should the keeper die, the next one is given all that this agent holds.
 fn watch_keeper(host: &Arc<Host>, watch: Watch) -> Result<(), AgentError> {
     let held = Arc::clone(host);
@@ -360,6 +372,7 @@ fn keep_alive(host: &Arc<Host>, n: usize, mut birth: Birth) {
 
 fn take_down(host: &Host) {
     host.is_ending.store(true, Ordering::SeqCst);
+    host.gateways.come_to_rest();
     for node in &host.nodes {
         node.tell_to_end();
     }

@@ -281,6 +281,14 @@ impl Reader<'_> {
             let message = format!("{place} is not among the nodes of domain {name}; add it there");
             self.problem(node.span().start, message);
         }
+        let is_stack = domain.is_some_and(|domain| domain.stacks.contains(&place));
+        if is_stack && kind == GatewayKind::Nat {
+            let message = format!(
+                "{place} is a stack of domain {name}, and cannot translate addresses; choose \
+                 another node, or kind = \"bridge\""
+            );
+            self.problem(node.span().start, message);
+        }
         let interface = self.string(uplink)?.to_owned();
         let others = &declaration.gateways;
         let taken = others.iter().find(|(_, other)| other.uplink == interface);

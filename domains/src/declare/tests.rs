@@ -190,6 +190,10 @@ fn what_is_wrong_is_named_with_its_line() {
     );
     let gateway = "[gateway.blue]\nnode = \"0,0,0\"\n";
     is_wrong(gateway, 1, &["gateway blue", "uplink"]);
+    let stack = "[domain.blue]\nnodes = [\"0,0,0\"]\nstacks = [\"0,0,0\"]\n";
+    let translated = format!("{stack}{gateway}uplink = \"eth1\"\n");
+    is_wrong(&translated, 5, &["stack", "bridge"]);
+    good(&format!("{translated}kind = \"bridge\"\n"));
     is_wrong(&format!("{gateway}uplink = \"eth*\"\n"), 3, &["eth*"]);
     is_wrong(
         &format!("{gateway}uplink = \"eth1\"\nkind = \"router\"\n"),
@@ -400,10 +404,14 @@ fn declarations() -> impl Strategy<Value = Declaration> {
             .map(|(name, parts)| (name.into(), domain(parts)))
             .collect();
         let gateway = |(name, domain): (&String, &Declared)| {
+            let node = *domain.nodes.first()?;
             let gateway = DeclaredGateway {
-                node: *domain.nodes.first()?,
+                node,
                 uplink: format!("to-{name}"),
-                kind: GatewayKind::Nat,
+                kind: match domain.stacks.contains(&node) {
+                    true => GatewayKind::Bridge,
+                    false => GatewayKind::Nat,
+                },
             };
             (!domain.public).then(|| (name.clone(), gateway))
         };

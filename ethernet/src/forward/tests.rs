@@ -77,6 +77,7 @@ fn connected(limited: bool) -> Segments<Name> {
         domain_id: 7,
         node: 0,
         ifname: "eth1".into(),
+        index: 2,
         mtu: 1500,
         limited,
     };
@@ -152,6 +153,7 @@ fn a_packet_has_no_address_that_is_anothers() {
         domain_id: 7,
         node: 0,
         ifname: "eth1".into(),
+        index: 2,
         mtu: 1500,
         limited: false,
     };

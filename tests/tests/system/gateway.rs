@@ -317,7 +317,13 @@ fn what_cannot_be_a_gateway_is_refused_with_a_remedy() {
             WRONG,
             &[pair, "outside"],
         );
-        // An interface that a domain could have.
+        cluster
+            .toroid(&["domain", "create", "bare", "3,0,0", "--interface", "stack"])
+            .ok();
+        gateway(&cluster, "rm 1,0,0").ok();
+        refused(&at("3,0,0"), WRONG, &["bare", "--bridge"]);
+        assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]));
+        gateway(&cluster, &at("3,0,0 --bridge")).ok();
     });
 }
 
@@ -353,6 +359,66 @@ fn a_gateway_is_part_of_a_dump() {
             assert!(events.text().contains(what), "{events}");
         }
     });
+}
+
+/// Interfaces of the host come and go: cables are drawn, drivers loaded, tunnels made anew.
+#[test]
+fn a_gateway_goes_on_when_its_uplink_is_back() {
+    for kind in ["nat", "bridge"] {
+        leaves_nothing(|| {
+            let outside = Outside::new();
+            let cluster = Cluster::up("2x1x1");
+            let blue = cluster.domain("blue", &["*,0,0"]);
+            let uplink = outside.uplink();
+            gateway(&cluster, &format!("add 0,0,0 --uplink {uplink} --{kind}")).ok();
+            let [member, peer] = [blue.ipv4("1,0,0"), outside.address()];
+            let find_member = format!("ip route replace {member}/32 dev out");
+            if kind == "bridge" {
+                outside.run(&find_member).ok();
+                cluster
+                    .exec("1,0,0", &format!("ip route add {peer}/32 dev blue"))
+                    .ok();
+            }
+            let ping = format!("ping -4 -c 1 -W 1 {peer}");
+            let passes = |when: &str| {
+                eventually(when, || cluster.exec("1,0,0", &ping).status == 0);
+            };
+            let is_told = |what: &str| {
+                eventually(what, || {
+                    let problem = &cluster.ask(&["gateway", "ls"])[0]["problem"];
+                    problem
+                        .as_str()
+                        .is_some_and(|problem| problem.contains(what))
+                });
+            };
+            let is_well = |when: &str| {
+                eventually(when, || {
+                    cluster.ask(&["gateway", "ls"])[0]["problem"].is_null()
+                });
+            };
+            passes("it leads outside");
+            is_well("and says so");
+            host(&format!("ip link set {uplink} down"));
+            is_told("is down");
+            host(&format!("ip link set {uplink} up"));
+            is_well("it is up");
+            if kind == "bridge" {
+                outside.run(&find_member).ok();
+            }
+            passes("it leads outside again");
+            outside.run("ip link set out down").ok();
+            is_told("no carrier");
+            outside.remove_uplink();
+            is_told(&format!("no interface {uplink}"));
+            cluster.exec("1,0,0", &ping).fails_somehow();
+            outside.restore_uplink();
+            is_well("there is another");
+            if kind == "bridge" {
+                outside.run(&find_member).ok();
+            }
+            passes("another leads outside");
+        });
+    }
 }
 
 /// A script for udhcpc(8) that does what its own would do, with the one interface that it has.

@@ -3,11 +3,13 @@
 //! The directory says which there shall be. [`Host::settle_gateways`] makes it so, after every change of
 //! the directory or of a node that may concern one, and when an agent begins: whatever was
 //! there before is used, mended or taken back. [`passage`] is the way out by address translation,
-//! [`ledger`] what an agent's successor must know of it; bridges are the driver's.
+//! [`ledger`] what an agent's successor must know of it; bridges are the driver's. [`uplinks`] is what
+//! may change at any time outside.
 
 mod ledger;
 mod nft;
 mod passage;
+mod uplinks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,16 +22,18 @@ use fabric::NodeId;
 
 use super::changes::usable_node;
 use super::host::Host;
-use crate::addressing;
 use crate::directory::{Directory, Domain};
 use crate::driver_protocol::{PortError, Uplink};
 use crate::gateway::{Gateway, GatewayKind};
-use crate::netlink::{Netlink, NetlinkError};
+use crate::netlink::{Link, NetlinkError};
 use crate::protocol::{GatewayInfo, Refusal, RefusalKind};
 use crate::rights::Actor;
 use ledger::Ledger;
 use nft::NftError;
 use passage::{Inside, Passage, PassageError};
+use uplinks::Uplinks;
+
+pub(super) use uplinks::watch as watch_uplinks;
 
 /// Why a gateway does not work.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +44,8 @@ enum GatewayError {
     Ledger(#[from] io::Error),
     #[error("the node is not there")]
     NoNode,
+    #[error("the node has no interface in domain {0}, so its kernel has no packets to translate")]
+    Stack(String),
     #[error("{0}")]
     Bridge(String),
 }
@@ -50,13 +56,26 @@ pub(super) struct Gateways {
     books: Mutex<Books>,
     /// Why some do not work, by domain. Who asks does not wait for those that are just made.
     problems: Mutex<BTreeMap<u16, String>>,
+    /// What they lead to, as it was when they were made or mended.
+    seen: Mutex<Uplinks>,
+    /// Held while they are made as the directory has them, so that the newest has the last word.
+    settling: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Books {
     ledger: Ledger,
-    /// Those that work, by domain, and the network of each node.
-    open: BTreeMap<u16, (Gateway, Arc<OwnedFd>)>,
+    /// Those that work, by domain.
+    open: BTreeMap<u16, Open>,
+}
+
+/// A gateway and what it was made of.
+#[derive(Debug)]
+struct Open {
+    gateway: Gateway,
+    /// Of its node.
+    network: Arc<OwnedFd>,
+    uplink: Link,
 }
 
 /// Takes back what an agent that has gone had changed of the host.
@@ -87,7 +106,22 @@ impl Gateways {
         Gateways {
             books: Mutex::new(books),
             problems: Mutex::default(),
+            seen: Mutex::default(),
+            settling: Mutex::default(),
         }
+    }
+
+    /// Waits for whoever changes something; nobody does any longer when the agent is ending.
+    pub(super) fn come_to_rest(&self) {
+        drop(self.settle());
+    }
+
+    fn settle(&self) -> MutexGuard<'_, ()> {
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Uplinks> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Books> {
@@ -101,19 +135,29 @@ impl Gateways {
 
 impl Books {
     /// Opens a gateway unless it is open.
-    fn open(&mut self, domain: &Domain, network: Arc<OwnedFd>) -> Result<(), GatewayError> {
-        let Some(gateway) = &domain.gateway else {
-            return Ok(());
+    fn open(
+        &mut self,
+        domain: &Domain,
+        gateway: &Gateway,
+        network: Arc<OwnedFd>,
+        uplink: &Link,
+    ) -> Result<(), GatewayError> {
+        let is_it = |open: &Open| {
+            let of_these = open.gateway == *gateway && open.uplink == *uplink;
+            of_these && Arc::ptr_eq(&open.network, &network)
         };
-        let is_it =
-            |open: &(Gateway, Arc<OwnedFd>)| open.0 == *gateway && Arc::ptr_eq(&open.1, &network);
         if self.open.get(&domain.id).is_some_and(is_it) {
             return Ok(());
         }
         if gateway.kind == GatewayKind::Nat {
             self.open_passage(domain, gateway, &network)?;
         }
-        self.open.insert(domain.id, (gateway.clone(), network));
+        let open = Open {
+            gateway: gateway.clone(),
+            network,
+            uplink: uplink.clone(),
+        };
+        self.open.insert(domain.id, open);
         Ok(())
     }
 
@@ -146,7 +190,7 @@ impl Books {
     fn close(&mut self, domain: u16) -> io::Result<()> {
         let open = self.open.remove(&domain);
         if let Some(passage) = self.ledger.get(domain) {
-            passage.close(open.as_ref().map(|(_, network)| &**network));
+            passage.close(open.as_ref().map(|open| &*open.network));
         }
         self.ledger.remove(domain)
     }
@@ -210,7 +254,7 @@ impl Host {
         Ok(domain)
     }
 
-    fn can_have_gateways(&self) -> Result<(), Refusal> {
+    pub(super) fn can_have_gateways(&self) -> Result<(), Refusal> {
         let impossible = |message, remedy| Refusal::new(RefusalKind::Invalid, message, remedy);
         if self.identity.rootless {
             return Err(impossible(
@@ -232,17 +276,14 @@ impl Host {
         let Some(gateway) = &domain.gateway else {
             return Ok(());
         };
-        let mut host = Netlink::open().map_err(PassageError::from)?;
-        let uplink = passage::find_uplink(&mut host, &gateway.uplink)?;
-        if self.is_of_member(&uplink.mac) {
-            return Err(PassageError::Inside(gateway.uplink.clone()).into());
-        }
+        let uplink = self.uplink(gateway)?;
         match gateway.kind {
-            GatewayKind::Nat => self.open_gateway(domain),
+            GatewayKind::Nat => self.open_gateway(domain, &uplink),
             GatewayKind::Bridge => {
                 let mut domains = self.connected_domains();
                 domains.push(domain.clone());
-                match self.bridge(&domains).remove(&domain.id) {
+                let uplinks = self.uplinks(&domains);
+                match self.bridge(&domains, &uplinks).remove(&domain.id) {
                     Some(problem) => Err(GatewayError::Bridge(problem)),
                     None => Ok(()),
                 }
@@ -250,31 +291,19 @@ impl Host {
         }
     }
 
-    /// Whether an interface with this MAC is a member's. One in 64 that a kernel chooses begins like
-    /// one.
-    fn is_of_member(&self, mac: &[u8]) -> bool {
-        let mac: Option<[u8; 6]> = mac.try_into().ok();
-        let Some((domain, place)) = mac.and_then(addressing::parse_mac) else {
-            return false;
-        };
-        let node = self.torus.node(place);
-        self.members.directory(|directory: &Directory| {
-            let domain = directory.domain_by_id(domain.into());
-            domain.is_some_and(|domain| node.is_some_and(|node| domain.members.contains(&node)))
-        })
-    }
-
     /// Lets the driver bridge domains, and no others, to their uplinks; returns what is wrong with
     /// which.
-    fn bridge(&self, domains: &[Domain]) -> BTreeMap<u16, String> {
+    fn bridge(&self, domains: &[Domain], uplinks: &Uplinks) -> BTreeMap<u16, String> {
         let Some(driver) = &self.driver else {
             return BTreeMap::new();
         };
         let uplink = |domain: &Domain| {
             let gateway = domain.gateway.as_ref()?;
+            let link = uplinks.get(domain.id)?.ok()?;
             (gateway.kind == GatewayKind::Bridge).then(|| Uplink {
                 domain_id: domain.id.into(),
                 node: gateway.node.0,
+                index: link.index,
                 ifname: gateway.uplink.clone(),
                 mtu: domain.mtu,
                 limited: domain.limited.contains(&gateway.node),
@@ -307,22 +336,54 @@ impl Host {
         })
     }
 
-    fn open_gateway(&self, domain: &Domain) -> Result<(), GatewayError> {
-        let gateway = domain.gateway.as_ref();
-        let node = gateway.and_then(|gateway| self.node(gateway.node));
-        let network = node.ok_or(GatewayError::NoNode)?.network();
-        self.gateways.lock().open(domain, network)
+    fn open_gateway(&self, domain: &Domain, uplink: &Link) -> Result<(), GatewayError> {
+        let Some(gateway) = &domain.gateway else {
+            return Ok(());
+        };
+        let is_stack = self.interfaces.is_stack(domain, gateway.node);
+        if gateway.kind == GatewayKind::Nat && is_stack {
+            return Err(GatewayError::Stack(domain.name.clone()));
+        }
+        let node = self.node(gateway.node).ok_or(GatewayError::NoNode)?;
+        let mut books = self.gateways.lock();
+        books.open(domain, gateway, node.network(), uplink)
     }
 
     /// Makes gateways as the directory has them. What cannot be is told who asks for the domain.
     pub(super) fn settle_gateways(&self) {
+        let settling = self.gateways.settle();
+        if self.is_ending() {
+            return;
+        }
         let wanted = self.connected_domains();
-        let problems = self.bridge(&wanted);
-        self.settle_passages(&wanted, problems);
+        let uplinks = self.uplinks(&wanted);
+        self.settle_all(&wanted, uplinks);
+        drop(settling);
+    }
+
+    /// The same when uplinks are not as they were.
+    fn heed_uplinks(&self) {
+        let settling = self.gateways.settle();
+        let wanted = self.connected_domains();
+        let uplinks = self.uplinks(&wanted);
+        if !self.is_ending() && *self.gateways.seen() != uplinks {
+            self.settle_all(&wanted, uplinks);
+        }
+        drop(settling);
+    }
+
+    fn settle_all(&self, wanted: &[Domain], uplinks: Uplinks) {
+        let problems = self.bridge(wanted, &uplinks);
+        self.settle_passages(wanted, &uplinks, problems);
+        *self.gateways.seen() = uplinks;
     }
 
     /// The same for those that depend on their nodes, one of which was made anew.
     pub(super) fn reopen_gateways(&self) {
+        let settling = self.gateways.settle();
+        if self.is_ending() {
+            return;
+        }
         let wanted = self.connected_domains();
         let is_bridge = |domain: &Domain| {
             let gateway = domain.gateway.as_ref();
@@ -335,10 +396,17 @@ impl Host {
             .collect();
         let mut problems = self.gateways.problems().clone();
         problems.retain(|domain, _| bridges.contains(domain));
-        self.settle_passages(&wanted, problems);
+        let uplinks = self.gateways.seen().clone();
+        self.settle_passages(&wanted, &uplinks, problems);
+        drop(settling);
     }
 
-    fn settle_passages(&self, wanted: &[Domain], mut problems: BTreeMap<u16, String>) {
+    fn settle_passages(
+        &self,
+        wanted: &[Domain],
+        uplinks: &Uplinks,
+        mut problems: BTreeMap<u16, String>,
+    ) {
         let ids: BTreeSet<u16> = wanted.iter().map(|domain| domain.id).collect();
         let mut books = self.gateways.lock();
         let present = books.ledger.domains().into_iter();
@@ -350,10 +418,13 @@ impl Host {
         }
         drop(books);
         for domain in wanted {
-            if let Err(error) = self.open_gateway(domain) {
+            if let Some(Ok(uplink)) = uplinks.get(domain.id)
+                && let Err(error) = self.open_gateway(domain, uplink)
+            {
                 problems.insert(domain.id, error.to_string());
             }
-            if let Some(problem) = problems.get(&domain.id) {
+            let problem = problems.get(&domain.id).cloned();
+            if let Some(problem) = problem.or_else(|| uplinks.problem(domain.id)) {
                 tracing::warn!("the gateway of {}: {problem}", domain.name);
             }
         }
@@ -363,11 +434,14 @@ impl Host {
     /// The gateway of a domain as clients see it.
     pub(super) fn describe_gateway(&self, domain: &Domain) -> Option<GatewayInfo> {
         let gateway = domain.gateway.as_ref()?;
+        let problem = self.gateways.problems().get(&domain.id).cloned();
+        let uplinks = self.gateways.seen();
         Some(GatewayInfo {
             node: self.torus.place(gateway.node)?,
             uplink: gateway.uplink.clone(),
             kind: gateway.kind,
-            problem: self.gateways.problems().get(&domain.id).cloned(),
+            problem: problem.or_else(|| uplinks.problem(domain.id)),
+            warning: uplinks.warning(domain),
         })
     }
 }
@@ -386,6 +460,10 @@ fn refusal(error: &GatewayError) -> Refusal {
         GatewayError::Passage(P::Rules(NftError::Missing)) => (
             RefusalKind::Failed,
             "install it (of Debian the package nftables), or use --bridge",
+        ),
+        GatewayError::Stack(_) => (
+            RefusalKind::Invalid,
+            "choose a member that is no stack, or use --bridge, which needs no kernel",
         ),
         GatewayError::Passage(P::Exhausted) => (RefusalKind::Exhausted, "remove one"),
         GatewayError::Passage(P::Rules(_) | P::Forwarding { .. }) => (

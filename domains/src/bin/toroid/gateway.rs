@@ -70,6 +70,8 @@ struct Listed<'a> {
     uplink: &'a str,
     kind: GatewayKind,
     problem: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<&'a str>,
 }
 
 fn list(domains: &[DomainInfo], show: Show) {
@@ -81,6 +83,7 @@ fn list(domains: &[DomainInfo], show: Show) {
             uplink: &gateway.uplink,
             kind: gateway.kind,
             problem: gateway.problem.as_deref(),
+            warning: gateway.warning.as_deref(),
         })
     });
     let listed: Vec<Listed<'_>> = listed.collect();
@@ -93,7 +96,7 @@ fn list(domains: &[DomainInfo], show: Show) {
             gateway.node.clone(),
             gateway.uplink.into(),
             gateway.kind.to_string(),
-            gateway.problem.unwrap_or("-").into(),
+            gateway.problem.or(gateway.warning).unwrap_or("-").into(),
         ]
     });
     table(["DOMAIN", "NODE", "UPLINK", "KIND", "PROBLEM"], rows);

@@ -161,6 +161,9 @@ impl Show {
             if let Some(problem) = &gateway.problem {
                 line!("nothing passes: {problem}");
             }
+            if let Some(warning) = &gateway.warning {
+                line!("warning: {warning}");
+            }
         }
         let rows = domain.members.iter().map(|member| {
             [

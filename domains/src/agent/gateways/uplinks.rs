@@ -1,0 +1,102 @@
+//! Uplinks as they are at this moment. They are the host's, so they come and go, and gateways are mended
+//! when the kernel says that something has changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::passage::{self, PassageError};
+use crate::addressing;
+use crate::agent::host::Host;
+use crate::directory::{Directory, Domain};
+use crate::gateway::{Gateway, GatewayKind};
+use crate::netlink::{Link, LinkChanges, Netlink};
+
+/// After one look the next comes no sooner than this, however much changes on the host.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The uplink of each domain that is connected, or why there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Uplinks(BTreeMap<u16, Result<Link, String>>);
+
+impl Uplinks {
+    pub(super) fn get(&self, domain: u16) -> Option<Result<&Link, &str>> {
+        let uplink = self.0.get(&domain)?;
+        Some(uplink.as_ref().map_err(String::as_str))
+    }
+
+    /// Why nothing passes a domain's uplink, however good the gateway is.
+    pub(super) fn problem(&self, domain: u16) -> Option<String> {
+        match self.get(domain)? {
+            Err(missing) => Some(missing.into()),
+            Ok(link) if !link.up => Some(format!("{} is down", link.name)),
+            Ok(link) if !link.has_carrier => Some(format!("{} has no carrier", link.name)),
+            Ok(_) => None,
+        }
+    }
+
+    /// What passes less than one might expect. A bridge tells nobody that a packet was too long, and
+    /// only those who speak TCP ask each other before.
+    pub(super) fn warning(&self, domain: &Domain) -> Option<String> {
+        let gateway = domain.gateway.as_ref()?;
+        let link = self.get(domain.id)?.ok()?;
+        let is_narrow = gateway.kind == GatewayKind::Bridge && link.mtu < domain.mtu;
+        is_narrow.then(|| {
+            format!(
+                "members may send packets of {} bytes and {} takes {}: what is longer and not TCP \
+                 is lost (too_long in `toroid domain drops {}`)",
+                domain.mtu, link.name, link.mtu, domain.name
+            )
+        })
+    }
+}
+
+impl Host {
+    /// The interface of the host that shall be an uplink.
+    pub(super) fn uplink(&self, gateway: &Gateway) -> Result<Link, PassageError> {
+        let mut host = Netlink::open()?;
+        let uplink = passage::find_uplink(&mut host, &gateway.uplink)?;
+        match self.is_of_member(&uplink.mac) {
+            true => Err(PassageError::Inside(gateway.uplink.clone())),
+            false => Ok(uplink),
+        }
+    }
+
+    /// Those of these domains.
+    pub(super) fn uplinks(&self, domains: &[Domain]) -> Uplinks {
+        let uplink = |domain: &Domain| {
+            let uplink = self.uplink(domain.gateway.as_ref()?);
+            Some((domain.id, uplink.map_err(|error| error.to_string())))
+        };
+        Uplinks(domains.iter().filter_map(uplink).collect())
+    }
+
+    /// Whether an interface with this MAC is a member's. One in 64 that a kernel chooses begins like
+    /// one.
+    fn is_of_member(&self, mac: &[u8]) -> bool {
+        let mac: Option<[u8; 6]> = mac.try_into().ok();
+        let Some((domain, place)) = mac.and_then(addressing::parse_mac) else {
+            return false;
+        };
+        let node = self.torus.node(place);
+        self.members.directory(|directory: &Directory| {
+            let domain = directory.domain_by_id(domain.into());
+            domain.is_some_and(|domain| node.is_some_and(|node| domain.members.contains(&node)))
+        })
+    }
+}
+
+/// Mends gateways whenever uplinks have changed, until the agent ends.
+pub(in crate::agent) fn watch(host: &Arc<Host>, changes: &LinkChanges) {
+    loop {
+        if let Err(error) = changes.wait() {
+            return tracing::warn!("gateways are not mended any longer: {error}");
+        }
+        if host.is_ending() {
+            return;
+        }
+        host.heed_uplinks();
+        thread::sleep(PAUSE);
+    }
+}
