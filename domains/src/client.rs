@@ -316,16 +316,18 @@ impl Control {
         })
     }
 
-    /// Changes whether a domain is public, and its owner; what is `None` stays.
+    /// Changes whether a domain is public, whether it has routers, and its owner; what is `None` stays.
     pub fn set(
         &mut self,
         name: &str,
         public: Option<bool>,
+        forward: Option<bool>,
         owner: Option<u32>,
     ) -> Result<DomainInfo, ClientError> {
         self.domain(&Request::DomainSet {
             name: name.into(),
             public,
+            forward,
             owner,
         })
     }

@@ -71,6 +71,9 @@ pub struct Domain {
     pub managers: BTreeSet<NodeId>,
     /// Whether whoever owns a node may join with it.
     pub public: bool,
+    /// Whether nodes that are in another such domain, too, may forward packets between the two, and
+    /// members may announce themselves as routers.
+    pub forward: bool,
     /// Where it is connected to the outside.
     pub gateway: Option<Gateway>,
 }
@@ -319,6 +322,7 @@ impl Directory {
             stacks: wanted.stacks,
             managers: BTreeSet::new(),
             public: wanted.public,
+            forward: false,
             gateway: None,
         };
         let shared = Arc::new(domain.clone());
@@ -609,7 +613,7 @@ impl Directory {
         Ok(domain.clone())
     }
 
-    /// Changes whether a domain is public, and whose it is; what is `None` stays.
+    /// Changes whether a domain is public, whether it has routers, and whose it is; what is `None` stays.
     ///
     /// # Errors
     /// [`DirectoryError::NoSuchDomain`].
@@ -617,10 +621,12 @@ impl Directory {
         &mut self,
         name: &str,
         public: Option<bool>,
+        forward: Option<bool>,
         owner: Option<u32>,
     ) -> Result<Domain, DirectoryError> {
         let domain = self.domain_mut(name)?;
         domain.public = public.unwrap_or(domain.public);
+        domain.forward = forward.unwrap_or(domain.forward);
         domain.owner = owner.unwrap_or(domain.owner);
         Ok(domain.clone())
     }

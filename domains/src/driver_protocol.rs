@@ -24,8 +24,8 @@ pub enum Command {
     },
     /// Makes an interface, or takes it over if it is there, as after a restart of the driver.
     /// One descriptor: the node's network namespace. A port that is there already may come again
-    /// with another epoch, or with [`Port::limited`], [`Port::offload`] or
-    /// [`Port::gateway`] changed.
+    /// with another epoch, or with [`Port::limited`], [`Port::offload`], [`Port::gateway`] or
+    /// [`Port::forward`] changed.
     AddPort(Port),
     /// Cuts a port's packets and takes its interface down; the interface is deleted some time
     /// later. Nothing to do if there is no such port.
@@ -160,6 +160,8 @@ pub enum DropReason {
     WrongSource,
     /// The packet in it is from an address that the directory gave to somebody else.
     ForeignAddress,
+    /// A member says by it that it is a router (IPv6), and its domain has none.
+    RouterAdvertisement,
     /// Longer than the domain's MTU allows.
     TooLong,
     /// Its destination has an address of another domain.
@@ -180,10 +182,11 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [DropReason; 11] = [
+    pub const ALL: [DropReason; 12] = [
         DropReason::Malformed,
         DropReason::WrongSource,
         DropReason::ForeignAddress,
+        DropReason::RouterAdvertisement,
         DropReason::TooLong,
         DropReason::OtherDomain,
         DropReason::NoSuchMember,
@@ -239,6 +242,9 @@ pub struct Port {
     pub offload: bool,
     /// By whom packets leave the domain: an address of a member, perhaps its own.
     pub gateway: Option<Ipv4Addr>,
+    /// Whether its domain has routers: who is in another such domain, too, forwards packets from there, and
+    /// members may announce themselves.
+    pub forward: bool,
     /// Whether it has no interface of the kernel, but one of the node's processes may have its link.
     pub stack: bool,
 }
@@ -268,6 +274,7 @@ impl Port {
             limited,
             offload,
             gateway,
+            forward,
             ..
         } = *other;
         Port {
@@ -275,6 +282,7 @@ impl Port {
             limited,
             offload,
             gateway,
+            forward,
             ..self.clone()
         } == *other
     }
@@ -304,6 +312,7 @@ mod tests {
             limited: false,
             offload: true,
             gateway: Some(Ipv4Addr::new(10, 64, 0, 1)),
+            forward: true,
             stack: false,
         }
     }

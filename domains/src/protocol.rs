@@ -166,6 +166,9 @@ pub enum Request {
         name: String,
         /// Whether whoever owns a node may join with it.
         public: Option<bool>,
+        /// Whether it has routers.
+        #[serde(default)]
+        forward: Option<bool>,
         /// The uid of its owner; for administrators.
         owner: Option<u32>,
     },
@@ -779,6 +782,10 @@ pub struct DomainInfo {
     pub public: bool,
     /// The places of the nodes whose processes may change it.
     pub managers: Vec<String>,
+    /// Whether nodes that are in another such domain, too, may forward packets between the two, and
+    /// members may announce themselves as routers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forward: bool,
     /// Where it is connected to the outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayInfo>,

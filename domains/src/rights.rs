@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(grows(&directory, OTHER), [0_u32; 0]);
         assert_eq!(grows(&directory, MANAGER), [0, 1, 2, 3, 4, 6]);
         assert_eq!(grows(&directory, MEMBER), [0_u32; 0]);
-        directory.set("blue", Some(true), None).unwrap();
+        directory.set("blue", Some(true), None, None).unwrap();
         assert_eq!(grows(&directory, OTHER), [0, 1, 4, 5, 6]);
         directory.consent(&nodes(&[6]), "blue", true).unwrap();
         assert_eq!(grows(&directory, OWNER), [0, 1, 2, 4]);
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(sees(&directory, Actor::User(1002)), [""; 0]);
         assert_eq!(sees(&directory, MEMBER), ["blue"]);
         assert_eq!(sees(&directory, Actor::Node(NodeId(6))), [""; 0]);
-        directory.set("grey", Some(true), None).unwrap();
+        directory.set("grey", Some(true), None, None).unwrap();
         assert_eq!(sees(&directory, Actor::User(1002)), ["grey"]);
     }
 

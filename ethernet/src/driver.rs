@@ -310,7 +310,8 @@ impl Control {
             port.place,
         );
         let (epoch, limited) = (Epoch(port.epoch), port.limited);
-        let (gateway, capabilities) = (port.gateway, self.capabilities(&port));
+        let (gateway, forward) = (port.gateway, port.forward);
+        let capabilities = self.capabilities(&port);
         if let Some(member) = self.ports.get_mut(&key) {
             let before = std::mem::replace(&mut member.port, port);
             let changed = before.gateway != member.port.gateway;
@@ -323,6 +324,7 @@ impl Control {
             switch.raise_epoch(partition, epoch);
             switch.set_limited(partition, place, limited);
             switch.set_gateway(partition, place, gateway);
+            switch.set_forward(partition, place, forward);
             switch.set_capabilities(partition, place, capabilities)
         })?;
         self.note(key, set.map_err(PortFailure::Offload));

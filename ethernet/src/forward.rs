@@ -19,7 +19,9 @@
 //!
 //! A member may have addresses of its own choice, but none that the directory gave to somebody else, of
 //! its domain or of another ([`DropReason::ForeignAddress`]). So no node, whatever its root does, routes packets from
-//! one of its domains into another; only the gateway of a domain may bring packets from elsewhere.
+//! one of its domains into another, unless both say that they forward ([`Port::forward`]); otherwise only the
+//! gateway of a domain may bring packets from elsewhere. Members of domains that do not say so announce no
+//! [routers](crate::router) either. Nobody outside has the address of a member.
 //!
 //! A further check has no counterpart in a header: limited members talk to full ones only, so
 //! nothing passes between two of them, and neither is told the other's address.
@@ -211,6 +213,14 @@ impl<X> Segments<X> {
         }
     }
 
+    /// Sets whether a member's domain has routers, from its next frame on.
+    pub fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
+        let segment = self.segments.get_mut(&partition);
+        if let Some(member) = segment.and_then(|segment| segment.members.get_mut(&place)) {
+            member.port.forward = forward;
+        }
+    }
+
     /// How frames leave to a member, to be changed.
     pub fn exit_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
         let segment = self.segments.get_mut(&partition)?;
@@ -267,11 +277,36 @@ impl<X> Segments<X> {
         Some(self.ingress_of(segment, sender))
     }
 
+    /// The other domain than that of `port` to which an address belongs.
+    fn domain_of(&self, address: IpAddr, port: &Port) -> Option<Partition> {
+        match address {
+            IpAddr::V4(address) if Network::of(port).has(address) => None,
+            IpAddr::V4(address) => {
+                let has_it = |(_, network): &(&Partition, &Network)| network.has(address);
+                Some(*self.networks.iter().find(has_it)?.0)
+            }
+            IpAddr::V6(address) => {
+                let [one, two, three, domain, ..] = address.segments();
+                let [a, b, c, ours, ..] = port.ipv6.segments();
+                let is_other = [one, two, three] == [a, b, c] && domain != ours;
+                is_other.then(|| Partition(domain.into()))
+            }
+        }
+    }
+
+    /// Whether the node of a port may bring packets from another domain: it is there, too, and both
+    /// say so.
+    fn may_forward(&self, port: &Port, from: Partition) -> bool {
+        let there = self.segments.get(&from);
+        let there = there.and_then(|segment| segment.members.get(&port.place));
+        port.forward && there.is_some_and(|member| member.port.forward)
+    }
+
     fn ingress_of<'a>(&'a self, segment: &'a Segment<X>, sender: Sender<'a, X>) -> Ingress<'a, X> {
         Ingress {
             segment,
             sender,
-            networks: &self.networks,
+            all: self,
         }
     }
 }

@@ -80,6 +80,18 @@ impl<'a> Frame<'a> {
         self.payload
     }
 
+    /// What the payload is behind all tags, as kernels read it: a tag of VLAN 0 is as good as none.
+    pub fn untagged(&self) -> (EtherType, &'a [u8]) {
+        let (mut ethertype, mut payload) = (self.ethertype(), self.payload);
+        while ethertype.is_tag()
+            && let Some((tag, behind)) = payload.split_first_chunk::<TAG_LEN>()
+        {
+            ethertype = EtherType(u16::from_be_bytes([tag[2], tag[3]]));
+            payload = behind;
+        }
+        (ethertype, payload)
+    }
+
     /// The most bytes that a frame like this may have where the MTU, in bytes, is this.
     pub fn longest(&self, mtu: u32) -> usize {
         let tag = match self.ethertype().is_tag() {

@@ -7,7 +7,7 @@
 //! * [`offload`]: what comes before a frame: super-frames and checksums left out; [`layout`] finds
 //!   a super-frame's headers, and [`segment`] does what was left undone, with [`checksum`].
 //! * [`address`], [`frame`]: what a frame says of itself.
-//! * [`source`]: the address that a packet is from.
+//! * [`source`]: the address that a packet is from; [`router`]: who says that it is one.
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
 //! * [`listener`]: reports about groups, which nobody needs.
 //! * [`cable`]: the link of a process that brings its own IP stack, such as `stack`'s.
@@ -41,6 +41,7 @@ pub mod patience;
 pub mod probe;
 pub mod removal;
 pub mod role;
+pub mod router;
 pub mod sample;
 pub mod segment;
 pub mod source;

@@ -15,8 +15,8 @@ const ARP_KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 /// The address in `frame`, or `None` if it has none that a kernel would read.
 pub fn address(frame: Frame<'_>) -> Option<IpAddr> {
-    let packet = frame.payload();
-    match frame.ethertype() {
+    let (ethertype, packet) = frame.untagged();
+    match ethertype {
         EtherType::IPV4 => read::<4>(packet, IPV4).map(|bytes| Ipv4Addr::from(bytes).into()),
         EtherType::IPV6 => read::<16>(packet, IPV6).map(|bytes| Ipv6Addr::from(bytes).into()),
         EtherType::ARP if packet.starts_with(&ARP_KIND) => {
@@ -46,6 +46,9 @@ mod tests {
         assert_eq!(found([8, 0], &numbered), ipv4);
         let ipv6: [u8; 16] = std::array::from_fn(|n| n as u8 + 8);
         assert_eq!(found([0x86, 0xdd], &numbered), Some(ipv6.into()));
+        let tagged = [&[0, 0, 0x81, 0, 0, 7, 8, 0][..], &numbered[..]].concat();
+        assert_eq!(found([0x88, 0xa8], &tagged), ipv4);
+        assert_eq!(found([0x81, 0], &[0, 0, 8]), None);
         let arp = [&ARP_KIND[..], &numbered[6..28]].concat();
         let sender = Some(IpAddr::from([14, 15, 16, 17]));
         assert_eq!(found([8, 6], &arp), sender);

@@ -237,6 +237,11 @@ impl Switch {
         self.segments.set_gateway(partition, place, gateway);
     }
 
+    /// Sets whether a port's domain has routers.
+    pub fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
+        self.segments.set_forward(partition, place, forward);
+    }
+
     /// Sets what may be left undone in packets from and for a port.
     ///
     /// # Errors

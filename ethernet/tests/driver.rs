@@ -542,6 +542,7 @@ impl Node {
             mtu: 9000,
             limited: false,
             gateway: None,
+            forward: false,
             stack: false,
         }
     }

@@ -120,6 +120,7 @@ fn port(domain: u32, x: u8) -> Port {
         limited: x > 0,
         offload: false,
         gateway: None,
+        forward: false,
         stack: false,
     }
 }

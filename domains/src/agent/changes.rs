@@ -66,8 +66,9 @@ fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<
         Request::DomainSet {
             name,
             public,
+            forward,
             owner,
-        } => set(host, actor, name, *public, *owner),
+        } => set(host, actor, name, *public, *forward, *owner),
         Request::GatewayAdd {
             node,
             domain,
@@ -159,6 +160,7 @@ fn set(
     actor: Actor,
     name: &str,
     public: Option<bool>,
+    forward: Option<bool>,
     owner: Option<u32>,
 ) -> Result<Reply, Refusal> {
     let domain = host.edit(|directory| {
@@ -166,8 +168,11 @@ fn set(
         if owner.is_some() {
             actor.may_administer("give domains away")?;
         }
-        Ok(directory.set(name, public, owner)?)
+        Ok(directory.set(name, public, forward, owner)?)
     })?;
+    if forward.is_some() {
+        host.tell_members(&domain)?;
+    }
     Ok(Reply::Domain(host.describe(&domain)))
 }
 

@@ -302,7 +302,7 @@ impl Host {
         for Change { domain, left, .. } in &changes {
             self.tell_to_remove(domain, left);
             if self.loses_gateway(domain) {
-                self.tell_gateway(domain);
+                self.tell_ports(domain);
             }
             concerned.extend(left | &domain.members);
         }
@@ -336,16 +336,22 @@ impl Host {
         changed.gateway.is_none() && self.members.directory(present)
     }
 
+    /// Lets the ports of all members be as the domain has them, and waits until they are.
+    pub(super) fn tell_members(&self, domain: &Domain) -> Result<(), Refusal> {
+        self.tell_ports(domain);
+        self.sync_ports(domain, |_| false)
+    }
+
     /// Lets all members know by whom they leave the domain, and waits until they do.
     pub(super) fn lead_members(&self, domain: &Domain) -> Result<(), Refusal> {
-        self.tell_gateway(domain);
+        self.tell_ports(domain);
         // A member whose root has taken its interface away is nobody else's trouble.
         let gateway = domain.gateway.as_ref().map(|gateway| gateway.node);
         self.sync_ports(domain, |node| Some(node) == gateway)
     }
 
     /// To be followed by a wait for the driver.
-    fn tell_gateway(&self, domain: &Domain) {
+    fn tell_ports(&self, domain: &Domain) {
         let Some(driver) = &self.driver else {
             return;
         };
@@ -643,6 +649,7 @@ impl Host {
             subnet: domain.subnet.to_string(),
             public: domain.public,
             managers: self.places(&domain.managers),
+            forward: domain.forward,
             gateway: self.describe_gateway(domain),
             figures: Figures::of(self.torus, &domain.members),
             members: domain.members.iter().filter_map(member).collect(),
@@ -730,6 +737,7 @@ fn port(domain: &Domain, node: &HostedNode, interfaces: Interfaces) -> Port {
         limited: domain.limited.contains(&node.id),
         offload: interfaces.offload && !domain.plain.contains(&node.id),
         gateway: gateways::way_out(domain, node.id),
+        forward: domain.forward,
         stack: interfaces.is_stack(domain, node.id),
     }
 }

@@ -8,6 +8,7 @@
 //! stacks = ["3,0,0"]              # absent: none
 //! managers = ["0,0,0"]            # absent: none
 //! public = true                   # absent: false
+//! forward = true                  # absent: false
 //! subnet = "10.64.3.0/24"         # absent: as it is, or chosen
 //! mtu = 9000                      # absent: as it is, or 9000
 //! owner = "alice"                 # absent: as it is, or who applies the file
@@ -98,6 +99,8 @@ pub struct Declared {
     pub managers: BTreeSet<Place>,
     /// Whether whoever owns a node may join with it.
     pub public: bool,
+    /// Whether its members may be routers.
+    pub forward: bool,
     /// Its IPv4 subnet.
     pub subnet: Option<Subnet>,
     /// Bytes.

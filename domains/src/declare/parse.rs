@@ -208,7 +208,8 @@ impl Reader<'_> {
         }
         let table = self.table(value)?;
         let keys = [
-            "nodes", "limited", "plain", "stacks", "managers", "public", "subnet", "mtu", "owner",
+            "nodes", "limited", "plain", "stacks", "managers", "public", "forward", "subnet",
+            "mtu", "owner",
         ];
         self.check_keys(table, &format!("domain {name}"), &keys);
         let value = |key: &str| table.get(key);
@@ -220,6 +221,7 @@ impl Reader<'_> {
             stacks: self.node_sets(value("stacks")),
             managers: self.node_sets(value("managers")),
             public: value("public").and_then(|v| self.boolean(v)) == Some(true),
+            forward: value("forward").and_then(|v| self.boolean(v)) == Some(true),
             subnet: value("subnet").and_then(|v| self.subnet(v)),
             mtu: value("mtu").and_then(|v| self.number(v, MIN_MTU..=MAX_MTU)),
             owner: value("owner").and_then(|v| self.uid(v)),

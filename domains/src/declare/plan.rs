@@ -75,6 +75,8 @@ pub enum Step {
     Set {
         domain: String,
         public: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        forward: Option<bool>,
         owner: Option<u32>,
     },
     /// Make managers.
@@ -177,6 +179,7 @@ impl fmt::Display for Step {
             Step::Set {
                 domain,
                 public,
+                forward,
                 owner,
             } => {
                 write!(f, "change {domain}")?;
@@ -184,6 +187,11 @@ impl fmt::Display for Step {
                 f.write_str(match public {
                     Some(true) => ", public",
                     Some(false) => ", not public",
+                    None => "",
+                })?;
+                f.write_str(match forward {
+                    Some(true) => ", forwarding",
+                    Some(false) => ", not forwarding",
                     None => "",
                 })
             }
@@ -409,6 +417,9 @@ impl Plan {
             public: wanted.public,
             owner: wanted.owner,
         });
+        if wanted.forward {
+            self.give.push(forward(name, true));
+        }
         self.appoint(name, &Declared::default(), wanted);
     }
 
@@ -421,8 +432,12 @@ impl Plan {
         let set = |public: Option<bool>, owner: Option<u32>| Step::Set {
             domain: name.into(),
             public,
+            forward: None,
             owner,
         };
+        if present.forward && !wanted.forward {
+            self.take.push(forward(name, false));
+        }
         // First: otherwise those who are taken out could join again.
         if public == Some(false) {
             self.take.push(set(public, None));
@@ -443,6 +458,9 @@ impl Plan {
         self.give_members(name, &staying, wanted);
         if public == Some(true) {
             self.give.push(set(public, None));
+        }
+        if wanted.forward && !present.forward {
+            self.give.push(forward(name, true));
         }
     }
 
@@ -552,6 +570,15 @@ impl Plan {
             line: at.line,
             message,
         });
+    }
+}
+
+fn forward(domain: &str, forward: bool) -> Step {
+    Step::Set {
+        domain: domain.into(),
+        public: None,
+        forward: Some(forward),
+        owner: None,
     }
 }
 

@@ -50,6 +50,7 @@ plain = ["db"]
 stacks = ["db"]
 managers = ["0,0,0"]
 public = true
+forward = true
 subnet = "10.64.3.0/24"
 mtu = 1500
 owner = "alice"
@@ -88,12 +89,13 @@ fn every_key_is_read() {
         stacks: places(&["3,3,3"]),
         managers: places(&["0,0,0"]),
         public: true,
+        forward: true,
         subnet: Some("10.64.3.0/24".parse().unwrap()),
         mtu: Some(1500),
         owner: Some(1000),
     };
     let empty = Declared {
-        line: 13,
+        line: 14,
         ..Declared::default()
     };
     let domains = [("blue".into(), blue), ("empty".into(), empty)].into();
@@ -391,6 +393,7 @@ fn declarations() -> impl Strategy<Value = Declaration> {
         type Parts = ((Set, Set, Set, Set, Set), bool, u32);
         let domain = |((nodes, limited, plain, stacks, managers), public, owner): Parts| Declared {
             public,
+            forward: public != (owner % 2 == 0),
             owner: Some(owner),
             limited: nodes.intersection(&limited).map(|n| place(*n)).collect(),
             plain: nodes.intersection(&plain).map(|n| place(*n)).collect(),
@@ -520,10 +523,12 @@ fn carry_out(present: &mut Declaration, step: &Step) {
         Step::Set {
             domain,
             public,
+            forward,
             owner,
         } => {
             let domain = present.domains.get_mut(domain).unwrap();
             domain.public = public.unwrap_or(domain.public);
+            domain.forward = forward.unwrap_or(domain.forward);
             domain.owner = owner.or(domain.owner);
         }
         Step::Grow {

@@ -71,6 +71,9 @@ impl Declared {
         if self.public {
             writeln!(f, "public = true")?;
         }
+        if self.forward {
+            writeln!(f, "forward = true")?;
+        }
         if let Some(subnet) = self.subnet {
             writeln!(f, "subnet = \"{subnet}\"")?;
         }

@@ -95,6 +95,8 @@ struct DomainRecord {
     managers: BTreeSet<u32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     public: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    forward: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gateway: Option<GatewayRecord>,
 }
@@ -263,6 +265,7 @@ impl Directory {
             stacks: nodes(&record.stacks)?,
             managers: nodes(&record.managers)?,
             public: record.public,
+            forward: record.forward,
             gateway: gateway.transpose()?,
         };
         if !domain.limited.is_subset(&domain.members) {
@@ -356,6 +359,7 @@ impl DomainRecord {
             stacks: numbers(&domain.stacks),
             managers: numbers(&domain.managers),
             public: domain.public,
+            forward: domain.forward,
             gateway: domain.gateway.as_ref().map(|gateway| GatewayRecord {
                 node: gateway.node.0,
                 uplink: gateway.uplink.clone(),
@@ -452,7 +456,7 @@ mod tests {
             directory.admit("red", &nodes(&[node]), terms).unwrap();
         }
         directory.manage("red", &nodes(&[0]), false).unwrap();
-        directory.set("red", Some(true), None).unwrap();
+        directory.set("red", Some(true), Some(true), None).unwrap();
         directory.give(&nodes(&[2, 3]), Some(1001));
         directory.consent(&nodes(&[3, 7]), "blue", false).unwrap();
         directory.consent(&nodes(&[4]), "gone", false).unwrap();

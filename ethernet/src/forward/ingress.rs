@@ -1,18 +1,18 @@
 //! What becomes of a frame that has come in: who its sender is decides what it may say and whom it
 //! may reach.
 
-use std::collections::{HashMap, hash_map};
-use std::net::IpAddr;
+use std::collections::hash_map;
 
 use domains::driver_protocol::DropReason;
-use fabric::{Partition, Place, Protection};
+use fabric::{Place, Protection};
 
-use super::{DropCounters, MAX_PACKET, Member, Network, Outside, Segment};
+use super::{DropCounters, MAX_PACKET, Member, Outside, Segment, Segments};
 use crate::address::{Destination, Mac};
 use crate::frame::Frame;
 use crate::listener;
 use crate::neighbour::Question;
 use crate::offload::Offload;
+use crate::router;
 use crate::source;
 
 /// What is to be done with a packet.
@@ -33,8 +33,8 @@ pub enum Action<'a, X> {
 pub struct Ingress<'a, X> {
     pub(super) segment: &'a Segment<X>,
     pub(super) sender: Sender<'a, X>,
-    /// All there are.
-    pub(super) networks: &'a HashMap<Partition, Network>,
+    /// For what it has to do with others.
+    pub(super) all: &'a Segments<X>,
 }
 
 impl<'a, X> Ingress<'a, X> {
@@ -74,6 +74,9 @@ impl<'a, X> Ingress<'a, X> {
         if self.is_anothers(frame) {
             return Err(DropReason::ForeignAddress);
         }
+        if self.is_uninvited(frame) {
+            return Err(DropReason::RouterAdvertisement);
+        }
         let longest = offload.longest(bytes.len());
         match packet.len() <= MAX_PACKET && longest <= frame.longest(self.sender.mtu()) {
             true => Ok(frame),
@@ -81,33 +84,35 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// Whether a member's packet has an address that the directory gave to somebody else.
+    /// Whether a packet has an address that the directory gave to somebody else.
     fn is_anothers(&self, frame: Frame<'_>) -> bool {
-        let Sender::Member(Member { port, .. }) = self.sender else {
+        let Some(address) = source::address(frame) else {
             return false;
         };
-        let address = match source::address(frame) {
-            None => return false,
-            Some(own) if own == port.ipv4 || own == port.ipv6 => return false,
-            Some(other) => other,
+        let is_members = || self.segment.owners.contains_key(&address);
+        let port = match self.sender {
+            Sender::Member(member) => &member.port,
+            Sender::Outside(_) => return is_members(),
         };
+        if address == port.ipv4 || address == port.ipv6 {
+            return false;
+        }
+        if is_members() {
+            return true;
+        }
         let brings_from_elsewhere = port.gateway == Some(port.ipv4);
         if brings_from_elsewhere || self.segment.uplink.is_some() {
             return false;
         }
-        if self.segment.owners.contains_key(&address) {
-            return true;
-        }
-        match address {
-            IpAddr::V4(address) => {
-                let is_in = |network: &Network| network.has(address);
-                !is_in(&Network::of(port)) && self.networks.values().any(is_in)
-            }
-            IpAddr::V6(address) => {
-                let [one, two, three, domain, ..] = address.segments();
-                let [a, b, c, ours, ..] = port.ipv6.segments();
-                [one, two, three] == [a, b, c] && domain != ours
-            }
+        let other = self.all.domain_of(address, port);
+        other.is_some_and(|other| !self.all.may_forward(port, other))
+    }
+
+    /// Whether a member says that it is a router, where none is expected among members.
+    fn is_uninvited(&self, frame: Frame<'_>) -> bool {
+        match self.sender {
+            Sender::Member(member) => !member.port.forward && router::is_advertisement(frame),
+            Sender::Outside(_) => false,
         }
     }
 

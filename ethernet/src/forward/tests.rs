@@ -35,6 +35,7 @@ fn port(domain: u16, x: u8) -> Port {
         mtu: 1500,
         limited: false,
         gateway: None,
+        forward: false,
         stack: false,
     }
 }
@@ -149,6 +150,20 @@ fn a_packet_has_no_address_that_is_anothers() {
     announced[sender..sender + 4].copy_from_slice(&[10, 64, 0, 2]);
     assert_eq!(reached(&segments, 0, &announced), foreign);
 
+    // Both domains must say so, and the node must be in both.
+    let mut forward = |domain, x, forward| {
+        segments.set_forward(Partition(domain), place(x), forward);
+        sent(&segments, [10, 64, 1, 200])
+    };
+    assert_eq!(forward(7, 0, true), foreign);
+    assert_eq!(forward(8, 1, true), foreign);
+    assert_eq!(forward(8, 0, true), delivered);
+    assert_eq!(forward(7, 0, false), foreign);
+    assert_eq!(forward(7, 0, true), delivered);
+    assert_eq!(sent(&segments, [10, 64, 0, 2]), foreign);
+    segments.detach(Partition(8), NodeId(0));
+    assert_eq!(sent(&segments, [10, 64, 1, 200]), foreign);
+
     let uplink = Uplink {
         domain_id: 7,
         node: 0,
@@ -159,6 +174,11 @@ fn a_packet_has_no_address_that_is_anothers() {
     };
     segments.connect(&uplink, (7, OUTSIDE));
     assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
+    assert_eq!(sent(&segments, [10, 64, 0, 2]), foreign);
+    let mut from_outside = packet_from(0, [10, 64, 0, 2]);
+    let source = Offload::LEN + 6;
+    from_outside[source..source + 6].copy_from_slice(&STRANGER);
+    assert_eq!(let_in(&segments, &from_outside), foreign);
     segments.disconnect(Partition(7));
     segments.detach(Partition(7), NodeId(0));
     let gateway = Port {

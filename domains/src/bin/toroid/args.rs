@@ -36,6 +36,7 @@ Example:
   stacks = [\"3,0,0\"]              # absent: none
   managers = [\"0,0,0\"]            # absent: none
   public = true                   # absent: false
+  forward = true                  # absent: false
   subnet = \"10.64.3.0/24\"         # absent: as it is, or chosen
   mtu = 9000                      # absent: as it is, or 9000
   owner = \"alice\"                 # absent: as it is, or who applies the file
@@ -232,6 +233,15 @@ pub(crate) enum Offload {
     Off,
 }
 
+/// Whether a domain has routers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Forward {
+    /// Those of its members that are in another such domain.
+    On,
+    /// None but its gateway.
+    Off,
+}
+
 /// What a member has of a domain's Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Interface {
@@ -378,13 +388,17 @@ pub(crate) enum DomainCommand {
         #[arg(long)]
         revoke: bool,
     },
-    /// Change who has rights in a domain
+    /// Change who has rights in a domain, and whether it has routers
     Set {
         /// The domain
         name: String,
         /// Whether everybody may join with nodes of theirs
-        #[arg(long, value_name = "BOOL", required_unless_present = "owner")]
+        #[arg(long, value_name = "BOOL", required_unless_present_any = ["owner", "forward"])]
         public: Option<bool>,
+        /// Whether it has routers: nodes that are in another such domain, too, may forward packets
+        /// between the two, and members may announce themselves by IPv6
+        #[arg(long, value_name = "ON|OFF", hide_possible_values = true)]
+        forward: Option<Forward>,
         /// Its owner, by name or number (administrators only)
         #[arg(long, value_name = "USER", value_parser = user)]
         owner: Option<u32>,

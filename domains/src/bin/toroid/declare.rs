@@ -148,6 +148,7 @@ fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
             .collect::<Result<_, _>>()
             .map_err(|_| odd("manager"))?,
         public: info.public,
+        forward: info.forward,
         subnet: Some(info.subnet.parse().map_err(|_| odd(&info.subnet))?),
         mtu: Some(info.mtu),
         owner: Some(info.owner),
@@ -222,8 +223,9 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
         Step::Set {
             domain,
             public,
+            forward,
             owner,
-        } => agent.set(domain, *public, *owner).map(drop),
+        } => agent.set(domain, *public, *forward, *owner).map(drop),
         Step::Grow {
             domain,
             nodes,
@@ -276,6 +278,7 @@ fn as_json(present: &Declaration) -> Value {
             "stacks": texts(&mut domain.stacks.iter()),
             "managers": texts(&mut domain.managers.iter()),
             "public": domain.public,
+            "forward": domain.forward,
             "subnet": domain.subnet.map(|subnet| subnet.to_string()),
             "mtu": domain.mtu,
             "owner": domain.owner,

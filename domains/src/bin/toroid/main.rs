@@ -28,7 +28,9 @@ use domains::directory::Terms;
 use domains::protocol::{NewDomain, Reply};
 use domains::roles::{self, Role};
 
-use args::{Args, Command as Asked, DomainCommand, Interface, NodeCommand, Offload, Owner};
+use args::{
+    Args, Command as Asked, DomainCommand, Forward, Interface, NodeCommand, Offload, Owner,
+};
 use failure::Failure;
 use locate::Places;
 use show::Show;
@@ -193,8 +195,12 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
         DomainCommand::Set {
             name,
             public,
+            forward,
             owner,
-        } => show.domain(&agent.set(&name, public, owner)?),
+        } => {
+            let forward = forward.map(|forward| forward == Forward::On);
+            show.domain(&agent.set(&name, public, forward, owner)?);
+        }
         DomainCommand::Shrink {
             name,
             nodes,

@@ -148,6 +148,9 @@ impl Show {
         if domain.public {
             line!("public: whoever owns a node may join with it");
         }
+        if domain.forward {
+            line!("forwards: members may be routers to other domains that forward");
+        }
         if !domain.managers.is_empty() {
             line!("managed from {}", domain.managers.join(" "));
         }
