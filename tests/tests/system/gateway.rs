@@ -398,6 +398,10 @@ fn a_gateway_goes_on_when_its_uplink_is_back() {
             };
             passes("it leads outside");
             is_well("and says so");
+            // Its packets are longer than those that an uplink takes, which a translation sees to.
+            let warning = &cluster.ask(&["gateway", "ls"])[0]["warning"];
+            let says = warning.as_str().is_some_and(|text| text.contains("1500"));
+            assert_eq!(says, kind == "bridge", "{warning}");
             host(&format!("ip link set {uplink} down"));
             is_told("is down");
             host(&format!("ip link set {uplink} up"));
