@@ -6,7 +6,7 @@ use std::io::Write;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tests::cluster::{Cluster, Domain, leaves_nothing};
-use tests::process::{eventually, run, send};
+use tests::process::{Running, eventually, run, send};
 use tests::software;
 use tests::user::Tun;
 
@@ -137,6 +137,15 @@ fn pages_are_fetched_from_nginx() {
     }
 }
 
+/// Who answers at `to`, on node `0,0,0`, and who has connected to it from `1,0,0`.
+fn talk(cluster: &Cluster, to: &str) -> (Running, Running) {
+    let server = cluster.spawn("0,0,0", "probe stack blue echo 7");
+    server.says("ready");
+    let talk = cluster.spawn("1,0,0", &format!("probe stack blue talk {to} 7"));
+    talk.says("connected");
+    (server, talk)
+}
+
 #[test]
 fn datagrams_cross_in_both_directions() {
     let cluster = Cluster::up("4x1x1");
@@ -155,12 +164,9 @@ fn datagrams_cross_in_both_directions() {
 fn a_shrink_ends_it_and_nothing_newer_arrives() {
     let cluster = Cluster::up("4x1x1");
     let blue = mixed(&cluster);
-    let server = cluster.spawn("0,0,0", "probe stack blue echo 7");
-    server.says("ready");
     let to = address(&blue, "0,0,0", "ipv4");
-    let mut talk = cluster.spawn("1,0,0", &format!("probe stack blue talk {to} 7"));
+    let (_server, mut talk) = talk(&cluster, &to);
     let mut input = talk.stdin();
-    talk.says("connected");
     writeln!(input, "hello").expect("it reads");
     talk.says("hello");
     blue.shrink(&["1,0,0"]);
@@ -179,12 +185,9 @@ fn a_shrink_ends_it_and_nothing_newer_arrives() {
 fn connections_go_on_when_driver_and_agent_are_killed() {
     let cluster = Cluster::up("4x1x1");
     let blue = mixed(&cluster);
-    let server = cluster.spawn("0,0,0", "probe stack blue echo 7");
-    server.says("ready");
     let to = address(&blue, "0,0,0", "ipv4");
-    let mut talk = cluster.spawn("1,0,0", &format!("probe stack blue talk {to} 7"));
+    let (_server, mut talk) = talk(&cluster, &to);
     let mut input = talk.stdin();
-    talk.says("connected");
     let mut say = |word: &str| {
         writeln!(input, "{word}").expect("it reads");
         talk.says(&format!("{word}\n"));
