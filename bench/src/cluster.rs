@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use domains::agent::background::{Background, spawn_background};
-use domains::agent::{AgentError, Config};
+use domains::agent::{AgentError, Config, tun_remedy};
 use domains::client::{ClientError, Control, ExecHandle};
 use domains::protocol::{DomainInfo, Refusal};
 use fabric::Torus;
@@ -100,19 +100,6 @@ impl From<AgentError> for ClusterError {
             _ => String::new(),
         };
         ClusterError::Agent { refusal, log }
-    }
-}
-
-fn tun_remedy(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::NotFound => {
-            "load it with `sudo modprobe tun`, or start the container with `--device /dev/net/tun \
-             --cap-add NET_ADMIN`"
-        }
-        _ => {
-            "allow it with `sudo chmod 0666 /dev/net/tun`, or start the container with `--device \
-             /dev/net/tun --cap-add NET_ADMIN`"
-        }
     }
 }
 

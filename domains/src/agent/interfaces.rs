@@ -54,7 +54,7 @@ impl Interfaces {
 }
 
 /// How to get at the device of which TAPs are made.
-pub(super) fn remedy(error: &io::Error) -> &'static str {
+pub fn tun_remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
             "load it with `sudo modprobe tun`, or start the container with `--device /dev/net/tun \
@@ -68,7 +68,7 @@ pub(super) fn remedy(error: &io::Error) -> &'static str {
 }
 
 fn missing(error: io::Error) -> Refusal {
-    let remedy = format!("{}, then `toroid down` and `toroid up`", remedy(&error));
+    let remedy = format!("{}, then `toroid down` and `toroid up`", tun_remedy(&error));
     Refusal {
         remedy,
         ..AgentError::Tun(error).refusal()

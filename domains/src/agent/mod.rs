@@ -39,6 +39,7 @@ mod tenancy;
 mod turns;
 mod users;
 
+pub use interfaces::tun_remedy;
 pub use start::run;
 pub use state_dir::{Left, clear_stale};
 
@@ -277,7 +278,7 @@ impl AgentError {
                 "take them over with a `toroid up` that fits, or end them with `toroid down`"
             }
             AgentError::TooManyNodes(_) => "choose a smaller --torus",
-            AgentError::Tun(error) => interfaces::remedy(error),
+            AgentError::Tun(error) => tun_remedy(error),
             AgentError::UserNamespace(_) => {
                 "allow them (sysctl user.max_user_namespaces, or \
                  kernel.apparmor_restrict_unprivileged_userns=0), or run as root"
