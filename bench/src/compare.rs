@@ -1,9 +1,7 @@
 //! The command `compare`: both paths between two nodes, and the baselines, in one run.
 
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use domains::protocol::Refusal;
@@ -12,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::files::{BLOCK, Tally};
+use crate::machine::Machine;
 use crate::memory;
 use crate::one_sided::Direction;
 use crate::plan::{
@@ -426,7 +425,6 @@ fn config(options: &Options) -> Config {
         provider: "shm",
         ethernet: "tap",
         no_taps: None,
-        version: env!("CARGO_PKG_VERSION"),
         torus: TORUS.map(|size| size.to_string()).join("x"),
         server: SERVER,
         client: CLIENT,
@@ -440,9 +438,7 @@ fn config(options: &Options) -> Config {
         pipeline: PIPELINE,
         dir: options.dir.clone(),
         files: Tally::default(),
-        cpus: thread::available_parallelism().map_or(1, usize::from),
-        cpu: cpu_name(),
-        kernel: kernel_release(),
+        machine: Machine::this(),
         elapsed_s: 0.0,
     }
 }
@@ -452,20 +448,4 @@ fn memory_for_cold_set() -> u64 {
     // Whoever does not say how much there is has enough.
     let share = memory::available().map_or(COLD_BYTES, |bytes| (bytes / MEMORY_SHARE) >> 20 << 20);
     share.clamp(HOT_BYTES, COLD_BYTES)
-}
-
-/// The kernel's release.
-pub(crate) fn kernel_release() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease")
-        .map_or_else(|_| "unknown".into(), |text| text.trim_end().into())
-}
-
-/// The processor's name for itself.
-pub(crate) fn cpu_name() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    let name = model.and_then(|rest| rest.split_once(':'));
-    name.map_or_else(|| "unknown".into(), |(_, name)| name.trim().into())
 }

@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 use std::net::SocketAddrV4;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use domains::protocol::Refusal;
@@ -11,7 +10,7 @@ use fabric::Torus;
 use serde::Serialize;
 
 use crate::cluster::{Cluster, ClusterError, Process};
-use crate::compare::{cpu_name, kernel_release};
+use crate::machine::Machine;
 use crate::one_sided::{Direction, ExportedKeys};
 use crate::plan::{Effort, LONG_WRITE, PIPELINE, Path, Test};
 use crate::progress::Progress;
@@ -59,20 +58,15 @@ pub struct Row {
 pub struct Config {
     /// What moves the bytes of one-sided operations: `shm`, which stands in for RDMA.
     pub provider: &'static str,
-    /// The version of this program.
-    pub version: &'static str,
     /// Which budget was asked for.
     pub effort: Effort,
     /// Of the domain, in bytes.
     pub mtu: u32,
     /// Where there are no interfaces, so that the stream is between stacks: why, and what to do.
     pub no_taps: Option<Refusal>,
-    /// Logical processors of this machine that the run could use.
-    pub cpus: usize,
-    /// The processor's name for itself.
-    pub cpu: String,
-    /// The kernel's release.
-    pub kernel: String,
+    /// Where it was measured.
+    #[serde(flatten)]
+    pub machine: Machine,
     /// Wall time of the whole in seconds.
     pub elapsed_s: f64,
 }
@@ -173,13 +167,10 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
         concurrent: rows.collect(),
         config: Config {
             provider: "shm",
-            version: env!("CARGO_PKG_VERSION"),
             effort,
             mtu,
             no_taps,
-            cpus: thread::available_parallelism().map_or(1, usize::from),
-            cpu: cpu_name(),
-            kernel: kernel_release(),
+            machine: Machine::this(),
             elapsed_s: start.elapsed().as_secs_f64(),
         },
     })
@@ -288,11 +279,9 @@ impl Report {
         let config = &self.config;
         writeln!(
             to,
-            "Both paths between two nodes of one domain, each alone and both at once ({} x {},\n\
-             Linux {}). Shared memory stands in for RDMA. Medians of {} rounds.\n",
-            config.cpus,
-            config.cpu,
-            config.kernel,
+            "Both paths between two nodes of one domain, each alone and both at once ({}).\n\
+             Shared memory stands in for RDMA. Medians of {} rounds.\n",
+            config.machine,
             self.concurrent.first().map_or(0, |row| row.rounds),
         )?;
         if let Some(no_taps) = &config.no_taps {

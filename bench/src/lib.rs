@@ -25,6 +25,7 @@ pub mod domains;
 pub mod ether;
 pub mod features;
 pub mod files;
+pub mod machine;
 pub mod memcpy;
 pub mod memory;
 pub mod network;

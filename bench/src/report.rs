@@ -6,6 +6,7 @@ use domains::protocol::Refusal;
 use serde::Serialize;
 
 use crate::files::Tally;
+use crate::machine::Machine;
 use crate::plan::{Effort, Path, WorkingSet};
 use crate::rows::{Op, Row};
 use crate::store::KeySet;
@@ -29,8 +30,6 @@ pub struct Config {
     pub ethernet: &'static str,
     /// Why there are none, and what to do.
     pub no_taps: Option<Refusal>,
-    /// The version of this program.
-    pub version: &'static str,
     /// The shape of the torus.
     pub torus: String,
     /// The node of the servers.
@@ -59,12 +58,9 @@ pub struct Config {
     pub dir: PathBuf,
     /// What was read of it.
     pub files: Tally,
-    /// Logical processors of this machine that the run could use.
-    pub cpus: usize,
-    /// The processor's name for itself.
-    pub cpu: String,
-    /// The kernel's release.
-    pub kernel: String,
+    /// Where it was measured.
+    #[serde(flatten)]
+    pub machine: Machine,
     /// Wall time of the whole in seconds.
     pub elapsed_s: f64,
 }

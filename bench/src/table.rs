@@ -58,7 +58,7 @@ impl Table<'_> {
         let config = &self.report.config;
         let text = format!(
             "Two nodes of one domain, {} and {}, in a {} torus on this machine \
-             ({} x {}, Linux {}{}).\n\
+             ({}{}).\n\
              Shared memory stands in for RDMA: these are the costs of the software, not of a \
              network adapter.\n\
              {}: MTU {}. Medians of {} rounds, paths in turn. Paper: Blue Gene/P, \
@@ -68,9 +68,7 @@ impl Table<'_> {
             config.client,
             config.server,
             config.torus,
-            config.cpus,
-            config.cpu,
-            config.kernel,
+            config.machine,
             if config.rootless { ", rootless" } else { "" },
             match config.no_taps {
                 None => "Interfaces",
@@ -442,6 +440,7 @@ fn transport(transport: Transport) -> &'static str {
 mod tests {
     use super::*;
     use crate::files::Tally;
+    use crate::machine::Machine;
     use crate::plan::{self, Effort, Test};
     use crate::rows::Mtus;
     use crate::stats::{Series, Slice};
@@ -497,7 +496,6 @@ mod tests {
                 provider: "shm",
                 ethernet: "tap",
                 no_taps: None,
-                version: "0",
                 torus: "2x1x1".into(),
                 server: "0,0,0",
                 client: "1,0,0",
@@ -511,9 +509,12 @@ mod tests {
                 pipeline: PIPELINE,
                 dir: "/input".into(),
                 files: Tally::default(),
-                cpus: 2,
-                cpu: "a processor".into(),
-                kernel: "6".into(),
+                machine: Machine {
+                    version: "0",
+                    cpus: 2,
+                    cpu: "a processor".into(),
+                    kernel: "6".into(),
+                },
                 elapsed_s: 1.0,
             },
             rows,

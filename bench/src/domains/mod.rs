@@ -26,7 +26,7 @@ use fabric::Torus;
 use self::cycles::{Outcome, Scenario};
 use self::report::{Config, Export, Report};
 use crate::cluster::{Cluster, ClusterError, check_tun};
-use crate::compare::{cpu_name, kernel_release};
+use crate::machine::Machine;
 use crate::memory;
 use crate::plan::Effort;
 use crate::progress::Progress;
@@ -142,13 +142,10 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
 
     let config = Config {
         provider: "shm",
-        version: env!("CARGO_PKG_VERSION"),
         effort,
         rootless,
         data,
-        cpus: thread::available_parallelism().map_or(1, usize::from),
-        cpu: cpu_name(),
-        kernel: kernel_release(),
+        machine: Machine::this(),
         huge_pages: memory::huge_pages().unwrap_or_else(|| "unknown".into()),
         elapsed_s: start.elapsed().as_secs_f64(),
     };

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use crate::machine::Machine;
 use crate::plan::Effort;
 use crate::targets::Target;
 
@@ -100,20 +101,15 @@ pub struct Bystander {
 pub struct Config {
     /// What stands in for RDMA.
     pub provider: &'static str,
-    /// The version of this program.
-    pub version: &'static str,
     /// Which budget was asked for.
     pub effort: Effort,
     /// Whether the agents ran without root.
     pub rootless: bool,
     /// Where the agents kept their directories.
     pub data: String,
-    /// Logical processors of this machine that the run could use.
-    pub cpus: usize,
-    /// The processor's name for itself.
-    pub cpu: String,
-    /// The kernel's release.
-    pub kernel: String,
+    /// Where it was measured.
+    #[serde(flatten)]
+    pub machine: Machine,
     /// The kernel's policy for pages of 2 MiB in shared memory.
     pub huge_pages: String,
     /// Wall time of the whole in seconds.
@@ -243,12 +239,10 @@ impl Report {
         let config = &self.config;
         writeln!(
             to,
-            "Domains on this machine ({} x {}, Linux {}{}). Shared memory stands in for RDMA.\n\
+            "Domains on this machine ({}{}). Shared memory stands in for RDMA.\n\
              Huge pages for it: {}. Directory in {}, where 4 KiB take {} to reach the disk,\n\
              {} at p99, and {} at p99 while members work.",
-            config.cpus,
-            config.cpu,
-            config.kernel,
+            config.machine,
             if config.rootless { ", rootless" } else { "" },
             config.huge_pages,
             config.data,
@@ -412,13 +406,15 @@ mod tests {
         Report {
             config: Config {
                 provider: "shm",
-                version: "1",
                 effort: Effort::Quick,
                 rootless: false,
                 data: "/tmp".into(),
-                cpus: 2,
-                cpu: "fast".into(),
-                kernel: "6".into(),
+                machine: Machine {
+                    version: "1",
+                    cpus: 2,
+                    cpu: "fast".into(),
+                    kernel: "6".into(),
+                },
                 huge_pages: "never".into(),
                 elapsed_s: 1.0,
             },

@@ -17,8 +17,8 @@ use self::bed::Bed;
 use self::report::{Config, Report};
 use self::series::Rounds;
 use crate::cluster::ClusterError;
-use crate::compare::{cpu_name, kernel_release};
 use crate::features;
+use crate::machine::Machine;
 use crate::plan::Effort;
 use crate::progress::Progress;
 
@@ -52,15 +52,12 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
     progress.say("cleaning up");
     drop(bed);
     let config = Config {
-        version: env!("CARGO_PKG_VERSION"),
         effort,
         torus: Bed::torus(),
         congestion_control,
         relay: "two threads that block",
         veth_off: &features::OFFLOADS,
-        cpus: std::thread::available_parallelism().map_or(1, usize::from),
-        cpu: cpu_name(),
-        kernel: kernel_release(),
+        machine: Machine::this(),
         elapsed_s: start.elapsed().as_secs_f64(),
     };
     Ok(Report::of(config, &measured))

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, STACK_LINKS, Test, USUAL};
 use super::series::{Figure, Rounds, Sample};
+use crate::machine::Machine;
 use crate::plan::Effort;
 
 /// A measurement, over all rounds. What does not apply to it is null.
@@ -73,8 +74,6 @@ pub struct Comparison {
 /// The circumstances of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Config {
-    /// The version of this program.
-    pub version: &'static str,
     /// Which budget was asked for.
     pub effort: Effort,
     /// The shape of the torus.
@@ -85,12 +84,9 @@ pub struct Config {
     pub relay: &'static str,
     /// The features that are off where a veth pair has no offload.
     pub veth_off: &'static [&'static str],
-    /// Logical processors of this machine that the run could use.
-    pub cpus: usize,
-    /// The processor's name for itself.
-    pub cpu: String,
-    /// The kernel's release.
-    pub kernel: String,
+    /// Where it was measured.
+    #[serde(flatten)]
+    pub machine: Machine,
     /// Wall time of the whole in seconds.
     pub elapsed_s: f64,
 }
@@ -299,12 +295,10 @@ impl Report {
         let config = &self.config;
         writeln!(
             to,
-            "Ethernet between two nodes of a {} torus on this machine ({} x {}, Linux {}, {}).\n\
+            "Ethernet between two nodes of a {} torus on this machine ({}, {}).\n\
              Medians of {} rounds, in each of which one path was measured after another.",
             config.torus,
-            config.cpus,
-            config.cpu,
-            config.kernel,
+            config.machine,
             config.congestion_control,
             self.rows.first().map_or(0, |row| row.rounds),
         )?;
@@ -438,15 +432,17 @@ mod tests {
             rounds.add(key, sample);
         }
         let config = Config {
-            version: "0",
             effort: Effort::Quick,
             torus: "1x1x1".into(),
             congestion_control: "reno".into(),
             relay: "",
             veth_off: &[],
-            cpus: 2,
-            cpu: String::new(),
-            kernel: String::new(),
+            machine: Machine {
+                version: "0",
+                cpus: 2,
+                cpu: String::new(),
+                kernel: String::new(),
+            },
             elapsed_s: 1.0,
         };
         Report::of(config, &rounds)

@@ -1,0 +1,52 @@
+//! What a report says of where it was made.
+
+use std::fmt;
+use std::fs;
+use std::thread;
+
+use serde::Serialize;
+
+/// This machine, and the program that measures it. Displayed: its processors and its kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// The version of this program.
+    pub version: &'static str,
+    /// Logical processors of this machine that the run could use.
+    pub cpus: usize,
+    /// The processor's name for itself.
+    pub cpu: String,
+    /// The kernel's release.
+    pub kernel: String,
+}
+
+impl Machine {
+    /// The one on which this runs.
+    pub fn this() -> Self {
+        Machine {
+            version: env!("CARGO_PKG_VERSION"),
+            cpus: thread::available_parallelism().map_or(1, usize::from),
+            cpu: cpu_name(),
+            kernel: kernel_release(),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {}, Linux {}", self.cpus, self.cpu, self.kernel)
+    }
+}
+
+fn kernel_release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_or_else(|_| "unknown".into(), |text| text.trim_end().into())
+}
+
+fn cpu_name() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let name = model.and_then(|rest| rest.split_once(':'));
+    name.map_or_else(|| "unknown".into(), |(_, name)| name.trim().into())
+}
