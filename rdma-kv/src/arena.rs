@@ -237,6 +237,12 @@ impl Arena {
             .collect()
     }
 
+    /// Where all live items are.
+    pub fn all_live(&self) -> Vec<Place> {
+        let numbers = 0..self.pages.len() as u32;
+        numbers.flat_map(|number| self.live(number)).collect()
+    }
+
     fn take_empty_page(&mut self) -> Option<u32> {
         if self.empty == 0 {
             return None;

@@ -48,7 +48,7 @@ pub enum Request<'a> {
         key: &'a [u8],
         /// The client's.
         flags: u32,
-        /// As [`crate::store::Store::commit`] has it.
+        /// As [`crate::store::Store::deadline`] has it.
         exptime: i64,
         /// The value.
         value: SetValue<'a>,

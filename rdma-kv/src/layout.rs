@@ -26,14 +26,16 @@
 //! The *items* region: items at multiples of 64 bytes.
 //!
 //! ```text
-//!  0            8     16        20      24          28         32        34     40
-//!  +------------+-----+---------+-------+-----------+----------+---------+------+-----+-------+
-//!  | generation | cas | exptime | flags | value len | checksum | key len | zero | key | value |
-//!  +------------+-----+---------+-------+-----------+----------+---------+------+-----+-------+
+//!  0            8     16        20      24          28         32        34      36         40
+//!  +------------+-----+---------+-------+-----------+----------+---------+-------+----------+-----+-------+
+//!  | generation | cas | exptime | flags | value len | checksum | key len | marks | accessed | key | value |
+//!  +------------+-----+---------+-------+-----------+----------+---------+-------+----------+-----+-------+
 //! ```
 //!
 //! All numbers are little endian. A link is the number of an overflow bucket, or 0. Publishing,
-//! replacing and removing an item each are one store of its slot word. The checksum is 0 on
+//! replacing and removing an item each are one store of its slot word. An item that is published
+//! changes in three words only, each stored whole: cas, exptime, and marks with the time of the
+//! last access, which are the server's own notes and mean nothing to a reader. The checksum is 0 on
 //! providers whose reads are ordered, where the slot decides; `verbs` will fill it.
 //!
 //! A reader copies out and then believes nothing: everything here that parses does so from a
@@ -366,6 +368,23 @@ pub struct ItemHeader {
     pub checksum: u32,
     /// Bytes.
     pub key_len: u16,
+    /// The server's.
+    pub marks: Marks,
+    /// When the server was last told that it was used, by its clock.
+    pub accessed: u32,
+}
+
+bitflags::bitflags! {
+    /// What the server notes about an item.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Marks: u16 {
+        /// Somebody got it since it was stored.
+        const FETCHED = 1;
+        /// It was declared stale (`md` with `I`).
+        const STALE = 2;
+        /// Somebody was told to store it anew (`W`), and nobody else is.
+        const WON = 4;
+    }
 }
 
 impl ItemHeader {
@@ -377,6 +396,14 @@ impl ItemHeader {
     const VALUE_LEN: Range<usize> = 24..28;
     const CHECKSUM: Range<usize> = 28..32;
     const KEY_LEN: Range<usize> = 32..34;
+    const MARKS: Range<usize> = 34..36;
+    const ACCESSED: Range<usize> = 36..40;
+    /// Offset of the word that holds the cas.
+    pub const CAS_WORD: u64 = 8;
+    /// Offset of the word that holds exptime and flags.
+    pub const EXPTIME_WORD: u64 = 16;
+    /// Offset of the word that holds the key's length, the marks and the time of the last access.
+    pub const NOTES_WORD: u64 = 32;
 
     /// The bytes of an item with a key and a value of these lengths.
     pub fn len_of(key_len: usize, value_len: usize) -> usize {
@@ -393,7 +420,21 @@ impl ItemHeader {
         bytes[Self::VALUE_LEN].copy_from_slice(&self.value_len.to_le_bytes());
         bytes[Self::CHECKSUM].copy_from_slice(&self.checksum.to_le_bytes());
         bytes[Self::KEY_LEN].copy_from_slice(&self.key_len.to_le_bytes());
+        bytes[Self::MARKS].copy_from_slice(&self.marks.bits().to_le_bytes());
+        bytes[Self::ACCESSED].copy_from_slice(&self.accessed.to_le_bytes());
         bytes
+    }
+
+    /// The word at [`ItemHeader::EXPTIME_WORD`].
+    pub fn exptime_word(&self) -> u64 {
+        u64::from(self.exptime) | u64::from(self.flags) << 32
+    }
+
+    /// The word at [`ItemHeader::NOTES_WORD`].
+    pub fn notes_word(&self) -> u64 {
+        u64::from(self.key_len)
+            | u64::from(self.marks.bits()) << 16
+            | u64::from(self.accessed) << 32
     }
 
     /// Splits an item's copy into header, key and value. `None` when it is too short for what
@@ -412,6 +453,8 @@ impl ItemHeader {
             let at = range.start;
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
+        let u16_at =
+            |range: Range<usize>| u16::from_le_bytes([bytes[range.start], bytes[range.start + 1]]);
         let u64_at =
             |at: usize| u64::from(u32_at(at..at + 4)) | u64::from(u32_at(at + 4..at + 8)) << 32;
         ItemHeader {
@@ -421,10 +464,9 @@ impl ItemHeader {
             flags: u32_at(Self::FLAGS),
             value_len: u32_at(Self::VALUE_LEN),
             checksum: u32_at(Self::CHECKSUM),
-            key_len: u16::from_le_bytes([
-                bytes[Self::KEY_LEN.start],
-                bytes[Self::KEY_LEN.start + 1],
-            ]),
+            key_len: u16_at(Self::KEY_LEN),
+            marks: Marks::from_bits_truncate(u16_at(Self::MARKS)),
+            accessed: u32_at(Self::ACCESSED),
         }
     }
 
@@ -519,7 +561,16 @@ mod tests {
             value_len: 5,
             checksum: 6,
             key_len: 3,
+            marks: Marks::STALE,
+            accessed: 8,
         };
+        let word = |at: u64| {
+            let bytes = &header.to_bytes()[at as usize..][..8];
+            u64::from_le_bytes(bytes.try_into().unwrap())
+        };
+        assert_eq!(word(ItemHeader::CAS_WORD), header.cas);
+        assert_eq!(word(ItemHeader::EXPTIME_WORD), header.exptime_word());
+        assert_eq!(word(ItemHeader::NOTES_WORD), header.notes_word());
         let mut item = header.to_bytes().to_vec();
         item.extend_from_slice(b"keyvaluemore");
         assert_eq!(header.item_len(), 48);

@@ -428,25 +428,22 @@ impl<E: Endpoint> Reader<E> {
         let Tried::Found(item) = &tried else {
             return Ok(tried);
         };
-        let (exptime, generation) = (item.header.exptime, item.header.generation);
-        if exptime == 0
-            || !item
-                .header
-                .expired(self.read_control_word(ControlLine::CLOCK)?)
-        {
+        let header = item.header;
+        if header.exptime == 0 || !header.expired(self.read_control_word(ControlLine::CLOCK)?) {
             return Ok(tried);
         }
-        Ok(match self.is_still(place, generation)? {
+        Ok(match self.is_still(place, &header)? {
             true => Tried::Expired,
             false => Tried::Changed,
         })
     }
 
     /// Whether the item is still its key's. Asked after the clock has killed it: had it been
-    /// replaced before the clock's tick, the key would never have been gone. The generation,
-    /// read last, tells that its memory was not reused until the slot was read.
-    fn is_still(&mut self, place: Placement, generation: u64) -> Result<bool, OpError> {
-        let (mut slot, mut first) = (Word::default(), Word::default());
+    /// replaced or touched before the clock's tick, the key would never have been gone. The
+    /// generation, read last, tells that its memory was not reused until the slot was read.
+    fn is_still(&mut self, place: Placement, header: &ItemHeader) -> Result<bool, OpError> {
+        let (mut slot, mut words) = (Word::default(), Line::default());
+        let words = &mut words.bytes_mut()[..ItemHeader::LEN];
         self.stats.reads += 2;
         self.endpoint.read_batch(&mut [
             Read {
@@ -457,10 +454,15 @@ impl<E: Endpoint> Reader<E> {
             Read {
                 remote: &self.items,
                 offset: place.word.place().offset(),
-                into: &mut first.0,
+                into: &mut *words,
             },
         ])?;
-        let still = slot.value() == place.word.0 && first.value() == generation;
+        let now = words
+            .first_chunk()
+            .map(ItemHeader::from_bytes)
+            .unwrap_or_default();
+        let still = slot.value() == place.word.0
+            && (now.generation, now.exptime) == (header.generation, header.exptime);
         Ok(still || !self.checks().slot_after_clock)
     }
 

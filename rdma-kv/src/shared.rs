@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fabric::{OpError, Region};
 
 use crate::layout::Placement;
-use crate::store::{Geometry, Item, Limits, SetError, Store};
+use crate::store::{Attributes, Geometry, Item, Limits, SetError, Store};
 
 /// A store behind a lock. Values are brought to reserved memory outside the lock, so a large or
 /// slow one holds nobody up.
@@ -36,7 +36,12 @@ impl Shared {
         self.lock().geometry()
     }
 
-    /// Stores a value; see [`Store::commit`] for `exptime`.
+    /// Calls `with` with the store, while nobody else changes it.
+    pub fn with<T>(&self, with: impl FnOnce(&mut Store) -> T) -> T {
+        with(&mut self.lock())
+    }
+
+    /// Stores a value; see [`Store::deadline`] for `exptime`.
     ///
     /// # Errors
     /// [`SetError`]; what the key had before is then gone, as with memcached.
@@ -66,7 +71,16 @@ impl Shared {
     ) -> Result<Placement, SetError> {
         let reserved = self.lock().reserve(key.len(), flags, value_len);
         let stored = reserved.and_then(|room| match fill(&self.items, room.value_offset()) {
-            Ok(()) => self.lock().commit(room, key, flags, exptime),
+            Ok(()) => {
+                let mut store = self.lock();
+                let exptime = store.deadline(exptime);
+                let attributes = Attributes {
+                    flags,
+                    exptime,
+                    cas: None,
+                };
+                store.commit(room, key, &attributes)
+            }
             Err(error) => {
                 self.lock().abandon(room);
                 Err(error)
@@ -74,7 +88,7 @@ impl Shared {
         });
         if stored.is_err() {
             // A failed set must not leave a value that its client believes replaced.
-            self.lock().delete(key)?;
+            self.delete(key)?;
         }
         stored
     }
@@ -84,7 +98,12 @@ impl Shared {
     /// # Errors
     /// None but our own mistakes.
     pub fn delete(&self, key: &[u8]) -> Result<bool, OpError> {
-        self.lock().delete(key)
+        let mut store = self.lock();
+        let found = store.find(key)?;
+        found
+            .map(|item| store.remove(&item))
+            .transpose()
+            .map(|removed| removed.is_some())
     }
 
     /// Finds a key that is alive and gives it to `read`, together with the items region, while
@@ -98,8 +117,11 @@ impl Shared {
         read: impl FnOnce(&Item, &Region) -> Result<T, OpError>,
     ) -> Result<Option<T>, OpError> {
         let mut store = self.lock();
-        let found = store.lookup(key)?;
-        found.map(|item| read(&item, &self.items)).transpose()
+        let Some(mut item) = store.find(key)? else {
+            return Ok(None);
+        };
+        store.used(&mut item)?;
+        read(&item, &self.items).map(Some)
     }
 
     /// See [`Store::tick`].

@@ -13,10 +13,12 @@ use fabric::{OpError, Region, RemoteKey};
 use crate::arena::Arena;
 use crate::hash::hash;
 use crate::index::{Index, IndexError};
-use crate::layout::{ControlLine, ItemHeader, LINE, MAX_KEY, Place, Placement, Slot, SlotWord};
+use crate::layout::{
+    ControlLine, ItemHeader, LINE, MAX_KEY, Marks, Place, Placement, Slot, SlotWord,
+};
 
 /// The clock starts here: 0 means never, and 1 is the time before the server started.
-const CLOCK_START: u64 = 2;
+const CLOCK_START: u32 = 2;
 
 /// Expiry times up to this many seconds, 30 days, count from now; larger ones are Unix time.
 const RELATIVE_LIMIT: i64 = 60 * 60 * 24 * 30;
@@ -151,6 +153,36 @@ impl Reservation {
     }
 }
 
+/// What a client gives with a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// The client's.
+    pub flags: u32,
+    /// By the store's clock, from when it is dead; 0 is never. See [`Store::deadline`].
+    pub exptime: u32,
+    /// Its cas; the next number when it is `None`.
+    pub cas: Option<u64>,
+}
+
+/// What a store holds and what became of its items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Items now.
+    pub items: u64,
+    /// Items ever stored.
+    pub total_items: u64,
+    /// Bytes of all items, headers and keys included.
+    pub bytes: u64,
+    /// Live items that gave way to others.
+    pub evictions: u64,
+    /// Of these, such that nobody ever got.
+    pub evicted_unfetched: u64,
+    /// Expired items whose memory was taken back.
+    pub reclaimed: u64,
+    /// Of these, such that nobody ever got.
+    pub expired_unfetched: u64,
+}
+
 /// The server's side of the items and their index.
 #[derive(Debug)]
 pub struct Store {
@@ -162,7 +194,8 @@ pub struct Store {
     seed: u64,
     generation: u64,
     cas: u64,
-    clock: u64,
+    clock: u32,
+    counters: Counters,
     /// Unix time at which the clock stood at 0.
     epoch_s: i64,
 }
@@ -184,7 +217,7 @@ impl Store {
         let control = ControlLine {
             boot_id,
             table_epoch: 0,
-            clock: CLOCK_START,
+            clock: CLOCK_START.into(),
             flush_epoch: 0,
             buckets_log2: Index::geometry(limits.memory).1,
         };
@@ -198,7 +231,8 @@ impl Store {
             generation: 0,
             cas: 0,
             clock: CLOCK_START,
-            epoch_s: unix_s.saturating_sub(CLOCK_START as i64),
+            counters: Counters::default(),
+            epoch_s: unix_s.saturating_sub(CLOCK_START.into()),
         })
     }
 
@@ -233,8 +267,9 @@ impl Store {
     /// # Errors
     /// None but our own mistakes.
     pub fn tick(&mut self, uptime_s: u64) -> Result<(), OpError> {
-        self.clock = CLOCK_START + uptime_s;
-        self.index.set_clock(self.clock)
+        let uptime = u32::try_from(uptime_s).unwrap_or(u32::MAX);
+        self.clock = CLOCK_START.saturating_add(uptime);
+        self.index.set_clock(self.clock.into())
     }
 
     /// Finds room for an item, evicting if needed.
@@ -254,11 +289,11 @@ impl Store {
             return Err(SetError::TooLarge);
         }
         let (index, items, seed) = (&self.index, &self.items, self.seed);
+        let (counters, clock) = (&mut self.counters, self.clock);
         let mut unlinked = Ok(());
-        let evict = &mut |place| {
-            if let Err(error) = unlink(index, items, seed, place) {
-                unlinked = Err(error);
-            }
+        let evict = &mut |place| match unlink(index, items, seed, place) {
+            Ok(header) => counters.lose(&header, clock),
+            Err(error) => unlinked = Err(error),
         };
         let len = ItemHeader::len_of(key_len, value_len);
         let place = self
@@ -281,38 +316,35 @@ impl Store {
 
     /// Publishes an item whose value is in place, instead of what the key had.
     ///
-    /// `exptime` is memcached's: 0 never, negative at once, up to 30 days from now, else Unix
-    /// time.
-    ///
     /// # Errors
     /// None but our own mistakes; also a key of another length than reserved.
     pub fn commit(
         &mut self,
         room: Reservation,
         key: &[u8],
-        flags: u32,
-        exptime: i64,
+        attributes: &Attributes,
     ) -> Result<Placement, SetError> {
         if key.len() != usize::from(room.key_len) {
             self.abandon(room);
             return Err(SetError::Key(key.len()));
         }
-        self.cas += 1;
         let header = ItemHeader {
             generation: room.generation,
-            cas: self.cas,
-            exptime: self.expiry(exptime),
-            flags,
+            cas: attributes.cas.unwrap_or_else(|| self.next_cas()),
+            exptime: attributes.exptime,
+            flags: attributes.flags,
             value_len: room.value_len,
             checksum: 0,
             key_len: room.key_len,
+            marks: Marks::empty(),
+            accessed: self.clock,
         };
         let offset = room.place.offset();
         self.items.write(offset, &header.to_bytes())?;
         self.items.write(offset + ItemHeader::LEN as u64, key)?;
         let hash = hash(self.seed, key);
         let word = SlotWord::new(hash, room.len(), room.place, room.generation);
-        let old = self.find(hash, key)?;
+        let old = self.slot_of(hash, key)?;
         let slot = match old {
             Some((slot, _)) => slot,
             None => self.vacant(hash)?,
@@ -320,7 +352,10 @@ impl Store {
         // The linearization point.
         self.index.store(slot, word)?;
         self.arena.publish(room.place);
+        self.counters.gain(&header);
         if let Some((_, old)) = old {
+            let header = self.header(old.place())?;
+            self.counters.drop(&header);
             self.arena.free(old.place());
         }
         Ok(Placement {
@@ -336,29 +371,18 @@ impl Store {
         self.arena.free(room.place);
     }
 
-    /// Removes a key; returns whether it was there and alive.
-    ///
-    /// # Errors
-    /// None but our own mistakes.
-    pub fn delete(&mut self, key: &[u8]) -> Result<bool, OpError> {
-        let alive = self.lookup(key)?;
-        if let Some(item) = &alive {
-            self.remove(item.placement.slot, item.placement.word)?;
-        }
-        Ok(alive.is_some())
-    }
-
     /// Finds a key that is alive.
     ///
     /// # Errors
     /// None but our own mistakes.
-    pub fn lookup(&mut self, key: &[u8]) -> Result<Option<Item>, OpError> {
-        let Some((slot, word)) = self.find(hash(self.seed, key), key)? else {
+    pub fn find(&mut self, key: &[u8]) -> Result<Option<Item>, OpError> {
+        let Some((slot, word)) = self.slot_of(hash(self.seed, key), key)? else {
             return Ok(None);
         };
         let header = self.header(word.place())?;
-        if header.expired(self.clock) {
-            self.remove(slot, word)?;
+        if header.expired(self.clock.into()) {
+            self.clear(slot, word)?;
+            self.counters.lose(&header, self.clock);
             return Ok(None);
         }
         let len = header.item_len() as u32;
@@ -374,19 +398,112 @@ impl Store {
         }))
     }
 
+    /// Removes an item that was found.
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn remove(&mut self, item: &Item) -> Result<(), OpError> {
+        self.counters.drop(&item.header);
+        self.clear(item.placement.slot, item.placement.word)
+    }
+
+    /// Notes that somebody got an item that was found.
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn used(&mut self, item: &mut Item) -> Result<(), OpError> {
+        item.header.accessed = self.clock;
+        item.header.marks |= Marks::FETCHED;
+        self.store_word(item, ItemHeader::NOTES_WORD, item.header.notes_word())
+    }
+
+    /// Marks an item that was found, with these marks and no others.
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn mark(&mut self, item: &mut Item, marks: Marks) -> Result<(), OpError> {
+        item.header.marks = marks;
+        self.store_word(item, ItemHeader::NOTES_WORD, item.header.notes_word())
+    }
+
+    /// Changes when an item that was found is dead; see [`Store::deadline`].
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn touch(&mut self, item: &mut Item, exptime: u32) -> Result<(), OpError> {
+        item.header.exptime = exptime;
+        self.store_word(item, ItemHeader::EXPTIME_WORD, item.header.exptime_word())
+    }
+
+    /// Gives an item that was found another cas.
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn renumber(&mut self, item: &mut Item, cas: u64) -> Result<(), OpError> {
+        item.header.cas = cas;
+        self.store_word(item, ItemHeader::CAS_WORD, cas)
+    }
+
+    /// The next number for a stored value.
+    pub fn next_cas(&mut self) -> u64 {
+        self.cas += 1;
+        self.cas
+    }
+
+    /// Seconds by the store's clock, which items' times are in terms of.
+    pub fn now(&self) -> u32 {
+        self.clock
+    }
+
+    /// When an item is dead by the store's clock, from memcached's time: 0 never, negative at
+    /// once, up to 30 days (in seconds) from now, else Unix time.
+    pub fn deadline(&self, exptime: i64) -> u32 {
+        let now = i64::from(self.clock);
+        let at = match exptime {
+            0 => 0,
+            ..0 => 1,
+            1..=RELATIVE_LIMIT => now + exptime,
+            _ => exptime.saturating_sub(self.epoch_s).max(1),
+        };
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    /// What it holds and what became of its items.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Removes all items, as far as they were stored before the call.
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn flush(&mut self) -> Result<(), OpError> {
+        for place in self.arena.all_live() {
+            let header = unlink(&self.index, &self.items, self.seed, place)?;
+            self.counters.drop(&header);
+            self.arena.free(place);
+        }
+        Ok(())
+    }
+
     /// The next generation is the one after `generation`.
     #[cfg(test)]
     pub(crate) fn skip_to_generation(&mut self, generation: u64) {
         self.generation = generation;
     }
 
-    fn remove(&mut self, slot: Slot, word: SlotWord) -> Result<(), OpError> {
+    fn store_word(&self, item: &Item, offset: u64, word: u64) -> Result<(), OpError> {
+        let place = item.placement.word.place();
+        self.items.store(place.offset() + offset, word)
+    }
+
+    fn clear(&mut self, slot: Slot, word: SlotWord) -> Result<(), OpError> {
         self.index.store(slot, SlotWord::EMPTY)?;
         self.arena.free(word.place());
         Ok(())
     }
 
-    fn find(&self, hash: u64, key: &[u8]) -> Result<Option<(Slot, SlotWord)>, OpError> {
+    fn slot_of(&self, hash: u64, key: &[u8]) -> Result<Option<(Slot, SlotWord)>, OpError> {
         self.index.find(hash, |word| {
             let mut buffer = [0; MAX_KEY];
             Ok(read_key(&self.items, word.place(), &mut buffer)? == key)
@@ -399,23 +516,40 @@ impl Store {
             return Ok(slot);
         }
         let (slot, word) = self.index.neighbour(hash)?.ok_or(SetError::OutOfMemory)?;
-        self.remove(slot, word)?;
+        let header = self.header(word.place())?;
+        self.counters.lose(&header, self.clock);
+        self.clear(slot, word)?;
         Ok(slot)
     }
 
     fn header(&self, place: Place) -> Result<ItemHeader, OpError> {
         read_header(&self.items, place)
     }
+}
 
-    fn expiry(&self, exptime: i64) -> u32 {
-        let now = self.clock as i64;
-        let at = match exptime {
-            0 => 0,
-            ..0 => 1,
-            1..=RELATIVE_LIMIT => now + exptime,
-            _ => exptime.saturating_sub(self.epoch_s).max(1),
-        };
-        u32::try_from(at).unwrap_or(u32::MAX)
+impl Counters {
+    fn gain(&mut self, header: &ItemHeader) {
+        self.items += 1;
+        self.total_items += 1;
+        self.bytes += header.item_len();
+    }
+
+    fn drop(&mut self, header: &ItemHeader) {
+        self.items = self.items.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(header.item_len());
+    }
+
+    /// An item that nobody removed goes.
+    fn lose(&mut self, header: &ItemHeader, clock: u32) {
+        self.drop(header);
+        let unfetched = u64::from(!header.marks.contains(Marks::FETCHED));
+        if header.expired(clock.into()) {
+            self.reclaimed += 1;
+            self.expired_unfetched += unfetched;
+        } else {
+            self.evictions += 1;
+            self.evicted_unfetched += unfetched;
+        }
     }
 }
 
@@ -453,12 +587,12 @@ fn read_key<'a>(
     Ok(key)
 }
 
-/// Clears the slot of the item at `place`.
-fn unlink(index: &Index, items: &Region, seed: u64, place: Place) -> Result<(), OpError> {
+/// Clears the slot of the item at `place`; returns its header.
+fn unlink(index: &Index, items: &Region, seed: u64, place: Place) -> Result<ItemHeader, OpError> {
     let mut buffer = [0; MAX_KEY];
     let hash = hash(seed, read_key(items, place, &mut buffer)?);
-    match index.find(hash, |word| Ok(word.place() == place))? {
-        Some((slot, _)) => index.store(slot, SlotWord::EMPTY),
-        None => Ok(()),
+    if let Some((slot, _)) = index.find(hash, |word| Ok(word.place() == place))? {
+        index.store(slot, SlotWord::EMPTY)?;
     }
+    read_header(items, place)
 }
