@@ -384,6 +384,8 @@ bitflags::bitflags! {
         const STALE = 2;
         /// Somebody was told to store it anew (`W`), and nobody else is.
         const WON = 4;
+        /// Its key came in base64 (`b`), and is told so.
+        const BINARY_KEY = 8;
     }
 }
 

@@ -77,7 +77,7 @@ impl Shared {
                 let attributes = Attributes {
                     flags,
                     exptime,
-                    cas: None,
+                    ..Attributes::default()
                 };
                 store.commit(room, key, &attributes)
             }
@@ -193,6 +193,30 @@ mod tests {
         store.tick(20).unwrap();
         assert_eq!(alive(), [true, false, false, false, false]);
         assert_eq!(store.delete(b"absolute"), Ok(false));
+    }
+
+    #[test]
+    fn a_flush_may_come_later_and_be_called_off() {
+        let store = testing::shared(Limits::DEFAULT);
+        store.set(b"a", 0, 0, b"1").unwrap();
+        store
+            .with(|store| store.flush_at(Some(store.now() + 2)))
+            .unwrap();
+        store.tick(1).unwrap();
+        assert!(value(&store, b"a").is_some());
+        store.tick(2).unwrap();
+        assert_eq!(value(&store, b"a"), None);
+        store.set(b"a", 0, 0, b"2").unwrap();
+        store
+            .with(|store| store.flush_at(Some(store.now() + 2)))
+            .unwrap();
+        store.with(|store| store.flush_at(None)).unwrap();
+        store.tick(9).unwrap();
+        assert!(value(&store, b"a").is_some());
+        store
+            .with(|store| store.flush_at(Some(store.now())))
+            .unwrap();
+        assert_eq!(value(&store, b"a"), None);
     }
 
     #[test]

@@ -162,6 +162,8 @@ pub struct Attributes {
     pub exptime: u32,
     /// Its cas; the next number when it is `None`.
     pub cas: Option<u64>,
+    /// What it is marked with from the start.
+    pub marks: Marks,
 }
 
 /// What a store holds and what became of its items.
@@ -198,6 +200,8 @@ pub struct Store {
     counters: Counters,
     /// Unix time at which the clock stood at 0.
     epoch_s: i64,
+    /// By the clock, when all items are to be removed.
+    flush_at: Option<u32>,
 }
 
 impl Store {
@@ -233,6 +237,7 @@ impl Store {
             clock: CLOCK_START,
             counters: Counters::default(),
             epoch_s: unix_s.saturating_sub(CLOCK_START.into()),
+            flush_at: None,
         })
     }
 
@@ -269,7 +274,8 @@ impl Store {
     pub fn tick(&mut self, uptime_s: u64) -> Result<(), OpError> {
         let uptime = u32::try_from(uptime_s).unwrap_or(u32::MAX);
         self.clock = CLOCK_START.saturating_add(uptime);
-        self.index.set_clock(self.clock.into())
+        self.index.set_clock(self.clock.into())?;
+        self.flush_if_due()
     }
 
     /// Finds room for an item, evicting if needed.
@@ -336,7 +342,7 @@ impl Store {
             value_len: room.value_len,
             checksum: 0,
             key_len: room.key_len,
-            marks: Marks::empty(),
+            marks: attributes.marks,
             accessed: self.clock,
         };
         let offset = room.place.offset();
@@ -484,6 +490,22 @@ impl Store {
             self.arena.free(place);
         }
         Ok(())
+    }
+
+    /// Removes all items when the clock has come to `at`, or never, whatever was said before.
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn flush_at(&mut self, at: Option<u32>) -> Result<(), OpError> {
+        self.flush_at = at;
+        self.flush_if_due()
+    }
+
+    fn flush_if_due(&mut self) -> Result<(), OpError> {
+        match self.flush_at.take_if(|at| *at <= self.clock) {
+            Some(_) => self.flush(),
+            None => Ok(()),
+        }
     }
 
     /// The next generation is the one after `generation`.
