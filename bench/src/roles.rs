@@ -11,7 +11,7 @@ use domains::member::Member;
 use domains::roles::Role;
 use ethernet::stack::Stack;
 use ethernet::stack::tcp::TcpListener;
-use rdma_kv::server::{self, Options, Rdma, Stop};
+use rdma_kv::server::{self, Rdma, Settings, Stop};
 use rdma_kv::shared::Shared;
 use rdma_kv::store::Limits;
 use serde::{Deserialize, Serialize};
@@ -103,21 +103,21 @@ fn run_member() -> io::Result<()> {
 fn run_store() -> Result<(), String> {
     let config = std::env::args().nth(2).unwrap_or_default();
     let config: StoreConfig = serde_json::from_str(&config).map_err(|error| error.to_string())?;
-    let options = Options {
+    let settings = Settings {
         port: Some(0),
         limits: Limits {
             memory: config.memory,
             ..Limits::DEFAULT
         },
         rdma: Rdma::Domain(config.domain.clone()),
-        ..Options::default()
+        ..Settings::default()
     };
     let stop = Stop::new().map_err(|error| error.to_string())?;
     let stack = config
         .stack
         .then(|| open_stack(&config.domain))
         .transpose()?;
-    server::run(&options, &stop, |ready, store| {
+    server::run(&settings, &stop, |ready, store| {
         let port = ready.tcp.first().map(|address| address.port());
         let port = port.ok_or_else(|| "the store has no TCP port".to_owned());
         let served = port.and_then(|port| {

@@ -1,66 +1,40 @@
-//! The server: one store behind TCP and RDMA.
+//! The server: one store behind TCP, a unix socket and RDMA.
 //!
-//! [`run`] is all of it. Each TCP connection has a thread; one thread serves all RDMA clients,
-//! and sleeps when they do; one publishes the clock.
+//! [`run`] is all of it. One thread accepts connections and deals them to as many as the
+//! [`Settings`] say; one thread serves all RDMA clients, and sleeps when they do; one publishes
+//! the clock.
 
+mod accept;
+mod auth;
+mod connection;
+mod converse;
+mod listen;
 mod rdma;
+mod settings;
 mod stop;
-mod tcp;
+mod worker;
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use domains::member::{Domain, Member, MemberError};
 use fabric::{Access, Place, Region};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+pub use auth::{Users, UsersError};
+pub use converse::converse;
+pub use listen::{Listen, ListenError};
+pub use settings::{Commands, Rdma, Settings, Tuning, UnixSocket};
 pub use stop::Stop;
-pub use tcp::converse;
 
+use self::listen::Listeners;
 use crate::control::PROTOCOL;
 use crate::index::IndexError;
 use crate::shared::Shared;
 use crate::store::{Limits, LimitsError, Store};
-
-/// What to serve, and where.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Addresses to listen at; all of them when empty.
-    pub listen: Vec<IpAddr>,
-    /// TCP port; `Some(0)` takes any free one, `None` serves no TCP.
-    pub port: Option<u16>,
-    /// TCP connections at a time.
-    pub connections: usize,
-    /// Memory for items, and the largest item.
-    pub limits: Limits,
-    /// Where to serve by RDMA.
-    pub rdma: Rdma,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            listen: Vec::new(),
-            port: Some(11211),
-            connections: 1024,
-            limits: Limits::DEFAULT,
-            rdma: Rdma::Auto,
-        }
-    }
-}
-
-/// Whether to serve by RDMA.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rdma {
-    /// In a node, in its only domain; else by TCP alone, which [`Ready`] says.
-    Auto,
-    /// In this domain.
-    Domain(String),
-    /// Not at all.
-    Off,
-}
 
 /// Why a server could not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -69,14 +43,14 @@ pub enum ServeError {
     /// Caller: impossible limits.
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    /// Caller: neither TCP nor RDMA is left.
+    /// Caller: neither sockets nor RDMA are left.
     #[error("nothing to serve: TCP is off, and there is no domain to serve in")]
     Nothing,
     /// An address cannot be listened at.
     #[error("cannot listen at {address}: {error}")]
     Listen {
         /// Where.
-        address: SocketAddr,
+        address: String,
         /// The system's reason.
         error: io::Error,
     },
@@ -96,6 +70,8 @@ pub enum ServeError {
 pub struct Ready {
     /// TCP addresses.
     pub tcp: Vec<SocketAddr>,
+    /// The file of its unix socket.
+    pub unix: Option<PathBuf>,
     /// Domain and place, when it serves by RDMA.
     pub rdma: Option<(String, Place)>,
 }
@@ -107,6 +83,9 @@ impl fmt::Display for Ready {
         self.tcp
             .iter()
             .try_for_each(|address| write!(f, " tcp {address}"))?;
+        if let Some(path) = &self.unix {
+            write!(f, " unix {}", path.display())?;
+        }
         match &self.rdma {
             Some((domain, place)) => write!(f, " rdma {domain} {place}"),
             None => Ok(()),
@@ -121,21 +100,18 @@ impl fmt::Display for Ready {
 /// # Errors
 /// [`ServeError`].
 pub fn run(
-    options: &Options,
+    settings: &Settings,
     stop: &Stop,
     ready: impl FnOnce(&Ready, &Shared),
 ) -> Result<(), ServeError> {
-    options.limits.check()?;
+    settings.limits.check()?;
     raise_descriptor_limit();
-    let domain = find_domain(&options.rdma)?;
-    let listeners = match options.port {
-        Some(port) => tcp::listen(&options.listen, port)?,
-        None => Vec::new(),
-    };
+    let domain = find_domain(&settings.rdma)?;
+    let listeners = Listeners::bind(settings)?;
     if domain.is_none() && listeners.is_empty() {
         return Err(ServeError::Nothing);
     }
-    let store = make_store(options.limits, domain.as_ref())?;
+    let store = make_store(settings.limits, domain.as_ref())?;
     let rdma = match &domain {
         Some(domain) => Some(rdma::Server::new(
             domain.clone(),
@@ -144,11 +120,9 @@ pub fn run(
         )),
         None => None,
     };
-    let addresses = listeners
-        .iter()
-        .filter_map(|listener| listener.local_addr().ok());
     let serving = Ready {
-        tcp: addresses.collect(),
+        tcp: listeners.addresses(),
+        unix: settings.unix.as_ref().map(|unix| unix.path.clone()),
         rdma: domain.map(|domain| (domain.name().to_owned(), domain.member().place())),
     };
     ready(&serving, &store);
@@ -156,13 +130,13 @@ pub fn run(
         // Whichever ends first, for whatever reason, ends all.
         let clock = scope.spawn(|| stop.after(|| keep_time(&store, stop)));
         let rdma = rdma.map(|rdma| scope.spawn(|| stop.after(|| rdma.run(stop))));
-        let tcp = stop.after(|| tcp::serve(&listeners, options.connections, &store, stop));
+        let sockets = stop.after(|| accept::serve(&listeners, settings, &store, stop));
         let rdma = rdma
             .map(|thread| thread.join().unwrap_or_else(resume))
             .transpose();
         clock.join().unwrap_or_else(resume)?;
         rdma?;
-        Ok(tcp?)
+        Ok(sockets?)
     })
 }
 
@@ -231,27 +205,27 @@ fn keep_time(store: &Shared, stop: &Stop) -> Result<(), ServeError> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::{Ipv4Addr, TcpStream};
+    use std::net::{IpAddr, Ipv4Addr, TcpStream};
     use std::sync::mpsc;
 
     use super::*;
 
-    fn options() -> Options {
-        Options {
-            listen: vec![Ipv4Addr::LOCALHOST.into()],
+    fn settings() -> Settings {
+        Settings {
+            listen: vec![IpAddr::from(Ipv4Addr::LOCALHOST).into()],
             port: Some(0),
             rdma: Rdma::Off,
-            ..Options::default()
+            ..Settings::default()
         }
     }
 
     /// Runs a server while `test` talks to it, then stops it.
-    fn serving(options: Options, test: impl FnOnce(SocketAddr)) {
+    fn serving(settings: Settings, test: impl FnOnce(SocketAddr)) {
         let stop = Stop::new().unwrap();
         let (sender, receiver) = mpsc::channel();
         std::thread::scope(|scope| {
             let server = scope.spawn(|| {
-                run(&options, &stop, |ready, _| {
+                run(&settings, &stop, |ready, _| {
                     sender.send(ready.tcp[0]).unwrap();
                 })
             });
@@ -271,7 +245,7 @@ mod tests {
     #[test]
     fn connections_share_the_store_and_end_with_the_server() {
         let mut left_open = None;
-        serving(options(), |address| {
+        serving(settings(), |address| {
             let mut first = TcpStream::connect(address).unwrap();
             let mut second = TcpStream::connect(address).unwrap();
             ask(&mut first, b"set a 1 0 3\r\none\r\n", "STORED\r\n");
@@ -287,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_server_may_have_as_many_descriptors_as_the_system_lets_it() {
-        serving(options(), |_| {
+        serving(settings(), |_| {
             let limit = getrlimit(Resource::Nofile);
             assert_eq!(limit.current, limit.maximum);
         });
@@ -296,9 +270,9 @@ mod tests {
     #[test]
     fn connections_over_the_limit_are_told_so() {
         serving(
-            Options {
+            Settings {
                 connections: 1,
-                ..options()
+                ..settings()
             },
             |address| {
                 let mut first = TcpStream::connect(address).unwrap();
@@ -315,31 +289,169 @@ mod tests {
     }
 
     #[test]
-    fn impossible_options_are_named() {
-        let run = |options| run(&options, &Stop::new().unwrap(), |_, _| panic!("it started"));
+    fn connections_over_the_limit_wait_where_that_is_asked_for() {
+        let settings = Settings {
+            connections: 1,
+            refuse_at_once: false,
+            ..settings()
+        };
+        serving(settings, |address| {
+            let mut first = TcpStream::connect(address).unwrap();
+            ask(&mut first, b"get a\r\n", "END\r\n");
+            let mut second = TcpStream::connect(address).unwrap();
+            second.write_all(b"set a 0 0 1\r\n2\r\n").unwrap();
+            ask(&mut first, b"get a\r\n", "END\r\n");
+            drop(first);
+            ask(&mut second, b"", "STORED\r\n");
+        });
+    }
+
+    #[test]
+    fn every_thread_serves_its_share() {
+        for threads in [1, 3] {
+            let settings = Settings {
+                threads,
+                ..settings()
+            };
+            serving(settings, |address| {
+                let mut streams: Vec<_> = (0..10)
+                    .map(|_| TcpStream::connect(address).unwrap())
+                    .collect();
+                for (n, stream) in streams.iter_mut().enumerate() {
+                    let set = format!("set k{n} 0 0 1\r\n{n}\r\n");
+                    ask(stream, set.as_bytes(), "STORED\r\n");
+                }
+                for (n, stream) in streams.iter_mut().rev().enumerate() {
+                    let value = format!("VALUE k{n} 0 1\r\n{n}\r\nEND\r\n");
+                    ask(stream, format!("get k{n}\r\n").as_bytes(), &value);
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_client_that_asks_without_end_holds_nobody_up() {
+        let settings = Settings {
+            threads: 1,
+            ..settings()
+        };
+        serving(settings, |address| {
+            let mut first = TcpStream::connect(address).unwrap();
+            let value = vec![b'v'; 1_000_000];
+            first.write_all(b"set k 0 0 1000000\r\n").unwrap();
+            first.write_all(&value).unwrap();
+            ask(&mut first, b"\r\n", "STORED\r\n");
+            // Never reads; its replies fill what the system keeps for it.
+            let mut deaf = TcpStream::connect(address).unwrap();
+            deaf.write_all("get k k k k\r\n".repeat(100).as_bytes())
+                .unwrap();
+            // Reads all that it asks for, and asks for much.
+            let mut greedy = TcpStream::connect(address).unwrap();
+            greedy
+                .write_all("version\r\n".repeat(1_000).as_bytes())
+                .unwrap();
+            ask(&mut first, b"get a\r\n", "END\r\n");
+            let mut line = [0; 9];
+            greedy.read_exact(&mut line).unwrap();
+            assert_eq!(&line, b"VERSION 1");
+        });
+    }
+
+    #[test]
+    fn a_client_that_says_nothing_for_too_long_is_cut_off() {
+        let settings = Settings {
+            idle_timeout: Some(std::time::Duration::from_secs(1)),
+            ..settings()
+        };
+        serving(settings, |address| {
+            let mut idle = TcpStream::connect(address).unwrap();
+            ask(&mut idle, b"get a\r\n", "END\r\n");
+            assert_eq!(idle.read(&mut [0]).unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn a_unix_socket_serves_with_tcp_or_without() {
+        let path = std::env::temp_dir().join(format!("toroid-kv-serve-{}", std::process::id()));
+        let settings = Settings {
+            unix: Some(UnixSocket {
+                path: path.clone(),
+                mode: 0o700,
+            }),
+            ..settings()
+        };
+        serving(settings, |address| {
+            let mut tcp = TcpStream::connect(address).unwrap();
+            ask(&mut tcp, b"set a 0 0 1\r\n1\r\n", "STORED\r\n");
+            let mut unix = std::os::unix::net::UnixStream::connect(&path).unwrap();
+            unix.write_all(b"get a\r\nquit\r\n").unwrap();
+            let mut reply = String::new();
+            unix.read_to_string(&mut reply).unwrap();
+            assert_eq!(reply, "VALUE a 0 1\r\n1\r\nEND\r\n");
+        });
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn with_users_nobody_else_is_served() {
+        let path = std::env::temp_dir().join(format!("toroid-kv-auth-{}", std::process::id()));
+        std::fs::write(&path, "me:secret\n").unwrap();
+        let settings = Settings {
+            users: Some(Users::load(&path).unwrap()),
+            ..settings()
+        };
+        std::fs::remove_file(&path).unwrap();
+        serving(settings, |address| {
+            let mut stranger = TcpStream::connect(address).unwrap();
+            ask(
+                &mut stranger,
+                b"get a\r\n",
+                "CLIENT_ERROR unauthenticated\r\n",
+            );
+            let mut known = TcpStream::connect(address).unwrap();
+            let both = b"set x 0 0 9\r\nme secret\r\nset a 0 0 1\r\n1\r\n";
+            ask(&mut known, both, "STORED\r\nSTORED\r\n");
+            ask(&mut known, b"get a x\r\n", "VALUE a 0 1\r\n1\r\nEND\r\n");
+            ask(
+                &mut stranger,
+                b"get a\r\n",
+                "CLIENT_ERROR unauthenticated\r\n",
+            );
+        });
+    }
+
+    #[test]
+    fn impossible_settings_are_named() {
+        let run = |settings| {
+            run(&settings, &Stop::new().unwrap(), |_, _| {
+                panic!("it started")
+            })
+        };
         let limits = Limits {
             memory: 1 << 20,
             item: 1 << 20,
         };
-        let small = run(Options {
+        let small = run(Settings {
             limits,
-            ..options()
+            ..settings()
         });
         assert!(matches!(
             small,
             Err(ServeError::Limits(LimitsError::TooSmall { .. }))
         ));
-        let nothing = run(Options {
+        let nothing = run(Settings {
             port: None,
-            ..options()
+            ..settings()
         });
         assert!(matches!(nothing, Err(ServeError::Nothing)));
-        serving(options(), |address| {
-            let taken = run(Options {
+        serving(settings(), |address| {
+            let taken = run(Settings {
                 port: Some(address.port()),
-                ..options()
+                ..settings()
             });
-            assert!(matches!(taken, Err(ServeError::Listen { address: a, .. }) if a == address));
+            assert!(
+                matches!(taken, Err(ServeError::Listen { address: a, .. }) if a == address.to_string())
+            );
         });
     }
 }

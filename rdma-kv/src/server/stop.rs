@@ -39,6 +39,11 @@ impl Stop {
         work()
     }
 
+    /// Readable once it was stopped, and for ever after.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
     /// Waits up to `timeout`; returns whether it was stopped.
     pub(super) fn wait(&self, timeout: Duration) -> io::Result<bool> {
         Ok(self.wait_or(&[], Some(timeout))?.stopped)
@@ -50,7 +55,7 @@ impl Stop {
         others: &[BorrowedFd<'_>],
         timeout: Option<Duration>,
     ) -> io::Result<Woken> {
-        let fds = std::iter::once(self.0.as_fd()).chain(others.iter().copied());
+        let fds = std::iter::once(self.fd()).chain(others.iter().copied());
         let mut fds: Vec<PollFd<'_>> = fds
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();

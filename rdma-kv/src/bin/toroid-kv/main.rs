@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use domains::member::Member;
 use fabric::Place;
 use rdma_kv::Client;
-use rdma_kv::server::{self, Options, Rdma, Stop};
+use rdma_kv::server::{self, Rdma, Settings, Stop};
 use rdma_kv::store::Limits;
 
 /// A memcached-compatible store whose gets are reads of the server's memory.
@@ -198,8 +198,8 @@ fn serve(serve: Serve) -> Result<()> {
         (Some(name), _) => Rdma::Domain(name),
         (None, _) => Rdma::Auto,
     };
-    let options = Options {
-        listen: serve.listen,
+    let settings = Settings {
+        listen: serve.listen.into_iter().map(Into::into).collect(),
         port: match serve.port {
             0 => None,
             -1 => Some(0),
@@ -211,12 +211,13 @@ fn serve(serve: Serve) -> Result<()> {
             item: serve.max_item_size,
         },
         rdma,
+        ..Settings::default()
     };
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;
     let start = Instant::now();
-    server::run(&options, &stop, |ready, _| {
-        if ready.rdma.is_none() && options.rdma == Rdma::Auto {
+    server::run(&settings, &stop, |ready, _| {
+        if ready.rdma.is_none() && settings.rdma == Rdma::Auto {
             eprintln!("toroid-kv: not in a node: serving TCP alone");
         }
         // Nobody may be listening; that is no reason not to serve.

@@ -1,0 +1,116 @@
+//! Accepting connections, and dealing them to the workers in turn.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags, accept_with, send};
+
+use super::listen::Listeners;
+use super::worker::{Inbox, Service, Worker};
+use super::{Settings, Stop, resume};
+use crate::shared::Shared;
+
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
+/// How long to wait when the system, or the limit, lets no connection in.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Connections accepted from one listener before the next one's turn.
+const TURN: usize = 64;
+
+/// Accepts and serves until stopped.
+pub(super) fn serve(
+    listeners: &Listeners,
+    settings: &Settings,
+    store: &Shared,
+    stop: &Stop,
+) -> io::Result<()> {
+    let service = Service {
+        store,
+        stop,
+        users: settings.users.as_ref(),
+        idle_timeout: settings.idle_timeout,
+        open: AtomicUsize::new(0),
+    };
+    let workers = (0..settings.threads.max(1)).map(|_| Worker::new(&service));
+    let workers: Vec<_> = workers.collect::<io::Result<_>>()?;
+    let (workers, inboxes): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
+    std::thread::scope(|scope| {
+        // Whatever ends first ends all.
+        let threads = stop.after(|| {
+            let start = |worker| start(scope, worker, stop);
+            let threads: Vec<_> = workers.into_iter().map(start).collect::<io::Result<_>>()?;
+            accept_all(listeners, settings, &inboxes, &service)?;
+            Ok::<_, io::Error>(threads)
+        })?;
+        let ends = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(resume));
+        ends.collect()
+    })
+}
+
+fn start<'scope, 'a: 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    worker: Worker<'a>,
+    stop: &'scope Stop,
+) -> io::Result<ScopedJoinHandle<'scope, io::Result<()>>> {
+    let run = move || stop.after(|| worker.run());
+    std::thread::Builder::new().spawn_scoped(scope, run)
+}
+
+fn accept_all(
+    listeners: &Listeners,
+    settings: &Settings,
+    inboxes: &[Inbox],
+    service: &Service<'_>,
+) -> io::Result<()> {
+    let fds = listeners.fds();
+    let mut inboxes = inboxes.iter().cycle();
+    loop {
+        let full = || service.open.load(Ordering::Relaxed) >= settings.connections;
+        if full() && !settings.refuse_at_once {
+            match service.stop.wait(PAUSE)? {
+                true => return Ok(()),
+                false => continue,
+            }
+        }
+        let woken = service.stop.wait_or(&fds, None)?;
+        if woken.stopped {
+            return Ok(());
+        }
+        for (&fd, _) in fds.iter().zip(woken.ready).filter(|(_, ready)| *ready) {
+            for _ in 0..TURN {
+                if full() && !settings.refuse_at_once {
+                    break;
+                }
+                let Some(socket) = accept(fd, service.stop)? else {
+                    break;
+                };
+                match inboxes.next() {
+                    Some(inbox) if !full() => inbox.give(socket, service),
+                    // Best effort: the client may have gone.
+                    _ => drop(send(&socket, TOO_MANY, SendFlags::NOSIGNAL)),
+                }
+            }
+        }
+    }
+}
+
+/// The next connection, if there is one.
+fn accept(listener: BorrowedFd<'_>, stop: &Stop) -> io::Result<Option<OwnedFd>> {
+    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(error) => {
+            // Out of descriptors or memory, the listener stays readable: wait rather than spin.
+            tracing::warn!("cannot accept a connection: {error}");
+            stop.wait(PAUSE)?;
+            Ok(None)
+        }
+    }
+}

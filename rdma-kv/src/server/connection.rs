@@ -1,0 +1,227 @@
+//! One connection: bytes from its socket to the protocol, and replies back.
+//!
+//! A client that does not read its replies is not read from: at most one batch of replies is kept
+//! for it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use super::auth::{Gate, Knock};
+use crate::shared::Shared;
+use crate::text::{Conversation, Next};
+
+/// A socket and what was said over it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: OwnedFd,
+    /// While it has not said who it is, and has to.
+    gate: Option<Gate>,
+    conversation: Conversation,
+    next: Next,
+    /// Replies that the socket had no room for.
+    unsent: Vec<u8>,
+    /// So many of their bytes it has taken since.
+    taken: usize,
+}
+
+/// What a connection waits for after its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Something to read.
+    Read,
+    /// Room for replies.
+    Write,
+    /// Its next turn: there is more to do.
+    Turn,
+    /// Nothing; it has ended.
+    End,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd, gate: Option<Gate>) -> Self {
+        Connection {
+            socket,
+            gate,
+            conversation: Conversation::default(),
+            next: Next::Read,
+            unsent: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    /// Reads once, carries out, writes once. `replies` is empty memory for this turn, and is empty
+    /// after it.
+    ///
+    /// # Errors
+    /// The socket's, or the store's own mistakes; the connection has then ended.
+    pub(super) fn turn(&mut self, store: &Shared, replies: &mut Vec<u8>) -> io::Result<Wait> {
+        if !self.send_rest()? {
+            return Ok(Wait::Write);
+        }
+        let mut more = false;
+        match self.next {
+            Next::Close => return Ok(Wait::End),
+            Next::Continue => {}
+            Next::Read => {
+                let room = self.conversation.room();
+                let len = room.len();
+                let count = match rustix::io::read(&self.socket, room) {
+                    Ok(0) => return Ok(Wait::End),
+                    Ok(count) => count,
+                    Err(Errno::AGAIN | Errno::INTR) => return Ok(Wait::Read),
+                    Err(error) => return Err(error.into()),
+                };
+                // Fewer bytes than there was room for: it was all.
+                more = count == len;
+                if let Some(wait) = self.pass_gate(count, replies)? {
+                    return Ok(wait);
+                }
+            }
+        }
+        self.next = self
+            .conversation
+            .run(store, replies)
+            .map_err(io::Error::other)?;
+        Ok(match (self.send(replies)?, self.next) {
+            (false, _) => Wait::Write,
+            (true, Next::Close) => Wait::End,
+            (true, Next::Continue) => Wait::Turn,
+            (true, Next::Read) if more => Wait::Turn,
+            (true, Next::Read) => Wait::Read,
+        })
+    }
+
+    /// Takes `count` bytes that were read into the conversation's room; what it waits for if none
+    /// of them is for the conversation.
+    fn pass_gate(&mut self, count: usize, replies: &mut Vec<u8>) -> io::Result<Option<Wait>> {
+        let Some(gate) = &mut self.gate else {
+            self.conversation.received(count);
+            return Ok(None);
+        };
+        let room = self.conversation.room();
+        match gate.receive(&room[..count], replies) {
+            Knock::Close => Ok(Some(Wait::End)),
+            Knock::Wait => Ok(Some(match self.send(replies)? {
+                true => Wait::Read,
+                false => Wait::Write,
+            })),
+            Knock::Enter(bytes) => {
+                self.gate = None;
+                room[..bytes.len()].copy_from_slice(&bytes);
+                self.conversation.received(bytes.len());
+                Ok(None)
+            }
+        }
+    }
+
+    /// Sends what it can of `replies`, and keeps the rest; whether there is none.
+    fn send(&mut self, replies: &mut Vec<u8>) -> io::Result<bool> {
+        if replies.is_empty() {
+            return Ok(true);
+        }
+        let count = send_some(&self.socket, replies)?;
+        if count < replies.len() {
+            // Their memory goes with them once they are sent.
+            self.unsent = std::mem::take(replies);
+            self.taken = count;
+            return Ok(false);
+        }
+        replies.clear();
+        Ok(true)
+    }
+
+    fn send_rest(&mut self) -> io::Result<bool> {
+        if self.unsent.is_empty() {
+            return Ok(true);
+        }
+        self.taken += send_some(&self.socket, &self.unsent[self.taken..])?;
+        if self.taken < self.unsent.len() {
+            return Ok(false);
+        }
+        self.unsent = Vec::new();
+        Ok(true)
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// How many bytes the socket took; none if it has no room.
+fn send_some(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    match send(socket, bytes, SendFlags::NOSIGNAL) {
+        Ok(count) => Ok(count),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::store::Limits;
+    use crate::testing;
+
+    fn pair() -> (UnixStream, Connection) {
+        let (client, server) = UnixStream::pair().unwrap();
+        server.set_nonblocking(true).unwrap();
+        (client, Connection::new(server.into(), None))
+    }
+
+    #[test]
+    fn a_batch_of_requests_takes_one_turn() {
+        let store = testing::shared(Limits::DEFAULT);
+        let (mut client, mut connection) = pair();
+        let mut replies = Vec::new();
+        assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::Read);
+        client
+            .write_all(b"set a 0 0 1\r\n1\r\nget a\r\nget b\r\nversio")
+            .unwrap();
+        assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::Read);
+        let expected = b"STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nEND\r\n";
+        let mut said = vec![0; expected.len()];
+        client.read_exact(&mut said).unwrap();
+        assert_eq!(said, expected);
+        client.write_all(b"n\r\nquit\r\n").unwrap();
+        assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::End);
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_is_not_read_from() {
+        let store = testing::shared(Limits::DEFAULT);
+        store.set(b"k", 0, 0, &[b'v'; 500_000]).unwrap();
+        let (mut client, mut connection) = pair();
+        let mut replies = Vec::new();
+        client
+            .write_all("get k k k k\r\n".repeat(100).as_bytes())
+            .unwrap();
+        assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::Write);
+        let kept = connection.unsent.len();
+        assert!(kept < 2_000_000 && replies.is_empty());
+        for _ in 0..10 {
+            assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::Write);
+            assert_eq!(connection.unsent.len(), kept);
+        }
+        // Once it reads, all comes.
+        client.set_nonblocking(true).unwrap();
+        let one = b"VALUE k 0 500000\r\n\r\n".len() + 500_000;
+        let expected = (4 * one + b"END\r\n".len()) * 100;
+        let (mut len, mut piece) = (0, vec![0; 1 << 20]);
+        while len < expected {
+            let wait = connection.turn(&store, &mut replies).unwrap();
+            assert_ne!(wait, Wait::End);
+            len += client.read(&mut piece).unwrap_or(0);
+        }
+        assert_eq!(len, expected);
+        assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::Read);
+        assert_eq!(connection.unsent.capacity(), 0);
+    }
+}

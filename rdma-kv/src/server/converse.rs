@@ -1,0 +1,40 @@
+//! The memcached protocol over any stream of bytes.
+
+use std::io::{self, ErrorKind, Read, Write};
+
+use crate::shared::Shared;
+use crate::text::{Conversation, Next};
+
+/// Replies beyond this many bytes do not keep their memory.
+const REPLIES_KEPT: usize = 512 * 1024;
+
+/// Serves one client over any stream of bytes, such as a connection that did not come through this
+/// host's TCP, until either side ends it.
+///
+/// # Errors
+/// The stream's.
+pub fn converse(mut stream: impl Read + Write, store: &Shared) -> io::Result<()> {
+    let mut conversation = Conversation::default();
+    let mut replies = Vec::new();
+    loop {
+        let next = conversation
+            .run(store, &mut replies)
+            .map_err(io::Error::other)?;
+        if !replies.is_empty() {
+            stream.write_all(&replies)?;
+            replies.clear();
+            replies.shrink_to(REPLIES_KEPT);
+        }
+        match next {
+            Next::Close => return Ok(()),
+            Next::Continue => continue,
+            Next::Read => {}
+        }
+        match stream.read(conversation.room()) {
+            Ok(0) => return Ok(()),
+            Ok(count) => conversation.received(count),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

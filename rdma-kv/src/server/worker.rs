@@ -1,0 +1,238 @@
+//! The threads that serve connections: each has an epoll for its own.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+
+use super::auth::{Gate, Users};
+use super::connection::{Connection, Wait};
+use super::stop::Stop;
+use crate::shared::Shared;
+
+/// Events taken at a time.
+const EVENTS: usize = 128;
+
+/// Memory for replies beyond this many bytes is not kept.
+const REPLIES_KEPT: usize = 512 * 1024;
+
+/// How often idle connections are looked for.
+const IDLE_CHECK: Duration = Duration::from_secs(1);
+
+/// What epoll calls the two that are no connections.
+const STOP: u64 = u64::MAX;
+const INBOX: u64 = u64::MAX - 1;
+
+/// What all workers share.
+pub(super) struct Service<'a> {
+    pub(super) store: &'a Shared,
+    pub(super) stop: &'a Stop,
+    pub(super) users: Option<&'a Users>,
+    pub(super) idle_timeout: Option<Duration>,
+    /// Connections open now, at all workers.
+    pub(super) open: AtomicUsize,
+}
+
+/// How to give connections to a worker.
+pub(super) struct Inbox {
+    sender: Sender<OwnedFd>,
+    wake: OwnedFd,
+}
+
+impl Inbox {
+    /// Gives it a nonblocking socket, which counts as open from now on.
+    pub(super) fn give(&self, socket: OwnedFd, service: &Service<'_>) {
+        service.open.fetch_add(1, Ordering::Relaxed);
+        // A worker that has ended ends the server.
+        if self.sender.send(socket).is_ok() {
+            // Fails only after 2^64 - 2 connections that it has not looked at.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// One thread's connections.
+pub(super) struct Worker<'a> {
+    service: &'a Service<'a>,
+    epoll: OwnedFd,
+    inbox: Receiver<OwnedFd>,
+    wake: OwnedFd,
+    connections: Vec<Option<Entry>>,
+    /// Places of the vector that are free.
+    free: Vec<usize>,
+    /// Those with more to do than one turn allows.
+    unfinished: Vec<usize>,
+    /// Empty between turns.
+    replies: Vec<u8>,
+    now: Instant,
+    idle_checked: Instant,
+}
+
+struct Entry {
+    connection: Connection,
+    /// What epoll reports of it.
+    interest: EventFlags,
+    last_turn: Instant,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(service: &'a Service<'a>) -> io::Result<(Self, Inbox)> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let stop = EventData::new_u64(STOP);
+        epoll::add(&epoll, service.stop.fd(), stop, EventFlags::IN)?;
+        epoll::add(&epoll, &wake, EventData::new_u64(INBOX), EventFlags::IN)?;
+        let (sender, inbox) = channel();
+        let given = Inbox {
+            sender,
+            wake: wake.try_clone()?,
+        };
+        let now = Instant::now();
+        let worker = Worker {
+            service,
+            epoll,
+            inbox,
+            wake,
+            connections: Vec::new(),
+            free: Vec::new(),
+            unfinished: Vec::new(),
+            replies: Vec::new(),
+            now,
+            idle_checked: now,
+        };
+        Ok((worker, given))
+    }
+
+    /// Serves until stopped; connections end with it.
+    ///
+    /// # Errors
+    /// The system's, of epoll itself.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            events.clear();
+            let timeout = self
+                .timeout()
+                .and_then(|time| Timespec::try_from(time).ok());
+            let buffer = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, buffer, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if self.service.idle_timeout.is_some() {
+                self.now = Instant::now();
+            }
+            // Those that were not done come after those that are new, but before they come again.
+            let unfinished = std::mem::take(&mut self.unfinished);
+            for event in &events {
+                match event.data.u64() {
+                    STOP => return Ok(()),
+                    INBOX => self.take_new()?,
+                    number => self.turn(number as usize),
+                }
+            }
+            for number in unfinished {
+                self.turn(number);
+            }
+            self.close_idle();
+        }
+    }
+
+    /// How long to wait for events; forever if `None`.
+    fn timeout(&self) -> Option<Duration> {
+        if !self.unfinished.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        self.service.idle_timeout.map(|_| IDLE_CHECK)
+    }
+
+    fn take_new(&mut self) -> io::Result<()> {
+        match rustix::io::read(&self.wake, &mut [0; 8]) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        while let Ok(socket) = self.inbox.try_recv() {
+            let gate = self.service.users.cloned().map(Gate::new);
+            let connection = Connection::new(socket, gate);
+            let number = self.free.pop().unwrap_or(self.connections.len());
+            let data = EventData::new_u64(number as u64);
+            let interest = EventFlags::IN;
+            if number == self.connections.len() {
+                self.connections.push(None);
+            }
+            match epoll::add(&self.epoll, &connection, data, interest) {
+                Ok(()) => {
+                    self.connections[number] = Some(Entry {
+                        connection,
+                        interest,
+                        last_turn: self.now,
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!("a connection is lost: {error}");
+                    self.close(number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One connection's turn; nothing if it has ended since.
+    fn turn(&mut self, number: usize) {
+        let Some(entry) = &mut self.connections[number] else {
+            return;
+        };
+        entry.last_turn = self.now;
+        let result = entry.connection.turn(self.service.store, &mut self.replies);
+        self.replies.shrink_to(REPLIES_KEPT);
+        let interest = match result {
+            Ok(Wait::Read) => EventFlags::IN,
+            Ok(Wait::Write) => EventFlags::OUT,
+            Ok(Wait::Turn) => return self.unfinished.push(number),
+            Ok(Wait::End) => return self.close(number),
+            Err(error) => {
+                tracing::debug!("connection {number}: {error}");
+                return self.close(number);
+            }
+        };
+        if interest != entry.interest {
+            let data = EventData::new_u64(number as u64);
+            match epoll::modify(&self.epoll, &entry.connection, data, interest) {
+                Ok(()) => entry.interest = interest,
+                Err(error) => {
+                    tracing::warn!("connection {number} is lost: {error}");
+                    self.close(number);
+                }
+            }
+        }
+    }
+
+    /// Closing takes it from the epoll, too.
+    fn close(&mut self, number: usize) {
+        self.replies.clear();
+        self.connections[number] = None;
+        self.free.push(number);
+        self.service.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn close_idle(&mut self) {
+        let Some(limit) = self.service.idle_timeout else {
+            return;
+        };
+        if self.now - self.idle_checked < IDLE_CHECK {
+            return;
+        }
+        self.idle_checked = self.now;
+        for number in 0..self.connections.len() {
+            let idle = |entry: &Entry| self.now - entry.last_turn >= limit;
+            if self.connections[number].as_ref().is_some_and(idle) {
+                self.close(number);
+            }
+        }
+    }
+}
