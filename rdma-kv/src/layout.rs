@@ -1,14 +1,18 @@
 //! What lies in the two regions that a server exports, byte by byte.
 //!
-//! The *index* region: a control line, then buckets of one cache line. The main buckets come
-//! first, as many as a power of two; overflow buckets follow and hang from them by links.
+//! The *index* region: a control line, then buckets of one cache line: main buckets, as many as
+//! there is capacity for, of which the first ones are in use; then overflow buckets, which hang
+//! from others by links. The index grows by one main bucket at a time (linear hashing): the new
+//! one takes its share from the one with the same number but for the highest bit. It is filled before the
+//! table epoch counts it, and only then are slots of the other cleared and moved together. So
+//! whoever misses a key looks at the epoch afterwards: [`TableEpoch::disturbs`].
 //!
 //! ```text
 //! control line
-//!  0       8         16            24      32               40             48       64
-//!  +-------+---------+-------------+-------+----------------+--------------+--------+
-//!  | magic | boot id | table epoch | clock | flush epoch    | buckets log2 | zero   |
-//!  +-------+---------+-------------+-------+----------------+--------------+--------+
+//!  0       8         16            24      32         40   64
+//!  +-------+---------+-------------+-------+----------+------+
+//!  | magic | boot id | table epoch | clock | capacity | zero |
+//!  +-------+---------+-------------+-------+----------+------+
 //!
 //! bucket
 //!  0        8        16        24        32        40        48        56     64
@@ -17,13 +21,13 @@
 //!  +--------+--------+---------+---------+---------+---------+---------+------+
 //!
 //! slot word, from the highest bit
-//!  64    56      51      21           0
+//!  64    56      49      17           0
 //!  +-----+-------+-------+------------+
 //!  | tag | class | place | generation |
 //!  +-----+-------+-------+------------+
 //! ```
 //!
-//! The *items* region: items at multiples of 64 bytes.
+//! The *items* region: items at multiples of 16 bytes.
 //!
 //! ```text
 //!  0            8     16        20      24          28         32        34      36         40
@@ -43,8 +47,11 @@
 
 use std::ops::Range;
 
-/// Bytes of a cache line, of a bucket, and the unit of places.
+/// Bytes of a cache line and of a bucket.
 pub const LINE: usize = 64;
+
+/// Bytes that items are aligned to: the unit of places.
+pub const UNIT: usize = 16;
 
 /// The longest key in bytes, as with memcached.
 pub const MAX_KEY: usize = 250;
@@ -84,12 +91,14 @@ pub enum LayoutError {
     #[error("no index of this version: its first word is {0:#018x}")]
     Magic(u64),
     /// The regions do not hold what the server says.
-    #[error("an index of {index} bytes cannot hold 2^{buckets_log2} buckets")]
+    #[error("an index of {index} bytes cannot hold {count} of {capacity} buckets")]
     Geometry {
         /// Bytes of the index region.
         index: u64,
-        /// Of the main buckets.
-        buckets_log2: u32,
+        /// Main buckets in use.
+        count: u64,
+        /// Main buckets that there is room for.
+        capacity: u64,
     },
 }
 
@@ -98,19 +107,17 @@ pub enum LayoutError {
 pub struct ControlLine {
     /// Random, new at each start.
     pub boot_id: u64,
-    /// Changes when the buckets move.
-    pub table_epoch: u64,
+    /// How far the index has grown.
+    pub table: TableEpoch,
     /// The server's clock in seconds; the expiry of items is in its terms.
     pub clock: u64,
-    /// Items of older generations were flushed.
-    pub flush_epoch: u64,
-    /// Logarithm of the number of main buckets.
-    pub buckets_log2: u32,
+    /// Main buckets that there is room for.
+    pub capacity: u64,
 }
 
 impl ControlLine {
     /// `TOROKV`, then the version of this layout.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"TOROKV\x00\x01");
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"TOROKV\x00\x02");
     /// Offset of the table epoch in the index region.
     pub const TABLE_EPOCH: u64 = 16;
     /// Offset of the clock in the index region.
@@ -118,103 +125,170 @@ impl ControlLine {
 
     /// The line's words, in order.
     pub fn words(&self) -> [u64; 8] {
-        let log2 = u64::from(self.buckets_log2);
-        let (epoch, flush) = (self.table_epoch, self.flush_epoch);
         [
             Self::MAGIC,
             self.boot_id,
-            epoch,
+            self.table.0,
             self.clock,
-            flush,
-            log2,
+            self.capacity,
+            0,
             0,
             0,
         ]
     }
 
-    /// The control line of an index of `index_len` bytes.
+    /// The control line of an index of `index_len` bytes, and its buckets.
     ///
     /// # Errors
     /// [`LayoutError`].
-    pub fn parse(line: &Line, index_len: u64) -> Result<Self, LayoutError> {
+    pub fn parse(line: &Line, index_len: u64) -> Result<(Self, Buckets), LayoutError> {
         if line.word(0) != Self::MAGIC {
             return Err(LayoutError::Magic(line.word(0)));
         }
-        let buckets_log2 = u32::try_from(line.word(5)).unwrap_or(u32::MAX);
-        Buckets::new(index_len, buckets_log2)?;
-        Ok(ControlLine {
+        let control = ControlLine {
             boot_id: line.word(1),
-            table_epoch: line.word(2),
+            table: TableEpoch(line.word(2)),
             clock: line.word(3),
-            flush_epoch: line.word(4),
-            buckets_log2,
-        })
+            capacity: line.word(4),
+        };
+        let buckets = Buckets::new(index_len, control.capacity)?;
+        Ok((control, buckets.with_count(control.table.count())?))
+    }
+}
+
+/// How far an index has grown: twice its main buckets, and 1 more while slots of the two that took
+/// part in the last step are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableEpoch(pub u64);
+
+impl TableEpoch {
+    /// Who missed that many steps looks again, whatever they were.
+    const STEPS: u64 = 64;
+
+    /// Of an index that has so many main buckets.
+    pub fn new(count: u32, moving: bool) -> Self {
+        TableEpoch(u64::from(count) * 2 + u64::from(moving))
+    }
+
+    /// Main buckets in use.
+    pub fn count(self) -> u64 {
+        self.0 / 2
+    }
+
+    /// Whether a slot may have been moved within or out of `bucket` since `before`.
+    pub fn disturbs(self, before: TableEpoch, bucket: Bucket) -> bool {
+        // The last step before counts if it was not over.
+        let steps = before.count().saturating_sub(before.0 % 2)..self.count();
+        let last = self.count().saturating_sub(self.0 % 2)..self.count();
+        let touches = |new: u64| {
+            let from = new ^ (1 << new.max(1).ilog2());
+            [new, from].contains(&u64::from(bucket.0))
+        };
+        match steps.end.checked_sub(steps.start) {
+            Some(0..=Self::STEPS) => steps.chain(last).any(touches),
+            _ => true,
+        }
     }
 }
 
 /// How many buckets an index has, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
-    mask: u32,
+    /// Main buckets in use: from 1 to `capacity`.
     count: u32,
+    /// Main buckets that there is room for.
+    capacity: u32,
+    /// All buckets that there is room for.
+    all: u32,
 }
 
 impl Buckets {
-    /// The buckets of an index of `index_len` bytes.
+    /// One bucket of an index of `index_len` bytes that can have `capacity` main buckets.
     ///
     /// # Errors
     /// [`LayoutError::Geometry`] when they do not fit.
-    pub fn new(index_len: u64, buckets_log2: u32) -> Result<Self, LayoutError> {
+    pub fn new(index_len: u64, capacity: u64) -> Result<Self, LayoutError> {
         let refused = LayoutError::Geometry {
             index: index_len,
-            buckets_log2,
+            count: 1,
+            capacity,
         };
-        let main = 1u32.checked_shl(buckets_log2).ok_or(refused)?;
-        let lines = index_len / LINE as u64;
         // Slots are numbered by 32 bits, eight words to a line.
-        let lines = u32::try_from(lines.min(1 << 29)).map_err(|_| refused)?;
-        match lines.checked_sub(1) {
-            Some(count) if count >= main => Ok(Buckets {
-                mask: main - 1,
-                count,
+        let all = (index_len / LINE as u64).min(1 << 29).saturating_sub(1);
+        let (all, capacity) = (all as u32, u32::try_from(capacity).map_err(|_| refused)?);
+        match (1..=all).contains(&capacity) {
+            true => Ok(Buckets {
+                count: 1,
+                capacity,
+                all,
             }),
-            _ => Err(refused),
+            false => Err(refused),
         }
+    }
+
+    /// The same index with `count` main buckets in use.
+    ///
+    /// # Errors
+    /// [`LayoutError::Geometry`] when there is no room for so many, or it is none.
+    pub fn with_count(self, count: u64) -> Result<Self, LayoutError> {
+        let fits = (1..=u64::from(self.capacity)).contains(&count);
+        match fits {
+            true => Ok(Buckets {
+                count: count as u32,
+                ..self
+            }),
+            false => Err(LayoutError::Geometry {
+                index: (1 + u64::from(self.all)) * LINE as u64,
+                count,
+                capacity: self.capacity.into(),
+            }),
+        }
+    }
+
+    /// Main buckets in use.
+    pub fn count(&self) -> u32 {
+        self.count
     }
 
     /// The main bucket of a key.
     pub fn main(&self, hash: u64) -> Bucket {
-        Bucket(hash as u32 & self.mask)
+        // The power of two that is above the highest number in use, and the one below.
+        let high = self.count.next_power_of_two();
+        let number = hash as u32 & (high - 1);
+        Bucket(match number < self.count {
+            true => number,
+            false => number & (high / 2 - 1),
+        })
+    }
+
+    /// With one more in use: the new bucket, and the one that it takes its share from. `None`
+    /// when there is no room.
+    pub fn grown(&self) -> Option<(Self, Bucket, Bucket)> {
+        let new = self.count;
+        let from = new & !(1u32.checked_shl(new.ilog2())?);
+        let grown = Buckets {
+            count: new + 1,
+            ..*self
+        };
+        (new < self.capacity).then_some((grown, Bucket(new), Bucket(from)))
     }
 
     /// The overflow bucket that a link leads to; `None` at the end of a chain. A link that leads
     /// elsewhere is no correct server's, and also ends it.
     pub fn linked(&self, link: u64) -> Option<Bucket> {
-        self.overflow().find_number(link)
-    }
-
-    /// The overflow buckets' numbers.
-    pub fn overflow(&self) -> Overflow {
-        Overflow(self.mask + 1..self.count)
-    }
-}
-
-/// The numbers of overflow buckets.
-#[derive(Clone, Debug)]
-pub struct Overflow(Range<u32>);
-
-impl Overflow {
-    fn find_number(&self, link: u64) -> Option<Bucket> {
         let number = u32::try_from(link).ok()?;
-        self.0.contains(&number).then_some(Bucket(number))
+        let overflow = self.capacity..self.all;
+        overflow.contains(&number).then_some(Bucket(number))
     }
-}
 
-impl Iterator for Overflow {
-    type Item = Bucket;
+    /// Where overflow buckets start, if there are any.
+    pub fn first_overflow(&self) -> Bucket {
+        Bucket(self.capacity)
+    }
 
-    fn next(&mut self) -> Option<Bucket> {
-        self.0.next().map(Bucket)
+    /// The overflow buckets.
+    pub fn overflow(&self) -> impl DoubleEndedIterator<Item = Bucket> + use<> {
+        (self.capacity..self.all).map(Bucket)
     }
 }
 
@@ -225,6 +299,16 @@ pub struct Bucket(u32);
 impl Bucket {
     /// Slots of a bucket.
     pub const SLOTS: u32 = 7;
+
+    /// A main bucket.
+    pub fn main(number: u32) -> Self {
+        Bucket(number)
+    }
+
+    /// The bucket that lies behind it.
+    pub fn next(self) -> Self {
+        Bucket(self.0 + 1)
+    }
 
     /// Where it starts in the index region.
     pub fn offset(self) -> u64 {
@@ -275,17 +359,17 @@ impl Slot {
     }
 }
 
-/// Where an item is, in units of 64 bytes.
+/// Where an item is, in units of 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place(pub u32);
 
 impl Place {
     /// Places beyond this many do not fit a slot word: 64 GiB.
-    pub const LIMIT: u64 = 1 << SlotWord::PLACE_BITS;
+    pub const LIMIT: u64 = 1 << 32;
 
     /// Its offset in the items region.
     pub fn offset(self) -> u64 {
-        u64::from(self.0) * LINE as u64
+        u64::from(self.0) * UNIT as u64
     }
 }
 
@@ -296,18 +380,17 @@ pub struct SlotWord(pub u64);
 impl SlotWord {
     /// An empty slot.
     pub const EMPTY: SlotWord = SlotWord(0);
-    const PLACE_BITS: u32 = 30;
-    const GENERATION_BITS: u32 = 21;
+    const CLASS_SHIFT: u32 = 49;
+    const CLASS: u64 = (1 << 7) - 1;
+    const GENERATION_BITS: u32 = 17;
     const GENERATION: u64 = (1 << Self::GENERATION_BITS) - 1;
 
     /// The word for an item of `len` bytes.
     pub fn new(hash: u64, len: u32, place: Place, generation: u64) -> Self {
-        let class = len.div_ceil(LINE as u32).next_power_of_two().ilog2();
-        let place = u64::from(place.0) & (Place::LIMIT - 1);
         SlotWord(
             u64::from(Self::tag_of(hash)) << 56
-                | u64::from(class) << 51
-                | place << Self::GENERATION_BITS
+                | class_of(len) << Self::CLASS_SHIFT
+                | u64::from(place.0) << Self::GENERATION_BITS
                 | generation & Self::GENERATION,
         )
     }
@@ -324,18 +407,28 @@ impl SlotWord {
 
     /// Where the item is.
     pub fn place(self) -> Place {
-        Place((self.0 >> Self::GENERATION_BITS & (Place::LIMIT - 1)) as u32)
+        Place((self.0 >> Self::GENERATION_BITS) as u32)
     }
 
-    /// At least the item's bytes, at most twice as many.
+    /// At least the item's bytes, and at most a quarter more, rounded up to 16 bytes.
     pub fn len_limit(self) -> u64 {
-        (LINE as u64) << (self.0 >> 51 & 0x1f)
+        let class = self.0 >> Self::CLASS_SHIFT & Self::CLASS;
+        // Four classes to each power of two.
+        ((4 + class % 4) << (class / 4)) * UNIT as u64
     }
 
     /// Whether these are the low bits of `generation`.
     pub fn is_of(self, generation: u64) -> bool {
         (self.0 ^ generation) & Self::GENERATION == 0
     }
+}
+
+/// The smallest class that holds `len` bytes.
+fn class_of(len: u32) -> u64 {
+    let units = u64::from(len.div_ceil(UNIT as u32)).max(4);
+    let exponent = units.ilog2() - 2;
+    // Rounding up may reach the next power of two, which is the next class all the same.
+    units.div_ceil(1 << exponent) - 4 + u64::from(exponent) * 4
 }
 
 /// All that a reader needs to read an item in one go: what clients cache.
@@ -386,6 +479,33 @@ bitflags::bitflags! {
         const WON = 4;
         /// Its key came in base64 (`b`), and is told so.
         const BINARY_KEY = 8;
+        /// How often it was used since it was last moved: from 0 to 3.
+        const FREQUENCY = 3 << 8;
+    }
+}
+
+impl Marks {
+    const ONCE: u16 = 1 << 8;
+
+    /// How often the item was used since it was last moved: from 0 to 3, which is or more.
+    pub fn frequency(self) -> u16 {
+        (self & Marks::FREQUENCY).bits() / Self::ONCE
+    }
+
+    /// Used once more.
+    pub fn more_frequent(self) -> Self {
+        match self.contains(Marks::FREQUENCY) {
+            true => self,
+            false => Marks::from_bits_retain(self.bits() + Self::ONCE),
+        }
+    }
+
+    /// As if used once less.
+    pub fn less_frequent(self) -> Self {
+        match self.frequency() {
+            0 => self,
+            _ => Marks::from_bits_retain(self.bits() - Self::ONCE),
+        }
     }
 }
 
@@ -496,17 +616,19 @@ mod tests {
         for (len, limit) in [
             (1, 64),
             (64, 64),
-            (65, 128),
+            (65, 80),
+            (129, 160),
             (1 << 20, 1 << 20),
+            ((1 << 20) + 1, 5 << 18),
             (1 << 30, 1 << 30),
         ] {
-            let place = Place((1 << 30) - 1);
+            let place = Place(u32::MAX);
             let generation = 0x1234_5678_9abc_def0;
             let word = SlotWord::new(0xab << 56, len, place, generation);
             assert_eq!(word.len_limit(), limit);
             assert_eq!(word.place(), place);
             assert!(word.may_be(0xab << 56) && !word.may_be(0xac << 56));
-            assert!(word.is_of(generation) && word.is_of(generation + (1 << 21)));
+            assert!(word.is_of(generation) && word.is_of(generation + (1 << 17)));
             assert!(!word.is_of(generation + 1));
         }
         assert_ne!(SlotWord::new(0, 1, Place(0), 0), SlotWord::EMPTY);
@@ -514,35 +636,56 @@ mod tests {
     }
 
     #[test]
+    fn classes_waste_at_most_a_quarter() {
+        for len in (1..100_000u32).chain((1 << 20) - 1000..(1 << 20) + 1000) {
+            let limit = SlotWord::new(0, len, Place(0), 0).len_limit();
+            let least = u64::from(len).next_multiple_of(UNIT as u64);
+            assert!(
+                (least..=(least * 5 / 4).max(64)).contains(&limit),
+                "{len}: {limit}"
+            );
+        }
+    }
+
+    #[test]
     fn the_control_line_round_trips_and_is_checked() {
         let control = ControlLine {
             boot_id: 7,
-            table_epoch: 8,
+            table: TableEpoch(10),
             clock: 9,
-            flush_epoch: 10,
-            buckets_log2: 3,
+            capacity: 8,
         };
         let words = control.words();
-        assert_eq!(ControlLine::parse(&line(words), 64 * 9), Ok(control));
+        let (parsed, buckets) = ControlLine::parse(&line(words), 64 * 9).unwrap();
+        assert_eq!((parsed, buckets.count()), (control, 5));
         let small = LayoutError::Geometry {
             index: 64 * 8,
-            buckets_log2: 3,
+            count: 1,
+            capacity: 8,
         };
         assert_eq!(ControlLine::parse(&line(words), 64 * 8), Err(small));
         assert_eq!(
             ControlLine::parse(&Line::default(), 4096),
             Err(LayoutError::Magic(0))
         );
-        for log2 in [32, 64, u64::MAX] {
+        for (word, value) in [
+            (2, 0),
+            (2, 1),
+            (2, 18),
+            (2, u64::MAX),
+            (4, 0),
+            (4, 1 << 32),
+            (4, u64::MAX),
+        ] {
             let mut words = words;
-            words[5] = log2;
+            words[word] = value;
             assert!(ControlLine::parse(&line(words), u64::MAX).is_err());
         }
     }
 
     #[test]
     fn links_lead_to_overflow_buckets_only() {
-        let buckets = Buckets::new(64 * (1 + 8 + 2), 3).unwrap();
+        let buckets = Buckets::new(64 * (1 + 8 + 2), 8).unwrap();
         assert_eq!(buckets.linked(0), None);
         assert_eq!(buckets.linked(7), None);
         assert_eq!(buckets.linked(8), Some(Bucket(8)));
@@ -551,6 +694,42 @@ mod tests {
             assert_eq!(buckets.linked(link), None);
         }
         assert_eq!(buckets.overflow().count(), 2);
+    }
+
+    #[test]
+    fn growing_disturbs_two_buckets() {
+        let step = |from: u64, to: u64| {
+            let disturbs = |n: &u32| TableEpoch(to).disturbs(TableEpoch(from), Bucket(*n));
+            (0..8).filter(disturbs).collect::<Vec<u32>>()
+        };
+        // From 4 buckets to 5 and 6.
+        assert_eq!(step(8, 8), [0; 0]);
+        assert_eq!(step(8, 11), [0, 4]);
+        assert_eq!(step(8, 10), [0, 4]);
+        assert_eq!(step(11, 11), [0, 4]);
+        assert_eq!(step(11, 10), [0, 4]);
+        assert_eq!(step(10, 10), [0; 0]);
+        assert_eq!(step(8, 12), [0, 1, 4, 5]);
+        assert_eq!(step(10, 8), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(step(2, 1 << 20), [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    /// A key is in its bucket, or in the new one that takes its share.
+    #[test]
+    fn growing_moves_keys_from_one_bucket_only() {
+        let mut buckets = Buckets::new(64 * 1000, 100).unwrap();
+        while let Some((grown, new, from)) = buckets.grown() {
+            for hash in 0..1000u64 {
+                let (old, now) = (buckets.main(hash), grown.main(hash));
+                assert!(
+                    now == old || (old, now) == (from, new),
+                    "{hash} of {buckets:?}"
+                );
+                assert!(now.0 < grown.count);
+            }
+            buckets = grown;
+        }
+        assert_eq!(buckets.count(), 100);
     }
 
     #[test]

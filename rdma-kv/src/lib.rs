@@ -7,7 +7,7 @@
 //! From the bottom up:
 //!
 //! * [`layout`]: what lies in the two regions, byte by byte; [`hash`]: of keys.
-//! * [`arena`], [`index`], [`store`]: the server's side of them, without I/O; [`shared`] puts a
+//! * [`segments`], [`index`], [`store`]: the server's side of them, without I/O; [`shared`] puts a
 //!   lock around it.
 //! * [`text`]: the memcached protocol over it, without I/O.
 //! * [`reader`]: one-sided gets, with a cache of [`places`]; [`control`]: messages for the rest.
@@ -16,7 +16,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod arena;
 pub mod client;
 pub mod control;
 pub mod hash;
@@ -25,6 +24,7 @@ pub mod layout;
 pub mod network;
 pub mod places;
 pub mod reader;
+pub mod segments;
 pub mod server;
 pub mod shared;
 pub mod store;

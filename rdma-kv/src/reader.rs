@@ -16,7 +16,7 @@ use fabric::{Endpoint, OpError, Read};
 use crate::hash::hash;
 use crate::layout::{
     Bucket, BucketLine, Buckets, ControlLine, ItemHeader, LayoutError, Line, MAX_KEY, Placement,
-    SlotWord, Word,
+    SlotWord, TableEpoch, Word,
 };
 use crate::places::Places;
 use crate::store::Geometry;
@@ -86,7 +86,7 @@ pub struct Reader<E: Endpoint> {
     items_len: u64,
     max_item: u32,
     buckets: Buckets,
-    table_epoch: u64,
+    table: TableEpoch,
     seed: u64,
     places: Places,
     item: Vec<u8>,
@@ -102,6 +102,7 @@ pub(crate) struct Checks {
     pub(crate) generation: bool,
     pub(crate) key: bool,
     pub(crate) slot_after_clock: bool,
+    pub(crate) table_epoch: bool,
 }
 
 impl Checks {
@@ -110,6 +111,7 @@ impl Checks {
         generation: true,
         key: true,
         slot_after_clock: true,
+        table_epoch: true,
     };
 }
 
@@ -160,7 +162,7 @@ impl<E: Endpoint> Reader<E> {
             offset: 0,
             into,
         }])?;
-        let control = ControlLine::parse(&line, index_len)?;
+        let (control, buckets) = ControlLine::parse(&line, index_len)?;
         if control.boot_id != geometry.boot_id {
             return Err(ReadError::BootId);
         }
@@ -171,8 +173,8 @@ impl<E: Endpoint> Reader<E> {
             index_len,
             items_len,
             max_item: items_len.min(geometry.max_item.min(ITEM_LIMIT).into()) as u32,
-            buckets: Buckets::new(index_len, control.buckets_log2)?,
-            table_epoch: control.table_epoch,
+            buckets,
+            table: control.table,
             seed: geometry.seed,
             places: Places::new(PLACES_LIMIT_LOG2),
             item: Vec::new(),
@@ -502,18 +504,22 @@ impl<E: Endpoint> Reader<E> {
             }
             match self.buckets.linked(line.link()) {
                 Some(next) => bucket = next,
-                None => return self.absent(),
+                None => return self.absent(hash),
             }
         }
         Ok(Sought::Unsettled)
     }
 
-    /// A miss counts only if the buckets have not moved.
-    fn absent(&mut self) -> Result<Sought<Accepted>, OpError> {
-        let epoch = self.read_control_word(ControlLine::TABLE_EPOCH)?;
-        Ok(match epoch == self.table_epoch {
-            true => Sought::Absent,
-            false => Sought::Unsettled,
+    /// A miss counts only if nothing was moved in or out of the key's bucket meanwhile.
+    fn absent(&mut self, hash: u64) -> Result<Sought<Accepted>, OpError> {
+        let table = TableEpoch(self.read_control_word(ControlLine::TABLE_EPOCH)?);
+        let disturbed = table.disturbs(self.table, self.buckets.main(hash));
+        if let Ok(buckets) = self.buckets.with_count(table.count()) {
+            (self.buckets, self.table) = (buckets, table);
+        }
+        Ok(match disturbed && self.checks().table_epoch {
+            true => Sought::Unsettled,
+            false => Sought::Absent,
         })
     }
 

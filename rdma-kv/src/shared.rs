@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn more_small_items_than_slots_still_fit() {
+    fn small_items_leave_with_their_segment() {
         let store = testing::shared(Limits {
             memory: 2 << 20,
             item: 1 << 20,
@@ -254,10 +254,110 @@ mod tests {
         for n in 0..100_000u32 {
             store.set(&n.to_le_bytes(), 0, 0, b"x").unwrap();
         }
-        let kept = (0..100_000u32)
-            .filter(|n| value(&store, &n.to_le_bytes()).is_some())
-            .count();
-        assert!((26_000..=32_768).contains(&kept), "{kept} kept");
+        let kept = (0..100_000u32).filter(|n| value(&store, &n.to_le_bytes()).is_some());
+        let kept = kept.count();
+        // Of 48 bytes each, in one segment of two or both.
+        assert!((21_845..=43_690).contains(&kept), "{kept} kept");
+        let counters = store.with(|store| store.counters());
+        assert_eq!(counters.items, kept as u64);
+        assert_eq!(counters.evictions, 100_000 - kept as u64);
+        assert_eq!(counters.evicted_unfetched, counters.evictions);
+    }
+
+    const SMALL: Limits = Limits {
+        memory: 4 << 20,
+        item: 64 << 10,
+    };
+
+    /// One size after another, each replacing and removing what the last one left: memory once
+    /// given to a size serves any other.
+    #[test]
+    fn changing_sizes_do_not_fragment_memory() {
+        let store = testing::shared(SMALL);
+        for (round, len) in [100usize, 5000, 60_000, 300, 20_000, 40, 33_000, 1200]
+            .into_iter()
+            .enumerate()
+        {
+            let count = 2 * SMALL.memory as usize / len;
+            for n in 0..count {
+                let key = format!("{round} {n}");
+                store.set(key.as_bytes(), 0, 0, &vec![1; len]).unwrap();
+                if n % 3 == 0 {
+                    store
+                        .delete(format!("{round} {}", n / 2).as_bytes())
+                        .unwrap();
+                }
+            }
+            let bytes = store.with(|store| store.counters()).bytes;
+            assert!(bytes * 10 > SMALL.memory * 6, "{bytes} of size {len}");
+        }
+    }
+
+    #[test]
+    fn what_is_used_outlives_what_is_not() {
+        let store = testing::shared(SMALL);
+        let key = |n: u32| format!("used {n}").into_bytes();
+        for n in 0..200 {
+            store.set(&key(n), 0, 0, &[1; 1000]).unwrap();
+        }
+        for n in 0..20_000u32 {
+            store.set(&n.to_le_bytes(), 0, 0, &[2; 1000]).unwrap();
+            value(&store, &key(n % 200));
+        }
+        let kept = (0..200).filter(|n| value(&store, &key(*n)).is_some());
+        assert_eq!(kept.count(), 200);
+    }
+
+    #[test]
+    fn a_store_that_may_not_evict_refuses_and_loses_nothing() {
+        let store = testing::shared(SMALL);
+        store.with(|store| store.set_may_evict(false));
+        let mut kept = 0u32;
+        while store.set(&kept.to_le_bytes(), 0, 0, &[3; 1000]).is_ok() {
+            kept += 1;
+        }
+        assert!(u64::from(kept) * 1000 * 10 > SMALL.memory * 8, "{kept}");
+        let full = store.set(b"more", 0, 0, &[3; 1000]);
+        assert_eq!(full, Err(SetError::OutOfMemory));
+        for n in 0..kept {
+            assert_eq!(value(&store, &n.to_le_bytes()), Some(vec![3; 1000]));
+        }
+        // Holes are found, wherever they are.
+        for n in (0..kept).filter(|n| n % 2 == 0) {
+            assert_eq!(store.delete(&n.to_le_bytes()), Ok(true));
+        }
+        for n in 0..kept / 3 {
+            store
+                .set(&(1 << 20 | n).to_le_bytes(), 0, 0, &[4; 1000])
+                .unwrap();
+        }
+        for n in (0..kept).filter(|n| n % 2 == 1) {
+            assert_eq!(value(&store, &n.to_le_bytes()), Some(vec![3; 1000]));
+        }
+    }
+
+    #[test]
+    fn expired_items_give_their_memory_back_by_themselves() {
+        let store = testing::shared(SMALL);
+        for n in 0..2000u32 {
+            let exptime = if n % 2 == 0 { 10 } else { 1000 };
+            store.set(&n.to_le_bytes(), 0, exptime, &[5; 1000]).unwrap();
+        }
+        store.set(b"touched", 0, 0, b"").unwrap();
+        store.tick(10).unwrap();
+        let sweep = || while store.with(Store::sweep).unwrap() {};
+        sweep();
+        let counters = store.with(|store| store.counters());
+        // The open segment waits until it is full.
+        assert!((940..=1000).contains(&counters.reclaimed), "{counters:?}");
+        assert_eq!(counters.items + counters.reclaimed, 2001);
+        assert_eq!(counters.evictions, 0);
+        for n in (1..2000u32).step_by(2) {
+            assert!(value(&store, &n.to_le_bytes()).is_some());
+        }
+        store.tick(1000).unwrap();
+        sweep();
+        assert!(store.with(|store| store.counters()).items < 100);
     }
 
     #[test]
@@ -280,5 +380,47 @@ mod tests {
         assert_eq!(value(&store, b"key"), None);
         assert_eq!(store.set(b"", 0, 0, b""), Err(SetError::Key(0)));
         assert_eq!(store.set(&[b'k'; 251], 0, 0, b""), Err(SetError::Key(251)));
+    }
+
+    proptest::proptest! {
+        /// Against a map of what was stored last: a value is that or gone, nothing is counted
+        /// twice, and all memory comes back.
+        #[test]
+        fn any_sequence_keeps_the_last_value_or_none(
+            operations in proptest::collection::vec((0u8..8, 0u8..60, 0usize..60_000), 1..600)
+        ) {
+            let store = testing::shared(SMALL);
+            let mut last = std::collections::HashMap::new();
+            for (number, (kind, key, len)) in operations.into_iter().enumerate() {
+                let byte = number as u8;
+                match kind {
+                    0 => {
+                        store.delete(&[key]).unwrap();
+                        last.remove(&key);
+                    }
+                    1 => {
+                        value(&store, &[key]);
+                    }
+                    _ => {
+                        store.set(&[key], 0, 0, &vec![byte; len]).unwrap();
+                        last.insert(key, vec![byte; len]);
+                    }
+                }
+                let now = value(&store, &[key]);
+                proptest::prop_assert!(now.is_none() || now.as_ref() == last.get(&key));
+            }
+            let kept = (0..60).filter_map(|key| Some((key, value(&store, &[key])?)));
+            let kept: std::collections::HashMap<u8, Vec<u8>> = kept.collect();
+            proptest::prop_assert!(kept.iter().all(|(key, value)| last.get(key) == Some(value)));
+            let counters = store.with(|store| store.counters());
+            let bytes = kept.values().map(|value| 40 + 1 + value.len() as u64).sum::<u64>();
+            proptest::prop_assert_eq!((counters.items, counters.bytes), (kept.len() as u64, bytes));
+            store.with(|store| store.set_may_evict(false));
+            store.with(Store::flush).unwrap();
+            // A segment, or two, are kept for cleaning.
+            for n in 0..SMALL.memory as u32 * 9 / 10 / 1100 {
+                store.set(&n.to_le_bytes(), 0, 0, &[1; 1000]).unwrap();
+            }
+        }
     }
 }

@@ -7,15 +7,14 @@
 //!
 //! Memory is reused only after the slot of what was in it changed: unlink, release fence, the
 //! new generation, then the rest. A reader that meets the new bytes thus finds its slot changed.
+//! An item that is moved becomes another with the same value, also for readers.
 
 use fabric::{OpError, Region, RemoteKey};
 
-use crate::arena::Arena;
 use crate::hash::hash;
-use crate::index::{Index, IndexError};
-use crate::layout::{
-    ControlLine, ItemHeader, LINE, MAX_KEY, Marks, Place, Placement, Slot, SlotWord,
-};
+use crate::index::{self, Index, IndexError};
+use crate::layout::{ItemHeader, MAX_KEY, Marks, Place, Placement, Slot, SlotWord, UNIT};
+use crate::segments::{Cleaning, Queue, SegmentNumber, Segments, room_of};
 
 /// The clock starts here: 0 means never, and 1 is the time before the server started.
 const CLOCK_START: u32 = 2;
@@ -26,6 +25,24 @@ const RELATIVE_LIMIT: i64 = 60 * 60 * 24 * 30;
 /// What an item of memcached adds to a key and a value when it compares with the limit: its
 /// header with cas, the key's NUL and the value's line end.
 const MEMCACHED_OVERHEAD: usize = 48 + 8 + 1 + 2;
+
+/// How many segments the memory is divided into, if two of the largest items fit into one: where
+/// only one fits, almost half may stay unused.
+const SEGMENTS: u64 = 64;
+
+/// How few there may be for that; one or two are kept free.
+const SEGMENTS_MIN: u64 = 32;
+
+/// Segments are not longer than this, unless one item is: shorter than what the kernel moves
+/// while nobody notices.
+const SEGMENT_MAX: u64 = 8 << 20;
+
+/// What a look at an item costs, in bytes copied.
+const LOOK: u32 = 256;
+
+/// How many bytes are cleaned for each that is stored when memory gets short: by
+/// [`Segments::SPARSE_TENTHS`], to free a byte takes fewer.
+const CLEANING_RATIO: u32 = 4;
 
 /// What a store is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,10 +89,10 @@ impl Limits {
         if !(1 << 10..=1 << 30).contains(&item) {
             return Err(LimitsError::Item(item));
         }
-        if memory < 2 * u64::from(self.page()) {
+        if memory < 2 * u64::from(item) {
             return Err(LimitsError::TooSmall { memory, item });
         }
-        if memory > Place::LIMIT * LINE as u64 {
+        if memory > Place::LIMIT * UNIT as u64 {
             return Err(LimitsError::TooLarge(memory));
         }
         Ok(())
@@ -87,13 +104,19 @@ impl Limits {
         key_len + value_len + flags + MEMCACHED_OVERHEAD <= self.item as usize
     }
 
-    fn page(&self) -> u32 {
-        self.item.next_multiple_of(LINE as u32).max(1 << 20)
+    /// Bytes of a segment.
+    fn segment(&self) -> u32 {
+        let item = u64::from(self.item.next_multiple_of(UNIT as u32));
+        let least = match self.memory / (2 * item) >= SEGMENTS_MIN {
+            true => 2 * item,
+            false => item,
+        };
+        (self.memory / SEGMENTS).min(SEGMENT_MAX).max(least) as u32
     }
 
     /// Bytes of the two regions, index and items.
     pub fn regions(&self) -> (u64, u64) {
-        (Index::geometry(self.memory).0, self.memory)
+        (index::Geometry::of(self.memory).len, self.memory)
     }
 }
 
@@ -151,6 +174,10 @@ impl Reservation {
     fn len(&self) -> u32 {
         ItemHeader::LEN as u32 + u32::from(self.key_len) + self.value_len
     }
+
+    fn room(&self) -> u32 {
+        room_of(self.len() as usize)
+    }
 }
 
 /// What a client gives with a value.
@@ -185,12 +212,27 @@ pub struct Counters {
     pub expired_unfetched: u64,
 }
 
+/// Where the cleaning of a segment, or the search for what has expired in it, goes on.
+#[derive(Debug)]
+struct Cursor {
+    segment: SegmentNumber,
+    queue: Queue,
+    cleaning: Cleaning,
+    next: Place,
+    /// Bytes of what was moved so far.
+    kept: u32,
+}
+
 /// The server's side of the items and their index.
 #[derive(Debug)]
 pub struct Store {
     index: Index,
     items: Region,
-    arena: Arena,
+    segments: Segments,
+    cleaning: Option<Cursor>,
+    may_evict: bool,
+    /// For the value of an item that is moved.
+    scratch: Vec<u8>,
     limits: Limits,
     boot_id: u64,
     seed: u64,
@@ -218,16 +260,13 @@ impl Store {
         unix_s: i64,
     ) -> Result<Self, IndexError> {
         let [boot_id, seed] = random;
-        let control = ControlLine {
-            boot_id,
-            table_epoch: 0,
-            clock: CLOCK_START.into(),
-            flush_epoch: 0,
-            buckets_log2: Index::geometry(limits.memory).1,
-        };
+        let capacity = index::Geometry::of(limits.memory).capacity;
         Ok(Store {
-            index: Index::new(index, &control)?,
-            arena: Arena::new(items.len(), limits.page()),
+            index: Index::new(index, capacity, boot_id, CLOCK_START.into())?,
+            segments: Segments::new(items.len().min(limits.memory), limits.segment()),
+            cleaning: None,
+            may_evict: true,
+            scratch: Vec::new(),
             items,
             limits,
             boot_id,
@@ -294,27 +333,20 @@ impl Store {
         if !self.limits.admit(key_len, flags, value_len) {
             return Err(SetError::TooLarge);
         }
-        let (index, items, seed) = (&self.index, &self.items, self.seed);
-        let (counters, clock) = (&mut self.counters, self.clock);
-        let mut unlinked = Ok(());
-        let evict = &mut |place| match unlink(index, items, seed, place) {
-            Ok(header) => counters.lose(&header, clock),
-            Err(error) => unlinked = Err(error),
-        };
         let len = ItemHeader::len_of(key_len, value_len);
-        let place = self
-            .arena
-            .reserve(len, evict)
-            .ok_or(SetError::OutOfMemory)?;
-        unlinked?;
-        self.generation += 1;
-        // What was here is unlinked. Whoever meets this generation, or a byte that follows it,
-        // finds the slot that led here changed.
-        self.items.release_fence();
-        self.items.store(place.offset(), self.generation)?;
+        let place = self.room_for(room_of(len))?;
+        let generation = self.start_item(place)?;
+        let header = ItemHeader {
+            generation,
+            value_len: value_len as u32,
+            key_len: key_len as u16,
+            ..ItemHeader::default()
+        };
+        // Its lengths lead who cleans past it.
+        self.items.write(place.offset(), &header.to_bytes())?;
         Ok(Reservation {
             place,
-            generation: self.generation,
+            generation,
             key_len: key_len as u16,
             value_len: value_len as u32,
         })
@@ -349,21 +381,25 @@ impl Store {
         self.items.write(offset, &header.to_bytes())?;
         self.items.write(offset + ItemHeader::LEN as u64, key)?;
         let hash = hash(self.seed, key);
+        self.index
+            .grow(|word| hash_of(&self.items, self.seed, word.place()))?;
         let word = SlotWord::new(hash, room.len(), room.place, room.generation);
-        let old = self.slot_of(hash, key)?;
-        let slot = match old {
-            Some((slot, _)) => slot,
-            None => self.vacant(hash)?,
+        let slot = match self.slot_of(hash, key)? {
+            Some((slot, old)) => {
+                // The linearization point.
+                self.index.replace(slot, word)?;
+                self.forget(&self.header(old.place())?, old.place());
+                slot
+            }
+            None => {
+                let slot = self.vacant(hash)?;
+                self.index.insert(slot, word)?;
+                slot
+            }
         };
-        // The linearization point.
-        self.index.store(slot, word)?;
-        self.arena.publish(room.place);
+        self.segments
+            .commit(room.place, room.room(), header.exptime);
         self.counters.gain(&header);
-        if let Some((_, old)) = old {
-            let header = self.header(old.place())?;
-            self.counters.drop(&header);
-            self.arena.free(old.place());
-        }
         Ok(Placement {
             slot,
             word,
@@ -374,7 +410,7 @@ impl Store {
 
     /// Gives back what was reserved.
     pub fn abandon(&mut self, room: Reservation) {
-        self.arena.free(room.place);
+        self.segments.abandon(room.place, room.room());
     }
 
     /// Finds a key that is alive.
@@ -387,8 +423,8 @@ impl Store {
         };
         let header = self.header(word.place())?;
         if header.expired(self.clock.into()) {
-            self.clear(slot, word)?;
-            self.counters.lose(&header, self.clock);
+            self.index.clear(slot)?;
+            self.lose(&header, word.place());
             return Ok(None);
         }
         let len = header.item_len() as u32;
@@ -409,8 +445,9 @@ impl Store {
     /// # Errors
     /// None but our own mistakes.
     pub fn remove(&mut self, item: &Item) -> Result<(), OpError> {
-        self.counters.drop(&item.header);
-        self.clear(item.placement.slot, item.placement.word)
+        self.index.clear(item.placement.slot)?;
+        self.forget(&item.header, item.placement.word.place());
+        Ok(())
     }
 
     /// Notes that somebody got an item that was found.
@@ -418,17 +455,21 @@ impl Store {
     /// # Errors
     /// None but our own mistakes.
     pub fn used(&mut self, item: &mut Item) -> Result<(), OpError> {
-        item.header.accessed = self.clock;
-        item.header.marks |= Marks::FETCHED;
+        let marks = item.header.marks.more_frequent() | Marks::FETCHED;
+        if (marks, self.clock) == (item.header.marks, item.header.accessed) {
+            return Ok(());
+        }
+        (item.header.marks, item.header.accessed) = (marks, self.clock);
         self.store_word(item, ItemHeader::NOTES_WORD, item.header.notes_word())
     }
 
-    /// Marks an item that was found, with these marks and no others.
+    /// Marks an item that was found, with these marks and no others; how often it was used stays.
     ///
     /// # Errors
     /// None but our own mistakes.
     pub fn mark(&mut self, item: &mut Item, marks: Marks) -> Result<(), OpError> {
-        item.header.marks = marks;
+        let often = item.header.marks & Marks::FREQUENCY;
+        item.header.marks = (marks - Marks::FREQUENCY) | often;
         self.store_word(item, ItemHeader::NOTES_WORD, item.header.notes_word())
     }
 
@@ -438,6 +479,8 @@ impl Store {
     /// None but our own mistakes.
     pub fn touch(&mut self, item: &mut Item, exptime: u32) -> Result<(), OpError> {
         item.header.exptime = exptime;
+        self.segments
+            .note_expiry(item.placement.word.place(), exptime);
         self.store_word(item, ItemHeader::EXPTIME_WORD, item.header.exptime_word())
     }
 
@@ -479,16 +522,20 @@ impl Store {
         self.counters
     }
 
-    /// Removes all items, as far as they were stored before the call.
+    /// Whether items that are alive may give way to others; else a full store refuses (`-M`).
+    pub fn set_may_evict(&mut self, may_evict: bool) {
+        self.may_evict = may_evict;
+    }
+
+    /// Removes all items.
     ///
     /// # Errors
     /// None but our own mistakes.
     pub fn flush(&mut self) -> Result<(), OpError> {
-        for place in self.arena.all_live() {
-            let header = unlink(&self.index, &self.items, self.seed, place)?;
-            self.counters.drop(&header);
-            self.arena.free(place);
-        }
+        self.index.clear_all()?;
+        self.cleaning = None;
+        self.segments.clear();
+        (self.counters.items, self.counters.bytes) = (0, 0);
         Ok(())
     }
 
@@ -508,21 +555,229 @@ impl Store {
         }
     }
 
+    /// Takes the memory of expired items back, a segment's at a time; returns whether there may
+    /// be more of them.
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn sweep(&mut self) -> Result<bool, OpError> {
+        let Some(segment) = self.segments.stale(self.clock) else {
+            return Ok(false);
+        };
+        let mut earliest = u32::MAX;
+        let (mut at, end) = (
+            self.segments.start_of(segment),
+            self.segments.end_of(segment),
+        );
+        // Whoever empties the segment frees it, and nothing is put into it meanwhile.
+        while at != end {
+            let header = self.header(at)?;
+            if header.exptime != 0
+                && let Some((slot, _)) = self.live(&header, at)?
+            {
+                match header.expired(self.clock.into()) {
+                    true => {
+                        self.index.clear(slot)?;
+                        self.segments.set_earliest(segment, u32::MAX);
+                        self.lose(&header, at);
+                    }
+                    false => earliest = earliest.min(header.exptime),
+                }
+            }
+            at = behind(at, &header);
+        }
+        self.segments.set_earliest(segment, earliest);
+        Ok(true)
+    }
+
     /// The next generation is the one after `generation`.
     #[cfg(test)]
     pub(crate) fn skip_to_generation(&mut self, generation: u64) {
         self.generation = generation;
     }
 
+    /// Memory that is given back is used again at once; see [`Segments::reuse_at_once`].
+    #[cfg(test)]
+    pub(crate) fn reuse_at_once(&mut self) {
+        self.segments.reuse_at_once();
+    }
+
+    /// Finds `room` bytes, and makes some when there are none.
+    fn room_for(&mut self, room: u32) -> Result<Place, SetError> {
+        // Little by little, before it is urgent.
+        let mut budget = room.saturating_mul(CLEANING_RATIO).saturating_add(4 * LOOK);
+        while budget > 0 && self.is_short() && self.start_cleaning() {
+            budget = budget.saturating_sub(self.clean_item()?.unwrap_or(LOOK));
+        }
+        // Each round frees some, but what was used often may stay three times.
+        for _ in 0..4 * self.segments.count() {
+            let spare = self.segments.spare();
+            if let Some(place) = self.segments.append(Queue::Young, room, spare) {
+                return Ok(place);
+            }
+            if !self.clean_segment()? {
+                break;
+            }
+        }
+        Err(SetError::OutOfMemory)
+    }
+
+    /// A generation for what will be at `place`.
+    fn start_item(&mut self, place: Place) -> Result<u64, OpError> {
+        self.generation += 1;
+        // What was here is unlinked. Whoever meets this generation, or a byte that follows it,
+        // finds the slot that led here changed.
+        self.items.release_fence();
+        self.items.store(place.offset(), self.generation)?;
+        Ok(self.generation)
+    }
+
+    /// Cleans one segment, or what is left of one; returns whether there was any.
+    fn clean_segment(&mut self) -> Result<bool, OpError> {
+        while self.start_cleaning() {
+            if self.clean_item()?.is_none() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether there is hardly more free memory than what cleaning needs.
+    fn is_short(&self) -> bool {
+        let spare = self.segments.spare();
+        spare > 0 && self.segments.free() <= spare + 1
+    }
+
+    /// Whether there is a segment to clean.
+    fn start_cleaning(&mut self) -> bool {
+        if self.cleaning.is_none() {
+            let victim = self.segments.victim(self.may_evict);
+            self.cleaning = victim.map(|(segment, queue, cleaning)| Cursor {
+                segment,
+                queue,
+                cleaning,
+                next: self.segments.start_of(segment),
+                kept: 0,
+            });
+        }
+        self.cleaning.is_some()
+    }
+
+    /// Moves or drops the next item of the segment that is being cleaned, and returns what that cost;
+    /// `None` when this was the end of the segment.
+    fn clean_item(&mut self) -> Result<Option<u32>, OpError> {
+        let Some(mut cursor) = self.cleaning.take() else {
+            return Ok(None);
+        };
+        let at = cursor.next;
+        if at == self.segments.end_of(cursor.segment) {
+            self.segments.recycle(cursor.segment);
+            return Ok(None);
+        }
+        let header = self.header(at)?;
+        cursor.next = behind(at, &header);
+        let mut cost = LOOK;
+        if let Some((slot, word)) = self.live(&header, at)? {
+            let room = room_of(header.item_len() as usize);
+            let moved = match self.destination(&cursor, &header, room) {
+                Some(queue) => {
+                    let marks = match cursor.cleaning {
+                        Cleaning::Compact => header.marks,
+                        Cleaning::Evict => header.marks.less_frequent(),
+                    };
+                    let header = ItemHeader { marks, ..header };
+                    self.move_item(slot, word, &header, queue)?
+                }
+                None => false,
+            };
+            if moved {
+                cursor.kept += room;
+                cost += room;
+            } else if cursor.cleaning == Cleaning::Compact && !header.expired(self.clock.into()) {
+                // There is nowhere to move it to.
+                self.segments.put_back(cursor.segment, cursor.queue);
+                return Ok(None);
+            } else {
+                self.index.clear(slot)?;
+                self.lose(&header, at);
+            }
+        }
+        self.cleaning = Some(cursor);
+        Ok(Some(cost))
+    }
+
+    /// Which queue an item goes on to; `None` when it is not to be kept.
+    fn destination(&self, cursor: &Cursor, header: &ItemHeader, room: u32) -> Option<Queue> {
+        let used = header.marks.frequency() > 0;
+        let too_much = cursor.kept + room > self.segments.segment_len() / 2;
+        match (cursor.cleaning, cursor.queue) {
+            _ if header.expired(self.clock.into()) => None,
+            (Cleaning::Compact, queue) => Some(queue),
+            (Cleaning::Evict, Queue::Young) => used.then_some(Queue::Main),
+            // Half of a segment at most, so that there is an end to it.
+            (Cleaning::Evict, Queue::Main) => (used && !too_much).then_some(Queue::Main),
+        }
+    }
+
+    /// Makes another item of the same key and value; returns whether there was room for it.
+    fn move_item(
+        &mut self,
+        slot: Slot,
+        word: SlotWord,
+        header: &ItemHeader,
+        queue: Queue,
+    ) -> Result<bool, OpError> {
+        let (from, len) = (word.place(), header.item_len() as u32);
+        let Some(to) = self.segments.append(queue, room_of(len as usize), 0) else {
+            return Ok(false);
+        };
+        let header = ItemHeader {
+            generation: self.start_item(to)?,
+            ..*header
+        };
+        self.items.write(to.offset(), &header.to_bytes())?;
+        let rest = len as usize - ItemHeader::LEN;
+        self.scratch.resize(rest.max(self.scratch.len()), 0);
+        let rest = &mut self.scratch[..rest];
+        self.items
+            .read(from.offset() + ItemHeader::LEN as u64, rest)?;
+        self.items
+            .write(to.offset() + ItemHeader::LEN as u64, rest)?;
+        let key = &rest[..usize::from(header.key_len)];
+        let word = SlotWord::new(hash(self.seed, key), len, to, header.generation);
+        self.index.replace(slot, word)?;
+        self.segments
+            .commit(to, room_of(len as usize), header.exptime);
+        self.segments.release(from, room_of(len as usize));
+        Ok(true)
+    }
+
+    /// The slot of the item at `at`, if it is live.
+    fn live(&self, header: &ItemHeader, at: Place) -> Result<Option<(Slot, SlotWord)>, OpError> {
+        if usize::from(header.key_len) > MAX_KEY {
+            return Ok(None);
+        }
+        let hash = hash_of(&self.items, self.seed, at)?;
+        self.index.find(hash, |word| Ok(word.place() == at))
+    }
+
+    /// An item that a client removed or replaced is gone.
+    fn forget(&mut self, header: &ItemHeader, place: Place) {
+        self.counters.drop(header);
+        self.segments
+            .release(place, room_of(header.item_len() as usize));
+    }
+
+    /// An item that nobody removed is gone.
+    fn lose(&mut self, header: &ItemHeader, place: Place) {
+        self.counters.lose(header, self.clock);
+        self.segments
+            .release(place, room_of(header.item_len() as usize));
+    }
+
     fn store_word(&self, item: &Item, offset: u64, word: u64) -> Result<(), OpError> {
         let place = item.placement.word.place();
         self.items.store(place.offset() + offset, word)
-    }
-
-    fn clear(&mut self, slot: Slot, word: SlotWord) -> Result<(), OpError> {
-        self.index.store(slot, SlotWord::EMPTY)?;
-        self.arena.free(word.place());
-        Ok(())
     }
 
     fn slot_of(&self, hash: u64, key: &[u8]) -> Result<Option<(Slot, SlotWord)>, OpError> {
@@ -539,8 +794,8 @@ impl Store {
         }
         let (slot, word) = self.index.neighbour(hash)?.ok_or(SetError::OutOfMemory)?;
         let header = self.header(word.place())?;
-        self.counters.lose(&header, self.clock);
-        self.clear(slot, word)?;
+        self.index.clear(slot)?;
+        self.lose(&header, word.place());
         Ok(slot)
     }
 
@@ -609,12 +864,12 @@ fn read_key<'a>(
     Ok(key)
 }
 
-/// Clears the slot of the item at `place`; returns its header.
-fn unlink(index: &Index, items: &Region, seed: u64, place: Place) -> Result<ItemHeader, OpError> {
+fn hash_of(items: &Region, seed: u64, place: Place) -> Result<u64, OpError> {
     let mut buffer = [0; MAX_KEY];
-    let hash = hash(seed, read_key(items, place, &mut buffer)?);
-    if let Some((slot, _)) = index.find(hash, |word| Ok(word.place() == place))? {
-        index.store(slot, SlotWord::EMPTY)?;
-    }
-    read_header(items, place)
+    Ok(hash(seed, read_key(items, place, &mut buffer)?))
+}
+
+/// The place of the next item of a segment.
+fn behind(at: Place, header: &ItemHeader) -> Place {
+    Place(at.0 + room_of(header.item_len() as usize) / UNIT as u32)
 }

@@ -52,6 +52,13 @@ pub fn shared(limits: Limits) -> Shared {
     TestNetwork::new().store(limits)
 }
 
+/// As [`shared`], and memory that is given back is used again at once.
+pub fn shared_that_reuses(limits: Limits) -> Shared {
+    let store = shared(limits);
+    store.with(Store::reuse_at_once);
+    store
+}
+
 /// The value of a key, as the server sees it.
 pub fn value(store: &Shared, key: &[u8]) -> Option<Vec<u8>> {
     let read = |item: &Item, items: &Region| {

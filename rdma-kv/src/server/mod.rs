@@ -195,6 +195,8 @@ fn keep_time(store: &Shared, stop: &Stop) -> Result<(), ServeError> {
     loop {
         let uptime = start.elapsed();
         store.tick(uptime.as_secs()).map_err(IndexError::from)?;
+        // One segment at a time: others use the store meanwhile.
+        while store.with(Store::sweep).map_err(IndexError::from)? {}
         let next = std::time::Duration::from_secs(uptime.as_secs() + 1);
         if stop.wait(next.saturating_sub(uptime))? {
             return Ok(());

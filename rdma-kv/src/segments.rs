@@ -1,0 +1,430 @@
+//! Who owns which part of the items region: a log of segments.
+//!
+//! The region is divided into segments of one length. Items are appended to the open one; what is
+//! removed leaves a hole, and holes are not filled: a segment becomes free as a whole, when
+//! nothing in it is live, or when the store has *cleaned* it by moving to another what is to be
+//! kept. So memory is never bound to a size, and no size that was once common starves another.
+//!
+//! There are two queues of segments, as in S3-FIFO (Yang et al., SOSP 2023): new items go to
+//! *young* ones, and what was used there goes on to *main* ones; the rest, mostly items that
+//! nobody asks for again, leaves soon. In a cache that is fuller of one-time items than of others,
+//! which is the common case, this keeps more of what is wanted than LRU, segmented or not, and it
+//! needs no list: two bits in the item, and no lock or line that all gets share.
+//!
+//! This is bookkeeping: no byte of the region is touched here.
+
+use std::collections::VecDeque;
+
+use crate::layout::{Place, UNIT};
+
+/// A segment's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentNumber(u32);
+
+/// Which queue a segment is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// New items.
+    Young,
+    /// Items that were used.
+    Main,
+}
+
+/// What is to become of the items of a segment that is cleaned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleaning {
+    /// All stay: there are enough holes between them.
+    Compact,
+    /// Those that were not used go.
+    Evict,
+}
+
+/// The bookkeeping of the items region.
+#[derive(Debug)]
+pub struct Segments {
+    /// Bytes of a segment.
+    len: u32,
+    segments: Vec<Segment>,
+    free: Vec<u32>,
+    open: [Option<u32>; 2],
+    /// Full ones, the oldest first.
+    sealed: [VecDeque<u32>; 2],
+    /// Tests: memory that was given back, to be used again before all other.
+    #[cfg(test)]
+    again: Option<Vec<(Place, u32)>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Segment {
+    /// Bytes given out, from its start.
+    used: u32,
+    /// Bytes of these that are reserved or live.
+    live: u32,
+    /// Bytes of these that are reserved.
+    reserved: u32,
+    /// The earliest expiry of its items, or before it; `u32::MAX` when none expires.
+    earliest: u32,
+}
+
+impl Segment {
+    const EMPTY: Segment = Segment {
+        used: 0,
+        live: 0,
+        reserved: 0,
+        earliest: u32::MAX,
+    };
+}
+
+/// The bytes that an item takes.
+pub fn room_of(len: usize) -> u32 {
+    u32::try_from(len.next_multiple_of(UNIT)).unwrap_or(u32::MAX)
+}
+
+impl Segments {
+    /// Segments of whose bytes, of ten, at most this many are live are compacted before anything is
+    /// evicted. So at most three tenths of the memory are holes, and to free a byte costs to
+    /// copy at most two and a third.
+    const SPARSE_TENTHS: u64 = 7;
+
+    /// Manages `memory` bytes in segments of `len` bytes, both rounded down to whole units.
+    pub fn new(memory: u64, len: u32) -> Self {
+        let len = (len / UNIT as u32).max(1) * UNIT as u32;
+        let memory = memory.min(Place::LIMIT * UNIT as u64);
+        let count = u32::try_from(memory / u64::from(len)).unwrap_or(u32::MAX);
+        Segments {
+            len,
+            segments: vec![Segment::EMPTY; count as usize],
+            free: (0..count).rev().collect(),
+            open: [None; 2],
+            sealed: [VecDeque::new(), VecDeque::new()],
+            #[cfg(test)]
+            again: None,
+        }
+    }
+
+    /// Bytes of a segment.
+    pub fn segment_len(&self) -> u32 {
+        self.len
+    }
+
+    /// How many segments are free.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// How many segments there are.
+    pub fn count(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Segments that only cleaning may take, so that it always has somewhere to move items to.
+    pub fn spare(&self) -> usize {
+        usize::from(self.count() >= 4)
+    }
+
+    /// Gives out `room` bytes at the end of a queue, leaving `spare` segments free. They are
+    /// reserved: their segment is not cleaned until [`Segments::commit`] or
+    /// [`Segments::release`].
+    pub fn append(&mut self, queue: Queue, room: u32, spare: usize) -> Option<Place> {
+        #[cfg(test)]
+        if let Some(place) = self.take_again(room) {
+            let number = self.number_of(place);
+            let segment = &mut self.segments[number.0 as usize];
+            segment.live += room;
+            segment.reserved += room;
+            return Some(place);
+        }
+        if room > self.len {
+            return None;
+        }
+        let open = self.open[queue as usize].filter(|&open| self.fits(open, room));
+        let number = match open {
+            Some(open) => open,
+            None => self.open_another(queue, spare)?,
+        };
+        let segment = &mut self.segments[number as usize];
+        let at = u64::from(number) * u64::from(self.len) + u64::from(segment.used);
+        segment.used += room;
+        segment.live += room;
+        segment.reserved += room;
+        Some(Place((at / UNIT as u64) as u32))
+    }
+
+    fn fits(&self, number: u32, room: u32) -> bool {
+        self.segments[number as usize].used + room <= self.len
+    }
+
+    fn open_another(&mut self, queue: Queue, spare: usize) -> Option<u32> {
+        if self.free.len() <= spare {
+            return None;
+        }
+        let next = self.free.pop()?;
+        if let Some(full) = self.open[queue as usize].replace(next) {
+            self.sealed[queue as usize].push_back(full);
+            self.recycle_if_empty(full);
+        }
+        Some(next)
+    }
+
+    /// What was reserved holds an item, which expires at `exptime` unless that is 0.
+    pub fn commit(&mut self, place: Place, room: u32, exptime: u32) {
+        let number = self.number_of(place);
+        self.segments[number.0 as usize].reserved -= room;
+        self.note_expiry(place, exptime);
+    }
+
+    /// What was reserved will hold nothing.
+    pub fn abandon(&mut self, place: Place, room: u32) {
+        let number = self.number_of(place);
+        self.segments[number.0 as usize].reserved -= room;
+        self.release(place, room);
+    }
+
+    /// An item is gone.
+    pub fn release(&mut self, place: Place, room: u32) {
+        let number = self.number_of(place);
+        let segment = &mut self.segments[number.0 as usize];
+        segment.live -= room;
+        #[cfg(test)]
+        if let Some(again) = &mut self.again {
+            again.push((place, room));
+            return;
+        }
+        self.recycle_if_empty(number.0);
+    }
+
+    /// An item now expires at `exptime`, unless that is 0.
+    pub fn note_expiry(&mut self, place: Place, exptime: u32) {
+        if exptime != 0 {
+            let number = self.number_of(place);
+            let segment = &mut self.segments[number.0 as usize];
+            segment.earliest = segment.earliest.min(exptime);
+        }
+    }
+
+    /// A segment worth cleaning, taken out of its queue: [`Segments::recycle`] it afterwards, or
+    /// [`Segments::put_back`]. `None` if there is none, or only by an eviction that is not allowed.
+    pub fn victim(&mut self, may_evict: bool) -> Option<(SegmentNumber, Queue, Cleaning)> {
+        let sealed = [Queue::Young, Queue::Main].map(|queue| {
+            let numbers = self.sealed[queue as usize].iter().copied();
+            let idle = numbers.filter(|&n| self.segments[n as usize].reserved == 0);
+            (queue, idle.collect::<Vec<u32>>())
+        });
+        let all = sealed
+            .iter()
+            .flat_map(|(queue, numbers)| numbers.iter().map(|&number| (number, *queue)));
+        let holes = |number: u32| {
+            let Segment { used, live, .. } = self.segments[number as usize];
+            used - live
+        };
+        let sparse = all.filter(|&(number, _)| self.is_sparse(number));
+        let sparsest = sparse.max_by_key(|&(number, _)| holes(number));
+        let [(_, young), (_, main)] = &sealed;
+        // A tenth of the memory, by the paper; fewer than two would be no queue.
+        let enough = young.len() >= (self.count() / 10).max(2);
+        let oldest = match (young.first(), main.first()) {
+            (Some(&young), _) if enough => Some((young, Queue::Young)),
+            (_, Some(&main)) => Some((main, Queue::Main)),
+            (Some(&young), None) => Some((young, Queue::Young)),
+            (None, None) => None,
+        };
+        let (number, queue, cleaning) = match (sparsest, oldest) {
+            (Some((number, queue)), _) => (number, queue, Cleaning::Compact),
+            (None, Some((number, queue))) if may_evict => (number, queue, Cleaning::Evict),
+            _ => return None,
+        };
+        self.sealed[queue as usize].retain(|&other| other != number);
+        Some((SegmentNumber(number), queue, cleaning))
+    }
+
+    fn is_sparse(&self, number: u32) -> bool {
+        // What is left over behind the last item would be left over anywhere.
+        let Segment { used, live, .. } = self.segments[number as usize];
+        u64::from(live) * 10 <= u64::from(used) * Self::SPARSE_TENTHS
+    }
+
+    /// A segment that was cleaned is free.
+    pub fn recycle(&mut self, number: SegmentNumber) {
+        self.segments[number.0 as usize] = Segment::EMPTY;
+        self.free.push(number.0);
+    }
+
+    /// A segment is not cleaned after all, and becomes the newest of its queue.
+    pub fn put_back(&mut self, number: SegmentNumber, queue: Queue) {
+        self.sealed[queue as usize].push_back(number.0);
+        self.recycle_if_empty(number.0);
+    }
+
+    fn recycle_if_empty(&mut self, number: u32) {
+        if self.segments[number as usize].live > 0 {
+            return;
+        }
+        for sealed in &mut self.sealed {
+            if let Some(at) = sealed.iter().position(|&other| other == number) {
+                sealed.remove(at);
+                self.recycle(SegmentNumber(number));
+                return;
+            }
+        }
+    }
+
+    /// Everything is free but what is reserved.
+    pub fn clear(&mut self) {
+        self.open = [None; 2];
+        self.sealed = [VecDeque::new(), VecDeque::new()];
+        self.free.clear();
+        for number in (0..self.count() as u32).rev() {
+            let segment = &mut self.segments[number as usize];
+            segment.live = segment.reserved;
+            match segment.reserved {
+                0 => self.recycle(SegmentNumber(number)),
+                _ => self.sealed[Queue::Young as usize].push_back(number),
+            }
+        }
+    }
+
+    /// A full segment with an item that has expired at `clock`, perhaps.
+    pub fn stale(&self, clock: u32) -> Option<SegmentNumber> {
+        let mut sealed = self.sealed.iter().flatten();
+        let number = sealed.find(|&&n| self.segments[n as usize].earliest <= clock)?;
+        Some(SegmentNumber(*number))
+    }
+
+    /// Nothing in a segment expires before `earliest`.
+    pub fn set_earliest(&mut self, number: SegmentNumber, earliest: u32) {
+        self.segments[number.0 as usize].earliest = earliest;
+    }
+
+    /// The place behind the last item of a segment.
+    pub fn end_of(&self, number: SegmentNumber) -> Place {
+        let used = self.segments[number.0 as usize].used;
+        Place(self.start_of(number).0 + used / UNIT as u32)
+    }
+
+    /// The place of the first item of a segment.
+    pub fn start_of(&self, number: SegmentNumber) -> Place {
+        Place((u64::from(number.0) * u64::from(self.len) / UNIT as u64) as u32)
+    }
+
+    fn number_of(&self, place: Place) -> SegmentNumber {
+        SegmentNumber((place.offset() / u64::from(self.len)) as u32)
+    }
+
+    /// From now on memory that is given back is used again at once, for items of the same
+    /// length: the worst that can happen to a reader.
+    #[cfg(test)]
+    pub fn reuse_at_once(&mut self) {
+        self.again = Some(Vec::new());
+    }
+
+    #[cfg(test)]
+    fn take_again(&mut self, room: u32) -> Option<Place> {
+        let again = self.again.as_mut()?;
+        let at = again.iter().rposition(|&(_, other)| other == room)?;
+        Some(again.remove(at).0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u32 = 1 << 12;
+
+    fn fill(segments: &mut Segments, queue: Queue, room: u32) -> Vec<Place> {
+        let mut places = vec![];
+        while let Some(place) = segments.append(queue, room, 0) {
+            segments.commit(place, room, 0);
+            places.push(place);
+        }
+        places
+    }
+
+    #[test]
+    fn the_whole_region_is_given_out_without_overlap() {
+        let mut segments = Segments::new(16 * u64::from(LEN) + 5, LEN);
+        let places = fill(&mut segments, Queue::Young, 1024);
+        let expected: Vec<Place> = (0..64).map(|n| Place(n * 64)).collect();
+        assert_eq!(places, expected);
+        assert_eq!(segments.free(), 0);
+    }
+
+    #[test]
+    fn a_segment_without_live_items_is_free_again() {
+        let mut segments = Segments::new(4 * u64::from(LEN), LEN);
+        let places = fill(&mut segments, Queue::Young, 1024);
+        for place in &places[..3] {
+            segments.release(*place, 1024);
+        }
+        assert_eq!(segments.free(), 0);
+        segments.release(places[3], 1024);
+        assert_eq!(segments.free(), 1);
+        // The open one stays open.
+        for place in &places[12..] {
+            segments.release(*place, 1024);
+        }
+        assert_eq!(segments.free(), 1);
+    }
+
+    #[test]
+    fn sparse_segments_are_cleaned_before_any_eviction() {
+        let mut segments = Segments::new(8 * u64::from(LEN), LEN);
+        let places = fill(&mut segments, Queue::Young, 1024);
+        assert_eq!(segments.victim(false), None);
+        segments.release(places[9], 1024);
+        assert_eq!(segments.victim(false), None);
+        segments.release(places[10], 1024);
+        let victim = (SegmentNumber(2), Queue::Young, Cleaning::Compact);
+        assert_eq!(segments.victim(true), Some(victim));
+        segments.put_back(victim.0, victim.1);
+        assert_eq!(segments.victim(true), Some(victim));
+        segments.recycle(victim.0);
+        let oldest = (SegmentNumber(0), Queue::Young, Cleaning::Evict);
+        assert_eq!(segments.victim(true), Some(oldest));
+    }
+
+    #[test]
+    fn main_items_stay_while_young_ones_are_many() {
+        let mut segments = Segments::new(8 * u64::from(LEN), LEN);
+        for _ in 0..4 {
+            let place = segments.append(Queue::Main, LEN, 0).unwrap();
+            segments.commit(place, LEN, 0);
+        }
+        fill(&mut segments, Queue::Young, LEN);
+        let mut queues = vec![];
+        while let Some((number, queue, _)) = segments.victim(true) {
+            segments.recycle(number);
+            queues.push(queue);
+        }
+        use Queue::{Main, Young};
+        assert_eq!(queues, [Young, Young, Main, Main, Main, Young]);
+    }
+
+    #[test]
+    fn what_is_reserved_is_neither_cleaned_nor_cleared() {
+        let mut segments = Segments::new(2 * u64::from(LEN), LEN);
+        let first = segments.append(Queue::Young, LEN, 0).unwrap();
+        let second = segments.append(Queue::Young, LEN, 0).unwrap();
+        assert_eq!(segments.append(Queue::Young, UNIT as u32, 0), None);
+        assert_eq!(segments.victim(true), None);
+        segments.clear();
+        assert_eq!(segments.free(), 0);
+        segments.abandon(first, LEN);
+        segments.commit(second, LEN, 0);
+        assert_eq!(segments.free(), 1);
+        assert!(segments.victim(true).is_some());
+    }
+
+    #[test]
+    fn segments_with_expired_items_are_found() {
+        let mut segments = Segments::new(4 * u64::from(LEN), LEN);
+        for exptime in [0, 9, 7, 5] {
+            let place = segments.append(Queue::Young, LEN, 0).unwrap();
+            segments.commit(place, LEN, exptime);
+        }
+        assert_eq!(segments.stale(6), None);
+        assert_eq!(segments.stale(7), Some(SegmentNumber(2)));
+        segments.set_earliest(SegmentNumber(2), u32::MAX);
+        assert_eq!(segments.stale(9), Some(SegmentNumber(1)));
+    }
+}
