@@ -308,6 +308,23 @@ mod tests {
         assert_eq!(kept.count(), 200);
     }
 
+    /// Of two segments, the one with holes was once to be compacted, into nowhere, for ever.
+    #[test]
+    fn two_segments_are_enough() {
+        let store = testing::shared(Limits {
+            memory: 2 << 20,
+            item: 1 << 20,
+        });
+        for n in 0..500u32 {
+            let len = [100, 300_000, 500, 1_000_000][n as usize % 4];
+            store
+                .set(&(n % 7).to_le_bytes(), 0, 0, &vec![6; len])
+                .unwrap();
+            assert_eq!(value(&store, &(n % 7).to_le_bytes()), Some(vec![6; len]));
+            store.delete(&(n % 5).to_le_bytes()).unwrap();
+        }
+    }
+
     #[test]
     fn a_store_that_may_not_evict_refuses_and_loses_nothing() {
         let store = testing::shared(SMALL);

@@ -223,6 +223,16 @@ struct Cursor {
     kept: u32,
 }
 
+/// What became of a step of cleaning.
+enum Step {
+    /// The next item was seen to, at this cost in bytes copied.
+    Item { cost: u32 },
+    /// That was all: the segment is free.
+    Freed,
+    /// There is nowhere to move an item to that has to stay.
+    Stuck,
+}
+
 /// The server's side of the items and their index.
 #[derive(Debug)]
 pub struct Store {
@@ -607,7 +617,11 @@ impl Store {
         // Little by little, before it is urgent.
         let mut budget = room.saturating_mul(CLEANING_RATIO).saturating_add(4 * LOOK);
         while budget > 0 && self.is_short() && self.start_cleaning() {
-            budget = budget.saturating_sub(self.clean_item()?.unwrap_or(LOOK));
+            match self.clean_item()? {
+                Step::Item { cost } => budget = budget.saturating_sub(cost),
+                Step::Freed => {}
+                Step::Stuck => break,
+            }
         }
         // Each round frees some, but what was used often may stay three times.
         for _ in 0..4 * self.segments.count() {
@@ -632,11 +646,13 @@ impl Store {
         Ok(self.generation)
     }
 
-    /// Cleans one segment, or what is left of one; returns whether there was any.
+    /// Cleans one segment, or what is left of one; returns whether one became free.
     fn clean_segment(&mut self) -> Result<bool, OpError> {
         while self.start_cleaning() {
-            if self.clean_item()?.is_none() {
-                return Ok(true);
+            match self.clean_item()? {
+                Step::Item { .. } => {}
+                Step::Freed => return Ok(true),
+                Step::Stuck => return Ok(false),
             }
         }
         Ok(false)
@@ -663,22 +679,22 @@ impl Store {
         self.cleaning.is_some()
     }
 
-    /// Moves or drops the next item of the segment that is being cleaned, and returns what that cost;
-    /// `None` when this was the end of the segment.
-    fn clean_item(&mut self) -> Result<Option<u32>, OpError> {
+    /// Moves or drops the next item of the segment that is being cleaned.
+    fn clean_item(&mut self) -> Result<Step, OpError> {
         let Some(mut cursor) = self.cleaning.take() else {
-            return Ok(None);
+            return Ok(Step::Stuck);
         };
         let at = cursor.next;
         if at == self.segments.end_of(cursor.segment) {
             self.segments.recycle(cursor.segment);
-            return Ok(None);
+            return Ok(Step::Freed);
         }
         let header = self.header(at)?;
         cursor.next = behind(at, &header);
         let mut cost = LOOK;
         if let Some((slot, word)) = self.live(&header, at)? {
             let room = room_of(header.item_len() as usize);
+            let expired = header.expired(self.clock.into());
             let moved = match self.destination(&cursor, &header, room) {
                 Some(queue) => {
                     let marks = match cursor.cleaning {
@@ -693,17 +709,20 @@ impl Store {
             if moved {
                 cursor.kept += room;
                 cost += room;
-            } else if cursor.cleaning == Cleaning::Compact && !header.expired(self.clock.into()) {
-                // There is nowhere to move it to.
-                self.segments.put_back(cursor.segment, cursor.queue);
-                return Ok(None);
-            } else {
+            } else if expired || self.may_evict {
+                if !expired {
+                    // If it was to stay, there is nowhere to move it to, nor the rest.
+                    cursor.cleaning = Cleaning::Evict;
+                }
                 self.index.clear(slot)?;
                 self.lose(&header, at);
+            } else {
+                self.segments.put_back(cursor.segment, cursor.queue);
+                return Ok(Step::Stuck);
             }
         }
         self.cleaning = Some(cursor);
-        Ok(Some(cost))
+        Ok(Step::Item { cost })
     }
 
     /// Which queue an item goes on to; `None` when it is not to be kept.
