@@ -300,6 +300,24 @@ impl Cluster {
         Ok([first.understand(&one)?, second.understand(&two)?])
     }
 
+    /// Asks several processes the same, so that they work at the same time.
+    ///
+    /// # Errors
+    /// As [`Cluster::answer`].
+    pub fn ask_all<A: DeserializeOwned>(
+        &self,
+        processes: &mut [Process],
+        order: &impl Serialize,
+    ) -> Result<Vec<A>, ClusterError> {
+        processes.iter_mut().for_each(|process| process.tell(order));
+        let processes: Vec<&Process> = processes.iter().collect();
+        let lines = self.lines_of(&processes)?;
+        let answers = processes.iter().zip(&lines);
+        answers
+            .map(|(process, line)| process.understand(line))
+            .collect()
+    }
+
     /// Waits for a line of JSON from a process: its answer, or why there is none.
     ///
     /// # Errors
@@ -309,9 +327,14 @@ impl Cluster {
         process.understand(&line)
     }
 
-    /// Waits for a line from each of some processes.
     fn lines<const N: usize>(&self, from: [&Process; N]) -> Result<[String; N], ClusterError> {
-        let mut lines = [const { None }; N];
+        let mut lines = self.lines_of(&from)?.into_iter();
+        Ok(from.map(|_| lines.next().unwrap_or_default()))
+    }
+
+    /// Waits for a line from each of some processes.
+    fn lines_of(&self, from: &[&Process]) -> Result<Vec<String>, ClusterError> {
+        let mut lines = vec![None; from.len()];
         while let Some(missing) = lines.iter().position(Option::is_none) {
             let of = |id| from.iter().position(|process| process.id == id);
             match self.news.recv_timeout(PATIENCE) {
@@ -331,7 +354,7 @@ impl Cluster {
                 }
             }
         }
-        Ok(lines.map(Option::unwrap_or_default))
+        Ok(lines.into_iter().map(Option::unwrap_or_default).collect())
     }
 
     /// Another connection to the agent.

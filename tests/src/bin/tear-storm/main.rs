@@ -1,0 +1,133 @@
+//! The command `tear-storm`: values that describe themselves are overwritten, resized, deleted and
+//! evicted while others read them out of the server's memory, and each one that is read is checked.
+//!
+//! It starts an agent of its own with one node for the server, one for who writes and one for each who
+//! reads. Exit status: 0 all values were right, 1 some were not, 2 bad usage or a failure.
+
+mod storm;
+mod value;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use bench::cluster::{Cluster, Process};
+use bench::roles::{self, StoreConfig};
+use clap::Parser;
+use fabric::Torus;
+use serde_json::json;
+use storm::{Orders, Part, Tally};
+
+type Error = Box<dyn std::error::Error>;
+
+/// The hidden argument of who writes and who reads; [`Orders`] as JSON follow.
+const STORM: &str = "__tear-storm";
+
+/// Values that each reader reads before it says what it found.
+const ROUND: u64 = 200_000;
+
+/// The domain of all.
+const DOMAIN: &str = "storm";
+
+/// Where the server is.
+const SERVER: &str = "0,0,0";
+
+/// Read values that describe themselves while they are overwritten, resized, deleted and evicted.
+#[derive(Parser)]
+#[command(name = "tear-storm", version)]
+struct Cli {
+    /// Values to read and check, by all readers together.
+    #[arg(long, value_name = "N", default_value_t = 10_000_000)]
+    gets: u64,
+    /// Nodes that read.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    clients: u16,
+    /// Keys.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    keys: u32,
+    /// The server's memory for items, in MiB; less than the keys need, so that it evicts.
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u64).range(2..=65_536))]
+    memory: u64,
+    /// Where random numbers start.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    if let Some(status) = roles::run_if_asked() {
+        return status;
+    }
+    let result = match std::env::args().nth(1).as_deref() {
+        Some(STORM) => storm::obey().map(|()| true),
+        _ => {
+            let cli = Cli::parse();
+            run(&cli)
+        }
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("tear-storm: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether all values were right.
+fn run(cli: &Cli) -> Result<bool, Error> {
+    let start = Instant::now();
+    let mut cluster = Cluster::start(Torus::new(cli.clients + 2, 1, 1)?, None)?;
+    cluster.create_domain(DOMAIN)?;
+    let config = StoreConfig {
+        domain: DOMAIN.into(),
+        memory: cli.memory << 20,
+        stack: false,
+    };
+    let server = cluster.spawn(SERVER, &[roles::STORE, &serde_json::to_string(&config)?])?;
+    let _port: u16 = cluster.answer(&server)?;
+    let mut spawn = |node: u16, part: Part| {
+        let orders = Orders {
+            domain: DOMAIN.into(),
+            server: SERVER.into(),
+            keys: cli.keys,
+            seed: cli.seed.wrapping_add(node.into()),
+            part,
+        };
+        let orders = serde_json::to_string(&orders)?;
+        Ok::<Process, Error>(cluster.spawn(&format!("{node},0,0"), &[STORM, &orders])?)
+    };
+    let mut writer = spawn(1, Part::Write)?;
+    let readers = (0..cli.clients).map(|n| spawn(n + 2, Part::Read));
+    let mut readers = readers.collect::<Result<Vec<Process>, Error>>()?;
+    let mut all = Tally::default();
+    while all.found < cli.gets {
+        let left = (cli.gets - all.found).div_ceil(cli.clients.into());
+        let tallies: Vec<Tally> = cluster.ask_all(&mut readers, &left.min(ROUND))?;
+        tallies.iter().for_each(|tally| all.add(tally));
+    }
+    let written: Tally = cluster.ask(&mut writer, &0)?;
+    all.add(&written);
+    report(cli, &all, start.elapsed().as_secs_f64())?;
+    Ok(all.wrong == 0)
+}
+
+fn report(cli: &Cli, all: &Tally, seconds: f64) -> Result<(), Error> {
+    if cli.json {
+        let mut result = serde_json::to_value(all)?;
+        result["seconds"] = json!(seconds);
+        println!("{result}");
+        return Ok(());
+    }
+    println!(
+        "{} wrong of {} values read; {} gets found nothing\n{} sets, {} deletes, {} reads of the server's memory, \
+         {} gets that the server answered, {seconds:.0} s",
+        all.wrong, all.found, all.missed, all.sets, all.deletes, all.reads, all.asked
+    );
+    if let Some(example) = &all.example {
+        println!("for example: {example}");
+    }
+    Ok(())
+}
