@@ -67,6 +67,15 @@ struct Domains {
     /// Be done in a minute.
     #[arg(long)]
     quick: bool,
+
+    /// Only these rows of shrinks and growths, with 8 members at most, counted from 1, such as 3,4.
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u8).range(1..=domains::SMALL_ROWS)
+    )]
+    rows: Vec<u8>,
 }
 
 #[derive(Args)]
@@ -172,7 +181,7 @@ fn run_domains(arguments: &Domains) -> anyhow::Result<u64> {
         false => Effort::Default,
     };
     let mut progress = Progress::new();
-    let report = domains::measure(effort, &mut progress)?;
+    let report = domains::measure(effort, &arguments.rows, &mut progress)?;
     drop(progress);
     print(&report, arguments.json, || report.render())?;
     Ok(report.errors())

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use fabric::Torus;
 
 use self::cycles::{Outcome, Scenario};
-use self::report::{Config, Export, Report};
+use self::report::{Config, Export, Report, Rest};
 use crate::cluster::{Cluster, ClusterError, check_tun};
 use crate::machine::Machine;
 use crate::memory;
@@ -38,6 +38,9 @@ const MEDIUM: &str = "4x4x4";
 const LARGE: &str = "8x8x8";
 
 const MIB: u64 = 1 << 20;
+
+/// Rows of shrinks and growths that are not of the large domain.
+pub const SMALL_ROWS: i64 = 6;
 
 /// Memory that is registered, moved, and still there in its old place.
 const MEMORY_SHARE: u64 = 4;
@@ -77,7 +80,7 @@ impl Plan {
             .map_or(1024 * MIB, |bytes| bytes / MEMORY_SHARE)
             .min(1024 * MIB);
         let nothing = |members| (members, Export::None, 0, few);
-        let all = [
+        let all: [_; SMALL_ROWS as usize] = [
             nothing(2),
             nothing(8),
             (8, Export::Ro, 64 * MIB, some),
@@ -104,14 +107,23 @@ impl Plan {
     }
 }
 
-/// Measures everything.
+/// Measures everything, or of the shrinks and growths only the rows with these numbers, counted from
+/// 1 in the order in which the report has them, and nothing else.
 ///
 /// # Errors
 /// [`ClusterError`]; nothing is left behind.
-pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, ClusterError> {
+pub fn measure(
+    effort: Effort,
+    rows: &[u8],
+    progress: &mut Progress,
+) -> Result<Report, ClusterError> {
     let (start, plan) = (Instant::now(), Plan::of(effort));
-    let scenarios = plan.small_scenarios();
-    progress.expect(scenarios.len() as u32 + 4);
+    let is_wanted = |row: u8| rows.is_empty() || rows.contains(&row);
+    let scenarios = plan.small_scenarios().into_iter().zip(1..);
+    let scenarios = scenarios.filter(|(_, row)| is_wanted(*row));
+    let scenarios: Vec<Scenario> = scenarios.map(|(scenario, _)| scenario).collect();
+    let others = if rows.is_empty() { 4 } else { 0 };
+    progress.expect(scenarios.len() as u32 + others);
     progress.say("starting eight nodes");
     check_tun()?;
     let mut cluster = Cluster::start(SMALL.parse()?, Some(roles::DRIVER))?;
@@ -126,19 +138,14 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
         ));
         outcomes.push(cycles::play(&mut cluster, scenario)?);
     }
-    progress.step("one domain beside many that change");
-    let (bystander, busy_domains, busy_changes_per_s) =
-        bystander::measure(&mut cluster, plan.busy_domains, plan.busy)?;
-    drop(cluster);
-
-    let large: Torus = LARGE.parse()?;
-    progress.step("512 nodes");
-    let (with, outcome) = scale::all_nodes(large, true, Some(plan.large_scenario()))?;
-    outcomes.extend(outcome);
-    progress.step("512 nodes without Ethernet");
-    let (without, _) = scale::all_nodes(large, false, None)?;
-    progress.step("many idle domains");
-    let idle = scale::many_domains(MEDIUM.parse()?, plan.idle_domains)?;
+    let rest = match rows.is_empty() {
+        true => {
+            let (rest, outcome) = measure_rest(cluster, &plan, progress)?;
+            outcomes.extend(outcome);
+            Some(rest)
+        }
+        false => None,
+    };
 
     let config = Config {
         provider: "shm",
@@ -173,12 +180,35 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
             .iter()
             .map(|outcome| outcome.grow.clone())
             .collect(),
+        rest,
+    })
+}
+
+/// Returns the shrinks and growths of the large domain, too.
+fn measure_rest(
+    mut cluster: Cluster,
+    plan: &Plan,
+    progress: &mut Progress,
+) -> Result<(Rest, Option<Outcome>), ClusterError> {
+    progress.step("one domain beside many that change");
+    let (bystander, busy_domains, busy_changes_per_s) =
+        bystander::measure(&mut cluster, plan.busy_domains, plan.busy)?;
+    drop(cluster);
+
+    let large: Torus = LARGE.parse()?;
+    progress.step("512 nodes");
+    let (with, outcome) = scale::all_nodes(large, true, Some(plan.large_scenario()))?;
+    progress.step("512 nodes without Ethernet");
+    let (without, _) = scale::all_nodes(large, false, None)?;
+    progress.step("many idle domains");
+    let rest = Rest {
         scale: vec![with, without],
-        idle,
+        idle: scale::many_domains(MEDIUM.parse()?, plan.idle_domains)?,
         busy_domains,
         busy_changes_per_s,
         bystander,
-    })
+    };
+    Ok((rest, outcome))
 }
 
 /// The first `count` nodes of a cluster, as the agent names them.

@@ -145,6 +145,14 @@ pub struct Report {
     pub fdatasync_p99_ns: f64,
     /// That while the members of the small domains work, as they do when those shrink.
     pub fdatasync_busy_p99_ns: f64,
+    /// Nothing if only rows were asked for.
+    #[serde(flatten)]
+    pub rest: Option<Rest>,
+}
+
+/// What is measured besides shrinks and growths.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rest {
     /// A domain of all nodes.
     pub scale: Vec<Scale>,
     /// Many domains in which nothing happens.
@@ -173,11 +181,8 @@ impl Report {
                 .reduce(f64::max)
         };
         let scale = |ethernet: bool| {
-            let of_kind = self
-                .scale
-                .iter()
-                .filter(move |scale| scale.ethernet == ethernet);
-            of_kind
+            let all = self.rest.iter().flat_map(|rest| &rest.scale);
+            all.filter(move |scale| scale.ethernet == ethernet)
                 .flat_map(|s| [s.create_ns, s.rm_ns, s.down_ns])
                 .reduce(f64::max)
         };
@@ -190,7 +195,9 @@ impl Report {
         let large = p99(|row| row.members > 8, |row| row.p99_ns);
         let with_memory = p99(|row| row.registered_bytes > 0, |row| row.p99_ns);
         let pause = p99(|row| row.registered_bytes > 0, |row| row.pause_p99_ns);
-        let in_flight = Some(self.inflight_failed_p99_ns);
+        let in_flight = Some(self.inflight_failed_p99_ns).filter(|time| *time > 0.0);
+        let idle = self.rest.as_ref().map(|rest| &rest.idle);
+        let found = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         vec![
             at_most("Shrink p99, 2 and 8 members", small, 5.0),
             at_most("Shrink p99, 512 members", large, 50.0),
@@ -206,7 +213,7 @@ impl Report {
             none("Failed operations of those who stay", self.stayers_failed),
             Target {
                 what: "One-sided read after shrinks, against before",
-                found: change.map_or_else(|| "-".into(), |change| format!("{change:+.1} %")),
+                found: found(change.map(|change| format!("{change:+.1} %"))),
                 wanted: "within 5 %".into(),
                 met: change.map(|change| change.abs() <= 5.0),
             },
@@ -214,15 +221,15 @@ impl Report {
             at_most("The same without Ethernet", scale(false), 1000.0),
             Target {
                 what: "Idle domains, processor",
-                found: format!("{:.2} %", self.idle.cpu_share * 100.0),
+                found: found(idle.map(|idle| format!("{:.2} %", idle.cpu_share * 100.0))),
                 wanted: "under 2 %".into(),
-                met: Some(self.idle.cpu_share < 0.02),
+                met: idle.map(|idle| idle.cpu_share < 0.02),
             },
             Target {
                 what: "Idle domains, memory",
-                found: mebibytes(self.idle.pss_bytes),
+                found: found(idle.map(|idle| mebibytes(idle.pss_bytes))),
                 wanted: "under 512 MiB".into(),
-                met: Some(self.idle.pss_bytes < 512 << 20),
+                met: idle.map(|idle| idle.pss_bytes < 512 << 20),
             },
         ]
     }
@@ -279,10 +286,34 @@ impl Report {
                 line(to, &format!("  {} members", row.members), &cells)?;
             }
         }
-        self.write_rest(to)
+        if let Some(rest) = &self.rest {
+            rest.write(to)?;
+        }
+        self.write_targets(to)
     }
 
-    fn write_rest(&self, to: &mut String) -> std::fmt::Result {
+    fn write_targets(&self, to: &mut String) -> std::fmt::Result {
+        writeln!(to, "\nTargets")?;
+        for target in self.targets() {
+            let verdict = match target.met {
+                Some(true) => "met",
+                Some(false) => "MISSED",
+                None => "not measured",
+            };
+            let Target {
+                what,
+                found,
+                wanted,
+                ..
+            } = target;
+            writeln!(to, "  {what:<46} {found:>11}  {wanted:<16} {verdict}")?;
+        }
+        writeln!(to, "\n{:.0} s in all.", self.config.elapsed_s)
+    }
+}
+
+impl Rest {
+    fn write(&self, to: &mut String) -> std::fmt::Result {
         let heads = ["up", "create", "rm", "create again", "down"].map(String::from);
         line(to, "\nA domain of all nodes", &heads)?;
         for scale in &self.scale {
@@ -328,22 +359,7 @@ impl Report {
             let times = times.map(|ns| crate::table::time(Some(ns)));
             line(to, &format!("  {}", row.op), &times)?;
         }
-        writeln!(to, "\nTargets")?;
-        for target in self.targets() {
-            let verdict = match target.met {
-                Some(true) => "met",
-                Some(false) => "MISSED",
-                None => "not measured",
-            };
-            let Target {
-                what,
-                found,
-                wanted,
-                ..
-            } = target;
-            writeln!(to, "  {what:<46} {found:>11}  {wanted:<16} {verdict}")?;
-        }
-        writeln!(to, "\n{:.0} s in all.", self.config.elapsed_s)
+        Ok(())
     }
 }
 
@@ -430,18 +446,20 @@ mod tests {
             fdatasync_p50_ns: 0.0,
             fdatasync_p99_ns: 0.0,
             fdatasync_busy_p99_ns: 0.0,
-            scale: vec![scale(true), scale(false)],
-            idle: Idle {
-                domains: 1,
-                members: 16,
-                nodes: 64,
-                create_ns: 0.0,
-                cpu_share: 0.0,
-                pss_bytes: 0,
-            },
-            busy_domains: 1,
-            busy_changes_per_s: 0.0,
-            bystander: Vec::new(),
+            rest: Some(Rest {
+                scale: vec![scale(true), scale(false)],
+                idle: Idle {
+                    domains: 1,
+                    members: 16,
+                    nodes: 64,
+                    create_ns: 0.0,
+                    cpu_share: 0.0,
+                    pss_bytes: 0,
+                },
+                busy_domains: 1,
+                busy_changes_per_s: 0.0,
+                bystander: Vec::new(),
+            }),
         }
     }
 
