@@ -28,7 +28,7 @@ fn first(key: u32, version: u32) -> u64 {
 /// long ones of either.
 fn len(key: u32, version: u32) -> usize {
     let random = mix(first(key, version));
-    let most = if key % LONG_EVERY == 0 {
+    let most = if key.is_multiple_of(LONG_EVERY) {
         LONGEST
     } else {
         1 << 10
