@@ -178,6 +178,7 @@ impl<N: Network> Client<N> {
         use_it: impl FnOnce(ValueRef<'_>) -> T,
     ) -> Result<Option<T>, ClientError> {
         check_key(key)?;
+        self.report_if_due()?;
         match self.reader.get(key)? {
             Sought::Found(value) => return Ok(Some(use_it(value))),
             Sought::Absent => return Ok(None),
@@ -198,6 +199,7 @@ impl<N: Network> Client<N> {
         into: &mut [u8],
     ) -> Result<Option<(u32, usize)>, ClientError> {
         check_key(key)?;
+        self.report_if_due()?;
         let (flags, len) = match self.reader.get_into(key, into)? {
             Sought::Found(found) => found,
             Sought::Absent => return Ok(None),
@@ -262,6 +264,23 @@ impl<N: Network> Client<N> {
     /// What its gets did so far.
     pub fn stats(&self) -> ReaderStats {
         self.reader.stats()
+    }
+
+    /// Tells the server what was read, now and then. No reply follows, and where there is no room
+    /// for the report, it is lost.
+    fn report_if_due(&mut self) -> Result<(), ClientError> {
+        if !self.reader.uses().is_due() {
+            return Ok(());
+        }
+        let (channel, packet) = (&mut self.channel, &mut self.packet);
+        let sent = self.reader.uses().report(|gets, hits, places| {
+            encode_request(packet, 0, &Request::Used { gets, hits, places });
+            channel.send(&[packet])
+        });
+        match sent {
+            Err(ChannelError::Full) | Ok(()) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn send_set(

@@ -58,6 +58,15 @@ pub enum Request<'a> {
         /// The key.
         key: &'a [u8],
     },
+    /// What the client read by itself. No reply.
+    Used {
+        /// Gets since the last report.
+        gets: u32,
+        /// Of these, such that found something.
+        hits: u32,
+        /// Some of the items that were found.
+        places: &'a [UsedPlace],
+    },
     /// For when reading it was in vain. Reply: [`Reply::Value`] or [`Reply::Missing`].
     Get {
         /// The key.
@@ -77,6 +86,26 @@ pub enum SetValue<'a> {
         /// Bytes.
         len: u32,
     },
+}
+
+/// A slot and what was in it, as they travel.
+pub type UsedPlace = [u8; 12];
+
+/// Packs a slot and what was in it.
+pub fn pack_used(slot: Slot, word: SlotWord) -> UsedPlace {
+    let mut packed = [0; 12];
+    packed[..4].copy_from_slice(&slot.0.to_le_bytes());
+    packed[4..].copy_from_slice(&word.0.to_le_bytes());
+    packed
+}
+
+/// The slot and what was in it, which may be anything.
+pub fn unpack_used(packed: &UsedPlace) -> (Slot, SlotWord) {
+    let [a, b, c, d, word @ ..] = *packed;
+    (
+        Slot(u32::from_le_bytes([a, b, c, d])),
+        SlotWord(u64::from_le_bytes(word)),
+    )
 }
 
 /// What the server answers.
@@ -182,6 +211,12 @@ pub fn encode_request(packet: &mut Vec<u8>, number: u32, request: &Request<'_>) 
             packet.push(5);
             put_key(packet, key);
         }
+        Request::Used { gets, hits, places } => {
+            packet.push(6);
+            packet.extend_from_slice(&gets.to_le_bytes());
+            packet.extend_from_slice(&hits.to_le_bytes());
+            packet.extend_from_slice(places.as_flattened());
+        }
     }
 }
 
@@ -213,6 +248,14 @@ pub fn decode_request(packet: &[u8]) -> Result<(u32, Request<'_>), Malformed> {
         },
         4 => Request::Delete { key: fields.key()? },
         5 => Request::Get { key: fields.key()? },
+        6 => Request::Used {
+            gets: fields.u32()?,
+            hits: fields.u32()?,
+            places: match fields.rest().as_chunks() {
+                (places, []) => places,
+                _ => return Err(Malformed),
+            },
+        },
         _ => return Err(Malformed),
     };
     fields.end()?;

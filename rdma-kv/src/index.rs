@@ -152,6 +152,12 @@ impl Index {
         Ok(None)
     }
 
+    /// Whether this is in a slot, and is an item. There need be no such slot.
+    pub fn has(&self, slot: Slot, word: SlotWord) -> bool {
+        let is_slot = self.buckets.is_slot(slot);
+        is_slot && word != SlotWord::EMPTY && self.word(slot) == Ok(word)
+    }
+
     /// Publishes an item in a slot that was empty: the point at which every reader sees it.
     ///
     /// # Errors

@@ -281,6 +281,12 @@ impl Buckets {
         overflow.contains(&number).then_some(Bucket(number))
     }
 
+    /// Whether there is such a slot, in use or not.
+    pub fn is_slot(&self, slot: Slot) -> bool {
+        let (line, word) = (slot.0 / 8, slot.0 % 8);
+        (1..=self.all).contains(&line) && word < Bucket::SLOTS
+    }
+
     /// Where overflow buckets start, if there are any.
     pub fn first_overflow(&self) -> Bucket {
         Bucket(self.capacity)

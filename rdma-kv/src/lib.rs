@@ -10,7 +10,8 @@
 //! * [`segments`], [`index`], [`store`]: the server's side of them, without I/O; [`shared`] puts a
 //!   lock around it.
 //! * [`text`]: the memcached protocol over it, without I/O.
-//! * [`reader`]: one-sided gets, with a cache of [`places`]; [`control`]: messages for the rest.
+//! * [`reader`]: one-sided gets, with a cache of [`places`], which [`uses`] tells the server of;
+//!   [`control`]: messages for the rest.
 //! * [`network`]: what client and server ask of a domain.
 //! * [`client`] and [`server`].
 
@@ -29,6 +30,7 @@ pub mod server;
 pub mod shared;
 pub mod store;
 pub mod text;
+pub mod uses;
 
 #[cfg(test)]
 mod testing;

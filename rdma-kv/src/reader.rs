@@ -20,6 +20,7 @@ use crate::layout::{
 };
 use crate::places::Places;
 use crate::store::Geometry;
+use crate::uses::Uses;
 
 /// A get looks a key up this often while others change it, then asks the server.
 const LOOKUPS: usize = 3;
@@ -91,6 +92,7 @@ pub struct Reader<E: Endpoint> {
     places: Places,
     item: Vec<u8>,
     stats: ReaderStats,
+    uses: Uses,
     #[cfg(test)]
     checks: Checks,
 }
@@ -179,6 +181,7 @@ impl<E: Endpoint> Reader<E> {
             places: Places::new(PLACES_LIMIT_LOG2),
             item: Vec::new(),
             stats: ReaderStats::default(),
+            uses: Uses::default(),
             #[cfg(test)]
             checks: Checks::ALL,
         })
@@ -202,6 +205,7 @@ impl<E: Endpoint> Reader<E> {
             Sought::Unsettled => self.look_up_repeatedly(hash, key)?,
             settled => settled,
         };
+        self.note_use(hash, &sought);
         Ok(sought.map(|item| self.value(&item)))
     }
 
@@ -224,12 +228,14 @@ impl<E: Endpoint> Reader<E> {
             match self.settle(hash, tried) {
                 Sought::Unsettled => {}
                 settled => {
+                    self.note_use(hash, &settled);
                     return Ok(settled
                         .map(|Accepted { header, .. }| (header.flags, header.value_len as usize)));
                 }
             }
         }
         let sought = self.look_up_repeatedly(hash, key)?;
+        self.note_use(hash, &sought);
         Ok(sought.map(|item| {
             let ValueRef { flags, data } = self.value(&item);
             if let Some(into) = into.get_mut(..data.len()) {
@@ -261,6 +267,21 @@ impl<E: Endpoint> Reader<E> {
     /// What it did so far.
     pub fn stats(&self) -> ReaderStats {
         self.stats
+    }
+
+    /// What the server is to be told.
+    pub fn uses(&mut self) -> &mut Uses {
+        &mut self.uses
+    }
+
+    /// Counts a get. What it found is where its key was last seen; what is unsettled the server
+    /// will see by itself.
+    fn note_use(&mut self, hash: u64, sought: &Sought<Accepted>) {
+        match (sought, self.places.find(hash)) {
+            (Sought::Found(_), Some(place)) => self.uses.hit(place.slot, place.word),
+            (Sought::Absent, _) => self.uses.miss(),
+            _ => {}
+        }
     }
 
     fn is_possible(

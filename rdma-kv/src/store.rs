@@ -210,6 +210,10 @@ pub struct Counters {
     pub reclaimed: u64,
     /// Of these, such that nobody ever got.
     pub expired_unfetched: u64,
+    /// Gets by clients that read by themselves, as far as they have reported them.
+    pub one_sided_gets: u64,
+    /// Of these, such that found something.
+    pub one_sided_hits: u64,
 }
 
 /// Where the cleaning of a segment, or the search for what has expired in it, goes on.
@@ -471,6 +475,31 @@ impl Store {
         }
         (item.header.marks, item.header.accessed) = (marks, self.clock);
         self.store_word(item, ItemHeader::NOTES_WORD, item.header.notes_word())
+    }
+
+    /// Notes that somebody read the item that was in a slot, if it still is. Neither need be right.
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn used_at(&mut self, slot: Slot, word: SlotWord) -> Result<(), OpError> {
+        if !self.index.has(slot, word) {
+            return Ok(());
+        }
+        let header = self.header(word.place())?;
+        let (generation, len) = (header.generation, header.item_len() as u32);
+        let placement = Placement {
+            slot,
+            word,
+            generation,
+            len,
+        };
+        self.used(&mut Item { header, placement })
+    }
+
+    /// Counts gets by clients that read by themselves.
+    pub fn count_one_sided(&mut self, gets: u64, hits: u64) {
+        self.counters.one_sided_gets += gets;
+        self.counters.one_sided_hits += hits;
     }
 
     /// Marks an item that was found, with these marks and no others; how often it was used stays.

@@ -4,17 +4,17 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use fabric::channel::ChannelError;
-use fabric::{Completion, Endpoint, Operation, PacketChannel, Region, RemoteKey};
+use fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Region, RemoteKey};
 
 use super::{ServeError, Stop};
 use crate::client::STAGING_ACCESS;
 use crate::control::{
-    GetValue, INLINE_LIMIT, Refusal, Reply, Request, SetValue, VERSION, decode_request,
-    encode_reply,
+    GetValue, INLINE_LIMIT, Refusal, Reply, Request, SetValue, UsedPlace, VERSION, decode_request,
+    encode_reply, unpack_used,
 };
 use crate::network::{Accept, Network, Remote};
 use crate::shared::Shared;
-use crate::store::{Item, SetError};
+use crate::store::{Item, SetError, Store};
 
 /// How long to look for more before falling asleep: about what sleeping and waking costs.
 const SPIN: Duration = Duration::from_micros(20);
@@ -188,14 +188,13 @@ impl<N: Network> Client<N> {
             let packet = std::mem::take(&mut self.packet);
             let answered = self.answer(&packet, network, store);
             self.packet = packet;
-            answered?;
-            self.unsent = true;
+            self.unsent = answered?;
         }
         Ok(true)
     }
 
-    /// Carries a message out and leaves the reply in `self.reply`.
-    fn answer(&mut self, packet: &[u8], network: &N, store: &Shared) -> Result<(), ClientEnd> {
+    /// Carries a message out and leaves the reply in `self.reply`; returns whether there is one.
+    fn answer(&mut self, packet: &[u8], network: &N, store: &Shared) -> Result<bool, ClientEnd> {
         let (number, request) = decode_request(packet).map_err(|_| ClientEnd::Malformed)?;
         let mut buffer = [0; INLINE_LIMIT];
         let reply = match request {
@@ -234,9 +233,13 @@ impl<N: Network> Client<N> {
                 });
                 found.map_err(ClientEnd::Store)?.unwrap_or(Reply::Missing)
             }
+            Request::Used { gets, hits, places } => {
+                let used = store.with(|store| note_uses(store, gets, hits, places));
+                return used.map(|()| false).map_err(ClientEnd::Store);
+            }
         };
         encode_reply(&mut self.reply, number, &reply);
-        Ok(())
+        Ok(true)
     }
 
     fn stage(&mut self, key: RemoteKey, network: &N) -> Reply<'static> {
@@ -320,6 +323,14 @@ impl<N: Network> Client<N> {
     }
 }
 
+/// Counts what a client says that it read. It may say what it likes: the worst is that items stay
+/// which nobody wants.
+fn note_uses(store: &mut Store, gets: u32, hits: u32, places: &[UsedPlace]) -> Result<(), OpError> {
+    store.count_one_sided(gets.into(), hits.min(gets).into());
+    let mut places = places.iter().map(unpack_used);
+    places.try_for_each(|(slot, word)| store.used_at(slot, word))
+}
+
 fn reply_to_set(stored: Result<crate::layout::Placement, SetError>) -> Reply<'static> {
     match stored {
         Ok(placement) => Reply::Stored(placement),
@@ -352,7 +363,7 @@ enum ClientEnd {
     #[error("the store is in local memory")]
     NotExported,
     #[error("the store broke: {0}")]
-    Store(fabric::OpError),
+    Store(OpError),
 }
 
 #[cfg(test)]

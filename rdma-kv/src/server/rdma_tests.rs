@@ -7,7 +7,8 @@ use fabric::shm::Channel;
 
 use super::*;
 use crate::client::ClientError;
-use crate::control::{decode_reply, encode_request};
+use crate::control::{decode_reply, encode_request, pack_used};
+use crate::layout::{Slot, SlotWord};
 use crate::store::Limits;
 use crate::testing::{TestListener, TestNetwork, value};
 
@@ -350,4 +351,65 @@ fn readers_never_see_a_torn_value() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// What is read one-sided is neither evicted before what nobody reads, nor goes uncounted.
+#[test]
+fn one_sided_gets_keep_items() {
+    let limits = Limits {
+        memory: 4 << 20,
+        item: 64 << 10,
+    };
+    let cluster = Cluster::start(limits);
+    let mut client = cluster.client(1);
+    let key = |n: u32| format!("used {n}").into_bytes();
+    for n in 0..100 {
+        client.set(&key(n), 0, 0, &[1; 1000]).unwrap();
+    }
+    for n in 0..10_000u32 {
+        for m in 0..8 {
+            assert!(client.get(&key((n * 8 + m) % 100)).unwrap().is_some());
+        }
+        client.set(&n.to_le_bytes(), 0, 0, &[2; 1000]).unwrap();
+    }
+    let counters = cluster.store.with(|store| store.counters());
+    assert!(counters.evictions > 5000, "{counters:?}");
+    let (gets, hits) = (counters.one_sided_gets, counters.one_sided_hits);
+    assert!(
+        gets == hits && (70_000..=80_000).contains(&gets),
+        "{counters:?}"
+    );
+}
+
+#[test]
+fn nonsense_in_a_report_harms_nobody() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    client.set(b"key", 0, 0, b"value").unwrap();
+    let placement = cluster.store.set(b"other", 0, 0, b"value").unwrap();
+    let mut channel = cluster.channel(2);
+    let mut packet = Vec::new();
+    let mut send = |request: &Request<'_>| {
+        encode_request(&mut packet, 0, request);
+        channel.send(&[&packet]).unwrap();
+    };
+    send(&Request::Hello { version: VERSION });
+    let slots = (0..16).chain([u32::MAX, u32::MAX / 8, placement.slot.0]);
+    let words = [0, 1, u64::MAX, placement.word.0];
+    let places = slots.flat_map(|slot| words.map(|word| pack_used(Slot(slot), SlotWord(word))));
+    let places: Vec<UsedPlace> = places.collect();
+    let (gets, hits) = (1, u32::MAX);
+    send(&Request::Used {
+        gets,
+        hits,
+        places: &places,
+    });
+    // In order behind the report, on a channel of its own: the server turns to each in time.
+    while cluster.store.with(|store| store.counters()).one_sided_gets == 0 {
+        assert_eq!(client.get(b"key").unwrap().unwrap().data, b"value");
+    }
+    assert_eq!(
+        cluster.store.with(|store| store.counters()).one_sided_hits,
+        1
+    );
 }
