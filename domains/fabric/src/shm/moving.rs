@@ -325,8 +325,11 @@ impl Memory {
         };
         let from = self.mapping.start() + at;
         match passage {
-            // SAFETY: the caller's promise.
-            Some(Passage::Read(halves)) => unsafe { halves.copy_out(from as _, at, to, len) },
+            Some(Passage::Read(halves)) => {
+                // SAFETY: the caller's promise.
+                unsafe { halves.copy_out(from as _, at, to, len) };
+                halves.let_go();
+            }
             // SAFETY: the caller's promise.
             _ => unsafe { copy(from as _, to, len) },
         }
@@ -377,8 +380,10 @@ impl Drop for Memory {
 }
 
 fn end(passage: Option<Passage>) {
-    if let Some(Passage::Written(faults, watch)) = passage {
-        faults.unwatch(&watch);
+    match passage {
+        Some(Passage::Written(faults, watch)) => faults.unwatch(&watch),
+        Some(Passage::Read(halves)) => halves.let_go(),
+        None => {}
     }
 }
 
@@ -435,6 +440,14 @@ impl Seen {
 }
 
 impl Halves {
+    /// Neither the control thread, whose news everybody waits for, nor one that reads waits until the
+    /// old memory is dropped.
+    fn let_go(self: Arc<Self>) {
+        if let Some(halves) = Arc::into_inner(self) {
+            Aside(Some(halves.old)).drop_behind();
+        }
+    }
+
     /// Copies each part from where it is; `fresh` is the address of `at` in the new memory.
     ///
     /// # Safety
