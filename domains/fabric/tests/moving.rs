@@ -710,7 +710,7 @@ fn memory_that_is_mapped_too_often_is_dropped_at_the_end() {
     transfer.drop_copied().unwrap();
     assert_eq!(blocks(), full - CHUNK / 512);
     let reader = read_only(&old).unwrap();
-    let greedy: Vec<_> = (0..20_000).map(|_| map_bytes(&reader, len)).collect();
+    let greedy: Vec<_> = (0..50_000).map(|_| map_bytes(&reader, len)).collect();
     fetch(65);
     assert!(!transfer.drop_copied().unwrap(), "it took too long");
     let left = blocks();

@@ -27,9 +27,13 @@ const ZEROS: [u8; PAGE] = [0; PAGE];
 /// Chunks that are dropped at a time.
 const DROPPED: u64 = (4 << 20) / CHUNK;
 
-/// To drop a piece takes tens of microseconds, unless somebody has the memory mapped thousands of
-/// times, so that it takes long.
-const USUAL_TIME: Duration = Duration::from_millis(1);
+/// To drop a piece takes tens of microseconds, a millisecond if a few have touched each of its pages,
+/// and long if somebody has it mapped thousands of times. Counted is time of the processor: for its
+/// turn on a busy machine a thread may wait longer than that.
+const USUAL_TIME: Duration = Duration::from_millis(2);
+
+/// So long nobody waits for a turn: somebody keeps the kernel's locks of the memory busy.
+const LONG: Duration = Duration::from_millis(50);
 
 /// A region on its way to fresh memory.
 #[derive(Debug)]
@@ -207,12 +211,13 @@ impl Transfer {
         if end <= dropping.next {
             return Ok(false);
         }
-        let (start, begun) = (dropping.next, Instant::now());
+        let (start, begun, worked) = (dropping.next, Instant::now(), processor_time());
         // If it fails it will not succeed later.
         dropping.next = self.chunks();
         punch(&self.old, start * CHUNK, (end - start) * CHUNK)?;
         dropping.next = end;
-        dropping.is_slow |= begun.elapsed() > USUAL_TIME;
+        let work = processor_time().saturating_sub(worked);
+        dropping.is_slow |= work > USUAL_TIME || begun.elapsed() > LONG;
         Ok(self.droppable(&dropping) > end)
     }
 
@@ -321,6 +326,17 @@ fn seek_data(file: &File, from: u64) -> io::Result<Option<u64>> {
             error => Err(error),
         },
     }
+}
+
+/// How long the calling thread has had a processor.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` can be written. With this clock it does not fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Gives pages back; who has them mapped sees zeros.
