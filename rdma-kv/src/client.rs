@@ -222,6 +222,38 @@ impl<N: Network> Client<N> {
         }
     }
 
+    /// Gets several values, in any order: `each` gets the number of a key and its value, if there is
+    /// one. All whose places are known are read in one go.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn get_many(
+        &mut self,
+        keys: &[&[u8]],
+        mut each: impl FnMut(usize, Option<ValueRef<'_>>),
+    ) -> Result<(), ClientError> {
+        keys.iter().try_for_each(|key| check_key(key))?;
+        self.report_if_due()?;
+        let mut unsettled = Vec::new();
+        self.reader.get_many(keys, |number, sought| match sought {
+            Sought::Found(value) => each(number, Some(value)),
+            Sought::Absent => each(number, None),
+            Sought::Unsettled => unsettled.push(number),
+        })?;
+        for number in unsettled {
+            let asked = self.ask(keys[number])?;
+            let value = asked.as_ref();
+            each(
+                number,
+                value.map(|Value { flags, data }| ValueRef {
+                    flags: *flags,
+                    data,
+                }),
+            );
+        }
+        Ok(())
+    }
+
     /// Stores a value. `exptime` is memcached's: 0 never, negative at once, up to 30 days (in
     /// seconds) from now, else Unix time.
     ///

@@ -11,6 +11,10 @@
 //! region, the largest item and the item's copy, chains by a count. A server gone wild can give wrong values and
 //! misses, and nothing worse.
 
+mod many;
+
+use std::ops::Range;
+
 use fabric::{Endpoint, OpError, Read};
 
 use crate::hash::hash;
@@ -334,7 +338,7 @@ impl<E: Endpoint> Reader<E> {
         if word != place.word && self.checks().slot {
             return Ok(Tried::Changed);
         }
-        let tried = self.examine(key, place.len as usize, |header| {
+        let tried = self.examine(key, 0..place.len as usize, |header| {
             header.generation == place.generation
         });
         self.unless_expired(place, tried)
@@ -422,15 +426,16 @@ impl<E: Endpoint> Reader<E> {
         Ok(SlotWord(word.value()))
     }
 
-    /// Checks the first `len` bytes of the buffer, which came with an unchanged slot.
+    /// Checks an item in the buffer, which came with an unchanged slot.
     fn examine(
         &self,
         key: &[u8],
-        len: usize,
+        item: Range<usize>,
         is_generation: impl FnOnce(&ItemHeader) -> bool,
     ) -> Tried {
         let checks = self.checks();
-        let Some((header, found, _)) = ItemHeader::split(&self.item[..len]) else {
+        let start = item.start;
+        let Some((header, found, _)) = ItemHeader::split(&self.item[item]) else {
             return Tried::Changed;
         };
         if !is_generation(&header) && checks.generation {
@@ -440,7 +445,7 @@ impl<E: Endpoint> Reader<E> {
             return Tried::Other;
         }
         Tried::Found(Accepted {
-            value_start: ItemHeader::len_of(found.len(), 0),
+            value_start: start + ItemHeader::len_of(found.len(), 0),
             header,
         })
     }
@@ -566,7 +571,7 @@ impl<E: Endpoint> Reader<E> {
         if word != place.word && self.checks().slot {
             return Ok(Tried::Changed);
         }
-        let tried = self.examine(key, len as usize, |header| word.is_of(header.generation));
+        let tried = self.examine(key, 0..len as usize, |header| word.is_of(header.generation));
         if let Tried::Found(item) = &tried {
             let (generation, len) = (item.header.generation, item.header.item_len() as u32);
             self.places.insert(

@@ -92,19 +92,39 @@ fn set_for_a_second(store: &Shared, key: &[u8], byte: u8) {
     store.set(key, 0, 1, &[byte; 100]).unwrap();
 }
 
+/// In which way a key is got.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Cold,
+    Cached,
+    /// Its place is known, and it is got together with another.
+    Many,
+}
+
+fn first_of_many(reader: &mut Reader<Adversary>) -> Option<Vec<u8>> {
+    let mut got = None;
+    let each = |number, sought: Sought<ValueRef<'_>>| {
+        if number == 0 {
+            got = Some(value_of(sought));
+        }
+    };
+    reader.get_many(&[b"key", b"never there"], each).unwrap();
+    got.unwrap()
+}
+
 /// Runs a get with the steps of `script` before the pieces with numbers `at`; returns what it
 /// got and what it might have got: the key's value before, between and after the steps.
 fn get_amid(
     script: Script,
     at: &[usize],
     order: Order,
-    cached: bool,
+    how: How,
     checks: Checks,
 ) -> (Option<Vec<u8>>, Vec<Option<Vec<u8>>>) {
     let store = testing::shared_that_reuses(LIMITS);
     set(&store, b"key", 1);
     let mut reader = reader(&store, order).with_checks(checks);
-    if cached {
+    if how != How::Cold {
         value_of(reader.get(b"key").unwrap());
     }
     let states = std::sync::Arc::new(std::sync::Mutex::new(vec![testing::value(&store, b"key")]));
@@ -115,7 +135,10 @@ fn get_amid(
             seen.lock().unwrap().push(testing::value(&store, b"key"));
         }
     });
-    let got = value_of(reader.get(b"key").unwrap());
+    let got = match how {
+        How::Many => first_of_many(&mut reader),
+        How::Cold | How::Cached => value_of(reader.get(b"key").unwrap()),
+    };
     let states = states.lock().unwrap().clone();
     (got, states)
 }
@@ -141,8 +164,8 @@ fn wrong(checks: Checks) -> usize {
     for script in SCRIPTS {
         for at in schedules(script.len(), 9) {
             for order in [Order::Forward, Order::Backward, Order::Inside] {
-                for cached in [false, true] {
-                    let (got, states) = get_amid(script, &at, order, cached, checks);
+                for how in [How::Cold, How::Cached, How::Many] {
+                    let (got, states) = get_amid(script, &at, order, how, checks);
                     wrong += usize::from(!states.contains(&got));
                 }
             }
@@ -324,6 +347,41 @@ fn chains_are_followed_and_places_are_used_again() {
 }
 
 #[test]
+fn many_are_got_in_one_go() {
+    let store = testing::shared(LIMITS);
+    let mut reader = reader(&store, Order::Forward);
+    let keys: Vec<Vec<u8>> = (0..300u32).map(|n| n.to_le_bytes().to_vec()).collect();
+    for (n, key) in keys.iter().enumerate().filter(|(n, _)| n % 3 != 0) {
+        store.set(key, n as u32, 0, &vec![n as u8; n * 10]).unwrap();
+    }
+    let names: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    for round in 0..3 {
+        let before = reader.stats();
+        let mut got = vec![None; keys.len()];
+        let each = |number: usize, sought: Sought<ValueRef<'_>>| {
+            let value = match sought {
+                Sought::Found(value) => Some((value.flags, value.data.to_vec())),
+                Sought::Absent => None,
+                Sought::Unsettled => panic!("unsettled"),
+            };
+            assert_eq!(got[number].replace(value), None);
+        };
+        reader.get_many(&names, each).unwrap();
+        for (n, got) in got.into_iter().enumerate() {
+            let value = (n % 3 != 0).then(|| (n as u32, vec![n as u8; n * 10]));
+            assert_eq!(got, Some(value), "round {round}");
+        }
+        let stats = reader.stats();
+        assert_eq!(stats.gets - before.gets, 300);
+        let cached = if round == 0 { 0 } else { 200 };
+        assert_eq!(stats.cached - before.cached, cached);
+    }
+    let mut got = 0;
+    reader.get_many(&[], |_, _| got += 1).unwrap();
+    assert_eq!(got, 0);
+}
+
+#[test]
 fn values_go_straight_into_a_buffer() {
     let store = testing::shared(LIMITS);
     let mut reader = reader(&store, Order::Forward);
@@ -454,6 +512,11 @@ fn a_place_outside_of_the_region_is_dropped() {
         if straight {
             let found = reader.get_into(b"key", &mut into);
             assert_eq!(found, Ok(Sought::Found((0, 5))));
+            reader.remember(b"key", Placement { word, ..real });
+            let mut many = vec![];
+            let each = |_, sought: Sought<ValueRef<'_>>| many.push(value_of(sought));
+            reader.get_many(&[b"key"], each).unwrap();
+            assert_eq!(many, [Some(b"value".to_vec())]);
         } else {
             assert_eq!(
                 value_of(reader.get(b"key").unwrap()),
@@ -502,6 +565,10 @@ proptest::proptest! {
                     reader.remember(key, placement);
                 }
                 let _ = reader.get(key);
+                if remembered {
+                    reader.remember(key, placement);
+                }
+                let _ = reader.get_many(&[key, b"key"], |_, _| ());
                 proptest::prop_assert!(reader.item.len() <= LIMITS.item as usize);
             }
         }
