@@ -8,7 +8,7 @@ use bench::cluster::ClusterError;
 use bench::compare::{Options, compare};
 use bench::plan::Effort;
 use bench::progress::Progress;
-use bench::{concurrent, domains, ether, files, roles, table};
+use bench::{concurrent, domains, ether, files, kv, roles, table};
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
@@ -45,6 +45,24 @@ enum Command {
     ///
     /// Starts an agent of its own and leaves nothing behind. Needs /dev/net/tun and root.
     Ether(Ether),
+
+    /// Measure the store beside memcached and memcpy: by its own client, which reads the server's
+    /// memory, and by memcached's protocol.
+    ///
+    /// Starts an agent of its own and leaves nothing behind. Needs the program memcached and 6 GiB of
+    /// memory; root is not needed.
+    Kv(Kv),
+}
+
+#[derive(Args)]
+struct Kv {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+
+    /// Be done in a minute.
+    #[arg(long)]
+    quick: bool,
 }
 
 #[derive(Args)]
@@ -141,6 +159,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => run(&arguments),
         Command::Domains(arguments) => run_domains(&arguments),
         Command::Ether(arguments) => run_ether(&arguments),
+        Command::Kv(arguments) => run_kv(&arguments),
     };
     match result {
         Ok(0) => ExitCode::SUCCESS,
@@ -182,6 +201,19 @@ fn run_domains(arguments: &Domains) -> anyhow::Result<u64> {
     };
     let mut progress = Progress::new();
     let report = domains::measure(effort, &arguments.rows, &mut progress)?;
+    drop(progress);
+    print(&report, arguments.json, || report.render())?;
+    Ok(report.errors())
+}
+
+/// The same for the command `kv`.
+fn run_kv(arguments: &Kv) -> anyhow::Result<u64> {
+    let effort = match arguments.quick {
+        true => Effort::Quick,
+        false => Effort::Default,
+    };
+    let mut progress = Progress::new();
+    let report = kv::measure(effort, &mut progress)?;
     drop(progress);
     print(&report, arguments.json, || report.render())?;
     Ok(report.errors())

@@ -3,7 +3,8 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddrV4;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{self, ExitCode};
 use std::thread;
 
 use domains::agent;
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::domains::member;
 use crate::network::server::start_with;
 use crate::network::socket::Sockets;
-use crate::{cluster, worker};
+use crate::{cluster, kv, worker};
 
 /// The hidden argument of the Ethernet driver.
 pub const DRIVER: &str = ethernet::role::ARGUMENT;
@@ -29,6 +30,12 @@ pub const WORKER: &str = "__bench-worker";
 
 /// The hidden argument of a member.
 pub const MEMBER: &str = "__bench-member";
+
+/// The hidden argument of a client of stores.
+pub const KV_CLIENT: &str = "__bench-kv-client";
+
+/// The hidden argument of another program: its path, its name for itself, and its arguments follow.
+pub const EXEC: &str = "__bench-exec";
 
 /// The hidden argument of the store; a [`StoreConfig`] as JSON follows.
 pub const STORE: &str = "__bench-store";
@@ -40,6 +47,8 @@ pub struct StoreConfig {
     pub domain: String,
     /// Bytes for items.
     pub memory: u64,
+    /// Bytes of the largest item.
+    pub item: u32,
     /// Whether the node has no interface there. Its addresses are then this process's, which serves
     /// network sessions, too, at [`SESSIONS`].
     pub stack: bool,
@@ -68,6 +77,8 @@ pub fn run_if_asked() -> Option<ExitCode> {
         WORKER => worker::run(io::stdin().lock(), io::stdout()).map_err(|error| error.to_string()),
         MEMBER => run_member().map_err(|error| error.to_string()),
         STORE => run_store(),
+        KV_CLIENT => run_kv_client().map_err(|error| error.to_string()),
+        EXEC => Err(become_another()),
         _ => return None,
     };
     Some(match result {
@@ -99,6 +110,23 @@ fn run_member() -> io::Result<()> {
     worker::serve(io::stdin().lock(), io::stdout(), |order| member.obey(order))
 }
 
+fn run_kv_client() -> io::Result<()> {
+    let mut client = kv::client::Process::default();
+    worker::serve(io::stdin().lock(), io::stdout(), |order| client.obey(order))
+}
+
+/// Returns only why that is not possible.
+fn become_another() -> String {
+    let mut arguments = std::env::args_os().skip(2);
+    let program = arguments.next().unwrap_or_default();
+    let name = arguments.next().unwrap_or_default();
+    let error = process::Command::new(&program)
+        .arg0(name)
+        .args(arguments)
+        .exec();
+    format!("cannot run {}: {error}", program.display())
+}
+
 /// Serves the store in this node until the process is ended; answers with its TCP port.
 fn run_store() -> Result<(), String> {
     let config = std::env::args().nth(2).unwrap_or_default();
@@ -107,7 +135,7 @@ fn run_store() -> Result<(), String> {
         port: Some(0),
         limits: Limits {
             memory: config.memory,
-            ..Limits::DEFAULT
+            item: config.item,
         },
         rdma: Rdma::Domain(config.domain.clone()),
         ..Settings::default()

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{self, IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use ethernet::stack::{Stack, tcp, udp};
@@ -27,6 +28,8 @@ pub enum Stream {
     Kernel(net::TcpStream),
     /// In this process.
     Stack(tcp::TcpStream),
+    /// To a process of this host.
+    Unix(UnixStream),
 }
 
 /// A listener.
@@ -123,6 +126,7 @@ impl Stream {
         match self {
             Stream::Kernel(stream) => stream.try_clone().map(Stream::Kernel),
             Stream::Stack(stream) => stream.try_clone().map(Stream::Stack),
+            Stream::Unix(stream) => stream.try_clone().map(Stream::Unix),
         }
     }
 
@@ -134,6 +138,7 @@ impl Stream {
         match self {
             Stream::Kernel(stream) => stream.set_nodelay(true),
             Stream::Stack(stream) => stream.set_nodelay(true),
+            Stream::Unix(_) => Ok(()),
         }
     }
 
@@ -141,6 +146,7 @@ impl Stream {
         match self {
             Stream::Kernel(stream) => stream.local_addr(),
             Stream::Stack(stream) => stream.local_addr(),
+            Stream::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -148,6 +154,7 @@ impl Stream {
         match self {
             Stream::Kernel(stream) => stream.shutdown(Shutdown::Write),
             Stream::Stack(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
         }
     }
 }
@@ -157,6 +164,7 @@ impl Read for &Stream {
         match self {
             Stream::Kernel(stream) => { stream }.read(into),
             Stream::Stack(stream) => { stream }.read(into),
+            Stream::Unix(stream) => { stream }.read(into),
         }
     }
 }
@@ -166,6 +174,7 @@ impl Write for &Stream {
         match self {
             Stream::Kernel(stream) => { stream }.write(from),
             Stream::Stack(stream) => { stream }.write(from),
+            Stream::Unix(stream) => { stream }.write(from),
         }
     }
 
@@ -173,6 +182,7 @@ impl Write for &Stream {
         match self {
             Stream::Kernel(stream) => { stream }.write_vectored(from),
             Stream::Stack(stream) => { stream }.write_vectored(from),
+            Stream::Unix(stream) => { stream }.write_vectored(from),
         }
     }
 

@@ -3,6 +3,8 @@
 
 use std::io::{self, BufRead, BufReader, BufWriter, IoSlice, Read, Write};
 use std::net::SocketAddrV4;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -43,8 +45,23 @@ impl Memcached {
     /// # Errors
     /// The system's.
     pub fn connect(sockets: &Sockets, server: SocketAddrV4) -> io::Result<Self> {
-        let writer = sockets.connect(server, PATIENCE)?;
-        writer.set_nodelay()?;
+        let stream = sockets.connect(server, PATIENCE)?;
+        stream.set_nodelay()?;
+        Self::over(stream)
+    }
+
+    /// Connects to a unix socket.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn connect_unix(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Self::over(Stream::Unix(stream))
+    }
+
+    fn over(writer: Stream) -> io::Result<Self> {
         Ok(Memcached {
             reader: BufReader::with_capacity(128 * 1024, writer.try_clone()?),
             writer,
@@ -52,6 +69,18 @@ impl Memcached {
             value: Vec::new(),
             len: 0,
         })
+    }
+
+    /// What the server calls its version.
+    ///
+    /// # Errors
+    /// The connection's or the server's.
+    pub fn version(&mut self) -> Result<String, MemcachedError> {
+        self.writer.write_all(b"version\r\n")?;
+        let answer = self.answer()?;
+        let version = answer.strip_prefix(b"VERSION ");
+        let version = version.ok_or_else(|| unexpected(answer))?;
+        Ok(String::from_utf8_lossy(version).into_owned())
     }
 
     /// Stores version 0 of every key of `set` without waiting for each answer.

@@ -3,11 +3,12 @@
 use domains::member::Domain;
 use fabric::Place;
 use rdma_kv::client::ClientError;
+use rdma_kv::reader::ReaderStats;
 
 use super::Client;
 
 /// The longest value that is read, in bytes.
-const LONGEST: usize = 64 * 1024;
+const LONGEST: usize = 1 << 20;
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,13 @@ impl RdmaClient {
             value: vec![0; LONGEST],
             len: 0,
         })
+    }
+}
+
+impl RdmaClient {
+    /// What its gets did so far.
+    pub fn stats(&self) -> ReaderStats {
+        self.client.stats()
     }
 }
 

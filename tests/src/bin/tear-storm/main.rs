@@ -14,6 +14,7 @@ use bench::cluster::{Cluster, Process};
 use bench::roles::{self, StoreConfig};
 use clap::Parser;
 use fabric::Torus;
+use rdma_kv::store::Limits;
 use serde_json::json;
 use storm::{Orders, Part, Tally};
 
@@ -82,6 +83,7 @@ fn run(cli: &Cli) -> Result<bool, Error> {
     let mut cluster = Cluster::start(Torus::new(cli.clients + 2, 1, 1)?, None)?;
     cluster.create_domain(DOMAIN)?;
     let config = StoreConfig {
+        item: Limits::DEFAULT.item,
         domain: DOMAIN.into(),
         memory: cli.memory << 20,
         stack: false,

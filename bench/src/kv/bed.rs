@@ -1,0 +1,278 @@
+//! Two nodes: one with the servers and the clients of memcached's protocol, one with the client that
+//! reads the other's memory.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fabric::Torus;
+use serde::de::DeserializeOwned;
+
+use super::client::{Measured, Order, Target};
+use super::plan::{Measurement, Path};
+use crate::cluster::{Cluster, ClusterError, Process};
+use crate::plan::COLD_BYTES;
+use crate::roles::{self, StoreConfig};
+use crate::sampler::Pace;
+use crate::store::KeySet;
+
+/// Threads of each server.
+pub const THREADS: u32 = 4;
+
+/// The port of memcached, in a node of its own network.
+const PORT: u16 = 11311;
+
+/// The domain.
+const DOMAIN: &str = "kv";
+
+/// Where the servers are.
+const SERVER: &str = "0,0,0";
+
+/// Room for a cold working set of small values, and for a segment or two.
+const MEMORY: u64 = COLD_BYTES + COLD_BYTES / 2;
+
+/// Values of a MiB are larger than memcached's default takes.
+const ITEM: u32 = 2 << 20;
+
+/// What was measured once.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// By the client.
+    pub measured: Measured,
+    /// Nanoseconds that the server's threads ran meanwhile, if that could be found.
+    pub server_cpu_ns: Option<u64>,
+}
+
+/// Servers and clients.
+pub struct Bed {
+    /// Beside the servers.
+    near: Process,
+    /// In the other node.
+    far: Process,
+    _servers: Vec<Process>,
+    cluster: Cluster,
+    /// Memcached's.
+    socket: PathBuf,
+    salt: u64,
+}
+
+impl Bed {
+    /// Starts everything, and connects.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn prepare() -> Result<Self, ClusterError> {
+        let torus = Torus::new(2, 1, 1).map_err(|_| ClusterError::NoServer)?;
+        let mut cluster = Cluster::start(torus, None)?;
+        cluster.create_domain(DOMAIN)?;
+        let config = StoreConfig {
+            domain: DOMAIN.into(),
+            memory: MEMORY,
+            item: ITEM,
+            stack: false,
+        };
+        let config = serde_json::to_string(&config).unwrap_or_default();
+        let store = cluster.spawn(SERVER, &[roles::STORE, &config])?;
+        let port: u16 = cluster.answer(&store)?;
+        let socket = socket_beside(&cluster.path(""));
+        let (unix, tcp) = (socket.to_string_lossy().into_owned(), PORT.to_string());
+        let by_tcp = ["-l", "127.0.0.1", "-p", &tcp];
+        let by_unix = ["-s", &unix];
+        let servers = vec![
+            store,
+            start_memcached(&mut cluster, Path::MemcachedTcp, &by_tcp)?,
+            start_memcached(&mut cluster, Path::MemcachedUnix, &by_unix)?,
+        ];
+        let near = cluster.spawn(SERVER, &[roles::KV_CLIENT])?;
+        let far = cluster.spawn("1,0,0", &[roles::KV_CLIENT])?;
+        let mut bed = Bed {
+            near,
+            far,
+            _servers: servers,
+            cluster,
+            socket: socket.clone(),
+            salt: 0,
+        };
+        let local = |port| Target::Tcp(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
+        let place = Target::Rdma {
+            domain: DOMAIN.into(),
+            place: SERVER.into(),
+        };
+        for (path, target) in [
+            (Path::Rdma, place),
+            (Path::ToroidTcp, local(port)),
+            (Path::MemcachedTcp, local(PORT)),
+            (Path::MemcachedUnix, Target::Unix(socket)),
+        ] {
+            bed.ask::<()>(path, &Order::Connect(path, target))?;
+        }
+        Ok(bed)
+    }
+
+    /// Stores what a contest needs, and lets clients learn where it is.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn fill(&mut self, contest: &[Measurement]) -> Result<(), ClusterError> {
+        for (path, set) in stores(contest) {
+            self.ask::<()>(path, &Order::Fill(path, set))?;
+        }
+        for path in [
+            Path::Rdma,
+            Path::ToroidTcp,
+            Path::MemcachedTcp,
+            Path::MemcachedUnix,
+        ] {
+            let Some(used) = contest.iter().find(|used| used.path == path) else {
+                continue;
+            };
+            let wrong: u64 = self.ask(path, &Order::Verify(path, used.keys()))?;
+            if wrong > 0 {
+                return Err(self
+                    .process(path)
+                    .failed(format!("{wrong} values are wrong")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn empty(&mut self, contest: &[Measurement]) -> Result<(), ClusterError> {
+        stores(contest)
+            .into_iter()
+            .try_for_each(|(path, set)| self.ask(path, &Order::Empty(path, set)))
+    }
+
+    /// Measures once.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn measure(
+        &mut self,
+        measurement: &Measurement,
+        slice: Duration,
+    ) -> Result<Sample, ClusterError> {
+        self.salt += 1;
+        let order = Order::Measure {
+            measurement: *measurement,
+            salt: self.salt,
+            pace: Pace {
+                time_us: slice.as_micros() as u64,
+                batch: None,
+            },
+        };
+        let marker = marker(measurement.path);
+        let before = marker.and_then(cpu_ns);
+        let measured = self.ask(measurement.path, &order)?;
+        let after = marker.and_then(cpu_ns);
+        Ok(Sample {
+            measured,
+            server_cpu_ns: before
+                .zip(after)
+                .map(|(before, after)| after.saturating_sub(before)),
+        })
+    }
+
+    /// What memcached calls its version.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn memcached_version(&mut self) -> Result<String, ClusterError> {
+        self.ask(Path::MemcachedTcp, &Order::Version(Path::MemcachedTcp))
+    }
+
+    fn process(&mut self, path: Path) -> &mut Process {
+        match path {
+            Path::Rdma | Path::Memcpy => &mut self.far,
+            _ => &mut self.near,
+        }
+    }
+
+    fn ask<A: DeserializeOwned>(&mut self, path: Path, order: &Order) -> Result<A, ClusterError> {
+        let process = match path {
+            Path::Rdma | Path::Memcpy => &mut self.far,
+            _ => &mut self.near,
+        };
+        self.cluster.ask(process, order)
+    }
+}
+
+/// Memcached leaves it behind when it is killed.
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // It may never have been there.
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+/// A path for a socket that users of nodes may make, which our directory is not for.
+fn socket_beside(directory: &std::path::Path) -> PathBuf {
+    let name = directory.file_name().unwrap_or_default();
+    let name = format!("{}.memcached", name.to_string_lossy());
+    std::env::temp_dir().join(name)
+}
+
+/// By which paths a contest's values are stored: what the store holds is there for both of its paths.
+fn stores(contest: &[Measurement]) -> Vec<(Path, KeySet)> {
+    let mut stores: Vec<(Path, KeySet)> = Vec::new();
+    for measurement in contest {
+        let path = match measurement.path {
+            Path::Rdma => Path::ToroidTcp,
+            Path::Memcpy => continue,
+            path => path,
+        };
+        if !stores.iter().any(|(known, _)| *known == path) {
+            stores.push((path, measurement.keys()));
+        }
+    }
+    stores
+}
+
+/// Debian's, in the servers' node. Its name for itself is our mark.
+fn start_memcached(
+    cluster: &mut Cluster,
+    path: Path,
+    place: &[&str],
+) -> Result<Process, ClusterError> {
+    let (threads, item) = (THREADS.to_string(), format!("{}m", ITEM >> 20));
+    let common = ["-u", "root", "-t", &threads, "-m", "256", "-I", &item];
+    let name = marker(path).unwrap_or("memcached");
+    let argv: Vec<&str> = ["memcached", name]
+        .iter()
+        .chain(place)
+        .chain(&common)
+        .copied()
+        .collect();
+    let argv = [&[roles::EXEC], &argv[..]].concat();
+    cluster.spawn(SERVER, &argv)
+}
+
+/// What is in the command line of a path's server, and of no other process.
+fn marker(path: Path) -> Option<&'static str> {
+    match path {
+        Path::Rdma | Path::ToroidTcp => Some(roles::STORE),
+        Path::MemcachedTcp => Some("toroid-bench-memcached-tcp"),
+        Path::MemcachedUnix => Some("toroid-bench-memcached-unix"),
+        Path::Memcpy => None,
+    }
+}
+
+/// Nanoseconds that all threads of the process with this mark have run; see `proc(5)`, schedstat.
+fn cpu_ns(marker: &str) -> Option<u64> {
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let mut marked = processes.filter(|process| {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        line.split(|&byte| byte == 0)
+            .any(|word| word == marker.as_bytes())
+    });
+    let threads = fs::read_dir(marked.next()?.path().join("task")).ok()?;
+    let ran = threads.flatten().filter_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    });
+    Some(ran.sum())
+}

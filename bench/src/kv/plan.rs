@@ -1,0 +1,143 @@
+//! What is measured, side by side with what, and for how long.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, WorkingSet};
+use crate::store::{KeySet, StoreOp};
+
+/// Sizes of values that stay in the caches, in bytes.
+pub const HOT_SIZES: [usize; 5] = [64, 1024, 4096, 64 << 10, 1 << 20];
+
+/// Sizes of values in memory, in bytes.
+pub const COLD_SIZES: [usize; 3] = [1024, 64 << 10, 1 << 20];
+
+/// By what a client reaches a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Path {
+    /// The store's own client: gets read the server's memory, sets are messages.
+    Rdma,
+    /// The store's server, by memcached's protocol over loopback.
+    ToroidTcp,
+    /// Debian's memcached over loopback.
+    MemcachedTcp,
+    /// Debian's memcached over a unix socket.
+    MemcachedUnix,
+    /// No store: a copy by the processor alone.
+    Memcpy,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// Values that are there.
+    Get,
+    /// New versions of values that are there.
+    Set,
+    /// Copies of as many bytes.
+    Copy,
+}
+
+/// One thing to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Measurement {
+    /// By what.
+    pub path: Path,
+    /// What.
+    pub op: Op,
+    /// Bytes of a value.
+    pub bytes: usize,
+    /// Which values.
+    pub set: WorkingSet,
+}
+
+impl Measurement {
+    /// The keys, and the size of their values.
+    pub fn keys(&self) -> KeySet {
+        let total = match self.set {
+            WorkingSet::Hot => HOT_BYTES,
+            WorkingSet::Cold => COLD_BYTES,
+        };
+        KeySet::of_total(total, self.bytes)
+    }
+
+    /// What is done to the store, if there is one.
+    pub fn store_op(&self) -> Option<StoreOp> {
+        match self.op {
+            Op::Get => Some(StoreOp::Get),
+            Op::Set => Some(StoreOp::Set),
+            Op::Copy => None,
+        }
+    }
+}
+
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Measurement {
+            path,
+            op,
+            bytes,
+            set,
+        } = self;
+        write!(f, "{op:?} of {bytes} bytes by {path:?}, {set:?}")
+    }
+}
+
+/// What is compared with each other, in caches.
+pub fn hot() -> Vec<Vec<Measurement>> {
+    let stores = [
+        Path::Rdma,
+        Path::ToroidTcp,
+        Path::MemcachedTcp,
+        Path::MemcachedUnix,
+    ];
+    let contest = |bytes| {
+        let of = |path, op| Measurement {
+            path,
+            op,
+            bytes,
+            set: WorkingSet::Hot,
+        };
+        let mut contest = vec![of(Path::Memcpy, Op::Copy)];
+        for op in [Op::Get, Op::Set] {
+            contest.extend(stores.map(|path| of(path, op)));
+        }
+        contest
+    };
+    HOT_SIZES.map(contest).into()
+}
+
+/// What is compared with each other, in memory.
+pub fn cold() -> Vec<Vec<Measurement>> {
+    let contest = |bytes| {
+        [(Path::Memcpy, Op::Copy), (Path::Rdma, Op::Get)]
+            .map(|(path, op)| Measurement {
+                path,
+                op,
+                bytes,
+                set: WorkingSet::Cold,
+            })
+            .into()
+    };
+    COLD_SIZES.map(contest).into()
+}
+
+/// How often everything is measured.
+pub fn rounds(effort: Effort) -> u32 {
+    match effort {
+        Effort::Quick => 3,
+        Effort::Default | Effort::Full => 7,
+    }
+}
+
+/// For how long each time.
+pub fn slice(effort: Effort) -> Duration {
+    match effort {
+        Effort::Quick => Duration::from_millis(100),
+        Effort::Default | Effort::Full => Duration::from_millis(250),
+    }
+}
