@@ -1,0 +1,110 @@
+//! `toroid-kv get`, `set` and `delete`: an RDMA client for the shell.
+
+use std::io::{Read, Write};
+
+use anyhow::{Result, anyhow};
+use clap::{Args, Subcommand};
+use domains::member::Member;
+use fabric::Place;
+use rdma_kv::Client;
+
+/// What to do with a key.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Write a key's value to standard output.
+    Get {
+        #[command(flatten)]
+        server: Server,
+        /// The key.
+        key: String,
+    },
+    /// Store a value under a key.
+    Set {
+        #[command(flatten)]
+        server: Server,
+        /// Seconds until it expires (up to 30 days), or the Unix time when it does; 0 is never.
+        #[arg(short = 'e', long, default_value_t = 0, allow_negative_numbers = true)]
+        exptime: i64,
+        /// A number kept with the value.
+        #[arg(short = 'f', long, default_value_t = 0)]
+        flags: u32,
+        /// The key.
+        key: String,
+        /// The value; standard input when absent.
+        value: Option<String>,
+    },
+    /// Remove a key.
+    #[command(alias = "rm")]
+    Delete {
+        #[command(flatten)]
+        server: Server,
+        /// The key.
+        key: String,
+    },
+}
+
+/// Which server.
+#[derive(Args)]
+pub struct Server {
+    /// The domain; the node's only one by default.
+    #[arg(short, long, value_name = "NAME")]
+    domain: Option<String>,
+    /// The server's place, as x,y,z; the domain's only server by default.
+    #[arg(short, long, value_name = "PLACE")]
+    server: Option<Place>,
+}
+
+impl Server {
+    fn connect(&self) -> Result<Client> {
+        let domain = Member::attach()?.domain_or_only(self.domain.as_deref())?;
+        Ok(Client::connect(&domain, self.server)?)
+    }
+}
+
+impl Command {
+    /// Whether it did what was asked; a key that is not there has been told.
+    pub fn carry_out(self) -> Result<bool> {
+        match self {
+            Command::Get { server, key } => {
+                let Some(value) = server.connect()?.get(key.as_bytes())? else {
+                    return Ok(miss(&key));
+                };
+                let mut output = std::io::stdout().lock();
+                output
+                    .write_all(&value.data)
+                    .and_then(|()| output.flush())?;
+            }
+            Command::Set {
+                server,
+                exptime,
+                flags,
+                key,
+                value,
+            } => {
+                let value = value.map_or_else(standard_input, |value| Ok(value.into_bytes()))?;
+                server
+                    .connect()?
+                    .set(key.as_bytes(), flags, exptime, &value)?;
+            }
+            Command::Delete { server, key } => {
+                if !server.connect()?.delete(key.as_bytes())? {
+                    return Ok(miss(&key));
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn standard_input() -> Result<Vec<u8>> {
+    let mut value = Vec::new();
+    std::io::stdin()
+        .read_to_end(&mut value)
+        .map_err(|error| anyhow!("cannot read standard input: {error}"))?;
+    Ok(value)
+}
+
+fn miss(key: &str) -> bool {
+    eprintln!("toroid-kv: there is no key {key:?}");
+    false
+}

@@ -1,0 +1,98 @@
+//! `toroid-kv serve`, which is also what `memcached` is when it is a link to `toroid-kv`.
+
+mod extended;
+mod options;
+mod process;
+mod signals;
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::Result;
+use rdma_kv::server::{self, Rdma, ServeError, Stop};
+
+pub use options::Serve;
+
+use crate::VERSION;
+
+/// Memcached's statuses, where they are not 1: sysexits.h.
+const EX_USAGE: u8 = 64;
+const EX_NOUSER: u8 = 67;
+const EX_OSERR: u8 = 71;
+
+/// Why a server does not start, and the status that says so to scripts made for memcached.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct Refusal {
+    status: u8,
+    text: String,
+}
+
+impl Refusal {
+    fn new(status: u8, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Refusal { status, text }
+    }
+
+    /// Most of memcached's.
+    fn one(text: impl Into<String>) -> Self {
+        Refusal::new(1, text)
+    }
+
+    fn usage(text: impl Into<String>) -> Self {
+        Refusal::new(EX_USAGE, text)
+    }
+
+    fn system(text: impl Into<String>) -> Self {
+        Refusal::new(EX_OSERR, text)
+    }
+}
+
+/// The status that an error ends the process with.
+pub fn status(error: &anyhow::Error) -> u8 {
+    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+        return refusal.status;
+    }
+    match error.downcast_ref() {
+        Some(ServeError::Listen { .. }) => EX_OSERR,
+        _ => 1,
+    }
+}
+
+/// Serves until a signal ends it.
+pub fn serve(options: &Serve, verbosity: u8) -> Result<()> {
+    if options.version {
+        println!("memcached {VERSION}");
+        return Ok(());
+    }
+    if options.license {
+        println!("toroid-kv {VERSION}: Apache-2.0 or MIT, at your option.");
+        return Ok(());
+    }
+    let (mut settings, notices) = options.read(verbosity)?;
+    for notice in notices {
+        eprintln!("toroid-kv: {notice}");
+    }
+    if let Some(path) = &options.auth_file {
+        settings.users = Some(server::Users::load(path)?);
+    }
+    // Forks, so it must come before anything has threads.
+    process::prepare(options, &settings)?;
+    let stop = Stop::new()?;
+    signals::listen(&stop, settings.users.clone())?;
+    let mut pid_file = None;
+    let start = Instant::now();
+    server::run(&settings, &stop, |ready, _| {
+        if ready.rdma.is_none() && settings.rdma == Rdma::Auto {
+            eprintln!("toroid-kv: not in a node: serving TCP alone");
+        }
+        pid_file = options.pidfile.as_deref().and_then(process::PidFile::write);
+        // Nobody may be listening; that is no reason not to serve.
+        let _ = writeln!(std::io::stdout(), "{ready}");
+        tracing::info!("ready after {:?}", start.elapsed());
+    })?;
+    if verbosity > 0 {
+        eprintln!("Exiting normally");
+    }
+    Ok(())
+}
