@@ -9,6 +9,7 @@
 //! * [`layout`]: what lies in the two regions, byte by byte; [`hash`]: of keys.
 //! * [`segments`], [`index`], [`store`]: the server's side of them, without I/O; [`shared`] puts a
 //!   lock around it.
+//! * [`operations`]: what each of memcached's commands does to it.
 //! * [`text`]: the memcached protocol over it, without I/O.
 //! * [`reader`]: one-sided gets, with a cache of [`places`], which [`uses`] tells the server of;
 //!   [`control`]: messages for the rest.
@@ -23,6 +24,8 @@ pub mod hash;
 pub mod index;
 pub mod layout;
 pub mod network;
+mod number;
+pub mod operations;
 pub mod places;
 pub mod reader;
 pub mod segments;

@@ -1,0 +1,233 @@
+//! Commands to the server itself. Many of memcached's tune threads and slab classes that there
+//! are none of here: they are checked and answered as memcached does, and change nothing.
+
+use std::sync::atomic::Ordering;
+
+use fabric::OpError;
+
+use super::counts::Count;
+use super::input::Arguments;
+use super::{BAD_FORMAT, Done, ERROR, OK, Turn, VERSION};
+use crate::number;
+
+/// Memcached's slab classes are below this.
+const CLASSES: u32 = 64;
+
+const VERBOSITY_LIMIT: u32 = i32::MAX as u32 - 1;
+
+impl Turn<'_> {
+    pub(super) fn flush_all(&mut self, arguments: &Arguments<'_>) -> Result<Done, OpError> {
+        if arguments.count > 2 {
+            return Ok(self.say(ERROR));
+        }
+        self.noreply = arguments.noreply();
+        self.count(Count::FlushCommands);
+        if !self.seat.host.rules.flush_all {
+            return Ok(self.say(b"CLIENT_ERROR flush_all not allowed\r\n"));
+        }
+        let mut delay = Some(0);
+        if arguments.count != usize::from(self.noreply) {
+            delay = number::int(arguments.at(0));
+        }
+        let Some(delay) = delay else {
+            return Ok(self.say(b"CLIENT_ERROR invalid exptime argument\r\n"));
+        };
+        self.store.with(|store| {
+            // In memcached a flush takes effect a second before its time, and one whose time was
+            // before the server's start never does.
+            let at = match delay {
+                ..=0 => store.now(),
+                _ => store.deadline(delay.into()) - 1,
+            };
+            if at <= store.now() {
+                store.next_cas();
+            }
+            store.flush_at(Some(at).filter(|at| *at > 0))
+        })?;
+        Ok(self.say(OK))
+    }
+
+    pub(super) fn shutdown(&mut self, arguments: &Arguments<'_>) -> Done {
+        let Some(shutdown) = &self.seat.host.rules.shutdown else {
+            return self.say(b"ERROR: shutdown not enabled\r\n");
+        };
+        match (arguments.count, arguments.at(0)) {
+            (0, _) | (1, b"graceful") => {
+                shutdown();
+                Done::Close
+            }
+            _ => self.say(b"CLIENT_ERROR invalid shutdown mode\r\n"),
+        }
+    }
+
+    pub(super) fn administer(&mut self, command: &[u8], arguments: &Arguments<'_>) -> Done {
+        match command {
+            b"version" => self.say(VERSION),
+            b"verbosity" => self.verbosity(arguments),
+            b"cache_memlimit" => self.memory_limit(arguments),
+            b"slabs" => self.slabs(arguments),
+            b"lru" => self.lru(arguments),
+            b"lru_crawler" => self.lru_crawler(arguments),
+            b"watch" => {
+                self.noreply = arguments.noreply();
+                self.say(b"CLIENT_ERROR watch commands not allowed\r\n")
+            }
+            // Browsers that were led to a memcached must not have it do anything.
+            _ if may_be_http(command, arguments) => Done::Close,
+            _ => self.say(ERROR),
+        }
+    }
+
+    fn verbosity(&mut self, arguments: &Arguments<'_>) -> Done {
+        if !(1..=2).contains(&arguments.count) {
+            return self.say(ERROR);
+        }
+        self.noreply = arguments.noreply();
+        match number::unsigned_int(arguments.at(0)) {
+            Some(level) => {
+                let level = level.min(VERBOSITY_LIMIT);
+                self.seat.host.verbosity.store(level, Ordering::Relaxed);
+                self.say(OK)
+            }
+            None => self.say(BAD_FORMAT),
+        }
+    }
+
+    /// The memory is what it was from the start.
+    fn memory_limit(&mut self, arguments: &Arguments<'_>) -> Done {
+        if !(1..=2).contains(&arguments.count) {
+            return self.say(ERROR);
+        }
+        self.noreply = arguments.noreply();
+        let memory = self.store.limits().memory;
+        self.say(match number::unsigned_int(arguments.at(0)) {
+            None => ERROR,
+            Some(..8) => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n",
+            Some(1_000_000_001..) => {
+                b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"
+            }
+            Some(limit) if u64::from(limit) << 20 == memory => OK,
+            Some(_) => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
+        })
+    }
+
+    fn slabs(&mut self, arguments: &Arguments<'_>) -> Done {
+        let text: &[u8] = match (arguments.at(0), arguments.count) {
+            (b"reassign", 3) => {
+                let class = |at| number::int(arguments.at(at));
+                let valid = |class| (0..CLASSES as i32).contains(&class);
+                match (class(1), class(2)) {
+                    (Some(from), Some(to)) if from == to => {
+                        b"SAME src and dst class are identical\r\n"
+                    }
+                    (Some(from), Some(to)) if valid(from) && valid(to) => {
+                        b"NOSPARE source class has no spare pages\r\n"
+                    }
+                    (Some(_), Some(_)) => b"BADCLASS invalid src or dst class id\r\n",
+                    _ => BAD_FORMAT,
+                }
+            }
+            (b"automove", 2..) => {
+                self.noreply = arguments.noreply();
+                match arguments.at(1) {
+                    b"ratio" => match number::real(arguments.at(2)) {
+                        Some(_) => OK,
+                        None => ERROR,
+                    },
+                    level => match number::unsigned_int(level) {
+                        Some(0..=2) => OK,
+                        Some(_) => ERROR,
+                        None => BAD_FORMAT,
+                    },
+                }
+            }
+            _ => ERROR,
+        };
+        self.say(text)
+    }
+
+    fn lru(&mut self, arguments: &Arguments<'_>) -> Done {
+        if arguments.count == 0 {
+            return self.say(ERROR);
+        }
+        self.noreply = arguments.noreply();
+        let text = match (arguments.at(0), arguments.count) {
+            (b"tune", 5..) => tune(arguments),
+            (b"mode", 2..) if [b"flat", &b"segmented"[..]].contains(&arguments.at(1)) => OK,
+            (b"temp_ttl", 2..) if number::int(arguments.at(1)).is_some() => OK,
+            _ => ERROR,
+        };
+        self.say(text)
+    }
+
+    fn lru_crawler(&mut self, arguments: &Arguments<'_>) -> Done {
+        let crawler = &self.seat.host.crawler;
+        let value = arguments.at(1);
+        let text: &[u8] = match (arguments.at(0), arguments.count) {
+            (b"crawl" | b"metadump", 2) if !crawler.load(Ordering::Relaxed) => {
+                b"CLIENT_ERROR lru crawler disabled\r\n"
+            }
+            (b"crawl", 2) if !are_classes(value) => b"BADCLASS invalid class id\r\n",
+            (b"crawl", 2) => OK,
+            (b"metadump", 2) => b"ERROR metadump not allowed\r\n",
+            (b"tocrawl", 2) => match number::unsigned_int(value) {
+                Some(_) => OK,
+                None => BAD_FORMAT,
+            },
+            (b"sleep", 2) => match number::unsigned_int(value) {
+                Some(..=1_000_000) => OK,
+                Some(_) => b"CLIENT_ERROR sleep must be one second or less\r\n",
+                None => BAD_FORMAT,
+            },
+            (b"enable", 1) => match crawler.swap(true, Ordering::Relaxed) {
+                false => OK,
+                true => b"ERROR failed to start lru crawler thread\r\n",
+            },
+            (b"disable", 1) => match crawler.swap(false, Ordering::Relaxed) {
+                true => OK,
+                false => b"ERROR failed to stop lru crawler thread\r\n",
+            },
+            _ => ERROR,
+        };
+        self.say(text)
+    }
+}
+
+fn tune(arguments: &Arguments<'_>) -> &'static [u8] {
+    let percent = |at| number::unsigned_int(arguments.at(at));
+    let factor = |at| number::real(arguments.at(at));
+    let (Some(hot), Some(warm), Some(hot_factor), Some(warm_factor)) =
+        (percent(1), percent(2), factor(3), factor(4))
+    else {
+        return ERROR;
+    };
+    if hot.wrapping_add(warm) > 80 {
+        b"ERROR hot and warm pcts must not exceed 80\r\n"
+    } else if hot_factor <= 0.0 || warm_factor <= 0.0 {
+        b"ERROR hot/warm age factors must be greater than 0\r\n"
+    } else {
+        OK
+    }
+}
+
+/// `all`, `hash`, or numbers with commas between them.
+fn are_classes(list: &[u8]) -> bool {
+    let is_class = |text: &[u8]| {
+        text.is_empty() || number::unsigned_int(text).is_some_and(|n| (1..CLASSES).contains(&n))
+    };
+    [b"all", &b"hash"[..]].contains(&list) || list.split(|&byte| byte == b',').all(is_class)
+}
+
+/// Whether an unknown command is the first line of a request by HTTP; memcached looks no closer at
+/// those that begin like one of its own.
+fn may_be_http(command: &[u8], arguments: &Arguments<'_>) -> bool {
+    let like_ours = matches!(
+        command,
+        [b'g' | b's' | b'a' | b'c' | b'i' | b'd' | b't', ..]
+    );
+    let last = match arguments.count {
+        0 => command,
+        _ => arguments.last(),
+    };
+    !like_ours && command.len() >= 2 && last.starts_with(b"HTTP/")
+}

@@ -1,0 +1,360 @@
+//! The classic commands that store, get and remove.
+
+use fabric::{OpError, Region};
+
+use super::counts::Count;
+use super::input::{Arguments, Tokens};
+use super::{
+    BAD_CHUNK, BAD_FORMAT, Done, ERROR, NO_MEMORY, NO_MEMORY_TO_COUNT, NOT_A_NUMBER, NOT_FOUND,
+    REPLIES, TOO_LARGE, Turn, append_number,
+};
+use crate::layout::MAX_KEY;
+use crate::number::{self, Digits};
+use crate::operations::{self, Change, Counted, Mode, Step, Stored};
+use crate::store::{Item, SetError};
+
+const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
+const DELETE_USAGE: &[u8] =
+    b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+
+/// How the keys of a get are answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Getting {
+    /// With their cas.
+    cas: bool,
+    /// Their time is changed to this, too.
+    exptime: Option<i32>,
+}
+
+impl Turn<'_> {
+    pub(super) fn first_get(&mut self, keys: Tokens<'_>, cas: bool) -> Result<Done, OpError> {
+        match keys.is_empty() {
+            true => Ok(self.say(ERROR)),
+            false => self.checked_get(keys, Getting { cas, exptime: None }),
+        }
+    }
+
+    pub(super) fn first_get_and_touch(
+        &mut self,
+        mut tokens: Tokens<'_>,
+        cas: bool,
+    ) -> Result<Done, OpError> {
+        let Some(exptime) = tokens.next() else {
+            return Ok(self.say(ERROR));
+        };
+        match number::int(exptime) {
+            None => Ok(self.say(BAD_EXPTIME)),
+            exptime => self.checked_get(tokens, Getting { cas, exptime }),
+        }
+    }
+
+    /// One bad key spoils the whole command.
+    fn checked_get(&mut self, keys: Tokens<'_>, getting: Getting) -> Result<Done, OpError> {
+        match keys.clone().all(|key| key.len() <= MAX_KEY) {
+            true => self.get(keys, getting),
+            false => Ok(self.say(BAD_FORMAT)),
+        }
+    }
+
+    /// Answers until there is enough for a batch.
+    pub(super) fn get(&mut self, mut keys: Tokens<'_>, getting: Getting) -> Result<Done, OpError> {
+        while self.replies.len() < REPLIES
+            && let Some(key) = keys.next()
+        {
+            let hit = self.get_one(key, getting)?;
+            let (command, hits, misses) = match getting.exptime {
+                None => (Count::GetCommands, Count::GetHits, Count::GetMisses),
+                Some(_) => (Count::TouchCommands, Count::TouchHits, Count::TouchMisses),
+            };
+            self.count(command);
+            self.count(if hit { hits } else { misses });
+            self.note_prefix(key, |tally| {
+                tally.gets += 1;
+                tally.hits += u64::from(hit);
+            });
+        }
+        if !keys.is_empty() {
+            let left = keys.0.len();
+            return Ok(Done::Partly { left, getting });
+        }
+        self.replies.extend_from_slice(b"END\r\n");
+        Ok(Done::Used)
+    }
+
+    fn get_one(&mut self, key: &[u8], getting: Getting) -> Result<bool, OpError> {
+        let replies = &mut *self.replies;
+        let (hit, expired) = self.store.with(|store| {
+            let reclaimed = store.counters().reclaimed;
+            let item = match getting.exptime {
+                Some(exptime) => operations::touch(store, key, exptime.into())?,
+                None => {
+                    let mut item = store.find(key)?;
+                    item.as_mut().map(|item| store.used(item)).transpose()?;
+                    item
+                }
+            };
+            if let Some(item) = &item {
+                append_value(key, item, store.items(), getting.cas, replies)?;
+            }
+            Ok((item.is_some(), store.counters().reclaimed > reclaimed))
+        })?;
+        if expired {
+            self.count(Count::GetExpired);
+        }
+        Ok(hit)
+    }
+
+    pub(super) fn update(
+        &mut self,
+        mode: Mode,
+        arguments: &Arguments<'_>,
+    ) -> Result<Done, OpError> {
+        let compare = mode == Mode::Compare;
+        let least = if compare { 5 } else { 4 };
+        if !(least..=least + 1).contains(&arguments.count) {
+            return Ok(self.say(ERROR));
+        }
+        self.noreply = arguments.noreply();
+        let key = arguments.at(0);
+        let numbers = (
+            number::unsigned_int(arguments.at(1)),
+            number::int(arguments.at(2)),
+            number::int(arguments.at(3)),
+            match compare {
+                true => number::unsigned(arguments.at(4)),
+                false => Some(0),
+            },
+        );
+        let (Some(flags), Some(exptime), Some(len), Some(cas)) = numbers else {
+            return Ok(self.say(BAD_FORMAT));
+        };
+        let Some(value_len) = value_len(len).filter(|_| key.len() <= MAX_KEY) else {
+            return Ok(self.say(BAD_FORMAT));
+        };
+        let len = value_len + 2;
+        if !self.store.limits().admit(key.len(), flags, value_len) {
+            self.count(Count::TooLarge);
+            self.note_prefix(key, |tally| tally.sets += 1);
+            if mode == Mode::Set {
+                self.store.delete(key)?;
+            }
+            self.say(TOO_LARGE);
+            return Ok(Done::Swallow { len });
+        }
+        let Some(chunk) = self.rest.get(..len) else {
+            return Ok(Done::Wants { len });
+        };
+        self.count(Count::SetCommands);
+        self.note_prefix(key, |tally| tally.sets += 1);
+        let change = Change {
+            mode,
+            key,
+            flags,
+            exptime: exptime.into(),
+            cas,
+            or_stale: false,
+            binary_key: false,
+        };
+        match chunk.strip_suffix(b"\r\n") {
+            Some(value) => self.finish_update(&change, value)?,
+            None => self.say(BAD_CHUNK),
+        };
+        Ok(Done::UsedValue { len })
+    }
+
+    fn finish_update(&mut self, change: &Change<'_>, value: &[u8]) -> Result<Done, OpError> {
+        let text: &[u8] = match operations::store(self.store, change, value) {
+            Ok(stored) => {
+                self.count_compare(change, stored);
+                match stored {
+                    Stored::Stored { .. } => b"STORED\r\n",
+                    Stored::NotStored => b"NOT_STORED\r\n",
+                    Stored::Exists => b"EXISTS\r\n",
+                    Stored::NotFound => NOT_FOUND,
+                }
+            }
+            Err(error) => self.refusal(error, NO_MEMORY)?,
+        };
+        Ok(self.say(text))
+    }
+
+    pub(super) fn count_compare(&self, change: &Change<'_>, stored: Stored) {
+        if change.mode == Mode::Compare {
+            self.count(match stored {
+                Stored::Stored { .. } => Count::CasHits,
+                Stored::Exists => Count::CasBadValues,
+                _ => Count::CasMisses,
+            });
+        }
+    }
+
+    /// What a client is told when nothing could be stored.
+    pub(super) fn refusal(
+        &self,
+        error: SetError,
+        no_memory: &'static [u8],
+    ) -> Result<&'static [u8], OpError> {
+        match error {
+            SetError::TooLarge => {
+                self.count(Count::TooLarge);
+                Ok(TOO_LARGE)
+            }
+            SetError::OutOfMemory | SetError::NotFetched => {
+                self.count(Count::NoMemory);
+                Ok(no_memory)
+            }
+            SetError::Key(_) => Ok(BAD_FORMAT),
+            SetError::Memory(error) => Err(error),
+        }
+    }
+
+    pub(super) fn arithmetic(
+        &mut self,
+        up: bool,
+        arguments: &Arguments<'_>,
+    ) -> Result<Done, OpError> {
+        if !(2..=3).contains(&arguments.count) {
+            return Ok(self.say(ERROR));
+        }
+        self.noreply = arguments.noreply();
+        let key = arguments.at(0);
+        if key.len() > MAX_KEY {
+            return Ok(self.say(BAD_FORMAT));
+        }
+        let Some(delta) = number::unsigned(arguments.at(1)) else {
+            return Ok(self.say(b"CLIENT_ERROR invalid numeric delta argument\r\n"));
+        };
+        let step = if up {
+            Step::Up(delta)
+        } else {
+            Step::Down(delta)
+        };
+        let counted = self
+            .store
+            .with(|store| operations::count(store, key, step, 0));
+        let text = match counted {
+            Ok(counted) => {
+                self.count_step(up, counted);
+                match counted {
+                    Counted::Done { value, .. } => {
+                        self.say(Digits::of(value).bytes());
+                        b"\r\n"
+                    }
+                    Counted::NotANumber => NOT_A_NUMBER,
+                    Counted::Exists | Counted::NotFound => NOT_FOUND,
+                }
+            }
+            Err(error) => self.refusal(error, NO_MEMORY_TO_COUNT)?,
+        };
+        Ok(self.say(text))
+    }
+
+    pub(super) fn count_step(&self, up: bool, counted: Counted) {
+        match (counted, up) {
+            (Counted::Done { .. }, true) => self.count(Count::IncrHits),
+            (Counted::Done { .. }, false) => self.count(Count::DecrHits),
+            (Counted::NotFound, true) => self.count(Count::IncrMisses),
+            (Counted::NotFound, false) => self.count(Count::DecrMisses),
+            _ => {}
+        }
+    }
+
+    pub(super) fn touch(&mut self, arguments: &Arguments<'_>) -> Result<Done, OpError> {
+        if !(2..=3).contains(&arguments.count) {
+            return Ok(self.say(ERROR));
+        }
+        self.noreply = arguments.noreply();
+        let key = arguments.at(0);
+        if key.len() > MAX_KEY {
+            return Ok(self.say(BAD_FORMAT));
+        }
+        let Some(exptime) = number::int(arguments.at(1)) else {
+            return Ok(self.say(BAD_EXPTIME));
+        };
+        let item = self
+            .store
+            .with(|store| operations::touch(store, key, exptime.into()))?;
+        self.count(Count::TouchCommands);
+        let (count, text): (_, &[u8]) = match item {
+            Some(_) => (Count::TouchHits, b"TOUCHED\r\n"),
+            None => (Count::TouchMisses, NOT_FOUND),
+        };
+        self.count(count);
+        Ok(self.say(text))
+    }
+
+    pub(super) fn delete(&mut self, arguments: &Arguments<'_>) -> Result<Done, OpError> {
+        let noreply = arguments.noreply();
+        let zero = arguments.at(1) == b"0";
+        match arguments.count {
+            1 => {}
+            2 if zero || noreply => self.noreply = noreply,
+            3 if zero && noreply => self.noreply = true,
+            2 | 3 => {
+                self.noreply = noreply;
+                return Ok(self.say(DELETE_USAGE));
+            }
+            _ => return Ok(self.say(ERROR)),
+        }
+        let key = arguments.at(0);
+        if key.len() > MAX_KEY {
+            return Ok(self.say(BAD_FORMAT));
+        }
+        self.note_prefix(key, |tally| tally.deletes += 1);
+        let (count, text): (_, &[u8]) = match self.store.delete(key)? {
+            true => (Count::DeleteHits, b"DELETED\r\n"),
+            false => (Count::DeleteMisses, NOT_FOUND),
+        };
+        self.count(count);
+        Ok(self.say(text))
+    }
+
+    fn note_prefix(&self, key: &[u8], note: impl FnOnce(&mut super::prefixes::Tally)) {
+        if self.seat.detail() {
+            let host = &self.seat.host;
+            if let Some(tally) = host.prefixes().of(key, host.rules.prefix_delimiter) {
+                note(tally);
+            }
+        }
+    }
+}
+
+/// The bytes of a value that a client announced; memcached takes no more than these.
+pub(super) fn value_len(announced: i32) -> Option<usize> {
+    usize::try_from(announced)
+        .ok()
+        .filter(|_| announced <= i32::MAX - 2)
+}
+
+fn append_value(
+    key: &[u8],
+    item: &Item,
+    items: &Region,
+    cas: bool,
+    replies: &mut Vec<u8>,
+) -> Result<(), OpError> {
+    let header = &item.header;
+    replies.reserve(key.len() + header.value_len as usize + 60);
+    replies.extend_from_slice(b"VALUE ");
+    replies.extend_from_slice(key);
+    append_number(replies, header.flags.into());
+    append_number(replies, header.value_len.into());
+    if cas {
+        append_number(replies, header.cas);
+    }
+    replies.extend_from_slice(b"\r\n");
+    append_bytes(item, items, replies)
+}
+
+/// A value and its line end.
+pub(super) fn append_bytes(
+    item: &Item,
+    items: &Region,
+    replies: &mut Vec<u8>,
+) -> Result<(), OpError> {
+    let start = replies.len();
+    replies.resize(start + item.header.value_len as usize, 0);
+    items.read(item.value_offset(), &mut replies[start..])?;
+    replies.extend_from_slice(b"\r\n");
+    Ok(())
+}

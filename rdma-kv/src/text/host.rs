@@ -1,0 +1,255 @@
+//! What all conversations of a server share: what their commands may do, and what was counted.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::counts::{Count, Counts, Sums};
+use super::prefixes::Prefixes;
+use crate::store;
+
+/// What the commands may do, and what a server says about itself.
+pub struct Rules {
+    /// `flush_all` is understood.
+    pub flush_all: bool,
+    /// What `shutdown` does; it is refused when `None`.
+    pub shutdown: Option<Box<dyn Fn() + Send + Sync>>,
+    /// What ends a key's prefix in `stats detail`.
+    pub prefix_delimiter: u8,
+    /// `stats detail` is collected from the start.
+    pub detail: bool,
+    /// How much is logged, as `stats settings` tells it; `verbosity` changes what is told.
+    pub verbosity: u32,
+    /// Threads that serve.
+    pub threads: usize,
+    /// Connections at a time.
+    pub connections: usize,
+    /// All else that `stats settings` tells, in its order: names and values.
+    pub settings: Vec<(&'static str, String)>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules {
+            flush_all: true,
+            shutdown: None,
+            prefix_delimiter: b':',
+            detail: false,
+            verbosity: 0,
+            threads: 1,
+            connections: 1024,
+            settings: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rules").finish_non_exhaustive()
+    }
+}
+
+/// What all conversations of a server share.
+#[derive(Debug)]
+pub struct Host {
+    pub(super) rules: Rules,
+    pub(super) started: Instant,
+    pub(super) verbosity: AtomicU32,
+    /// `stats detail on`.
+    pub(super) detail: AtomicBool,
+    /// `lru_crawler enable`; there is no such thread here, but clients are told as memcached's are.
+    pub(super) crawler: AtomicBool,
+    pub(super) prefixes: Mutex<Prefixes>,
+    guests: Mutex<Guests>,
+}
+
+#[derive(Debug, Default)]
+struct Guests {
+    open: BTreeMap<u64, Arc<Guest>>,
+    /// Connections ever, and those that were refused.
+    total: u64,
+    refused: u64,
+    /// What those counted that have ended.
+    ended: Sums,
+    /// What counted at the last `stats reset`.
+    reset: Baseline,
+}
+
+/// What `stats reset` takes away from what is told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Baseline {
+    total: u64,
+    refused: u64,
+    sums: Sums,
+    store: store::Counters,
+}
+
+/// One connection, as the others see it.
+#[derive(Debug, Default)]
+pub(super) struct Guest {
+    pub(super) counts: Counts,
+    /// Seconds since the start.
+    pub(super) last_heard: AtomicU32,
+    pub(super) ends: Ends,
+}
+
+/// The ends of a connection, as `stats conns` tells them: `tcp:127.0.0.1:11211`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// The client's.
+    pub peer: String,
+    /// The server's.
+    pub local: String,
+}
+
+/// What was counted since the last reset.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Totals {
+    pub(super) open: usize,
+    pub(super) total: u64,
+    pub(super) refused: u64,
+    pub(super) sums: Sums,
+    /// Of these, [`store::Counters::items`] and [`store::Counters::bytes`] are never reset.
+    pub(super) store: store::Counters,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Host::new(Rules::default())
+    }
+}
+
+impl Host {
+    /// Without conversations yet.
+    pub fn new(rules: Rules) -> Self {
+        Host {
+            started: Instant::now(),
+            verbosity: AtomicU32::new(rules.verbosity),
+            detail: AtomicBool::new(rules.detail),
+            crawler: AtomicBool::new(true),
+            prefixes: Mutex::default(),
+            guests: Mutex::default(),
+            rules,
+        }
+    }
+
+    /// Notes that a connection was refused.
+    pub fn refused(&self) {
+        self.guests().refused += 1;
+    }
+
+    /// Seconds since the start.
+    pub(super) fn uptime_s(&self) -> u32 {
+        u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn prefixes(&self) -> MutexGuard<'_, Prefixes> {
+        self.prefixes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn totals(&self, store: store::Counters) -> Totals {
+        let guests = self.guests();
+        let earlier = &guests.reset.store;
+        Totals {
+            open: guests.open.len(),
+            total: guests.total - guests.reset.total,
+            refused: guests.refused - guests.reset.refused,
+            sums: guests.sums().since(&guests.reset.sums),
+            store: store::Counters {
+                total_items: store.total_items - earlier.total_items,
+                evictions: store.evictions - earlier.evictions,
+                evicted_unfetched: store.evicted_unfetched - earlier.evicted_unfetched,
+                reclaimed: store.reclaimed - earlier.reclaimed,
+                expired_unfetched: store.expired_unfetched - earlier.expired_unfetched,
+                ..store
+            },
+        }
+    }
+
+    /// What counts from now on, counts from 0.
+    pub(super) fn reset(&self, store: store::Counters) {
+        let mut guests = self.guests();
+        guests.reset = Baseline {
+            total: guests.total,
+            refused: guests.refused,
+            sums: guests.sums(),
+            store,
+        };
+        drop(guests);
+        *self.prefixes() = Prefixes::default();
+    }
+
+    /// The open connections with their numbers.
+    pub(super) fn each(&self, mut tell: impl FnMut(u64, &Guest)) {
+        for (&number, guest) in &self.guests().open {
+            tell(number, guest);
+        }
+    }
+
+    fn guests(&self) -> MutexGuard<'_, Guests> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Guests {
+    fn sums(&self) -> Sums {
+        let mut sums = self.ended;
+        for guest in self.open.values() {
+            sums += &guest.counts;
+        }
+        sums
+    }
+}
+
+/// A conversation's seat: what it counts is counted in as long as there is the host.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) host: Arc<Host>,
+    pub(super) guest: Arc<Guest>,
+    pub(super) number: u64,
+}
+
+impl Seat {
+    pub(super) fn take(host: &Arc<Host>, ends: Ends) -> Self {
+        let guest = Arc::new(Guest {
+            last_heard: AtomicU32::new(host.uptime_s()),
+            ends,
+            ..Guest::default()
+        });
+        let mut guests = host.guests();
+        guests.total += 1;
+        let number = guests.total;
+        guests.open.insert(number, Arc::clone(&guest));
+        drop(guests);
+        Seat {
+            host: Arc::clone(host),
+            guest,
+            number,
+        }
+    }
+
+    pub(super) fn count(&self, count: Count) {
+        self.guest.counts.add(count, 1);
+    }
+
+    /// So many bytes came just now.
+    pub(super) fn heard(&self, bytes: usize) {
+        self.guest.counts.add(Count::BytesRead, bytes as u64);
+        let now = self.host.uptime_s();
+        self.guest.last_heard.store(now, Ordering::Relaxed);
+    }
+
+    pub(super) fn detail(&self) -> bool {
+        self.host.detail.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut guests = self.host.guests();
+        guests.open.remove(&self.number);
+        guests.ended += &self.guest.counts;
+    }
+}

@@ -1,0 +1,148 @@
+//! Bytes received and not yet used, and how they fall into lines and words.
+
+/// A connection's buffer is at least this large, and shrinks back to it.
+const BUFFER: usize = 16 * 1024;
+
+/// Longer lines must be those of a large multi-get. Memcached closes after 2048 bytes without an
+/// end, but takes what its buffer of this size got in one go; here both are alike.
+const LINE_LIMIT: usize = 16 * 1024;
+
+/// The longest multi-get line in bytes; memcached has no limit but memory.
+const GET_LINE_LIMIT: usize = 1 << 20;
+
+/// Bytes received and not yet used: `buffer[start..end]`.
+#[derive(Debug)]
+pub(super) struct Input {
+    buffer: Vec<u8>,
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+impl Input {
+    pub(super) fn new() -> Self {
+        Input {
+            buffer: vec![0; BUFFER],
+            start: 0,
+            end: 0,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// The free end, large enough that `need` bytes from the start fit.
+    pub(super) fn room(&mut self, need: usize) -> &mut [u8] {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+            if self.buffer.len() > BUFFER && need <= BUFFER {
+                self.buffer = vec![0; BUFFER];
+            }
+        }
+        let fits = self.start + need <= self.buffer.len() && self.end < self.buffer.len();
+        if !fits {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            let len = need.max(self.end + 1);
+            if self.buffer.len() < len {
+                self.buffer.resize(len.next_multiple_of(BUFFER), 0);
+            }
+        }
+        &mut self.buffer[self.end..]
+    }
+}
+
+/// How long the line may be that starts here.
+pub(super) fn line_limit(bytes: &[u8]) -> usize {
+    let blanks = bytes.iter().take_while(|&&byte| byte == b' ').count();
+    let command = &bytes[blanks..];
+    let is_get = command.starts_with(b"get ") || command.starts_with(b"gets ");
+    if is_get && blanks <= 100 {
+        GET_LINE_LIMIT
+    } else {
+        LINE_LIMIT
+    }
+}
+
+/// What counts of a line's bytes up to its `\n`.
+pub(super) fn line(bytes: &[u8]) -> &[u8] {
+    let bytes = match bytes {
+        [start @ .., b'\r'] if !start.is_empty() => start,
+        bytes => bytes,
+    };
+    match memchr::memchr(0, bytes) {
+        Some(end) => &bytes[..end],
+        None => bytes,
+    }
+}
+
+/// What stands between blanks.
+#[derive(Clone, Debug)]
+pub(super) struct Tokens<'a>(pub(super) &'a [u8]);
+
+impl Tokens<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.clone().next().is_none()
+    }
+}
+
+impl<'a> Iterator for Tokens<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let start = self.0.iter().position(|&byte| byte != b' ')?;
+        let rest = &self.0[start..];
+        let end = rest
+            .iter()
+            .position(|&byte| byte == b' ')
+            .unwrap_or(rest.len());
+        let (token, rest) = rest.split_at(end);
+        self.0 = rest;
+        Some(token)
+    }
+}
+
+/// Words after its name that any command but a get looks at, and that memcached counts.
+const KEPT: usize = 7;
+const MOST: usize = 22;
+
+/// The words after a command's name, as far as any command but a get looks at them.
+#[derive(Debug)]
+pub(super) struct Arguments<'a> {
+    tokens: [&'a [u8]; KEPT],
+    /// Memcached never counts further than [`MOST`].
+    pub(super) count: usize,
+    last: &'a [u8],
+}
+
+impl<'a> Arguments<'a> {
+    pub(super) fn of(tokens: Tokens<'a>) -> Self {
+        let mut arguments = Arguments {
+            tokens: [b""; KEPT],
+            count: 0,
+            last: b"",
+        };
+        for token in tokens.take(MOST) {
+            if let Some(kept) = arguments.tokens.get_mut(arguments.count) {
+                *kept = token;
+            }
+            arguments.last = token;
+            arguments.count += 1;
+        }
+        arguments
+    }
+
+    /// The argument with this number, from 0; empty if it was not given.
+    pub(super) fn at(&self, number: usize) -> &'a [u8] {
+        self.tokens.get(number).copied().unwrap_or_default()
+    }
+
+    /// Memcached takes any command's last word for this.
+    pub(super) fn noreply(&self) -> bool {
+        self.last == b"noreply"
+    }
+
+    pub(super) fn last(&self) -> &'a [u8] {
+        self.last
+    }
+}

@@ -1,0 +1,261 @@
+//! The memcached text protocol, without I/O: bytes in, replies appended.
+//!
+//! Follows memcached 1.6 to the byte, oddities included: lines end with `\n`, a `\r` before it
+//! is dropped unless it is all there is; a NUL ends what is looked at; numbers are read as by
+//! `strtol`. See `doc/protocol.txt` and `proto_text.c` there.
+//!
+//! A [`Conversation`] is one connection's. What all of them share is their [`Host`].
+
+mod admin;
+mod base64;
+mod classic;
+mod counts;
+mod host;
+mod input;
+mod meta;
+mod prefixes;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use fabric::OpError;
+
+pub use self::host::{Ends, Host, Rules};
+
+use self::classic::Getting;
+use self::counts::Count;
+use self::host::Seat;
+use self::input::{Arguments, Input, Tokens};
+use crate::number::Digits;
+use crate::operations::Mode;
+use crate::shared::Shared;
+
+/// Replies are handed on when there are this many bytes of them.
+const REPLIES: usize = 256 * 1024;
+
+const VERSION: &[u8] =
+    concat!("VERSION 1.6.18-toroid-", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();
+const OK: &[u8] = b"OK\r\n";
+const ERROR: &[u8] = b"ERROR\r\n";
+const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
+const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
+const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
+const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+const NO_MEMORY_TO_COUNT: &[u8] = b"SERVER_ERROR out of memory\r\n";
+
+/// What a connection should do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Send the replies, then read more.
+    Read,
+    /// Send the replies, then call again: there is more to do.
+    Continue,
+    /// Send the replies, then close.
+    Close,
+}
+
+/// One connection's side of the protocol.
+#[derive(Debug)]
+pub struct Conversation {
+    seat: Seat,
+    input: Input,
+    /// Bytes of a refused value, still to come, to be dropped.
+    swallow: usize,
+    /// Bytes that the command at hand needs before it is worth another look.
+    need: usize,
+    /// So many of them hold no line's end.
+    searched: usize,
+    /// The line at hand is what is left of a get's, whose first keys are answered.
+    getting: Option<Getting>,
+}
+
+impl Default for Conversation {
+    /// The only one of its host.
+    fn default() -> Self {
+        Conversation::new(&Arc::default(), Ends::default())
+    }
+}
+
+impl Conversation {
+    /// With somebody at the other end of a connection to `host`.
+    pub fn new(host: &Arc<Host>, ends: Ends) -> Self {
+        Conversation {
+            seat: Seat::take(host, ends),
+            input: Input::new(),
+            swallow: 0,
+            need: 1,
+            searched: 0,
+            getting: None,
+        }
+    }
+
+    /// Notes that the client said who it is, before anything else, and whether it is welcome.
+    pub fn logged_in(&self, welcome: bool) {
+        self.seat.count(Count::AuthCommands);
+        if !welcome {
+            self.seat.count(Count::AuthErrors);
+        }
+    }
+
+    /// Room for bytes from the client; at least one.
+    pub fn room(&mut self) -> &mut [u8] {
+        self.input.room(self.need)
+    }
+
+    /// So many bytes were put into the room.
+    pub fn received(&mut self, count: usize) {
+        self.input.end += count;
+        self.seat.heard(count);
+    }
+
+    /// Carries out what has arrived completely, and appends the replies.
+    ///
+    /// # Errors
+    /// None but the store's own mistakes.
+    pub fn run(&mut self, store: &Shared, replies: &mut Vec<u8>) -> Result<Next, OpError> {
+        let before = replies.len();
+        let next = self.carry_out(store, replies);
+        let written = (replies.len() - before) as u64;
+        self.seat.guest.counts.add(Count::BytesWritten, written);
+        next
+    }
+
+    fn carry_out(&mut self, store: &Shared, replies: &mut Vec<u8>) -> Result<Next, OpError> {
+        while replies.len() < REPLIES {
+            let dropped = self.swallow.min(self.input.bytes().len());
+            self.swallow -= dropped;
+            self.input.start += dropped;
+            let bytes = self.input.bytes();
+            if bytes.len() < self.need || self.swallow > 0 {
+                return Ok(Next::Read);
+            }
+            let newline = memchr::memchr(b'\n', &bytes[self.searched..]);
+            let newline = newline.map(|at| self.searched + at);
+            let len = newline.unwrap_or(bytes.len());
+            if self.getting.is_none() && len > input::line_limit(bytes) {
+                return Ok(Next::Close);
+            }
+            let Some(newline) = newline else {
+                (self.searched, self.need) = (bytes.len(), bytes.len() + 1);
+                return Ok(Next::Read);
+            };
+            let line = input::line(&bytes[..newline]);
+            let mut turn = Turn {
+                store,
+                seat: &self.seat,
+                rest: &bytes[newline + 1..],
+                replies,
+                noreply: false,
+            };
+            let done = match self.getting {
+                Some(getting) => turn.get(Tokens(line), getting),
+                None => turn.command(line),
+            };
+            let used = match done? {
+                Done::Used => newline + 1,
+                Done::UsedValue { len } => newline + 1 + len,
+                Done::Swallow { len } => {
+                    self.swallow = len;
+                    newline + 1
+                }
+                Done::Partly { left, getting } => {
+                    self.getting = Some(getting);
+                    self.input.start += line.len() - left;
+                    (self.need, self.searched) = (1, 0);
+                    continue;
+                }
+                Done::Wants { len } => {
+                    (self.need, self.searched) = (newline + 1 + len, newline);
+                    return Ok(Next::Read);
+                }
+                Done::Close => return Ok(Next::Close),
+            };
+            self.input.start += used;
+            (self.need, self.searched, self.getting) = (1, 0, None);
+        }
+        Ok(Next::Continue)
+    }
+}
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug)]
+enum Done {
+    /// It used its line.
+    Used,
+    /// It used its line and this many bytes after it.
+    UsedValue { len: usize },
+    /// It used its line; this many bytes after it are to be dropped.
+    Swallow { len: usize },
+    /// It has replied as much as goes into one batch; the last `left` bytes of its line remain.
+    Partly { left: usize, getting: Getting },
+    /// Nothing: it needs this many bytes after its line.
+    Wants { len: usize },
+    /// The connection ends.
+    Close,
+}
+
+/// One command's turn.
+struct Turn<'a> {
+    store: &'a Shared,
+    seat: &'a Seat,
+    /// What has arrived after the command's line.
+    rest: &'a [u8],
+    replies: &'a mut Vec<u8>,
+    /// The client wants no reply.
+    noreply: bool,
+}
+
+impl Turn<'_> {
+    fn command(&mut self, line: &[u8]) -> Result<Done, OpError> {
+        let mut tokens = Tokens(line);
+        let command = tokens.next().unwrap_or_default();
+        match command {
+            b"get" | b"bget" => return self.first_get(tokens, false),
+            b"gets" => return self.first_get(tokens, true),
+            b"gat" => return self.first_get_and_touch(tokens, false),
+            b"gats" => return self.first_get_and_touch(tokens, true),
+            [b'm', kind] => return self.meta(*kind, tokens),
+            _ => {}
+        }
+        let arguments = Arguments::of(tokens);
+        match command {
+            b"set" => self.update(Mode::Set, &arguments),
+            b"add" => self.update(Mode::Add, &arguments),
+            b"replace" => self.update(Mode::Replace, &arguments),
+            b"append" => self.update(Mode::Append, &arguments),
+            b"prepend" => self.update(Mode::Prepend, &arguments),
+            b"cas" => self.update(Mode::Compare, &arguments),
+            b"incr" => self.arithmetic(true, &arguments),
+            b"decr" => self.arithmetic(false, &arguments),
+            b"touch" => self.touch(&arguments),
+            b"delete" => self.delete(&arguments),
+            b"stats" => self.stats(&arguments),
+            b"quit" => Ok(Done::Close),
+            b"shutdown" => Ok(self.shutdown(&arguments)),
+            b"flush_all" => self.flush_all(&arguments),
+            _ => Ok(self.administer(command, &arguments)),
+        }
+    }
+
+    /// Answers, unless the client wants none.
+    fn say(&mut self, text: &[u8]) -> Done {
+        if !self.noreply {
+            self.replies.extend_from_slice(text);
+        }
+        Done::Used
+    }
+
+    fn count(&self, count: Count) {
+        self.seat.count(count);
+    }
+}
+
+/// A blank and the number.
+fn append_number(replies: &mut Vec<u8>, number: u64) {
+    replies.push(b' ');
+    replies.extend_from_slice(Digits::of(number).bytes());
+}

@@ -1,0 +1,480 @@
+//! Conversations with a fresh server, byte by byte.
+
+use super::*;
+use crate::store::Limits;
+use crate::testing;
+use proptest::prelude::*;
+
+/// What a fresh server answers to `input` when it comes in pieces of these sizes, in turn.
+fn converse(input: &[u8], pieces: &[usize]) -> (Vec<u8>, bool) {
+    let store = testing::shared(Limits {
+        memory: 2 << 20,
+        item: 1 << 20,
+    });
+    let mut conversation = Conversation::default();
+    let (mut replies, mut rest) = (Vec::new(), input);
+    let mut pieces = pieces.iter().cycle();
+    loop {
+        let mut batch = Vec::new();
+        let next = conversation.run(&store, &mut batch).unwrap();
+        replies.extend(batch);
+        match next {
+            Next::Close => return (replies, true),
+            Next::Read if rest.is_empty() => return (replies, false),
+            Next::Read => {
+                let room = conversation.room();
+                let count = room.len().min(rest.len()).min(*pieces.next().unwrap());
+                assert!(count > 0);
+                room[..count].copy_from_slice(&rest[..count]);
+                conversation.received(count);
+                rest = &rest[count..];
+            }
+            Next::Continue => {}
+        }
+    }
+}
+
+fn answers(input: &[u8]) -> String {
+    String::from_utf8_lossy(&converse(input, &[usize::MAX]).0).into_owned()
+}
+
+#[test]
+fn set_get_delete() {
+    let input = b"set a 7 0 3\r\none\r\nget a\r\nget b a a b\r\ndelete a\r\ndelete a\r\nget a\r\n";
+    let a = "VALUE a 7 3\r\none\r\n";
+    let expected = format!("STORED\r\n{a}END\r\n{a}{a}END\r\nDELETED\r\nNOT_FOUND\r\nEND\r\n");
+    assert_eq!(answers(input), expected);
+}
+
+#[test]
+fn noreply_is_silent() {
+    let input = b"set a 0 0 1 noreply\r\n1\r\nset a 0 0 1 noreply\r\n123\r\ndelete a noreply\r\n\
+                  get a\r\ndelete a 0 noreply\r\n";
+    // The bad chunk ends after three bytes; what is left of it is a command.
+    assert_eq!(answers(input), "ERROR\r\nEND\r\n");
+}
+
+#[test]
+fn errors_are_memcacheds() {
+    let long = "k".repeat(251);
+    let cases = [
+        ("", ""),
+        ("\r\n", "ERROR\r\n"),
+        ("\n", "ERROR\r\n"),
+        ("get\r\n", "ERROR\r\n"),
+        ("get   \r\n", "ERROR\r\n"),
+        ("GET a\r\n", "ERROR\r\n"),
+        ("nonsense a b\r\n", "ERROR\r\n"),
+        (
+            &format!("get a {long}\r\n"),
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        (
+            &format!("set {long} 0 0 1\r\n"),
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        (
+            &format!("delete {long}\r\n"),
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        ("set a 0 0\r\n", "ERROR\r\n"),
+        ("set a 0 0 1 noreply x\r\n", "ERROR\r\n"),
+        (
+            "set a x 0 1\r\n",
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        (
+            "set a -1 0 1\r\n",
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        (
+            "set a 0 0 -1\r\n",
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        (
+            "set a 0 0 2147483646\r\n",
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        ("set a 0 0 1\r\n12\n", "CLIENT_ERROR bad data chunk\r\n"),
+        (
+            "set a 0 0 1x\r\n",
+            "CLIENT_ERROR bad command line format\r\n",
+        ),
+        ("delete\r\n", "ERROR\r\n"),
+        ("delete a b c d\r\n", "ERROR\r\n"),
+        (
+            "delete a 1\r\n",
+            "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n",
+        ),
+        ("delete a 0\r\n", "NOT_FOUND\r\n"),
+        ("version\n", std::str::from_utf8(VERSION).unwrap()),
+        ("get a\0b\r\n", "END\r\n"),
+    ];
+    for (input, expected) in cases {
+        assert_eq!(answers(input.as_bytes()), expected, "{input:?}");
+    }
+}
+
+#[test]
+fn a_value_over_the_limit_is_swallowed_and_the_old_one_removed() {
+    let mut input = b"set a 0 0 1\r\n1\r\nset a 0 0 2000000\r\n".to_vec();
+    input.resize(input.len() + 2_000_000, b'\n');
+    input.extend_from_slice(b"\r\nget a\r\n");
+    let expected = "STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n";
+    assert_eq!(answers(&input), expected);
+}
+
+#[test]
+fn large_values_come_back_and_the_buffer_shrinks() {
+    let value = vec![b'v'; 1_000_000];
+    let mut input = b"set a 0 0 1000000\r\n".to_vec();
+    input.extend_from_slice(&value);
+    input.extend_from_slice(b"\r\nget a\r\n");
+    let (replies, _) = converse(&input, &[1460, 9000]);
+    let expected = [
+        b"STORED\r\nVALUE a 0 1000000\r\n",
+        &value[..],
+        b"\r\nEND\r\n",
+    ]
+    .concat();
+    assert!(replies == expected);
+}
+
+/// A line of a megabyte that names a value of a megabyte again and again once made a reply
+/// of half a terabyte, in memory.
+#[test]
+fn replies_of_a_long_get_come_in_batches() {
+    let store = testing::shared(Limits {
+        memory: 2 << 20,
+        item: 1 << 20,
+    });
+    for (value_len, gets) in [(500_000, 40), (10, 100_000)] {
+        store.set(b"k", 0, 0, &vec![b'v'; value_len]).unwrap();
+        let mut conversation = Conversation::default();
+        let input = format!("get{}\r\nversion\r\n", " k".repeat(gets));
+        let mut input = input.as_bytes();
+        let (mut batch, mut len, mut batches) = (Vec::new(), 0, 0);
+        loop {
+            let next = conversation.run(&store, &mut batch).unwrap();
+            assert!(batch.len() < REPLIES + value_len + 100);
+            (len, batches) = (len + batch.len(), batches + 1);
+            match next {
+                Next::Continue => batch.clear(),
+                Next::Close => panic!("closed"),
+                Next::Read if input.is_empty() => break,
+                Next::Read => {
+                    batch.clear();
+                    let count = std::io::Read::read(&mut input, conversation.room()).unwrap();
+                    conversation.received(count);
+                }
+            }
+        }
+        let one = format!("VALUE k 0 {value_len}\r\n\r\n").len() + value_len;
+        assert_eq!(len, one * gets + b"END\r\n".len() + VERSION.len());
+        assert!(batch.ends_with(VERSION));
+        assert!(batches > len / (REPLIES + value_len + 100));
+    }
+}
+
+#[test]
+fn quit_and_endless_lines_close() {
+    assert_eq!(converse(b"quit\r\nversion\r\n", &[100]), (vec![], true));
+    assert_eq!(converse(&[b'x'; 20_000], &[100]), (vec![], true));
+    let mut keys = b"get ".to_vec();
+    keys.resize(500_000, b' ');
+    keys.extend_from_slice(b"a\r\n");
+    assert_eq!(converse(&keys, &[4000]), (b"END\r\n".to_vec(), false));
+    keys.truncate(400_000);
+    keys.resize(2 << 20, b' ');
+    assert_eq!(converse(&keys, &[4000]), (vec![], true));
+}
+
+fn fragments() -> impl Strategy<Value = Vec<u8>> {
+    let words: Vec<&'static [u8]> = vec![
+        b"get ",
+        b"set ",
+        b"delete ",
+        b"quit",
+        b"version",
+        b"a",
+        b" b ",
+        b" 0 0 ",
+        b"1",
+        b"3",
+        b"\r\n",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"noreply",
+        b"\0",
+        b"-1",
+        b"99999999999999999999",
+        b"set a 1 0 3\r\nabc\r\n",
+        b"set b 0 0 0\r\n\r\n",
+        b"get a b\r\n",
+        b"delete a\r\n",
+        b"set a 0 0 2000000 noreply\r\n",
+        b"set b 0 -1 1\r\nx\r\n",
+    ];
+    let word = prop_oneof![
+        8 => prop::sample::select(words).prop_map(<[u8]>::to_vec),
+        1 => prop::collection::vec(any::<u8>(), 0..8),
+        1 => (0usize..300).prop_map(|n| vec![b'k'; n]),
+    ];
+    prop::collection::vec(word, 0..40).prop_map(|words| words.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn pieces_do_not_matter(
+        input in fragments(),
+        pieces in prop::collection::vec(1usize..50, 1..20),
+    ) {
+        prop_assert_eq!(converse(&input, &pieces), converse(&input, &[usize::MAX]));
+    }
+}
+
+/// Says lines to a fresh server, each of which is answered by the one beside it.
+#[track_caller]
+fn dialogue(lines: &[(&str, &str)]) {
+    let ends = |line: &str| line.replace('\n', "\r\n") + "\r\n";
+    let said: String = lines.iter().map(|(said, _)| ends(said)).collect();
+    let expected = lines.iter().filter(|(_, reply)| !reply.is_empty());
+    let expected: String = expected.map(|(_, reply)| ends(reply)).collect();
+    assert_eq!(answers(said.as_bytes()), expected);
+}
+
+#[test]
+fn values_are_stored_on_conditions() {
+    dialogue(&[
+        ("replace a 0 0 1\nx", "NOT_STORED"),
+        ("append a 0 0 1\nx", "NOT_STORED"),
+        ("cas a 0 0 1 1\nx", "NOT_FOUND"),
+        ("add a 5 0 1\nb", "STORED"),
+        ("add a 0 0 1\nx", "NOT_STORED"),
+        ("append a 9 0 1\nc", "STORED"),
+        ("prepend a 9 0 1 noreply\na", ""),
+        ("gets a", "VALUE a 5 3 3\nabc\nEND"),
+        ("cas a 0 0 1 2\nx", "EXISTS"),
+        ("cas a 0 0 1 3\ny", "STORED"),
+        ("set a 0 0 noreply", ""),
+        ("cas a 0 0 1", "ERROR"),
+    ]);
+}
+
+#[test]
+fn numbers_wrap_upwards_and_stop_at_nothing() {
+    dialogue(&[
+        ("incr n 1", "NOT_FOUND"),
+        ("set n 0 0 2\n99", "STORED"),
+        ("incr n 1", "100"),
+        ("decr n 95", "5"),
+        ("get n", "VALUE n 0 3\n5  \nEND"),
+        ("decr n 6", "0"),
+        ("incr n 18446744073709551615", "18446744073709551615"),
+        ("incr n 2", "1"),
+        ("incr n -1", "CLIENT_ERROR invalid numeric delta argument"),
+        ("set n 0 0 1\nx", "STORED"),
+        (
+            "incr n 1",
+            "CLIENT_ERROR cannot increment or decrement non-numeric value",
+        ),
+        ("incr n 1 noreply", ""),
+        ("incr n", "ERROR"),
+    ]);
+}
+
+#[test]
+fn touch_changes_times_and_gat_gets_as_well() {
+    dialogue(&[
+        ("touch a 1", "NOT_FOUND"),
+        ("set a 0 0 1\nx", "STORED"),
+        ("touch a 100", "TOUCHED"),
+        ("mg a t", "HD t100"),
+        ("gat 200 a b", "VALUE a 0 1\nx\nEND"),
+        ("mg a t", "HD t200"),
+        ("gats 0 a", "VALUE a 0 1 1\nx\nEND"),
+        ("gat 0", "END"),
+        ("gat x a", "CLIENT_ERROR invalid exptime argument"),
+        ("touch a x", "CLIENT_ERROR invalid exptime argument"),
+        ("touch a -1 noreply", ""),
+        ("get a", "END"),
+    ]);
+}
+
+#[test]
+fn meta_commands_answer_their_flags_in_order() {
+    dialogue(&[
+        ("mn", "MN"),
+        ("mg a", "EN"),
+        ("mg a q", ""),
+        ("mg a k O7 v", "EN ka O7"),
+        ("ms a 3 T90 F5 c k O8\none", "HD c1 ka O8"),
+        ("mg a h", "HD h0"),
+        ("mg a t h f s c k O9 v", "VA 3 t90 h1 f5 s3 c1 ka O9\none"),
+        ("mg a T0 t", "HD t-1"),
+        ("ms a 1 ME\nx", "NS"),
+        ("ms a 1 MA q\n!", ""),
+        ("ms a 1 C1\nx", "EX"),
+        ("ms b 1 C1\nx", "NF"),
+        ("mg a v", "VA 4\none!"),
+        ("ms AQID 1 b k\nx", "HD kAQID b"),
+        ("mg AQID k b", "HD kAQID b"),
+        ("md AQID b k q", ""),
+        ("md AQID b k", "NF kAQID b"),
+        ("md a C1", "EX"),
+        ("md a", "HD"),
+        ("me a", "EN"),
+    ]);
+}
+
+#[test]
+fn one_client_stores_a_value_anew() {
+    dialogue(&[
+        ("mg a N30 t v", "VA 0 t30 W\n"),
+        ("mg a N30 t", "HD t30 Z"),
+        ("ms a 1 T90 c\nx", "HD c2"),
+        ("mg a R30", "HD"),
+        ("mg a R100", "HD W"),
+        ("mg a R100", "HD Z"),
+        ("md a I T40", "HD"),
+        ("mg a t c", "HD t40 c3 X W"),
+        ("mg a c", "HD c3 Z X"),
+        ("ms a 1 C2 I\ny", "HD"),
+        ("mg a v t", "VA 1 t40 Z X\ny"),
+        ("ms a 1 C4 I\nz", "HD"),
+        ("mg a v t", "VA 1 t-1\nz"),
+    ]);
+}
+
+#[test]
+fn meta_arithmetic_counts_and_makes() {
+    dialogue(&[
+        ("ma n", "NF"),
+        ("ma n N30 J9 v t", "VA 1 t30\n9"),
+        ("ma n N30 v t", "VA 2 t30\n10"),
+        ("ma n T60 MD D20 v c t", "VA 1 c3 t60\n0"),
+        ("ma n C1", "EX"),
+        ("ma n q", ""),
+        ("ma n Mx", "CLIENT_ERROR invalid mode for ma M token"),
+        ("ma n Dx", "CLIENT_ERROR invalid or duplicate flag"),
+        ("ms n 1\nx", "HD"),
+        (
+            "ma n",
+            "CLIENT_ERROR cannot increment or decrement non-numeric value",
+        ),
+    ]);
+}
+
+#[test]
+fn wrong_meta_commands_are_told_why() {
+    let [long, longest] = ["O".repeat(33), "O".repeat(32)];
+    dialogue(&[
+        ("mg", "ERROR"),
+        ("mx a", "ERROR"),
+        ("me", "CLIENT_ERROR bad command line format"),
+        ("ms a", "CLIENT_ERROR bad command line format"),
+        ("ms a x", "CLIENT_ERROR bad command line format"),
+        ("mg a c c", "CLIENT_ERROR duplicate flag"),
+        ("mg a !", "CLIENT_ERROR invalid flag"),
+        ("mg a T", "CLIENT_ERROR bad token in command line format"),
+        ("mg a! b", "CLIENT_ERROR error decoding key"),
+        ("md a c c", "CLIENT_ERROR invalid or duplicate flag"),
+        ("ms a 2 q !\nxx", "CLIENT_ERROR invalid flag"),
+        ("ms a 2 Mx\nxx", "CLIENT_ERROR invalid mode for ms M token"),
+        ("ms a 1 q\nxx", "CLIENT_ERROR bad data chunk\nERROR"),
+        (&format!("mg a {longest}"), &format!("EN {longest}")),
+        (
+            &format!("mg a q {long}"),
+            "CLIENT_ERROR opaque token too long",
+        ),
+        (
+            &format!("mg a{}", " c".repeat(18)),
+            "CLIENT_ERROR options flags are too long",
+        ),
+    ]);
+}
+
+#[test]
+fn what_a_server_forbids_is_refused() {
+    let store = testing::shared(Limits::DEFAULT);
+    let rules = Rules {
+        flush_all: false,
+        ..Rules::default()
+    };
+    let mut conversation = Conversation::new(&Arc::new(Host::new(rules)), Ends::default());
+    let lines = b"flush_all\r\nflush_all noreply\r\nshutdown\r\n";
+    conversation.room()[..lines.len()].copy_from_slice(lines);
+    conversation.received(lines.len());
+    let mut replies = Vec::new();
+    assert_eq!(conversation.run(&store, &mut replies), Ok(Next::Read));
+    let expected = "CLIENT_ERROR flush_all not allowed\r\nERROR: shutdown not enabled\r\n";
+    assert_eq!(String::from_utf8_lossy(&replies), expected);
+}
+
+#[test]
+fn commands_are_counted_over_all_connections() {
+    let store = testing::shared(Limits::DEFAULT);
+    let host = Arc::new(Host::default());
+    let say = |lines: &str| {
+        let mut conversation = Conversation::new(&host, Ends::default());
+        conversation.room()[..lines.len()].copy_from_slice(lines.as_bytes());
+        conversation.received(lines.len());
+        let mut replies = Vec::new();
+        conversation.run(&store, &mut replies).unwrap();
+        String::from_utf8(replies).unwrap()
+    };
+    say("set a 0 0 1\r\nx\r\nget a b\r\nincr a 1\r\ndelete b\r\ntouch a 0\r\n");
+    say("get a\r\ncas a 0 0 1 7\r\nx\r\n");
+    let stats = say("stats\r\n");
+    for told in [
+        "cmd_get 3",
+        "get_hits 2",
+        "get_misses 1",
+        "cmd_set 2",
+        "cas_badval 1",
+        "delete_misses 1",
+        "cmd_touch 1",
+        "touch_hits 1",
+        "curr_items 1",
+        "total_items 1",
+        "curr_connections 1",
+        "total_connections 3",
+    ] {
+        assert!(
+            stats.contains(&format!("STAT {told}\r\n")),
+            "{told} in {stats}"
+        );
+    }
+    assert!(stats.ends_with("END\r\n"));
+    assert_eq!(say("stats reset\r\n"), "RESET\r\n");
+    let stats = say("stats\r\n");
+    for told in [
+        "cmd_get 0",
+        "curr_items 1",
+        "total_items 0",
+        "total_connections 1",
+    ] {
+        assert!(
+            stats.contains(&format!("STAT {told}\r\n")),
+            "{told} in {stats}"
+        );
+    }
+}
+
+#[test]
+fn prefixes_are_counted_when_asked_for() {
+    dialogue(&[
+        ("get x:y", "END"),
+        ("stats detail on", "OK"),
+        ("set a:b 0 0 1\nx", "STORED"),
+        ("get a:b a:c d", "VALUE a:b 0 1\nx\nEND"),
+        ("delete a:b", "DELETED"),
+        ("stats detail dump", "PREFIX a get 2 hit 1 set 1 del 1\nEND"),
+        (
+            "stats detail",
+            "CLIENT_ERROR usage: stats detail on|off|dump",
+        ),
+    ]);
+}
