@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 
 use super::listen::Listeners;
 use super::worker::{Inbox, Service, Worker};
-use super::{Settings, Stop, resume};
+use super::{Settings, Stop, hosting, resume};
 use crate::shared::Shared;
 
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -31,6 +32,7 @@ pub(super) fn serve(
 ) -> io::Result<()> {
     let service = Service {
         store,
+        host: Arc::new(hosting::host(settings, stop)),
         stop,
         users: settings.users.as_ref(),
         idle_timeout: settings.idle_timeout,
@@ -94,7 +96,10 @@ fn accept_all(
                 match inboxes.next() {
                     Some(inbox) if !full() => inbox.give(socket, service),
                     // Best effort: the client may have gone.
-                    _ => drop(send(&socket, TOO_MANY, SendFlags::NOSIGNAL)),
+                    _ => {
+                        service.host.refused();
+                        let _ = send(&socket, TOO_MANY, SendFlags::NOSIGNAL);
+                    }
                 }
             }
         }

@@ -113,6 +113,8 @@ pub(super) struct Gate {
     received: Vec<u8>,
     /// Bytes that are expected after a good line.
     wanted: Option<usize>,
+    /// Wrong passwords that nobody has taken note of.
+    pub(super) refusals: u32,
 }
 
 /// What a connection at the gate should do next.
@@ -132,6 +134,7 @@ impl Gate {
             users,
             received: Vec::new(),
             wanted: None,
+            refusals: 0,
         }
     }
 
@@ -164,6 +167,7 @@ impl Gate {
             replies.extend_from_slice(verdict.as_bytes());
             at += wanted;
             self.wanted = None;
+            self.refusals += u32::from(verdict == REFUSED);
             if verdict == STORED {
                 break Knock::Enter(self.received.split_off(at));
             }
@@ -179,13 +183,14 @@ impl Gate {
         let mut words = words(token);
         match (words.next(), words.next()) {
             (Some(user), Some(password)) if self.users.know(user, password) => STORED,
-            (Some(_), Some(_)) => "CLIENT_ERROR authentication failure\r\n",
+            (Some(_), Some(_)) => REFUSED,
             _ => "CLIENT_ERROR bad authentication token format\r\n",
         }
     }
 }
 
 const STORED: &str = "STORED\r\n";
+const REFUSED: &str = "CLIENT_ERROR authentication failure\r\n";
 
 /// How many bytes follow this line, if it is a set.
 fn announced(line: &[u8]) -> Option<usize> {

@@ -5,13 +5,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use super::auth::{Gate, Knock};
+use super::hosting::ends;
 use crate::shared::Shared;
-use crate::text::{Conversation, Next};
+use crate::text::{Conversation, Host, Next};
 
 /// A socket and what was said over it.
 #[derive(Debug)]
@@ -41,11 +43,11 @@ pub(super) enum Wait {
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd, gate: Option<Gate>) -> Self {
+    pub(super) fn new(socket: OwnedFd, gate: Option<Gate>, host: &Arc<Host>) -> Self {
         Connection {
+            conversation: Conversation::new(host, ends(&socket)),
             socket,
             gate,
-            conversation: Conversation::default(),
             next: Next::Read,
             unsent: Vec::new(),
             taken: 0,
@@ -101,8 +103,11 @@ impl Connection {
             self.conversation.received(count);
             return Ok(None);
         };
-        let room = self.conversation.room();
-        match gate.receive(&room[..count], replies) {
+        let knock = gate.receive(&self.conversation.room()[..count], replies);
+        for _ in 0..std::mem::take(&mut gate.refusals) {
+            self.conversation.logged_in(false);
+        }
+        match knock {
             Knock::Close => Ok(Some(Wait::End)),
             Knock::Wait => Ok(Some(match self.send(replies)? {
                 true => Wait::Read,
@@ -110,7 +115,8 @@ impl Connection {
             })),
             Knock::Enter(bytes) => {
                 self.gate = None;
-                room[..bytes.len()].copy_from_slice(&bytes);
+                self.conversation.logged_in(true);
+                self.conversation.room()[..bytes.len()].copy_from_slice(&bytes);
                 self.conversation.received(bytes.len());
                 Ok(None)
             }
@@ -173,7 +179,10 @@ mod tests {
     fn pair() -> (UnixStream, Connection) {
         let (client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        (client, Connection::new(server.into(), None))
+        (
+            client,
+            Connection::new(server.into(), None, &Arc::default()),
+        )
     }
 
     #[test]

@@ -20,9 +20,9 @@ use super::{ServeError, Settings, UnixSocket};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// Address or name; all addresses when `None`.
-    host: Option<String>,
+    pub(super) host: Option<String>,
     /// The server's own port when `None`.
-    port: Option<u16>,
+    pub(super) port: Option<u16>,
 }
 
 /// Why this is no place to listen at.

@@ -8,6 +8,7 @@ mod accept;
 mod auth;
 mod connection;
 mod converse;
+mod hosting;
 mod listen;
 mod rdma;
 mod settings;

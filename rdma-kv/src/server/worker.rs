@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use super::auth::{Gate, Users};
 use super::connection::{Connection, Wait};
 use super::stop::Stop;
 use crate::shared::Shared;
+use crate::text::Host;
 
 /// Events taken at a time.
 const EVENTS: usize = 128;
@@ -31,6 +33,7 @@ const INBOX: u64 = u64::MAX - 1;
 /// What all workers share.
 pub(super) struct Service<'a> {
     pub(super) store: &'a Shared,
+    pub(super) host: Arc<Host>,
     pub(super) stop: &'a Stop,
     pub(super) users: Option<&'a Users>,
     pub(super) idle_timeout: Option<Duration>,
@@ -158,7 +161,7 @@ impl<'a> Worker<'a> {
         }
         while let Ok(socket) = self.inbox.try_recv() {
             let gate = self.service.users.cloned().map(Gate::new);
-            let connection = Connection::new(socket, gate);
+            let connection = Connection::new(socket, gate, &self.service.host);
             let number = self.free.pop().unwrap_or(self.connections.len());
             let data = EventData::new_u64(number as u64);
             let interest = EventFlags::IN;

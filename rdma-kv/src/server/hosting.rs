@@ -1,0 +1,161 @@
+//! What the protocol is told about the server: its settings, and its connections' ends.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use rustix::net::{SocketAddrAny, SocketAddrUnix, getpeername, getsockname};
+
+use super::{Settings, Stop};
+use crate::text::{Ends, Host, Rules};
+
+/// What all conversations of this server share.
+pub(super) fn host(settings: &Settings, stop: &Stop) -> Host {
+    let commands = &settings.commands;
+    let stop = stop.clone();
+    Host::new(Rules {
+        flush_all: commands.flush_all,
+        shutdown: match commands.shutdown {
+            true => Some(Box::new(move || stop.stop())),
+            false => None,
+        },
+        prefix_delimiter: commands.prefix_delimiter,
+        detail: commands.detail,
+        verbosity: settings.verbosity.into(),
+        threads: settings.threads.max(1),
+        connections: settings.connections,
+        settings: told(settings),
+    })
+}
+
+/// What `stats settings` tells, in memcached's order; some of it changes with the server's life.
+fn told(settings: &Settings) -> Vec<(&'static str, String)> {
+    let Settings {
+        commands, tuning, ..
+    } = settings;
+    let listen = settings.listen.iter().map(|listen| {
+        let host = listen.host.as_deref().unwrap_or("*");
+        match listen.port {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        }
+    });
+    let listen: Vec<_> = listen.collect();
+    let unix = settings.unix.as_ref();
+    let null = || "NULL".to_owned();
+    vec![
+        ("maxbytes", settings.limits.memory.to_string()),
+        ("maxconns", settings.connections.to_string()),
+        ("tcpport", settings.port.unwrap_or_default().to_string()),
+        ("udpport", "0".to_owned()),
+        (
+            "inter",
+            if listen.is_empty() {
+                null()
+            } else {
+                listen.join(",")
+            },
+        ),
+        ("verbosity", String::new()),
+        (
+            "evictions",
+            if commands.evictions { "on" } else { "off" }.to_owned(),
+        ),
+        (
+            "domain_socket",
+            unix.map_or_else(null, |unix| unix.path.display().to_string()),
+        ),
+        (
+            "umask",
+            format!("{:o}", unix.map_or(0o700, |unix| unix.mode)),
+        ),
+        ("shutdown_command", yes(commands.shutdown)),
+        ("growth_factor", format!("{:.2}", tuning.growth_factor)),
+        ("chunk_size", tuning.chunk_size.to_string()),
+        ("num_threads", settings.threads.max(1).to_string()),
+        (
+            "stat_key_prefix",
+            char::from(commands.prefix_delimiter).to_string(),
+        ),
+        ("detail_enabled", String::new()),
+        ("reqs_per_event", commands.per_turn.to_string()),
+        ("cas_enabled", yes(commands.cas)),
+        ("tcp_backlog", settings.backlog.to_string()),
+        ("binding_protocol", "ascii".to_owned()),
+        ("auth_enabled_sasl", yes(false)),
+        ("auth_enabled_ascii", yes(settings.users.is_some())),
+        ("item_size_max", settings.limits.item.to_string()),
+        ("maxconns_fast", yes(settings.refuse_at_once)),
+        ("hashpower_init", tuning.hashpower_init.to_string()),
+        ("slab_reassign", yes(tuning.slab_reassign)),
+        ("slab_automove", tuning.slab_automove.to_string()),
+        (
+            "slab_automove_ratio",
+            format!("{:.2}", tuning.slab_automove_ratio),
+        ),
+        (
+            "slab_automove_window",
+            tuning.slab_automove_window.to_string(),
+        ),
+        ("slab_chunk_max", tuning.slab_chunk_max.to_string()),
+        ("lru_crawler", String::new()),
+        ("lru_crawler_sleep", tuning.lru_crawler_sleep.to_string()),
+        (
+            "lru_crawler_tocrawl",
+            tuning.lru_crawler_tocrawl.to_string(),
+        ),
+        ("tail_repair_time", tuning.tail_repair_time.to_string()),
+        ("flush_enabled", yes(commands.flush_all)),
+        ("dump_enabled", yes(commands.dump)),
+        ("hash_algorithm", tuning.hash_algorithm.clone()),
+        ("lru_maintainer_thread", yes(tuning.lru_maintainer_thread)),
+        ("hot_lru_pct", tuning.hot_lru_pct.to_string()),
+        ("warm_lru_pct", tuning.warm_lru_pct.to_string()),
+        ("hot_max_factor", format!("{:.2}", tuning.hot_max_factor)),
+        ("warm_max_factor", format!("{:.2}", tuning.warm_max_factor)),
+        ("temp_lru", yes(tuning.temp_lru)),
+        ("temporary_ttl", tuning.temporary_ttl.to_string()),
+        (
+            "idle_timeout",
+            settings
+                .idle_timeout
+                .unwrap_or_default()
+                .as_secs()
+                .to_string(),
+        ),
+        (
+            "watcher_logbuf_size",
+            tuning.watcher_logbuf_size.to_string(),
+        ),
+        ("worker_logbuf_size", tuning.worker_logbuf_size.to_string()),
+        ("read_buf_mem_limit", tuning.read_buf_mem_limit.to_string()),
+        ("track_sizes", yes(commands.track_sizes)),
+        ("inline_ascii_response", yes(false)),
+    ]
+}
+
+fn yes(is_so: bool) -> String {
+    if is_so { "yes" } else { "no" }.to_owned()
+}
+
+/// The ends of a connection; empty where the system does not tell.
+pub(super) fn ends(socket: impl AsFd) -> Ends {
+    let local = getsockname(&socket).map(shown).unwrap_or_default();
+    let peer = getpeername(&socket).ok().flatten().map(shown);
+    Ends {
+        // Clients of a unix socket have no name.
+        peer: peer.unwrap_or_else(|| local.clone()),
+        local,
+    }
+}
+
+fn shown(address: SocketAddrAny) -> String {
+    if let Ok(unix) = SocketAddrUnix::try_from(address.clone()) {
+        let path = unix.path().unwrap_or_default();
+        return format!("unix:{}", path.to_string_lossy());
+    }
+    match SocketAddr::try_from(address) {
+        Ok(address @ SocketAddr::V4(_)) => format!("tcp:{address}"),
+        Ok(address @ SocketAddr::V6(_)) => format!("tcp6:{address}"),
+        Err(_) => String::new(),
+    }
+}
