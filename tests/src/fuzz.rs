@@ -29,7 +29,10 @@ use fabric::channel::{ChannelError, MAX_PAYLOAD};
 use fabric::link::{LinkCheck, LinkHeader};
 use fabric::shm::channel::{Membership, RING_BYTES};
 use fabric::shm::{Channel, ChannelEnds};
-use fabric::{Epoch, NodeId, PacketChannel, Partition, Place, Protocol, RemoteKey, Torus};
+use fabric::{Epoch, NodeId, PacketChannel, Partition, Place, Protocol, Region, RemoteKey, Torus};
+use rdma_kv::shared::Shared;
+use rdma_kv::store::{self, Limits};
+use rdma_kv::text::{Conversation, Next};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -39,7 +42,7 @@ use crate::forged::Neighbours;
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets with their names, which are also those of the corpus directories.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("request", request),
     ("message", message),
     ("driver", driver),
@@ -51,6 +54,7 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("declaration", declaration),
     ("frame", frame),
     ("segment", segment),
+    ("conversation", conversation),
 ];
 
 /// What a client says to the agent, through either socket.
@@ -288,4 +292,47 @@ pub fn segment(bytes: &[u8]) -> bool {
 
 fn place(x: u8) -> Place {
     Place { x, y: 0, z: 0 }
+}
+
+/// What a client says to the store by memcached's protocol, in pieces of a few bytes.
+pub fn conversation(bytes: &[u8]) -> bool {
+    let store = cache();
+    store.with(store::Store::flush).expect("it is ours");
+    let (mut conversation, mut replies) = (Conversation::default(), Vec::new());
+    let (mut rest, mut accepted) = (bytes, true);
+    loop {
+        replies.clear();
+        let next = conversation.run(store, &mut replies).expect("it is ours");
+        let mut lines = replies.split(|&byte| byte == b'\n');
+        accepted &= !lines.any(|line| line.starts_with(b"ERROR") || line.starts_with(b"CLIENT_"));
+        match next {
+            Next::Close => return accepted && rest.is_empty(),
+            Next::Read if rest.is_empty() => return accepted,
+            Next::Read => {
+                let room = conversation.room();
+                let count = room.len().min(rest.len()).min(1 + rest.len() % 13);
+                assert!(count > 0, "nothing can be read any more");
+                room[..count].copy_from_slice(&rest[..count]);
+                conversation.received(count);
+                rest = &rest[count..];
+            }
+            Next::Continue => {}
+        }
+    }
+}
+
+/// A small store in local memory.
+fn cache() -> &'static Shared {
+    static STORE: OnceLock<Shared> = OnceLock::new();
+    STORE.get_or_init(|| {
+        let limits = Limits {
+            memory: 4 << 20,
+            item: 1 << 10,
+        };
+        limits.check().expect("possible limits");
+        let (index, items) = limits.regions();
+        let [index, items] = [index, items].map(|len| Region::local(len as usize).expect("memory"));
+        let store = store::Store::new(index, items, limits, [1, 2], 1_700_000_000);
+        Shared::new(store.expect("they are large enough"))
+    })
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use tests::cluster::is_nightly;
 use tests::forged::Neighbours;
 use tests::fuzz::{TARGETS, Target};
+use tests::random::Random;
 
 /// Changes of each file, but for targets that make a file of their own each time.
 const CHANGES: u64 = 3000;
@@ -95,29 +96,6 @@ fn forged_packets_reach_nobody_outside() {
     );
 }
 
-/// Numbers that are the same for the same seed (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// Below `end`, or 0.
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
-    }
-
-    fn range(&mut self, len: usize) -> std::ops::Range<usize> {
-        let start = self.below(len);
-        start..start + self.below(len - start + 1)
-    }
-}
-
 /// Bytes that often mean something.
 const LIKELY: [u8; 12] = *b"\x00\x01\x7f\x80\xff\"{}[],0";
 
@@ -127,10 +105,10 @@ fn changed(files: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     for _ in 0..=random.below(6) {
         let (at, len) = (random.below(bytes.len()), bytes.len());
         match random.below(7) {
-            _ if bytes.is_empty() => bytes.push(random.next() as u8),
+            _ if bytes.is_empty() => bytes.push(random.number() as u8),
             0 => bytes[at] ^= 1 << random.below(8),
             1 => bytes[at] = LIKELY[random.below(LIKELY.len())],
-            2 => bytes.insert(at, random.next() as u8),
+            2 => bytes.insert(at, random.number() as u8),
             3 => bytes.truncate(at),
             4 => drop(bytes.drain(random.range(len))),
             5 => {

@@ -1,0 +1,42 @@
+//! Choices that are the same for the same seed.
+
+use std::ops::Range;
+
+/// Numbers that are the same for the same seed (SplitMix64).
+#[derive(Clone, Copy, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// Below `end`, or 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.number() % end.max(1) as u64) as usize
+    }
+
+    /// Somewhere in so many bytes.
+    pub fn range(&mut self, len: usize) -> Range<usize> {
+        let start = self.below(len);
+        start..start + self.below(len - start + 1)
+    }
+
+    /// One of these.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    /// Once in `n` times.
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
