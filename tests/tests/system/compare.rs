@@ -176,21 +176,26 @@ fn nothing_is_left_when_it_is_stopped() {
                 let cluster = Cluster::down_yet();
                 let temporary = temporary(&cluster);
                 let mut command = cluster.command("toroid-bench");
-                let mut running = compare(&mut command, &temporary, Path::new(INPUT));
+                let running = compare(&mut command, &temporary, Path::new(INPUT));
                 // Some while it starts, some in the middle.
                 let moment = Duration::from_millis(
                     [40, 300, 900, 1700, 3100, 5300][(3 * round + n as usize) % 6],
                 );
-                let ended = holds_within(moment, || running.has_ended());
-                assert!(!ended, "it ended by itself: {}", running.wait());
-                running.signal(signal);
-                let end = running.wait();
-                assert_eq!(end.status, 128 + signal as i32, "{end}");
-                if signal != Signal::SIGKILL {
-                    assert!(is_empty(&temporary), "files were left");
-                }
+                stop(running, moment, signal, &temporary);
             });
         }
+    }
+}
+
+/// Ends a benchmark by a signal after a while; it takes its temporary files along if it can.
+pub fn stop(mut benchmark: Running, moment: Duration, signal: Signal, temporary: &Path) {
+    let ended = holds_within(moment, || benchmark.has_ended());
+    assert!(!ended, "it ended by itself: {}", benchmark.wait());
+    benchmark.signal(signal);
+    let end = benchmark.wait();
+    assert_eq!(end.status, 128 + signal as i32, "{end}");
+    if signal != Signal::SIGKILL {
+        assert!(is_empty(temporary), "files were left");
     }
 }
 

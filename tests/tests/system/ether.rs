@@ -7,10 +7,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::cluster::{Cluster, leaves_nothing};
-use tests::process::{Running, holds_within};
+use tests::process::Running;
 use tests::user::User;
 
-use crate::compare::{is_empty, temporary};
+use crate::compare::{is_empty, stop, temporary};
 
 const KEYS: [&str; 14] = [
     "test",
@@ -134,15 +134,8 @@ fn nothing_is_left_when_it_is_stopped() {
         leaves_nothing(|| {
             let cluster = Cluster::down_yet();
             let temporary = temporary(&cluster);
-            let mut running = ether(&cluster, &temporary);
-            let ended = holds_within(Duration::from_millis(moment), || running.has_ended());
-            assert!(!ended, "it ended by itself: {}", running.wait());
-            running.signal(signal);
-            let end = running.wait();
-            assert_eq!(end.status, 128 + signal as i32, "{end}");
-            if signal != Signal::SIGKILL {
-                assert!(is_empty(&temporary), "files were left");
-            }
+            let running = ether(&cluster, &temporary);
+            stop(running, Duration::from_millis(moment), signal, &temporary);
         });
     }
 }
