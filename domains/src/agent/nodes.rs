@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabric::{NodeId, Place};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
@@ -184,7 +184,8 @@ impl HostedNode {
 
     /// Watches the node until its life has ended, and all its processes with it.
     pub(super) fn attend(&self, mut reports: Reader, init: Option<Child>) {
-        // After its birth it has nothing to say.
+        // After its birth it has nothing to say, and others speak there if the node's root lets them.
+        reports.take_no_descriptors();
         while reports.receive::<Report>().is_ok() {}
         let life = self.lock();
         // It broke the protocol, or it is ending anyway.
@@ -243,17 +244,25 @@ impl HostedNode {
         life.pid != old || life.handle.is_none()
     }
 
-    /// Waits for the node's end, and kills it when it takes too long.
-    pub(super) fn wait_for_end(&self) {
-        let mut life = self.lock();
+    /// Waits for the ends of nodes that were told to, and kills those that take too long. What is
+    /// in the middle of a system call that never returns holds up the others of them no longer.
+    pub(super) fn wait_for_ends(nodes: &[HostedNode]) {
         for _ in 0..2 {
-            let alive = |life: &mut Life| life.handle.is_some();
-            let waiting = self.ended.wait_timeout_while(life, LAST_WORDS, alive);
-            life = waiting.unwrap_or_else(PoisonError::into_inner).0;
-            if let Some(handle) = &life.handle {
-                // It fails when the process has just ended.
-                let _ = pidfd_send_signal(handle, Signal::KILL);
+            let deadline = Instant::now() + LAST_WORDS;
+            for node in nodes {
+                node.end_by(deadline);
             }
+        }
+    }
+
+    fn end_by(&self, deadline: Instant) {
+        let alive = |life: &mut Life| life.handle.is_some();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waiting = self.ended.wait_timeout_while(self.lock(), left, alive);
+        let life = waiting.unwrap_or_else(PoisonError::into_inner).0;
+        if let Some(handle) = &life.handle {
+            // It fails when the process has just ended.
+            let _ = pidfd_send_signal(handle, Signal::KILL);
         }
     }
 

@@ -379,9 +379,7 @@ fn take_down(host: &Host) {
     if let Some(driver) = &host.driver {
         driver.end();
     }
-    for node in &host.nodes {
-        node.wait_for_end();
-    }
+    HostedNode::wait_for_ends(&host.nodes);
 }
 
 fn catch_signals(ending: &mpsc::Sender<Ending>) -> Result<(), AgentError> {
