@@ -66,7 +66,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
             Role::Agent => remove_own_state(),
             // It outlives only an agent that was killed.
             Role::Keeper => remove_state_of_killed_agent(),
-            Role::NodeInit => {}
+            Role::NodeInit | Role::Porter => {}
         }
         return Some(status.into());
     }

@@ -25,7 +25,7 @@ use crate::placement::{Figures, Policy};
 use crate::quota::{Amounts, Resource};
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -204,10 +204,8 @@ pub enum Request {
         /// The domain.
         name: String,
     },
-    /// Control socket, with three to five descriptors: standard input, output and error of a
-    /// command in a node, and, opened with `O_PATH`, its working directory and its program, for
-    /// when the node's users cannot get there by name. Reply: [`Reply::Started`] with the
-    /// command's session.
+    /// Control socket. Starts a command in a node. Reply: [`Reply::Started`] with the command's
+    /// session.
     Exec {
         /// The node.
         node: String,
@@ -221,6 +219,10 @@ pub enum Request {
         #[serde(default)]
         program: Option<String>,
     },
+    /// First on the session of a command, with three to five descriptors: its standard input,
+    /// output and error, and, opened with `O_PATH`, its working directory and its program, for
+    /// when the node's users cannot get there by name. No reply.
+    Descriptors,
     /// On the session of a command: to its process group. No reply.
     Signal {
         /// Its number.
@@ -441,8 +443,9 @@ pub enum Reply {
         members: Vec<MemberDrops>,
     },
     /// To [`Request::Exec`], with one descriptor: a connection to the node, on which the caller
-    /// may send [`Request::Signal`] and receives [`Event::Exited`]. Closing it ends the command;
-    /// it breaks off when the node dies. The agent has no part in it.
+    /// sends [`Request::Descriptors`] within 10 s, may then send [`Request::Signal`], and receives
+    /// [`Event::Exited`]. Closing it ends the command; it breaks off when the node dies. The agent
+    /// has no part in it.
     Started,
     /// To [`Request::Whoami`].
     Whoami {

@@ -14,6 +14,9 @@ pub const AGENT: &str = "__agent";
 /// Keeps what outlives an agent; the agent's state directory follows.
 pub const KEEPER: &str = "__keeper";
 
+/// Carries a caller's descriptors to a node.
+pub const PORTER: &str = "__porter";
+
 /// Is the first process of a node; the configuration follows as JSON.
 pub const NODE_INIT: &str = "__node-init";
 
@@ -24,6 +27,8 @@ pub enum Role {
     Agent,
     /// [`KEEPER`].
     Keeper,
+    /// [`PORTER`].
+    Porter,
     /// [`NODE_INIT`].
     NodeInit,
 }
@@ -33,6 +38,7 @@ pub fn asked() -> Option<Role> {
     match env::args_os().nth(1)?.to_str()? {
         AGENT => Some(Role::Agent),
         KEEPER => Some(Role::Keeper),
+        PORTER => Some(Role::Porter),
         NODE_INIT => Some(Role::NodeInit),
         _ => None,
     }
@@ -46,6 +52,7 @@ impl Role {
         match self {
             Role::Agent => agent::background::run_role(&config),
             Role::Keeper => agent::keeper::run_role(),
+            Role::Porter => agent::porter::run_role(),
             Role::NodeInit => node::init::run_role(&config),
         }
     }

@@ -28,6 +28,7 @@ mod members;
 mod moves;
 mod nodes;
 mod outbox;
+pub(crate) mod porter;
 mod process;
 mod quotas;
 mod rootless;

@@ -3,18 +3,19 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fabric::{NodeId, Place};
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use super::keeper::{Entry, Keeper};
+use super::porter::Porter;
 use super::process::{has_ended, outlast};
 use super::tenancy::Tenancy;
 use super::users::Users;
@@ -151,35 +152,18 @@ impl HostedNode {
         &self.plan.hosts
     }
 
-    /// Starts a command and returns its session for the caller. Standard input, output and error
-    /// are followed by its directory and by its program, if the caller has them. When the node
-    /// has died, the session has ended.
-    pub(super) fn start(&self, mut order: Start, descriptors: &[OwnedFd]) -> io::Result<OwnedFd> {
-        let (pid, session) = {
+    /// Starts a command as soon as its caller has handed over the descriptors for it; returns the
+    /// session for the caller, and who waits for that. When the node has died, the session has ended.
+    pub(super) fn start(&self, order: &Start) -> io::Result<(OwnedFd, Porter)> {
+        let (root, session) = {
             let life = self.lock();
-            (life.pid, lifeline::open_session(&life.orders)?)
+            let place = OFlags::PATH | OFlags::CLOEXEC;
+            let root = open(format!("/proc/{}/root", life.pid), place, Mode::empty());
+            (root.ok(), lifeline::open_session(&life.orders)?)
         };
-        let place = |n: usize, path: Option<&String>| {
-            let theirs = descriptors.get(n)?;
-            Some((theirs, open_inside(pid, path?, theirs)))
-        };
-        let directory = place(3, Some(&order.cwd)).and_then(|(_, ours)| ours);
-        let program = place(4, order.program.as_ref());
-        let file = program.as_ref().map(|(theirs, ours)| match ours {
-            Some(ours) => ours.as_fd(),
-            None => theirs.as_fd(),
-        });
-        order.has_directory = directory.is_some();
-        order.has_file = file.is_some();
-        let (_, orders) = wire::split(session.try_clone()?)?;
-        orders.give_up_after(WRITE_PATIENCE)?;
-        let stdio = descriptors.iter().take(3).map(AsFd::as_fd);
-        let places = directory.iter().map(AsFd::as_fd).chain(file);
-        let descriptors: Vec<_> = stdio.chain(places).collect();
-        // If it fails the session has ended, which its holder is about to see.
-        let _ = orders.send(&order, &descriptors);
-        session.set_write_timeout(None)?;
-        Ok(session.into())
+        let (theirs, ours) = UnixStream::pair()?;
+        let porter = Porter::send(order, ours, session, root)?;
+        Ok((theirs.into(), porter))
     }
 
     /// Watches the node until its life has ended, and all its processes with it.
@@ -269,25 +253,6 @@ impl HostedNode {
     fn lock(&self) -> MutexGuard<'_, Life> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Opens a file that a caller has open by its path in a node, so that it is one of the node's own
-/// mounts and has a name there. Only if it is the same file: the agent gets further than the caller.
-///
-/// What is mounted in the node may be its root's, who need not answer: only what the kernel knows
-/// already is looked at.
-fn open_inside(init: u32, path: &str, theirs: &OwnedFd) -> Option<OwnedFd> {
-    let (place, none) = (OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    let root = open(format!("/proc/{init}/root"), place, none).ok()?;
-    let how = ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS | ResolveFlags::IN_ROOT;
-    let ours = openat2(&root, path.trim_start_matches('/'), place, none, how).ok()?;
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let identity = |file: &OwnedFd| {
-        let found = statx(file, c"", flags, StatxFlags::INO).ok()?;
-        Some((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
-    };
-    let (theirs, found) = (identity(theirs)?, identity(&ours)?);
-    (theirs == found).then_some(ours)
 }
 
 fn give_birth(plan: &Plan, users: Option<&Users>) -> Result<(Life, Birth), NodeError> {

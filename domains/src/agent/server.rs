@@ -16,6 +16,7 @@ use super::host::{Ending, Host, names};
 use super::members::{AttachmentId, Known, check_member};
 use super::nodes::HostedNode;
 use super::outbox::Outbox;
+use super::porter::Porter;
 use super::process;
 use super::quotas::{self, Whose};
 use super::stack_link;
@@ -195,9 +196,7 @@ fn converse(
 ) -> Result<(), WireError> {
     let (mut reader, writer) = wire::split(stream)?;
     writer.give_up_after(WRITE_PATIENCE)?;
-    if matches!(door, Door::Node(..)) {
-        reader.take_no_descriptors();
-    }
+    reader.take_no_descriptors();
     if matches!(door, Door::Control) && comes_from_node(host, caller, reader.stream()) {
         let refusal = Refusal::new(
             RefusalKind::Denied,
@@ -341,8 +340,8 @@ struct Administration<'a> {
 impl Administration<'_> {
     fn converse(mut self) -> Result<(), WireError> {
         loop {
-            let (request, descriptors) = match self.reader.receive() {
-                Ok(request) => request,
+            let request = match self.reader.receive() {
+                Ok((request, _)) => request,
                 Err(error) => return malformed(&self.writer, error),
             };
             let reply = match &request {
@@ -351,11 +350,14 @@ impl Administration<'_> {
                     Err(refusal) => Err(refusal),
                 },
                 Request::Exec { .. } => {
-                    let execute = || self.execute(&request, &descriptors);
+                    let execute = || self.execute(&request);
                     match self.host.audited(self.caller, &request, execute) {
-                        Ok(session) => {
+                        Ok((session, porter)) => {
                             let started = Message::Reply(Reply::Started);
-                            self.writer.send(&started, &[session.as_fd()])?;
+                            let sent = self.writer.send(&started, &[session.as_fd()]);
+                            drop(session);
+                            porter.wait();
+                            sent?;
                             continue;
                         }
                         Err(refusal) => Err(refusal),
@@ -401,8 +403,8 @@ impl Administration<'_> {
         }
     }
 
-    /// Starts a command; returns its session.
-    fn execute(&self, request: &Request, descriptors: &[OwnedFd]) -> Result<OwnedFd, Refusal> {
+    /// Starts a command; returns its session, and who waits there for its descriptors.
+    fn execute(&self, request: &Request) -> Result<(OwnedFd, Porter), Refusal> {
         let invalid = |message: &str| {
             let remedy = "run it with `toroid exec NODE -- ...`";
             Refusal::new(RefusalKind::Invalid, message, remedy)
@@ -418,11 +420,6 @@ impl Administration<'_> {
             return Err(invalid("this is no command"));
         };
         let mut env = env.clone();
-        if descriptors.len() != 5 && (program.is_some() || !(3..5).contains(&descriptors.len())) {
-            return Err(invalid(
-                "a command needs three descriptors, with its directory four, with its program five",
-            ));
-        }
         let texts = env.iter().flat_map(|(name, value)| [name, value]);
         if argv
             .iter()
@@ -464,7 +461,7 @@ impl Administration<'_> {
             has_directory: false,
             has_file: false,
         };
-        node.start(order, descriptors).map_err(|error| {
+        node.start(&order).map_err(|error| {
             let message = format!("cannot start a command in node {}: {error}", node.place);
             Refusal::new(
                 RefusalKind::Exhausted,

@@ -51,14 +51,16 @@ impl Control {
             cwd: cwd.into(),
             program: program.as_ref().map(|(path, _)| path.clone()),
         };
-        let (reply, descriptors) = connection.call_with(&request, &descriptors)?;
+        let (reply, session) = connection.call_with(&request, &[])?;
         if reply != Reply::Started {
             return Err(unexpected(&reply));
         }
-        let session = descriptors.into_iter().next().ok_or_else(|| {
+        let session = session.into_iter().next().ok_or_else(|| {
             io::Error::other("no descriptor is left for the command; raise `ulimit -n`")
         })?;
         let (reader, writer) = wire::split(session.into())?;
+        // If it fails the node has died, as who waits for the command is about to see.
+        let _ = writer.send(&Request::Descriptors, &descriptors);
         Ok(ExecHandle { reader, writer })
     }
 }

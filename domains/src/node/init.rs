@@ -96,11 +96,12 @@ impl Init {
         }
     }
 
-    /// Runs a command for the other end of its session, and ends it when that has gone.
+    /// Runs a command for a caller, and ends it when that has gone.
     fn attend(&self, session: UnixStream) -> Result<(), WireError> {
-        let (mut caller, answers) = wire::split(session)?;
-        let (order, stdio) = caller.receive()?;
-        let exec = match self.start(order, stdio, answers.clone()) {
+        let (order, mut descriptors) = wire::split(session)?.0.receive()?;
+        let caller = descriptors.pop().ok_or(WireError::Closed)?;
+        let (mut caller, answers) = wire::split(caller.into())?;
+        let exec = match self.start(order, descriptors, answers.clone()) {
             Ok(exec) => exec,
             Err(failure) => return complain(&answers, failure),
         };
@@ -269,7 +270,8 @@ mod tests {
         stderr.set_nonblocking(false).unwrap();
         let start = |stderr: OwnedFd| {
             let session = lifeline::open_session(&lifeline).unwrap();
-            let (session, orders) = wire::split(session).unwrap();
+            let (_, orders) = wire::split(session).unwrap();
+            let (caller, theirs) = UnixStream::pair().unwrap();
             let order = Start {
                 argv: vec!["/no/such/program".into()],
                 env: Vec::new(),
@@ -279,9 +281,9 @@ mod tests {
                 has_file: false,
             };
             let null = File::open("/dev/null").unwrap();
-            let stdio = [null.as_fd(), null.as_fd(), stderr.as_fd()];
+            let stdio = [null.as_fd(), null.as_fd(), stderr.as_fd(), theirs.as_fd()];
             orders.send(&order, &stdio).unwrap();
-            session
+            wire::split(caller).unwrap().0
         };
         let ended = |mut session: wire::Reader| match session.receive().unwrap().0 {
             Event::Exited { status } => status,

@@ -1,8 +1,8 @@
 //! What an agent and the first process of a node say to each other.
 //!
-//! A command has a session of its own (see [`crate::lifeline`]). The agent says [`Start`] on it and
-//! hands its end to whoever wants the command; from then on that is between the caller and the
-//! node: signals and the end of the command, in the messages of [`crate::protocol`].
+//! A command has a session of its own (see [`crate::lifeline`]). A porter of the agent says [`Start`] on
+//! it and hands over the session of whoever wants the command; from then on that is between the caller
+//! and the node: signals and the end of the command, in the messages of [`crate::protocol`].
 
 use std::path::PathBuf;
 
@@ -25,7 +25,8 @@ pub(crate) struct InitConfig {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Mapped;
 
-/// First on a session: starts a command. Its standard input, output and error come along.
+/// On a session: starts a command. Its standard input, output and error come along, and last the
+/// session of its caller.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Start {
     pub(crate) argv: Vec<String>,

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, Domain, is_nightly};
-use tests::leftovers::processes_with;
+use tests::leftovers::{Leftovers, processes_with};
 use tests::process::{Outcome, Running, eventually, holds_within, run, send};
 
 const MIB: u64 = 1 << 20;
@@ -505,4 +505,34 @@ fn wrongs(ends: &[Outcome; 2], stopped_ns: u128, sum: u64) -> Vec<String> {
         wrongs.push(format!("{all} or one more: {sum}"));
     }
     wrongs
+}
+
+/// To close a descriptor of a file system whose server answers nothing takes for ever, and who waits
+/// for that cannot even be killed.
+#[test]
+fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
+    if !Path::new("/dev/fuse").exists() {
+        return eprintln!("not shown, without /dev/fuse");
+    }
+    let before = Leftovers::snapshot();
+    let cluster = up(&[]);
+    let file = cluster.files().join("hangs");
+    fs::write(&file, "").expect("it is our directory");
+    let mut hang = cluster.command("haunt");
+    hang.args(["hang", "0,0,0"]).arg(cluster.state()).arg(&file);
+    let hang = Running::start(hang.stdin(Stdio::null()));
+    // Who carried them to the node, and the node.
+    hang.says("hangs\nhangs\n");
+    cluster.exec("0,0,0", "true").ok();
+    cluster.exec("1,0,0", "true").ok();
+    cluster.kill_agent();
+    up_again(&cluster);
+    cluster.exec("1,0,0", "true").ok();
+    cluster.toroid(&["down"]).ok();
+    up_again(&cluster);
+    cluster.exec("0,0,0", "true").ok();
+    // The kernel ends what waits for a server that has gone.
+    hang.kill();
+    drop(cluster);
+    before.assert_none_new();
 }

@@ -14,6 +14,7 @@
 //!     abuse                        tries more with each than it was granted; says what went through
 //!     look                         what of all that it kept others change while it looks
 //!     retire                       takes its time from now on
+//! haunt hang NODE STATE FILE   hands the agent descriptors of FILE, which it makes one that hangs on closing
 //! haunt attack NAMESPACE       but in this one: traces, writes to and kills every other process that it can; says how
 //! ```
 //!
@@ -23,6 +24,7 @@
 mod attack;
 mod forger;
 mod guard;
+mod hang;
 mod leave;
 mod pins;
 mod scribe;
@@ -69,6 +71,8 @@ fn main() -> Result<()> {
         ["guard", domain, bytes] => guard::guard(domain, bytes.parse()?),
         ["speak", domain, place] => guard::speak(domain, place.parse()?),
         ["attack", outside] => attack::attack(outside),
+        ["hang", node, state, file] => hang::hang(node, state, file),
+        ["hand-over", node, state, file] => hang::hand_over(node, state, file),
         ["leave", key, place] => leave::leave(key.parse()?, place.parse()?),
         _ => Err(format!("what is {words:?}?").into()),
     }

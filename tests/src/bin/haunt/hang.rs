@@ -1,0 +1,139 @@
+//! A file system (FUSE) that answers as little as it can, and descriptors of it for the agent.
+//!
+//! ```text
+//!  request: 0     4        8        16          40      answer: 0     4       8        16
+//!           +-----+--------+--------+-----------+               +-----+-------+--------+------
+//!           | len | opcode | unique | who, what | ...           | len | error | unique | ...
+//!           +-----+--------+--------+-----------+               +-----+-------+--------+------
+//! ```
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use domains::client::CONTROL_SOCKET;
+use domains::protocol::{Message, Reply, Request, VERSION};
+use domains::wire::{self, Reader, Writer};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::Result;
+
+const OPEN: u32 = 14;
+const FLUSH: u32 = 25;
+const INIT: u32 = 26;
+
+/// Of the protocol; the kernel's may be newer.
+const VERSION_OF_FUSE: [u32; 2] = [7, 31];
+
+/// The longest request is that of a page, and the kernel wants more room than that.
+const LONGEST: usize = 64 * 1024;
+
+const HEADER: usize = 40;
+
+/// Bytes of answers.
+const INITIALIZED: usize = 64;
+const OPENED: usize = 16;
+
+/// Mounts the file system on a file where nobody else sees it, and serves it; a process of its own
+/// hands descriptors of that file to the agent. All that waits for an answer goes on when this
+/// process ends, because it has nothing open but the kernel's side.
+pub fn hang(node: &str, state: &str, path: &str) -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
+    let device = File::options().read(true).write(true).open("/dev/fuse")?;
+    let options = format!(
+        "fd={},rootmode=100600,user_id=0,group_id=0",
+        device.as_raw_fd()
+    );
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("haunt"), path, Some("fuse"), flags, Some(&*options))?;
+    let mut hand_over = Command::new(env::current_exe()?);
+    hand_over.args(["hand-over", node, state, path]);
+    let _until_this_ends = hand_over.stdin(Stdio::piped()).spawn()?;
+    Ok(serve(device)?)
+}
+
+/// Hands descriptors of the file over in every way that there is.
+pub fn hand_over(node: &str, state: &str, path: &str) -> Result<()> {
+    let file = File::open(path)?;
+    let socket = Path::new(state).join(CONTROL_SOCKET);
+    let unasked = [
+        Request::Hello { version: VERSION },
+        Request::Status,
+        exec(node),
+    ];
+    for request in unasked {
+        let (mut reader, writer) = match request {
+            Request::Hello { .. } => wire::split(UnixStream::connect(&socket)?)?,
+            _ => greet(&socket)?,
+        };
+        writer.send(&request, &[file.as_fd(); 3])?;
+        match reader.receive() {
+            Ok((Message::Reply(Reply::Error(_)), _)) | Err(_) => {}
+            Ok((answer, _)) => return Err(format!("it takes descriptors: {answer:?}").into()),
+        }
+    }
+    let (mut reader, writer) = greet(&socket)?;
+    writer.send(&exec(node), &[])?;
+    let (Message::Reply(Reply::Started), session) = reader.receive()? else {
+        return Err("it was not started".into());
+    };
+    let session = session.into_iter().next().ok_or("no session")?;
+    let (_session, writer) = wire::split(session.into())?;
+    writer.send(&Request::Descriptors, &[file.as_fd(); 3])?;
+    // To close the file hangs while the server is there.
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    Ok(())
+}
+
+fn greet(socket: &Path) -> Result<(Reader, Writer)> {
+    let (mut reader, writer) = wire::split(UnixStream::connect(socket)?)?;
+    writer.send(&Request::Hello { version: VERSION }, &[])?;
+    reader.receive::<Message>()?;
+    Ok((reader, writer))
+}
+
+fn exec(node: &str) -> Request {
+    Request::Exec {
+        node: node.into(),
+        argv: vec!["true".into()],
+        env: vec![],
+        // So it is not even started: a process that hangs while it is executed stops ps(1).
+        cwd: "/no/such/directory".into(),
+        program: None,
+    }
+}
+
+/// Lets its one file be opened, and answers nothing else. Says so when somebody closes it.
+fn serve(mut device: File) -> io::Result<()> {
+    let mut request = vec![0; LONGEST];
+    loop {
+        if device.read(&mut request)? < HEADER {
+            continue;
+        }
+        let opcode = u32::from_ne_bytes([request[4], request[5], request[6], request[7]]);
+        let mut answer = match opcode {
+            INIT => vec![0; INITIALIZED],
+            OPEN => vec![0; OPENED],
+            FLUSH => {
+                println!("hangs");
+                continue;
+            }
+            _ => continue,
+        };
+        if opcode == INIT {
+            answer[..4].copy_from_slice(&VERSION_OF_FUSE[0].to_ne_bytes());
+            answer[4..8].copy_from_slice(&VERSION_OF_FUSE[1].to_ne_bytes());
+        }
+        let len = 16 + answer.len() as u32;
+        let unique = &request[8..16];
+        let answer = [&len.to_ne_bytes()[..], &[0; 4], unique, &answer].concat();
+        device.write_all(&answer)?;
+    }
+}
