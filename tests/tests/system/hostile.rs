@@ -536,3 +536,25 @@ fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
     drop(cluster);
     before.assert_none_new();
 }
+
+/// The limits and the time of a node's first process are its root's to take; nothing else of it is.
+#[test]
+fn a_root_that_starves_its_first_process_harms_its_own_node() {
+    let cluster = up(&[]);
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let touch = "echo 1000 > /proc/1/oom_score_adj || cat /proc/1/environ || \
+                 ls /proc/1/fd || chrt -f -p 1 1";
+    cluster.shell("1,0,0", touch).fails_somehow();
+    let starve = "kill -9 1 && kill -STOP 1 && renice 19 -p 1 && taskset -a -p 1 1 && \
+                  prlimit --pid 1 --nofile=3:3 --fsize=0:0 --nproc=1:1";
+    cluster.shell("1,0,0", starve).ok();
+    // It has no room for the descriptors of a command.
+    cluster.exec("1,0,0", "true").fails_somehow();
+    cluster.exec("0,0,0", "true").ok();
+    blue.shrink(&["1,0,0"]);
+    cluster.reaches("0,0,0", "2-0-0.blue");
+    send(cluster.node_pids()[1], Signal::SIGKILL);
+    eventually("the node is made anew", || {
+        cluster.exec("1,0,0", "true").status == 0
+    });
+}
