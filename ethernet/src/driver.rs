@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use domains::driver_protocol::{
     Answer, Command, OffloadKind, PlugFailure, Port, PortError, Uplink as Outside,
@@ -111,6 +112,9 @@ fn lock(line: &Line) -> MutexGuard<'_, Vec<Writer>> {
 /// Domain number and node number.
 type Key = (u32, u32);
 
+/// How long is waited for all nodes together that were waited for in vain before.
+const BRIEFLY: Duration = Duration::from_millis(200);
+
 /// The control path.
 struct Control {
     remote: Remote,
@@ -119,6 +123,9 @@ struct Control {
     uplinks: HashMap<u32, Outside>,
     /// Interfaces of which the kernel may not receive packets yet: [`Command::Sync`] waits.
     settling: HashMap<Key, Settling>,
+    /// Nodes that were waited for in vain. Their roots can have it so, and others shall not wait for
+    /// them each time.
+    tardy: HashSet<u32>,
     removal: Removal,
     failed: Vec<PortError>,
     /// What this kernel may leave undone.
@@ -141,6 +148,7 @@ impl Control {
             ports: HashMap::new(),
             uplinks: HashMap::new(),
             settling: HashMap::new(),
+            tardy: HashSet::new(),
             removal,
             failed: Vec::new(),
             works: probe::capabilities(),
@@ -412,14 +420,30 @@ impl Control {
 
     fn sync(&mut self, n: u64) -> Answer {
         let deadline = Settling::deadline(self.settling.len());
-        for (key, settling) in std::mem::take(&mut self.settling) {
-            self.note(key, settling.wait(deadline).map_err(PortFailure::from));
+        let is_tardy = |((_, node), _): &(Key, Settling)| self.tardy.contains(node);
+        let all = std::mem::take(&mut self.settling).into_iter();
+        let (tardy, prompt): (Vec<_>, Vec<_>) = all.partition(is_tardy);
+        for (key, settling) in prompt {
+            self.settle(key, settling, deadline);
+        }
+        let deadline = Instant::now() + BRIEFLY;
+        for (key, settling) in tardy {
+            self.settle(key, settling, deadline);
         }
         Answer::Synced {
             n,
             errors: std::mem::take(&mut self.failed),
             offload: kinds(self.works),
         }
+    }
+
+    fn settle(&mut self, key: Key, settling: Settling, deadline: Instant) {
+        let outcome = settling.wait(deadline);
+        match outcome {
+            Err(InterfaceError::NotLocal(_)) => self.tardy.insert(key.1),
+            _ => self.tardy.remove(&key.1),
+        };
+        self.note(key, outcome.map_err(PortFailure::from));
     }
 
     fn note(&mut self, (domain_id, node): Key, outcome: Result<(), PortFailure>) {
