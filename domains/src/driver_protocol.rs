@@ -170,7 +170,7 @@ pub enum DropReason {
     NoSuchMember,
     /// It is from one limited member for another.
     Limited,
-    /// It tells what its sender listens to (MLDv2) on the link, which nobody needs.
+    /// It tells to which groups its sender listens (IGMP, MLD), and no router is there who needs it.
     LinkReport,
     /// The receiver took no more at that moment.
     Full,

@@ -346,20 +346,25 @@ impl Control {
         interface: Option<Interface>,
     ) -> Result<Result<(), PortFailure>, Ended> {
         let (key, member) = ((port.domain_id, port.node), port.clone());
+        // A process may have joined groups before, too.
+        let joined_before = interface.as_ref().is_none_or(|interface| interface.was_up);
         let (exit, index, settling) = match interface {
             None => (Exit::Stack(None), None, None),
-            Some(interface) => {
-                let Interface {
-                    tap,
-                    index,
-                    settling,
-                } = interface;
-                (Exit::Tap(tap), Some(index), Some(settling))
-            }
+            Some(Interface {
+                tap,
+                index,
+                settling,
+                ..
+            }) => (Exit::Tap(tap), Some(index), Some(settling)),
         };
-        let attached = self
-            .remote
-            .call(move |switch| switch.attach(member, exit))?;
+        let (partition, place) = (Partition(port.domain_id), port.place);
+        let attached = self.remote.call(move |switch| {
+            switch.attach(member, exit)?;
+            if joined_before {
+                switch.hears_all(partition, place);
+            }
+            Ok::<_, JoinError>(())
+        })?;
         if attached.is_ok() {
             self.ports.insert(key, Member { port, home, index });
             self.settling

@@ -23,11 +23,15 @@
 //! gateway of a domain may bring packets from elsewhere. Members of domains that do not say so announce no
 //! [routers](crate::router) either. Nobody outside has the address of a member.
 //!
+//! Frames for groups reach those who listen, as far as that is known (`audience`), and routers.
+//!
 //! A further check has no counterpart in a header: limited members talk to full ones only, so
 //! nothing passes between two of them, and neither is told the other's address.
 
+mod audience;
 mod ingress;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, hash_map};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +42,7 @@ use fabric::{Epoch, NodeId, Partition, Place};
 
 use crate::address::Mac;
 use crate::neighbour::Question;
+use audience::Audience;
 use ingress::Sender;
 pub use ingress::{Action, Ingress, Others};
 
@@ -82,6 +87,8 @@ struct Segment<X> {
     members: HashMap<Place, Member<X>>,
     /// Who has an address that the directory assigned.
     owners: HashMap<IpAddr, Place>,
+    /// Who hears which groups, which frames tell.
+    audience: RefCell<Audience>,
     uplink: Option<Outside<X>>,
 }
 
@@ -221,6 +228,15 @@ impl<X> Segments<X> {
         }
     }
 
+    /// Lets a member hear every group from now on, because nobody knows which it has joined before.
+    pub fn hears_all(&mut self, partition: Partition, place: Place) {
+        if let Some(segment) = self.segments.get_mut(&partition)
+            && segment.members.contains_key(&place)
+        {
+            segment.audience.get_mut().hears_all(place);
+        }
+    }
+
     /// How frames leave to a member, to be changed.
     pub fn exit_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
         let segment = self.segments.get_mut(&partition)?;
@@ -318,6 +334,7 @@ impl<X> Segment<X> {
             epoch: Epoch(0),
             members: HashMap::new(),
             owners: HashMap::new(),
+            audience: RefCell::default(),
             uplink: None,
         }
     }
@@ -345,6 +362,7 @@ impl<X> Segment<X> {
     fn detach(&mut self, node: NodeId) -> Option<X> {
         let place = self.place_of(node)?;
         let member = self.members.remove(&place)?;
+        self.audience.get_mut().forget(place);
         for address in addresses(&member.port) {
             self.owners.remove(&address);
         }

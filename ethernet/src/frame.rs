@@ -20,6 +20,9 @@ pub const HEADER_LEN: usize = 14;
 /// Bytes of a VLAN tag.
 pub(crate) const TAG_LEN: usize = 4;
 
+/// The bits of a tag that say which VLAN; the others are a priority.
+const VLAN_NUMBER: u16 = 0xfff;
+
 const DESTINATION: Range<usize> = 0..6;
 const SOURCE: Range<usize> = 6..12;
 const ETHERTYPE: Range<usize> = 12..14;
@@ -82,14 +85,26 @@ impl<'a> Frame<'a> {
 
     /// What the payload is behind all tags, as kernels read it: a tag of VLAN 0 is as good as none.
     pub fn untagged(&self) -> (EtherType, &'a [u8]) {
-        let (mut ethertype, mut payload) = (self.ethertype(), self.payload);
+        let (_, ethertype, payload) = self.strip();
+        (ethertype, payload)
+    }
+
+    /// Whether it is in a VLAN, which members may have among themselves.
+    pub fn is_in_vlan(&self) -> bool {
+        self.strip().0
+    }
+
+    /// Whether any tag is of a VLAN, and what is behind all of them.
+    fn strip(&self) -> (bool, EtherType, &'a [u8]) {
+        let (mut vlan, mut ethertype, mut payload) = (false, self.ethertype(), self.payload);
         while ethertype.is_tag()
             && let Some((tag, behind)) = payload.split_first_chunk::<TAG_LEN>()
         {
+            vlan |= u16::from_be_bytes([tag[0], tag[1]]) & VLAN_NUMBER != 0;
             ethertype = EtherType(u16::from_be_bytes([tag[2], tag[3]]));
             payload = behind;
         }
-        (ethertype, payload)
+        (vlan, ethertype, payload)
     }
 
     /// The most bytes that a frame like this may have where the MTU, in bytes, is this.
@@ -134,6 +149,20 @@ mod tests {
         for len in 0..HEADER_LEN {
             assert!(Frame::new(&vec![0; len]).is_none());
         }
+    }
+
+    #[test]
+    fn a_tag_that_is_only_a_priority_is_of_no_vlan() {
+        let tagged = |tags: &[u8]| {
+            let bytes = [&bytes([0x81, 0], 0), tags, &[0x86, 0xdd, 7]].concat();
+            let frame = Frame::new(&bytes).unwrap();
+            assert_eq!(frame.untagged(), (EtherType::IPV6, &[7][..]));
+            frame.is_in_vlan()
+        };
+        assert!(!tagged(&[0xe0, 0]));
+        assert!(tagged(&[0xe0, 1]));
+        assert!(tagged(&[0, 0, 0x81, 0, 0x0f, 0]));
+        assert!(!Frame::new(&bytes([8, 0], 40)).unwrap().is_in_vlan());
     }
 
     #[test]

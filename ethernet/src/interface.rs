@@ -56,6 +56,8 @@ pub struct Interface {
     pub index: u32,
     /// What it still waits for.
     pub settling: Settling,
+    /// Whether it was up before, so that the groups it has joined were told to a former driver.
+    pub was_up: bool,
 }
 
 /// The name of an interface that was lowered; the kernel chooses the number. No domain is named
@@ -157,7 +159,7 @@ pub fn restore(
             return Err(InterfaceError::Flooded);
         }
         netlink.rename(index, &port.ifname)?;
-        Ok(configure(port)?.1)
+        Ok(configure(port)?.settling)
     })?;
     tap.set_capabilities(capabilities)
         .and_then(|()| tap.set_persistent(true))
@@ -169,6 +171,7 @@ pub fn restore(
         tap,
         index,
         settling,
+        was_up: false,
     })
 }
 
@@ -204,10 +207,15 @@ fn raise_here(port: &Port, capabilities: Capabilities) -> Result<Interface, Inte
         source,
     })?;
     match configure(port) {
-        Ok((index, settling)) => Ok(Interface {
+        Ok(Configured {
+            index,
+            settling,
+            was_up,
+        }) => Ok(Interface {
             tap,
             index,
             settling,
+            was_up,
         }),
         Err(error) => {
             // Nobody else knows of it. If it cannot be deleted, the error to tell is the first.
@@ -217,10 +225,16 @@ fn raise_here(port: &Port, capabilities: Capabilities) -> Result<Interface, Inte
     }
 }
 
+/// What an [`Interface`] is besides its TAP.
+struct Configured {
+    index: u32,
+    settling: Settling,
+    was_up: bool,
+}
+
 /// Sets what is not yet so: an interface that was taken over carries connections, and setting
-/// even the same MAC again would make the kernel forget its neighbours. Returns the interface's
-/// number.
-fn configure(port: &Port) -> Result<(u32, Settling), InterfaceError> {
+/// even the same MAC again would make the kernel forget its neighbours.
+fn configure(port: &Port) -> Result<Configured, InterfaceError> {
     let mut netlink = Netlink::open()?;
     let link = netlink.link(&port.ifname)?;
     if link.mac != port.mac {
@@ -252,7 +266,11 @@ fn configure(port: &Port) -> Result<(u32, Settling), InterfaceError> {
         // The root of the node can have it so, with rules of its own, and is the one who suffers.
         tracing::warn!("{} of node {}: {error}", port.ifname, port.place);
     }
-    Ok((link.index, Settling { netlink, address }))
+    Ok(Configured {
+        index: link.index,
+        settling: Settling { netlink, address },
+        was_up: link.up,
+    })
 }
 
 /// The way out of the domain. Only this interface of a gateway forwards what it receives: other

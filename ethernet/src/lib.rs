@@ -6,10 +6,10 @@
 //!
 //! * [`offload`]: what comes before a frame: super-frames and checksums left out; [`layout`] finds
 //!   a super-frame's headers, and [`segment`] does what was left undone, with [`checksum`].
-//! * [`address`], [`frame`]: what a frame says of itself.
+//! * [`address`], [`frame`]: what a frame says of itself; [`ipv6`] finds what is in a packet.
 //! * [`source`]: the address that a packet is from; [`router`]: who says that it is one.
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
-//! * [`listener`]: reports about groups, which nobody needs.
+//! * [`listener`]: reports about groups, and which group a frame is for.
 //! * [`cable`]: the link of a process that brings its own IP stack, such as `stack`'s.
 //! * [`exit`]: where frames come from and go to: a TAP, a cable or an uplink.
 //! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
@@ -33,6 +33,7 @@ pub mod exit;
 pub mod forward;
 pub mod frame;
 pub mod interface;
+pub mod ipv6;
 pub mod layout;
 pub mod listener;
 pub mod neighbour;

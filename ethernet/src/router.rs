@@ -2,51 +2,18 @@
 //! them addresses. A kernel believes every one of them, so that a member alone could have all that others
 //! send elsewhere. As with the RA guard of switches (RFC 6105), they pass where routers are expected only.
 //!
-//! Headers before the message are skipped, whatever there is of them (RFC 7113). One that is cut into
-//! fragments is none: kernels take no neighbour discovery in fragments (RFC 6980).
+//! They are found behind whatever [headers](crate::ipv6) come first (RFC 7113).
 
 use crate::frame::{EtherType, Frame};
-
-const IPV6_HEADER: usize = 40;
-
-/// Where the kind of the next header is in the header of IPv6.
-const NEXT_HEADER: usize = 6;
-
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const AUTHENTICATION: u8 = 51;
-const ICMPV6: u8 = 58;
-const DESTINATION: u8 = 60;
-
-const FRAGMENT_HEADER: usize = 8;
+use crate::ipv6::{self, ICMPV6};
 
 const ADVERTISEMENT: u8 = 134;
 
 /// Whether its sender says with `frame` that it is a router.
 pub fn is_advertisement(frame: Frame<'_>) -> bool {
     let (ethertype, packet) = frame.untagged();
-    ethertype == EtherType::IPV6 && message(packet) == Some(ADVERTISEMENT)
-}
-
-/// The type of the ICMPv6 message in a packet, or `None` if there is none, or not its beginning.
-fn message(packet: &[u8]) -> Option<u8> {
-    let (header, mut rest) = packet.split_at_checked(IPV6_HEADER)?;
-    let mut kind = header[NEXT_HEADER];
-    loop {
-        let [next, len, ..] = *rest else {
-            return None;
-        };
-        let len = match kind {
-            ICMPV6 => return Some(next),
-            HOP_BY_HOP | ROUTING | DESTINATION => 8 * (usize::from(len) + 1),
-            AUTHENTICATION => 4 * (usize::from(len) + 2),
-            FRAGMENT => FRAGMENT_HEADER,
-            _ => return None,
-        };
-        kind = next;
-        rest = rest.get(len..)?;
-    }
+    ethertype == EtherType::IPV6
+        && matches!(ipv6::payload(packet), Some((ICMPV6, [ADVERTISEMENT, ..])))
 }
 
 #[cfg(test)]
@@ -54,6 +21,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ipv6::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, NEXT_HEADER};
 
     /// A packet with these headers before an ICMPv6 message of this type, behind tags.
     fn frame(tags: &[u8], headers: &[(u8, &[u8])], kind: u8) -> Vec<u8> {

@@ -232,6 +232,11 @@ impl Switch {
         self.segments.set_limited(partition, place, limited);
     }
 
+    /// Lets a port's member hear every group.
+    pub fn hears_all(&mut self, partition: Partition, place: Place) {
+        self.segments.hears_all(partition, place);
+    }
+
     /// Sets by whom packets of a port's member leave the domain.
     pub fn set_gateway(&mut self, partition: Partition, place: Place, gateway: Option<Ipv4Addr>) {
         self.segments.set_gateway(partition, place, gateway);

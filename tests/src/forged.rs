@@ -2,7 +2,7 @@
 //! whom it reaches.
 
 use domains::addressing;
-use domains::driver_protocol::Port;
+use domains::driver_protocol::{DropReason, Port};
 use ethernet::forward::{Action, Segments};
 use ethernet::frame::HEADER_LEN;
 use ethernet::offload::Offload;
@@ -15,6 +15,9 @@ const DOMAINS: [u32; 2] = [7, 8];
 /// The sender's place. Its domain's other members are at 0 and 2, and the latter is limited as it
 /// is itself.
 const SENDER: u8 = 1;
+
+/// One that members may join.
+const GROUP: [u8; 4] = [239, 1, 2, 3];
 
 const MTU: u32 = 1500;
 
@@ -70,6 +73,10 @@ impl Neighbours {
             }
             Action::Drop(_) => return false,
         };
+        // Nobody listens to some groups but the sender.
+        if reached.is_empty() {
+            return false;
+        }
         assert_eq!(
             reached,
             [(DOMAINS[0], 0)],
@@ -88,6 +95,27 @@ impl Neighbours {
         true
     }
 
+    /// Lets the member that the sender may reach join a group, as its kernel would say it.
+    ///
+    /// # Panics
+    /// When somebody hears of it: there is no router.
+    pub fn listen(&mut self) {
+        let place = Place { x: 0, y: 0, z: 0 };
+        let ingress = self.segments.ingress(Partition(DOMAINS[0]), place);
+        let report = for_group(0, 2, &[&[0x16, 0, 0, 0], &GROUP[..]].concat());
+        let told = ingress.expect("a member").decide(&report);
+        assert!(matches!(told, Action::Drop(DropReason::LinkReport)));
+    }
+
+    /// Whether the sender is heard by who has joined that group.
+    ///
+    /// # Panics
+    /// As [`Neighbours::send`].
+    pub fn is_heard(&mut self) -> bool {
+        let udp = 17;
+        self.send(&for_group(SENDER, udp, &[0; 64]))
+    }
+
     /// Makes the sender of a packet its source, so that not all is refused for that.
     pub fn sign(packet: &mut [u8]) {
         let place = Place {
@@ -100,6 +128,19 @@ impl Neighbours {
             bytes.copy_from_slice(&source);
         }
     }
+}
+
+/// A packet from a member for its group.
+fn for_group(x: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let from = port(DOMAINS[0], x);
+    let [_, b, c, d] = GROUP;
+    let mut packet = [&Offload::NONE[..], &[0x01, 0, 0x5e, b, c, d], &from.mac].concat();
+    let len = 20 + payload.len() as u8;
+    packet.extend([8, 0, 0x45, 0, 0, len, 0, 0, 0, 0, 1, protocol, 0, 0]);
+    packet.extend(from.ipv4.octets());
+    packet.extend(GROUP);
+    packet.extend(payload);
+    packet
 }
 
 fn port(domain: u32, x: u8) -> Port {

@@ -23,6 +23,8 @@ use domains::directory::store::{Records, Store};
 use domains::driver_protocol::{Answer, Command};
 use domains::protocol::{Message, Request};
 use domains::wire::{self, WireError};
+use ethernet::frame::Frame;
+use ethernet::listener;
 use ethernet::offload::Offload;
 use ethernet::segment::Segmenter;
 use fabric::channel::{ChannelError, MAX_PAYLOAD};
@@ -42,7 +44,7 @@ use crate::forged::Neighbours;
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets with their names, which are also those of the corpus directories.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("request", request),
     ("message", message),
     ("driver", driver),
@@ -55,6 +57,7 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("frame", frame),
     ("segment", segment),
     ("conversation", conversation),
+    ("listener", listener),
 ];
 
 /// What a client says to the agent, through either socket.
@@ -288,6 +291,19 @@ pub fn segment(bytes: &[u8]) -> bool {
     }
     assert!(grown >= frame.len(), "something is missing");
     true
+}
+
+/// A frame that says something about groups: nobody else hears less for it.
+pub fn listener(bytes: &[u8]) -> bool {
+    let mut neighbours = Neighbours::default();
+    neighbours.listen();
+    neighbours.send(&[&Offload::NONE, bytes].concat());
+    assert!(neighbours.is_heard(), "who has joined a group hears it");
+    let message = Frame::new(bytes).and_then(listener::read);
+    if let Some(listener::Message::Report(report)) = &message {
+        assert!(report.claims().count() <= report.len(), "out of nothing");
+    }
+    message.is_some()
 }
 
 fn place(x: u8) -> Place {

@@ -1,15 +1,18 @@
 //! What becomes of a frame that has come in: who its sender is decides what it may say and whom it
 //! may reach.
 
+use std::cell::RefCell;
 use std::collections::hash_map;
+use std::net::IpAddr;
 
 use domains::driver_protocol::DropReason;
 use fabric::{Place, Protection};
 
+use super::audience::Audience;
 use super::{DropCounters, MAX_PACKET, Member, Outside, Segment, Segments};
 use crate::address::{Destination, Mac};
 use crate::frame::Frame;
-use crate::listener;
+use crate::listener::{self, Message, Report};
 use crate::neighbour::Question;
 use crate::offload::Offload;
 use crate::router;
@@ -41,10 +44,7 @@ impl<'a, X> Ingress<'a, X> {
     /// Decides on a packet that came in here: a frame with its [offloads](Offload).
     pub fn decide(&self, packet: &[u8]) -> Action<'a, X> {
         match self.admit(packet) {
-            Ok(frame) if self.is_useless(frame) => Action::Drop(DropReason::LinkReport),
-            Ok(frame) => self
-                .answer(frame)
-                .unwrap_or_else(|| self.route(frame.destination())),
+            Ok(frame) => self.answer(frame).unwrap_or_else(|| self.route(frame)),
             Err(reason) => Action::Drop(reason),
         }
     }
@@ -57,11 +57,6 @@ impl<'a, X> Ingress<'a, X> {
     /// How frames go back to where those come from that come in here.
     pub fn exit(&self) -> &'a X {
         self.sender.exit()
-    }
-
-    /// Switches outside may bring groups only to where a report has come from.
-    fn is_useless(&self, frame: Frame<'_>) -> bool {
-        self.segment.uplink.is_none() && listener::is_about_the_link(frame)
     }
 
     fn admit<'p>(&self, packet: &'p [u8]) -> Result<Frame<'p>, DropReason> {
@@ -125,9 +120,9 @@ impl<'a, X> Ingress<'a, X> {
         })
     }
 
-    fn route(&self, destination: Mac) -> Action<'a, X> {
-        match destination.destination() {
-            Destination::Group => Action::DeliverAll(self.others()),
+    fn route(&self, frame: Frame<'_>) -> Action<'a, X> {
+        match frame.destination().destination() {
+            Destination::Group => self.spread(frame),
             Destination::Member { domain, .. } if domain != self.segment.domain => {
                 Action::Drop(DropReason::OtherDomain)
             }
@@ -147,6 +142,43 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
+    fn spread(&self, frame: Frame<'_>) -> Action<'a, X> {
+        let audience = &self.segment.audience;
+        match (listener::read(frame), self.sender.place()) {
+            (Some(Message::Report(report)), place) => {
+                if let Some(place) = place {
+                    audience.borrow_mut().learn(place, &report);
+                }
+                self.report(&report)
+            }
+            (Some(Message::Router), place) => {
+                if let Some(place) = place {
+                    audience.borrow_mut().hears_all(place);
+                }
+                Action::DeliverAll(self.others(Hearers::All))
+            }
+            (None, _) => {
+                let group = listener::group(frame);
+                let group = group.filter(|group| audience.borrow().is_heard(*group));
+                let hearers = group.map_or(Hearers::All, Hearers::Of);
+                Action::DeliverAll(self.others(hearers))
+            }
+        }
+    }
+
+    /// A report is for those who bring groups from elsewhere: routers, and switches outside. Other hosts that
+    /// hear it may keep silent about themselves.
+    fn report(&self, report: &Report<'_>) -> Action<'a, X> {
+        let has_routers = || self.segment.audience.borrow().has_routers();
+        // Switches may bring any group only to where a report has come from, routers none of the link.
+        let is_useful =
+            self.segment.uplink.is_some() || has_routers() && report.claims().next().is_some();
+        match is_useful {
+            true => Action::DeliverAll(self.others(Hearers::Routers)),
+            false => Action::Drop(DropReason::LinkReport),
+        }
+    }
+
     /// How frames of a member get outside, if there is a way.
     fn way_out(&self) -> Option<Result<&'a X, DropReason>> {
         let outside = self.segment.uplink.as_ref()?;
@@ -157,37 +189,61 @@ impl<'a, X> Ingress<'a, X> {
         })
     }
 
-    fn others(&self) -> Others<'a, X> {
+    fn others(&self, hearers: Hearers) -> Others<'a, X> {
         Others {
             members: self.segment.members.values(),
             sender: self.sender,
+            hearers,
+            audience: &self.segment.audience,
             outside: self.way_out(),
         }
     }
 }
 
-/// The exits to all members of a segment and to the outside, but the sender, with [`DropReason::Limited`] in place of
+/// Whom a frame for a group is for.
+#[derive(Clone, Copy, Debug)]
+enum Hearers {
+    All,
+    /// Those who hear this group.
+    Of(IpAddr),
+    Routers,
+}
+
+/// The exits to members of a segment and to the outside, but the sender, with [`DropReason::Limited`] in place of
 /// those that it may not reach.
 #[derive(Debug)]
 pub struct Others<'a, X> {
     members: hash_map::Values<'a, Place, Member<X>>,
     sender: Sender<'a, X>,
+    hearers: Hearers,
+    audience: &'a RefCell<Audience>,
     outside: Option<Result<&'a X, DropReason>>,
+}
+
+impl<X> Others<'_, X> {
+    fn is_for(&self, place: Place) -> bool {
+        let hears = match self.hearers {
+            Hearers::All => true,
+            Hearers::Of(group) => self.audience.borrow().hears(place, group),
+            Hearers::Routers => self.audience.borrow().is_router(place),
+        };
+        hears && Some(place) != self.sender.place()
+    }
 }
 
 impl<'a, X> Iterator for Others<'a, X> {
     type Item = Result<&'a X, DropReason>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let sender = self.sender;
-        let is_other = |member: &&Member<X>| Some(member.port.place) != sender.place();
-        let Some(member) = self.members.find(is_other) else {
-            return self.outside.take();
-        };
-        Some(match sender.may_reach(member) {
-            true => Ok(&member.exit),
-            false => Err(DropReason::Limited),
-        })
+        while let Some(member) = self.members.next() {
+            if self.is_for(member.port.place) {
+                return Some(match self.sender.may_reach(member) {
+                    true => Ok(&member.exit),
+                    false => Err(DropReason::Limited),
+                });
+            }
+        }
+        self.outside.take()
     }
 }
 

@@ -1,3 +1,5 @@
+mod groups;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

@@ -13,6 +13,7 @@ mod capture;
 mod files;
 mod foreign;
 mod groups;
+mod listeners;
 mod nightly;
 mod ping;
 mod servers;

@@ -131,11 +131,20 @@ fn a_stream_gets_through_beside_floods(mix: Mix) {
     stream.end();
 }
 
-/// How many `bytes` a node's interface has ever sent, or how many frames it has `dropped` instead.
-fn sent(cluster: &Cluster, node: &str, of: &str) -> u64 {
+/// How many `bytes` or `packets` a node's interface has ever sent, or how many it has `dropped` instead.
+pub fn sent(cluster: &Cluster, node: &str, of: &str) -> u64 {
+    counted(cluster, node, "tx", of)
+}
+
+/// How many packets it has ever received.
+pub fn received(cluster: &Cluster, node: &str) -> u64 {
+    counted(cluster, node, "rx", "packets")
+}
+
+fn counted(cluster: &Cluster, node: &str, direction: &str, of: &str) -> u64 {
     let links = cluster.exec(node, "ip -json -stats link show blue");
     let links = links.ok().json();
-    let count = links[0]["stats64"]["tx"][of].as_u64();
+    let count = links[0]["stats64"][direction][of].as_u64();
     count.unwrap_or_else(|| panic!("no count: {links}"))
 }
 
