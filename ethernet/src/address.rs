@@ -5,12 +5,16 @@
 //! is learned and nothing is flooded.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use domains::addressing;
 use fabric::Place;
 
 /// The bit of the first octet that marks broadcast and multicast.
 const GROUP: u8 = 0x01;
+
+/// The bit of the first octet that an address of the link has the other way round.
+const ADMINISTERED: u8 = 0x02;
 
 /// An Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +47,19 @@ impl Mac {
     }
 }
 
+/// The MAC of which an interface has made its address of the link (RFC 4291), or `None` if it is any other.
+pub fn of_link(address: IpAddr) -> Option<Mac> {
+    let IpAddr::V6(address) = address else {
+        return None;
+    };
+    match address.octets() {
+        [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
+            Some(Mac([a ^ ADMINISTERED, b, c, d, e, f]))
+        }
+        _ => None,
+    }
+}
+
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&addressing::mac_text(self.0))
@@ -60,6 +77,21 @@ mod tests {
         let mac = Mac(addressing::mac(domain, place));
         assert_eq!(mac.to_string(), "06:03:04:01:02:ff");
         assert_eq!(mac.destination(), Destination::Member { domain, place });
+    }
+
+    #[test]
+    fn an_address_of_the_link_is_made_of_one() {
+        let mac = |address: &str| of_link(address.parse().unwrap());
+        let member = Mac([6, 0, 1, 2, 3, 4]);
+        assert_eq!(mac("fe80::400:1ff:fe02:304"), Some(member));
+        for other in [
+            "fe80::1",
+            "fe80:1::400:1ff:fe02:304",
+            "fd80::400:1ff:fe02:304",
+            "10.0.0.1",
+        ] {
+            assert_eq!(mac(other), None, "{other}");
+        }
     }
 
     #[test]

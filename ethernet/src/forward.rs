@@ -40,7 +40,7 @@ use domains::addressing;
 use domains::driver_protocol::{DropReason, Port, PortDrops, Uplink};
 use fabric::{Epoch, NodeId, Partition, Place};
 
-use crate::address::Mac;
+use crate::address::{self, Destination, Mac};
 use crate::neighbour::Question;
 use audience::Audience;
 use ingress::Sender;
@@ -372,6 +372,15 @@ impl<X> Segment<X> {
     fn place_of(&self, node: NodeId) -> Option<Place> {
         let is_it = |member: &&Member<X>| member.port.node == node.0;
         Some(self.members.values().find(is_it)?.port.place)
+    }
+
+    /// Whose an address is: the directory gave it to a member, or a member's kernel makes it of its MAC.
+    fn owner_of(&self, address: IpAddr) -> Option<Place> {
+        let assigned = self.owners.get(&address).copied();
+        assigned.or_else(|| match address::of_link(address)?.destination() {
+            Destination::Member { domain, place } => (domain == self.domain).then_some(place),
+            _ => None,
+        })
     }
 
     /// The member other than `asker` whose address is in question.

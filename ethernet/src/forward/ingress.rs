@@ -81,15 +81,16 @@ impl<'a, X> Ingress<'a, X> {
 
     /// Whether a packet has an address that the directory gave to somebody else.
     fn is_anothers(&self, frame: Frame<'_>) -> bool {
-        let Some(address) = source::address(frame) else {
-            return false;
-        };
-        let is_members = || self.segment.owners.contains_key(&address);
+        source::addresses(frame).any(|address| self.belongs_to_another(address))
+    }
+
+    fn belongs_to_another(&self, address: IpAddr) -> bool {
+        let is_members = || self.segment.owner_of(address).is_some();
         let port = match self.sender {
             Sender::Member(member) => &member.port,
             Sender::Outside(_) => return is_members(),
         };
-        if address == port.ipv4 || address == port.ipv6 {
+        if self.segment.owner_of(address) == Some(port.place) {
             return false;
         }
         if is_members() {

@@ -1,6 +1,7 @@
 mod groups;
 
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 
 use proptest::prelude::*;
 
@@ -192,6 +193,50 @@ fn a_packet_has_no_address_that_is_anothers() {
     segments.attach(gateway, (7, 0)).unwrap();
     assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
     segments.detach(Partition(7), NodeId(0));
+}
+
+/// Kernels take the address of a neighbour from what it says of itself, whatever the packet is from.
+#[test]
+fn nobody_advertises_an_address_that_is_anothers() {
+    let mut segments = Segments::default();
+    for x in 0..3 {
+        let ipv6 = addressing::ipv6(7, place(x));
+        let port = Port { ipv6, ..port(7, x) };
+        segments.attach(port, (7, x)).unwrap();
+    }
+    let of_link = |mac: [u8; 6]| {
+        let [a, b, c, d, e, f] = mac;
+        let [a, b, c, d] = [[a ^ 2, b], [c, 0xff], [0xfe, d], [e, f]].map(u16::from_be_bytes);
+        Ipv6Addr::new(0xfe80, 0, 0, 0, a, b, c, d)
+    };
+    let advertised = |from: Ipv6Addr, target: Ipv6Addr| {
+        let mut bytes = packet(mac(7, 2), mac(7, 0), 0);
+        let ethertype = bytes.len() - 2;
+        bytes[ethertype..].copy_from_slice(&[0x86, 0xdd]);
+        bytes.extend([0x60, 0, 0, 0, 0, 24, 58, 255]);
+        bytes.extend(
+            [from, addressing::ipv6(7, place(2))]
+                .map(|ip| ip.octets())
+                .concat(),
+        );
+        bytes.extend([136, 0, 0, 0, 0x20, 0, 0, 0]);
+        bytes.extend(target.octets());
+        reached(&segments, 0, &bytes)
+    };
+    let own = [addressing::ipv6(7, place(0)), of_link(mac(7, 0))];
+    let chosen = "2001:db8::7".parse().unwrap();
+    for target in [own[0], own[1], chosen] {
+        assert_eq!(advertised(own[1], target), Ok(vec![(7, 2)]), "{target}");
+    }
+    let foreign = Err(DropReason::ForeignAddress);
+    for other in [
+        addressing::ipv6(7, place(1)),
+        of_link(mac(7, 1)),
+        of_link(mac(7, 9)),
+    ] {
+        assert_eq!(advertised(own[0], other), foreign, "{other}");
+        assert_eq!(advertised(other, own[0]), foreign, "{other}");
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! A domain is an Ethernet to software that knows only sockets.
 
+use std::fs;
+
 use serde_json::json;
 use tests::cluster::{Cluster, leaves_nothing};
+use tests::process::eventually;
 use tests::software::{bytes, iperf3};
 
 #[test]
@@ -142,6 +145,72 @@ fn a_member_cannot_speak_as_another() {
             listener.wait().ok().text().ends_with("\n0 0"),
             "spoofing {mac} {address}"
         );
+    });
+}
+
+/// A program that tells a member that somebody else's addresses are its own: its MAC, the member's MAC, and the
+/// addresses of the other one.
+const CLAIM: &str = r#"
+import socket, struct, sys
+own, to = (bytes.fromhex(mac.replace(":", "")) for mac in sys.argv[1:3])
+ipv4, ipv6 = socket.inet_aton(sys.argv[3]), socket.inet_pton(socket.AF_INET6, sys.argv[4])
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(("blue", 0))
+for hardware in (1, 6):
+    for operation in (1, 2):
+        arp = struct.pack("!HHBBH6s4s6s4s", hardware, 0x0800, 6, 4, operation, own, ipv4, to, ipv4)
+        s.send(to + own + b"\x08\x06" + arp)
+link = bytes.fromhex("fe80000000000000") + bytes([own[0] ^ 2]) + own[1:3] + b"\xff\xfe" + own[3:]
+nodes = socket.inet_pton(socket.AF_INET6, "ff02::1")
+advertisement = struct.pack("!BBHI16sBB6s", 136, 0, 0, 0x20000000, ipv6, 2, 1, own)
+counted = link + nodes + struct.pack("!II", len(advertisement), 58) + advertisement
+total = sum(struct.unpack(f"!{len(counted) // 2}H", counted))
+total = (total & 0xffff) + (total >> 16)
+checksum = ~((total & 0xffff) + (total >> 16)) & 0xffff
+advertisement = advertisement[:2] + struct.pack("!H", checksum) + advertisement[4:]
+header = struct.pack("!IHBB", 0x60000000, len(advertisement), 58, 255) + link + nodes
+s.send(to + own + b"\x86\xdd" + header + advertisement)
+"#;
+
+#[test]
+fn a_member_cannot_claim_the_addresses_of_another() {
+    let cluster = Cluster::up("3x1x1");
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let owner = blue.member("1,0,0");
+    let [mac, ipv4, ipv6] = ["mac", "ipv4", "ipv6"].map(|key| owner[key].as_str().expect("text"));
+    for address in [ipv4, ipv6] {
+        cluster.reaches("2,0,0", address);
+    }
+    let program = cluster.files().join("claim.py");
+    fs::write(&program, CLAIM).expect("there is room");
+    let (from, to) = (blue.mac("0,0,0"), blue.mac("2,0,0"));
+    let claim = format!("/usr/bin/python3 {} {from} {to}", program.display());
+    let known = |address: &str| {
+        let neighbours = cluster.exec("2,0,0", "ip neigh show dev blue").ok();
+        let of_it = |line: &&str| line.starts_with(&format!("{address} "));
+        let line = neighbours.text().lines().find(of_it).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("no {address}: {neighbours}"))
+    };
+    cluster
+        .exec("0,0,0", &format!("{claim} {ipv4} {ipv6}"))
+        .ok();
+    eventually("they are held back", || {
+        let drops = cluster.ask(&["domain", "drops", "blue"]);
+        drops[0]["dropped"]["foreign_address"] == json!(5)
+    });
+    for address in [ipv4, ipv6] {
+        assert!(known(address).contains(mac), "{}", known(address));
+    }
+    // Those that nobody has can be claimed so, once the kernel takes a change of what is new to it.
+    let free = ["10.64.0.200", "2001:db8::7"];
+    for address in free {
+        let add = format!("ip neigh add {address} lladdr {mac} dev blue nud stale");
+        cluster.exec("2,0,0", &add).ok();
+    }
+    let claim = format!("{claim} {} {}", free[0], free[1]);
+    eventually("they are claimed", || {
+        cluster.exec("0,0,0", &claim).ok();
+        free.iter().all(|address| known(address).contains(&from))
     });
 }
 

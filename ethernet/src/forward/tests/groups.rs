@@ -1,7 +1,5 @@
 //! Who hears which groups.
 
-use std::net::Ipv6Addr;
-
 use super::*;
 
 const GROUP: [u8; 4] = [239, 1, 2, 3];
