@@ -113,6 +113,7 @@ pub fn run(
         return Err(ServeError::Nothing);
     }
     let store = make_store(settings.limits, domain.as_ref())?;
+    store.with(|store| store.set_may_evict(settings.commands.evictions));
     let rdma = match &domain {
         Some(domain) => Some(rdma::Server::new(
             domain.clone(),
@@ -393,6 +394,43 @@ mod tests {
             assert_eq!(reply, "VALUE a 0 1\r\n1\r\nEND\r\n");
         });
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn without_evictions_a_full_store_says_so_and_keeps_what_it_has() {
+        let settings = Settings {
+            limits: Limits {
+                memory: 2 << 20,
+                item: 1 << 20,
+            },
+            commands: Commands {
+                evictions: false,
+                ..Commands::default()
+            },
+            ..settings()
+        };
+        serving(settings, |address| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let value = "v".repeat(100_000);
+            let mut set = |key: usize| {
+                let set = format!("set k{key} 0 0 {}\r\n{value}\r\n", value.len());
+                stream.write_all(set.as_bytes()).unwrap();
+                let mut reply = Vec::new();
+                while !reply.ends_with(b"\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    reply.extend_from_slice(&byte);
+                }
+                String::from_utf8(reply).unwrap()
+            };
+            let stored = (0..30).position(|key| set(key) != "STORED\r\n").unwrap();
+            assert!(stored > 0);
+            assert_eq!(set(30), "SERVER_ERROR out of memory storing object\r\n");
+            for key in 0..stored {
+                let head = format!("VALUE k{key} 0 100000\r\n{value}\r\nEND\r\n");
+                ask(&mut stream, format!("get k{key}\r\n").as_bytes(), &head);
+            }
+        });
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub struct Serve {
     /// The largest item in bytes, with k, m or g for KiB, MiB or GiB: from 1k to half the memory.
     #[arg(short = 'I', long, value_name = "SIZE", default_value = "1m", value_parser = parse_size)]
     max_item_size: u64,
+    /// An error when memory is full, instead of the loss of old items.
+    #[arg(short = 'M', long)]
+    disable_evictions: bool,
     /// Connections at a time.
     #[arg(
         short,
@@ -149,9 +152,6 @@ pub struct Serve {
     /// UDP port; 0 is none, and the only one.
     #[arg(short = 'U', long, value_name = "NUM", allow_negative_numbers = true, help_heading = REFUSED)]
     udp_port: Option<i64>,
-    /// An error when memory is full, instead of the loss of old items.
-    #[arg(short = 'M', long, help_heading = REFUSED)]
-    disable_evictions: bool,
     /// SASL.
     #[arg(short = 'S', long, help_heading = REFUSED)]
     enable_sasl: bool,
@@ -236,6 +236,7 @@ impl Serve {
         commands.flush_all = !self.disable_flush_all;
         commands.dump = !self.disable_dumping;
         commands.watch = !self.disable_watch;
+        commands.evictions = !self.disable_evictions;
         Ok((settings, notices))
     }
 
@@ -267,10 +268,6 @@ impl Serve {
             (
                 self.memory_file.is_some(),
                 "-e is not supported: items do not outlive the server; let clients fill it again",
-            ),
-            (
-                self.disable_evictions,
-                "-M is not supported: give more memory with -m, and watch \"evictions\" in \"stats\"",
             ),
         ];
         if self.enable_ssl {
@@ -435,12 +432,12 @@ mod tests {
 
     #[test]
     fn short_and_long_options_mean_the_same() {
-        let short = "-p 1 -l 127.0.0.1:2 -l a,[::1]:3 -m 100 -I 2m -c 9 -t 2 -b 7 -A -F -X -W -vv \
+        let short = "-p 1 -l 127.0.0.1:2 -l a,[::1]:3 -m 100 -I 2m -c 9 -t 2 -b 7 -A -F -M -X -W -vv \
                      -o idle_timeout=3 -f 1.5 -n 32 -R 5 -C -D: -L -N 1 -U 0 -B ascii -d -P pid \
                      -u me -r -k -Y users";
         let long = "--port=1 --listen=127.0.0.1:2,a --listen [::1]:3 --memory-limit 100 \
                     --max-item-size 2048k --conn-limit=9 --threads=2 --listen-backlog 7 \
-                    --enable-shutdown --disable-flush-all --disable-dumping --disable-watch \
+                    --enable-shutdown --disable-flush-all --disable-dumping --disable-watch --disable-evictions \
                     --verbose -v --extended idle_timeout=3 --slab-growth-factor=1.5 \
                     --slab-min-size=32 --max-reqs-per-event=5 --disable-cas -D : \
                     --enable-largepages --napi-ids=1 --udp-port=0 --protocol=ascii --daemon \
@@ -464,6 +461,7 @@ mod tests {
         assert_eq!(settings.verbosity, 2);
         let commands = &settings.commands;
         assert!(commands.shutdown && !commands.flush_all && !commands.dump && !commands.watch);
+        assert!(!commands.evictions);
         assert_eq!(
             (commands.per_turn, commands.cas, commands.detail),
             (5, false, true)
@@ -566,7 +564,6 @@ mod tests {
             ("-Z", "stunnel"),
             ("-B binary", "ascii"),
             ("-e /dev/shm/items", "clients"),
-            ("-M", "-m"),
             ("-o ext_path=/x:1G", "-m"),
         ];
         for (words, instead) in cases {
