@@ -81,6 +81,8 @@ struct Entry {
     /// What epoll reports of it.
     interest: EventFlags,
     last_turn: Instant,
+    /// It is among the unfinished.
+    queued: bool,
 }
 
 impl<'a> Worker<'a> {
@@ -130,16 +132,21 @@ impl<'a> Worker<'a> {
             if self.service.idle_timeout.is_some() {
                 self.now = Instant::now();
             }
-            // Those that were not done come after those that are new, but before they come again.
+            // Those that were not done come after all others, and once: an event gives them no
+            // turn of its own, or those with much to do would have ever more of them.
             let unfinished = std::mem::take(&mut self.unfinished);
             for event in &events {
                 match event.data.u64() {
                     STOP => return Ok(()),
                     INBOX => self.take_new()?,
+                    number if self.is_queued(number as usize) => {}
                     number => self.turn(number as usize),
                 }
             }
             for number in unfinished {
+                if let Some(entry) = &mut self.connections[number] {
+                    entry.queued = false;
+                }
                 self.turn(number);
             }
             self.close_idle();
@@ -152,6 +159,11 @@ impl<'a> Worker<'a> {
             return Some(Duration::ZERO);
         }
         self.service.idle_timeout.map(|_| IDLE_CHECK)
+    }
+
+    fn is_queued(&self, number: usize) -> bool {
+        let entry = self.connections[number].as_ref();
+        entry.is_some_and(|entry| entry.queued)
     }
 
     fn take_new(&mut self) -> io::Result<()> {
@@ -174,6 +186,7 @@ impl<'a> Worker<'a> {
                         connection,
                         interest,
                         last_turn: self.now,
+                        queued: false,
                     });
                 }
                 Err(error) => {
@@ -196,7 +209,10 @@ impl<'a> Worker<'a> {
         let interest = match result {
             Ok(Wait::Read) => EventFlags::IN,
             Ok(Wait::Write) => EventFlags::OUT,
-            Ok(Wait::Turn) => return self.unfinished.push(number),
+            Ok(Wait::Turn) => {
+                entry.queued = true;
+                return self.unfinished.push(number);
+            }
             Ok(Wait::End) => return self.close(number),
             Err(error) => {
                 tracing::debug!("connection {number}: {error}");
