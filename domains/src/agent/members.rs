@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
 use fabric::shm::control::{is_spoiled, read_only, read_write};
+use fabric::shm::thread::urgently;
 use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 
 use super::fences::Fences;
@@ -192,11 +193,15 @@ impl Members {
     }
 
     /// Makes durable that the directory becomes `next`. When it fails the old one holds on.
+    ///
+    /// Nobody hears of a change before, not even who leaves, so it is urgent: beside processes that
+    /// touch and drop much memory the write took 30 ms at p99 because its thread waited for its
+    /// turn, and 7 ms when it did not.
     pub(super) fn keep(&self, next: &Directory) -> Result<(), Refusal> {
         let present = self.directory(Directory::clone);
         let ledger = self.ledger.lock();
         let mut ledger = ledger.unwrap_or_else(PoisonError::into_inner);
-        ledger.keep(&present, next).map_err(Into::into)
+        urgently(|| ledger.keep(&present, next)).map_err(Into::into)
     }
 
     /// Books a process.
