@@ -1,0 +1,9 @@
+//! The store beside a real memcached, and with clients that were written for one.
+//!
+//! Needs the Debian packages that `tests/run` installs, and the Python client that it puts beside
+//! the built programs; where one of these is missing a story fails and says so.
+
+mod clients;
+mod commands;
+mod differential;
+mod servers;

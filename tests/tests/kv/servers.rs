@@ -1,0 +1,120 @@
+//! The two servers, each for one story.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tests::cluster::program;
+use tests::process::{FOR_EVER, Running, eventually};
+
+/// A connection to one of them.
+pub struct Connection(Box<dyn Stream>);
+
+trait Stream: Read + Write {
+    fn limit(&self, limit: Duration) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_nodelay(true)?;
+        self.set_write_timeout(Some(limit))?;
+        self.set_read_timeout(Some(limit))
+    }
+}
+
+impl Stream for UnixStream {
+    fn limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_write_timeout(Some(limit))?;
+        self.set_read_timeout(Some(limit))
+    }
+}
+
+impl Connection {
+    fn new(stream: impl Stream + 'static) -> Self {
+        stream.limit(FOR_EVER).expect("a socket has time limits");
+        Connection(Box::new(stream))
+    }
+
+    /// Sends these bytes as one piece.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    /// What is said until `end`, or until the connection is closed.
+    pub fn receive(&mut self, end: Option<&[u8]>) -> Vec<u8> {
+        let (mut said, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
+        loop {
+            match self.0.read(&mut buffer) {
+                Ok(0) => return said,
+                Ok(count) => said.extend_from_slice(&buffer[..count]),
+                // Closed before it had read all that was sent.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return said,
+                Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&said)),
+            }
+            if end.is_some_and(|end| said.ends_with(end)) {
+                return said;
+            }
+        }
+    }
+}
+
+/// Debian's.
+pub struct Memcached {
+    _server: Running,
+    socket: PathBuf,
+    _place: TempDir,
+}
+
+impl Memcached {
+    pub fn start() -> Self {
+        let place = tempfile::tempdir().expect("a place for its socket");
+        let socket = place.path().join("socket");
+        let mut command = Command::new("memcached");
+        // Whoever cares for its lists holds items for moments, and then a number that gets shorter
+        // is not filled up with blanks.
+        let alone = "no_lru_maintainer,no_lru_crawler";
+        command.args(["-u", "root", "-t", "1", "-o", alone, "-s"]);
+        command.arg(&socket);
+        let server = Running::start(&mut command);
+        eventually("memcached listens", || UnixStream::connect(&socket).is_ok());
+        Memcached {
+            _server: server,
+            socket,
+            _place: place,
+        }
+    }
+
+    pub fn connect(&self) -> Connection {
+        Connection::new(UnixStream::connect(&self.socket).expect("it listens"))
+    }
+}
+
+/// Ours.
+pub struct Toroid {
+    _server: Running,
+    /// Where it listens.
+    pub port: u16,
+}
+
+impl Toroid {
+    pub fn start() -> Self {
+        let mut command = Command::new(program("toroid-kv"));
+        command.args(["serve", "--no-rdma", "-l", "127.0.0.1", "-p", "-1"]);
+        let mut server = Running::start(command.stdin(Stdio::null()));
+        let ready = server.line();
+        let port = ready.rsplit(':').next().and_then(|port| port.parse().ok());
+        Toroid {
+            _server: server,
+            port: port.unwrap_or_else(|| panic!("no port in {ready:?}")),
+        }
+    }
+
+    pub fn connect(&self) -> Connection {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        Connection::new(stream)
+    }
+}
