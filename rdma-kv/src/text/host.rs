@@ -151,6 +151,7 @@ impl Host {
 
     pub(super) fn totals(&self, store: store::Counters) -> Totals {
         let guests = self.guests();
+        // Somebody may have begun anew since these were read.
         let earlier = &guests.reset.store;
         Totals {
             open: guests.open.len(),
@@ -158,11 +159,15 @@ impl Host {
             refused: guests.refused - guests.reset.refused,
             sums: guests.sums().since(&guests.reset.sums),
             store: store::Counters {
-                total_items: store.total_items - earlier.total_items,
-                evictions: store.evictions - earlier.evictions,
-                evicted_unfetched: store.evicted_unfetched - earlier.evicted_unfetched,
-                reclaimed: store.reclaimed - earlier.reclaimed,
-                expired_unfetched: store.expired_unfetched - earlier.expired_unfetched,
+                total_items: store.total_items.saturating_sub(earlier.total_items),
+                evictions: store.evictions.saturating_sub(earlier.evictions),
+                evicted_unfetched: store
+                    .evicted_unfetched
+                    .saturating_sub(earlier.evicted_unfetched),
+                reclaimed: store.reclaimed.saturating_sub(earlier.reclaimed),
+                expired_unfetched: store
+                    .expired_unfetched
+                    .saturating_sub(earlier.expired_unfetched),
                 ..store
             },
         }
