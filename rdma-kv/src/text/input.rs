@@ -43,7 +43,8 @@ impl Input {
         if !fits {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            let len = need.max(self.end + 1);
+            // Not for what was only announced: at most twice what has arrived.
+            let len = need.min(2 * self.end.max(BUFFER)).max(self.end + 1);
             if self.buffer.len() < len {
                 self.buffer.resize(len.next_multiple_of(BUFFER), 0);
             }
