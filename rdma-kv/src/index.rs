@@ -10,6 +10,9 @@ use crate::layout::{
 /// then have a second bucket.
 const LOAD: u64 = 5;
 
+/// Buckets of a chain, at most. Only keys that somebody has chosen for their hash need so many.
+const CHAIN: u32 = 32;
+
 /// Bytes of the smallest item: a header, a key and no value.
 const ITEM_MIN: u64 = 3 * UNIT as u64;
 
@@ -103,7 +106,7 @@ impl Index {
     }
 
     /// An empty slot of a key's chain; the chain grows if it has none. `None` when there is no
-    /// bucket left to grow by.
+    /// bucket left to grow by, or the chain is as long as any may be.
     ///
     /// # Errors
     /// None but our own mistakes.
@@ -112,6 +115,7 @@ impl Index {
     }
 
     fn vacant_from(&mut self, mut bucket: Bucket) -> Result<Option<Slot>, OpError> {
+        let mut len = 1;
         loop {
             for slot in bucket.slots() {
                 if self.word(slot)? == SlotWord::EMPTY {
@@ -119,7 +123,8 @@ impl Index {
                 }
             }
             match self.next(bucket)? {
-                Some(next) => bucket = next,
+                Some(next) => (bucket, len) = (next, len + 1),
+                None if len == CHAIN => return Ok(None),
                 None => break,
             }
         }
@@ -398,6 +403,14 @@ mod tests {
         assert!(used < 700, "{used} overflow buckets");
         index.clear_all().unwrap();
         assert_eq!(index.find(hash_of(7), |_| Ok(true)), Ok(None));
+    }
+
+    #[test]
+    fn keys_chosen_for_their_hash_get_one_chain_of_bounded_length() {
+        let mut index = index(4000, 1000);
+        let slots = (0..10_000).map_while(|n| insert(&mut index, 7, Place(n)));
+        assert_eq!(slots.count(), (CHAIN * Bucket::SLOTS) as usize);
+        assert!(insert(&mut index, 8, Place(0)).is_some());
     }
 
     #[test]

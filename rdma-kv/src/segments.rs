@@ -49,6 +49,8 @@ pub struct Segments {
     open: [Option<u32>; 2],
     /// Full ones, the oldest first.
     sealed: [VecDeque<u32>; 2],
+    /// The last that was given to a segment.
+    stamp: u64,
     /// Tests: memory that was given back, to be used again before all other.
     #[cfg(test)]
     again: Option<Vec<(Place, u32)>>,
@@ -64,6 +66,8 @@ struct Segment {
     reserved: u32,
     /// The earliest expiry of its items, or before it; `u32::MAX` when none expires.
     earliest: u32,
+    /// Different each time that it is used anew.
+    stamp: u64,
 }
 
 impl Segment {
@@ -72,6 +76,7 @@ impl Segment {
         live: 0,
         reserved: 0,
         earliest: u32::MAX,
+        stamp: 0,
     };
 }
 
@@ -97,6 +102,7 @@ impl Segments {
             free: (0..count).rev().collect(),
             open: [None; 2],
             sealed: [VecDeque::new(), VecDeque::new()],
+            stamp: 0,
             #[cfg(test)]
             again: None,
         }
@@ -180,6 +186,15 @@ impl Segments {
         self.release(place, room);
     }
 
+    /// The memory of an item is to stay as it is, also without the item, until
+    /// [`Segments::abandon`].
+    pub fn hold(&mut self, place: Place, room: u32) {
+        let number = self.number_of(place);
+        let segment = &mut self.segments[number.0 as usize];
+        segment.live += room;
+        segment.reserved += room;
+    }
+
     /// An item is gone.
     pub fn release(&mut self, place: Place, room: u32) {
         let number = self.number_of(place);
@@ -245,8 +260,23 @@ impl Segments {
 
     /// A segment that was cleaned is free.
     pub fn recycle(&mut self, number: SegmentNumber) {
-        self.segments[number.0 as usize] = Segment::EMPTY;
+        self.stamp += 1;
+        self.segments[number.0 as usize] = Segment {
+            stamp: self.stamp,
+            ..Segment::EMPTY
+        };
         self.free.push(number.0);
+    }
+
+    /// A segment that was cleaned is free, unless somebody holds memory in it; then it is one of its
+    /// queue again. Returns which.
+    pub fn recycle_unless_held(&mut self, number: SegmentNumber, queue: Queue) -> bool {
+        let held = self.segments[number.0 as usize].reserved > 0;
+        match held {
+            true => self.sealed[queue as usize].push_back(number.0),
+            false => self.recycle(number),
+        }
+        !held
     }
 
     /// A segment is not cleaned after all, and becomes the newest of its queue.
@@ -256,7 +286,12 @@ impl Segments {
     }
 
     fn recycle_if_empty(&mut self, number: u32) {
-        if self.segments[number as usize].live > 0 {
+        let segment = &mut self.segments[number as usize];
+        if segment.live > 0 {
+            return;
+        }
+        if self.open.contains(&Some(number)) {
+            (segment.used, segment.earliest) = (0, u32::MAX);
             return;
         }
         for sealed in &mut self.sealed {
@@ -290,9 +325,25 @@ impl Segments {
         Some(SegmentNumber(*number))
     }
 
-    /// Nothing in a segment expires before `earliest`.
-    pub fn set_earliest(&mut self, number: SegmentNumber, earliest: u32) {
-        self.segments[number.0 as usize].earliest = earliest;
+    /// What expires in a segment will be looked for now.
+    pub fn forget_expiry(&mut self, number: SegmentNumber) {
+        self.segments[number.0 as usize].earliest = u32::MAX;
+    }
+
+    /// Nothing in a segment is to be looked for before `earliest`, but for what was noted meanwhile.
+    pub fn expect_expiry(&mut self, number: SegmentNumber, earliest: u32) {
+        let segment = &mut self.segments[number.0 as usize];
+        segment.earliest = segment.earliest.min(earliest);
+    }
+
+    /// Which of its uses a segment is in; see [`Segments::is_still`].
+    pub fn stamp(&self, number: SegmentNumber) -> u64 {
+        self.segments[number.0 as usize].stamp
+    }
+
+    /// Whether a segment has not been used anew since [`Segments::stamp`].
+    pub fn is_still(&self, number: SegmentNumber, stamp: u64) -> bool {
+        self.stamp(number) == stamp
     }
 
     /// The place behind the last item of a segment.
@@ -359,11 +410,31 @@ mod tests {
         assert_eq!(segments.free(), 0);
         segments.release(places[3], 1024);
         assert_eq!(segments.free(), 1);
-        // The open one stays open.
+        // The open one stays open, and is filled from its start.
         for place in &places[12..] {
             segments.release(*place, 1024);
         }
         assert_eq!(segments.free(), 1);
+        assert_eq!(segments.append(Queue::Young, LEN, 1), Some(places[12]));
+    }
+
+    #[test]
+    fn what_is_held_is_not_used_again() {
+        let mut segments = Segments::new(4 * u64::from(LEN), LEN);
+        let places = fill(&mut segments, Queue::Young, LEN);
+        segments.hold(places[0], LEN);
+        segments.release(places[0], LEN);
+        assert_eq!(segments.free(), 0);
+        segments.abandon(places[0], LEN);
+        assert_eq!(segments.free(), 1);
+        // Also by who began to clean it before.
+        let (number, queue, _) = segments.victim(true).unwrap();
+        segments.hold(places[1], LEN);
+        segments.release(places[1], LEN);
+        assert!(!segments.recycle_unless_held(number, queue));
+        assert_eq!(segments.free(), 1);
+        segments.abandon(places[1], LEN);
+        assert_eq!(segments.free(), 2);
     }
 
     #[test]
@@ -424,7 +495,7 @@ mod tests {
         }
         assert_eq!(segments.stale(6), None);
         assert_eq!(segments.stale(7), Some(SegmentNumber(2)));
-        segments.set_earliest(SegmentNumber(2), u32::MAX);
+        segments.forget_expiry(SegmentNumber(2));
         assert_eq!(segments.stale(9), Some(SegmentNumber(1)));
     }
 }

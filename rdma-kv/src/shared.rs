@@ -106,8 +106,8 @@ impl Shared {
             .map(|removed| removed.is_some())
     }
 
-    /// Finds a key that is alive and gives it to `read`, together with the items region, while
-    /// it cannot change.
+    /// Finds a key that is alive and gives it to `read`, together with the items region, while its
+    /// memory cannot change. Others use the store meanwhile.
     ///
     /// # Errors
     /// What `read` returns.
@@ -121,7 +121,11 @@ impl Shared {
             return Ok(None);
         };
         store.used(&mut item)?;
-        read(&item, &self.items).map(Some)
+        store.hold(&item);
+        drop(store);
+        let result = read(&item, &self.items);
+        self.lock().let_go(&item);
+        result.map(Some)
     }
 
     /// See [`Store::tick`].
@@ -322,6 +326,46 @@ mod tests {
                 .unwrap();
             assert_eq!(value(&store, &(n % 7).to_le_bytes()), Some(vec![6; len]));
             store.delete(&(n % 5).to_le_bytes()).unwrap();
+        }
+    }
+
+    /// What was last appended to once could not be used before it was full.
+    #[test]
+    fn an_open_segment_in_which_nothing_lives_is_used_from_its_start() {
+        let store = testing::shared(Limits {
+            memory: 2 << 20,
+            item: 1 << 20,
+        });
+        store.with(|store| store.set_may_evict(false));
+        store.set(b"a", 0, 0, &[1; 600_000]).unwrap();
+        for _ in 0..10 {
+            store.set(b"b", 0, 0, &[2; 600_000]).unwrap();
+            assert_eq!(store.delete(b"b"), Ok(true));
+        }
+        assert_eq!(value(&store, b"a"), Some(vec![1; 600_000]));
+    }
+
+    /// Whoever reads a value without the lock reads that one, whatever becomes of the key.
+    #[test]
+    fn a_value_that_is_being_read_stays_as_it_is() {
+        let store = testing::shared(SMALL);
+        store.set(b"key", 0, 0, &[1; 50_000]).unwrap();
+        let read = |item: &Item, items: &Region| {
+            store.delete(b"key").unwrap();
+            for n in 0..500u32 {
+                store.set(&n.to_le_bytes(), 0, 0, &[2; 50_000]).unwrap();
+            }
+            let mut value = vec![0; item.header.value_len as usize];
+            items.read(item.value_offset(), &mut value)?;
+            Ok(value)
+        };
+        assert_eq!(store.get(b"key", read), Ok(Some(vec![1; 50_000])));
+        // And its memory comes back.
+        store.with(Store::flush).unwrap();
+        store.with(|store| store.set_may_evict(false));
+        // Two to each segment but the one for cleaning.
+        for n in 0..60u32 {
+            store.set(&n.to_le_bytes(), 0, 0, &[3; 50_000]).unwrap();
         }
     }
 

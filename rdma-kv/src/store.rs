@@ -30,12 +30,19 @@ const MEMCACHED_OVERHEAD: usize = 48 + 8 + 1 + 2;
 /// only one fits, almost half may stay unused.
 const SEGMENTS: u64 = 64;
 
-/// How few there may be for that; one or two are kept free.
+/// How few there may be for that; one is kept free.
 const SEGMENTS_MIN: u64 = 32;
 
 /// Segments are not longer than this, unless one item is: shorter than what the kernel moves
 /// while nobody notices.
 const SEGMENT_MAX: u64 = 8 << 20;
+
+/// Items that are looked at in one go for whether they have expired.
+const SWEPT: u32 = 4096;
+
+/// A segment that was swept is not swept again for so many seconds, or one in which items expire all
+/// the time would be all the time.
+const SWEEP_REST_S: u32 = 10;
 
 /// What a look at an item costs, in bytes copied.
 const LOOK: u32 = 256;
@@ -216,7 +223,18 @@ pub struct Counters {
     pub one_sided_hits: u64,
 }
 
-/// Where the cleaning of a segment, or the search for what has expired in it, goes on.
+/// Where the search for expired items in a segment goes on.
+#[derive(Debug)]
+struct Sweep {
+    segment: SegmentNumber,
+    /// Of the segment; another one is used anew.
+    stamp: u64,
+    next: Place,
+    /// The earliest expiry that is still to come.
+    earliest: u32,
+}
+
+/// Where the cleaning of a segment goes on.
 #[derive(Debug)]
 struct Cursor {
     segment: SegmentNumber,
@@ -244,6 +262,7 @@ pub struct Store {
     items: Region,
     segments: Segments,
     cleaning: Option<Cursor>,
+    sweep: Option<Sweep>,
     may_evict: bool,
     /// For the value of an item that is moved.
     scratch: Vec<u8>,
@@ -279,6 +298,7 @@ impl Store {
             index: Index::new(index, capacity, boot_id, CLOCK_START.into())?,
             segments: Segments::new(items.len().min(limits.memory), limits.segment()),
             cleaning: None,
+            sweep: None,
             may_evict: true,
             scratch: Vec::new(),
             items,
@@ -406,7 +426,13 @@ impl Store {
                 slot
             }
             None => {
-                let slot = self.vacant(hash)?;
+                let slot = match self.vacant(hash) {
+                    Ok(slot) => slot,
+                    Err(error) => {
+                        self.abandon(room);
+                        return Err(error);
+                    }
+                };
                 self.index.insert(slot, word)?;
                 slot
             }
@@ -462,6 +488,18 @@ impl Store {
         self.index.clear(item.placement.slot)?;
         self.forget(&item.header, item.placement.word.place());
         Ok(())
+    }
+
+    /// Keeps the memory of an item that was found as it is, whatever becomes of the item, until
+    /// [`Store::let_go`]: for who reads it without the lock.
+    pub fn hold(&mut self, item: &Item) {
+        self.segments.hold(item.placement.word.place(), item.room());
+    }
+
+    /// The end of [`Store::hold`].
+    pub fn let_go(&mut self, item: &Item) {
+        self.segments
+            .abandon(item.placement.word.place(), item.room());
     }
 
     /// Notes that somebody got an item that was found.
@@ -594,39 +632,50 @@ impl Store {
         }
     }
 
-    /// Takes the memory of expired items back, a segment's at a time; returns whether there may
-    /// be more of them.
+    /// Takes the memory of some expired items back; returns whether there may be more.
     ///
     /// # Errors
     /// None but our own mistakes.
     pub fn sweep(&mut self) -> Result<bool, OpError> {
-        let Some(segment) = self.segments.stale(self.clock) else {
+        let Some(mut sweep) = self.sweep.take().or_else(|| self.start_sweep()) else {
             return Ok(false);
         };
-        let mut earliest = u32::MAX;
-        let (mut at, end) = (
-            self.segments.start_of(segment),
-            self.segments.end_of(segment),
-        );
-        // Whoever empties the segment frees it, and nothing is put into it meanwhile.
-        while at != end {
-            let header = self.header(at)?;
-            if header.exptime != 0
-                && let Some((slot, _)) = self.live(&header, at)?
-            {
-                match header.expired(self.clock.into()) {
-                    true => {
-                        self.index.clear(slot)?;
-                        self.segments.set_earliest(segment, u32::MAX);
-                        self.lose(&header, at);
-                    }
-                    false => earliest = earliest.min(header.exptime),
-                }
+        for _ in 0..SWEPT {
+            // It may have been freed meanwhile, also by us.
+            if !self.segments.is_still(sweep.segment, sweep.stamp) {
+                return Ok(true);
             }
-            at = behind(at, &header);
+            if sweep.next == self.segments.end_of(sweep.segment) {
+                let rested = self.clock.saturating_add(SWEEP_REST_S);
+                self.segments
+                    .expect_expiry(sweep.segment, sweep.earliest.max(rested));
+                return Ok(true);
+            }
+            let at = sweep.next;
+            let header = self.header(at)?;
+            sweep.next = behind(at, &header);
+            if !header.expired(self.clock.into()) {
+                if header.exptime != 0 {
+                    sweep.earliest = sweep.earliest.min(header.exptime);
+                }
+            } else if let Some((slot, _)) = self.live(&header, at)? {
+                self.index.clear(slot)?;
+                self.lose(&header, at);
+            }
         }
-        self.segments.set_earliest(segment, earliest);
+        self.sweep = Some(sweep);
         Ok(true)
+    }
+
+    fn start_sweep(&mut self) -> Option<Sweep> {
+        let segment = self.segments.stale(self.clock)?;
+        self.segments.forget_expiry(segment);
+        Some(Sweep {
+            segment,
+            stamp: self.segments.stamp(segment),
+            next: self.segments.start_of(segment),
+            earliest: u32::MAX,
+        })
     }
 
     /// The next generation is the one after `generation`.
@@ -687,10 +736,10 @@ impl Store {
         Ok(false)
     }
 
-    /// Whether there is hardly more free memory than what cleaning needs.
+    /// Whether no more memory is free than what cleaning needs.
     fn is_short(&self) -> bool {
         let spare = self.segments.spare();
-        spare > 0 && self.segments.free() <= spare + 1
+        spare > 0 && self.segments.free() <= spare
     }
 
     /// Whether there is a segment to clean.
@@ -715,8 +764,15 @@ impl Store {
         };
         let at = cursor.next;
         if at == self.segments.end_of(cursor.segment) {
-            self.segments.recycle(cursor.segment);
-            return Ok(Step::Freed);
+            return Ok(
+                match self
+                    .segments
+                    .recycle_unless_held(cursor.segment, cursor.queue)
+                {
+                    true => Step::Freed,
+                    false => Step::Stuck,
+                },
+            );
         }
         let header = self.header(at)?;
         cursor.next = behind(at, &header);
@@ -835,12 +891,13 @@ impl Store {
         })
     }
 
-    /// A slot for a new key. When the index has no bucket left, a neighbour makes room.
+    /// A slot for a new key. When its chain cannot grow, a neighbour makes room.
     fn vacant(&mut self, hash: u64) -> Result<Slot, SetError> {
         if let Some(slot) = self.index.vacant(hash)? {
             return Ok(slot);
         }
-        let (slot, word) = self.index.neighbour(hash)?.ok_or(SetError::OutOfMemory)?;
+        let neighbour = self.index.neighbour(hash)?.filter(|_| self.may_evict);
+        let (slot, word) = neighbour.ok_or(SetError::OutOfMemory)?;
         let header = self.header(word.place())?;
         self.index.clear(slot)?;
         self.lose(&header, word.place());
@@ -888,6 +945,10 @@ pub struct Item {
 }
 
 impl Item {
+    fn room(&self) -> u32 {
+        room_of(self.header.item_len() as usize)
+    }
+
     /// Where its value starts in the items region.
     pub fn value_offset(&self) -> u64 {
         let place = self.placement.word.place();

@@ -197,8 +197,12 @@ fn keep_time(store: &Shared, stop: &Stop) -> Result<(), ServeError> {
     loop {
         let uptime = start.elapsed();
         store.tick(uptime.as_secs()).map_err(IndexError::from)?;
-        // One segment at a time: others use the store meanwhile.
-        while store.with(Store::sweep).map_err(IndexError::from)? {}
+        // A little at a time: others use the store meanwhile, and the clock goes on.
+        while store.with(Store::sweep).map_err(IndexError::from)?
+            && start.elapsed().as_secs() == uptime.as_secs()
+        {
+            std::thread::yield_now();
+        }
         let next = std::time::Duration::from_secs(uptime.as_secs() + 1);
         if stop.wait(next.saturating_sub(uptime))? {
             return Ok(());
