@@ -112,7 +112,8 @@ fn lock(line: &Line) -> MutexGuard<'_, Vec<Writer>> {
 /// Domain number and node number.
 type Key = (u32, u32);
 
-/// How long is waited for all nodes together that were waited for in vain before.
+/// How long is waited for all nodes together that were waited for in vain before; the kernel takes less than
+/// a millisecond.
 const BRIEFLY: Duration = Duration::from_millis(200);
 
 /// The control path.
@@ -123,9 +124,10 @@ struct Control {
     uplinks: HashMap<u32, Outside>,
     /// Interfaces of which the kernel may not receive packets yet: [`Command::Sync`] waits.
     settling: HashMap<Key, Settling>,
-    /// Nodes that were waited for in vain. Their roots can have it so, and others shall not wait for
-    /// them each time.
-    tardy: HashSet<u32>,
+    /// Where was waited in vain: inodes of network namespaces. The roots of their nodes can have it so, as
+    /// often as they like, and others shall not wait for them each time. An honest node needs no more time
+    /// than is left for these.
+    tardy: HashSet<u64>,
     removal: Removal,
     failed: Vec<PortError>,
     /// What this kernel may leave undone.
@@ -425,7 +427,10 @@ impl Control {
 
     fn sync(&mut self, n: u64) -> Answer {
         let deadline = Settling::deadline(self.settling.len());
-        let is_tardy = |((_, node), _): &(Key, Settling)| self.tardy.contains(node);
+        let is_tardy = |(key, _): &(Key, Settling)| {
+            let member = self.ports.get(key);
+            member.is_some_and(|member| self.tardy.contains(&member.home))
+        };
         let all = std::mem::take(&mut self.settling).into_iter();
         let (tardy, prompt): (Vec<_>, Vec<_>) = all.partition(is_tardy);
         for (key, settling) in prompt {
@@ -444,10 +449,9 @@ impl Control {
 
     fn settle(&mut self, key: Key, settling: Settling, deadline: Instant) {
         let outcome = settling.wait(deadline);
-        match outcome {
-            Err(InterfaceError::NotLocal(_)) => self.tardy.insert(key.1),
-            _ => self.tardy.remove(&key.1),
-        };
+        if let (Err(InterfaceError::NotLocal(_)), Some(member)) = (&outcome, self.ports.get(&key)) {
+            self.tardy.insert(member.home);
+        }
         self.note(key, outcome.map_err(PortFailure::from));
     }
 
