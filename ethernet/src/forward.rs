@@ -29,6 +29,7 @@
 //! nothing passes between two of them, and neither is told the other's address.
 
 mod audience;
+mod backlog;
 mod ingress;
 
 use std::cell::RefCell;
@@ -43,6 +44,7 @@ use fabric::{Epoch, NodeId, Partition, Place};
 use crate::address::{self, Destination, Mac};
 use crate::neighbour::Question;
 use audience::Audience;
+use backlog::Backlog;
 use ingress::Sender;
 pub use ingress::{Action, Ingress, Others};
 
@@ -110,6 +112,8 @@ struct Outside<X> {
 struct Member<X> {
     port: Port,
     exit: X,
+    /// Of what it sends.
+    backlog: Backlog,
     /// Of what it sent.
     drops: DropCounters,
 }
@@ -354,8 +358,13 @@ impl<X> Segment<X> {
         self.epoch = Epoch(port.epoch);
         self.owners
             .extend(addresses.map(|address| (address, place)));
-        let drops = DropCounters::default();
-        self.members.insert(place, Member { port, exit, drops });
+        let member = Member {
+            port,
+            exit,
+            backlog: Backlog::default(),
+            drops: DropCounters::default(),
+        };
+        self.members.insert(place, member);
         Ok(())
     }
 

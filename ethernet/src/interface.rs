@@ -73,7 +73,7 @@ const LOWERED: &str = "~gone%d";
 /// or 8,000; of four at once 972 to 4,287 with each of these, the most with 4,000 (single runs). No
 /// queue is long enough for any number of connections, and all that comes behind it waits: 30 ms
 /// at 1.5 Gbit/s.
-const QUEUE_LEN: u32 = 4000;
+pub(crate) const QUEUE_LEN: u32 = 4000;
 
 /// How long the kernel may take to receive packets for new addresses, and longer for each of them; it
 /// takes less than a millisecond unless many interfaces come and go at once.

@@ -331,9 +331,14 @@ impl Switch {
         let mut sent = 0;
         while sent < BATCH {
             match ingress.exit().receive(&mut desk.buffer) {
-                Ok(len) => sent += desk.carry(&ingress, len).max(1),
+                Ok(len) => {
+                    ingress.has_read();
+                    sent += desk.carry(&ingress, len).max(1);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return ingress.was_empty();
+                }
                 Err(error) if is_down(&error) => {
                     return warn!(?partition, "an uplink is down");
                 }

@@ -5,8 +5,11 @@
 //!
 //! **Nothing ages.** Hosts repeat a report only when a router asks, and a domain has none as a rule: a report
 //! that is forgotten after the usual 260 s would be missed for ever. What ends it is its host's word, which
-//! kernels give when the last of their sockets leaves a group, or the end of the membership. A word that
+//! kernels give when the last of their sockets leaves a group, or the end of the membership. Such a word that
 //! was lost costs frames that are heard in vain.
+//!
+//! **Not every report arrives.** A host that joins says so twice and then waits to be asked, so a member whose queue
+//! may have overflowed (`backlog`) hears every group from then on.
 //!
 //! **One reporter does not speak for another.** There can be several hosts behind an interface (`ipvlan`), and
 //! the interface hears a group until all have left it.
@@ -34,7 +37,7 @@ pub(super) struct Audience {
 }
 
 impl Audience {
-    /// Lets a member hear every group: it is a router, or nobody knows what it has reported.
+    /// Lets a member hear every group: it is a router, or nobody knows all that it has reported.
     pub(super) fn hears_all(&mut self, place: Place) {
         self.forget(place);
         self.all.insert(place);

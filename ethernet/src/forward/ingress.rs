@@ -59,6 +59,24 @@ impl<'a, X> Ingress<'a, X> {
         self.sender.exit()
     }
 
+    /// Tells that a packet was read that came in here. Once there were so many that others may have been
+    /// lost, there may have been reports among them, and the member hears every group.
+    pub fn has_read(&self) {
+        if let Sender::Member(member) = self.sender
+            && member.backlog.has_read()
+        {
+            let mut audience = self.segment.audience.borrow_mut();
+            audience.hears_all(member.port.place);
+        }
+    }
+
+    /// Tells that there was no packet to read here.
+    pub fn was_empty(&self) {
+        if let Sender::Member(member) = self.sender {
+            member.backlog.was_empty();
+        }
+    }
+
     fn admit<'p>(&self, packet: &'p [u8]) -> Result<Frame<'p>, DropReason> {
         let (offload, bytes) = Offload::split(packet).ok_or(DropReason::Malformed)?;
         let frame = Frame::new(bytes).ok_or(DropReason::Malformed)?;

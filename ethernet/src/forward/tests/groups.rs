@@ -1,6 +1,7 @@
 //! Who hears which groups.
 
 use super::*;
+use crate::interface::QUEUE_LEN;
 
 const GROUP: [u8; 4] = [239, 1, 2, 3];
 
@@ -210,6 +211,27 @@ fn outside_hears_every_group_and_is_heard_by_who_joined() {
     assert!(from_outside(says(0, 1, JOIN, [239, 9, 9, 9])).is_empty());
     assert_eq!(from_outside(data(0, [239, 9, 9, 9])), [0, 1, 2]);
     assert_eq!(from_outside(says(0, 1, QUERY, GROUP)), [0, 1, 2]);
+}
+
+#[test]
+fn who_may_have_lost_a_report_hears_everything() {
+    let segments = segments();
+    let queue = || segments.ingress(Partition(7), place(1)).unwrap();
+    let read = |count: u32| (0..count).for_each(|_| queue().has_read());
+    tell(&segments, 2, &says(2, 3, JOIN, GROUP));
+    // Never as many at once as fit.
+    for _ in 0..3 {
+        read(QUEUE_LEN / 2);
+        queue().was_empty();
+    }
+    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
+    read(QUEUE_LEN / 2);
+    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
+    read(QUEUE_LEN / 2);
+    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
+    // What was lost stays lost.
+    queue().was_empty();
+    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
 }
 
 /// Its groups are no longer told apart, so others do not hear less, and nothing grows.
