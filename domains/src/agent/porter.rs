@@ -78,6 +78,14 @@ pub(crate) fn run_role() -> u8 {
 }
 
 fn run() -> Result<(), WireError> {
+    // To close these may take for ever. They are dropped last: while anything of the session was still
+    // open here, its caller would not see it end with the node.
+    let mut theirs = Vec::new();
+    carry(&mut theirs)
+}
+
+/// Takes a caller's descriptors, which are left in `theirs`, to a node.
+fn carry(theirs: &mut Vec<OwnedFd>) -> Result<(), WireError> {
     let errands = io::stdin().as_fd().try_clone_to_owned()?;
     let (mut errands, _) = wire::split(errands.into())?;
     let (order, descriptors) = errands.receive::<Start>()?;
@@ -87,20 +95,17 @@ fn run() -> Result<(), WireError> {
     };
     let (mut from, _) = wire::split(UnixStream::from(caller.try_clone()?))?;
     let deadline = Instant::now() + CALLER_PATIENCE;
-    let (Request::Descriptors, theirs) = from.receive_first(CALLER_BYTES, deadline)? else {
+    let request: Request;
+    (request, *theirs) = from.receive_first(CALLER_BYTES, deadline)?;
+    // What came with them was for the node, and is lost to it.
+    if request != Request::Descriptors || from.has_more() {
         return Err(WireError::Malformed(
             "only descriptors are asked for".into(),
         ));
-    };
+    }
     let (_, orders) = wire::split(node.into())?;
     orders.give_up_after(WRITE_PATIENCE)?;
-    deliver(
-        order,
-        &theirs,
-        descriptors.next().as_ref(),
-        &caller,
-        &orders,
-    )
+    deliver(order, theirs, descriptors.next().as_ref(), &caller, &orders)
 }
 
 /// Sends an order with a caller's standard input, output and error, its directory and its program
