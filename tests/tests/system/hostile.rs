@@ -511,9 +511,12 @@ fn wrongs(ends: &[Outcome; 2], stopped_ns: u128, sum: u64) -> Vec<String> {
 /// for that cannot even be killed.
 #[test]
 fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
-    if !Path::new("/dev/fuse").exists() {
-        return eprintln!("not shown, without /dev/fuse");
-    }
+    let fuse = Path::new("/dev/fuse");
+    assert!(
+        fuse.exists(),
+        "this test needs {}: load it with `modprobe fuse`",
+        fuse.display()
+    );
     let before = Leftovers::snapshot();
     let cluster = up(&[]);
     let file = cluster.files().join("hangs");
