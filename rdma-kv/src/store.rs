@@ -9,123 +9,27 @@
 //! new generation, then the rest. A reader that meets the new bytes thus finds its slot changed.
 //! An item that is moved becomes another with the same value, also for readers.
 
+mod cleaning;
+mod limits;
+mod sweep;
+
 use fabric::{OpError, Region, RemoteKey};
+
+pub use limits::{Limits, LimitsError};
+
+use cleaning::Cursor;
+use sweep::Sweep;
 
 use crate::hash::hash;
 use crate::index::{self, Index, IndexError};
 use crate::layout::{ItemHeader, MAX_KEY, Marks, Place, Placement, Slot, SlotWord, UNIT};
-use crate::segments::{Cleaning, Queue, SegmentNumber, Segments, room_of};
+use crate::segments::{Segments, room_of};
 
 /// The clock starts here: 0 means never, and 1 is the time before the server started.
 const CLOCK_START: u32 = 2;
 
 /// Expiry times up to this many seconds, 30 days, count from now; larger ones are Unix time.
 const RELATIVE_LIMIT: i64 = 60 * 60 * 24 * 30;
-
-/// What an item of memcached adds to a key and a value when it compares with the limit: its
-/// header with cas, the key's NUL and the value's line end.
-const MEMCACHED_OVERHEAD: usize = 48 + 8 + 1 + 2;
-
-/// How many segments the memory is divided into, if two of the largest items fit into one: where
-/// only one fits, almost half may stay unused.
-const SEGMENTS: u64 = 64;
-
-/// How few there may be for that; one is kept free.
-const SEGMENTS_MIN: u64 = 32;
-
-/// Segments are not longer than this, unless one item is: shorter than what the kernel moves
-/// while nobody notices.
-const SEGMENT_MAX: u64 = 8 << 20;
-
-/// Items that are looked at in one go for whether they have expired.
-const SWEPT: u32 = 4096;
-
-/// A segment that was swept is not swept again for so many seconds, or one in which items expire all
-/// the time would be all the time.
-const SWEEP_REST_S: u32 = 10;
-
-/// What a look at an item costs, in bytes copied.
-const LOOK: u32 = 256;
-
-/// How many bytes are cleaned for each that is stored when memory gets short: by
-/// [`Segments::SPARSE_TENTHS`], to free a byte takes fewer.
-const CLEANING_RATIO: u32 = 4;
-
-/// What a store is made with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes for items (`-m`).
-    pub memory: u64,
-    /// Bytes of the largest item (`-I`), counted as memcached does.
-    pub item: u32,
-}
-
-/// Why limits make no store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LimitsError {
-    /// Memcached's bounds.
-    #[error("an item size limit of {0} bytes is impossible: give from 1k to 1g")]
-    Item(u32),
-    /// Two items of the largest size must fit.
-    #[error(
-        "{memory} bytes of memory are too little for items of up to {item} bytes: \
-         give at least twice as much, or a smaller item size"
-    )]
-    TooSmall {
-        /// Bytes given.
-        memory: u64,
-        /// Bytes of the largest item.
-        item: u32,
-    },
-    /// Beyond what a slot word can name.
-    #[error("{0} bytes of memory are too much: at most 64 GiB")]
-    TooLarge(u64),
-}
-
-impl Limits {
-    /// Memcached's defaults: 64 MiB, items of 1 MiB.
-    pub const DEFAULT: Limits = Limits {
-        memory: 64 << 20,
-        item: 1 << 20,
-    };
-
-    /// # Errors
-    /// [`LimitsError`].
-    pub fn check(&self) -> Result<(), LimitsError> {
-        let Limits { memory, item } = *self;
-        if !(1 << 10..=1 << 30).contains(&item) {
-            return Err(LimitsError::Item(item));
-        }
-        if memory < 2 * u64::from(item) {
-            return Err(LimitsError::TooSmall { memory, item });
-        }
-        if memory > Place::LIMIT * UNIT as u64 {
-            return Err(LimitsError::TooLarge(memory));
-        }
-        Ok(())
-    }
-
-    /// Whether a value may be stored under a key of this length; memcached's arithmetic.
-    pub fn admit(&self, key_len: usize, flags: u32, value_len: usize) -> bool {
-        let flags = if flags == 0 { 0 } else { 4 };
-        key_len + value_len + flags + MEMCACHED_OVERHEAD <= self.item as usize
-    }
-
-    /// Bytes of a segment.
-    fn segment(&self) -> u32 {
-        let item = u64::from(self.item.next_multiple_of(UNIT as u32));
-        let least = match self.memory / (2 * item) >= SEGMENTS_MIN {
-            true => 2 * item,
-            false => item,
-        };
-        (self.memory / SEGMENTS).min(SEGMENT_MAX).max(least) as u32
-    }
-
-    /// Bytes of the two regions, index and items.
-    pub fn regions(&self) -> (u64, u64) {
-        (index::Geometry::of(self.memory).len, self.memory)
-    }
-}
 
 /// Why nothing was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -221,38 +125,6 @@ pub struct Counters {
     pub one_sided_gets: u64,
     /// Of these, such that found something.
     pub one_sided_hits: u64,
-}
-
-/// Where the search for expired items in a segment goes on.
-#[derive(Debug)]
-struct Sweep {
-    segment: SegmentNumber,
-    /// Of the segment; another one is used anew.
-    stamp: u64,
-    next: Place,
-    /// The earliest expiry that is still to come.
-    earliest: u32,
-}
-
-/// Where the cleaning of a segment goes on.
-#[derive(Debug)]
-struct Cursor {
-    segment: SegmentNumber,
-    queue: Queue,
-    cleaning: Cleaning,
-    next: Place,
-    /// Bytes of what was moved so far.
-    kept: u32,
-}
-
-/// What became of a step of cleaning.
-enum Step {
-    /// The next item was seen to, at this cost in bytes copied.
-    Item { cost: u32 },
-    /// That was all: the segment is free.
-    Freed,
-    /// There is nowhere to move an item to that has to stay.
-    Stuck,
 }
 
 /// The server's side of the items and their index.
@@ -632,52 +504,6 @@ impl Store {
         }
     }
 
-    /// Takes the memory of some expired items back; returns whether there may be more.
-    ///
-    /// # Errors
-    /// None but our own mistakes.
-    pub fn sweep(&mut self) -> Result<bool, OpError> {
-        let Some(mut sweep) = self.sweep.take().or_else(|| self.start_sweep()) else {
-            return Ok(false);
-        };
-        for _ in 0..SWEPT {
-            // It may have been freed meanwhile, also by us.
-            if !self.segments.is_still(sweep.segment, sweep.stamp) {
-                return Ok(true);
-            }
-            if sweep.next == self.segments.end_of(sweep.segment) {
-                let rested = self.clock.saturating_add(SWEEP_REST_S);
-                self.segments
-                    .expect_expiry(sweep.segment, sweep.earliest.max(rested));
-                return Ok(true);
-            }
-            let at = sweep.next;
-            let header = self.header(at)?;
-            sweep.next = behind(at, &header);
-            if !header.expired(self.clock.into()) {
-                if header.exptime != 0 {
-                    sweep.earliest = sweep.earliest.min(header.exptime);
-                }
-            } else if let Some((slot, _)) = self.live(&header, at)? {
-                self.index.clear(slot)?;
-                self.lose(&header, at);
-            }
-        }
-        self.sweep = Some(sweep);
-        Ok(true)
-    }
-
-    fn start_sweep(&mut self) -> Option<Sweep> {
-        let segment = self.segments.stale(self.clock)?;
-        self.segments.forget_expiry(segment);
-        Some(Sweep {
-            segment,
-            stamp: self.segments.stamp(segment),
-            next: self.segments.start_of(segment),
-            earliest: u32::MAX,
-        })
-    }
-
     /// The next generation is the one after `generation`.
     #[cfg(test)]
     pub(crate) fn skip_to_generation(&mut self, generation: u64) {
@@ -690,30 +516,6 @@ impl Store {
         self.segments.reuse_at_once();
     }
 
-    /// Finds `room` bytes, and makes some when there are none.
-    fn room_for(&mut self, room: u32) -> Result<Place, SetError> {
-        // Little by little, before it is urgent.
-        let mut budget = room.saturating_mul(CLEANING_RATIO).saturating_add(4 * LOOK);
-        while budget > 0 && self.is_short() && self.start_cleaning() {
-            match self.clean_item()? {
-                Step::Item { cost } => budget = budget.saturating_sub(cost),
-                Step::Freed => {}
-                Step::Stuck => break,
-            }
-        }
-        // Each round frees some, but what was used often may stay three times.
-        for _ in 0..4 * self.segments.count() {
-            let spare = self.segments.spare();
-            if let Some(place) = self.segments.append(Queue::Young, room, spare) {
-                return Ok(place);
-            }
-            if !self.clean_segment()? {
-                break;
-            }
-        }
-        Err(SetError::OutOfMemory)
-    }
-
     /// A generation for what will be at `place`.
     fn start_item(&mut self, place: Place) -> Result<u64, OpError> {
         self.generation += 1;
@@ -722,138 +524,6 @@ impl Store {
         self.items.release_fence();
         self.items.store(place.offset(), self.generation)?;
         Ok(self.generation)
-    }
-
-    /// Cleans one segment, or what is left of one; returns whether one became free.
-    fn clean_segment(&mut self) -> Result<bool, OpError> {
-        while self.start_cleaning() {
-            match self.clean_item()? {
-                Step::Item { .. } => {}
-                Step::Freed => return Ok(true),
-                Step::Stuck => return Ok(false),
-            }
-        }
-        Ok(false)
-    }
-
-    /// Whether no more memory is free than what cleaning needs.
-    fn is_short(&self) -> bool {
-        let spare = self.segments.spare();
-        spare > 0 && self.segments.free() <= spare
-    }
-
-    /// Whether there is a segment to clean.
-    fn start_cleaning(&mut self) -> bool {
-        if self.cleaning.is_none() {
-            let victim = self.segments.victim(self.may_evict);
-            self.cleaning = victim.map(|(segment, queue, cleaning)| Cursor {
-                segment,
-                queue,
-                cleaning,
-                next: self.segments.start_of(segment),
-                kept: 0,
-            });
-        }
-        self.cleaning.is_some()
-    }
-
-    /// Moves or drops the next item of the segment that is being cleaned.
-    fn clean_item(&mut self) -> Result<Step, OpError> {
-        let Some(mut cursor) = self.cleaning.take() else {
-            return Ok(Step::Stuck);
-        };
-        let at = cursor.next;
-        if at == self.segments.end_of(cursor.segment) {
-            return Ok(
-                match self
-                    .segments
-                    .recycle_unless_held(cursor.segment, cursor.queue)
-                {
-                    true => Step::Freed,
-                    false => Step::Stuck,
-                },
-            );
-        }
-        let header = self.header(at)?;
-        cursor.next = behind(at, &header);
-        let mut cost = LOOK;
-        if let Some((slot, word)) = self.live(&header, at)? {
-            let room = room_of(header.item_len() as usize);
-            let expired = header.expired(self.clock.into());
-            let moved = match self.destination(&cursor, &header, room) {
-                Some(queue) => {
-                    let marks = match cursor.cleaning {
-                        Cleaning::Compact => header.marks,
-                        Cleaning::Evict => header.marks.less_frequent(),
-                    };
-                    let header = ItemHeader { marks, ..header };
-                    self.move_item(slot, word, &header, queue)?
-                }
-                None => false,
-            };
-            if moved {
-                cursor.kept += room;
-                cost += room;
-            } else if expired || self.may_evict {
-                if !expired {
-                    // If it was to stay, there is nowhere to move it to, nor the rest.
-                    cursor.cleaning = Cleaning::Evict;
-                }
-                self.index.clear(slot)?;
-                self.lose(&header, at);
-            } else {
-                self.segments.put_back(cursor.segment, cursor.queue);
-                return Ok(Step::Stuck);
-            }
-        }
-        self.cleaning = Some(cursor);
-        Ok(Step::Item { cost })
-    }
-
-    /// Which queue an item goes on to; `None` when it is not to be kept.
-    fn destination(&self, cursor: &Cursor, header: &ItemHeader, room: u32) -> Option<Queue> {
-        let used = header.marks.frequency() > 0;
-        let too_much = cursor.kept + room > self.segments.segment_len() / 2;
-        match (cursor.cleaning, cursor.queue) {
-            _ if header.expired(self.clock.into()) => None,
-            (Cleaning::Compact, queue) => Some(queue),
-            (Cleaning::Evict, Queue::Young) => used.then_some(Queue::Main),
-            // Half of a segment at most, so that there is an end to it.
-            (Cleaning::Evict, Queue::Main) => (used && !too_much).then_some(Queue::Main),
-        }
-    }
-
-    /// Makes another item of the same key and value; returns whether there was room for it.
-    fn move_item(
-        &mut self,
-        slot: Slot,
-        word: SlotWord,
-        header: &ItemHeader,
-        queue: Queue,
-    ) -> Result<bool, OpError> {
-        let (from, len) = (word.place(), header.item_len() as u32);
-        let Some(to) = self.segments.append(queue, room_of(len as usize), 0) else {
-            return Ok(false);
-        };
-        let header = ItemHeader {
-            generation: self.start_item(to)?,
-            ..*header
-        };
-        self.items.write(to.offset(), &header.to_bytes())?;
-        let rest = len as usize - ItemHeader::LEN;
-        self.scratch.resize(rest.max(self.scratch.len()), 0);
-        let rest = &mut self.scratch[..rest];
-        self.items
-            .read(from.offset() + ItemHeader::LEN as u64, rest)?;
-        self.items
-            .write(to.offset() + ItemHeader::LEN as u64, rest)?;
-        let key = &rest[..usize::from(header.key_len)];
-        let word = SlotWord::new(hash(self.seed, key), len, to, header.generation);
-        self.index.replace(slot, word)?;
-        self.segments
-            .commit(to, room_of(len as usize), header.exptime);
-        self.segments.release(from, room_of(len as usize));
-        Ok(true)
     }
 
     /// The slot of the item at `at`, if it is live.

@@ -1,0 +1,234 @@
+//! Room for new items: what of a full store stays, and where.
+
+use fabric::OpError;
+
+use super::{SetError, Store, behind};
+use crate::hash::hash;
+use crate::layout::{ItemHeader, Place, Slot, SlotWord};
+use crate::segments::{Cleaning, Queue, SegmentNumber, room_of};
+
+/// What a look at an item costs, in bytes copied.
+const LOOK: u32 = 256;
+
+/// How many bytes are cleaned for each that is stored when memory gets short: by
+/// [`Segments::SPARSE_TENTHS`], to free a byte takes fewer.
+const CLEANING_RATIO: u32 = 4;
+
+/// Where the cleaning of a segment goes on.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    segment: SegmentNumber,
+    queue: Queue,
+    cleaning: Cleaning,
+    next: Place,
+    /// Bytes of what was moved so far.
+    kept: u32,
+}
+
+/// What became of a step of cleaning.
+enum Step {
+    /// The next item was seen to, at this cost in bytes copied.
+    Item { cost: u32 },
+    /// That was all: the segment is free.
+    Freed,
+    /// There is nowhere to move an item to that has to stay.
+    Stuck,
+}
+
+impl Store {
+    /// Finds `room` bytes, and makes some when there are none.
+    pub(super) fn room_for(&mut self, room: u32) -> Result<Place, SetError> {
+        // Little by little, before it is urgent.
+        let mut budget = room.saturating_mul(CLEANING_RATIO).saturating_add(4 * LOOK);
+        while budget > 0 && self.is_short() && self.start_cleaning() {
+            match self.clean_item()? {
+                Step::Item { cost } => budget = budget.saturating_sub(cost),
+                Step::Freed => {}
+                Step::Stuck => break,
+            }
+        }
+        // Each round frees some, but what was used often may stay three times.
+        for _ in 0..4 * self.segments.count() {
+            let spare = self.segments.spare();
+            if let Some(place) = self.segments.append(Queue::Young, room, spare) {
+                return Ok(place);
+            }
+            if !self.clean_segment()? {
+                break;
+            }
+        }
+        Err(SetError::OutOfMemory)
+    }
+
+    /// Cleans one segment, or what is left of one; returns whether one became free.
+    fn clean_segment(&mut self) -> Result<bool, OpError> {
+        while self.start_cleaning() {
+            match self.clean_item()? {
+                Step::Item { .. } => {}
+                Step::Freed => return Ok(true),
+                Step::Stuck => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether no more memory is free than what cleaning needs.
+    fn is_short(&self) -> bool {
+        let spare = self.segments.spare();
+        spare > 0 && self.segments.free() <= spare
+    }
+
+    /// Whether there is a segment to clean.
+    fn start_cleaning(&mut self) -> bool {
+        if self.cleaning.is_none() {
+            let victim = self.segments.victim(self.may_evict);
+            self.cleaning = victim.map(|(segment, queue, cleaning)| Cursor {
+                segment,
+                queue,
+                cleaning,
+                next: self.segments.start_of(segment),
+                kept: 0,
+            });
+        }
+        self.cleaning.is_some()
+    }
+
+    /// Moves or drops the next item of the segment that is being cleaned.
+    fn clean_item(&mut self) -> Result<Step, OpError> {
+        let Some(mut cursor) = self.cleaning.take() else {
+            return Ok(Step::Stuck);
+        };
+        let at = cursor.next;
+        if at == self.segments.end_of(cursor.segment) {
+            let (segment, queue) = (cursor.segment, cursor.queue);
+            return Ok(match self.segments.recycle_unless_held(segment, queue) {
+                true => Step::Freed,
+                // Another one will do, and this one is not chosen again while it is held.
+                false => Step::Item { cost: LOOK },
+            });
+        }
+        let header = self.header(at)?;
+        cursor.next = behind(at, &header);
+        let mut cost = LOOK;
+        if let Some((slot, word)) = self.live(&header, at)? {
+            let room = room_of(header.item_len() as usize);
+            let expired = header.expired(self.clock.into());
+            let moved = match self.destination(&cursor, &header, room) {
+                Some(queue) => {
+                    let marks = match cursor.cleaning {
+                        Cleaning::Compact => header.marks,
+                        Cleaning::Evict => header.marks.less_frequent(),
+                    };
+                    let header = ItemHeader { marks, ..header };
+                    self.move_item(slot, word, &header, queue)?
+                }
+                None => false,
+            };
+            if moved {
+                cursor.kept += room;
+                cost += room;
+            } else if expired || self.may_evict {
+                if !expired {
+                    // If it was to stay, there is nowhere to move it to, nor the rest.
+                    cursor.cleaning = Cleaning::Evict;
+                }
+                self.index.clear(slot)?;
+                self.lose(&header, at);
+            } else {
+                self.segments.put_back(cursor.segment, cursor.queue);
+                return Ok(Step::Stuck);
+            }
+        }
+        self.cleaning = Some(cursor);
+        Ok(Step::Item { cost })
+    }
+
+    /// Which queue an item goes on to; `None` when it is not to be kept.
+    fn destination(&self, cursor: &Cursor, header: &ItemHeader, room: u32) -> Option<Queue> {
+        let used = header.marks.frequency() > 0;
+        let too_much = cursor.kept + room > self.segments.segment_len() / 2;
+        match (cursor.cleaning, cursor.queue) {
+            _ if header.expired(self.clock.into()) => None,
+            (Cleaning::Compact, queue) => Some(queue),
+            (Cleaning::Evict, Queue::Young) => used.then_some(Queue::Main),
+            // Half of a segment at most, so that there is an end to it.
+            (Cleaning::Evict, Queue::Main) => (used && !too_much).then_some(Queue::Main),
+        }
+    }
+
+    /// Makes another item of the same key and value; returns whether there was room for it.
+    fn move_item(
+        &mut self,
+        slot: Slot,
+        word: SlotWord,
+        header: &ItemHeader,
+        queue: Queue,
+    ) -> Result<bool, OpError> {
+        let (from, len) = (word.place(), header.item_len() as u32);
+        let Some(to) = self.segments.append(queue, room_of(len as usize), 0) else {
+            return Ok(false);
+        };
+        let header = ItemHeader {
+            generation: self.start_item(to)?,
+            ..*header
+        };
+        self.items.write(to.offset(), &header.to_bytes())?;
+        let rest = len as usize - ItemHeader::LEN;
+        self.scratch.resize(rest.max(self.scratch.len()), 0);
+        let rest = &mut self.scratch[..rest];
+        self.items
+            .read(from.offset() + ItemHeader::LEN as u64, rest)?;
+        self.items
+            .write(to.offset() + ItemHeader::LEN as u64, rest)?;
+        let key = &rest[..usize::from(header.key_len)];
+        let word = SlotWord::new(hash(self.seed, key), len, to, header.generation);
+        self.index.replace(slot, word)?;
+        self.segments
+            .commit(to, room_of(len as usize), header.exptime);
+        self.segments.release(from, room_of(len as usize));
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::Limits;
+    use crate::testing;
+
+    /// A segment that was being cleaned when somebody began to read from it cannot be freed. A set was
+    /// refused then, though others could be.
+    #[test]
+    fn who_reads_from_a_segment_that_is_cleaned_keeps_nobody_from_others() {
+        let store = testing::shared(Limits {
+            memory: 4 << 20,
+            item: 64 << 10,
+        });
+        store.with(|store| {
+            let key = |n: u32| n.to_le_bytes();
+            let set = |store: &mut super::Store, n| {
+                let room = store.reserve(4, 0, 2000).unwrap();
+                store.commit(room, &key(n), &Default::default()).unwrap();
+            };
+            (0..3000).for_each(|n| set(store, n));
+            while store
+                .cleaning
+                .as_ref()
+                .is_none_or(|cursor| cursor.kept == 0)
+            {
+                let oldest = (0..).find_map(|n| store.find(&key(n)).unwrap());
+                store.used(&mut oldest.unwrap()).unwrap();
+                assert!(store.start_cleaning());
+                store.clean_item().unwrap();
+            }
+            let cleaned = store.cleaning.as_ref().unwrap().next;
+            let all = (0..3000).filter_map(|n| store.find(&key(n)).unwrap());
+            let held = all
+                .into_iter()
+                .find(|item| item.placement.word.place() == cleaned);
+            store.hold(&held.unwrap());
+            assert_eq!(store.clean_segment(), Ok(true));
+            store.let_go(&held.unwrap());
+            (3000..6000).for_each(|n| set(store, n));
+        });
+    }
+}
