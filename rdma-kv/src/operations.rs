@@ -51,6 +51,21 @@ pub struct Change<'a> {
     pub binary_key: bool,
 }
 
+impl<'a> Change<'a> {
+    /// Stored in any case, without flags, and for ever.
+    pub fn set(key: &'a [u8], binary_key: bool) -> Self {
+        Change {
+            mode: Mode::Set,
+            key,
+            flags: 0,
+            exptime: 0,
+            cas: 0,
+            or_stale: false,
+            binary_key,
+        }
+    }
+}
+
 /// What became of a value to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {

@@ -8,7 +8,7 @@ use super::super::{Done, NO_MEMORY_TO_COUNT, NOT_A_NUMBER, Turn, append_number};
 use super::flags::Flags;
 use super::{OPAQUE_TOO_LONG, append_flag, append_ttl, deadline, echo, flags_of};
 use crate::number::Digits;
-use crate::operations::{self, Change, Counted, Mode, Step};
+use crate::operations::{self, Change, Counted, Step};
 use crate::store::{Item, SetError, Store};
 
 const NO_MEMORY_TO_MAKE: &[u8] = b"SERVER_ERROR Out of memory allocating new item\r\n";
@@ -112,15 +112,7 @@ impl Sum {
         key: &[u8],
         flags: &Flags,
     ) -> Result<Result<Self, Refused>, SetError> {
-        let change = Change {
-            mode: Mode::Set,
-            key,
-            flags: 0,
-            exptime: 0,
-            cas: 0,
-            or_stale: false,
-            binary_key: flags.binary,
-        };
+        let change = Change::set(key, flags.binary);
         match operations::store_at_once(store, &change, Digits::of(flags.initial).bytes()) {
             Ok(_) => {}
             Err(SetError::Memory(error)) => return Err(error.into()),

@@ -12,7 +12,7 @@ use super::super::{Done, Turn, append_number};
 use super::flags::Flags;
 use super::{OPAQUE_TOO_LONG, append_flag, append_ttl, deadline, echo, echo_key, is_long_opaque};
 use crate::layout::Marks;
-use crate::operations::{self, Change, Mode};
+use crate::operations::{self, Change};
 use crate::store::{Item, SetError, Store};
 
 /// An item that was got, while its flags are answered.
@@ -178,14 +178,6 @@ impl<'a> Got<'a> {
 
 /// Makes an empty item.
 fn vivify(store: &mut Store, key: &[u8], binary_key: bool) -> Result<(), SetError> {
-    let change = Change {
-        mode: Mode::Set,
-        key,
-        flags: 0,
-        exptime: 0,
-        cas: 0,
-        or_stale: false,
-        binary_key,
-    };
+    let change = Change::set(key, binary_key);
     operations::store_at_once(store, &change, b"").map(drop)
 }
