@@ -124,7 +124,10 @@ fn become_another() -> String {
         .arg0(name)
         .args(arguments)
         .exec();
-    format!("cannot run {}: {error}", program.display())
+    format!(
+        "cannot run {}: {error}; is it installed?",
+        program.display()
+    )
 }
 
 /// Serves the store in this node until the process is ended; answers with its TCP port.

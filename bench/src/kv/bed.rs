@@ -63,8 +63,7 @@ impl Bed {
     /// # Errors
     /// [`ClusterError`].
     pub fn prepare() -> Result<Self, ClusterError> {
-        let torus = Torus::new(2, 1, 1).map_err(|_| ClusterError::NoServer)?;
-        let mut cluster = Cluster::start(torus, None)?;
+        let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, None)?;
         cluster.create_domain(DOMAIN)?;
         let config = StoreConfig {
             domain: DOMAIN.into(),
@@ -129,9 +128,8 @@ impl Bed {
             };
             let wrong: u64 = self.ask(path, &Order::Verify(path, used.keys()))?;
             if wrong > 0 {
-                return Err(self
-                    .process(path)
-                    .failed(format!("{wrong} values are wrong")));
+                let process = if is_far(path) { &self.far } else { &self.near };
+                return Err(process.failed(format!("{wrong} values are wrong")));
             }
         }
         Ok(())
@@ -185,20 +183,18 @@ impl Bed {
         self.ask(Path::MemcachedTcp, &Order::Version(Path::MemcachedTcp))
     }
 
-    fn process(&mut self, path: Path) -> &mut Process {
-        match path {
-            Path::Rdma | Path::Memcpy => &mut self.far,
-            _ => &mut self.near,
-        }
-    }
-
     fn ask<A: DeserializeOwned>(&mut self, path: Path, order: &Order) -> Result<A, ClusterError> {
-        let process = match path {
-            Path::Rdma | Path::Memcpy => &mut self.far,
-            _ => &mut self.near,
+        let process = match is_far(path) {
+            true => &mut self.far,
+            false => &mut self.near,
         };
         self.cluster.ask(process, order)
     }
+}
+
+/// Whose client is in the other node.
+fn is_far(path: Path) -> bool {
+    matches!(path, Path::Rdma | Path::Memcpy)
 }
 
 /// Memcached leaves it behind when it is killed.
