@@ -1,0 +1,74 @@
+//! What can go wrong for a client.
+
+use domains::member::MemberError;
+use fabric::channel::ChannelError;
+use fabric::{OpError, Place};
+
+use crate::control::{Malformed, Refusal};
+use crate::layout::MAX_KEY;
+use crate::reader::ReadError;
+
+/// Why an operation of a client failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// Caller: the key is empty or too long.
+    #[error("a key of {0} bytes: give from 1 to {MAX_KEY}")]
+    Key(usize),
+    /// Caller: the value is over the server's limit. What the key had before is gone.
+    #[error("a value of {len} bytes is too large: the server takes items of up to {limit} bytes")]
+    TooLarge {
+        /// Bytes of the value.
+        len: usize,
+        /// Of the largest item: key, value and some overhead.
+        limit: u32,
+    },
+    /// Caller: the buffer is too small for the value.
+    #[error("the value has {len} bytes, and the buffer only {room}")]
+    BufferTooSmall {
+        /// Bytes of the value.
+        len: usize,
+        /// Bytes of the buffer.
+        room: usize,
+    },
+    /// Nobody serves in the domain.
+    #[error("no node of domain {0} serves the store; start one with `toroid-kv serve`")]
+    NoServer(String),
+    /// Caller: which of several servers?
+    #[error("several nodes serve the store: {0:?}; name one")]
+    SeveralServers(Vec<Place>),
+    /// The agent refused, or has gone.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// A read failed: the server is gone, or one of the two nodes has left the domain.
+    #[error("cannot read the server's memory: {0}")]
+    Operation(#[from] OpError),
+    /// The channel ended: the server is gone, or one of the two nodes has left the domain.
+    #[error("cannot reach the server: {0}")]
+    Channel(#[from] ChannelError),
+    /// The server refused.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The server did not answer in time, now or before: connect again. Whether the operation
+    /// took place is not known.
+    #[error("the server does not answer")]
+    Timeout,
+    /// The server answers what no correct server does.
+    #[error("the server broke the protocol")]
+    Protocol,
+}
+
+impl From<Malformed> for ClientError {
+    fn from(Malformed: Malformed) -> Self {
+        ClientError::Protocol
+    }
+}
+
+impl From<ReadError> for ClientError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Operation(error) => error.into(),
+            ReadError::Layout(_) | ReadError::BootId => ClientError::Protocol,
+        }
+    }
+}
