@@ -1,15 +1,16 @@
 //! What memcached's commands do to a store. Each is one step, under the store's lock: nobody sees
 //! half of it.
 
+mod storing;
+
 use fabric::{OpError, Region};
+
+pub use storing::{store, store_at_once, store_with};
 
 use crate::layout::{Marks, Placement};
 use crate::number::{self, Digits};
-use crate::shared::Shared;
 use crate::store::{Attributes, Item, Reservation, SetError, Store};
-
-/// Values up to this many bytes are written under the lock, which is then taken only once.
-const SMALL: usize = 4096;
+use storing::commit;
 
 /// As much of a value is looked at for a number; one that goes on behind it is none.
 const LONGEST_NUMBER: usize = 128;
@@ -82,176 +83,6 @@ pub enum Stored {
     Exists,
     /// There is none whose cas could be compared.
     NotFound,
-}
-
-/// Stores a value.
-///
-/// # Errors
-/// [`SetError`]; after a failed [`Mode::Set`], what the key had before is gone, as its client must
-/// not find it.
-pub fn store(shared: &Shared, change: &Change<'_>, value: &[u8]) -> Result<Stored, SetError> {
-    let stored = match change.mode {
-        Mode::Append | Mode::Prepend => shared.with(|store| extend(store, change, value)),
-        _ if value.len() <= SMALL => shared.with(|store| store_at_once(store, change, value)),
-        _ => store_large(shared, change, value),
-    };
-    if stored.is_err() && change.mode == Mode::Set {
-        shared.delete(change.key)?;
-    }
-    stored
-}
-
-/// Stores a value that is written while others use the store.
-fn store_large(shared: &Shared, change: &Change<'_>, value: &[u8]) -> Result<Stored, SetError> {
-    let (room, items) = shared.with(|store| {
-        let room = reserve(store, change, value.len())?;
-        Ok::<_, SetError>((room, store.items().clone()))
-    })?;
-    let written = items.write(room.value_offset(), value);
-    shared.with(|store| match written {
-        Ok(()) => publish(store, room, change),
-        Err(error) => {
-            store.abandon(room);
-            Err(error.into())
-        }
-    })
-}
-
-/// Stores a small value; not for what only adds to another.
-///
-/// # Errors
-/// [`SetError`]; what the key had before then remains.
-pub fn store_at_once(
-    store: &mut Store,
-    change: &Change<'_>,
-    value: &[u8],
-) -> Result<Stored, SetError> {
-    let room = reserve(store, change, value.len())?;
-    let room = filled(store, room, |items, offset| items.write(offset, value))?;
-    publish(store, room, change)
-}
-
-fn reserve(
-    store: &mut Store,
-    change: &Change<'_>,
-    value_len: usize,
-) -> Result<Reservation, SetError> {
-    store.reserve(change.key.len(), change.flags, value_len)
-}
-
-/// Publishes a value that is in place, if its condition holds; not for what only adds to another.
-///
-/// # Errors
-/// None but our own mistakes; also a key of another length than reserved.
-pub fn publish(
-    store: &mut Store,
-    room: Reservation,
-    change: &Change<'_>,
-) -> Result<Stored, SetError> {
-    let mut attributes = Attributes {
-        flags: change.flags,
-        exptime: store.deadline(change.exptime),
-        marks: binary(change.binary_key),
-        ..Attributes::default()
-    };
-    match admit(store, change, &mut attributes) {
-        Ok(None) => commit(store, room, change.key, attributes),
-        Ok(Some(refused)) => {
-            store.abandon(room);
-            Ok(refused)
-        }
-        Err(error) => {
-            store.abandon(room);
-            Err(error.into())
-        }
-    }
-}
-
-/// Why the value is not stored, if it is not; what it keeps of the one before is noted.
-fn admit(
-    store: &mut Store,
-    change: &Change<'_>,
-    attributes: &mut Attributes,
-) -> Result<Option<Stored>, OpError> {
-    if change.mode == Mode::Set {
-        return Ok(None);
-    }
-    let old = store.find(change.key)?;
-    Ok(match (change.mode, old) {
-        (Mode::Compare, None) => Some(Stored::NotFound),
-        (Mode::Compare, Some(old)) if change.cas == old.header.cas => None,
-        (Mode::Compare, Some(old))
-            if change.or_stale && (1..old.header.cas).contains(&change.cas) =>
-        {
-            attributes.exptime = old.header.exptime;
-            attributes.marks |= Marks::STALE | old.header.marks & Marks::WON;
-            None
-        }
-        (Mode::Compare, Some(_)) => Some(Stored::Exists),
-        (Mode::Add, None) | (Mode::Replace, Some(_)) => None,
-        _ => Some(Stored::NotStored),
-    })
-}
-
-fn commit(
-    store: &mut Store,
-    room: Reservation,
-    key: &[u8],
-    attributes: Attributes,
-) -> Result<Stored, SetError> {
-    let cas = store.next_cas();
-    let attributes = Attributes {
-        cas: Some(cas),
-        ..attributes
-    };
-    let placement = store.commit(room, key, &attributes)?;
-    Ok(Stored::Stored { placement, cas })
-}
-
-fn binary(key: bool) -> Marks {
-    match key {
-        true => Marks::BINARY_KEY,
-        false => Marks::empty(),
-    }
-}
-
-/// Appends or prepends.
-fn extend(store: &mut Store, change: &Change<'_>, value: &[u8]) -> Result<Stored, SetError> {
-    let Some(old) = store.find(change.key)? else {
-        return Ok(Stored::NotStored);
-    };
-    if change.cas != 0 && change.cas != old.header.cas {
-        return Ok(Stored::Exists);
-    }
-    let old_len = old.header.value_len as usize;
-    let room = store.reserve(change.key.len(), old.header.flags, old_len + value.len());
-    let room = match room {
-        Err(SetError::TooLarge | SetError::OutOfMemory) => return Ok(Stored::NotStored),
-        room => room?,
-    };
-    // It may have made way for the new one, or moved.
-    let old = match store.find(change.key) {
-        Ok(Some(still)) if still.header.cas == old.header.cas => still,
-        other => {
-            store.abandon(room);
-            return Ok(other.map(|_| Stored::NotStored)?);
-        }
-    };
-    let room = filled(store, room, |items, offset| {
-        let (old_at, value_at) = match change.mode {
-            Mode::Prepend => (offset + value.len() as u64, offset),
-            _ => (offset, offset + old_len as u64),
-        };
-        items.write(value_at, value)?;
-        copy(items, old.value_offset(), old_at, old_len)
-    })?;
-    let attributes = Attributes {
-        flags: old.header.flags,
-        exptime: old.header.exptime,
-        marks: old.header.marks & Marks::BINARY_KEY,
-        ..Attributes::default()
-    };
-    commit(store, room, change.key, attributes)
 }
 
 /// A number to be added or taken away.
@@ -365,16 +196,6 @@ fn filled(
     }
 }
 
-fn copy(items: &Region, from: u64, to: u64, len: usize) -> Result<(), OpError> {
-    let mut buffer = [0; 4096];
-    for at in (0..len).step_by(buffer.len()) {
-        let piece = &mut buffer[..(len - at).min(4096)];
-        items.read(from + at as u64, piece)?;
-        items.write(to + at as u64, piece)?;
-    }
-    Ok(())
-}
-
 fn blank(items: &Region, offset: u64, len: usize) -> Result<(), OpError> {
     for at in (0..len).step_by(256) {
         items.write(offset + at as u64, &[b' '; 256][..(len - at).min(256)])?;
@@ -385,6 +206,7 @@ fn blank(items: &Region, offset: u64, len: usize) -> Result<(), OpError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::Shared;
     use crate::store::Limits;
     use crate::testing::{self, value};
 
@@ -455,6 +277,41 @@ mod tests {
         assert!(value(&shared, b"k").unwrap() == [&b[..], &a, &b].concat());
         assert_eq!(put(&shared, Mode::Append, &vec![3; 1 << 20]), None);
         assert_eq!(value(&shared, b"k").unwrap().len(), 300_002);
+    }
+
+    /// What becomes of the key while a value that is added to it is fetched.
+    #[test]
+    fn what_is_added_to_may_change_while_the_value_comes() {
+        let shared = small();
+        let added = |mode, meanwhile: &dyn Fn()| {
+            put(&shared, Mode::Set, b"old").unwrap();
+            let change = Change { mode, ..CHANGE };
+            store_with(&shared, &change, 3, |items, offset| {
+                meanwhile();
+                Ok(items.write(offset, b"new")?)
+            })
+        };
+        for (mode, same, longer) in [
+            (Mode::Append, b"abcnew", &b"longernew"[..]),
+            (Mode::Prepend, b"newabc", b"newlonger"),
+        ] {
+            let set = |value: &'static [u8]| {
+                let shared = &shared;
+                move || assert!(put(shared, Mode::Set, value).is_some())
+            };
+            assert!(cas(added(mode, &set(b"abc")).unwrap()).is_some());
+            assert_eq!(value(&shared, b"k").unwrap(), same);
+            assert!(cas(added(mode, &set(b"longer")).unwrap()).is_some());
+            assert_eq!(value(&shared, b"k").unwrap(), longer);
+            let gone = added(mode, &|| assert_eq!(shared.delete(b"k"), Ok(true)));
+            assert_eq!(gone, Ok(Stored::NotStored));
+            assert_eq!(value(&shared, b"k"), None);
+            let full = added(mode, &set(&[0; (1 << 20) - 100]));
+            assert_eq!(full, Ok(Stored::NotStored));
+        }
+        shared.delete(b"k").unwrap();
+        let bytes = shared.with(|store| store.counters()).bytes;
+        assert_eq!(bytes, 0);
     }
 
     #[test]

@@ -4,11 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabric::{OpError, Region};
 
-use crate::layout::Placement;
-use crate::store::{Attributes, Geometry, Item, Limits, SetError, Store};
+use crate::store::{Geometry, Item, Limits, Store};
 
-/// A store behind a lock. Values are brought to reserved memory outside the lock, so a large or
-/// slow one holds nobody up.
+/// A store behind a lock. Values are read, and large ones brought to reserved memory, without it:
+/// so nobody is held up.
 #[derive(Clone, Debug)]
 pub struct Shared {
     store: Arc<Mutex<Store>>,
@@ -39,58 +38,6 @@ impl Shared {
     /// Calls `with` with the store, while nobody else changes it.
     pub fn with<T>(&self, with: impl FnOnce(&mut Store) -> T) -> T {
         with(&mut self.lock())
-    }
-
-    /// Stores a value; see [`Store::deadline`] for `exptime`.
-    ///
-    /// # Errors
-    /// [`SetError`]; what the key had before is then gone, as with memcached.
-    pub fn set(
-        &self,
-        key: &[u8],
-        flags: u32,
-        exptime: i64,
-        value: &[u8],
-    ) -> Result<Placement, SetError> {
-        self.set_with(key, flags, exptime, value.len(), |items, offset| {
-            Ok(items.write(offset, value)?)
-        })
-    }
-
-    /// Stores a value of `value_len` bytes that `fill` brings to an offset in the items region.
-    ///
-    /// # Errors
-    /// [`SetError`], also what `fill` returns; what the key had before is then gone.
-    pub fn set_with(
-        &self,
-        key: &[u8],
-        flags: u32,
-        exptime: i64,
-        value_len: usize,
-        fill: impl FnOnce(&Region, u64) -> Result<(), SetError>,
-    ) -> Result<Placement, SetError> {
-        let reserved = self.lock().reserve(key.len(), flags, value_len);
-        let stored = reserved.and_then(|room| match fill(&self.items, room.value_offset()) {
-            Ok(()) => {
-                let mut store = self.lock();
-                let exptime = store.deadline(exptime);
-                let attributes = Attributes {
-                    flags,
-                    exptime,
-                    ..Attributes::default()
-                };
-                store.commit(room, key, &attributes)
-            }
-            Err(error) => {
-                self.lock().abandon(room);
-                Err(error)
-            }
-        });
-        if stored.is_err() {
-            // A failed set must not leave a value that its client believes replaced.
-            self.delete(key)?;
-        }
-        stored
     }
 
     /// Removes a key; returns whether it was there and alive.
@@ -155,6 +102,8 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operations::{self, Change};
+    use crate::store::SetError;
     use crate::testing::{self, value};
 
     #[test]
@@ -429,7 +378,9 @@ mod tests {
         });
         for _ in 0..10 {
             store.set(b"key", 0, 0, b"old").unwrap();
-            let failed = store.set_with(b"key", 0, 0, 1 << 19, |_, _| Err(SetError::NotFetched));
+            let change = Change::set(b"key", false);
+            let failed =
+                operations::store_with(&store, &change, 1 << 19, |_, _| Err(SetError::NotFetched));
             assert_eq!(failed, Err(SetError::NotFetched));
             assert_eq!(value(&store, b"key"), None);
         }

@@ -18,9 +18,11 @@ use fabric::{
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::control::PROTOCOL;
+use crate::layout::Placement;
 use crate::network::{Accept, Network};
+use crate::operations::{self, Change, Stored};
 use crate::shared::Shared;
-use crate::store::{Item, Limits, Store};
+use crate::store::{Item, Limits, SetError, Store};
 
 /// When stores of tests are made.
 pub const UNIX_S: i64 = 1_700_000_000;
@@ -57,6 +59,27 @@ pub fn shared_that_reuses(limits: Limits) -> Shared {
     let store = shared(limits);
     store.with(Store::reuse_at_once);
     store
+}
+
+impl Shared {
+    /// Stores a value in any case.
+    pub fn set(
+        &self,
+        key: &[u8],
+        flags: u32,
+        exptime: i64,
+        value: &[u8],
+    ) -> Result<Placement, SetError> {
+        let change = Change {
+            flags,
+            exptime,
+            ..Change::set(key, false)
+        };
+        match operations::store(self, &change, value)? {
+            Stored::Stored { placement, .. } => Ok(placement),
+            refused => panic!("a set was {refused:?}"),
+        }
+    }
 }
 
 /// The value of a key, as the server sees it.

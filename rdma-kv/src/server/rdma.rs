@@ -13,6 +13,7 @@ use crate::control::{
     encode_reply, unpack_used,
 };
 use crate::network::{Accept, Network, Remote};
+use crate::operations::{self, Change, Stored};
 use crate::shared::Shared;
 use crate::store::{Item, SetError, Store};
 
@@ -212,10 +213,15 @@ impl<N: Network> Client<N> {
                 exptime,
                 value,
             } => {
+                let change = Change {
+                    flags,
+                    exptime,
+                    ..Change::set(key, false)
+                };
                 let stored = match value {
-                    SetValue::Inline(value) => store.set(key, flags, exptime, value),
+                    SetValue::Inline(value) => operations::store(store, &change, value),
                     SetValue::Staged { offset, len } => {
-                        store.set_with(key, flags, exptime, len as usize, |items, to| {
+                        operations::store_with(store, &change, len as usize, |items, to| {
                             self.fetch(offset, items, to, len.into())
                         })
                     }
@@ -331,9 +337,10 @@ fn note_uses(store: &mut Store, gets: u32, hits: u32, places: &[UsedPlace]) -> R
     places.try_for_each(|(slot, word)| store.used_at(slot, word))
 }
 
-fn reply_to_set(stored: Result<crate::layout::Placement, SetError>) -> Reply<'static> {
+fn reply_to_set(stored: Result<Stored, SetError>) -> Reply<'static> {
     match stored {
-        Ok(placement) => Reply::Stored(placement),
+        Ok(Stored::Stored { placement, .. }) => Reply::Stored(placement),
+        Ok(_) => Reply::Missing,
         Err(SetError::TooLarge) => Reply::Refused(Refusal::TooLarge),
         Err(SetError::OutOfMemory) => Reply::Refused(Refusal::OutOfMemory),
         Err(SetError::NotFetched | SetError::Memory(_)) => Reply::Refused(Refusal::Staging),
