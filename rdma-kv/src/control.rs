@@ -22,7 +22,7 @@ use crate::store::Geometry;
 pub const PROTOCOL: Protocol = Protocol(11211);
 
 /// The version of these messages, of the layout and of the hash. Others are refused.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Values up to this many bytes travel in a packet with their set; longer ones are read by the
 /// server.

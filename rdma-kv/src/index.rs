@@ -3,7 +3,7 @@
 use fabric::{OpError, Region};
 
 use crate::layout::{
-    Bucket, Buckets, ControlLine, LINE, LayoutError, Slot, SlotWord, TableEpoch, UNIT,
+    Bucket, Buckets, ControlLine, FlushEpoch, LINE, LayoutError, Slot, SlotWord, TableEpoch, UNIT,
 };
 
 /// Items that a main bucket of seven slots has on average when the index grows: rarely does a chain
@@ -26,6 +26,7 @@ pub struct Index {
     /// Overflow buckets from here on were never used.
     fresh: Bucket,
     items: u64,
+    flush: FlushEpoch,
 }
 
 /// Of an index in which nothing has been stored.
@@ -68,6 +69,7 @@ impl Index {
         let control = ControlLine {
             boot_id,
             table: TableEpoch::new(buckets.count(), false),
+            flush: FlushEpoch::default(),
             clock,
             capacity,
         };
@@ -80,6 +82,7 @@ impl Index {
             unused: Vec::new(),
             fresh: buckets.first_overflow(),
             items: 0,
+            flush: control.flush,
         })
     }
 
@@ -189,19 +192,35 @@ impl Index {
         self.replace(slot, SlotWord::EMPTY)
     }
 
-    /// Removes all items.
+    /// Removes all items, for readers at one moment: at the end. Until then none that misses a key
+    /// believes it.
     ///
     /// # Errors
     /// None but our own mistakes.
     pub fn clear_all(&mut self) -> Result<(), OpError> {
+        self.clear_each(|| ())
+    }
+
+    /// As [`Index::clear_all`], and calls `between` after each slot.
+    pub(crate) fn clear_each(&mut self, mut between: impl FnMut()) -> Result<(), OpError> {
+        self.publish_flush()?;
+        self.region.release_fence();
         let main = (0..self.buckets.count()).map(Bucket::main);
         for bucket in main.chain(self.buckets.overflow().take_while(|b| *b != self.fresh)) {
             for slot in bucket.slots() {
                 self.replace(slot, SlotWord::EMPTY)?;
+                between();
             }
         }
         self.items = 0;
-        Ok(())
+        self.region.release_fence();
+        self.publish_flush()
+    }
+
+    /// Publishes that all items are being removed, or that they are gone.
+    fn publish_flush(&mut self) -> Result<(), OpError> {
+        self.flush = self.flush.next();
+        self.region.store(ControlLine::FLUSH_EPOCH, self.flush.0)
     }
 
     /// Adds a main bucket if there are more items than suit those in use, and moves its share to

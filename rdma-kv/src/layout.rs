@@ -7,12 +7,15 @@
 //! table epoch counts it, and only then are slots of the other cleared and moved together. So
 //! whoever misses a key looks at the epoch afterwards: [`TableEpoch::disturbs`].
 //!
+//! When all items are removed at once, their slots are cleared one by one. Whoever misses a key
+//! meanwhile sees it by the flush epoch, and must not say so: others still find what is to go.
+//!
 //! ```text
 //! control line
-//!  0       8         16            24      32         40   64
-//!  +-------+---------+-------------+-------+----------+------+
-//!  | magic | boot id | table epoch | clock | capacity | zero |
-//!  +-------+---------+-------------+-------+----------+------+
+//!  0       8         16            24            32      40         48   64
+//!  +-------+---------+-------------+-------------+-------+----------+------+
+//!  | magic | boot id | table epoch | flush epoch | clock | capacity | zero |
+//!  +-------+---------+-------------+-------------+-------+----------+------+
 //!
 //! bucket
 //!  0        8        16        24        32        40        48        56     64
@@ -67,7 +70,8 @@ impl Line {
         self.0.as_flattened_mut()
     }
 
-    fn word(&self, n: usize) -> u64 {
+    /// One of the numbers in it.
+    pub fn word(&self, n: usize) -> u64 {
         u64::from_le_bytes(self.0[n])
     }
 }
@@ -109,6 +113,8 @@ pub struct ControlLine {
     pub boot_id: u64,
     /// How far the index has grown.
     pub table: TableEpoch,
+    /// How often all items were removed at once.
+    pub flush: FlushEpoch,
     /// The server's clock in seconds; the expiry of items is in its terms.
     pub clock: u64,
     /// Main buckets that there is room for.
@@ -117,11 +123,13 @@ pub struct ControlLine {
 
 impl ControlLine {
     /// `TOROKV`, then the version of this layout.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"TOROKV\x00\x02");
-    /// Offset of the table epoch in the index region.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"TOROKV\x00\x03");
+    /// Offset of the table epoch in the index region. The flush epoch follows.
     pub const TABLE_EPOCH: u64 = 16;
+    /// Offset of the flush epoch in the index region.
+    pub const FLUSH_EPOCH: u64 = 24;
     /// Offset of the clock in the index region.
-    pub const CLOCK: u64 = 24;
+    pub const CLOCK: u64 = 32;
 
     /// The line's words, in order.
     pub fn words(&self) -> [u64; 8] {
@@ -129,9 +137,9 @@ impl ControlLine {
             Self::MAGIC,
             self.boot_id,
             self.table.0,
+            self.flush.0,
             self.clock,
             self.capacity,
-            0,
             0,
             0,
         ]
@@ -148,8 +156,9 @@ impl ControlLine {
         let control = ControlLine {
             boot_id: line.word(1),
             table: TableEpoch(line.word(2)),
-            clock: line.word(3),
-            capacity: line.word(4),
+            flush: FlushEpoch(line.word(3)),
+            clock: line.word(4),
+            capacity: line.word(5),
         };
         let buckets = Buckets::new(index_len, control.capacity)?;
         Ok((control, buckets.with_count(control.table.count())?))
@@ -188,6 +197,23 @@ impl TableEpoch {
             Some(0..=Self::STEPS) => steps.chain(last).any(touches),
             _ => true,
         }
+    }
+}
+
+/// Twice how often all items were removed at once, and 1 more while they are being removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlushEpoch(pub u64);
+
+impl FlushEpoch {
+    /// The next one: the beginning of a removal, or its end.
+    #[must_use]
+    pub fn next(self) -> Self {
+        FlushEpoch(self.0.wrapping_add(1))
+    }
+
+    /// Whether items are being removed.
+    pub fn is_flushing(self) -> bool {
+        !self.0.is_multiple_of(2)
     }
 }
 
@@ -658,6 +684,7 @@ mod tests {
         let control = ControlLine {
             boot_id: 7,
             table: TableEpoch(10),
+            flush: FlushEpoch(3),
             clock: 9,
             capacity: 8,
         };
@@ -679,9 +706,9 @@ mod tests {
             (2, 1),
             (2, 18),
             (2, u64::MAX),
-            (4, 0),
-            (4, 1 << 32),
-            (4, u64::MAX),
+            (5, 0),
+            (5, 1 << 32),
+            (5, u64::MAX),
         ] {
             let mut words = words;
             words[word] = value;

@@ -19,8 +19,8 @@ use fabric::{Endpoint, OpError, Read};
 
 use crate::hash::hash;
 use crate::layout::{
-    Bucket, BucketLine, Buckets, ControlLine, ItemHeader, LayoutError, Line, MAX_KEY, Placement,
-    SlotWord, TableEpoch, Word,
+    Bucket, BucketLine, Buckets, ControlLine, FlushEpoch, ItemHeader, LayoutError, Line, MAX_KEY,
+    Placement, SlotWord, TableEpoch, Word,
 };
 use crate::places::Places;
 use crate::store::Geometry;
@@ -109,6 +109,7 @@ pub(crate) struct Checks {
     pub(crate) key: bool,
     pub(crate) slot_after_clock: bool,
     pub(crate) table_epoch: bool,
+    pub(crate) flush_epoch: bool,
 }
 
 impl Checks {
@@ -118,6 +119,7 @@ impl Checks {
         key: true,
         slot_after_clock: true,
         table_epoch: true,
+        flush_epoch: true,
     };
 }
 
@@ -457,7 +459,7 @@ impl<E: Endpoint> Reader<E> {
             return Ok(tried);
         };
         let header = item.header;
-        if header.exptime == 0 || !header.expired(self.read_control_word(ControlLine::CLOCK)?) {
+        if header.exptime == 0 || !header.expired(self.read_clock()?) {
             return Ok(tried);
         }
         Ok(match self.is_still(place, &header)? {
@@ -494,12 +496,12 @@ impl<E: Endpoint> Reader<E> {
         Ok(still || !self.checks().slot_after_clock)
     }
 
-    fn read_control_word(&mut self, offset: u64) -> Result<u64, OpError> {
+    fn read_clock(&mut self) -> Result<u64, OpError> {
         let mut word = Word::default();
         self.stats.reads += 1;
         self.endpoint.read_batch(&mut [Read {
             remote: &self.index,
-            offset,
+            offset: ControlLine::CLOCK,
             into: &mut word.0,
         }])?;
         Ok(word.value())
@@ -536,17 +538,31 @@ impl<E: Endpoint> Reader<E> {
         Ok(Sought::Unsettled)
     }
 
-    /// A miss counts only if nothing was moved in or out of the key's bucket meanwhile.
+    /// A miss counts only if nothing was moved in or out of the key's bucket meanwhile, and if the
+    /// key was not removed by a flush that others cannot see yet.
     fn absent(&mut self, hash: u64) -> Result<Sought<Accepted>, OpError> {
-        let table = TableEpoch(self.read_control_word(ControlLine::TABLE_EPOCH)?);
+        let (table, flush) = self.read_epochs()?;
         let disturbed = table.disturbs(self.table, self.buckets.main(hash));
         if let Ok(buckets) = self.buckets.with_count(table.count()) {
             (self.buckets, self.table) = (buckets, table);
         }
-        Ok(match disturbed && self.checks().table_epoch {
+        let checks = self.checks();
+        let doubtful = disturbed && checks.table_epoch || flush.is_flushing() && checks.flush_epoch;
+        Ok(match doubtful {
             true => Sought::Unsettled,
             false => Sought::Absent,
         })
+    }
+
+    fn read_epochs(&mut self) -> Result<(TableEpoch, FlushEpoch), OpError> {
+        let mut words = Line::default();
+        self.stats.reads += 1;
+        self.endpoint.read_batch(&mut [Read {
+            remote: &self.index,
+            offset: ControlLine::TABLE_EPOCH,
+            into: &mut words.bytes_mut()[..16],
+        }])?;
+        Ok((TableEpoch(words.word(0)), FlushEpoch(words.word(1))))
     }
 
     fn read_bucket(&mut self, bucket: Bucket) -> Result<Line, OpError> {

@@ -251,6 +251,46 @@ fn the_look_at_the_table_epoch_is_needed() {
     );
 }
 
+/// How many gets find what was flushed after another get has missed something, while a flush clears one
+/// slot after another.
+fn found_after_a_flush(checks: Checks, how: How) -> usize {
+    let store = testing::shared(LIMITS);
+    let keys: Vec<Vec<u8>> = (0..500u32).map(|n| n.to_le_bytes().to_vec()).collect();
+    keys.iter().for_each(|key| set(&store, key, 1));
+    let mut reader = reader(&store, Order::Forward).with_checks(checks);
+    if how == How::Cached {
+        keys.iter().for_each(|key| {
+            value_of(reader.get(key).unwrap());
+        });
+    }
+    let (mut turn, mut missed, mut wrong) = (0, false, 0);
+    let mut get = || {
+        turn += 1;
+        match reader.get(&keys[turn * 7 % keys.len()]).unwrap() {
+            Sought::Found(_) => wrong += usize::from(missed),
+            Sought::Absent => missed = true,
+            // The server would be asked, which is not done yet.
+            Sought::Unsettled => {}
+        }
+    };
+    store.with(|store| store.flush_in_steps(&mut get));
+    get();
+    assert!(missed, "nothing is there any more");
+    wrong
+}
+
+#[test]
+fn a_flush_removes_all_at_one_moment() {
+    let without = Checks {
+        flush_epoch: false,
+        ..Checks::ALL
+    };
+    for how in [How::Cold, How::Cached] {
+        assert_eq!(found_after_a_flush(Checks::ALL, how), 0);
+        assert!(found_after_a_flush(without, how) > 0);
+    }
+}
+
 /// A generation whose low bits in the slot word are those of the first comes back.
 fn get_amid_wrapped_generations(checks: Checks) -> Option<Vec<u8>> {
     let store = testing::shared_that_reuses(LIMITS);

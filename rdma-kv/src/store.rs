@@ -482,10 +482,22 @@ impl Store {
     /// None but our own mistakes.
     pub fn flush(&mut self) -> Result<(), OpError> {
         self.index.clear_all()?;
+        self.free_all();
+        Ok(())
+    }
+
+    /// As [`Store::flush`], and calls `between` after each slot that was cleared.
+    #[cfg(test)]
+    pub(crate) fn flush_in_steps(&mut self, between: impl FnMut()) {
+        self.index.clear_each(between).unwrap();
+        self.free_all();
+    }
+
+    /// Nothing is live any more.
+    fn free_all(&mut self) {
         self.cleaning = None;
         self.segments.clear();
         (self.counters.items, self.counters.bytes) = (0, 0);
-        Ok(())
     }
 
     /// Removes all items when the clock has come to `at`, or never, whatever was said before.
