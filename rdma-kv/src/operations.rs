@@ -33,7 +33,7 @@ pub enum Mode {
 }
 
 /// A value to be stored, but for its bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {
     /// On which condition.
     pub mode: Mode,
@@ -169,6 +169,24 @@ pub fn touch(store: &mut Store, key: &[u8], exptime: i64) -> Result<Option<Item>
     let deadline = store.deadline(exptime);
     store.touch(&mut item, deadline)?;
     Ok(Some(item))
+}
+
+/// Removes everything when `delay` seconds have passed, or at that Unix time, or at once if it is 0
+/// or negative; this calls off what was to happen later.
+///
+/// # Errors
+/// None but our own mistakes.
+pub fn flush(store: &mut Store, delay: i64) -> Result<(), OpError> {
+    // In memcached a flush takes effect a second before its time, and one whose time was before
+    // the server's start never does.
+    let at = match delay {
+        ..=0 => store.now(),
+        _ => store.deadline(delay) - 1,
+    };
+    if at <= store.now() {
+        store.next_cas();
+    }
+    store.flush_at(Some(at).filter(|at| *at > 0))
 }
 
 fn number_in(items: &Region, item: &Item) -> Result<Option<u64>, OpError> {

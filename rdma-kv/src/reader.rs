@@ -43,6 +43,8 @@ const ITEM_LIMIT: u32 = 1 << 30;
 pub struct ValueRef<'a> {
     /// The client's, given when it was set.
     pub flags: u32,
+    /// Its number.
+    pub cas: u64,
     /// The value.
     pub data: &'a [u8],
 }
@@ -243,7 +245,7 @@ impl<E: Endpoint> Reader<E> {
         let sought = self.look_up_repeatedly(hash, key)?;
         self.note_use(hash, &sought);
         Ok(sought.map(|item| {
-            let ValueRef { flags, data } = self.value(&item);
+            let ValueRef { flags, data, .. } = self.value(&item);
             if let Some(into) = into.get_mut(..data.len()) {
                 into.copy_from_slice(data);
             }
@@ -251,9 +253,18 @@ impl<E: Endpoint> Reader<E> {
         }))
     }
 
+    /// A key's hash, by which places are remembered.
+    pub fn hash_of(&self, key: &[u8]) -> u64 {
+        hash(self.seed, key)
+    }
+
     /// Remembers where the server put a key, if there can be an item.
     pub fn remember(&mut self, key: &[u8], placement: Placement) {
-        let hash = hash(self.seed, key);
+        self.remember_at(self.hash_of(key), placement);
+    }
+
+    /// As [`Reader::remember`], for the key of a hash.
+    pub fn remember_at(&mut self, hash: u64, placement: Placement) {
         match self.is_possible(placement) {
             true => self.places.insert(hash, placement),
             false => self.places.remove(hash),
@@ -262,7 +273,12 @@ impl<E: Endpoint> Reader<E> {
 
     /// Forgets where a key was.
     pub fn forget(&mut self, key: &[u8]) {
-        self.places.remove(hash(self.seed, key));
+        self.forget_at(self.hash_of(key));
+    }
+
+    /// As [`Reader::forget`], for the key of a hash.
+    pub fn forget_at(&mut self, hash: u64) {
+        self.places.remove(hash);
     }
 
     /// Bytes of the largest item that the server can have.
@@ -304,6 +320,7 @@ impl<E: Endpoint> Reader<E> {
         let end = item.value_start + item.header.value_len as usize;
         ValueRef {
             flags: item.header.flags,
+            cas: item.header.cas,
             data: &self.item[item.value_start..end],
         }
     }

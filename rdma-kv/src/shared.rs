@@ -53,8 +53,7 @@ impl Shared {
             .map(|removed| removed.is_some())
     }
 
-    /// Finds a key that is alive and gives it to `read`, together with the items region, while its
-    /// memory cannot change. Others use the store meanwhile.
+    /// Finds a key that is alive and gives it to `read`, as [`Shared::read`] does.
     ///
     /// # Errors
     /// What `read` returns.
@@ -63,11 +62,28 @@ impl Shared {
         key: &[u8],
         read: impl FnOnce(&Item, &Region) -> Result<T, OpError>,
     ) -> Result<Option<T>, OpError> {
+        let find = |store: &mut Store| {
+            let mut item = store.find(key)?;
+            item.as_mut().map(|item| store.used(item)).transpose()?;
+            Ok(item)
+        };
+        self.read(find, read)
+    }
+
+    /// Gives what `find` returns to `read`, together with the items region, while its memory
+    /// cannot change. Others use the store meanwhile.
+    ///
+    /// # Errors
+    /// What `find` and `read` return.
+    pub fn read<T>(
+        &self,
+        find: impl FnOnce(&mut Store) -> Result<Option<Item>, OpError>,
+        read: impl FnOnce(&Item, &Region) -> Result<T, OpError>,
+    ) -> Result<Option<T>, OpError> {
         let mut store = self.lock();
-        let Some(mut item) = store.find(key)? else {
+        let Some(item) = find(&mut store)? else {
             return Ok(None);
         };
-        store.used(&mut item)?;
         store.hold(&item);
         drop(store);
         let result = read(&item, &self.items);

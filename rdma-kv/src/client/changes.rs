@@ -1,21 +1,16 @@
-//! Changes: messages, whose large values the server reads from the client.
+//! Changes, one at a time.
 
-use fabric::Region;
-
-use super::{Client, ClientError, STAGING_ACCESS, check_key};
-use crate::control::{INLINE_LIMIT, Refusal, Reply, Request, SetValue};
-use crate::layout::Placement;
+use super::{Client, ClientError, check_key};
+use crate::control::{Reply, Request};
 use crate::network::Network;
-
-/// The staging region has at least this many bytes.
-const STAGING_MIN: u64 = 64 * 1024;
+use crate::operations::{Change, Mode, Step, Stored};
 
 impl<N: Network> Client<N> {
     /// Stores a value. `exptime` is memcached's: 0 never, negative at once, up to 30 days (in
     /// seconds) from now, else Unix time.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`ClientError`]; what the key had before may then be gone.
     pub fn set(
         &mut self,
         key: &[u8],
@@ -23,16 +18,92 @@ impl<N: Network> Client<N> {
         exptime: i64,
         value: &[u8],
     ) -> Result<(), ClientError> {
-        check_key(key)?;
-        let placement = match self.send_set(key, flags, exptime, value) {
-            Ok(placement) => placement,
-            Err(error) => {
-                self.reader.forget(key);
-                return Err(error);
-            }
+        match self.store(&change(Mode::Set, key, flags, exptime), value)? {
+            Stored::Stored { .. } => Ok(()),
+            _ => Err(ClientError::Protocol),
+        }
+    }
+
+    /// Stores a value if the key has none; else it is [`Stored::NotStored`].
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn add(
+        &mut self,
+        key: &[u8],
+        flags: u32,
+        exptime: i64,
+        value: &[u8],
+    ) -> Result<Stored, ClientError> {
+        self.store(&change(Mode::Add, key, flags, exptime), value)
+    }
+
+    /// Stores a value if the key has one; else it is [`Stored::NotStored`].
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn replace(
+        &mut self,
+        key: &[u8],
+        flags: u32,
+        exptime: i64,
+        value: &[u8],
+    ) -> Result<Stored, ClientError> {
+        self.store(&change(Mode::Replace, key, flags, exptime), value)
+    }
+
+    /// Stores a value if the key still has the one of this number, [`super::Value::cas`]; else it
+    /// [`Stored::Exists`], or is [`Stored::NotFound`].
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn compare_and_set(
+        &mut self,
+        key: &[u8],
+        flags: u32,
+        exptime: i64,
+        value: &[u8],
+        cas: u64,
+    ) -> Result<Stored, ClientError> {
+        let change = Change {
+            cas,
+            ..change(Mode::Compare, key, flags, exptime)
         };
-        self.reader.remember(key, placement);
-        Ok(())
+        self.store(&change, value)
+    }
+
+    /// Adds bytes to the end of a value; without one, or if they do not fit, they are
+    /// [`Stored::NotStored`].
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<Stored, ClientError> {
+        self.store(&change(Mode::Append, key, 0, 0), value)
+    }
+
+    /// As [`Client::append`], to the start.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn prepend(&mut self, key: &[u8], value: &[u8]) -> Result<Stored, ClientError> {
+        self.store(&change(Mode::Prepend, key, 0, 0), value)
+    }
+
+    /// Adds to a value that is a number and returns what it is then; `None` when there is none. It
+    /// wraps around at 2^64.
+    ///
+    /// # Errors
+    /// [`ClientError`], such as [`crate::control::Refusal::NotANumber`].
+    pub fn increment(&mut self, key: &[u8], delta: u64) -> Result<Option<u64>, ClientError> {
+        self.count(key, Step::Up(delta))
+    }
+
+    /// As [`Client::increment`], but subtracts, and stops at 0.
+    ///
+    /// # Errors
+    /// [`ClientError`], such as [`crate::control::Refusal::NotANumber`].
+    pub fn decrement(&mut self, key: &[u8], delta: u64) -> Result<Option<u64>, ClientError> {
+        self.count(key, Step::Down(delta))
     }
 
     /// Removes a key; returns whether it was there.
@@ -42,75 +113,56 @@ impl<N: Network> Client<N> {
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, ClientError> {
         check_key(key)?;
         self.reader.forget(key);
-        match self.call(&Request::Delete { key })? {
+        self.did(&Request::Delete { key })
+    }
+
+    /// Changes when a key expires, as [`Client::set`] has it; returns whether it was there.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<bool, ClientError> {
+        check_key(key)?;
+        self.did(&Request::Touch { key, exptime })
+    }
+
+    /// Removes all keys: at once, or `delay` seconds from now, or if that is more than 30 days, at
+    /// that Unix time.
+    ///
+    /// # Errors
+    /// [`ClientError`], such as [`crate::control::Refusal::Forbidden`].
+    pub fn flush_all(&mut self, delay: i64) -> Result<(), ClientError> {
+        self.did(&Request::Flush { delay }).map(drop)
+    }
+
+    fn count(&mut self, key: &[u8], step: Step) -> Result<Option<u64>, ClientError> {
+        check_key(key)?;
+        match self.call(&Request::Count { key, step })? {
+            Reply::Counted { value, placement } => {
+                self.reader.remember(key, placement);
+                Ok(Some(value))
+            }
+            Reply::Missing => Ok(None),
+            Reply::Refused(refusal) => Err(ClientError::Refused(refusal)),
+            _ => Err(ClientError::Protocol),
+        }
+    }
+
+    /// Whether a request was carried out, or there was no such key.
+    fn did(&mut self, request: &Request<'_>) -> Result<bool, ClientError> {
+        match self.call(request)? {
             Reply::Done => Ok(true),
             Reply::Missing => Ok(false),
             Reply::Refused(refusal) => Err(ClientError::Refused(refusal)),
             _ => Err(ClientError::Protocol),
         }
     }
+}
 
-    fn send_set(
-        &mut self,
-        key: &[u8],
-        flags: u32,
-        exptime: i64,
-        value: &[u8],
-    ) -> Result<Placement, ClientError> {
-        let too_large = ClientError::TooLarge {
-            len: value.len(),
-            limit: self.reader.max_item(),
-        };
-        if value.len() > self.reader.max_item() as usize {
-            // As with memcached, a failed set leaves no older value behind.
-            self.delete(key)?;
-            return Err(too_large);
-        }
-        let value = match value.len() <= INLINE_LIMIT {
-            true => SetValue::Inline(value),
-            false => {
-                self.stage(value.len() as u64)?.write(0, value)?;
-                SetValue::Staged {
-                    offset: 0,
-                    len: value.len() as u32,
-                }
-            }
-        };
-        match self.call(&Request::Set {
-            key,
-            flags,
-            exptime,
-            value,
-        })? {
-            Reply::Stored(placement) => Ok(placement),
-            Reply::Refused(Refusal::TooLarge) => Err(too_large),
-            Reply::Refused(refusal) => {
-                if refusal == Refusal::Staging {
-                    // The server has let go of it.
-                    self.staging = None;
-                }
-                Err(ClientError::Refused(refusal))
-            }
-            _ => Err(ClientError::Protocol),
-        }
-    }
-
-    /// The staging region, made to hold `len` bytes.
-    pub(super) fn stage(&mut self, len: u64) -> Result<&Region, ClientError> {
-        if self
-            .staging
-            .as_ref()
-            .is_none_or(|region| region.len() < len)
-        {
-            let len = len.next_power_of_two().max(STAGING_MIN);
-            let region = self.network.alloc(len, STAGING_ACCESS)?;
-            let key = region.remote_key().ok_or(ClientError::Protocol)?;
-            match self.call(&Request::Stage { key })? {
-                Reply::Done => self.staging = Some(region),
-                Reply::Refused(refusal) => return Err(ClientError::Refused(refusal)),
-                _ => return Err(ClientError::Protocol),
-            }
-        }
-        self.staging.as_ref().ok_or(ClientError::Protocol)
+fn change(mode: Mode, key: &[u8], flags: u32, exptime: i64) -> Change<'_> {
+    Change {
+        mode,
+        flags,
+        exptime,
+        ..Change::set(key, false)
     }
 }

@@ -31,6 +31,9 @@ pub enum ClientError {
         /// Bytes of the buffer.
         room: usize,
     },
+    /// Caller: as many changes are posted as can be.
+    #[error("poll the changes that were posted before")]
+    WindowFull,
     /// Nobody serves in the domain.
     #[error("no node of domain {0} serves the store; start one with `toroid-kv serve`")]
     NoServer(String),

@@ -1,45 +1,174 @@
-//! A request and its reply.
+//! Packets of requests, and of their replies.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fabric::PacketChannel;
-use fabric::channel::ChannelError;
+use fabric::channel::{ChannelError, MAX_PAYLOAD};
+use fabric::{NodeId, PacketChannel};
 
 use super::ClientError;
-use crate::control::{Reply, Request, decode_reply, encode_request};
+use crate::control::{
+    INLINE_LIMIT, OVERHEAD, Reply, Request, decode_reply, encode_request, split_message,
+};
+use crate::layout::MAX_KEY;
 
 /// How long the server may take to answer a message.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sends a request and waits for its reply, which stays in `packet`.
-pub(super) fn call<'a>(
-    channel: &mut impl PacketChannel,
-    packet: &'a mut Vec<u8>,
+/// A request has at most this many bytes.
+const REQUEST_LIMIT: usize = INLINE_LIMIT + MAX_KEY + OVERHEAD;
+
+/// A channel to the server, over which requests go and replies come in the same order.
+pub(super) struct Exchange<C> {
+    channel: C,
+    /// Requests that are still to be sent.
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+    /// The last reply that was taken from `incoming`.
+    reply: Range<usize>,
     number: u32,
-    request: &Request<'_>,
-) -> Result<Reply<'a>, ClientError> {
-    let deadline = Instant::now() + TIMEOUT;
-    encode_request(packet, number, request);
-    while let Err(error) = channel.send(&[packet]) {
-        match error {
-            ChannelError::Full => wait(channel, deadline)?,
-            error => return Err(error.into()),
-        }
-    }
-    while !channel.receive(packet)? {
-        wait(channel, deadline)?;
-    }
-    match decode_reply(packet)? {
-        (of, reply) if of == number => Ok(reply),
-        _ => Err(ClientError::Protocol),
-    }
+    timed_out: bool,
 }
 
-fn wait(channel: &mut impl PacketChannel, deadline: Instant) -> Result<(), ClientError> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(ClientError::Timeout);
+impl<C: PacketChannel> Exchange<C> {
+    pub(super) fn new(channel: C) -> Self {
+        Exchange {
+            channel,
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            reply: 0..0,
+            number: 0,
+            timed_out: false,
+        }
     }
-    channel.wait(left);
-    Ok(())
+
+    pub(super) fn peer(&self) -> NodeId {
+        self.channel.peer()
+    }
+
+    /// Adds a request to those to be sent, for which [`Exchange::has_room`]; returns its number.
+    pub(super) fn add(&mut self, request: &Request<'_>) -> u32 {
+        let number = self.next_number();
+        encode_request(&mut self.outgoing, number, request);
+        number
+    }
+
+    /// A number that no other request has.
+    pub(super) fn next_number(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.number
+    }
+
+    /// Whether nothing that was added is still to be sent.
+    pub(super) fn all_is_sent(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
+    /// Whether another request can be added now.
+    ///
+    /// # Errors
+    /// [`ClientError::Timeout`] once the server has not answered in time: it may still read the
+    /// staging region. And how the channel ended.
+    pub(super) fn has_room(&mut self) -> Result<bool, ClientError> {
+        match self.timed_out {
+            true => Err(ClientError::Timeout),
+            false if self.outgoing.len() + REQUEST_LIMIT <= MAX_PAYLOAD => Ok(true),
+            false => self.send(),
+        }
+    }
+
+    /// Sends what was added; returns whether there was room in the channel.
+    ///
+    /// # Errors
+    /// How the channel ended.
+    pub(super) fn send(&mut self) -> Result<bool, ClientError> {
+        if self.outgoing.is_empty() {
+            return Ok(true);
+        }
+        match self.channel.send(&[&self.outgoing]) {
+            Ok(()) => {
+                self.outgoing.clear();
+                Ok(true)
+            }
+            Err(ChannelError::Full) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends a request that has no reply; it is lost where there is no room.
+    ///
+    /// # Errors
+    /// How the channel ended.
+    pub(super) fn tell(&mut self, request: &Request<'_>) -> Result<(), ClientError> {
+        let mut packet = Vec::new();
+        encode_request(&mut packet, 0, request);
+        match self.channel.send(&[&packet]) {
+            Err(ChannelError::Full) | Ok(()) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Goes on to the next reply, if it is there.
+    ///
+    /// # Errors
+    /// [`ClientError::Protocol`], and how the channel ended.
+    pub(super) fn receive(&mut self) -> Result<bool, ClientError> {
+        if self.reply.end == self.incoming.len() {
+            self.reply = 0..0;
+            if !self.channel.receive(&mut self.incoming)? {
+                return Ok(false);
+            }
+        }
+        let mut rest = &self.incoming[self.reply.end..];
+        let message = split_message(&mut rest)?;
+        let end = self.incoming.len() - rest.len();
+        self.reply = end - message.len()..end;
+        Ok(true)
+    }
+
+    /// Sends what was added and waits for the next reply.
+    ///
+    /// # Errors
+    /// [`ClientError::Timeout`], [`ClientError::Protocol`], and how the channel ended.
+    pub(super) fn next(&mut self, deadline: Instant) -> Result<(), ClientError> {
+        loop {
+            self.send()?;
+            if self.receive()? {
+                return Ok(());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.time_out());
+            }
+            self.channel.wait(left);
+        }
+    }
+
+    /// From now on nothing can be asked any more.
+    pub(super) fn time_out(&mut self) -> ClientError {
+        self.timed_out = true;
+        ClientError::Timeout
+    }
+
+    /// The last reply that was received, and the number of its request.
+    ///
+    /// # Errors
+    /// [`ClientError::Protocol`].
+    pub(super) fn reply(&self) -> Result<(u32, Reply<'_>), ClientError> {
+        let message = self.incoming.get(self.reply.clone()).unwrap_or_default();
+        Ok(decode_reply(message)?)
+    }
+
+    /// Asks when nothing else is on its way.
+    ///
+    /// # Errors
+    /// As [`Exchange::next`].
+    pub(super) fn ask(&mut self, request: &Request<'_>) -> Result<Reply<'_>, ClientError> {
+        let number = self.add(request);
+        self.next(Instant::now() + TIMEOUT)?;
+        match self.reply()? {
+            (of, reply) if of == number => Ok(reply),
+            _ => Err(ClientError::Protocol),
+        }
+    }
 }

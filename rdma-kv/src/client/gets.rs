@@ -1,10 +1,8 @@
 //! Gets: by reading the server's memory, or where that is in vain, by asking.
 
-use fabric::PacketChannel;
-use fabric::channel::ChannelError;
-
+use super::staging::Staging;
 use super::{Client, ClientError, Value, check_key};
-use crate::control::{GetValue, Refusal, Reply, Request, encode_request};
+use crate::control::{GetValue, Piece, Refusal, Reply, Request};
 use crate::network::Network;
 use crate::reader::{Sought, ValueRef};
 
@@ -14,10 +12,7 @@ impl<N: Network> Client<N> {
     /// # Errors
     /// [`ClientError`].
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>, ClientError> {
-        self.get_with(key, |value| Value {
-            flags: value.flags,
-            data: value.data.to_vec(),
-        })
+        self.get_with(key, |value| value.to_owned())
     }
 
     /// Gets a value and gives it to `use_it` where it was read to: without allocation, and with
@@ -38,7 +33,7 @@ impl<N: Network> Client<N> {
             Sought::Unsettled => {}
         }
         let asked = self.ask(key)?;
-        Ok(asked.map(|Value { flags, data }| use_it(ValueRef { flags, data: &data })))
+        Ok(asked.map(|value| use_it(value.as_ref())))
     }
 
     /// Gets a value into `into`; returns its flags and length. Without allocation, and with one
@@ -58,7 +53,7 @@ impl<N: Network> Client<N> {
             Sought::Absent => return Ok(None),
             Sought::Unsettled => match self.ask(key)? {
                 None => return Ok(None),
-                Some(Value { flags, data }) => {
+                Some(Value { flags, data, .. }) => {
                     if let Some(into) = into.get_mut(..data.len()) {
                         into.copy_from_slice(&data);
                     }
@@ -95,49 +90,70 @@ impl<N: Network> Client<N> {
         })?;
         for number in unsettled {
             let asked = self.ask(keys[number])?;
-            let value = asked.as_ref();
-            each(
-                number,
-                value.map(|Value { flags, data }| ValueRef {
-                    flags: *flags,
-                    data,
-                }),
-            );
+            each(number, asked.as_ref().map(Value::as_ref));
         }
         Ok(())
     }
 
+    /// Gets a value and changes when it expires, as [`Client::set`] has it. By the server: it alone
+    /// may write.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn get_and_touch(
+        &mut self,
+        key: &[u8],
+        exptime: i64,
+    ) -> Result<Option<Value>, ClientError> {
+        check_key(key)?;
+        self.ask_and_touch(key, Some(exptime))
+    }
+
     /// Asks the server for a value that changes too quickly to be read.
     pub(crate) fn ask(&mut self, key: &[u8]) -> Result<Option<Value>, ClientError> {
-        let mut reply = self.call(&Request::Get { key })?;
+        self.ask_and_touch(key, None)
+    }
+
+    fn ask_and_touch(
+        &mut self,
+        key: &[u8],
+        touch: Option<i64>,
+    ) -> Result<Option<Value>, ClientError> {
+        // The server has fetched what was posted before, so all of the region is free then.
+        let room = self.staging.as_ref().map(Staging::whole);
+        let request = |room| Request::Get { key, touch, room };
+        let mut room = room.unwrap_or_default();
+        let mut reply = self.call(&request(room))?;
         if reply == Reply::Refused(Refusal::Staging) {
-            self.stage(self.reader.max_item().into())?;
-            reply = self.call(&Request::Get { key })?;
+            self.stage_region(self.reader.max_item().into())?;
+            room = self
+                .staging
+                .as_ref()
+                .map(Staging::whole)
+                .unwrap_or_default();
+            reply = self.call(&request(room))?;
         }
-        let (flags, placement, value) = match reply {
+        let (flags, cas, placement, value) = match reply {
             Reply::Value {
                 flags,
+                cas,
                 placement,
                 value,
-            } => (flags, placement, value),
+            } => (flags, cas, placement, value),
             Reply::Missing => return Ok(None),
             Reply::Refused(refusal) => return Err(ClientError::Refused(refusal)),
             _ => return Err(ClientError::Protocol),
         };
         let data = match value {
             GetValue::Inline(value) => value.to_vec(),
-            GetValue::Staged { len } => {
+            GetValue::Staged { len } if len <= room.len => {
                 let staging = self.staging.as_ref().ok_or(ClientError::Protocol)?;
-                if u64::from(len) > staging.len() {
-                    return Err(ClientError::Protocol);
-                }
-                let mut data = vec![0; len as usize];
-                staging.read(0, &mut data)?;
-                data
+                staging.read(Piece { len, ..room })?
             }
+            GetValue::Staged { .. } => return Err(ClientError::Protocol),
         };
         self.reader.remember(key, placement);
-        Ok(Some(Value { flags, data }))
+        Ok(Some(Value { flags, cas, data }))
     }
 
     /// Tells the server what was read, now and then. No reply follows, and where there is no room
@@ -146,14 +162,29 @@ impl<N: Network> Client<N> {
         if !self.reader.uses().is_due() {
             return Ok(());
         }
-        let (channel, packet) = (&mut self.channel, &mut self.packet);
-        let sent = self.reader.uses().report(|gets, hits, places| {
-            encode_request(packet, 0, &Request::Used { gets, hits, places });
-            channel.send(&[packet])
-        });
-        match sent {
-            Err(ChannelError::Full) | Ok(()) => Ok(()),
-            Err(error) => Err(error.into()),
+        let exchange = &mut self.exchange;
+        self.reader
+            .uses()
+            .report(|gets, hits, places| exchange.tell(&Request::Used { gets, hits, places }))
+    }
+}
+
+impl Value {
+    fn as_ref(&self) -> ValueRef<'_> {
+        ValueRef {
+            flags: self.flags,
+            cas: self.cas,
+            data: &self.data,
+        }
+    }
+}
+
+impl ValueRef<'_> {
+    fn to_owned(self) -> Value {
+        Value {
+            flags: self.flags,
+            cas: self.cas,
+            data: self.data.to_vec(),
         }
     }
 }

@@ -1,33 +1,40 @@
 //! A client that gets by reading the server's memory, and sets by messages.
 //!
-//! * `gets`, `changes`: what it does.
-//! * `exchange`: how it asks the server.
+//! * `gets`, `changes`: what it does; `posting`: changes without waiting for each.
+//! * `exchange`: how it asks the server; `staging`: where large values are meanwhile.
 
 mod changes;
 mod error;
 mod exchange;
 mod gets;
+mod posting;
+mod staging;
+
+use std::collections::VecDeque;
+use std::time::Instant;
 
 use domains::member::Domain;
-use fabric::{Access, PacketChannel, Place, Region};
+use fabric::{Access, Place};
 
 pub use error::ClientError;
+pub use posting::{Outcome, Ticket, WINDOW};
+pub(crate) use staging::STAGING_ACCESS;
 
 use crate::control::{PROTOCOL, Reply, Request, VERSION};
 use crate::layout::MAX_KEY;
 use crate::network::Network;
 use crate::reader::{Reader, ReaderStats};
-use exchange::call;
+use exchange::{Exchange, TIMEOUT};
+use posting::Posted;
+use staging::Staging;
 
-/// What the server may do with the staging region: fetch values, and put large ones that could
-/// not be read one-sided.
-pub(crate) const STAGING_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
-
-/// A value and the client's flags.
+/// A value and what the server keeps with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// Given when it was set.
     pub flags: u32,
+    /// Another one each time that the key's value is set: for [`Client::compare_and_set`].
+    pub cas: u64,
     /// The value.
     pub data: Vec<u8>,
 }
@@ -37,12 +44,14 @@ pub struct Value {
 /// Gets are linearizable with everyone's sets and deletes, through whichever door they came.
 pub struct Client<N: Network = Domain> {
     network: N,
-    channel: N::Channel,
+    exchange: Exchange<N::Channel>,
     reader: Reader<N::Endpoint>,
-    staging: Option<Region>,
-    packet: Vec<u8>,
-    number: u32,
-    timed_out: bool,
+    staging: Option<Staging>,
+    posted: VecDeque<Posted>,
+    /// What became of others, until it is polled.
+    settled: VecDeque<Outcome>,
+    /// Bytes of the values that were posted and perhaps not sent.
+    unsent: usize,
 }
 
 impl Client<Domain> {
@@ -68,25 +77,25 @@ impl<N: Network> Client<N> {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn over(network: N, mut channel: N::Channel) -> Result<Self, ClientError> {
-        let mut packet = Vec::new();
+    pub fn over(network: N, channel: N::Channel) -> Result<Self, ClientError> {
+        let mut exchange = Exchange::new(channel);
         let hello = Request::Hello { version: VERSION };
-        let geometry = match call(&mut channel, &mut packet, 0, &hello)? {
+        let geometry = match exchange.ask(&hello)? {
             Reply::Welcome(geometry) => geometry,
             Reply::Refused(refusal) => return Err(ClientError::Refused(refusal)),
             _ => return Err(ClientError::Protocol),
         };
         let index = network.open(geometry.index, Access::REMOTE_READ)?;
         let items = network.open(geometry.items, Access::REMOTE_READ)?;
-        let endpoint = network.endpoint(channel.peer())?;
+        let endpoint = network.endpoint(exchange.peer())?;
         Ok(Client {
             reader: Reader::new(endpoint, index, items, &geometry)?,
             network,
-            channel,
+            exchange,
             staging: None,
-            packet,
-            number: 0,
-            timed_out: false,
+            posted: VecDeque::new(),
+            settled: VecDeque::new(),
+            unsent: 0,
         })
     }
 
@@ -95,15 +104,22 @@ impl<N: Network> Client<N> {
         self.reader.stats()
     }
 
+    /// Asks, and waits for the answer. What was posted before is answered first.
     fn call(&mut self, request: &Request<'_>) -> Result<Reply<'_>, ClientError> {
-        if self.timed_out {
-            // The server may still read the staging region for what it did not answer.
-            return Err(ClientError::Timeout);
+        let deadline = Instant::now() + TIMEOUT;
+        while !self.exchange.has_room()? {
+            self.exchange.next(deadline)?;
+            self.settle()?;
         }
-        self.number = self.number.wrapping_add(1);
-        let reply = call(&mut self.channel, &mut self.packet, self.number, request);
-        self.timed_out = matches!(reply, Err(ClientError::Timeout));
-        reply
+        let number = self.exchange.add(request);
+        loop {
+            self.exchange.next(deadline)?;
+            if self.exchange.reply()?.0 == number {
+                break;
+            }
+            self.settle()?;
+        }
+        Ok(self.exchange.reply()?.1)
     }
 }
 

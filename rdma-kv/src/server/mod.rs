@@ -119,6 +119,7 @@ pub fn run(
             domain.clone(),
             domain.listen(PROTOCOL)?,
             store.clone(),
+            settings.commands.flush_all,
         )),
         None => None,
     };

@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fabric::shm::Channel;
 
 use super::*;
-use crate::client::ClientError;
-use crate::control::{decode_reply, encode_request, pack_used};
+use crate::client::{ClientError, STAGING_ACCESS};
+use crate::control::{
+    INLINE_LIMIT, Piece, Refusal, Reply, Request, SetValue, UsedPlace, VERSION, decode_reply,
+    encode_request, pack_used, split_message,
+};
 use crate::layout::{Slot, SlotWord};
+use crate::operations::Change;
 use crate::store::Limits;
 use crate::testing::{TestListener, TestNetwork, value};
 
@@ -29,7 +33,7 @@ impl Cluster {
             Stop::new().unwrap(),
         );
         let store = network.store(limits);
-        let server = Server::new(network.clone(), listener.clone(), store.clone());
+        let server = Server::new(network.clone(), listener.clone(), store.clone(), true);
         let stopped = stop.clone();
         let thread = Some(std::thread::spawn(move || server.run(&stopped)));
         Cluster {
@@ -145,16 +149,20 @@ fn nonsense_ends_its_sender_only() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     client.set(b"key", 0, 0, b"value").unwrap();
-    let get = |packet: &mut Vec<u8>| encode_request(packet, 1, &Request::Get { key: b"key" });
-    for nonsense in 0..4 {
+    let mut delete = Vec::new();
+    encode_request(&mut delete, 1, &Request::Delete { key: b"key" });
+    let mut hello = Vec::new();
+    encode_request(&mut hello, 1, &Request::Hello { version: VERSION });
+    let nonsense = [
+        vec![],
+        vec![0xff; 100],
+        delete.clone(), // without a greeting
+        vec![5, 0, 0, 0, 1, 0, 0, 0, 2],
+        [&hello[..], &delete[..delete.len() - 1]].concat(),
+        [&hello[..], &[0; 3]].concat(),
+    ];
+    for packet in nonsense {
         let mut channel = cluster.channel(2);
-        let mut packet = vec![0xff; 100];
-        match nonsense {
-            0 => packet.clear(),
-            1 => get(&mut packet), // without a greeting
-            2 => packet = vec![1, 0, 0, 0, 2],
-            _ => {}
-        }
         channel.send(&[&packet]).unwrap();
         drop(channel);
     }
@@ -167,10 +175,15 @@ fn ask_and_never_listen(channel: &mut Channel) {
     let mut packet = Vec::new();
     let (hello, get) = (
         Request::Hello { version: VERSION },
-        Request::Get { key: b"key" },
+        Request::Get {
+            key: b"key",
+            touch: None,
+            room: Piece::default(),
+        },
     );
     encode_request(&mut packet, 1, &hello);
     while channel.send(&[&packet]).is_ok() {
+        packet.clear();
         encode_request(&mut packet, 2, &get);
     }
 }
@@ -185,7 +198,7 @@ fn a_client_that_does_not_listen_is_waited_for_in_sleep_and_then_dropped() {
     );
     let store = network.store(Limits::DEFAULT);
     store.set(b"key", 0, 0, &[1; INLINE_LIMIT]).unwrap();
-    let mut server = Server::new(network.clone(), listener.clone(), store);
+    let mut server = Server::new(network.clone(), listener.clone(), store, true);
     let channels = [1, 2].map(|node| network.at(node).channel(&network));
     let [mut deaf, mut slow] = channels.map(|[here, there]| {
         listener.connect(there);
@@ -197,7 +210,7 @@ fn a_client_that_does_not_listen_is_waited_for_in_sleep_and_then_dropped() {
     }
     let serve = |server: &mut Server<_, _>| while server.serve_all() {};
     serve(&mut server);
-    assert!(server.clients.iter().all(|c| c.stuck_since.is_some()));
+    assert!(server.clients.iter().all(|c| c.is_stuck()));
     let start = Instant::now();
     assert!(!server.sleep(&stop).unwrap());
     assert!(start.elapsed() >= PATIENT_SLEEP);
@@ -208,10 +221,13 @@ fn a_client_that_does_not_listen_is_waited_for_in_sleep_and_then_dropped() {
     while slow.receive(&mut packet).unwrap() {}
     serve(&mut server);
     assert!(slow.receive(&mut packet).unwrap());
-    let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
-    server.clients[0].stuck_since = Some(long_ago);
+    server.clients[0].has_been_stuck_for_too_long();
     serve(&mut server);
-    let left: Vec<_> = server.clients.iter().map(|c| c.channel.peer().0).collect();
+    let left: Vec<_> = server
+        .clients
+        .iter()
+        .map(|c| c.channel().peer().0)
+        .collect();
     assert_eq!(left, [2]);
 }
 
@@ -222,12 +238,14 @@ fn request(channel: &mut Channel, request: &Request<'_>) -> Reply<'static> {
     while !channel.receive(&mut packet).unwrap() {
         channel.wait(Duration::from_secs(10));
     }
-    match decode_reply(&packet).unwrap().1 {
+    let message = split_message(&mut &packet[..]).unwrap();
+    match decode_reply(message).unwrap().1 {
         Reply::Refused(refusal) => Reply::Refused(refusal),
         Reply::Done => Reply::Done,
         Reply::Missing => Reply::Missing,
         Reply::Welcome(geometry) => Reply::Welcome(geometry),
-        Reply::Stored(placement) => Reply::Stored(placement),
+        Reply::Stored(stored) => Reply::Stored(stored),
+        Reply::Counted { value, placement } => Reply::Counted { value, placement },
         Reply::Value { .. } => panic!("not expected here"),
     }
 }
@@ -246,11 +264,9 @@ fn staging_regions_are_allegations() {
         refused(Refusal::Version)
     );
     request(&mut channel, &Request::Hello { version: VERSION });
-    let set = |offset, len| Request::Set {
-        key: b"key",
-        flags: 0,
-        exptime: 0,
-        value: SetValue::Staged { offset, len },
+    let set = |offset, len| Request::Store {
+        change: Change::set(b"key", false),
+        value: SetValue::Staged(Piece { offset, len }),
     };
     assert_eq!(request(&mut channel, &set(0, 1)), refused(Refusal::Staging));
     let elsewhere = cluster.network.at(9).alloc(4096, STAGING_ACCESS).unwrap();
@@ -390,6 +406,7 @@ fn nonsense_in_a_report_harms_nobody() {
     let mut channel = cluster.channel(2);
     let mut packet = Vec::new();
     let mut send = |request: &Request<'_>| {
+        packet.clear();
         encode_request(&mut packet, 0, request);
         channel.send(&[&packet]).unwrap();
     };

@@ -8,7 +8,7 @@ use fabric::OpError;
 use super::counts::Count;
 use super::input::Arguments;
 use super::{BAD_FORMAT, Done, ERROR, OK, Turn, VERSION};
-use crate::number;
+use crate::{number, operations};
 
 /// Memcached's slab classes are below this.
 const CLASSES: u32 = 64;
@@ -32,18 +32,8 @@ impl Turn<'_> {
         let Some(delay) = delay else {
             return Ok(self.say(b"CLIENT_ERROR invalid exptime argument\r\n"));
         };
-        self.store.with(|store| {
-            // In memcached a flush takes effect a second before its time, and one whose time was
-            // before the server's start never does.
-            let at = match delay {
-                ..=0 => store.now(),
-                _ => store.deadline(delay.into()) - 1,
-            };
-            if at <= store.now() {
-                store.next_cas();
-            }
-            store.flush_at(Some(at).filter(|at| *at > 0))
-        })?;
+        self.store
+            .with(|store| operations::flush(store, delay.into()))?;
         Ok(self.say(OK))
     }
 

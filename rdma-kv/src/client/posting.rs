@@ -1,0 +1,309 @@
+//! Changes that are posted, many at a time, and what becomes of them.
+//!
+//! The server answers in the order of the requests. Until then a large value stays in its piece of
+//! the staging region; nothing of the caller's is needed once the change is posted.
+
+use std::time::Instant;
+
+use super::exchange::TIMEOUT;
+use super::staging::{STAGING_ACCESS, Staging};
+use super::{Client, ClientError, check_key};
+use crate::control::{INLINE_LIMIT, Piece, Refusal, Reply, Request, SetValue};
+use crate::network::Network;
+use crate::operations::{Change, Mode, Stored};
+
+/// So many changes can be posted whose outcome has not been polled.
+pub const WINDOW: usize = 64;
+
+/// Requests are sent when the values have this many bytes; before that when somebody waits.
+const BATCH_BYTES: usize = 16 * 1024;
+
+/// Names a change that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(u32);
+
+/// What became of a change that was posted.
+pub type Outcome = (Ticket, Result<Stored, ClientError>);
+
+/// A change whose outcome is not known.
+pub(super) struct Posted {
+    number: u32,
+    since: Instant,
+    /// Of the key.
+    hash: u64,
+    value_len: usize,
+    state: State,
+}
+
+enum State {
+    /// The server has the value, or will have it with the request.
+    Inline,
+    /// The value is in the oldest piece of the staging region.
+    Staged,
+    /// The value is too large, so that the old one is deleted.
+    Deleting,
+    /// It was never sent.
+    Refused(ClientError),
+}
+
+impl<N: Network> Client<N> {
+    /// Posts a change without waiting for what becomes of it: [`Client::poll`] and
+    /// [`Client::wait`] say that, in the order of posting. Key and value are the caller's again at
+    /// once. It is sent together with others, at the latest by these two.
+    ///
+    /// # Errors
+    /// [`ClientError::WindowFull`]: nothing was posted; poll first. Why the connection is over.
+    pub fn post(&mut self, change: &Change<'_>, value: &[u8]) -> Result<Ticket, ClientError> {
+        if self.posted.len() + self.settled.len() >= WINDOW {
+            return Err(ClientError::WindowFull);
+        }
+        let number = self.begin(change, value)?.ok_or(ClientError::WindowFull)?;
+        if self.unsent >= BATCH_BYTES {
+            self.exchange.send()?;
+        }
+        Ok(Ticket(number))
+    }
+
+    /// What became of the change that was posted first, if that is known. Never waits.
+    ///
+    /// # Errors
+    /// Why the connection is over; what became of the others is then not known.
+    pub fn poll(&mut self) -> Result<Option<Outcome>, ClientError> {
+        self.exchange.send()?;
+        self.settle_refused();
+        while self.settled.is_empty() && self.exchange.receive()? {
+            self.settle()?;
+        }
+        let is_late = |posted: &Posted| posted.since.elapsed() > TIMEOUT;
+        match self.settled.pop_front() {
+            None if self.posted.front().is_some_and(is_late) => Err(self.exchange.time_out()),
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// As [`Client::poll`], but waits for it; `None` when nothing is posted.
+    ///
+    /// # Errors
+    /// As [`Client::poll`].
+    pub fn wait(&mut self) -> Result<Option<Outcome>, ClientError> {
+        if self.settled.is_empty() && !self.posted.is_empty() {
+            self.settle_next()?;
+        }
+        Ok(self.settled.pop_front())
+    }
+
+    /// Makes a change; see [`Client::set`] and its like for what can fail.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn store(&mut self, change: &Change<'_>, value: &[u8]) -> Result<Stored, ClientError> {
+        let number = self.begin_when_possible(change, value)?;
+        loop {
+            match self.settled.pop_back() {
+                Some((Ticket(of), outcome)) if of == number => return outcome,
+                other => self.settled.extend(other),
+            }
+            self.settle_next()?;
+        }
+    }
+
+    /// Makes several changes in one go; `each` gets the number of a change and what became of it,
+    /// in their order. One that fails does not stop the others.
+    ///
+    /// # Errors
+    /// Why the connection is over; what became of the others is then not known.
+    pub fn store_many(
+        &mut self,
+        changes: &[(Change<'_>, &[u8])],
+        mut each: impl FnMut(usize, Result<Stored, ClientError>),
+    ) -> Result<(), ClientError> {
+        // What was posted before is to be polled by whoever posted it.
+        let before = self.posted.len() + self.settled.len();
+        let mut told = 0;
+        for (change, value) in changes {
+            self.begin_when_possible(change, value)?;
+            while let Some((_, outcome)) = self.settled.remove(before) {
+                each(told, outcome);
+                told += 1;
+            }
+        }
+        while told < changes.len() {
+            if self.settled.len() <= before {
+                self.settle_next()?;
+            }
+            while let Some((_, outcome)) = self.settled.remove(before) {
+                each(told, outcome);
+                told += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a change, when others have made room for it if necessary; returns its number.
+    fn begin_when_possible(
+        &mut self,
+        change: &Change<'_>,
+        value: &[u8],
+    ) -> Result<u32, ClientError> {
+        loop {
+            if self.posted.len() < WINDOW
+                && let Some(number) = self.begin(change, value)?
+            {
+                if self.unsent >= BATCH_BYTES {
+                    self.exchange.send()?;
+                }
+                return Ok(number);
+            }
+            self.settle_next()?;
+        }
+    }
+
+    /// Adds a change to those to be sent, if there is room for it and its value now; returns its
+    /// number.
+    fn begin(&mut self, change: &Change<'_>, value: &[u8]) -> Result<Option<u32>, ClientError> {
+        let (key, value_len) = (change.key, value.len());
+        if let Err(error) = check_key(key) {
+            return Ok(Some(self.refuse(error)));
+        }
+        if !self.exchange.has_room()? {
+            return Ok(None);
+        }
+        let (state, request) = if value_len > self.reader.max_item() as usize {
+            if change.mode != Mode::Set {
+                return Ok(Some(self.refuse(self.too_large(value_len))));
+            }
+            // As with memcached, a failed set leaves no older value behind.
+            (State::Deleting, Request::Delete { key })
+        } else if value_len <= INLINE_LIMIT {
+            let (change, value) = (*change, SetValue::Inline(value));
+            (State::Inline, Request::Store { change, value })
+        } else {
+            let Some(piece) = self.stage(value)? else {
+                return Ok(None);
+            };
+            let (change, value) = (*change, SetValue::Staged(piece));
+            (State::Staged, Request::Store { change, value })
+        };
+        if self.exchange.all_is_sent() {
+            self.unsent = 0;
+        }
+        self.unsent += value_len;
+        let number = self.exchange.add(&request);
+        let hash = self.reader.hash_of(key);
+        self.note(number, hash, value_len, state);
+        Ok(Some(number))
+    }
+
+    fn refuse(&mut self, error: ClientError) -> u32 {
+        let number = self.exchange.next_number();
+        self.note(number, 0, 0, State::Refused(error));
+        number
+    }
+
+    fn note(&mut self, number: u32, hash: u64, value_len: usize, state: State) {
+        self.posted.push_back(Posted {
+            number,
+            since: Instant::now(),
+            hash,
+            value_len,
+            state,
+        });
+    }
+
+    fn too_large(&self, len: usize) -> ClientError {
+        ClientError::TooLarge {
+            len,
+            limit: self.reader.max_item(),
+        }
+    }
+
+    /// Puts a value into the staging region, which is made or grows if need be.
+    fn stage(&mut self, value: &[u8]) -> Result<Option<Piece>, ClientError> {
+        let len = value.len();
+        let several = Staging::len_for_several(len);
+        match &mut self.staging {
+            None => self.stage_region(Staging::len_for_one(len))?,
+            Some(staging) if staging.is_enough_for(len) => {
+                if let Some(piece) = staging.put(value)? {
+                    return Ok(Some(piece));
+                }
+                // Several are on their way at a time.
+                if staging.len() >= several || self.stage_region(several).is_err() {
+                    return Ok(None);
+                }
+            }
+            // The server may still read from the old one.
+            Some(staging) if !staging.is_idle() => return Ok(None),
+            Some(_) => self.stage_region(Staging::len_for_one(len))?,
+        }
+        match &mut self.staging {
+            Some(staging) => Ok(staging.put(value)?),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes a staging region of `len` bytes, instead of the one before.
+    pub(super) fn stage_region(&mut self, len: u64) -> Result<(), ClientError> {
+        let region = self.network.alloc(len, STAGING_ACCESS)?;
+        let key = region.remote_key().ok_or(ClientError::Protocol)?;
+        match self.call(&Request::Stage { key })? {
+            // It has answered all that was asked before.
+            Reply::Done => self.staging = Some(Staging::new(region)),
+            Reply::Refused(refusal) => return Err(ClientError::Refused(refusal)),
+            _ => return Err(ClientError::Protocol),
+        }
+        Ok(())
+    }
+
+    /// Waits until another posted change is settled.
+    fn settle_next(&mut self) -> Result<(), ClientError> {
+        if !self.settle_refused() {
+            self.exchange.next(Instant::now() + TIMEOUT)?;
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    /// Settles what was never sent and whose turn it is; returns whether there was any.
+    fn settle_refused(&mut self) -> bool {
+        let mut any = false;
+        while let Some(posted) = self.posted.pop_front() {
+            let State::Refused(error) = posted.state else {
+                self.posted.push_front(posted);
+                break;
+            };
+            self.settled.push_back((Ticket(posted.number), Err(error)));
+            any = true;
+        }
+        any
+    }
+
+    /// Settles the change that the reply in hand belongs to.
+    pub(super) fn settle(&mut self) -> Result<(), ClientError> {
+        self.settle_refused();
+        let (number, reply) = self.exchange.reply()?;
+        let posted = self.posted.pop_front();
+        let posted = posted.filter(|posted| posted.number == number);
+        let posted = posted.ok_or(ClientError::Protocol)?;
+        let outcome = match (reply, &posted.state) {
+            (Reply::Stored(stored), _) => Ok(stored),
+            (Reply::Done | Reply::Missing, State::Deleting)
+            | (Reply::Refused(Refusal::TooLarge), _) => Err(self.too_large(posted.value_len)),
+            (Reply::Refused(refusal), _) => Err(ClientError::Refused(refusal)),
+            _ => return Err(ClientError::Protocol),
+        };
+        if let (State::Staged, Some(staging)) = (&posted.state, &mut self.staging) {
+            staging.give_back();
+            if matches!(outcome, Err(ClientError::Refused(Refusal::Staging))) {
+                staging.lose();
+            }
+        }
+        match outcome {
+            Ok(Stored::Stored { placement, .. }) => self.reader.remember_at(posted.hash, placement),
+            Ok(_) => {}
+            Err(_) => self.reader.forget_at(posted.hash),
+        }
+        self.settled.push_back((Ticket(number), outcome));
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! What messages are made of.
+
+use fabric::RemoteKey;
+
+use super::{Malformed, Piece};
+use crate::layout::{MAX_KEY, Placement, Slot, SlotWord};
+use crate::operations::{Change, Mode, Stored};
+
+/// Modes by their numbers.
+const MODES: [Mode; 6] = [
+    Mode::Set,
+    Mode::Add,
+    Mode::Replace,
+    Mode::Append,
+    Mode::Prepend,
+    Mode::Compare,
+];
+
+/// A mode's number.
+pub(super) fn mode_to(mode: Mode) -> u8 {
+    MODES.iter().position(|&other| other == mode).unwrap_or(0) as u8
+}
+
+/// Callers keep keys to [`MAX_KEY`] bytes; what is beyond is cut, and found malformed.
+pub(super) fn put_key(packet: &mut Vec<u8>, key: &[u8]) {
+    packet.push(u8::try_from(key.len()).unwrap_or(u8::MAX));
+    packet.extend_from_slice(&key[..key.len().min(usize::from(u8::MAX))]);
+}
+
+pub(super) fn put_placement(packet: &mut Vec<u8>, placement: Placement) {
+    packet.extend_from_slice(&placement.slot.0.to_le_bytes());
+    packet.extend_from_slice(&placement.word.0.to_le_bytes());
+    packet.extend_from_slice(&placement.generation.to_le_bytes());
+    packet.extend_from_slice(&placement.len.to_le_bytes());
+}
+
+pub(super) fn put_stored(packet: &mut Vec<u8>, stored: Stored) {
+    match stored {
+        Stored::Stored { placement, cas } => {
+            packet.push(0);
+            packet.extend_from_slice(&cas.to_le_bytes());
+            put_placement(packet, placement);
+        }
+        Stored::NotStored => packet.push(1),
+        Stored::Exists => packet.push(2),
+        Stored::NotFound => packet.push(3),
+    }
+}
+
+/// What is left of a message.
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take<const N: usize>(&mut self) -> Result<&'a [u8; N], Malformed> {
+        let (field, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(field)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(self.take::<1>()?[0])
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_le_bytes(*self.take()?))
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_le_bytes(*self.take()?))
+    }
+
+    pub(super) fn i64(&mut self) -> Result<i64, Malformed> {
+        Ok(i64::from_le_bytes(*self.take()?))
+    }
+
+    pub(super) fn remote_key(&mut self) -> Result<RemoteKey, Malformed> {
+        Ok(RemoteKey::from_bytes(self.take()?))
+    }
+
+    pub(super) fn placement(&mut self) -> Result<Placement, Malformed> {
+        Ok(Placement {
+            slot: Slot(self.u32()?),
+            word: SlotWord(self.u64()?),
+            generation: self.u64()?,
+            len: self.u32()?,
+        })
+    }
+
+    pub(super) fn piece(&mut self) -> Result<Piece, Malformed> {
+        Ok(Piece {
+            offset: self.u64()?,
+            len: self.u32()?,
+        })
+    }
+
+    pub(super) fn change(&mut self) -> Result<Change<'a>, Malformed> {
+        let mode = MODES.get(usize::from(self.u8()?)).ok_or(Malformed)?;
+        Ok(Change {
+            mode: *mode,
+            flags: self.u32()?,
+            exptime: self.i64()?,
+            cas: self.u64()?,
+            ..Change::set(self.key()?, false)
+        })
+    }
+
+    pub(super) fn stored(&mut self) -> Result<Stored, Malformed> {
+        Ok(match self.u8()? {
+            0 => Stored::Stored {
+                cas: self.u64()?,
+                placement: self.placement()?,
+            },
+            1 => Stored::NotStored,
+            2 => Stored::Exists,
+            3 => Stored::NotFound,
+            _ => return Err(Malformed),
+        })
+    }
+
+    pub(super) fn key(&mut self) -> Result<&'a [u8], Malformed> {
+        let len = usize::from(self.u8()?);
+        let (key, rest) = self.0.split_at_checked(len).ok_or(Malformed)?;
+        self.0 = rest;
+        (1..=MAX_KEY).contains(&len).then_some(key).ok_or(Malformed)
+    }
+
+    pub(super) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    pub(super) fn end(&self) -> Result<(), Malformed> {
+        self.0.is_empty().then_some(()).ok_or(Malformed)
+    }
+}

@@ -1,0 +1,382 @@
+//! One RDMA client, as the server sees it.
+
+use std::time::{Duration, Instant};
+
+use fabric::channel::{ChannelError, MAX_PAYLOAD};
+use fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Region, RemoteKey};
+
+use crate::client::STAGING_ACCESS;
+use crate::control::{
+    GetValue, INLINE_LIMIT, Malformed, OVERHEAD, Piece, Refusal, Reply, Request, SetValue,
+    UsedPlace, VERSION, decode_request, encode_reply, lengthen, split_message, unpack_used,
+};
+use crate::network::{Network, Remote};
+use crate::operations::{self, Change, Counted, Step};
+use crate::shared::Shared;
+use crate::store::{Item, SetError, Store};
+
+/// Messages of one client before the next one's turn. Their replies travel together.
+const TURN: usize = 64;
+
+/// How long a client's provider may take for one operation.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a client may leave its replies unread when there is no room for others.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A reply has at most this many bytes.
+const REPLY_LIMIT: usize = INLINE_LIMIT + OVERHEAD;
+
+/// What all clients are served with.
+pub(super) struct Service<N> {
+    pub(super) network: N,
+    pub(super) store: Shared,
+    pub(super) may_flush: bool,
+}
+
+pub(super) struct Client<N: Network> {
+    channel: N::Channel,
+    greeted: bool,
+    packet: Vec<u8>,
+    /// Bytes of the packet whose messages were answered.
+    answered: usize,
+    /// Still to be sent.
+    replies: Vec<u8>,
+    /// Since when the replies have found no room in the channel.
+    stuck_since: Option<Instant>,
+    staging: Option<Staging<N>>,
+}
+
+/// A client's memory for values on their way.
+struct Staging<N: Network> {
+    endpoint: N::Endpoint,
+    remote: Remote<N>,
+    len: u64,
+}
+
+impl<N: Network> Client<N> {
+    pub(super) fn new(channel: N::Channel) -> Self {
+        Client {
+            channel,
+            greeted: false,
+            packet: Vec::new(),
+            answered: 0,
+            replies: Vec::new(),
+            stuck_since: None,
+            staging: None,
+        }
+    }
+
+    pub(super) fn channel(&self) -> &N::Channel {
+        &self.channel
+    }
+
+    pub(super) fn channel_mut(&mut self) -> &mut N::Channel {
+        &mut self.channel
+    }
+
+    /// Whether its replies find no room.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck_since.is_some()
+    }
+
+    /// Whether messages of its last packet are still to be answered.
+    pub(super) fn is_in_a_turn(&self) -> bool {
+        self.answered < self.packet.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_been_stuck_for_too_long(&mut self) {
+        self.stuck_since = Instant::now().checked_sub(PATIENCE);
+    }
+
+    /// Answers what has come, up to a turn's worth; returns whether there was anything.
+    ///
+    /// # Errors
+    /// Why the client is to be dropped.
+    pub(super) fn serve(&mut self, service: &Service<N>) -> Result<bool, ClientEnd> {
+        for turn in 0..TURN {
+            let is_full = self.replies.len() + REPLY_LIMIT > MAX_PAYLOAD;
+            if (is_full || self.is_stuck()) && !self.send()? {
+                return Ok(turn > 0);
+            }
+            if !self.is_in_a_turn() {
+                self.answered = 0;
+                if !self.channel.receive(&mut self.packet)? {
+                    self.send()?;
+                    return Ok(turn > 0);
+                }
+            }
+            self.answer_next(service)?;
+        }
+        self.send()?;
+        Ok(true)
+    }
+
+    /// Sends the replies, if there are any; returns whether there was room.
+    fn send(&mut self) -> Result<bool, ClientEnd> {
+        if self.replies.is_empty() {
+            return Ok(true);
+        }
+        match self.channel.send(&[&self.replies]) {
+            Ok(()) => {
+                self.replies.clear();
+                self.stuck_since = None;
+                Ok(true)
+            }
+            Err(ChannelError::Full) => {
+                let since = *self.stuck_since.get_or_insert_with(Instant::now);
+                match since.elapsed() < PATIENCE {
+                    true => Ok(false),
+                    false => Err(ClientEnd::Stuck),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn answer_next(&mut self, service: &Service<N>) -> Result<(), ClientEnd> {
+        let packet = std::mem::take(&mut self.packet);
+        let mut rest = packet.get(self.answered..).unwrap_or_default();
+        let answered = split_message(&mut rest)
+            .map_err(ClientEnd::from)
+            .and_then(|message| self.answer(message, service));
+        self.answered = packet.len() - rest.len();
+        self.packet = packet;
+        answered
+    }
+
+    /// Carries a message out and adds the reply to the others.
+    fn answer(&mut self, message: &[u8], service: &Service<N>) -> Result<(), ClientEnd> {
+        let (number, request) = decode_request(message)?;
+        let store = &service.store;
+        let reply = match request {
+            Request::Hello { version } if version == VERSION => {
+                self.greeted = true;
+                let geometry = store.geometry().ok_or(ClientEnd::NotExported)?;
+                Reply::Welcome(geometry)
+            }
+            Request::Hello { .. } => Reply::Refused(Refusal::Version),
+            _ if !self.greeted => return Err(ClientEnd::Malformed),
+            Request::Stage { key } => self.stage(key, &service.network),
+            Request::Store { change, value } => self.store(store, &change, value)?,
+            Request::Delete { key } => match store.delete(key)? {
+                true => Reply::Done,
+                false => Reply::Missing,
+            },
+            Request::Count { key, step } => count(store, key, step)?,
+            Request::Touch { key, exptime } => {
+                match store.with(|store| operations::touch(store, key, exptime))? {
+                    Some(_) => Reply::Done,
+                    None => Reply::Missing,
+                }
+            }
+            Request::Flush { .. } if !service.may_flush => Reply::Refused(Refusal::Forbidden),
+            Request::Flush { delay } => {
+                store.with(|store| operations::flush(store, delay))?;
+                Reply::Done
+            }
+            Request::Get { key, touch, room } => {
+                return self.hand_out(store, number, key, touch, room);
+            }
+            Request::Used { gets, hits, places } => {
+                return Ok(store.with(|store| note_uses(store, gets, hits, places))?);
+            }
+        };
+        encode_reply(&mut self.replies, number, &reply);
+        Ok(())
+    }
+
+    fn stage(&mut self, key: RemoteKey, network: &N) -> Reply<'static> {
+        let peer = self.channel.peer();
+        let opened = (key.node == peer).then(|| {
+            let (remote, len) = network.open(key, STAGING_ACCESS).ok()?;
+            Some(Staging {
+                endpoint: network.endpoint(peer).ok()?,
+                remote,
+                len,
+            })
+        });
+        self.staging = opened.flatten();
+        match self.staging {
+            Some(_) => Reply::Done,
+            None => Reply::Refused(Refusal::Staging),
+        }
+    }
+
+    fn store(
+        &mut self,
+        store: &Shared,
+        change: &Change<'_>,
+        value: SetValue<'_>,
+    ) -> Result<Reply<'static>, OpError> {
+        let stored = match value {
+            SetValue::Inline(value) => operations::store(store, change, value),
+            SetValue::Staged(piece) => {
+                operations::store_with(store, change, piece.len as usize, |items, to| {
+                    self.fetch(piece, items, to)
+                })
+            }
+        };
+        Ok(match stored {
+            Ok(stored) => Reply::Stored(stored),
+            Err(error) => Reply::Refused(refusal(error)?),
+        })
+    }
+
+    /// Reads a value from the client straight to where its item is.
+    fn fetch(&mut self, from: Piece, items: &Region, to: u64) -> Result<(), SetError> {
+        let staging = self.staging_with(from).ok_or(SetError::NotFetched)?;
+        let operation = Operation::Read {
+            remote: staging.remote.clone(),
+            offset: from.offset,
+            local: items.clone(),
+            local_offset: to,
+            len: from.len.into(),
+        };
+        if carry_out(&mut staging.endpoint, operation).is_none() {
+            self.staging = None;
+            return Err(SetError::NotFetched);
+        }
+        Ok(())
+    }
+
+    /// The staging region, if it has this piece: a wrong one shall not cost the client its others.
+    fn staging_with(&mut self, piece: Piece) -> Option<&mut Staging<N>> {
+        let end = piece.offset.checked_add(piece.len.into())?;
+        self.staging.as_mut().filter(|staging| end <= staging.len)
+    }
+
+    /// Answers a get: with the value in the reply if it is small, else in the client's `room`.
+    fn hand_out(
+        &mut self,
+        store: &Shared,
+        number: u32,
+        key: &[u8],
+        touch: Option<i64>,
+        room: Piece,
+    ) -> Result<(), ClientEnd> {
+        let start = self.replies.len();
+        let read = |item: &Item, items: &Region| self.give(number, item, items, room);
+        let found = match touch {
+            Some(exptime) => store.read(|store| operations::touch(store, key, exptime), read)?,
+            None => store.get(key, read)?,
+        };
+        if found.is_none() {
+            self.replies.truncate(start);
+            encode_reply(&mut self.replies, number, &Reply::Missing);
+        }
+        Ok(())
+    }
+
+    fn give(
+        &mut self,
+        number: u32,
+        item: &Item,
+        items: &Region,
+        room: Piece,
+    ) -> Result<(), OpError> {
+        let (start, len) = (self.replies.len(), item.header.value_len);
+        let is_small = len as usize <= INLINE_LIMIT;
+        let value = match is_small {
+            true => GetValue::Inline(&[]),
+            false => GetValue::Staged { len },
+        };
+        let reply = match is_small || self.put(item, items, room).is_some() {
+            true => Reply::Value {
+                flags: item.header.flags,
+                cas: item.header.cas,
+                placement: item.placement,
+                value,
+            },
+            false => Reply::Refused(Refusal::Staging),
+        };
+        encode_reply(&mut self.replies, number, &reply);
+        if is_small {
+            let into = lengthen(&mut self.replies, start, len as usize);
+            items.read(item.value_offset(), into)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a value to the client's memory.
+    fn put(&mut self, item: &Item, items: &Region, room: Piece) -> Option<()> {
+        let len = item.header.value_len;
+        let staging = self.staging_with(room).filter(|_| len <= room.len)?;
+        let operation = Operation::Write {
+            remote: staging.remote.clone(),
+            offset: room.offset,
+            local: items.clone(),
+            local_offset: item.value_offset(),
+            len: len.into(),
+        };
+        let put = carry_out(&mut staging.endpoint, operation);
+        if put.is_none() {
+            self.staging = None;
+        }
+        put
+    }
+}
+
+fn count(store: &Shared, key: &[u8], step: Step) -> Result<Reply<'static>, OpError> {
+    let counted = store.with(|store| operations::count(store, key, step, 0));
+    Ok(match counted {
+        Ok(Counted::Done { value, item }) => Reply::Counted {
+            value,
+            placement: item.placement,
+        },
+        Ok(Counted::NotANumber) => Reply::Refused(Refusal::NotANumber),
+        Ok(Counted::Exists | Counted::NotFound) => Reply::Missing,
+        Err(error) => Reply::Refused(refusal(error)?),
+    })
+}
+
+/// Counts what a client says that it read. It may say what it likes: the worst is that items stay
+/// which nobody wants.
+fn note_uses(store: &mut Store, gets: u32, hits: u32, places: &[UsedPlace]) -> Result<(), OpError> {
+    store.count_one_sided(gets.into(), hits.min(gets).into());
+    let mut places = places.iter().map(unpack_used);
+    places.try_for_each(|(slot, word)| store.used_at(slot, word))
+}
+
+/// What the client is told.
+fn refusal(error: SetError) -> Result<Refusal, OpError> {
+    Ok(match error {
+        SetError::TooLarge => Refusal::TooLarge,
+        SetError::OutOfMemory => Refusal::OutOfMemory,
+        SetError::NotFetched => Refusal::Staging,
+        SetError::Key(_) => Refusal::Malformed,
+        SetError::Memory(error) => return Err(error),
+    })
+}
+
+/// One operation on a queue that is empty before and after; `None` when it failed, after which
+/// the queue is of no further use.
+fn carry_out<E: Endpoint>(endpoint: &mut E, operation: Operation<E::Remote>) -> Option<()> {
+    endpoint.post(0, operation).ok()?;
+    endpoint.flush();
+    endpoint.wait(OPERATION_TIMEOUT);
+    let mut done = [Completion::default()];
+    (endpoint.poll(&mut done) == 1 && done[0].result.is_ok()).then_some(())
+}
+
+/// Why a client is dropped.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientEnd {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("it broke the protocol")]
+    Malformed,
+    #[error("it does not read its replies")]
+    Stuck,
+    #[error("the store is in local memory")]
+    NotExported,
+    #[error("the store broke: {0}")]
+    Store(#[from] OpError),
+}
+
+impl From<Malformed> for ClientEnd {
+    fn from(Malformed: Malformed) -> Self {
+        ClientEnd::Malformed
+    }
+}
