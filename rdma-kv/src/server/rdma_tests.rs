@@ -430,3 +430,8 @@ fn nonsense_in_a_report_harms_nobody() {
         1
     );
 }
+
+#[path = "rdma_tests/changes.rs"]
+mod changes;
+#[path = "rdma_tests/posting.rs"]
+mod posting;

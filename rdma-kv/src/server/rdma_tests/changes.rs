@@ -1,0 +1,220 @@
+//! Each change by messages, beside the same by memcached's protocol.
+
+use super::*;
+use crate::control::Refusal;
+use crate::operations::Stored;
+use crate::text::{Conversation, Next};
+
+/// What a server answers to `input`, which is whole.
+fn say(conversation: &mut Conversation, store: &Shared, mut input: &[u8]) -> String {
+    let mut replies = Vec::new();
+    loop {
+        match conversation.run(store, &mut replies).unwrap() {
+            Next::Read if input.is_empty() => return String::from_utf8(replies).unwrap(),
+            Next::Read => {
+                let room = conversation.room();
+                let count = room.len().min(input.len());
+                room[..count].copy_from_slice(&input[..count]);
+                conversation.received(count);
+                input = &input[count..];
+            }
+            Next::Continue => {}
+            Next::Close => panic!("closed after {replies:?}"),
+        }
+    }
+}
+
+/// An operation, as both protocols have it.
+#[derive(Debug)]
+enum Step {
+    Store(&'static str, u64),
+    Count(&'static str, u64),
+    Delete,
+    Touch(i64),
+    Gat(i64),
+    Gets,
+    Flush(i64),
+}
+
+/// What is done next, by a random number.
+fn any_step(random: u64) -> Step {
+    let modes = ["set", "add", "replace", "append", "prepend", "cas"];
+    let cas = random >> 40 & 63;
+    match random % 16 {
+        mode @ 0..6 => Step::Store(modes[mode as usize], cas),
+        6 => Step::Count("incr", 7),
+        7 => Step::Count("decr", 40),
+        8 => Step::Count("incr", u64::MAX),
+        9 => Step::Delete,
+        10 => Step::Touch([0, 100, -1][cas as usize % 3]),
+        11 => Step::Gat([0, 100][cas as usize % 2]),
+        12 if cas == 0 => Step::Flush(0),
+        12 if cas == 1 => Step::Flush(5),
+        _ => Step::Gets,
+    }
+}
+
+/// The same operation in memcached's words.
+fn words(step: &Step, key: &str, flags: u32, value: &[u8]) -> Vec<u8> {
+    let len = value.len();
+    let line = match step {
+        Step::Store("cas", cas) => format!("cas {key} {flags} 0 {len} {cas}\r\n"),
+        Step::Store(mode, _) => format!("{mode} {key} {flags} 0 {len}\r\n"),
+        Step::Count(command, delta) => format!("{command} {key} {delta}\r\n"),
+        Step::Delete => format!("delete {key}\r\n"),
+        Step::Touch(exptime) => format!("touch {key} {exptime}\r\n"),
+        Step::Gat(exptime) => format!("gats {exptime} {key}\r\n"),
+        Step::Gets => format!("gets {key}\r\n"),
+        Step::Flush(delay) => format!("flush_all {delay}\r\n"),
+    };
+    match step {
+        Step::Store(..) => [line.as_bytes(), value, b"\r\n"].concat(),
+        _ => line.into_bytes(),
+    }
+}
+
+/// What memcached would have answered.
+fn answer(
+    client: &mut crate::Client<TestNetwork>,
+    step: &Step,
+    key: &str,
+    flags: u32,
+    value: &[u8],
+) -> String {
+    let name = key;
+    let key = key.as_bytes();
+    let shown = |value: Option<crate::Value>| {
+        let value = value.map(|crate::Value { flags, cas, data }| {
+            let (len, text) = (data.len(), String::from_utf8(data).unwrap());
+            format!("VALUE {name} {flags} {len} {cas}\r\n{text}\r\n")
+        });
+        value.unwrap_or_default() + "END"
+    };
+    let stored = match *step {
+        Step::Store("set", _) => client.set(key, flags, 0, value).map(|()| None),
+        Step::Store("add", _) => client.add(key, flags, 0, value).map(Some),
+        Step::Store("replace", _) => client.replace(key, flags, 0, value).map(Some),
+        Step::Store("append", _) => client.append(key, value).map(Some),
+        Step::Store("prepend", _) => client.prepend(key, value).map(Some),
+        Step::Store(_, cas) => client.compare_and_set(key, flags, 0, value, cas).map(Some),
+        Step::Count(command, delta) => {
+            let counted = match command {
+                "incr" => client.increment(key, delta),
+                _ => client.decrement(key, delta),
+            };
+            return match counted {
+                Ok(Some(number)) => format!("{number}\r\n"),
+                Ok(None) => "NOT_FOUND\r\n".to_owned(),
+                Err(ClientError::Refused(refusal @ Refusal::NotANumber)) => {
+                    format!("CLIENT_ERROR {refusal}\r\n")
+                }
+                Err(error) => panic!("{error}"),
+            };
+        }
+        Step::Delete => {
+            let [yes, no] = ["DELETED", "NOT_FOUND"];
+            return format!("{}\r\n", if client.delete(key).unwrap() { yes } else { no });
+        }
+        Step::Touch(exptime) => {
+            let [yes, no] = ["TOUCHED", "NOT_FOUND"];
+            let touched = client.touch(key, exptime).unwrap();
+            return format!("{}\r\n", if touched { yes } else { no });
+        }
+        Step::Gat(exptime) => {
+            return shown(client.get_and_touch(key, exptime).unwrap()) + "\r\n";
+        }
+        Step::Gets => return shown(client.get(key).unwrap()) + "\r\n",
+        Step::Flush(delay) => {
+            client.flush_all(delay).unwrap();
+            return "OK\r\n".to_owned();
+        }
+    };
+    let word = match stored.unwrap() {
+        None | Some(Stored::Stored { .. }) => "STORED",
+        Some(Stored::NotStored) => "NOT_STORED",
+        Some(Stored::Exists) => "EXISTS",
+        Some(Stored::NotFound) => "NOT_FOUND",
+    };
+    format!("{word}\r\n")
+}
+
+/// Two stores, of which one is changed by messages and one by memcached's protocol, in the same way:
+/// all answers are the same, cas numbers included.
+#[test]
+fn messages_do_what_commands_do() {
+    let limits = Limits {
+        memory: 16 << 20,
+        item: 1 << 20,
+    };
+    let cluster = Cluster::start(limits);
+    let other = crate::testing::shared(limits);
+    let mut client = cluster.client(1);
+    let mut conversation = Conversation::default();
+    let mut random = 5u64;
+    for n in 0..4000u32 {
+        random = crate::hash::hash(random, b"next");
+        let key = ["a", "b", "c", "d"][(random >> 8) as usize % 4];
+        let flags = n % 3;
+        let value = match random >> 16 & 7 {
+            0..4 => (random >> 20 & 0xfff).to_string().into_bytes(),
+            4 | 5 => vec![b'v'; (random >> 20 & 0x7f) as usize],
+            6 => vec![b'w'; INLINE_LIMIT + (random >> 20 & 0xfff) as usize],
+            _ => Vec::new(),
+        };
+        let step = any_step(random >> 32);
+        let said = say(&mut conversation, &other, &words(&step, key, flags, &value));
+        let answered = answer(&mut client, &step, key, flags, &value);
+        assert!(said == answered, "{n}: {step:?}: {said:?} != {answered:?}");
+        if n % 100 == 0 {
+            for store in [&cluster.store, &other] {
+                store.tick(n as u64 / 100).unwrap();
+            }
+        }
+    }
+    let left = [&cluster.store, &other].map(|store| store.with(|store| store.counters()));
+    assert_eq!(left[0].bytes, left[1].bytes);
+    assert_eq!(left[0].total_items, left[1].total_items);
+}
+
+#[test]
+fn what_a_server_forbids_is_refused() {
+    let (network, listener) = (TestNetwork::new(), TestListener::new());
+    let store = network.store(Limits::DEFAULT);
+    store.set(b"key", 0, 0, b"value").unwrap();
+    let stop = Stop::new().unwrap();
+    let server = Server::new(network.clone(), listener.clone(), store, false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.run(&stop).unwrap());
+        let [here, there] = network.at(1).channel(&network);
+        listener.connect(there);
+        let mut client = crate::Client::over(network.at(1), here).unwrap();
+        let refused = client.flush_all(0);
+        assert!(matches!(
+            refused,
+            Err(ClientError::Refused(Refusal::Forbidden))
+        ));
+        assert!(client.get(b"key").unwrap().is_some());
+        stop.stop();
+    });
+}
+
+/// What is over the limit: a failed set leaves nothing, all else leaves what was there.
+#[test]
+fn what_is_too_large_changes_nothing_unless_it_is_a_set() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    let too_large = |outcome| matches!(outcome, Err(ClientError::TooLarge { .. }));
+    for len in [(1 << 20) - 50, 3 << 20] {
+        let value = vec![0; len];
+        client.set(b"key", 0, 0, b"old").unwrap();
+        let cas = client.get(b"key").unwrap().unwrap().cas;
+        assert!(too_large(client.replace(b"key", 0, 0, &value)));
+        assert!(too_large(client.compare_and_set(b"key", 0, 0, &value, cas)));
+        assert!(too_large(client.add(b"new", 0, 0, &value)));
+        assert_eq!(client.get(b"key").unwrap().unwrap().data, b"old");
+        assert!(too_large(
+            client.set(b"key", 0, 0, &value).map(|()| Stored::NotStored)
+        ));
+        assert_eq!(client.get(b"key").unwrap(), None);
+    }
+}
