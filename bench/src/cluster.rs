@@ -4,6 +4,7 @@
 //! Everything hangs on this process: the agent on a lifeline, its nodes and driver on the agent,
 //! our processes on their node. So nothing outlives us, however we end.
 
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
@@ -89,6 +90,19 @@ pub enum ClusterError {
         /// Why.
         message: String,
     },
+}
+
+impl ClusterError {
+    /// Says at which measurement a process failed.
+    pub fn at(self, measurement: impl Display) -> Self {
+        match self {
+            ClusterError::Failed { process, message } => ClusterError::Failed {
+                process,
+                message: format!("{measurement}: {message}"),
+            },
+            other => other,
+        }
+    }
 }
 
 impl From<AgentError> for ClusterError {

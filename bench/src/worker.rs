@@ -186,8 +186,10 @@ pub struct FileSlices {
 /// Why a worker could not do what it was told.
 #[derive(Debug, thiserror::Error)]
 enum WorkerError {
+    #[error("nothing came and nothing could be sent for {} s", client::PATIENCE.as_secs())]
+    Stalled,
     #[error("{0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     #[error(transparent)]
     Input(#[from] InputError),
     #[error(transparent)]
@@ -212,6 +214,16 @@ enum WorkerError {
     Order(#[from] serde_json::Error),
     #[error("{0} was asked for before it was set up")]
     NotSetUp(&'static str),
+}
+
+impl From<io::Error> for WorkerError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            // What the kernel calls a time-out of a socket.
+            io::ErrorKind::WouldBlock => WorkerError::Stalled,
+            _ => WorkerError::Io(error),
+        }
+    }
 }
 
 /// Takes orders until the input ends.

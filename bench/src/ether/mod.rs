@@ -43,7 +43,8 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
             for key in contest {
                 progress.step(&key.to_string());
                 let slice = plan::slice(effort, key.test);
-                let sample = bed.measure(&key, slice.as_micros() as u64)?;
+                let sample = bed.measure(&key, slice.as_micros() as u64);
+                let sample = sample.map_err(|error| error.at(key))?;
                 measured.add(key, sample);
             }
         }

@@ -15,7 +15,7 @@ use crate::stats::Slice;
 const VERIFIED: u64 = 64;
 
 /// After this an answer is lost.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Measures round trips of messages of `bytes` bytes with the server at `server`; a sample is
 /// half of one.

@@ -212,6 +212,8 @@ fn count(
     let session = UdpSession::with(socket, stream)?;
     let mut received = Received::default();
     receive_all(&session, bytes, &mut received)?;
+    // Whoever has the answer may ask for the same group again, whose port is then to be free.
+    drop(session);
     send_line(stream, &received)
 }
 
