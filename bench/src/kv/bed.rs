@@ -9,8 +9,9 @@ use std::time::Duration;
 use fabric::Torus;
 use serde::de::DeserializeOwned;
 
-use super::client::{Measured, Order, Target};
-use super::plan::{Measurement, Path};
+use super::client::{Measured, MixedByOne, Order, Target};
+use super::mix::Mix;
+use super::plan::{MIX_CLIENTS, MIX_PATHS, Measurement, Path, SMALL};
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::plan::COLD_BYTES;
 use crate::roles::{self, StoreConfig};
@@ -19,6 +20,9 @@ use crate::store::KeySet;
 
 /// Threads of each server.
 pub const THREADS: u32 = 4;
+
+/// Clients in each node.
+const CLIENTS: u32 = MIX_CLIENTS[MIX_CLIENTS.len() - 1];
 
 /// The port of memcached, in a node of its own network.
 const PORT: u16 = 11311;
@@ -47,9 +51,9 @@ pub struct Sample {
 /// Servers and clients.
 pub struct Bed {
     /// Beside the servers.
-    near: Process,
+    near: Vec<Process>,
     /// In the other node.
-    far: Process,
+    far: Vec<Process>,
     _servers: Vec<Process>,
     cluster: Cluster,
     /// Memcached's.
@@ -83,8 +87,11 @@ impl Bed {
             start_memcached(&mut cluster, Path::MemcachedTcp, &by_tcp)?,
             start_memcached(&mut cluster, Path::MemcachedUnix, &by_unix)?,
         ];
-        let near = cluster.spawn(SERVER, &[roles::KV_CLIENT])?;
-        let far = cluster.spawn("1,0,0", &[roles::KV_CLIENT])?;
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        for _ in 0..CLIENTS {
+            near.push(cluster.spawn(SERVER, &[roles::KV_CLIENT])?);
+            far.push(cluster.spawn("1,0,0", &[roles::KV_CLIENT])?);
+        }
         let mut bed = Bed {
             near,
             far,
@@ -104,7 +111,7 @@ impl Bed {
             (Path::MemcachedTcp, local(PORT)),
             (Path::MemcachedUnix, Target::Unix(socket)),
         ] {
-            bed.ask::<()>(path, &Order::Connect(path, target))?;
+            bed.ask_all::<()>(path, CLIENTS, &Order::Connect(path, target))?;
         }
         Ok(bed)
     }
@@ -127,12 +134,16 @@ impl Bed {
                 continue;
             };
             let wrong: u64 = self.ask(path, &Order::Verify(path, used.keys()))?;
-            if wrong > 0 {
-                let process = if is_far(path) { &self.far } else { &self.near };
-                return Err(process.failed(format!("{wrong} values are wrong")));
-            }
+            self.expect_none_wrong(path, wrong)?;
         }
         Ok(())
+    }
+
+    fn expect_none_wrong(&self, path: Path, wrong: u64) -> Result<(), ClusterError> {
+        match wrong {
+            0 => Ok(()),
+            _ => Err(self.clients(path)[0].failed(format!("{wrong} values are wrong"))),
+        }
     }
 
     /// Removes it.
@@ -175,6 +186,67 @@ impl Bed {
         })
     }
 
+    /// Stores a mix's values, and lets all clients learn where they are.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn fill_mix(&mut self, mix: Mix) -> Result<(), ClusterError> {
+        for path in [Path::ToroidTcp, Path::MemcachedTcp] {
+            self.ask::<()>(path, &Order::FillMix(path, mix))?;
+        }
+        for path in MIX_PATHS {
+            let wrong: Vec<u64> = self.ask_all(path, CLIENTS, &Order::VerifyMix(path, mix))?;
+            self.expect_none_wrong(path, wrong.iter().sum())?;
+        }
+        Ok(())
+    }
+
+    /// Removes them.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn empty_mix(&mut self, mix: Mix) -> Result<(), ClusterError> {
+        [Path::ToroidTcp, Path::MemcachedTcp]
+            .into_iter()
+            .try_for_each(|path| self.ask(path, &Order::EmptyMix(path, mix)))
+    }
+
+    /// Carries out a mix once, by so many clients at the same time.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn mix(
+        &mut self,
+        path: Path,
+        mix: Mix,
+        clients: u32,
+        slice: Duration,
+    ) -> Result<Vec<MixedByOne>, ClusterError> {
+        self.salt += 1;
+        let order = Order::Mix {
+            path,
+            mix,
+            salt: self.salt,
+            time_us: slice.as_micros() as u64,
+        };
+        self.ask_all(path, clients, &order)
+    }
+
+    /// Bytes of memory that a server takes for each of some small items; `None` where that could not
+    /// be found.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn memory_per_item(&mut self, path: Path) -> Result<Option<f64>, ClusterError> {
+        let marker = marker(path);
+        let before = marker.and_then(resident);
+        self.ask::<()>(path, &Order::Fill(path, SMALL))?;
+        let after = marker.and_then(resident);
+        self.ask::<()>(path, &Order::Empty(path, SMALL))?;
+        let grown = before.zip(after);
+        Ok(grown.map(|(before, after)| after.saturating_sub(before) as f64 / SMALL.keys as f64))
+    }
+
     /// What memcached calls its version.
     ///
     /// # Errors
@@ -184,11 +256,31 @@ impl Bed {
     }
 
     fn ask<A: DeserializeOwned>(&mut self, path: Path, order: &Order) -> Result<A, ClusterError> {
-        let process = match is_far(path) {
-            true => &mut self.far,
-            false => &mut self.near,
+        let clients = if is_far(path) {
+            &mut self.far
+        } else {
+            &mut self.near
         };
-        self.cluster.ask(process, order)
+        self.cluster.ask(&mut clients[0], order)
+    }
+
+    /// Asks so many clients, which work at the same time.
+    fn ask_all<A: DeserializeOwned>(
+        &mut self,
+        path: Path,
+        count: u32,
+        order: &Order,
+    ) -> Result<Vec<A>, ClusterError> {
+        let clients = if is_far(path) {
+            &mut self.far
+        } else {
+            &mut self.near
+        };
+        self.cluster.ask_all(&mut clients[..count as usize], order)
+    }
+
+    fn clients(&self, path: Path) -> &[Process] {
+        if is_far(path) { &self.far } else { &self.near }
     }
 }
 
@@ -257,15 +349,31 @@ fn marker(path: Path) -> Option<&'static str> {
     }
 }
 
-/// Nanoseconds that all threads of the process with this mark have run; see `proc(5)`, schedstat.
-fn cpu_ns(marker: &str) -> Option<u64> {
-    let processes = fs::read_dir("/proc").ok()?.flatten();
-    let mut marked = processes.filter(|process| {
+/// The directory below `/proc` of the process with this mark.
+fn process_of(marker: &str) -> Option<PathBuf> {
+    let mut processes = fs::read_dir("/proc").ok()?.flatten();
+    let marked = processes.find(|process| {
         let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
         line.split(|&byte| byte == 0)
             .any(|word| word == marker.as_bytes())
     });
-    let threads = fs::read_dir(marked.next()?.path().join("task")).ok()?;
+    Some(marked?.path())
+}
+
+/// Bytes of memory that the process with this mark has touched, shared ones among them; see `proc(5)`,
+/// status.
+fn resident(marker: &str) -> Option<u64> {
+    let status = fs::read_to_string(process_of(marker)?.join("status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Nanoseconds that all threads of the process with this mark have run; see `proc(5)`, schedstat.
+fn cpu_ns(marker: &str) -> Option<u64> {
+    let threads = fs::read_dir(process_of(marker)?.join("task")).ok()?;
     let ran = threads.flatten().filter_map(|thread| {
         let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
         text.split(' ').next()?.parse::<u64>().ok()

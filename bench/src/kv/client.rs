@@ -7,12 +7,17 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use domains::member::Member;
+use rdma_kv::reader::ReaderStats;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
 
-use super::plan::{Measurement, Path};
+use super::crowd;
+use super::mix::{KEYS, Mix};
+use super::mixed::{self, Mixed};
+use super::plan::{Load, Measurement, Path};
 use crate::memcpy::Source;
 use crate::network::socket::Sockets;
+use crate::pattern;
 use crate::sampler::Pace;
 use crate::stats::Slice;
 use crate::store::memcached::Memcached;
@@ -61,6 +66,23 @@ pub enum Order {
     },
     /// Find the version of memcached. Answer: it.
     Version(Path),
+    /// Store version 0 of every key of a mix, by memcached's protocol.
+    FillMix(Path, Mix),
+    /// Remove every key of a mix, by memcached's protocol.
+    EmptyMix(Path, Mix),
+    /// Get every key of a mix and verify its value. Answer: how many are missing or wrong.
+    VerifyMix(Path, Mix),
+    /// Carry out a mix. Answer: [`MixedByOne`].
+    Mix {
+        /// By what.
+        path: Path,
+        /// Which.
+        mix: Mix,
+        /// A version for what is written.
+        salt: u64,
+        /// For how long, in microseconds.
+        time_us: u64,
+    },
 }
 
 /// What was measured once.
@@ -68,10 +90,45 @@ pub enum Order {
 pub struct Measured {
     /// Times.
     pub slice: Slice,
-    /// Gets by reading, and the reads that these took.
+    /// What it read, if it did.
+    pub reads: Reads,
+}
+
+/// What one client did of a mix.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MixedByOne {
+    /// Times.
+    pub mixed: Mixed,
+    /// What it read, if it did.
+    pub reads: Reads,
+}
+
+/// How a client read the server's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reads {
+    /// Gets by reading.
     pub gets: u64,
-    /// See `gets`.
+    /// The reads that these took.
     pub reads: u64,
+    /// Of the gets, those that the server had to answer.
+    pub asked: u64,
+}
+
+impl Reads {
+    fn between(before: ReaderStats, after: ReaderStats) -> Self {
+        Reads {
+            gets: after.gets - before.gets,
+            reads: after.reads - before.reads,
+            asked: after.unsettled - before.unsettled,
+        }
+    }
+
+    /// Adds those of another client.
+    pub fn add(&mut self, other: Reads) {
+        self.gets += other.gets;
+        self.reads += other.reads;
+        self.asked += other.asked;
+    }
 }
 
 type Error = Box<dyn std::error::Error>;
@@ -81,6 +138,9 @@ type Error = Box<dyn std::error::Error>;
 pub struct Process {
     rdma: Option<RdmaClient>,
     memcached: HashMap<Path, Memcached>,
+    targets: HashMap<Path, Target>,
+    /// More connections.
+    crowds: HashMap<Path, Vec<Memcached>>,
     source: Option<(u64, Source)>,
 }
 
@@ -98,6 +158,7 @@ impl Process {
             }
             Order::Connect(path, target) => {
                 self.memcached.insert(path, connect(&target)?);
+                self.targets.insert(path, target);
                 Value::Null
             }
             Order::Fill(path, set) => to_value(self.memcached(path)?.fill(set)?)?,
@@ -110,6 +171,23 @@ impl Process {
                 pace,
             } => to_value(self.measure(&measurement, salt, pace)?)?,
             Order::Version(path) => to_value(self.memcached(path)?.version()?)?,
+            Order::FillMix(path, mix) => {
+                let name = move |key, name: &mut Vec<u8>| mix.name(key, name);
+                let client = self.memcached(path)?;
+                to_value(client.fill_with(KEYS, move |key| mix.value_len(key), name)?)?
+            }
+            Order::EmptyMix(path, mix) => {
+                let client = self.memcached(path)?;
+                to_value(client.empty_with(KEYS, move |key, name| mix.name(key, name))?)?
+            }
+            Order::VerifyMix(Path::Rdma, mix) => to_value(mixed::verify(self.rdma()?, mix)?)?,
+            Order::VerifyMix(path, mix) => to_value(mixed::verify(self.memcached(path)?, mix)?)?,
+            Order::Mix {
+                path,
+                mix,
+                salt,
+                time_us,
+            } => to_value(self.mix(path, mix, salt, Duration::from_micros(time_us))?)?,
         })
     }
 
@@ -119,32 +197,67 @@ impl Process {
         salt: u64,
         pace: Pace,
     ) -> Result<Measured, Error> {
-        let (set, bytes) = (measurement.keys(), measurement.bytes);
-        let Some(op) = measurement.store_op() else {
-            let slice = self.source(set.total()).copy(bytes, pace);
-            return Ok(Measured {
-                slice,
-                gets: 0,
-                reads: 0,
-            });
+        let &Measurement {
+            path, bytes, load, ..
+        } = measurement;
+        let set = measurement.keys();
+        let without_reads = |slice| Measured {
+            slice,
+            reads: Reads::default(),
         };
-        if measurement.path != Path::Rdma {
-            let slice = store::measure(self.memcached(measurement.path)?, op, set, salt, pace)?;
-            return Ok(Measured {
-                slice,
-                gets: 0,
-                reads: 0,
-            });
+        let Some(op) = measurement.store_op() else {
+            return Ok(without_reads(self.source(set.total()).copy(bytes, pace)));
+        };
+        if load != Load::ONE {
+            let crowd = self.crowd(path, load.clients)?;
+            let slice = crowd::measure(crowd, load, op, set, salt, pace.time())?;
+            return Ok(without_reads(slice));
+        }
+        if path != Path::Rdma {
+            let slice = store::measure(self.memcached(path)?, op, set, salt, pace)?;
+            return Ok(without_reads(slice));
         }
         let client = self.rdma()?;
         let before = client.stats();
         let slice = store::measure(client, op, set, salt, pace)?;
-        let after = client.stats();
         Ok(Measured {
             slice,
-            gets: after.gets - before.gets,
-            reads: after.reads - before.reads,
+            reads: Reads::between(before, client.stats()),
         })
+    }
+
+    fn mix(
+        &mut self,
+        path: Path,
+        mix: Mix,
+        salt: u64,
+        time: Duration,
+    ) -> Result<MixedByOne, Error> {
+        // Clients with the same numbers would all ask for the same.
+        let salt = pattern::mix(salt ^ u64::from(std::process::id()));
+        if path != Path::Rdma {
+            return Ok(MixedByOne {
+                mixed: mixed::run(self.memcached(path)?, mix, salt, time)?,
+                reads: Reads::default(),
+            });
+        }
+        let client = self.rdma()?;
+        let before = client.stats();
+        let mixed = mixed::run(client, mix, salt, time)?;
+        Ok(MixedByOne {
+            mixed,
+            reads: Reads::between(before, client.stats()),
+        })
+    }
+
+    /// So many connections besides the first.
+    fn crowd(&mut self, path: Path, count: u32) -> Result<&mut [Memcached], Error> {
+        let target = self.targets.get(&path).ok_or("not connected")?;
+        let crowd = self.crowds.entry(path).or_default();
+        while crowd.len() < count as usize {
+            crowd.push(connect(target)?);
+        }
+        Ok(&mut crowd[..count as usize])
     }
 
     /// Memory of its own for copies, one size at a time.

@@ -1,18 +1,25 @@
 //! The command `kv`: the store beside memcached, with one client of each kind.
 //!
-//! * [`plan`]: what is measured; [`bed`]: the servers and their clients, in two nodes;
-//!   [`client`]: what runs in them.
-//! * [`report`]: what comes out.
+//! * [`plan`]: what is measured; [`mix`]: mixes that others have published; [`bed`]: the servers and
+//!   their clients, in two nodes.
+//! * What runs there: [`client`], and in it [`crowd`] and [`mixed`].
+//! * [`report`], [`mixes`], [`targets`]: what comes out.
 
 pub mod bed;
 pub mod client;
+pub mod crowd;
+pub mod mix;
+pub mod mixed;
+pub mod mixes;
 pub mod plan;
 pub mod report;
+pub mod targets;
 
 use std::time::Instant;
 
 use self::bed::Bed;
-use self::plan::Measurement;
+use self::mix::Mix;
+use self::plan::{Measurement, Path};
 use self::report::{Config, Report, Rounds};
 use crate::cluster::ClusterError;
 use crate::machine::Machine;
@@ -25,30 +32,27 @@ use crate::progress::Progress;
 /// [`ClusterError`]; nothing is left behind.
 pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
-    let (hot, cold) = (plan::hot(), plan::cold());
+    let contests = [plan::hot(), plan::crowds(), plan::cold()].concat();
     let rounds = plan::rounds(effort);
-    let count = |contests: &[Vec<Measurement>]| contests.iter().map(Vec::len).sum::<usize>();
-    progress.expect(rounds * (count(&hot) + count(&cold)) as u32);
+    let turns = Mix::ALL.len() * plan::MIX_CLIENTS.len() * plan::MIX_PATHS.len();
+    let turns = turns + contests.iter().map(Vec::len).sum::<usize>();
+    progress.expect(rounds * turns as u32);
     progress.say("starting the servers");
     let mut bed = Bed::prepare()?;
-    let mut measured = Rounds::default();
-    for contests in [&hot, &cold] {
-        for contest in contests {
-            progress.say("storing the values");
-            let mut contest = contest.clone();
-            bed.fill(&contest)?;
-            for _ in 0..rounds {
-                for measurement in &contest {
-                    progress.step(&measurement.to_string());
-                    let sample = bed.measure(measurement, plan::slice(effort))?;
-                    measured.add(*measurement, sample);
-                }
-                // Who is always first would always meet the machine in the same state.
-                contest.reverse();
-            }
-            bed.empty(&contest)?;
-        }
+    let mut run = Run {
+        effort,
+        progress,
+        measured: Rounds::default(),
+    };
+    // First, while no server has memory from before.
+    run.count_memory(&mut bed)?;
+    for contest in contests {
+        run.contest(&mut bed, contest)?;
     }
+    for mix in Mix::ALL {
+        run.mix(&mut bed, mix)?;
+    }
+    let Run { measured, .. } = run;
     let memcached = bed.memcached_version()?;
     progress.say("cleaning up");
     drop(bed);
@@ -61,4 +65,60 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
         elapsed_s: start.elapsed().as_secs_f64(),
     };
     Ok(Report::of(config, &measured))
+}
+
+/// What a run has, and has found so far.
+struct Run<'a> {
+    effort: Effort,
+    progress: &'a mut Progress,
+    measured: Rounds,
+}
+
+impl Run<'_> {
+    fn count_memory(&mut self, bed: &mut Bed) -> Result<(), ClusterError> {
+        self.progress.say("storing many small values");
+        for path in [Path::ToroidTcp, Path::MemcachedTcp] {
+            let bytes_per_item = bed.memory_per_item(path)?;
+            self.measured.add_memory(path, bytes_per_item);
+        }
+        Ok(())
+    }
+
+    fn contest(
+        &mut self,
+        bed: &mut Bed,
+        mut contest: Vec<Measurement>,
+    ) -> Result<(), ClusterError> {
+        self.progress.say("storing the values");
+        bed.fill(&contest)?;
+        for _ in 0..plan::rounds(self.effort) {
+            for measurement in &contest {
+                self.progress.step(&measurement.to_string());
+                let sample = bed.measure(measurement, plan::slice(self.effort));
+                let sample = sample.map_err(|error| error.at(measurement))?;
+                self.measured.add(*measurement, sample);
+            }
+            // Who is always first would always meet the machine in the same state.
+            contest.reverse();
+        }
+        bed.empty(&contest)
+    }
+
+    fn mix(&mut self, bed: &mut Bed, mix: Mix) -> Result<(), ClusterError> {
+        self.progress.say("storing the values");
+        bed.fill_mix(mix)?;
+        let mut paths = plan::MIX_PATHS;
+        for _ in 0..plan::rounds(self.effort) {
+            for clients in plan::MIX_CLIENTS {
+                for path in paths {
+                    self.progress.step(&format!("{mix}, {clients} clients"));
+                    let mixed = bed.mix(path, mix, clients, plan::slice(self.effort));
+                    let mixed = mixed.map_err(|error| error.at(mix))?;
+                    self.measured.add_mix(mix, path, &mixed);
+                }
+            }
+            paths.reverse();
+        }
+        bed.empty_mix(mix)
+    }
 }

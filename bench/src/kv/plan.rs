@@ -14,6 +14,21 @@ pub const HOT_SIZES: [usize; 5] = [64, 1024, 4096, 64 << 10, 1 << 20];
 /// Sizes of values in memory, in bytes.
 pub const COLD_SIZES: [usize; 3] = [1024, 64 << 10, 1 << 20];
 
+/// Bytes of a value where many ask at once.
+pub const CROWD_BYTES: usize = 1024;
+
+/// Clients of a mix at the same time.
+pub const MIX_CLIENTS: [u32; 3] = [1, 2, 8];
+
+/// By what a mix is carried out.
+pub const MIX_PATHS: [Path; 2] = [Path::Rdma, Path::MemcachedTcp];
+
+/// The items whose memory is counted.
+pub const SMALL: KeySet = KeySet {
+    bytes: 100,
+    keys: 500_000,
+};
+
 /// By what a client reaches a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -42,6 +57,42 @@ pub enum Op {
     Copy,
 }
 
+/// How much is under way at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Load {
+    /// Connections.
+    pub clients: u32,
+    /// Requests of each.
+    pub pipeline: u32,
+    /// Keys of a request.
+    pub keys: u32,
+}
+
+impl Load {
+    /// One client that waits for each answer.
+    pub const ONE: Load = Load {
+        clients: 1,
+        pipeline: 1,
+        keys: 1,
+    };
+
+    /// Operations that a client has under way.
+    pub fn operations(self) -> u32 {
+        self.pipeline * self.keys
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Load {
+            clients,
+            pipeline,
+            keys,
+        } = self;
+        write!(f, "{clients} x {pipeline} requests of {keys}")
+    }
+}
+
 /// One thing to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Measurement {
@@ -53,6 +104,8 @@ pub struct Measurement {
     pub bytes: usize,
     /// Which values.
     pub set: WorkingSet,
+    /// By how many.
+    pub load: Load,
 }
 
 impl Measurement {
@@ -82,8 +135,13 @@ impl fmt::Display for Measurement {
             op,
             bytes,
             set,
+            load,
         } = self;
-        write!(f, "{op:?} of {bytes} bytes by {path:?}, {set:?}")
+        write!(f, "{op:?} of {bytes} bytes by {path:?}, {set:?}")?;
+        match *load {
+            Load::ONE => Ok(()),
+            load => write!(f, ", {load}"),
+        }
     }
 }
 
@@ -101,6 +159,7 @@ pub fn hot() -> Vec<Vec<Measurement>> {
             op,
             bytes,
             set: WorkingSet::Hot,
+            load: Load::ONE,
         };
         let mut contest = vec![of(Path::Memcpy, Op::Copy)];
         for op in [Op::Get, Op::Set] {
@@ -120,10 +179,43 @@ pub fn cold() -> Vec<Vec<Measurement>> {
                 op,
                 bytes,
                 set: WorkingSet::Cold,
+                load: Load::ONE,
             })
             .into()
     };
     COLD_SIZES.map(contest).into()
+}
+
+/// What keeps servers busy: clients, requests of each, keys of a request.
+pub fn loads(op: Op) -> Vec<Load> {
+    let loads: &[_] = match op {
+        Op::Get => &[(1, 16, 1), (1, 1, 16), (50, 1, 1), (50, 16, 1), (50, 1, 16)],
+        _ => &[(1, 16, 1), (50, 1, 1), (50, 16, 1)],
+    };
+    let load = |&(clients, pipeline, keys)| Load {
+        clients,
+        pipeline,
+        keys,
+    };
+    loads.iter().map(load).collect()
+}
+
+/// What is compared with each other where servers have much to do.
+pub fn crowds() -> Vec<Vec<Measurement>> {
+    let mut contest = Vec::new();
+    for op in [Op::Get, Op::Set] {
+        for load in loads(op) {
+            let by = |path| Measurement {
+                path,
+                op,
+                bytes: CROWD_BYTES,
+                set: WorkingSet::Hot,
+                load,
+            };
+            contest.extend([Path::ToroidTcp, Path::MemcachedTcp].map(by));
+        }
+    }
+    vec![contest]
 }
 
 /// How often everything is measured.

@@ -6,7 +6,11 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::bed::Sample;
-use super::plan::{Measurement, Op, Path};
+use super::client::{MixedByOne, Reads};
+use super::mix::Mix;
+use super::mixes::{MixRow, Mixes};
+use super::plan::{Load, Measurement, Op, Path, SMALL};
+use super::targets::{self, Target};
 use crate::machine::Machine;
 use crate::plan::{Effort, WorkingSet};
 use crate::stats::{Series, median};
@@ -17,6 +21,8 @@ use crate::table::time;
 pub struct Rounds {
     order: Vec<Measurement>,
     all: HashMap<Measurement, Measured>,
+    mixes: Mixes,
+    memory: Vec<MemoryRow>,
 }
 
 #[derive(Debug, Default)]
@@ -24,8 +30,7 @@ struct Measured {
     series: Series,
     /// Of each round.
     cpu_ns_per_op: Vec<f64>,
-    gets: u64,
-    reads: u64,
+    reads: Reads,
 }
 
 impl Rounds {
@@ -37,14 +42,41 @@ impl Rounds {
         let measured = self.all.entry(measurement).or_default();
         let slice = &sample.measured.slice;
         measured.series.add(slice);
-        measured.gets += sample.measured.gets;
-        measured.reads += sample.measured.reads;
+        measured.reads.add(sample.measured.reads);
         if let Some(cpu_ns) = sample.server_cpu_ns.filter(|_| slice.ops > 0) {
             measured
                 .cpu_ns_per_op
                 .push(cpu_ns as f64 / slice.ops as f64);
         }
     }
+
+    /// Adds a round of a mix.
+    pub fn add_mix(&mut self, mix: Mix, path: Path, all: &[MixedByOne]) {
+        self.mixes.add(mix, path, all);
+    }
+
+    /// Adds what memory a server takes for small items.
+    pub fn add_memory(&mut self, path: Path, bytes_per_item: Option<f64>) {
+        self.memory.push(MemoryRow {
+            path,
+            bytes: SMALL.bytes,
+            items: SMALL.keys,
+            bytes_per_item,
+        });
+    }
+}
+
+/// The memory that a server takes for small items.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryRow {
+    /// Which server.
+    pub path: Path,
+    /// Bytes of a value.
+    pub bytes: usize,
+    /// How many.
+    pub items: u64,
+    /// By how much the process grew, for each.
+    pub bytes_per_item: Option<f64>,
 }
 
 /// A measurement over all rounds. What does not apply to it is null.
@@ -62,6 +94,8 @@ pub struct Row {
     pub clients: u32,
     /// Requests that a client has under way.
     pub pipeline: u32,
+    /// Keys of a request.
+    pub keys_per_request: u32,
     /// Operations per sample of time: a sample is the mean of so many.
     pub batch: Option<u32>,
     /// The median over rounds.
@@ -80,19 +114,15 @@ pub struct Row {
     pub errors: u64,
 }
 
-/// A goal and how it was met.
-#[derive(Clone, Debug, Serialize)]
-pub struct Target {
-    /// What is judged.
-    pub what: String,
-    /// What was measured.
-    pub found: Option<f64>,
-    /// The least or, with `at_most`, the most.
-    pub wanted: f64,
-    /// What `wanted` is.
-    pub at_most: bool,
-    /// Whether it was met.
-    pub met: bool,
+impl Row {
+    /// What was under way at the same time.
+    pub fn load(&self) -> Load {
+        Load {
+            clients: self.clients,
+            pipeline: self.pipeline,
+            keys: self.keys_per_request,
+        }
+    }
 }
 
 /// The circumstances of a run.
@@ -120,6 +150,10 @@ pub struct Report {
     pub config: Config,
     /// What was measured.
     pub rows: Vec<Row>,
+    /// Mixes of gets and sets, by several clients.
+    pub mixes: Vec<MixRow>,
+    /// Memory for small items.
+    pub memory: Vec<MemoryRow>,
     /// What is wanted of it.
     pub targets: Vec<Target>,
 }
@@ -129,16 +163,20 @@ impl Report {
     pub fn of(config: Config, rounds: &Rounds) -> Self {
         let rows = rounds.order.iter().map(|key| row(key, &rounds.all[key]));
         let rows: Vec<Row> = rows.collect();
+        let mixes = rounds.mixes.rows();
         Report {
             config,
-            targets: targets(&rows),
+            targets: targets::all(&rows, &mixes, &rounds.memory),
             rows,
+            mixes,
+            memory: rounds.memory.clone(),
         }
     }
 
     /// Operations that failed or gave wrong bytes.
     pub fn errors(&self) -> u64 {
-        self.rows.iter().map(|row| row.errors).sum()
+        let rows: u64 = self.rows.iter().map(|row| row.errors).sum();
+        rows + self.mixes.iter().map(|row| row.errors).sum::<u64>()
     }
 
     /// The tables.
@@ -161,21 +199,33 @@ impl Report {
         writeln!(to, "{machine}")?;
         writeln!(
             to,
-            "Servers of {threads} threads, memcached {memcached}, one client; {rounds} rounds, {elapsed_s:.0} s\n"
+            "Servers of {threads} threads, memcached {memcached}; load: clients x requests of each under way x keys \
+             of a request; {rounds} rounds, {elapsed_s:.0} s\n"
         )?;
         writeln!(
             to,
-            "{:<16}{:<5}{:>9} {:<5}{:>10}{:>10}{:>10}{:>12}{:>13}{:>7}",
-            "path", "op", "bytes", "set", "p50", "p99", "p99.9", "ops/s", "server/op", "reads"
+            "{:<16}{:<5}{:>9} {:<5}{:>9}{:>10}{:>10}{:>10}{:>12}{:>13}{:>7}",
+            "path",
+            "op",
+            "bytes",
+            "set",
+            "load",
+            "p50",
+            "p99",
+            "p99.9",
+            "ops/s",
+            "server/op",
+            "reads"
         )?;
         for row in &self.rows {
             let op = format!("{:?}", row.op).to_lowercase();
             writeln!(
                 to,
-                "{:<16}{op:<5}{:>9} {:<5}{:>10}{:>10}{:>10}{:>12.0}{:>13}{:>7}",
+                "{:<16}{op:<5}{:>9} {:<5}{:>9}{:>10}{:>10}{:>10}{:>12.0}{:>13}{:>7}",
                 name_of(row.path),
                 row.bytes,
                 format!("{:?}", row.set).to_lowercase(),
+                format!("{}x{}x{}", row.clients, row.pipeline, row.keys_per_request),
                 time(row.p50_ns),
                 time(row.p99_ns),
                 time(row.p999_ns),
@@ -185,22 +235,57 @@ impl Report {
                     .map_or("-".into(), |reads| format!("{reads:.2}")),
             )?;
         }
+        self.write_mixes(to)?;
         writeln!(to)?;
-        for target in &self.targets {
-            let bound = if target.at_most {
-                "at most"
-            } else {
-                "at least"
-            };
-            let met = if target.met { "met" } else { "MISSED" };
+        self.targets
+            .iter()
+            .try_for_each(|target| writeln!(to, "{target}"))
+    }
+
+    fn write_mixes(&self, to: &mut String) -> std::fmt::Result {
+        writeln!(
+            to,
+            "\n{:<8}{:<16}{:>7}{:>12}{:>11}{:>11}{:>11}{:>11}{:>7}{:>8}{:>7}",
+            "mix",
+            "path",
+            "clients",
+            "ops/s",
+            "get p50",
+            "get p99",
+            "set p50",
+            "set p99",
+            "hits",
+            "reads",
+            "asked"
+        )?;
+        let or_none =
+            |of: Option<f64>, digits: usize| of.map_or("-".into(), |of| format!("{of:.digits$}"));
+        for row in &self.mixes {
             writeln!(
                 to,
-                "{met:<7}{}: {} ({bound} {})",
-                target.what,
-                target
-                    .found
-                    .map_or("-".into(), |found| format!("{found:.2}")),
-                target.wanted,
+                "{:<8}{:<16}{:>7}{:>12.0}{:>11}{:>11}{:>11}{:>11}{:>7.3}{:>8}{:>7}",
+                row.mix.to_string(),
+                name_of(row.path),
+                row.clients,
+                row.ops_per_s.unwrap_or_default(),
+                time(row.get_p50_ns),
+                time(row.get_p99_ns),
+                time(row.set_p50_ns),
+                time(row.set_p99_ns),
+                row.hit_ratio,
+                or_none(row.reads_per_get, 2),
+                or_none(row.asked_ratio, 3),
+            )?;
+        }
+        writeln!(to)?;
+        for row in &self.memory {
+            writeln!(
+                to,
+                "{} takes {} bytes of memory for each of {} values of {} bytes",
+                name_of(row.path),
+                or_none(row.bytes_per_item, 0),
+                row.items,
+                row.bytes
             )?;
         }
         Ok(())
@@ -220,112 +305,23 @@ fn name_of(path: Path) -> &'static str {
 
 fn row(key: &Measurement, measured: &Measured) -> Row {
     let series = &measured.series;
-    let reads_per_get = measured.reads as f64 / measured.gets as f64;
+    let Reads { gets, reads, .. } = measured.reads;
+    let reads_per_get = reads as f64 / gets as f64;
     Row {
         path: key.path,
         op: key.op,
         bytes: key.bytes,
         set: key.set,
-        clients: 1,
-        pipeline: 1,
+        clients: key.load.clients,
+        pipeline: key.load.pipeline,
+        keys_per_request: key.load.keys,
         batch: series.batch(),
         ops_per_s: series.ops_per_s(),
         p50_ns: series.quantile_ns(0.5),
         p99_ns: series.quantile_ns(0.99),
         p999_ns: series.quantile_ns(0.999),
         server_cpu_ns_per_op: median(&measured.cpu_ns_per_op),
-        reads_per_get: (measured.gets > 0 && key.op == Op::Get).then_some(reads_per_get),
+        reads_per_get: (gets > 0 && key.op == Op::Get).then_some(reads_per_get),
         errors: series.errors(),
     }
-}
-
-fn targets(rows: &[Row]) -> Vec<Target> {
-    let of = |path, op, bytes, set| {
-        let mut rows = rows.iter();
-        rows.find(|row: &&Row| (row.path, row.op, row.bytes, row.set) == (path, op, bytes, set))
-    };
-    let hot = |path, op, bytes| of(path, op, bytes, WorkingSet::Hot);
-    let cold = |path, op, bytes| of(path, op, bytes, WorkingSet::Cold);
-    let p50 = |row: Option<&Row>| row?.p50_ns;
-    let quotient = |over: Option<f64>, under: Option<f64>| Some(over? / under?);
-    let mut targets = Vec::new();
-    let mut add = |what: String, found: Option<f64>, wanted: f64, at_most: bool| {
-        let met = found.is_some_and(|found| {
-            if at_most {
-                found <= wanted
-            } else {
-                found >= wanted
-            }
-        });
-        targets.push(Target {
-            what,
-            found,
-            wanted,
-            at_most,
-            met,
-        });
-    };
-    for (bytes, wanted) in [(1024, 15.0), (4096, 10.0), (64 << 10, 3.5), (1 << 20, 1.7)] {
-        let theirs = p50(hot(Path::MemcachedTcp, Op::Get, bytes));
-        let found = quotient(theirs, p50(hot(Path::Rdma, Op::Get, bytes)));
-        add(
-            format!("get of {bytes} bytes, hot, times faster than memcached over loopback"),
-            found,
-            wanted,
-            false,
-        );
-    }
-    let shortest = p50(hot(Path::Rdma, Op::Get, 1024));
-    add(
-        "get of 1024 bytes, hot, p50 in ns".into(),
-        shortest,
-        350.0,
-        true,
-    );
-    for (bytes, wanted) in [(1024, 3.0), (64 << 10, 1.3), (1 << 20, 1.3)] {
-        let found = p50(cold(Path::Rdma, Op::Get, bytes));
-        let found = quotient(found, p50(cold(Path::Memcpy, Op::Copy, bytes)));
-        add(
-            format!("get of {bytes} bytes, cold, over memcpy"),
-            found,
-            wanted,
-            true,
-        );
-    }
-    for bytes in [64, 1024, 4096] {
-        let theirs = p50(hot(Path::MemcachedTcp, Op::Set, bytes));
-        let found = quotient(theirs, p50(hot(Path::Rdma, Op::Set, bytes)));
-        add(
-            format!("set of {bytes} bytes, times faster than memcached over loopback"),
-            found,
-            1.0,
-            false,
-        );
-    }
-    let cpu = hot(Path::Rdma, Op::Get, 1024).and_then(|row| row.server_cpu_ns_per_op);
-    add(
-        "server's processor time for a one-sided get in ns".into(),
-        cpu,
-        50.0,
-        true,
-    );
-    for op in [Op::Get, Op::Set] {
-        let rate = |path| hot(path, op, 1024)?.ops_per_s;
-        let found = quotient(rate(Path::ToroidTcp), rate(Path::MemcachedTcp));
-        add(
-            format!("{op:?} of 1024 bytes by memcached's protocol, rate over memcached's"),
-            found,
-            1.0,
-            false,
-        );
-        let p99 = |path| hot(path, op, 1024)?.p99_ns;
-        let found = quotient(p99(Path::ToroidTcp), p99(Path::MemcachedTcp));
-        add(
-            format!("{op:?} of 1024 bytes by memcached's protocol, p99 over memcached's"),
-            found,
-            1.1,
-            true,
-        );
-    }
-    targets
 }

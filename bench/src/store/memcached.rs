@@ -88,8 +88,22 @@ impl Memcached {
     /// # Errors
     /// As for a single set.
     pub fn fill(&mut self, set: KeySet) -> Result<(), MemcachedError> {
-        let mut value = vec![0; set.bytes];
-        self.many(set, b"STORED", |to, index, name| {
+        self.fill_with(set.keys, |_| set.bytes, |index, name| set.name(index, name))
+    }
+
+    /// The same for keys with values of their own length.
+    ///
+    /// # Errors
+    /// As for a single set.
+    pub fn fill_with(
+        &mut self,
+        keys: u64,
+        len: impl Fn(u64) -> usize + Send,
+        name: impl Fn(u64, &mut Vec<u8>) + Send,
+    ) -> Result<(), MemcachedError> {
+        let mut value = Vec::new();
+        self.many(keys, name, b"STORED", move |to, index, name| {
+            value.resize(len(index), 0);
             pattern::fill_value(index, 0, &mut value);
             write_set_header(to, name, value.len())?;
             to.write_all(&value)?;
@@ -102,17 +116,110 @@ impl Memcached {
     /// # Errors
     /// As for a single delete.
     pub fn empty(&mut self, set: KeySet) -> Result<(), MemcachedError> {
-        self.many(set, b"DELETED", |to, _index, name| {
+        self.empty_with(set.keys, |index, name| set.name(index, name))
+    }
+
+    /// The same for keys with other names.
+    ///
+    /// # Errors
+    /// As for a single delete.
+    pub fn empty_with(
+        &mut self,
+        keys: u64,
+        name: impl Fn(u64, &mut Vec<u8>) + Send,
+    ) -> Result<(), MemcachedError> {
+        self.many(keys, name, b"DELETED", |to, _index, name| {
             to.write_all(b"delete ")?;
             to.write_all(name)?;
             to.write_all(b"\r\n")
         })
     }
 
-    /// Sends one request for each key of `set`, each of which must get the answer `wanted`.
+    /// Sends requests for all these keys, `together` in each, and does not wait for answers.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<(), MemcachedError> {
+        self.line.clear();
+        for names in names.chunks(together) {
+            self.line.extend_from_slice(b"get");
+            for name in names {
+                self.line.push(b' ');
+                self.line.extend_from_slice(name);
+            }
+            self.line.extend_from_slice(b"\r\n");
+        }
+        Ok(self.writer.write_all(&self.line)?)
+    }
+
+    /// Takes the answers to [`Memcached::send_gets`]: each value that was found, with the place of its
+    /// key. Returns how many those were.
+    ///
+    /// # Errors
+    /// The connection's or the server's.
+    pub fn receive_gets(
+        &mut self,
+        names: &[Vec<u8>],
+        together: usize,
+        mut take: impl FnMut(usize, &[u8]),
+    ) -> Result<usize, MemcachedError> {
+        let (mut found, mut first) = (0, 0);
+        for names in names.chunks(together) {
+            let mut next = 0;
+            while self.answer()? != b"END" {
+                let mut left = names.iter().enumerate().skip(next);
+                let of = left.find_map(|(at, name)| Some((at, value_len(&self.line, name)?)));
+                let (at, len) = of.ok_or_else(|| unexpected(&self.line))?;
+                self.receive_value(len)?;
+                take(first + at, self.value());
+                (next, found) = (at + 1, found + 1);
+            }
+            first += names.len();
+        }
+        Ok(found)
+    }
+
+    /// Sends sets of all these, and does not wait for answers.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub fn send_sets(
+        &mut self,
+        names: &[Vec<u8>],
+        values: &[Vec<u8>],
+    ) -> Result<(), MemcachedError> {
+        self.line.clear();
+        for (name, value) in names.iter().zip(values) {
+            write_set_header(&mut self.line, name, value.len())?;
+            self.line.extend_from_slice(value);
+            self.line.extend_from_slice(b"\r\n");
+        }
+        Ok(self.writer.write_all(&self.line)?)
+    }
+
+    /// Takes so many answers to [`Memcached::send_sets`].
+    ///
+    /// # Errors
+    /// The connection's or the server's.
+    pub fn receive_sets(&mut self, count: usize) -> Result<(), MemcachedError> {
+        (0..count).try_for_each(|_| expect(self.answer()?, b"STORED"))
+    }
+
+    /// The value and the end of its line. The buffer keeps the longest.
+    fn receive_value(&mut self, value_len: usize) -> io::Result<()> {
+        self.len = value_len;
+        let len = value_len + 2;
+        if self.value.len() < len {
+            self.value.resize(len, 0);
+        }
+        self.reader.read_exact(&mut self.value[..len])
+    }
+
+    /// Sends one request for each key, each of which must get the answer `wanted`.
     fn many(
         &mut self,
-        set: KeySet,
+        keys: u64,
+        name_of: impl Fn(u64, &mut Vec<u8>) + Send,
         wanted: &[u8],
         mut request: impl FnMut(&mut dyn Write, u64, &[u8]) -> io::Result<()> + Send,
     ) -> Result<(), MemcachedError> {
@@ -121,13 +228,13 @@ impl Memcached {
         thread::scope(|scope| {
             let sender = scope.spawn(move || -> io::Result<()> {
                 let mut name = Vec::new();
-                for index in 0..set.keys {
-                    set.name(index, &mut name);
+                for index in 0..keys {
+                    name_of(index, &mut name);
                     request(&mut writer, index, &name)?;
                 }
                 writer.flush()
             });
-            let answers = (0..set.keys).try_for_each(|_| {
+            let answers = (0..keys).try_for_each(|_| {
                 read_line(reader, line)?;
                 expect(line, wanted)
             });
@@ -157,13 +264,8 @@ impl Client for Memcached {
             self.len = 0;
             return Ok(false);
         }
-        self.len = value_len(answer, key).ok_or_else(|| unexpected(answer))?;
-        // The value and the end of its line. The buffer keeps the longest.
-        let len = self.len + 2;
-        if self.value.len() < len {
-            self.value.resize(len, 0);
-        }
-        self.reader.read_exact(&mut self.value[..len])?;
+        let len = value_len(answer, key).ok_or_else(|| unexpected(answer))?;
+        self.receive_value(len)?;
         expect(self.answer()?, b"END")?;
         Ok(true)
     }
@@ -279,6 +381,22 @@ mod tests {
         assert!(matches!(wrong, Err(MemcachedError::Answer(line)) if line == "VALUE j 0 1"));
         let gone = scripted(b"get k\r\n", b"").get(b"k");
         assert!(matches!(gone, Err(MemcachedError::Io(_))));
+    }
+
+    #[test]
+    fn several_keys_in_a_request_may_be_missing_in_part() {
+        let answer = b"VALUE b 0 1\r\nx\r\nEND\r\nVALUE c 0 0\r\n\r\nEND\r\n";
+        let mut client = scripted(b"get a b\r\nget c d\r\n", answer);
+        let names = ["a", "b", "c", "d"].map(Vec::from);
+        client.send_gets(&names, 2).unwrap();
+        let mut values = Vec::new();
+        let take = |at, value: &[u8]| values.push((at, value.to_vec()));
+        assert_eq!(client.receive_gets(&names, 2, take).unwrap(), 2);
+        assert_eq!(values, [(1, b"x".to_vec()), (2, Vec::new())]);
+        let mut client = scripted(b"get a\r\n", b"VALUE b 0 1\r\nx\r\nEND\r\n");
+        client.send_gets(&names[..1], 1).unwrap();
+        let wrong = client.receive_gets(&names[..1], 1, |_, _| ());
+        assert!(matches!(wrong, Err(MemcachedError::Answer(line)) if line == "VALUE b 0 1"));
     }
 
     #[test]
