@@ -114,16 +114,17 @@ fn reachable(path: &str, descriptor: Option<&OwnedFd>) -> Option<String> {
     if may_walk(path) {
         return Some(path.into());
     }
-    let path = format!("/proc/self/fd/{}", descriptor?.as_raw_fd());
-    may_walk(&path).then_some(path)
+    // This thread has descriptors of its own, which are all that the command is born with.
+    let number = descriptor?.as_raw_fd();
+    may_walk(&format!("/proc/thread-self/fd/{number}")).then(|| format!("/proc/self/fd/{number}"))
 }
 
 impl Prepared {
-    /// Starts it. Nothing else may be started meanwhile.
+    /// Starts it, by a thread that shares its descriptors with no other.
     pub(super) fn start(mut self) -> Result<Child, Failure> {
         if let Some(program) = &self.program {
-            // The interpreter of a script opens it by that name; no other command gets it, because
-            // none is started meanwhile. Should it fail, only such scripts do.
+            // The interpreter of a script opens it by that name; no other command is started by
+            // this thread. Should it fail, only such scripts do.
             let _ = fcntl_setfd(program, FdFlags::empty());
         }
         self.command.spawn().map_err(|error| {

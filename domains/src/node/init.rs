@@ -1,30 +1,30 @@
 //! The first process of a node: starts its commands, and reaps whatever ends there.
 //!
-//! One thread waits for sessions until the lifeline ends, one for children, and one attends each
-//! session. When the process ends, the kernel kills everything else in the node.
+//! The first thread reaps orphans, because the kernel gives them to it; one waits for sessions until
+//! the lifeline ends, and one attends each [`session`]. When the process ends, the kernel kills
+//! everything else in the node.
+//!
+//! To close a descriptor may take as long as whoever serves its file system (FUSE) likes, so each
+//! session has a table of descriptors of its own: what hangs there stops no other command, nor has
+//! any other command its descriptors before it is executed.
 
-use std::collections::HashMap;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process_group, wait, waitid,
-};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use signal_hook::consts::SIGCHLD;
+use signal_hook::iterator::Signals;
 
-use super::birth;
-use super::command::{self, Failure, NOT_EXECUTABLE};
-use super::messages::{InitConfig, Report, Start};
+use super::messages::{InitConfig, Report};
+use super::{birth, session};
 use crate::lifeline::Lifeline;
-use crate::protocol::{Event, Message, Request};
-use crate::wire::{self, WireError, Writer};
-
-/// How long a command that nobody wants any more may take to clean up.
-const GRACE: Duration = Duration::from_millis(500);
+use crate::wire::{self, WireError};
 
 const STACK_BYTES: usize = 128 * 1024;
 
@@ -43,224 +43,123 @@ fn run(config: &InitConfig) -> Result<(), WireError> {
         Ok(born) => born,
         Err(error) => return reports.send(&Report::from(&error), &[]),
     };
-    let init = Arc::new(Init {
-        commands: Mutex::default(),
-        started: Condvar::new(),
-    });
-    let reaper = Arc::clone(&init);
-    thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(move || reaper.reap())?;
+    let mut ends = Signals::new([SIGCHLD])?;
+    let last = ends.handle();
     let ready = Report::Ready {
         warnings: born.warnings,
     };
     reports.send(&ready, &[born.network.as_fd(), born.listener.as_fd()])?;
     drop((born.network, born.listener));
-    init.obey(Lifeline::new(orders))
+    let lifeline = Lifeline::new(orders);
+    let obeying = start_thread(move || {
+        let end = obey(lifeline);
+        last.close();
+        end
+    })?;
+    reap_orphans(&mut ends);
+    let panicked = || io::Error::other("the thread panicked");
+    obeying.join().map_err(|_| panicked())?
 }
 
-struct Init {
-    commands: Mutex<Commands>,
-    started: Condvar,
-}
-
-#[derive(Default)]
-struct Commands {
-    /// By process id, which is also that of the process group.
-    running: HashMap<Pid, Running>,
-    /// Commands so far.
-    count: u64,
-    /// Whether a child was started since the reaper last looked.
-    fresh: bool,
-}
-
-struct Running {
-    exec: u64,
-    caller: Writer,
-    unwanted: bool,
-}
-
-impl Init {
-    fn obey(self: &Arc<Self>, mut lifeline: Lifeline) -> Result<(), WireError> {
-        loop {
-            let session = match lifeline.next_session() {
-                Ok(session) => session,
-                Err(WireError::Closed) => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            let init = Arc::clone(self);
-            // It ends when either side has broken off, which is all that there is to know. Without
-            // a thread the caller sees the session end.
-            let attend = move || drop(init.attend(session));
-            let _ = thread::Builder::new().stack_size(STACK_BYTES).spawn(attend);
-        }
-    }
-
-    /// Runs a command for a caller, and ends it when that has gone.
-    fn attend(&self, session: UnixStream) -> Result<(), WireError> {
-        let (order, mut descriptors) = wire::split(session)?.0.receive()?;
-        let caller = descriptors.pop().ok_or(WireError::Closed)?;
-        let (mut caller, answers) = wire::split(caller.into())?;
-        let exec = match self.start(order, descriptors, answers.clone()) {
-            Ok(exec) => exec,
-            Err(failure) => return complain(&answers, failure),
+/// Attends sessions until the lifeline ends.
+fn obey(lifeline: Lifeline) -> Result<(), WireError> {
+    let lifeline = Arc::new(Mutex::new(lifeline));
+    loop {
+        let (tell, told) = channel();
+        let next = Arc::clone(&lifeline);
+        let received = match start_thread(move || attend_next(&next, &tell)) {
+            Ok(_) => told.recv().unwrap_or(Ok(())),
+            // Without a thread the caller sees the session end.
+            Err(_) => receive(&lifeline).map(drop),
         };
-        let end = loop {
-            match caller.receive() {
-                Ok((Request::Signal { signal }, _)) => {
-                    if let Some(signal) = Signal::from_named_raw(signal) {
-                        self.lock().signal(exec, signal);
-                    }
-                }
-                Ok(_) => break WireError::Malformed("only signals are for commands".into()),
-                Err(error) => break error,
-            }
-        };
-        self.end(exec);
-        Err(end)
-    }
-
-    /// Starts a command and gives it a number.
-    fn start(
-        &self,
-        order: Start,
-        descriptors: Vec<OwnedFd>,
-        caller: Writer,
-    ) -> Result<u64, Failure> {
-        let prepared = command::prepare(order, descriptors)?;
-        let mut commands = self.lock();
-        let child = prepared.start()?;
-        commands.count += 1;
-        let exec = commands.count;
-        if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
-            let running = Running {
-                exec,
-                caller,
-                unwanted: false,
-            };
-            commands.running.insert(pid, running);
-        }
-        commands.fresh = true;
-        self.started.notify_one();
-        Ok(exec)
-    }
-
-    /// Asks a command to end, if it still runs, and kills it when it does not.
-    fn end(&self, exec: u64) {
-        let mut commands = self.lock();
-        let mut wanted = commands.running.values_mut().filter(|r| r.exec == exec);
-        let Some(running) = wanted.next() else {
-            return;
-        };
-        running.unwanted = true;
-        commands.signal(exec, Signal::TERM);
-        drop(commands);
-        thread::sleep(GRACE);
-        self.lock().signal(exec, Signal::KILL);
-    }
-
-    /// Waits for children, those included that were orphaned in the node.
-    fn reap(&self) {
-        loop {
-            // Only looks: the child is taken under the lock, so that no signal can go to a
-            // process that has its number meanwhile.
-            match waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
-                Err(Errno::CHILD) => self.wait_for_children(),
-                Err(_) => {}
-                Ok(_) => self.take_ended(),
-            }
-        }
-    }
-
-    fn wait_for_children(&self) {
-        let commands = self.lock();
-        let waiting = self
-            .started
-            .wait_while(commands, |commands| !commands.fresh);
-        let mut commands = waiting.unwrap_or_else(PoisonError::into_inner);
-        commands.fresh = false;
-    }
-
-    fn take_ended(&self) {
-        let mut commands = self.lock();
-        let mut ended = Vec::new();
-        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-            if let Some(running) = commands.running.remove(&pid) {
-                if running.unwanted {
-                    // What is left of its group; it fails when nothing is.
-                    let _ = kill_process_group(pid, Signal::KILL);
-                }
-                ended.push((running.caller, exit_status(status)));
-            }
-        }
-        drop(commands);
-        for (caller, status) in ended {
-            // It fails when the caller has gone.
-            let _ = report(&caller, status);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Commands> {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Commands {
-    fn signal(&self, exec: u64, signal: Signal) {
-        let groups = self.running.iter().filter(|(_, r)| r.exec == exec);
-        for (group, _) in groups {
-            // It fails when the last process of the group has just ended.
-            let _ = kill_process_group(*group, signal);
+        match received {
+            Ok(()) => {}
+            Err(WireError::Closed) => return Ok(()),
+            Err(error) => return Err(error),
         }
     }
 }
 
-/// Says on its standard error why a command was not started, and then reports that. Only the
-/// session's own thread waits if nobody reads there.
-fn complain(caller: &Writer, failure: Failure) -> Result<(), WireError> {
-    if let Some((mut stderr, message)) = failure.complaint {
-        // Where it cannot be said, the status has to do.
-        let _ = writeln!(stderr, "toroid: {message}");
+/// Waits for a session, says how that went, and attends it.
+fn attend_next(lifeline: &Mutex<Lifeline>, tell: &Sender<Result<(), WireError>>) {
+    // First, so that others have none of what it gets. As they do the same, all that it has of
+    // theirs is the lifeline.
+    let is_alone = unshare(CloneFlags::CLONE_FILES).is_ok();
+    let (session, received) = match receive(lifeline) {
+        Ok(session) => (Some(session), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    // Nobody listens only when the node ends.
+    let _ = tell.send(received);
+    if let Some(session) = session.filter(|_| is_alone) {
+        // It ends when either side has broken off, which is all that there is to know.
+        let _ = session::attend(session);
     }
-    report(caller, failure.status)
 }
 
-/// The last word of a session. It is the only one in this direction, so it finds room.
-fn report(caller: &Writer, status: i32) -> Result<(), WireError> {
-    let reported = caller.send(&Message::Event(Event::Exited { status }), &[]);
-    caller.shut_down();
-    reported
+fn receive(lifeline: &Mutex<Lifeline>) -> Result<UnixStream, WireError> {
+    let mut lifeline = lifeline.lock().unwrap_or_else(PoisonError::into_inner);
+    lifeline.next_session()
 }
 
-fn exit_status(status: WaitStatus) -> i32 {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(status), _) => status,
-        (None, Some(signal)) => 128 + signal,
-        (None, None) => NOT_EXECUTABLE,
+/// Reaps what was orphaned in the node whenever something ends, until there are no more signals.
+///
+/// Only that: commands are children of the threads of their sessions, which wait for them, and
+/// would miss one that somebody else has taken.
+fn reap_orphans(ends: &mut Signals) {
+    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WNOTHREAD;
+    for _ in ends.forever() {
+        while waitpid(Pid::from_raw(-1), Some(flags)).is_ok_and(|end| end != WaitStatus::StillAlive)
+        {
+        }
     }
+}
+
+fn start_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<thread::JoinHandle<T>> {
+    thread::Builder::new().stack_size(STACK_BYTES).spawn(work)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::env;
     use std::fs::File;
-    use std::io::Read;
+    use std::io::{Read, Write};
+    use std::os::fd::OwnedFd;
+    use std::process::Command;
 
-    use super::command::NOT_FOUND;
+    use super::super::command::NOT_FOUND;
+    use super::super::messages::Start;
     use super::*;
     use crate::lifeline;
+    use crate::protocol::Event;
 
     /// The thread that carries out orders once wrote complaints itself, and one caller that did
     /// not read its standard error stopped the whole node.
+    ///
+    /// The threads of sessions keep copies of the descriptors of their process, so that is a child
+    /// that runs only this test.
     #[test]
     fn a_complaint_that_nobody_reads_holds_up_only_its_own_report() {
+        const CHILD: &str = "INIT_TEST_CHILD";
+        const NAME: &str =
+            "node::init::tests::a_complaint_that_nobody_reads_holds_up_only_its_own_report";
+        if env::var_os(CHILD).is_none() {
+            let mut child = Command::new(env::current_exe().unwrap());
+            let child = child.args([NAME, "--exact", "--test-threads=1"]);
+            let output = child.env(CHILD, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                output.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+            return;
+        }
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (_, lifeline) = wire::split(ours).unwrap();
-        let init = Arc::new(Init {
-            commands: Mutex::default(),
-            started: Condvar::new(),
-        });
         let orders = Lifeline::new(wire::split(theirs).unwrap().0);
-        thread::spawn(move || init.obey(orders));
+        thread::spawn(move || obey(orders));
         let (mut reader, mut stderr) = UnixStream::pair().unwrap();
         stderr.set_nonblocking(true).unwrap();
         let mut filler = 0;

@@ -9,6 +9,7 @@ mod birth;
 mod command;
 pub(crate) mod init;
 pub(crate) mod messages;
+mod session;
 
 use std::fs;
 use std::io;

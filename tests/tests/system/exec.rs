@@ -167,6 +167,25 @@ fn many_commands_run_at_once() {
     }
 }
 
+/// Only the node's first thread can take orphans, and nobody else may take a command.
+#[test]
+fn orphans_are_reaped_and_commands_keep_their_status() {
+    let cluster = Cluster::up("1x1x1");
+    let orphans = "for n in 1 2 3 4; do (sleep 0.0$n; exit 1) & done; exit $0";
+    let start = |n: u32| {
+        let n = n.to_string();
+        Running::start(&mut cluster.in_node("0,0,0", &["sh", "-c", orphans, &n]))
+    };
+    let all: Vec<Running> = (0..20).map(start).collect();
+    for (n, running) in all.into_iter().enumerate() {
+        assert_eq!(running.wait().status, n as i32);
+    }
+    let no_zombie = "! pgrep sleep && ! grep -q '^State:.Z' /proc/[0-9]*/status";
+    eventually("all are reaped", || {
+        cluster.shell("0,0,0", no_zombie).status == 0
+    });
+}
+
 #[test]
 fn whoami_says_which_node_this_is() {
     let cluster = Cluster::up("2x1x1");

@@ -526,11 +526,18 @@ fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
     let hang = Running::start(hang.stdin(Stdio::null()));
     // Who carried them to the node, and the node.
     hang.says("hangs\nhangs\n");
-    // Not the node itself: what it starts has these descriptors until it is executed.
-    cluster.exec("1,0,0", "true").ok();
+    let runs = |node: &str| {
+        let said = cluster.shell(node, "cat; exit 7").fails(7, &[]);
+        assert_eq!(said.text(), "");
+    };
+    for _ in 0..3 {
+        runs("0,0,0");
+    }
+    runs("1,0,0");
     cluster.kill_agent();
     up_again(&cluster);
-    cluster.exec("1,0,0", "true").ok();
+    runs("1,0,0");
+    runs("0,0,0");
     cluster.toroid(&["down"]).ok();
     up_again(&cluster);
     cluster.exec("0,0,0", "true").ok();
