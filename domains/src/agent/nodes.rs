@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use super::keeper::{Entry, Keeper};
-use super::porter::Porter;
+use super::porter::{Porter, Porters};
 use super::process::{has_ended, outlast};
 use super::tenancy::Tenancy;
 use super::users::Users;
@@ -44,6 +44,7 @@ pub(super) struct HostedNode {
     ended: Condvar,
     /// It was told to end, and shall live on.
     is_renewing: AtomicBool,
+    porters: Arc<Porters>,
     pub(super) tenancy: Tenancy,
 }
 
@@ -101,6 +102,7 @@ impl HostedNode {
             life: Mutex::new(life),
             ended: Condvar::new(),
             is_renewing: AtomicBool::new(false),
+            porters: Arc::default(),
             tenancy: Tenancy::default(),
         };
         node.keep();
@@ -162,7 +164,7 @@ impl HostedNode {
             (root.ok(), lifeline::open_session(&life.orders)?)
         };
         let (theirs, ours) = UnixStream::pair()?;
-        let porter = Porter::send(order, ours, session, root)?;
+        let porter = self.porters.send(order, ours, session, root)?;
         Ok((theirs.into(), porter))
     }
 
@@ -235,6 +237,10 @@ impl HostedNode {
             let deadline = Instant::now() + LAST_WORDS;
             for node in nodes {
                 node.end_by(deadline);
+            }
+            // They end with their nodes.
+            for node in nodes {
+                node.porters.arrive_by(deadline);
             }
         }
     }

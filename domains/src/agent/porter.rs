@@ -6,14 +6,20 @@
 //!
 //! To close a descriptor may take as long as whoever serves its file system (FUSE) likes, and a
 //! process in the middle of that cannot even be killed. So the agent never holds one of a caller's.
+//!
+//! A porter ends with the node that it goes to, whatever its caller does, and not with the agent.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Stdio, exit};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 
 use crate::node::messages::Start;
@@ -30,19 +36,23 @@ const CALLER_BYTES: u32 = 1024;
 /// How long an order may wait for who is to read it.
 const WRITE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A process that carries descriptors.
-#[derive(Debug)]
-pub(super) struct Porter(Child);
+/// Those to a node.
+#[derive(Debug, Default)]
+pub(super) struct Porters {
+    under_way: Mutex<usize>,
+    arrived: Condvar,
+}
 
-impl Porter {
+impl Porters {
     /// Lets one wait for what comes with [`Request::Descriptors`] from a caller, and take it with an
-    /// order to a node whose root directory this is.
+    /// order to the node, whose root directory this is.
     pub(super) fn send(
+        self: &Arc<Self>,
         order: &Start,
         caller: UnixStream,
         node: UnixStream,
         root: Option<OwnedFd>,
-    ) -> io::Result<Self> {
+    ) -> io::Result<Porter> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("toroid-porter").arg(roles::PORTER);
@@ -50,7 +60,7 @@ impl Porter {
         command.stdin(OwnedFd::from(theirs));
         // It may be left when the agent has ended, whose output somebody may wait for.
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let porter = Porter(command.spawn()?);
+        let porter = Porter::begin(command.spawn()?, self);
         drop(command);
         let (_, errands) = wire::split(ours)?;
         errands.give_up_after(WRITE_PATIENCE)?;
@@ -64,11 +74,48 @@ impl Porter {
         Ok(porter)
     }
 
-    /// Waits until it has done its work, or has been kept from it: the thread of a connection,
-    /// which may wait for ever, and so has no more than one porter at a time.
-    pub(super) fn wait(mut self) {
+    /// Waits until all have done their work or been kept from it, but not for those that close a
+    /// descriptor for ever.
+    pub(super) fn arrive_by(&self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Who is late is left behind, so it is all the same.
+        let _ = self
+            .arrived
+            .wait_timeout_while(self.lock(), left, |under_way| *under_way > 0);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A process that carries descriptors.
+#[derive(Debug)]
+pub(super) struct Porter {
+    process: Child,
+    all: Arc<Porters>,
+}
+
+impl Porter {
+    fn begin(process: Child, all: &Arc<Porters>) -> Self {
+        *all.lock() += 1;
+        Porter {
+            process,
+            all: Arc::clone(all),
+        }
+    }
+}
+
+/// Waits until it has done its work, or has been kept from it: the thread of a connection,
+/// which may wait for ever, and so has no more than one porter at a time.
+impl Drop for Porter {
+    fn drop(&mut self) {
         // It is a child, so there is nothing that could fail.
-        let _ = self.0.wait();
+        let _ = self.process.wait();
+        *self.all.lock() -= 1;
+        self.all.arrived.notify_all();
     }
 }
 
@@ -81,31 +128,72 @@ fn run() -> Result<(), WireError> {
     // To close these may take for ever. They are dropped last: while anything of the session was still
     // open here, its caller would not see it end with the node.
     let mut theirs = Vec::new();
-    carry(&mut theirs)
+    let errand = Errand::receive()?;
+    errand.end_with_node()?;
+    errand.run(&mut theirs)
 }
 
-/// Takes a caller's descriptors, which are left in `theirs`, to a node.
-fn carry(theirs: &mut Vec<OwnedFd>) -> Result<(), WireError> {
-    let errands = io::stdin().as_fd().try_clone_to_owned()?;
-    let (mut errands, _) = wire::split(errands.into())?;
-    let (order, descriptors) = errands.receive::<Start>()?;
-    let mut descriptors = descriptors.into_iter();
-    let (Some(caller), Some(node)) = (descriptors.next(), descriptors.next()) else {
-        return Err(WireError::Closed);
-    };
-    let (mut from, _) = wire::split(UnixStream::from(caller.try_clone()?))?;
-    let deadline = Instant::now() + CALLER_PATIENCE;
-    let request: Request;
-    (request, *theirs) = from.receive_first(CALLER_BYTES, deadline)?;
-    // What came with them was for the node, and is lost to it.
-    if request != Request::Descriptors || from.has_more() {
-        return Err(WireError::Malformed(
-            "only descriptors are asked for".into(),
-        ));
+/// What is to be taken from whom to whom.
+struct Errand {
+    order: Start,
+    /// The sessions.
+    caller: OwnedFd,
+    node: OwnedFd,
+    /// The node's root directory.
+    root: Option<OwnedFd>,
+}
+
+impl Errand {
+    fn receive() -> Result<Self, WireError> {
+        let agent = io::stdin().as_fd().try_clone_to_owned()?;
+        let (mut agent, _) = wire::split(agent.into())?;
+        let (order, descriptors) = agent.receive()?;
+        let mut descriptors = descriptors.into_iter();
+        let (Some(caller), Some(node)) = (descriptors.next(), descriptors.next()) else {
+            return Err(WireError::Closed);
+        };
+        Ok(Errand {
+            order,
+            caller,
+            node,
+            root: descriptors.next(),
+        })
     }
-    let (_, orders) = wire::split(node.into())?;
-    orders.give_up_after(WRITE_PATIENCE)?;
-    deliver(order, theirs, descriptors.next().as_ref(), &caller, &orders)
+
+    /// Ends this process when the node has closed its session: it has ended, or has all that it
+    /// needs.
+    fn end_with_node(&self) -> io::Result<()> {
+        let node = self.node.try_clone()?;
+        let watch = move || {
+            let mut closed = [PollFd::new(node.as_fd(), PollFlags::empty())];
+            while poll(&mut closed, PollTimeout::NONE) == Err(Errno::EINTR) {}
+            exit(0);
+        };
+        thread::Builder::new().spawn(watch).map(drop)
+    }
+
+    /// Takes the caller's descriptors, which are left in `theirs`, to the node.
+    fn run(self, theirs: &mut Vec<OwnedFd>) -> Result<(), WireError> {
+        let (mut from, _) = wire::split(UnixStream::from(self.caller.try_clone()?))?;
+        let deadline = Instant::now() + CALLER_PATIENCE;
+        let request: Request;
+        (request, *theirs) = from.receive_first(CALLER_BYTES, deadline)?;
+        // What came with them was for the node, and is lost to it.
+        if request != Request::Descriptors || from.has_more() {
+            return Err(WireError::Malformed(
+                "only descriptors are asked for".into(),
+            ));
+        }
+        let (_, orders) = wire::split(self.node.into())?;
+        orders.give_up_after(WRITE_PATIENCE)?;
+        deliver(
+            self.order,
+            theirs,
+            self.root.as_ref(),
+            &self.caller,
+            &orders,
+        )
+    }
 }
 
 /// Sends an order with a caller's standard input, output and error, its directory and its program
@@ -156,4 +244,92 @@ fn open_inside(root: &OwnedFd, path: &str, theirs: &OwnedFd) -> Option<OwnedFd> 
     };
     let (theirs, found) = (identity(theirs)?, identity(&ours)?);
     (theirs == found).then_some(ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::IoSlice;
+    use std::mem::MaybeUninit;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    /// Sends requests in one piece, with descriptors, of which the first says how many they are.
+    fn say(caller: &UnixStream, requests: &[Request], count: u8) {
+        let mut bytes = Vec::new();
+        for request in requests {
+            let json = serde_json::to_vec(request).unwrap();
+            let announced = if bytes.is_empty() { count } else { 0 };
+            bytes.extend([json.len() as u8, 0, 0, 0, announced, 0, 0, 0]);
+            bytes.extend(json);
+        }
+        let file = File::open("/").unwrap();
+        let rights = vec![file.as_fd(); count.into()];
+        let mut space = [MaybeUninit::uninit(); 256];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if count > 0 {
+            assert!(control.push(SendAncillaryMessage::ScmRights(&rights)));
+        }
+        let parts = [IoSlice::new(&bytes)];
+        sendmsg(caller, &parts, &mut control, SendFlags::empty()).unwrap();
+    }
+
+    /// Runs an errand for a caller that says all this; returns how many descriptors the node gets, if
+    /// it gets any.
+    fn carry(program: Option<&str>, requests: &[Request], count: u8) -> Option<usize> {
+        let (ours, caller) = UnixStream::pair().unwrap();
+        let (node, theirs) = UnixStream::pair().unwrap();
+        say(&ours, requests, count);
+        // It says nothing more.
+        drop(ours);
+        let errand = Errand {
+            order: Start {
+                argv: vec!["true".into()],
+                env: vec![],
+                cwd: "/".into(),
+                program: program.map(str::to_owned),
+                has_directory: false,
+                has_file: false,
+            },
+            caller: caller.into(),
+            node: node.into(),
+            root: None,
+        };
+        let carried = errand.run(&mut Vec::new());
+        let received = wire::split(theirs).unwrap().0.receive::<Start>();
+        assert_eq!(carried.is_ok(), received.is_ok(), "{carried:?}");
+        received.ok().map(|(_, descriptors)| descriptors.len())
+    }
+
+    /// Nothing is found in a node without its root, so directory and program do not come along.
+    #[test]
+    fn a_node_gets_a_command_with_the_right_descriptors_or_none() {
+        let ask = [Request::Descriptors];
+        let program = Some("/bin/true");
+        for count in 0..=8 {
+            let with_session = 3 + 1;
+            let plain = (count == 3 || count == 4).then_some(with_session);
+            assert_eq!(carry(None, &ask, count), plain, "{count}");
+            let with_program = (count == 5).then_some(with_session);
+            assert_eq!(carry(program, &ask, count), with_program, "{count}");
+        }
+    }
+
+    #[test]
+    fn a_caller_that_says_anything_else_gets_no_command() {
+        let (ask, signal) = (Request::Descriptors, Request::Signal { signal: 15 });
+        for requests in [
+            vec![],
+            vec![signal.clone()],
+            vec![Request::Status],
+            vec![signal.clone(), ask.clone()],
+            vec![ask.clone(), signal],
+        ] {
+            let count = if requests.is_empty() { 0 } else { 3 };
+            assert_eq!(carry(None, &requests, count), None, "{requests:?}");
+        }
+        assert!(carry(None, &[ask], 3).is_some());
+    }
 }

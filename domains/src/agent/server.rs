@@ -356,7 +356,8 @@ impl Administration<'_> {
                             let started = Message::Reply(Reply::Started);
                             let sent = self.writer.send(&started, &[session.as_fd()]);
                             drop(session);
-                            porter.wait();
+                            // It waits for it.
+                            drop(porter);
                             sent?;
                             continue;
                         }

@@ -547,6 +547,39 @@ fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
     before.assert_none_new();
 }
 
+/// Who stops in the middle of handing over what its command needs, with what it has sent already.
+#[test]
+fn callers_that_stall_end_with_the_agent() {
+    let cluster = up(&[]);
+    let stall = |node: &str| {
+        let mut stall = cluster.command("haunt");
+        stall.args(["stall", node]).arg(cluster.state());
+        let stall = Running::start(stall.stdin(Stdio::piped()));
+        stall.says("stalls\n");
+        stall
+    };
+    let stalled = [stall("0,0,0"), stall("0,0,0"), stall("1,0,0")];
+    let porters = || -> BTreeSet<u32> {
+        let agent = format!("PPid:\t{}\n", cluster.agent_pid());
+        let is_its = |pid: &u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status"));
+            status.is_ok_and(|status| status.contains(&agent))
+        };
+        processes_with(&["__porter"]).filter(is_its).collect()
+    };
+    let waiting = porters();
+    assert_eq!(waiting.len(), stalled.len());
+    cluster.exec("0,0,0", "true").ok();
+    cluster.toroid(&["down"]).ok();
+    for porter in waiting {
+        assert!(!Path::new(&format!("/proc/{porter}")).exists(), "{porter}");
+    }
+    for stalled in stalled {
+        // Its session has ended.
+        stalled.wait().ok();
+    }
+}
+
 /// The limits and the time of a node's first process are its root's to take; nothing else of it is.
 #[test]
 fn a_root_that_starves_its_first_process_harms_its_own_node() {

@@ -1,4 +1,5 @@
-//! A file system (FUSE) that answers as little as it can, and descriptors of it for the agent.
+//! A file system (FUSE) that answers as little as it can, and descriptors of it for the agent; and
+//! callers that do not hand over what they have begun to.
 //!
 //! ```text
 //!  request: 0     4        8        16          40      answer: 0     4       8        16
@@ -9,7 +10,7 @@
 
 use std::env;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -20,6 +21,7 @@ use domains::protocol::{Message, Reply, Request, VERSION};
 use domains::wire::{self, Reader, Writer};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use crate::Result;
 
@@ -79,17 +81,42 @@ pub fn hand_over(node: &str, state: &str, path: &str) -> Result<()> {
             Ok((answer, _)) => return Err(format!("it takes descriptors: {answer:?}").into()),
         }
     }
-    let (mut reader, writer) = greet(&socket)?;
+    let (_agent, session) = begin(&socket, node)?;
+    let (_session, writer) = wire::split(session)?;
+    writer.send(&Request::Descriptors, &[file.as_fd(); 3])?;
+    // To close the file hangs while the server is there.
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    Ok(())
+}
+
+/// Stops in the middle of handing descriptors over, until the session ends.
+pub fn stall(node: &str, state: &str) -> Result<()> {
+    let (_agent, mut session) = begin(&Path::new(state).join(CONTROL_SOCKET), node)?;
+    let header = [64, 0, 0, 0, 3, 0, 0, 0];
+    let null = File::open("/dev/null")?;
+    let rights = [null.as_raw_fd(); 3];
+    let rights = [ControlMessage::ScmRights(&rights)];
+    let parts = [IoSlice::new(&header)];
+    sendmsg::<()>(
+        session.as_raw_fd(),
+        &parts,
+        &rights,
+        MsgFlags::empty(),
+        None,
+    )?;
+    println!("stalls");
+    Ok(io::copy(&mut session, &mut io::sink()).map(drop)?)
+}
+
+/// A connection to the agent, and a session for a command.
+fn begin(socket: &Path, node: &str) -> Result<(Reader, UnixStream)> {
+    let (mut reader, writer) = greet(socket)?;
     writer.send(&exec(node), &[])?;
     let (Message::Reply(Reply::Started), session) = reader.receive()? else {
         return Err("it was not started".into());
     };
     let session = session.into_iter().next().ok_or("no session")?;
-    let (_session, writer) = wire::split(session.into())?;
-    writer.send(&Request::Descriptors, &[file.as_fd(); 3])?;
-    // To close the file hangs while the server is there.
-    io::copy(&mut io::stdin(), &mut io::sink())?;
-    Ok(())
+    Ok((reader, session.into()))
 }
 
 fn greet(socket: &Path) -> Result<(Reader, Writer)> {

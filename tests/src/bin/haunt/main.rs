@@ -15,6 +15,7 @@
 //!     look                         what of all that it kept others change while it looks
 //!     retire                       takes its time from now on
 //! haunt hang NODE STATE FILE   hands the agent descriptors of FILE, which it makes one that hangs on closing
+//! haunt stall NODE STATE       stops in the middle of handing descriptors over, until it hears of the end
 //! haunt attack NAMESPACE       but in this one: traces, writes to and kills every other process that it can; says how
 //! ```
 //!
@@ -72,6 +73,7 @@ fn main() -> Result<()> {
         ["speak", domain, place] => guard::speak(domain, place.parse()?),
         ["attack", outside] => attack::attack(outside),
         ["hang", node, state, file] => hang::hang(node, state, file),
+        ["stall", node, state] => hang::stall(node, state),
         ["hand-over", node, state, file] => hang::hand_over(node, state, file),
         ["leave", key, place] => leave::leave(key.parse()?, place.parse()?),
         _ => Err(format!("what is {words:?}?").into()),
