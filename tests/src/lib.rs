@@ -3,7 +3,7 @@
 //! [`conformance`] is the contract of a fabric provider, written once and run on each.
 //!
 //! [`fuzz`] has every reader of bytes that a stranger may choose, [`forged`] what a node may have its
-//! kernel send. [`random`] chooses the same each time.
+//! kernel send. [`random`] chooses the same each time, and [`value`] has values that describe themselves.
 //!
 //! The system tests use the programs of this workspace as people do: [`cluster`] starts agents
 //! and runs commands in their nodes, [`process`] runs any command so that none can hang a test,
@@ -20,3 +20,4 @@ pub mod process;
 pub mod random;
 pub mod software;
 pub mod user;
+pub mod value;

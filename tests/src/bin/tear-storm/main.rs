@@ -5,7 +5,6 @@
 //! reads. Exit status: 0 all values were right, 1 some were not, 2 bad usage or a failure.
 
 mod storm;
-mod value;
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -8,8 +8,9 @@ use bench::worker;
 use domains::member::Member;
 use rdma_kv::Client;
 use serde::{Deserialize, Serialize};
+use tests::value;
 
-use crate::{Error, value};
+use crate::Error;
 
 /// Room for the longest value.
 const ROOM: usize = 1 << 20;
