@@ -34,6 +34,8 @@ pub mod shared;
 pub mod store;
 pub mod text;
 pub mod uses;
+#[cfg(feature = "unsafe-variants")]
+pub mod variants;
 
 #[cfg(test)]
 mod testing;

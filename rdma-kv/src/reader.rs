@@ -11,10 +11,12 @@
 //! region, the largest item and the item's copy, chains by a count. A server gone wild can give wrong values and
 //! misses, and nothing worse.
 
+mod checks;
 mod many;
 
 use std::ops::Range;
 
+pub(crate) use checks::Checks;
 use fabric::{Endpoint, OpError, Read};
 
 use crate::hash::hash;
@@ -99,30 +101,8 @@ pub struct Reader<E: Endpoint> {
     item: Vec<u8>,
     stats: ReaderStats,
     uses: Uses,
-    #[cfg(test)]
+    #[cfg(any(test, feature = "unsafe-variants"))]
     checks: Checks,
-}
-
-/// The checks that make a get right. Tests leave one out, to see that it is needed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Checks {
-    pub(crate) slot: bool,
-    pub(crate) generation: bool,
-    pub(crate) key: bool,
-    pub(crate) slot_after_clock: bool,
-    pub(crate) table_epoch: bool,
-    pub(crate) flush_epoch: bool,
-}
-
-impl Checks {
-    pub(crate) const ALL: Checks = Checks {
-        slot: true,
-        generation: true,
-        key: true,
-        slot_after_clock: true,
-        table_epoch: true,
-        flush_epoch: true,
-    };
 }
 
 /// Why a get failed.
@@ -190,8 +170,8 @@ impl<E: Endpoint> Reader<E> {
             item: Vec::new(),
             stats: ReaderStats::default(),
             uses: Uses::default(),
-            #[cfg(test)]
-            checks: Checks::ALL,
+            #[cfg(any(test, feature = "unsafe-variants"))]
+            checks: Checks::of_this_process(),
         })
     }
 
@@ -620,9 +600,9 @@ impl<E: Endpoint> Reader<E> {
     }
 
     fn checks(&self) -> Checks {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "unsafe-variants"))]
         return self.checks;
-        #[cfg(not(test))]
+        #[cfg(not(any(test, feature = "unsafe-variants")))]
         Checks::ALL
     }
 }

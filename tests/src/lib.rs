@@ -4,6 +4,7 @@
 //!
 //! [`fuzz`] has every reader of bytes that a stranger may choose, [`forged`] what a node may have its
 //! kernel send. [`random`] chooses the same each time, and [`value`] has values that describe themselves.
+//! [`variants`] lets tests leave out what the store's protocol relies on.
 //!
 //! The system tests use the programs of this workspace as people do: [`cluster`] starts agents
 //! and runs commands in their nodes, [`process`] runs any command so that none can hang a test,
@@ -21,3 +22,4 @@ pub mod random;
 pub mod software;
 pub mod user;
 pub mod value;
+pub mod variants;

@@ -45,6 +45,12 @@ pub fn store_with(
         (room, store.items().clone())
     });
     let stored = room.and_then(|room| match room {
+        #[cfg(feature = "unsafe-variants")]
+        Ok(room) if crate::variants::is_left_out("publish-order") => {
+            let value_at = room.value_at();
+            let stored = shared.with(|store| publish(store, room, change, Ok(())));
+            fill(&items, value_at).and(stored)
+        }
         Ok(room) => {
             let filled = fill(&items, room.value_at());
             shared.with(|store| publish(store, room, change, filled))
@@ -79,6 +85,13 @@ pub fn store_at_once(
         Ok(room) => room,
         Err(refused) => return Ok(refused),
     };
+    #[cfg(feature = "unsafe-variants")]
+    if crate::variants::is_left_out("publish-order") {
+        let (items, value_at) = (store.items().clone(), room.value_at());
+        let stored = publish(store, room, change, Ok(()))?;
+        items.write(value_at, value)?;
+        return Ok(stored);
+    }
     let filled = store.items().write(room.value_at(), value);
     publish(store, room, change, filled.map_err(SetError::from))
 }

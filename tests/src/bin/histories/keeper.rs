@@ -8,6 +8,7 @@ use bench::roles::{self, StoreConfig};
 use bench::worker;
 use rdma_kv::store::Limits;
 use serde::{Deserialize, Serialize};
+use tests::variants::with_what_is_left_out;
 
 use crate::client::Note;
 use crate::history::{Call, Operation, Outcome};
@@ -85,12 +86,12 @@ impl Keeper {
             memory: MEMORY,
             stack: false,
         };
-        let arguments = match part {
-            Part::Server => [roles::STORE.into(), serde_json::to_string(&config)?],
-            _ => [CLIENT.into(), serde_json::to_string(&part)?],
+        let (first, second) = match part {
+            Part::Server => (roles::STORE, serde_json::to_string(&config)?),
+            _ => (CLIENT, serde_json::to_string(&part)?),
         };
         let mut child = Command::new("/proc/self/exe")
-            .args(arguments)
+            .args(with_what_is_left_out(&[first, &second]))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

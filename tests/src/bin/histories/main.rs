@@ -21,6 +21,7 @@ use clap::Parser;
 use fabric::Torus;
 use nix::time::{ClockId, clock_gettime};
 use tests::random::Random;
+use tests::variants::with_what_is_left_out;
 
 use checker::is_linearizable;
 use history::Call;
@@ -63,6 +64,10 @@ struct Cli {
     /// Where random numbers start.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// What of the protocol is left out.
+    #[cfg(feature = "unsafe-variants")]
+    #[arg(long, value_name = "WHAT", require_equals = true, value_parser = rdma_kv::variants::NAMES)]
+    without: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -154,7 +159,7 @@ impl Stage {
         for (node, part) in parts {
             let keeper = cluster.spawn(
                 &format!("{node},0,0"),
-                &[KEEP, &serde_json::to_string(&part)?],
+                &with_what_is_left_out(&[KEEP, &serde_json::to_string(&part)?]),
             )?;
             // The server is there before its clients.
             port = cluster.answer::<Answer>(&keeper)?.port.unwrap_or(port);

@@ -1,10 +1,14 @@
 //! The command `tear-storm`: values that describe themselves are overwritten, resized, deleted and
 //! evicted while others read them out of the server's memory, and each one that is read is checked.
 //!
+//! Other storms have the index grow, and flush all keys again and again: then no key may be missed, or
+//! be found after another that went with it is gone.
+//!
 //! It starts an agent of its own with one node for the server, one for who writes and one for each who
 //! reads. Exit status: 0 all values were right, 1 some were not, 2 bad usage or a failure.
 
 mod storm;
+mod writer;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -15,7 +19,8 @@ use clap::Parser;
 use fabric::Torus;
 use rdma_kv::store::Limits;
 use serde_json::json;
-use storm::{Orders, Part, Tally};
+use storm::{Kind, Orders, Part, Tally};
+use tests::variants::with_what_is_left_out;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -35,6 +40,9 @@ const SERVER: &str = "0,0,0";
 #[derive(Parser)]
 #[command(name = "tear-storm", version)]
 struct Cli {
+    /// What happens meanwhile.
+    #[arg(long, value_enum, default_value_t = Kind::Changes)]
+    storm: Kind,
     /// Values to read and check, by all readers together.
     #[arg(long, value_name = "N", default_value_t = 10_000_000)]
     gets: u64,
@@ -44,7 +52,7 @@ struct Cli {
     /// Keys.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     keys: u32,
-    /// The server's memory for items, in MiB; less than the keys need, so that it evicts.
+    /// The server's memory for items, in MiB; for changes less than the keys need, so that it evicts.
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u64).range(2..=65_536))]
     memory: u64,
     /// Where random numbers start.
@@ -53,6 +61,10 @@ struct Cli {
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+    /// What of the protocol is left out.
+    #[cfg(feature = "unsafe-variants")]
+    #[arg(long, value_name = "WHAT", require_equals = true, value_parser = rdma_kv::variants::NAMES)]
+    without: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -87,20 +99,27 @@ fn run(cli: &Cli) -> Result<bool, Error> {
         memory: cli.memory << 20,
         stack: false,
     };
-    let server = cluster.spawn(SERVER, &[roles::STORE, &serde_json::to_string(&config)?])?;
-    let _port: u16 = cluster.answer(&server)?;
+    let config = serde_json::to_string(&config)?;
+    let server = cluster.spawn(SERVER, &with_what_is_left_out(&[roles::STORE, &config]))?;
+    let port = cluster.answer(&server)?;
     let mut spawn = |node: u16, part: Part| {
         let orders = Orders {
             domain: DOMAIN.into(),
             server: SERVER.into(),
+            port,
+            memory: cli.memory << 20,
+            storm: cli.storm,
             keys: cli.keys,
             seed: cli.seed.wrapping_add(node.into()),
             part,
         };
         let orders = serde_json::to_string(&orders)?;
-        Ok::<Process, Error>(cluster.spawn(&format!("{node},0,0"), &[STORM, &orders])?)
+        let arguments = with_what_is_left_out(&[STORM, &orders]);
+        Ok::<Process, Error>(cluster.spawn(&format!("{node},0,0"), &arguments)?)
     };
-    let mut writer = spawn(1, Part::Write)?;
+    // Who flushes speaks memcached's protocol within the server's node.
+    let writer = u16::from(cli.storm != Kind::Flushes);
+    let mut writer = spawn(writer, Part::Write)?;
     let readers = (0..cli.clients).map(|n| spawn(n + 2, Part::Read));
     let mut readers = readers.collect::<Result<Vec<Process>, Error>>()?;
     let mut all = Tally::default();

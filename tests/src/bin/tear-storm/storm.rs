@@ -1,16 +1,16 @@
-//! Who writes, and who reads.
+//! What each process is told and tells, and who reads.
 
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use bench::worker;
+use clap::ValueEnum;
 use domains::member::Member;
 use rdma_kv::Client;
 use serde::{Deserialize, Serialize};
 use tests::value;
 
 use crate::Error;
+use crate::writer::{self, Change};
 
 /// Room for the longest value.
 const ROOM: usize = 1 << 20;
@@ -22,6 +22,12 @@ pub struct Orders {
     pub domain: String,
     /// The server's place.
     pub server: String,
+    /// Its port for memcached's protocol.
+    pub port: u16,
+    /// Bytes that it has for items.
+    pub memory: u64,
+    /// What happens.
+    pub storm: Kind,
     /// Keys.
     pub keys: u32,
     /// Where its random numbers start.
@@ -30,10 +36,22 @@ pub struct Orders {
     pub part: Part,
 }
 
+/// What happens while values are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+pub enum Kind {
+    /// Values are overwritten, resized, deleted and evicted.
+    Changes,
+    /// Keys are added, and none goes: who has found one finds it for ever.
+    Growth,
+    /// All keys are set and then flushed, again and again: when one is gone, so are all that were set
+    /// before.
+    Flushes,
+}
+
 /// What part a process has.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Part {
-    /// It sets and deletes until it is asked for anything.
+    /// It changes things until it is asked for anything.
     Write,
     /// It reads as many values as it is asked for.
     Read,
@@ -97,11 +115,16 @@ pub fn obey() -> Result<(), Error> {
     let orders = std::env::args().nth(2).unwrap_or_default();
     let orders: Orders = serde_json::from_str(&orders)?;
     let domain = Member::attach()?.domain(&orders.domain)?;
-    let client = Client::connect(&domain, Some(orders.server.parse()?))?;
+    let connect = || Ok::<_, Error>(Client::connect(&domain, Some(orders.server.parse()?))?);
     let random = Random(value::mix(orders.seed));
     match orders.part {
         Part::Write => {
-            let answer: Result<Tally, String> = Ok(write(client, random, orders.keys)?);
+            let tally = match orders.storm {
+                Kind::Changes => writer::change(connect()?, orders.keys)?,
+                Kind::Growth => writer::grow(connect()?, orders.keys, orders.memory)?,
+                Kind::Flushes => writer::flush(orders.port, orders.keys)?,
+            };
+            let answer: Result<Tally, String> = Ok(tally);
             Ok(writeln!(
                 io::stdout(),
                 "{}",
@@ -109,46 +132,31 @@ pub fn obey() -> Result<(), Error> {
             )?)
         }
         Part::Read => {
-            let mut reader = Reader::new(client, random, orders.keys);
+            let mut reader = Reader::new(connect()?, random, &orders);
             let read = |gets: u64| Ok::<_, Error>(serde_json::to_value(reader.read(gets)?)?);
             Ok(worker::serve(io::stdin().lock(), io::stdout(), read)?)
         }
     }
 }
 
-/// Sets and deletes until there is a line on standard input, or its end.
-fn write(mut client: Client, mut random: Random, keys: u32) -> Result<Tally, Error> {
-    static STOP: AtomicBool = AtomicBool::new(false);
-    thread::spawn(|| {
-        // Whatever comes, also an error, ends it.
-        let _ = io::stdin().read_line(&mut String::new());
-        STOP.store(true, Ordering::Relaxed);
-    });
-    let mut tally = Tally::default();
-    let mut versions = vec![0u32; keys as usize];
-    let mut value = Vec::new();
-    while !STOP.load(Ordering::Relaxed) {
-        let key = random.below(keys.into()) as u32;
-        if random.below(8) == 0 {
-            client.delete(&key.to_le_bytes())?;
-            tally.deletes += 1;
-            continue;
-        }
-        versions[key as usize] += 1;
-        value::write(&mut value, key, versions[key as usize]);
-        client.set(&key.to_le_bytes(), 0, 0, &value)?;
-        tally.sets += 1;
-    }
-    Ok(tally)
+/// The name of a key, also by memcached's protocol.
+pub fn name(key: u32) -> [u8; 8] {
+    let digit = |n: u32| b'a' + (key >> (4 * n) & 15) as u8;
+    [7, 6, 5, 4, 3, 2, 1, 0].map(digit)
 }
 
 /// Gets and checks. The keys of a moment are few, so that places are known, and now and then any.
 struct Reader {
     client: Client,
     random: Random,
+    storm: Kind,
     keys: u64,
-    /// The newest version of each key so far.
+    /// The newest version that each key is known to have had.
     seen: Vec<u32>,
+    /// In a storm of changes, the last one that is known to have happened.
+    known: u32,
+    /// The newest version that is known to be flushed.
+    flushed: u32,
     room: Vec<u8>,
     gets: u64,
 }
@@ -157,12 +165,15 @@ impl Reader {
     /// Gets of the same few keys.
     const MOMENT: u64 = 4096;
 
-    fn new(client: Client, random: Random, keys: u32) -> Self {
+    fn new(client: Client, random: Random, orders: &Orders) -> Self {
         Reader {
             client,
             random,
-            keys: keys.into(),
-            seen: vec![0; keys as usize],
+            storm: orders.storm,
+            keys: orders.keys.into(),
+            seen: vec![0; orders.keys as usize],
+            known: 0,
+            flushed: 0,
             room: vec![0; ROOM],
             gets: 0,
         }
@@ -176,7 +187,7 @@ impl Reader {
             let key = self.next_key();
             match self.get(key)? {
                 Some(checked) => self.judge(&mut tally, key, checked),
-                None => tally.missed += 1,
+                None => self.judge_miss(&mut tally, key),
             }
         }
         let stats = self.client.stats();
@@ -197,7 +208,7 @@ impl Reader {
 
     /// In either of the two ways.
     fn get(&mut self, key: u32) -> Result<Option<Result<u32, String>>, Error> {
-        let name = key.to_le_bytes();
+        let name = name(key);
         Ok(match self.random.below(2) {
             0 => self
                 .client
@@ -216,8 +227,39 @@ impl Reader {
             Ok(version) if version < *newest => {
                 tally.complain(key, &format!("version {version} after {newest}"));
             }
-            Ok(version) => *newest = version,
+            Ok(version) if version <= self.flushed => {
+                tally.complain(key, &format!("version {version} after it was flushed"));
+            }
+            Ok(version) => {
+                *newest = version;
+                self.learn(version);
+            }
             Err(what) => tally.complain(key, &what),
+        }
+    }
+
+    /// Who changes begins with nothing before the last change is done.
+    fn learn(&mut self, version: u32) {
+        if self.storm == Kind::Changes {
+            for number in self.known + 1..version {
+                let Change { key, is_delete } = Change::of(number, self.keys as u32);
+                let newest = &mut self.seen[key as usize];
+                // What is deleted can be found in a later version only.
+                *newest = (*newest).max(number + u32::from(is_delete));
+            }
+            self.known = self.known.max(version.saturating_sub(1));
+        }
+    }
+
+    fn judge_miss(&mut self, tally: &mut Tally, key: u32) {
+        tally.missed += 1;
+        let newest = self.seen[key as usize];
+        match self.storm {
+            Kind::Changes => {}
+            Kind::Growth if newest > 0 => tally.complain(key, "it is gone"),
+            Kind::Growth => {}
+            // The whole round was set before it was flushed.
+            Kind::Flushes => self.flushed = self.flushed.max(newest),
         }
     }
 }
