@@ -168,6 +168,8 @@ impl Host {
                 expired_unfetched: store
                     .expired_unfetched
                     .saturating_sub(earlier.expired_unfetched),
+                one_sided_gets: store.one_sided_gets.saturating_sub(earlier.one_sided_gets),
+                one_sided_hits: store.one_sided_hits.saturating_sub(earlier.one_sided_hits),
                 ..store
             },
         }

@@ -1,7 +1,8 @@
 //! What a server tells of itself: `stats` and its kin.
 //!
 //! Names and order are memcached's. What has no meaning here is left out, or 0 where tools expect
-//! it: there are no slab classes, so all items are told as those of class 1.
+//! it: there are no slab classes, so all items are told as those of class 1. Gets of clients that
+//! read by themselves are among all gets, and told once more alone.
 
 use std::fmt::Display;
 use std::process;
@@ -17,6 +18,7 @@ use super::host::Totals;
 use super::input::Arguments;
 use super::{Done, ERROR, OK, Turn, VERSION};
 use crate::number;
+use crate::store;
 
 /// The version without command and line end.
 fn version() -> &'static str {
@@ -85,7 +87,7 @@ impl Turn<'_> {
         self.tell("rejected_connections", totals.refused);
         self.tell("connection_structures", totals.open);
         for (name, count) in COMMANDS {
-            self.tell(name, sums[count]);
+            self.tell(name, sums[count] + one_sided(count, &totals.store));
         }
         self.tell("limit_maxbytes", self.store.limits().memory);
         self.tell("accepting_conns", 1);
@@ -100,6 +102,8 @@ impl Turn<'_> {
         self.tell("evicted_unfetched", totals.store.evicted_unfetched);
         self.tell("evictions", totals.store.evictions);
         self.tell("reclaimed", totals.store.reclaimed);
+        self.tell("one_sided_gets", totals.store.one_sided_gets);
+        self.tell("one_sided_hits", totals.store.one_sided_hits);
     }
 
     fn settings(&mut self) {
@@ -181,7 +185,8 @@ impl Turn<'_> {
                 ("cas_badval", Count::CasBadValues),
                 ("touch_hits", Count::TouchHits),
             ] {
-                self.tell(format_args!("1:{name}"), sums[count]);
+                let value = sums[count] + one_sided(count, &totals.store);
+                self.tell(format_args!("1:{name}"), value);
             }
         }
         self.tell("active_slabs", u8::from(used));
@@ -243,6 +248,16 @@ const COMMANDS: [(&str, Count); 25] = [
     ("bytes_read", Count::BytesRead),
     ("bytes_written", Count::BytesWritten),
 ];
+
+/// What clients that read by themselves add to a count.
+fn one_sided(count: Count, store: &store::Counters) -> u64 {
+    match count {
+        Count::GetCommands => store.one_sided_gets,
+        Count::GetHits => store.one_sided_hits,
+        Count::GetMisses => store.one_sided_gets.saturating_sub(store.one_sided_hits),
+        _ => 0,
+    }
+}
 
 fn seconds(time: TimeVal) -> impl Display {
     format!("{}.{:06}", time.tv_sec(), time.tv_usec())

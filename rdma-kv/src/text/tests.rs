@@ -448,9 +448,24 @@ fn commands_are_counted_over_all_connections() {
         );
     }
     assert!(stats.ends_with("END\r\n"));
+    store.with(|store| store.count_one_sided(10, 6));
+    let stats = say("stats\r\n");
+    for told in [
+        "cmd_get 13",
+        "get_hits 8",
+        "get_misses 5",
+        "one_sided_gets 10",
+        "one_sided_hits 6",
+    ] {
+        assert!(
+            stats.contains(&format!("STAT {told}\r\n")),
+            "{told} in {stats}"
+        );
+    }
     assert_eq!(say("stats reset\r\n"), "RESET\r\n");
     let stats = say("stats\r\n");
     for told in [
+        "one_sided_gets 0",
         "cmd_get 0",
         "curr_items 1",
         "total_items 0",
