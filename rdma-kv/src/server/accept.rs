@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
@@ -11,9 +10,8 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 
 use super::listen::Listeners;
-use super::worker::{Inbox, Service, Worker};
-use super::{Settings, Stop, hosting, resume};
-use crate::shared::Shared;
+use super::worker::{Host, Inbox, Service, Worker};
+use super::{Settings, Stop, resume};
 
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -24,21 +22,20 @@ const PAUSE: Duration = Duration::from_millis(10);
 const TURN: usize = 64;
 
 /// Accepts and serves until stopped.
-pub(super) fn serve(
+pub(crate) fn serve<H: Host>(
     listeners: &Listeners,
     settings: &Settings,
-    store: &Shared,
+    host: &H,
     stop: &Stop,
 ) -> io::Result<()> {
     let service = Service {
-        store,
-        host: Arc::new(hosting::host(settings, stop)),
+        host,
         stop,
         users: settings.users.as_ref(),
         idle_timeout: settings.idle_timeout,
         open: AtomicUsize::new(0),
     };
-    let workers = (0..settings.threads.max(1)).map(|_| Worker::new(&service));
+    let workers = (0..settings.threads.max(1)).map(|number| Worker::new(&service, number));
     let workers: Vec<_> = workers.collect::<io::Result<_>>()?;
     let (workers, inboxes): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
     std::thread::scope(|scope| {
@@ -56,9 +53,9 @@ pub(super) fn serve(
     })
 }
 
-fn start<'scope, 'a: 'scope>(
+fn start<'scope, 'a: 'scope, H: Host>(
     scope: &'scope Scope<'scope, '_>,
-    worker: Worker<'a>,
+    worker: Worker<'a, H>,
     stop: &'scope Stop,
 ) -> io::Result<ScopedJoinHandle<'scope, io::Result<()>>> {
     let run = move || stop.after(|| worker.run());
@@ -69,7 +66,7 @@ fn accept_all(
     listeners: &Listeners,
     settings: &Settings,
     inboxes: &[Inbox],
-    service: &Service<'_>,
+    service: &Service<'_, impl Host>,
 ) -> io::Result<()> {
     let fds = listeners.fds();
     let mut inboxes = inboxes.iter().cycle();

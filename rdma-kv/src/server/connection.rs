@@ -5,23 +5,38 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use super::auth::{Gate, Knock};
-use super::hosting::ends;
-use crate::shared::Shared;
-use crate::text::{Conversation, Host, Next};
+use crate::text::Next;
+
+/// What is at this host's end of a connection: bytes in, replies appended.
+pub(crate) trait Converse {
+    /// Notes that the client said who it is, before anything else, and whether it is welcome.
+    fn logged_in(&self, welcome: bool);
+
+    /// Room for bytes from the client; at least one.
+    fn room(&mut self) -> &mut [u8];
+
+    /// So many bytes were put into the room.
+    fn received(&mut self, count: usize);
+
+    /// Carries out what has arrived completely, and appends the replies.
+    ///
+    /// # Errors
+    /// Own mistakes, for which the connection ends.
+    fn run(&mut self, replies: &mut Vec<u8>) -> io::Result<Next>;
+}
 
 /// A socket and what was said over it.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct Connection<C> {
     socket: OwnedFd,
     /// While it has not said who it is, and has to.
     gate: Option<Gate>,
-    conversation: Conversation,
+    conversation: C,
     next: Next,
     /// Replies that the socket had no room for.
     unsent: Vec<u8>,
@@ -42,10 +57,10 @@ pub(super) enum Wait {
     End,
 }
 
-impl Connection {
-    pub(super) fn new(socket: OwnedFd, gate: Option<Gate>, host: &Arc<Host>) -> Self {
+impl<C: Converse> Connection<C> {
+    pub(super) fn new(socket: OwnedFd, gate: Option<Gate>, conversation: C) -> Self {
         Connection {
-            conversation: Conversation::new(host, ends(&socket)),
+            conversation,
             socket,
             gate,
             next: Next::Read,
@@ -58,8 +73,8 @@ impl Connection {
     /// after it.
     ///
     /// # Errors
-    /// The socket's, or the store's own mistakes; the connection has then ended.
-    pub(super) fn turn(&mut self, store: &Shared, replies: &mut Vec<u8>) -> io::Result<Wait> {
+    /// The socket's, or the conversation's own mistakes; the connection has then ended.
+    pub(super) fn turn(&mut self, replies: &mut Vec<u8>) -> io::Result<Wait> {
         if !self.send_rest()? {
             return Ok(Wait::Write);
         }
@@ -83,10 +98,7 @@ impl Connection {
                 }
             }
         }
-        self.next = self
-            .conversation
-            .run(store, replies)
-            .map_err(io::Error::other)?;
+        self.next = self.conversation.run(replies)?;
         Ok(match (self.send(replies)?, self.next) {
             (false, _) => Wait::Write,
             (true, Next::Close) => Wait::End,
@@ -152,7 +164,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl<C> AsFd for Connection<C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -173,50 +185,54 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::server::hosting::Talk;
+    use crate::shared::Shared;
     use crate::store::Limits;
     use crate::testing;
+    use crate::text::Conversation;
 
-    fn pair() -> (UnixStream, Connection) {
+    fn pair(store: &Shared) -> (UnixStream, Connection<Talk>) {
         let (client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        (
-            client,
-            Connection::new(server.into(), None, &Arc::default()),
-        )
+        let talk = Talk {
+            store: store.clone(),
+            conversation: Conversation::default(),
+        };
+        (client, Connection::new(server.into(), None, talk))
     }
 
     #[test]
     fn a_batch_of_requests_takes_one_turn() {
         let store = testing::shared(Limits::DEFAULT);
-        let (mut client, mut connection) = pair();
+        let (mut client, mut connection) = pair(&store);
         let mut replies = Vec::new();
-        assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::Read);
+        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Read);
         client
             .write_all(b"set a 0 0 1\r\n1\r\nget a\r\nget b\r\nversio")
             .unwrap();
-        assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::Read);
+        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Read);
         let expected = b"STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nEND\r\n";
         let mut said = vec![0; expected.len()];
         client.read_exact(&mut said).unwrap();
         assert_eq!(said, expected);
         client.write_all(b"n\r\nquit\r\n").unwrap();
-        assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::End);
+        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::End);
     }
 
     #[test]
     fn a_client_that_does_not_read_is_not_read_from() {
         let store = testing::shared(Limits::DEFAULT);
         store.set(b"k", 0, 0, &[b'v'; 500_000]).unwrap();
-        let (mut client, mut connection) = pair();
+        let (mut client, mut connection) = pair(&store);
         let mut replies = Vec::new();
         client
             .write_all("get k k k k\r\n".repeat(100).as_bytes())
             .unwrap();
-        assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::Write);
+        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Write);
         let kept = connection.unsent.len();
         assert!(kept < 2_000_000 && replies.is_empty());
         for _ in 0..10 {
-            assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::Write);
+            assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Write);
             assert_eq!(connection.unsent.len(), kept);
         }
         // Once it reads, all comes.
@@ -225,12 +241,12 @@ mod tests {
         let expected = (4 * one + b"END\r\n".len()) * 100;
         let (mut len, mut piece) = (0, vec![0; 1 << 20]);
         while len < expected {
-            let wait = connection.turn(&store, &mut replies).unwrap();
+            let wait = connection.turn(&mut replies).unwrap();
             assert_ne!(wait, Wait::End);
             len += client.read(&mut piece).unwrap_or(0);
         }
         assert_eq!(len, expected);
-        assert_eq!(connection.turn(&store, &mut replies).unwrap(), Wait::Read);
+        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Read);
         assert_eq!(connection.unsent.capacity(), 0);
     }
 }

@@ -1,12 +1,63 @@
-//! What the protocol is told about the server: its settings, and its connections' ends.
+//! What connections lead to: the store, and what the protocol is told about the server.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use rustix::net::{SocketAddrAny, SocketAddrUnix, getpeername, getsockname};
 
-use super::{Settings, Stop};
-use crate::text::{Ends, Host, Rules};
+use super::connection::Converse;
+use super::{Settings, Stop, worker};
+use crate::shared::Shared;
+use crate::text::{Conversation, Ends, Host, Next, Rules};
+
+/// The store behind the sockets.
+pub(super) struct Hosted {
+    pub(super) store: Shared,
+    pub(super) host: Arc<Host>,
+}
+
+impl worker::Host for Hosted {
+    type Conversation = Talk;
+
+    fn converse(&self, _: usize, ends: Ends) -> Talk {
+        Talk {
+            store: self.store.clone(),
+            conversation: Conversation::new(&self.host, ends),
+        }
+    }
+
+    fn refused(&self) {
+        self.host.refused();
+    }
+}
+
+/// A conversation with the store.
+#[derive(Debug)]
+pub(super) struct Talk {
+    pub(super) store: Shared,
+    pub(super) conversation: Conversation,
+}
+
+impl Converse for Talk {
+    fn logged_in(&self, welcome: bool) {
+        self.conversation.logged_in(welcome);
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        self.conversation.room()
+    }
+
+    fn received(&mut self, count: usize) {
+        self.conversation.received(count);
+    }
+
+    fn run(&mut self, replies: &mut Vec<u8>) -> io::Result<Next> {
+        let next = self.conversation.run(&self.store, replies);
+        next.map_err(io::Error::other)
+    }
+}
 
 /// What all conversations of this server share.
 pub(super) fn host(settings: &Settings, stop: &Stop) -> Host {

@@ -19,6 +19,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use domains::member::{Domain, Member, MemberError};
@@ -114,6 +115,10 @@ pub fn run(
     }
     let store = make_store(settings.limits, domain.as_ref())?;
     store.with(|store| store.set_may_evict(settings.commands.evictions));
+    let hosted = hosting::Hosted {
+        store: store.clone(),
+        host: Arc::new(hosting::host(settings, stop)),
+    };
     let rdma = match &domain {
         Some(domain) => Some(rdma::Server::new(
             domain.clone(),
@@ -133,7 +138,7 @@ pub fn run(
         // Whichever ends first, for whatever reason, ends all.
         let clock = scope.spawn(|| stop.after(|| keep_time(&store, stop)));
         let rdma = rdma.map(|rdma| scope.spawn(|| stop.after(|| rdma.run(stop))));
-        let sockets = stop.after(|| accept::serve(&listeners, settings, &store, stop));
+        let sockets = stop.after(|| accept::serve(&listeners, settings, &hosted, stop));
         let rdma = rdma
             .map(|thread| thread.join().unwrap_or_else(resume))
             .transpose();

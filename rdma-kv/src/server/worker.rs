@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -12,10 +11,10 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
 use super::auth::{Gate, Users};
-use super::connection::{Connection, Wait};
+use super::connection::{Connection, Converse, Wait};
+use super::hosting::ends;
 use super::stop::Stop;
-use crate::shared::Shared;
-use crate::text::Host;
+use crate::text::Ends;
 
 /// Events taken at a time.
 const EVENTS: usize = 128;
@@ -30,10 +29,21 @@ const IDLE_CHECK: Duration = Duration::from_secs(1);
 const STOP: u64 = u64::MAX;
 const INBOX: u64 = u64::MAX - 1;
 
+/// What connections are made for.
+pub(crate) trait Host: Sync {
+    /// What is at this end of each.
+    type Conversation: Converse + Send;
+
+    /// A conversation over a connection with these ends, that this thread serves.
+    fn converse(&self, thread: usize, ends: Ends) -> Self::Conversation;
+
+    /// Notes that a connection was refused.
+    fn refused(&self);
+}
+
 /// What all workers share.
-pub(super) struct Service<'a> {
-    pub(super) store: &'a Shared,
-    pub(super) host: Arc<Host>,
+pub(super) struct Service<'a, H> {
+    pub(super) host: &'a H,
     pub(super) stop: &'a Stop,
     pub(super) users: Option<&'a Users>,
     pub(super) idle_timeout: Option<Duration>,
@@ -49,7 +59,7 @@ pub(super) struct Inbox {
 
 impl Inbox {
     /// Gives it a nonblocking socket, which counts as open from now on.
-    pub(super) fn give(&self, socket: OwnedFd, service: &Service<'_>) {
+    pub(super) fn give(&self, socket: OwnedFd, service: &Service<'_, impl Host>) {
         service.open.fetch_add(1, Ordering::Relaxed);
         // A worker that has ended ends the server.
         if self.sender.send(socket).is_ok() {
@@ -60,12 +70,14 @@ impl Inbox {
 }
 
 /// One thread's connections.
-pub(super) struct Worker<'a> {
-    service: &'a Service<'a>,
+pub(super) struct Worker<'a, H: Host> {
+    service: &'a Service<'a, H>,
+    /// Of all threads, from 0.
+    number: usize,
     epoll: OwnedFd,
     inbox: Receiver<OwnedFd>,
     wake: OwnedFd,
-    connections: Vec<Option<Entry>>,
+    connections: Vec<Option<Entry<H::Conversation>>>,
     /// Places of the vector that are free.
     free: Vec<usize>,
     /// Those with more to do than one turn allows.
@@ -76,8 +88,8 @@ pub(super) struct Worker<'a> {
     idle_checked: Instant,
 }
 
-struct Entry {
-    connection: Connection,
+struct Entry<C> {
+    connection: Connection<C>,
     /// What epoll reports of it.
     interest: EventFlags,
     last_turn: Instant,
@@ -85,8 +97,8 @@ struct Entry {
     queued: bool,
 }
 
-impl<'a> Worker<'a> {
-    pub(super) fn new(service: &'a Service<'a>) -> io::Result<(Self, Inbox)> {
+impl<'a, H: Host> Worker<'a, H> {
+    pub(super) fn new(service: &'a Service<'a, H>, number: usize) -> io::Result<(Self, Inbox)> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stop = EventData::new_u64(STOP);
@@ -100,6 +112,7 @@ impl<'a> Worker<'a> {
         let now = Instant::now();
         let worker = Worker {
             service,
+            number,
             epoll,
             inbox,
             wake,
@@ -173,7 +186,8 @@ impl<'a> Worker<'a> {
         }
         while let Ok(socket) = self.inbox.try_recv() {
             let gate = self.service.users.cloned().map(Gate::new);
-            let connection = Connection::new(socket, gate, &self.service.host);
+            let conversation = self.service.host.converse(self.number, ends(&socket));
+            let connection = Connection::new(socket, gate, conversation);
             let number = self.free.pop().unwrap_or(self.connections.len());
             let data = EventData::new_u64(number as u64);
             let interest = EventFlags::IN;
@@ -204,7 +218,7 @@ impl<'a> Worker<'a> {
             return;
         };
         entry.last_turn = self.now;
-        let result = entry.connection.turn(self.service.store, &mut self.replies);
+        let result = entry.connection.turn(&mut self.replies);
         self.replies.shrink_to(REPLIES_KEPT);
         let interest = match result {
             Ok(Wait::Read) => EventFlags::IN,
@@ -248,7 +262,7 @@ impl<'a> Worker<'a> {
         }
         self.idle_checked = self.now;
         for number in 0..self.connections.len() {
-            let idle = |entry: &Entry| self.now - entry.last_turn >= limit;
+            let idle = |entry: &Entry<_>| self.now - entry.last_turn >= limit;
             if self.connections[number].as_ref().is_some_and(idle) {
                 self.close(number);
             }
