@@ -1,7 +1,7 @@
 //! Messages between an RDMA client and the server: what a one-sided read cannot do.
 //!
 //! A packet holds one or more. A client sends [`Request`]s, the first of which is
-//! [`Request::Hello`]; each but [`Request::Used`] is answered by one [`Reply`] with the request's
+//! [`Request::Hello`]; each but [`Request::Used`] and [`Request::Leave`] is answered by one [`Reply`] with the request's
 //! number, in the order of the requests.
 //!
 //! ```text
@@ -21,7 +21,7 @@ use fabric::{Protocol, RemoteKey};
 use crate::layout::{Placement, Slot, SlotWord};
 use crate::operations::{Change, Step, Stored};
 use crate::store::Geometry;
-use fields::{Fields, mode_to, put_key, put_placement, put_stored};
+use fields::{Fields, mode_to, put_key, put_placement, put_stored, put_then};
 
 /// The store's protocol: memcached's port.
 pub const PROTOCOL: Protocol = Protocol(11211);
@@ -32,6 +32,9 @@ pub const VERSION: u32 = 4;
 /// Values up to this many bytes travel in a packet with their set; longer ones are read by the
 /// server.
 pub const INLINE_LIMIT: usize = 4096;
+
+/// As many bytes of memcached's protocol travel in one message.
+pub const TEXT_LIMIT: usize = 32 * 1024;
 
 /// Bytes of a message but for keys and values, at most.
 pub const OVERHEAD: usize = 128;
@@ -105,6 +108,19 @@ pub enum Request<'a> {
         /// Where a large value may be put.
         room: Piece,
     },
+    /// Bytes of memcached's protocol, from somebody for whom the client speaks. Reply:
+    /// [`Reply::Said`].
+    Text {
+        /// Whose: each has a conversation for itself, which begins with its first message.
+        session: u32,
+        /// Up to [`TEXT_LIMIT`]; none to have more of the replies.
+        text: &'a [u8],
+    },
+    /// A conversation is over. No reply.
+    Leave {
+        /// Which one.
+        session: u32,
+    },
 }
 
 /// A part of the staging region.
@@ -176,6 +192,28 @@ pub enum Reply<'a> {
     },
     /// It was not carried out.
     Refused(Refusal),
+    /// To [`Request::Text`].
+    Said {
+        /// What the conversation is waiting for.
+        then: Then,
+        /// What was answered: up to [`TEXT_LIMIT`] bytes.
+        text: &'a [u8],
+    },
+}
+
+/// What a conversation by memcached's protocol waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// A command.
+    Command,
+    /// The rest of a line.
+    Line,
+    /// So many more bytes of a value.
+    Bytes(u64),
+    /// To be asked for the rest of its replies, by a message without text.
+    More,
+    /// Nothing; it is over.
+    End,
 }
 
 /// Where the value of a get is.
@@ -272,6 +310,15 @@ fn put_request(packet: &mut Vec<u8>, request: &Request<'_>) {
             packet.push(11);
             packet.extend_from_slice(&delay.to_le_bytes());
         }
+        Request::Text { session, text } => {
+            packet.push(12);
+            packet.extend_from_slice(&session.to_le_bytes());
+            packet.extend_from_slice(text);
+        }
+        Request::Leave { session } => {
+            packet.push(13);
+            packet.extend_from_slice(&session.to_le_bytes());
+        }
     }
 }
 
@@ -349,6 +396,13 @@ pub fn decode_request(message: &[u8]) -> Result<(u32, Request<'_>), Malformed> {
         11 => Request::Flush {
             delay: fields.i64()?,
         },
+        12 => Request::Text {
+            session: fields.u32()?,
+            text: fields.text()?,
+        },
+        13 => Request::Leave {
+            session: fields.u32()?,
+        },
         _ => return Err(Malformed),
     };
     fields.end()?;
@@ -411,6 +465,11 @@ fn put_reply(packet: &mut Vec<u8>, reply: &Reply<'_>) {
             packet.extend_from_slice(&value.to_le_bytes());
             put_placement(packet, placement);
         }
+        Reply::Said { then, text } => {
+            packet.push(8);
+            put_then(packet, then);
+            packet.extend_from_slice(text);
+        }
     }
 }
 
@@ -454,6 +513,10 @@ pub fn decode_reply(message: &[u8]) -> Result<(u32, Reply<'_>), Malformed> {
         7 => Reply::Counted {
             value: fields.u64()?,
             placement: fields.placement()?,
+        },
+        8 => Reply::Said {
+            then: fields.then()?,
+            text: fields.text()?,
         },
         _ => return Err(Malformed),
     };

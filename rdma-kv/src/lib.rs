@@ -14,7 +14,7 @@
 //! * [`reader`]: one-sided gets, with a cache of [`places`], which [`uses`] tells the server of;
 //!   [`control`]: messages for the rest.
 //! * [`network`]: what client and server ask of a domain.
-//! * [`client`] and [`server`].
+//! * [`client`] and [`server`]; [`proxy`]: gets by reading, for whoever speaks memcached's protocol.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +27,7 @@ pub mod network;
 mod number;
 pub mod operations;
 pub mod places;
+pub mod proxy;
 pub mod reader;
 pub mod segments;
 pub mod server;

@@ -51,6 +51,26 @@ pub struct ValueRef<'a> {
     pub data: &'a [u8],
 }
 
+/// An item in the reader's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item<'a> {
+    /// What the server notes of it.
+    pub header: ItemHeader,
+    /// The value.
+    pub data: &'a [u8],
+}
+
+impl<'a> Item<'a> {
+    /// What most clients want of it.
+    pub fn value(&self) -> ValueRef<'a> {
+        ValueRef {
+            flags: self.header.flags,
+            cas: self.header.cas,
+            data: self.data,
+        }
+    }
+}
+
 /// What a one-sided get came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sought<T> {
@@ -297,10 +317,13 @@ impl<E: Endpoint> Reader<E> {
     }
 
     fn value(&self, item: &Accepted) -> ValueRef<'_> {
+        self.item(item).value()
+    }
+
+    fn item(&self, item: &Accepted) -> Item<'_> {
         let end = item.value_start + item.header.value_len as usize;
-        ValueRef {
-            flags: item.header.flags,
-            cas: item.header.cas,
+        Item {
+            header: item.header,
             data: &self.item[item.value_start..end],
         }
     }

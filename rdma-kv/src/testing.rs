@@ -10,7 +10,7 @@ use std::time::Duration;
 use domains::member::MemberError;
 use fabric::link::LinkCheck;
 use fabric::shm::control::create_memory;
-use fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion, channel::Membership};
+use fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion, Status, channel::Membership};
 use fabric::{
     Access, Completion, Endpoint, Epoch, NodeId, OpError, Operation, Partition, PostError, Read,
     Region, RegionId, RemoteKey,
@@ -184,6 +184,8 @@ impl Endpoint for Adversary {
 pub struct TestNetwork {
     node: NodeId,
     memory: Arc<Mutex<HashMap<RemoteKey, File>>>,
+    /// Of all that is opened and connected.
+    status: Arc<Status>,
 }
 
 impl TestNetwork {
@@ -192,6 +194,7 @@ impl TestNetwork {
         TestNetwork {
             node: SERVER,
             memory: Arc::default(),
+            status: Arc::default(),
         }
     }
 
@@ -210,6 +213,11 @@ impl TestNetwork {
         Shared::new(Store::new(index, items, limits, [11, SEED], UNIX_S).unwrap())
     }
 
+    /// As if the server's process had died.
+    pub fn end(&self) {
+        self.status.peer_died();
+    }
+
     /// A channel between this node and another: its ends.
     pub fn channel(&self, peer: &TestNetwork) -> [Channel; 2] {
         let (here, there) = ChannelEnds::create(256 * 1024).unwrap();
@@ -225,7 +233,8 @@ impl TestNetwork {
                 epoch: Arc::default(),
                 drops: Arc::default(),
             };
-            Channel::open(ends, local, check, membership, Arc::default(), None).unwrap()
+            let status = Arc::clone(&self.status);
+            Channel::open(ends, local, check, membership, status, None).unwrap()
         };
         [
             end(here, self.node, peer.node),
@@ -252,7 +261,14 @@ impl Network for TestNetwork {
             .get(&key)
             .ok_or_else(|| MemberError::Agent("no such key".into()))?;
         let len = memory.metadata()?.len();
-        let region = RemoteRegion::map(memory, len as usize, key, access, Arc::default(), None)?;
+        let region = RemoteRegion::map(
+            memory,
+            len as usize,
+            key,
+            access,
+            Arc::clone(&self.status),
+            None,
+        )?;
         Ok((region, len))
     }
 

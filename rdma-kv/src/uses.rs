@@ -70,6 +70,11 @@ impl Uses {
         self.gets >= GETS || self.places.len() >= PLACES
     }
 
+    /// Whether there is nothing to report.
+    pub fn is_empty(&self) -> bool {
+        self.gets == 0
+    }
+
     /// Gives gets, hits and places to `report`, and begins anew.
     pub fn report<T>(&mut self, report: impl FnOnce(u32, u32, &[UsedPlace]) -> T) -> T {
         let reported = report(self.gets, self.hits, &self.places);

@@ -8,15 +8,16 @@ use fabric::{NodeId, PacketChannel};
 
 use super::ClientError;
 use crate::control::{
-    INLINE_LIMIT, OVERHEAD, Reply, Request, decode_reply, encode_request, split_message,
+    INLINE_LIMIT, OVERHEAD, Reply, Request, TEXT_LIMIT, decode_reply, encode_request, split_message,
 };
 use crate::layout::MAX_KEY;
 
 /// How long the server may take to answer a message.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A request has at most this many bytes.
+/// A request has at most this many bytes, and one with text that many.
 const REQUEST_LIMIT: usize = INLINE_LIMIT + MAX_KEY + OVERHEAD;
+const TEXT_REQUEST_LIMIT: usize = TEXT_LIMIT + OVERHEAD;
 
 /// A channel to the server, over which requests go and replies come in the same order.
 pub(super) struct Exchange<C> {
@@ -70,10 +71,37 @@ impl<C: PacketChannel> Exchange<C> {
     /// [`ClientError::Timeout`] once the server has not answered in time: it may still read the
     /// staging region. And how the channel ended.
     pub(super) fn has_room(&mut self) -> Result<bool, ClientError> {
+        self.has_room_of(REQUEST_LIMIT)
+    }
+
+    /// As [`Exchange::has_room`], for this request.
+    ///
+    /// # Errors
+    /// As [`Exchange::has_room`].
+    pub(super) fn has_room_for(&mut self, request: &Request<'_>) -> Result<bool, ClientError> {
+        self.has_room_of(match request {
+            Request::Text { .. } => TEXT_REQUEST_LIMIT,
+            _ => REQUEST_LIMIT,
+        })
+    }
+
+    fn has_room_of(&mut self, len: usize) -> Result<bool, ClientError> {
         match self.timed_out {
             true => Err(ClientError::Timeout),
-            false if self.outgoing.len() + REQUEST_LIMIT <= MAX_PAYLOAD => Ok(true),
+            false if self.outgoing.len() + len <= MAX_PAYLOAD => Ok(true),
             false => self.send(),
+        }
+    }
+
+    /// Whether the server can be asked, when nothing is on its way; asks nobody.
+    ///
+    /// # Errors
+    /// If not, as [`Exchange::next`].
+    pub(super) fn check(&mut self) -> Result<(), ClientError> {
+        match !self.timed_out && self.receive()? {
+            true => Err(ClientError::Protocol),
+            false if self.timed_out => Err(ClientError::Timeout),
+            false => Ok(()),
         }
     }
 

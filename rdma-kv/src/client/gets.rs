@@ -156,10 +156,21 @@ impl<N: Network> Client<N> {
         Ok(Some(Value { flags, cas, data }))
     }
 
-    /// Tells the server what was read, now and then. No reply follows, and where there is no room
-    /// for the report, it is lost.
-    fn report_if_due(&mut self) -> Result<(), ClientError> {
-        if !self.reader.uses().is_due() {
+    /// No reply follows, and where there is no room for the report, it is lost.
+    pub(super) fn report_if_due(&mut self) -> Result<(), ClientError> {
+        match self.reader.uses().is_due() {
+            true => self.report(),
+            false => Ok(()),
+        }
+    }
+
+    /// Tells the server now what was read since the last report, as [`Client::get`] does now and
+    /// then.
+    ///
+    /// # Errors
+    /// [`ClientError::Channel`].
+    pub fn report(&mut self) -> Result<(), ClientError> {
+        if self.reader.uses().is_empty() {
             return Ok(());
         }
         let exchange = &mut self.exchange;

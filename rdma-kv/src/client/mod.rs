@@ -1,6 +1,7 @@
 //! A client that gets by reading the server's memory, and sets by messages.
 //!
-//! * `gets`, `changes`: what it does; `posting`: changes without waiting for each.
+//! * `gets`, `changes`: what it does; `posting`: changes without waiting for each; `text`: what it
+//!   does for others.
 //! * `exchange`: how it asks the server; `staging`: where large values are meanwhile.
 
 mod changes;
@@ -9,12 +10,13 @@ mod exchange;
 mod gets;
 mod posting;
 mod staging;
+mod text;
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use domains::member::Domain;
-use fabric::{Access, Place};
+use fabric::{Access, NodeId, Place};
 
 pub use error::ClientError;
 pub use posting::{Outcome, Ticket, WINDOW};
@@ -99,6 +101,11 @@ impl<N: Network> Client<N> {
         })
     }
 
+    /// The server's node.
+    pub fn server(&self) -> NodeId {
+        self.exchange.peer()
+    }
+
     /// What its gets did so far.
     pub fn stats(&self) -> ReaderStats {
         self.reader.stats()
@@ -107,7 +114,7 @@ impl<N: Network> Client<N> {
     /// Asks, and waits for the answer. What was posted before is answered first.
     fn call(&mut self, request: &Request<'_>) -> Result<Reply<'_>, ClientError> {
         let deadline = Instant::now() + TIMEOUT;
-        while !self.exchange.has_room()? {
+        while !self.exchange.has_room_for(request)? {
             self.exchange.next(deadline)?;
             self.settle()?;
         }

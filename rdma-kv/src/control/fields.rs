@@ -2,7 +2,7 @@
 
 use fabric::RemoteKey;
 
-use super::{Malformed, Piece};
+use super::{Malformed, Piece, TEXT_LIMIT, Then};
 use crate::layout::{MAX_KEY, Placement, Slot, SlotWord};
 use crate::operations::{Change, Mode, Stored};
 
@@ -44,6 +44,19 @@ pub(super) fn put_stored(packet: &mut Vec<u8>, stored: Stored) {
         Stored::NotStored => packet.push(1),
         Stored::Exists => packet.push(2),
         Stored::NotFound => packet.push(3),
+    }
+}
+
+pub(super) fn put_then(packet: &mut Vec<u8>, then: Then) {
+    match then {
+        Then::Command => packet.push(0),
+        Then::Line => packet.push(1),
+        Then::Bytes(bytes) => {
+            packet.push(2);
+            packet.extend_from_slice(&bytes.to_le_bytes());
+        }
+        Then::More => packet.push(3),
+        Then::End => packet.push(4),
     }
 }
 
@@ -122,6 +135,22 @@ impl<'a> Fields<'a> {
         let (key, rest) = self.0.split_at_checked(len).ok_or(Malformed)?;
         self.0 = rest;
         (1..=MAX_KEY).contains(&len).then_some(key).ok_or(Malformed)
+    }
+
+    pub(super) fn then(&mut self) -> Result<Then, Malformed> {
+        Ok(match self.u8()? {
+            0 => Then::Command,
+            1 => Then::Line,
+            2 => Then::Bytes(self.u64()?),
+            3 => Then::More,
+            4 => Then::End,
+            _ => return Err(Malformed),
+        })
+    }
+
+    pub(super) fn text(&mut self) -> Result<&'a [u8], Malformed> {
+        let text = self.rest();
+        (text.len() <= TEXT_LIMIT).then_some(text).ok_or(Malformed)
     }
 
     pub(super) fn rest(&mut self) -> &'a [u8] {

@@ -58,6 +58,11 @@ fn requests() -> Vec<Request<'static>> {
             touch: Some(-1),
             room: Piece::default(),
         },
+        Request::Leave { session: 5 },
+        Request::Text {
+            session: 5,
+            text: b"get a\r\n",
+        },
         store(Mode::Prepend, SetValue::Inline(b"value")),
     ]
 }
@@ -92,6 +97,14 @@ fn replies() -> Vec<Reply<'static>> {
         },
         Reply::Refused(Refusal::Staging),
         Reply::Refused(Refusal::Forbidden),
+        Reply::Said {
+            then: Then::Bytes(1 << 33),
+            text: b"END\r\n",
+        },
+        Reply::Said {
+            then: Then::End,
+            text: b"",
+        },
         value(GetValue::Inline(b"")),
     ]
 }
@@ -114,10 +127,11 @@ fn messages_round_trip_and_truncated_ones_are_refused() {
         // What ends in a value cannot know how much there was.
         if !matches!(
             request,
-            Request::Store {
-                value: SetValue::Inline(_),
-                ..
-            }
+            Request::Text { .. }
+                | Request::Store {
+                    value: SetValue::Inline(_),
+                    ..
+                }
         ) {
             assert!((0..message.len()).all(|len| decode_request(&message[..len]).is_err()));
             let longer = [message, &[0]].concat();

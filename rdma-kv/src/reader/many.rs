@@ -2,7 +2,7 @@
 
 use fabric::{Endpoint, OpError, Read};
 
-use super::{Reader, Sought, Tried, ValueRef, unless_outside};
+use super::{Item, Reader, Sought, Tried, ValueRef, unless_outside};
 use crate::hash::hash;
 use crate::layout::{Placement, SlotWord, Word};
 
@@ -33,6 +33,20 @@ impl<E: Endpoint> Reader<E> {
         keys: &[&[u8]],
         mut each: impl FnMut(usize, Sought<ValueRef<'_>>),
     ) -> Result<(), OpError> {
+        self.look_many(keys, |number, sought| {
+            each(number, sought.map(|item| item.value()));
+        })
+    }
+
+    /// As [`Reader::get_many`], with all that is known of the items.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    pub fn look_many(
+        &mut self,
+        keys: &[&[u8]],
+        mut each: impl FnMut(usize, Sought<Item<'_>>),
+    ) -> Result<(), OpError> {
         self.stats.gets += keys.len() as u64;
         let mut others = Vec::new();
         let mut next = 0;
@@ -43,7 +57,7 @@ impl<E: Endpoint> Reader<E> {
         for (number, hash) in others {
             let sought = self.look_up_repeatedly(hash, keys[number])?;
             self.note_use(hash, &sought);
-            each(number, sought.map(|item| self.value(&item)));
+            each(number, sought.map(|item| self.item(&item)));
         }
         Ok(())
     }
@@ -87,7 +101,7 @@ impl<E: Endpoint> Reader<E> {
         keys: &[&[u8]],
         planned: &[Planned],
         others: &mut Vec<(usize, u64)>,
-        each: &mut impl FnMut(usize, Sought<ValueRef<'_>>),
+        each: &mut impl FnMut(usize, Sought<Item<'_>>),
     ) -> Result<(), OpError> {
         let words = self.read_all(planned);
         let words = match words {
@@ -114,7 +128,7 @@ impl<E: Endpoint> Reader<E> {
                 Sought::Unsettled => others.push((item.number, item.hash)),
                 settled => {
                     self.note_use(item.hash, &settled);
-                    each(item.number, settled.map(|item| self.value(&item)));
+                    each(item.number, settled.map(|item| self.item(&item)));
                 }
             }
         }

@@ -13,7 +13,7 @@ use super::listen::Listeners;
 use super::worker::{Host, Inbox, Service, Worker};
 use super::{Settings, Stop, resume};
 
-const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+pub(super) const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// How long to wait when the system, or the limit, lets no connection in.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use fabric::NodeId;
 use rustix::net::{SocketAddrAny, SocketAddrUnix, getpeername, getsockname};
 
 use super::connection::Converse;
@@ -12,7 +13,8 @@ use super::{Settings, Stop, worker};
 use crate::shared::Shared;
 use crate::text::{Conversation, Ends, Host, Next, Rules};
 
-/// The store behind the sockets.
+/// The store behind the sockets, and behind the proxies.
+#[derive(Clone)]
 pub(super) struct Hosted {
     pub(super) store: Shared,
     pub(super) host: Arc<Host>,
@@ -30,6 +32,24 @@ impl worker::Host for Hosted {
 
     fn refused(&self) {
         self.host.refused();
+    }
+}
+
+impl Hosted {
+    /// With somebody who speaks to a proxy at this node; `None` where there are too many.
+    pub(super) fn converse_by_proxy(&self, node: NodeId) -> Option<Talk> {
+        if self.host.is_full() {
+            self.host.refused();
+            return None;
+        }
+        let ends = Ends {
+            peer: format!("rdma:{node}"),
+            local: "rdma".to_owned(),
+        };
+        Some(Talk {
+            store: self.store.clone(),
+            conversation: Conversation::by_proxy(&self.host, ends),
+        })
     }
 }
 

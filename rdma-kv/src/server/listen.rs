@@ -103,14 +103,14 @@ impl fmt::Display for Listen {
 }
 
 /// All that a server listens at.
-pub(super) struct Listeners {
+pub(crate) struct Listeners {
     tcp: Vec<TcpListener>,
     unix: Option<UnixListener>,
 }
 
 impl Listeners {
     /// Binds everything, before anything is promised to anyone.
-    pub(super) fn bind(settings: &Settings) -> Result<Self, ServeError> {
+    pub(crate) fn bind(settings: &Settings) -> Result<Self, ServeError> {
         let mut tcp = Vec::new();
         if let Some(port) = settings.port {
             let everywhere = [Listen {
@@ -139,11 +139,11 @@ impl Listeners {
         })
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tcp.is_empty() && self.unix.is_none()
     }
 
-    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         let address = |listener: &TcpListener| listener.local_addr().ok();
         self.tcp.iter().filter_map(address).collect()
     }

@@ -11,6 +11,7 @@ mod converse;
 mod hosting;
 mod listen;
 mod rdma;
+mod session;
 mod settings;
 mod stop;
 mod worker;
@@ -32,11 +33,22 @@ pub use listen::{Listen, ListenError};
 pub use settings::{Commands, Rdma, Settings, Tuning, UnixSocket};
 pub use stop::Stop;
 
-use self::listen::Listeners;
+use self::front::Listeners;
 use crate::control::PROTOCOL;
 use crate::index::IndexError;
 use crate::shared::Shared;
 use crate::store::{Limits, LimitsError, Store};
+
+#[cfg(test)]
+pub(crate) use self::rdma::tests::Cluster;
+
+/// Sockets and the threads that serve them, whatever is behind them.
+pub(crate) mod front {
+    pub(crate) use super::accept::serve;
+    pub(crate) use super::connection::Converse;
+    pub(crate) use super::listen::Listeners;
+    pub(crate) use super::worker::Host;
+}
 
 /// Why a server could not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -123,8 +135,7 @@ pub fn run(
         Some(domain) => Some(rdma::Server::new(
             domain.clone(),
             domain.listen(PROTOCOL)?,
-            store.clone(),
-            settings.commands.flush_all,
+            hosted.clone(),
         )),
         None => None,
     };
@@ -149,7 +160,7 @@ pub fn run(
 }
 
 /// Lets this process have as many descriptors as it may: each client needs some.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit {
         current: limit.maximum,

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use fabric::PacketChannel;
 
 use self::client::{Client, Service};
+use super::hosting::Hosted;
 use super::{ServeError, Stop};
 use crate::network::{Accept, Network};
-use crate::shared::Shared;
 
 /// How long to look for more before falling asleep: about what sleeping and waking costs.
 const SPIN: Duration = Duration::from_micros(20);
@@ -31,14 +31,10 @@ pub(super) struct Server<N: Network, L> {
 }
 
 impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
-    /// Serves `store` to who comes to `listener`; clients may flush it if `may_flush`.
-    pub(super) fn new(network: N, listener: L, store: Shared, may_flush: bool) -> Self {
+    /// Serves what is `hosted` to who comes to `listener`.
+    pub(super) fn new(network: N, listener: L, hosted: Hosted) -> Self {
         Server {
-            service: Service {
-                network,
-                store,
-                may_flush,
-            },
+            service: Service { network, hosted },
             listener,
             clients: Vec::new(),
         }
@@ -124,4 +120,4 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
 
 #[cfg(test)]
 #[path = "rdma_tests.rs"]
-mod tests;
+pub(crate) mod tests;

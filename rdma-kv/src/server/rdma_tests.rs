@@ -8,32 +8,42 @@ use fabric::shm::Channel;
 use super::*;
 use crate::client::{ClientError, STAGING_ACCESS};
 use crate::control::{
-    INLINE_LIMIT, Piece, Refusal, Reply, Request, SetValue, UsedPlace, VERSION, decode_reply,
+    INLINE_LIMIT, Piece, Refusal, Reply, Request, SetValue, Then, UsedPlace, VERSION, decode_reply,
     encode_request, pack_used, split_message,
 };
 use crate::layout::{Slot, SlotWord};
 use crate::operations::Change;
+use crate::shared::Shared;
 use crate::store::Limits;
 use crate::testing::{TestListener, TestNetwork, value};
+use crate::text::{Host, Rules};
 
 /// A server on its own thread.
-struct Cluster {
+pub(crate) struct Cluster {
     network: TestNetwork,
     listener: TestListener,
-    store: Shared,
+    pub(crate) store: Shared,
     stop: Stop,
     thread: Option<std::thread::JoinHandle<Result<(), ServeError>>>,
 }
 
 impl Cluster {
-    fn start(limits: Limits) -> Self {
+    pub(crate) fn start(limits: Limits) -> Self {
+        Self::hosting(limits, Host::default())
+    }
+
+    fn hosting(limits: Limits, host: Host) -> Self {
         let (network, listener, stop) = (
             TestNetwork::new(),
             TestListener::new(),
             Stop::new().unwrap(),
         );
         let store = network.store(limits);
-        let server = Server::new(network.clone(), listener.clone(), store.clone(), true);
+        let hosted = Hosted {
+            store: store.clone(),
+            host: Arc::new(host),
+        };
+        let server = Server::new(network.clone(), listener.clone(), hosted);
         let stopped = stop.clone();
         let thread = Some(std::thread::spawn(move || server.run(&stopped)));
         Cluster {
@@ -51,7 +61,7 @@ impl Cluster {
         here
     }
 
-    fn client(&self, node: u32) -> crate::Client<TestNetwork> {
+    pub(crate) fn client(&self, node: u32) -> crate::Client<TestNetwork> {
         crate::Client::over(self.network.at(node), self.channel(node)).unwrap()
     }
 }
@@ -62,6 +72,15 @@ impl Drop for Cluster {
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap().unwrap();
         }
+        self.network.end();
+    }
+}
+
+/// A store, with nobody who was told anything yet.
+fn alone(store: Shared) -> Hosted {
+    Hosted {
+        store,
+        host: Arc::default(),
     }
 }
 
@@ -198,7 +217,7 @@ fn a_client_that_does_not_listen_is_waited_for_in_sleep_and_then_dropped() {
     );
     let store = network.store(Limits::DEFAULT);
     store.set(b"key", 0, 0, &[1; INLINE_LIMIT]).unwrap();
-    let mut server = Server::new(network.clone(), listener.clone(), store, true);
+    let mut server = Server::new(network.clone(), listener.clone(), alone(store));
     let channels = [1, 2].map(|node| network.at(node).channel(&network));
     let [mut deaf, mut slow] = channels.map(|[here, there]| {
         listener.connect(there);
@@ -246,7 +265,7 @@ fn request(channel: &mut Channel, request: &Request<'_>) -> Reply<'static> {
         Reply::Welcome(geometry) => Reply::Welcome(geometry),
         Reply::Stored(stored) => Reply::Stored(stored),
         Reply::Counted { value, placement } => Reply::Counted { value, placement },
-        Reply::Value { .. } => panic!("not expected here"),
+        Reply::Value { .. } | Reply::Said { .. } => panic!("not expected here"),
     }
 }
 
@@ -435,3 +454,36 @@ fn nonsense_in_a_report_harms_nobody() {
 mod changes;
 #[path = "rdma_tests/posting.rs"]
 mod posting;
+
+#[test]
+fn conversations_of_a_client_are_apart_and_bounded() {
+    let rules = Rules {
+        connections: 2,
+        shutdown: Some(Box::new(|| panic!("it is not theirs to end"))),
+        ..Rules::default()
+    };
+    let cluster = Cluster::hosting(Limits::DEFAULT, Host::new(rules));
+    let mut client = cluster.client(1);
+    let mut say = |session, text: &str| {
+        let mut replies = Vec::new();
+        let then = client.say(session, text.as_bytes(), &mut replies).unwrap();
+        (then, String::from_utf8(replies).unwrap())
+    };
+    let nothing = String::new;
+    assert_eq!(say(7, "set a 0 0 5\r\non"), (Then::Bytes(5), nothing()));
+    assert_eq!(say(8, "get a\r\nget"), (Then::Line, "END\r\n".into()));
+    assert_eq!(say(7, "e t\r\n"), (Then::Command, "STORED\r\n".into()));
+    let value = "VALUE a 0 5\r\none t\r\nEND\r\n";
+    assert_eq!(say(8, " a\r\n"), (Then::Command, value.into()));
+    let refused = "ERROR Too many open connections\r\n";
+    assert_eq!(say(9, "get a\r\n"), (Then::End, refused.into()));
+    assert_eq!(say(8, "quit\r\n"), (Then::End, nothing()));
+    assert_eq!(say(9, "get a\r\n"), (Then::Command, value.into()));
+    let refused = "ERROR: shutdown not enabled\r\n";
+    assert_eq!(say(9, "shutdown\r\n"), (Then::Command, refused.into()));
+    client.leave(9);
+    assert_eq!(
+        client.say(10, b"mn\r\n", &mut Vec::new()).unwrap(),
+        Then::Command
+    );
+}

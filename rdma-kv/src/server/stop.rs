@@ -28,7 +28,7 @@ impl Stop {
     }
 
     /// Does `work`, then stops, also after a panic.
-    pub(super) fn after<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn after<T>(&self, work: impl FnOnce() -> T) -> T {
         struct OnDrop<'a>(&'a Stop);
         impl Drop for OnDrop<'_> {
             fn drop(&mut self) {
@@ -45,7 +45,7 @@ impl Stop {
     }
 
     /// Waits up to `timeout`; returns whether it was stopped.
-    pub(super) fn wait(&self, timeout: Duration) -> io::Result<bool> {
+    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
         Ok(self.wait_or(&[], Some(timeout))?.stopped)
     }
 

@@ -38,7 +38,8 @@ impl Turn<'_> {
     }
 
     pub(super) fn shutdown(&mut self, arguments: &Arguments<'_>) -> Done {
-        let Some(shutdown) = &self.seat.host.rules.shutdown else {
+        let shutdown = self.seat.host.rules.shutdown.as_ref();
+        let Some(shutdown) = shutdown.filter(|_| self.seat.may_shut_down) else {
             return self.say(b"ERROR: shutdown not enabled\r\n");
         };
         match (arguments.count, arguments.at(0)) {

@@ -320,7 +320,7 @@ impl Turn<'_> {
 }
 
 /// The bytes of a value that a client announced; memcached takes no more than these.
-pub(super) fn value_len(announced: i32) -> Option<usize> {
+pub(crate) fn value_len(announced: i32) -> Option<usize> {
     usize::try_from(announced)
         .ok()
         .filter(|_| announced <= i32::MAX - 2)

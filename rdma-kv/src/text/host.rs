@@ -140,6 +140,16 @@ impl Host {
         self.guests().refused += 1;
     }
 
+    /// Whether there are as many conversations as connections may be.
+    pub fn is_full(&self) -> bool {
+        self.guests().open.len() >= self.rules.connections
+    }
+
+    /// Whether `flush_all` is understood.
+    pub fn may_flush(&self) -> bool {
+        self.rules.flush_all
+    }
+
     /// Seconds since the start.
     pub(super) fn uptime_s(&self) -> u32 {
         u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
@@ -216,6 +226,8 @@ pub(super) struct Seat {
     pub(super) host: Arc<Host>,
     pub(super) guest: Arc<Guest>,
     pub(super) number: u64,
+    /// Where `shutdown` means the server, if that has it at all.
+    pub(super) may_shut_down: bool,
 }
 
 impl Seat {
@@ -234,6 +246,7 @@ impl Seat {
             host: Arc::clone(host),
             guest,
             number,
+            may_shut_down: true,
         }
     }
 

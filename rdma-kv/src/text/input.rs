@@ -12,14 +12,14 @@ const GET_LINE_LIMIT: usize = 1 << 20;
 
 /// Bytes received and not yet used: `buffer[start..end]`.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(crate) struct Input {
     buffer: Vec<u8>,
-    pub(super) start: usize,
-    pub(super) end: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
 }
 
 impl Input {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Input {
             buffer: vec![0; BUFFER],
             start: 0,
@@ -27,12 +27,12 @@ impl Input {
         }
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
     /// The free end, large enough that `need` bytes from the start fit.
-    pub(super) fn room(&mut self, need: usize) -> &mut [u8] {
+    pub(crate) fn room(&mut self, need: usize) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
             if self.buffer.len() > BUFFER && need <= BUFFER {
@@ -54,7 +54,7 @@ impl Input {
 }
 
 /// How long the line may be that starts here.
-pub(super) fn line_limit(bytes: &[u8]) -> usize {
+pub(crate) fn line_limit(bytes: &[u8]) -> usize {
     let blanks = bytes.iter().take_while(|&&byte| byte == b' ').count();
     let command = &bytes[blanks..];
     let is_get = command.starts_with(b"get ") || command.starts_with(b"gets ");
@@ -66,7 +66,7 @@ pub(super) fn line_limit(bytes: &[u8]) -> usize {
 }
 
 /// What counts of a line's bytes up to its `\n`.
-pub(super) fn line(bytes: &[u8]) -> &[u8] {
+pub(crate) fn line(bytes: &[u8]) -> &[u8] {
     let bytes = match bytes {
         [start @ .., b'\r'] if !start.is_empty() => start,
         bytes => bytes,
@@ -79,10 +79,10 @@ pub(super) fn line(bytes: &[u8]) -> &[u8] {
 
 /// What stands between blanks.
 #[derive(Clone, Debug)]
-pub(super) struct Tokens<'a>(pub(super) &'a [u8]);
+pub(crate) struct Tokens<'a>(pub(crate) &'a [u8]);
 
 impl Tokens<'_> {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.clone().next().is_none()
     }
 }
@@ -109,15 +109,15 @@ const MOST: usize = 22;
 
 /// The words after a command's name, as far as any command but a get looks at them.
 #[derive(Debug)]
-pub(super) struct Arguments<'a> {
+pub(crate) struct Arguments<'a> {
     tokens: [&'a [u8]; KEPT],
     /// Memcached never counts further than [`MOST`].
-    pub(super) count: usize,
+    pub(crate) count: usize,
     last: &'a [u8],
 }
 
 impl<'a> Arguments<'a> {
-    pub(super) fn of(tokens: Tokens<'a>) -> Self {
+    pub(crate) fn of(tokens: Tokens<'a>) -> Self {
         let mut arguments = Arguments {
             tokens: [b""; KEPT],
             count: 0,
@@ -134,16 +134,16 @@ impl<'a> Arguments<'a> {
     }
 
     /// The argument with this number, from 0; empty if it was not given.
-    pub(super) fn at(&self, number: usize) -> &'a [u8] {
+    pub(crate) fn at(&self, number: usize) -> &'a [u8] {
         self.tokens.get(number).copied().unwrap_or_default()
     }
 
     /// Memcached takes any command's last word for this.
-    pub(super) fn noreply(&self) -> bool {
+    pub(crate) fn noreply(&self) -> bool {
         self.last == b"noreply"
     }
 
-    pub(super) fn last(&self) -> &'a [u8] {
+    pub(crate) fn last(&self) -> &'a [u8] {
         self.last
     }
 }

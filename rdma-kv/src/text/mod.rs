@@ -11,7 +11,7 @@ mod base64;
 mod classic;
 mod counts;
 mod host;
-mod input;
+pub(crate) mod input;
 mod meta;
 mod prefixes;
 mod stats;
@@ -22,7 +22,9 @@ use std::sync::Arc;
 
 use fabric::OpError;
 
+pub(crate) use self::classic::value_len;
 pub use self::host::{Ends, Host, Rules};
+pub(crate) use self::meta::{append_flag, echo};
 
 use self::classic::Getting;
 use self::counts::Count;
@@ -33,7 +35,7 @@ use crate::operations::Mode;
 use crate::shared::Shared;
 
 /// Replies are handed on when there are this many bytes of them.
-const REPLIES: usize = 256 * 1024;
+pub(crate) const REPLIES: usize = 256 * 1024;
 
 const VERSION: &[u8] =
     concat!("VERSION 1.6.18-toroid-", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();
@@ -56,6 +58,17 @@ pub enum Next {
     Continue,
     /// Send the replies, then close.
     Close,
+}
+
+/// What a conversation waits for that has carried out all that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// A command.
+    Command,
+    /// The rest of a line.
+    Line,
+    /// So many more bytes of a value.
+    Bytes(usize),
 }
 
 /// One connection's side of the protocol.
@@ -93,6 +106,14 @@ impl Conversation {
         }
     }
 
+    /// As [`Conversation::new`], with somebody who speaks to a proxy: its members may use the store,
+    /// but the server's life is no concern of theirs.
+    pub fn by_proxy(host: &Arc<Host>, ends: Ends) -> Self {
+        let mut conversation = Conversation::new(host, ends);
+        conversation.seat.may_shut_down = false;
+        conversation
+    }
+
     /// Notes that the client said who it is, before anything else, and whether it is welcome.
     pub fn logged_in(&self, welcome: bool) {
         self.seat.count(Count::AuthCommands);
@@ -110,6 +131,18 @@ impl Conversation {
     pub fn received(&mut self, count: usize) {
         self.input.end += count;
         self.seat.heard(count);
+    }
+
+    /// What it waits for, after [`Next::Read`].
+    pub fn wants(&self) -> Wants {
+        let arrived = self.input.bytes().len();
+        match (self.swallow, arrived) {
+            (0, 0) => Wants::Command,
+            // There is no line's end in all of it.
+            (0, _) if self.searched == arrived => Wants::Line,
+            (0, _) => Wants::Bytes(self.need.saturating_sub(arrived)),
+            (swallow, _) => Wants::Bytes(swallow),
+        }
     }
 
     /// Carries out what has arrived completely, and appends the replies.
@@ -255,7 +288,7 @@ impl Turn<'_> {
 }
 
 /// A blank and the number.
-fn append_number(replies: &mut Vec<u8>, number: u64) {
+pub(crate) fn append_number(replies: &mut Vec<u8>, number: u64) {
     replies.push(b' ');
     replies.extend_from_slice(Digits::of(number).bytes());
 }

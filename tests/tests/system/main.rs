@@ -24,6 +24,7 @@ mod identity;
 mod lifecycle;
 mod offload;
 mod one_sided;
+mod proxy;
 mod quotas;
 mod restart;
 mod rights;

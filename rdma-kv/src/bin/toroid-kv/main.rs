@@ -1,9 +1,10 @@
-//! The command `toroid-kv`: the store's server, and an RDMA client for the shell.
+//! The command `toroid-kv`: the store's server, a proxy to it, and an RDMA client for the shell.
 //!
 //! Exit status: 0 done; 1 there is no such key, or the operation failed; 2 bad usage. A server
 //! that does not start ends with memcached's statuses, where memcached has one.
 
 mod client;
+mod proxy;
 mod serve;
 
 use std::ffi::OsString;
@@ -35,6 +36,8 @@ enum Command {
         args_override_self = true
     )]
     Serve(Box<serve::Serve>),
+    /// Answer the memcached protocol in a node, with gets that read a server's memory.
+    Proxy(proxy::Proxy),
     #[command(flatten)]
     Client(client::Command),
 }
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
     start_logging(cli.verbose);
     let done = match cli.command {
         Command::Serve(options) => serve::serve(&options, cli.verbose).map(|()| true),
+        Command::Proxy(options) => proxy::serve(&options, cli.verbose).map(|()| true),
         Command::Client(command) => command.carry_out(),
     };
     match done {

@@ -1,5 +1,7 @@
 //! One RDMA client, as the server sees it.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
 use fabric::channel::{ChannelError, MAX_PAYLOAD};
@@ -8,10 +10,14 @@ use fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Region, Re
 use crate::client::STAGING_ACCESS;
 use crate::control::{
     GetValue, INLINE_LIMIT, Malformed, OVERHEAD, Piece, Refusal, Reply, Request, SetValue,
-    UsedPlace, VERSION, decode_request, encode_reply, lengthen, split_message, unpack_used,
+    TEXT_LIMIT, Then, UsedPlace, VERSION, decode_request, encode_reply, lengthen, split_message,
+    unpack_used,
 };
 use crate::network::{Network, Remote};
 use crate::operations::{self, Change, Counted, Step};
+use crate::server::accept::TOO_MANY;
+use crate::server::hosting::Hosted;
+use crate::server::session::{Session, SessionError};
 use crate::shared::Shared;
 use crate::store::{Item, SetError, Store};
 
@@ -25,13 +31,12 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A reply has at most this many bytes.
-const REPLY_LIMIT: usize = INLINE_LIMIT + OVERHEAD;
+const REPLY_LIMIT: usize = TEXT_LIMIT + OVERHEAD;
 
 /// What all clients are served with.
 pub(super) struct Service<N> {
     pub(super) network: N,
-    pub(super) store: Shared,
-    pub(super) may_flush: bool,
+    pub(super) hosted: Hosted,
 }
 
 pub(super) struct Client<N: Network> {
@@ -45,6 +50,8 @@ pub(super) struct Client<N: Network> {
     /// Since when the replies have found no room in the channel.
     stuck_since: Option<Instant>,
     staging: Option<Staging<N>>,
+    /// Those for whom it speaks, by its own numbers.
+    sessions: HashMap<u32, Session>,
 }
 
 /// A client's memory for values on their way.
@@ -64,6 +71,7 @@ impl<N: Network> Client<N> {
             replies: Vec::new(),
             stuck_since: None,
             staging: None,
+            sessions: HashMap::new(),
         }
     }
 
@@ -149,7 +157,7 @@ impl<N: Network> Client<N> {
     /// Carries a message out and adds the reply to the others.
     fn answer(&mut self, message: &[u8], service: &Service<N>) -> Result<(), ClientEnd> {
         let (number, request) = decode_request(message)?;
-        let store = &service.store;
+        let store = &service.hosted.store;
         let reply = match request {
             Request::Hello { version } if version == VERSION => {
                 self.greeted = true;
@@ -171,7 +179,9 @@ impl<N: Network> Client<N> {
                     None => Reply::Missing,
                 }
             }
-            Request::Flush { .. } if !service.may_flush => Reply::Refused(Refusal::Forbidden),
+            Request::Flush { .. } if !service.hosted.host.may_flush() => {
+                Reply::Refused(Refusal::Forbidden)
+            }
             Request::Flush { delay } => {
                 store.with(|store| operations::flush(store, delay))?;
                 Reply::Done
@@ -182,8 +192,41 @@ impl<N: Network> Client<N> {
             Request::Used { gets, hits, places } => {
                 return Ok(store.with(|store| note_uses(store, gets, hits, places))?);
             }
+            Request::Text { session, text } => {
+                return self.hear(&service.hosted, number, session, text);
+            }
+            Request::Leave { session } => {
+                self.sessions.remove(&session);
+                return Ok(());
+            }
         };
         encode_reply(&mut self.replies, number, &reply);
+        Ok(())
+    }
+
+    /// Answers what somebody said for whom the client speaks.
+    fn hear(
+        &mut self,
+        hosted: &Hosted,
+        number: u32,
+        session: u32,
+        text: &[u8],
+    ) -> Result<(), ClientEnd> {
+        let talk = || hosted.converse_by_proxy(self.channel.peer());
+        let session = match self.sessions.entry(session) {
+            Entry::Occupied(session) => Some(session),
+            Entry::Vacant(place) => talk().map(|talk| place.insert_entry(Session::new(talk))),
+        };
+        let Some(mut session) = session else {
+            let (then, text) = (Then::End, TOO_MANY);
+            encode_reply(&mut self.replies, number, &Reply::Said { then, text });
+            return Ok(());
+        };
+        let (then, text) = session.get_mut().hear(text)?;
+        encode_reply(&mut self.replies, number, &Reply::Said { then, text });
+        if then == Then::End {
+            session.remove();
+        }
         Ok(())
     }
 
@@ -367,6 +410,8 @@ pub(super) enum ClientEnd {
     Channel(#[from] ChannelError),
     #[error("it broke the protocol")]
     Malformed,
+    #[error(transparent)]
+    Session(#[from] SessionError),
     #[error("it does not read its replies")]
     Stuck,
     #[error("the store is in local memory")]

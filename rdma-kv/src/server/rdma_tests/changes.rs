@@ -178,24 +178,19 @@ fn messages_do_what_commands_do() {
 
 #[test]
 fn what_a_server_forbids_is_refused() {
-    let (network, listener) = (TestNetwork::new(), TestListener::new());
-    let store = network.store(Limits::DEFAULT);
-    store.set(b"key", 0, 0, b"value").unwrap();
-    let stop = Stop::new().unwrap();
-    let server = Server::new(network.clone(), listener.clone(), store, false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| server.run(&stop).unwrap());
-        let [here, there] = network.at(1).channel(&network);
-        listener.connect(there);
-        let mut client = crate::Client::over(network.at(1), here).unwrap();
-        let refused = client.flush_all(0);
-        assert!(matches!(
-            refused,
-            Err(ClientError::Refused(Refusal::Forbidden))
-        ));
-        assert!(client.get(b"key").unwrap().is_some());
-        stop.stop();
-    });
+    let rules = Rules {
+        flush_all: false,
+        ..Rules::default()
+    };
+    let cluster = Cluster::hosting(Limits::DEFAULT, Host::new(rules));
+    cluster.store.set(b"key", 0, 0, b"value").unwrap();
+    let mut client = cluster.client(1);
+    let refused = client.flush_all(0);
+    assert!(matches!(
+        refused,
+        Err(ClientError::Refused(Refusal::Forbidden))
+    ));
+    assert!(client.get(b"key").unwrap().is_some());
 }
 
 /// What is over the limit: a failed set leaves nothing, all else leaves what was there.

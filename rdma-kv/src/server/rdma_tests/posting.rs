@@ -142,7 +142,7 @@ fn many_changes_in_one_go() {
 fn still_server() -> (Server<TestNetwork, TestListener>, TestNetwork, Channel) {
     let (network, listener) = (TestNetwork::new(), TestListener::new());
     let store = network.store(Limits::DEFAULT);
-    let mut server = Server::new(network.clone(), listener.clone(), store, true);
+    let mut server = Server::new(network.clone(), listener.clone(), alone(store));
     let [here, there] = network.at(1).channel(&network);
     listener.connect(there);
     server.accept().unwrap();
@@ -250,7 +250,7 @@ fn who_dies_with_requests_on_their_way_takes_no_memory_along() {
         server.accept().unwrap();
         channel = here;
     }
-    let store = server.service.store.clone();
+    let store = server.service.hosted.store.clone();
     store.with(Store::flush).unwrap();
     store.with(|store| store.set_may_evict(false));
     // A segment, or two, are kept for cleaning.

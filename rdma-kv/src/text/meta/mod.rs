@@ -124,7 +124,7 @@ fn is_long_opaque(flag: &[u8]) -> bool {
 }
 
 /// Answers a flag that every command gives back; whether it was not too long.
-fn echo(replies: &mut Vec<u8>, flag: &[u8], key: &[u8], binary: bool) -> bool {
+pub(crate) fn echo(replies: &mut Vec<u8>, flag: &[u8], key: &[u8], binary: bool) -> bool {
     match flag.first() {
         _ if is_long_opaque(flag) => return false,
         Some(b'O') => {
@@ -146,7 +146,7 @@ fn append_ttl(replies: &mut Vec<u8>, exptime: u32, now: u32) {
 }
 
 /// A blank, the letter and the number.
-fn append_flag(replies: &mut Vec<u8>, letter: u8, number: u64) {
+pub(crate) fn append_flag(replies: &mut Vec<u8>, letter: u8, number: u64) {
     let start = replies.len();
     append_number(replies, number);
     replies.insert(start + 1, letter);

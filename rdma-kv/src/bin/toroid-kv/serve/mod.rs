@@ -3,7 +3,7 @@
 mod extended;
 mod options;
 mod process;
-mod signals;
+pub mod signals;
 
 use std::io::Write;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::Result;
 use rdma_kv::server::{self, Rdma, ServeError, Stop};
 
-pub use options::Serve;
+pub use options::{Serve, parse_mode};
 
 use crate::VERSION;
 

@@ -382,7 +382,7 @@ fn above_zero<T: TryFrom<i64>>(number: i64) -> Option<T> {
     T::try_from(number).ok().filter(|_| number > 0)
 }
 
-fn parse_mode(text: &str) -> Result<u32, String> {
+pub fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
         _ => Err("write an octal number up to 777".to_owned()),

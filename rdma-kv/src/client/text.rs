@@ -1,0 +1,59 @@
+//! Memcached's protocol by messages, for whoever speaks for others: a proxy.
+
+use super::{Client, ClientError, check_key};
+use crate::control::{Reply, Request, Then};
+use crate::network::Network;
+use crate::reader::{Item, Sought};
+
+impl<N: Network> Client<N> {
+    /// Says up to [`crate::control::TEXT_LIMIT`] bytes of memcached's protocol in one of its
+    /// conversations, and appends what is answered. The first of a number begins one.
+    ///
+    /// # Errors
+    /// [`ClientError`]; whether the commands took place is then not known.
+    pub fn say(
+        &mut self,
+        session: u32,
+        text: &[u8],
+        replies: &mut Vec<u8>,
+    ) -> Result<Then, ClientError> {
+        match self.call(&Request::Text { session, text })? {
+            Reply::Said { then, text } => {
+                replies.extend_from_slice(text);
+                Ok(then)
+            }
+            Reply::Refused(refusal) => Err(ClientError::Refused(refusal)),
+            _ => Err(ClientError::Protocol),
+        }
+    }
+
+    /// Ends a conversation; nobody waits for that.
+    pub fn leave(&mut self, session: u32) {
+        // Where there is no room, the server keeps it until this client ends.
+        let _ = self.exchange.tell(&Request::Leave { session });
+    }
+
+    /// Looks for several keys as [`Client::get_many`], but asks nobody: what was in vain is told as
+    /// [`Sought::Unsettled`].
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn look_many(
+        &mut self,
+        keys: &[&[u8]],
+        each: impl FnMut(usize, Sought<Item<'_>>),
+    ) -> Result<(), ClientError> {
+        keys.iter().try_for_each(|key| check_key(key))?;
+        self.report_if_due()?;
+        Ok(self.reader.look_many(keys, each)?)
+    }
+
+    /// Whether the server is there, and the domain lets us speak to it; asks nobody. For who has
+    /// posted nothing.
+    ///
+    /// # Errors
+    /// [`ClientError`], if not.
+    pub(crate) fn check(&mut self) -> Result<(), ClientError> {
+        self.exchange.check()
+    }
+}

@@ -1,0 +1,248 @@
+//! One connection to a proxy, without I/O: bytes in, replies appended.
+
+use super::framing::{Batch, Command};
+use super::{Away, Upstream, getting};
+use crate::control::{TEXT_LIMIT, Then};
+use crate::text::input::{Input, Tokens, line, line_limit};
+use crate::text::{Next, REPLIES};
+
+/// A connection's side of the protocol: gets are answered by reading, all else is the server's.
+#[derive(Debug)]
+pub struct Conversation<U> {
+    upstream: U,
+    input: Input,
+    state: State,
+    /// Bytes of the input that hold no line's end.
+    searched: usize,
+    /// Bytes that are needed to go on.
+    need: usize,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// A command.
+    Command,
+    /// What is left of a get's line, whose first keys are answered.
+    Getting { cas: bool },
+    /// What the server waits for, before the next command. Those that it has already were answered,
+    /// unless they wanted no answer.
+    Server { then: Then, is_quiet: bool },
+    /// Bytes of a value that went to no server.
+    Dropping(u64),
+    /// Nothing.
+    Over,
+}
+
+impl<U: Upstream> Conversation<U> {
+    /// With somebody who has said nothing yet.
+    pub fn new(upstream: U) -> Self {
+        Conversation {
+            upstream,
+            input: Input::new(),
+            state: State::Command,
+            searched: 0,
+            need: 1,
+        }
+    }
+
+    /// Room for bytes from the client; at least one.
+    pub fn room(&mut self) -> &mut [u8] {
+        self.input.room(self.need)
+    }
+
+    /// So many bytes were put into the room.
+    pub fn received(&mut self, count: usize) {
+        self.input.end += count;
+    }
+
+    /// Carries out what has arrived, and appends the replies.
+    pub fn run(&mut self, replies: &mut Vec<u8>) -> Next {
+        while replies.len() < REPLIES {
+            let next = match self.state {
+                State::Command => self.command(replies),
+                State::Getting { cas } => self.go_on_getting(cas, replies),
+                State::Server { then, is_quiet } => self.go_on_saying(then, is_quiet, replies),
+                State::Dropping(bytes) => self.drop_some(bytes),
+                State::Over => Some(Next::Close),
+            };
+            if let Some(next) = next {
+                return next;
+            }
+        }
+        Next::Continue
+    }
+
+    fn command(&mut self, replies: &mut Vec<u8>) -> Option<Next> {
+        let newline = match self.newline() {
+            Ok(newline) => newline,
+            Err(next) => return Some(next),
+        };
+        let line = line(&self.input.bytes()[..newline]);
+        match Command::of(line) {
+            Command::Get { cas, keys } => {
+                let left = getting::get(&mut self.upstream, keys, cas, replies);
+                let len = line.len();
+                let left = left.map(|keys| keys.0.len());
+                self.got(newline, len, left, cas, replies);
+            }
+            Command::MetaGet { key, flags } => {
+                match getting::meta_get(&mut self.upstream, key, flags, replies) {
+                    Ok(true) => self.used(newline + 1),
+                    Ok(false) => {
+                        let batch = Batch {
+                            len: newline + 1,
+                            answers: 1,
+                            ..Batch::default()
+                        };
+                        self.forward(batch, replies);
+                    }
+                    Err(away) => {
+                        replies.extend_from_slice(away.text());
+                        self.used(newline + 1);
+                    }
+                }
+            }
+            Command::Other => {
+                let batch = Batch::of(self.input.bytes());
+                if batch.counts {
+                    self.upstream.report();
+                }
+                self.forward(batch, replies);
+            }
+        }
+        None
+    }
+
+    fn go_on_getting(&mut self, cas: bool, replies: &mut Vec<u8>) -> Option<Next> {
+        let newline = match self.newline() {
+            Ok(newline) => newline,
+            Err(next) => return Some(next),
+        };
+        let line = line(&self.input.bytes()[..newline]);
+        let left = getting::get(&mut self.upstream, Tokens(line), cas, replies);
+        let len = line.len();
+        let left = left.map(|keys| keys.0.len());
+        self.got(newline, len, left, cas, replies);
+        None
+    }
+
+    /// After some keys of a get's line of `len` bytes; so many bytes of it are left.
+    fn got(
+        &mut self,
+        newline: usize,
+        len: usize,
+        left: Result<usize, Away>,
+        cas: bool,
+        replies: &mut Vec<u8>,
+    ) {
+        match left {
+            Ok(left) if !Tokens(&self.input.bytes()[len - left..len]).is_empty() => {
+                self.used(len - left);
+                self.state = State::Getting { cas };
+            }
+            Ok(_) => self.used(newline + 1),
+            Err(away) => {
+                replies.extend_from_slice(away.text());
+                self.used(newline + 1);
+            }
+        }
+    }
+
+    /// Says commands to the server.
+    fn forward(&mut self, batch: Batch, replies: &mut Vec<u8>) {
+        let text = &self.input.bytes()[..batch.len];
+        let said = self.upstream.say(false, text, replies);
+        self.used(batch.len);
+        match said {
+            Ok(then) => self.heard(then, batch.is_quiet),
+            Err(away) => {
+                for _ in 0..batch.answers {
+                    replies.extend_from_slice(away.text());
+                }
+                self.state = match (batch.ends, batch.missing) {
+                    (true, _) => State::Over,
+                    (_, 0) => State::Command,
+                    (_, missing) => State::Dropping(missing),
+                };
+            }
+        }
+    }
+
+    /// Says what else belongs to a command, or asks for more of its replies.
+    fn go_on_saying(&mut self, then: Then, is_quiet: bool, replies: &mut Vec<u8>) -> Option<Next> {
+        let bytes = self.input.bytes();
+        let most = match then {
+            Then::Bytes(count) => usize::try_from(count).unwrap_or(usize::MAX),
+            Then::Line => memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1),
+            _ => 0,
+        };
+        let len = most.min(bytes.len()).min(TEXT_LIMIT);
+        if len == 0 && then != Then::More {
+            self.need = most.clamp(1, TEXT_LIMIT);
+            return Some(Next::Read);
+        }
+        let said = self.upstream.say(true, &bytes[..len], replies);
+        self.used(len);
+        match (said, then) {
+            (Ok(then), _) => self.heard(then, is_quiet),
+            (Err(away), Then::Bytes(count)) => {
+                if !is_quiet {
+                    replies.extend_from_slice(away.text());
+                }
+                self.state = State::Dropping(count.saturating_sub(len as u64));
+            }
+            // Where the next command begins is not known, or its reply would be taken for the rest
+            // of another one.
+            (Err(_), _) => self.state = State::Over,
+        }
+        None
+    }
+
+    fn heard(&mut self, then: Then, is_quiet: bool) {
+        self.state = match then {
+            Then::Command => State::Command,
+            Then::End => State::Over,
+            then => State::Server { then, is_quiet },
+        };
+    }
+
+    fn drop_some(&mut self, bytes: u64) -> Option<Next> {
+        let arrived = self.input.bytes().len();
+        let dropped = usize::try_from(bytes).map_or(arrived, |bytes| bytes.min(arrived));
+        self.used(dropped);
+        match bytes - dropped as u64 {
+            0 => {
+                self.state = State::Command;
+                None
+            }
+            left => {
+                self.state = State::Dropping(left);
+                Some(Next::Read)
+            }
+        }
+    }
+
+    /// Where the line ends; what to do if it has not come, or will not.
+    fn newline(&mut self) -> Result<usize, Next> {
+        let bytes = self.input.bytes();
+        let newline = memchr::memchr(b'\n', &bytes[self.searched..]);
+        let newline = newline.map(|at| self.searched + at);
+        let is_first = !matches!(self.state, State::Getting { .. });
+        if is_first && newline.unwrap_or(bytes.len()) > line_limit(bytes) {
+            self.state = State::Over;
+            return Err(Next::Close);
+        }
+        newline.ok_or_else(|| {
+            (self.searched, self.need) = (bytes.len(), bytes.len() + 1);
+            Next::Read
+        })
+    }
+
+    /// The next command begins after so many bytes, unless it is said otherwise.
+    fn used(&mut self, count: usize) {
+        self.input.start += count;
+        (self.searched, self.need) = (0, 1);
+        self.state = State::Command;
+    }
+}

@@ -1,0 +1,198 @@
+//! What a proxy has to understand of memcached's protocol: which commands it can answer by itself,
+//! and about how many bytes belong to each of the others.
+//!
+//! About, because the server knows better, and says after each message what it waits for. A line
+//! that only looks like a set has no value behind it for the server, and it reads on with the next
+//! line, as it would on a connection of its own.
+
+use crate::control::TEXT_LIMIT;
+use crate::layout::MAX_KEY;
+use crate::number;
+use crate::text::input::{Tokens, line};
+use crate::text::value_len;
+
+/// A line, as a proxy sees it.
+#[derive(Clone, Debug)]
+pub(super) enum Command<'a> {
+    /// `get` or `gets`, with keys that there can be.
+    Get {
+        /// Their cas is told, too.
+        cas: bool,
+        /// At least one.
+        keys: Tokens<'a>,
+    },
+    /// `mg` that changes nothing, and tells only what lies in an item.
+    MetaGet {
+        /// The key.
+        key: &'a [u8],
+        /// What to tell.
+        flags: Tokens<'a>,
+    },
+    /// Another: the server's.
+    Other,
+}
+
+impl<'a> Command<'a> {
+    /// Of a line without its end.
+    pub(super) fn of(line: &'a [u8]) -> Self {
+        let mut tokens = Tokens(line);
+        let command = tokens.next().unwrap_or_default();
+        match command {
+            b"get" | b"gets" if are_keys(tokens.clone()) => Command::Get {
+                cas: command == b"gets",
+                keys: tokens,
+            },
+            b"mg" => match tokens.next() {
+                Some(key) if key.len() <= MAX_KEY && are_plain(tokens.clone()) => {
+                    Command::MetaGet { key, flags: tokens }
+                }
+                _ => Command::Other,
+            },
+            _ => Command::Other,
+        }
+    }
+}
+
+fn are_keys(mut tokens: Tokens<'_>) -> bool {
+    !tokens.is_empty() && tokens.all(|key| key.len() <= MAX_KEY)
+}
+
+/// Whether a reader can answer these flags of `mg`. Not so with the cas: a reader could meet the one
+/// that an item got when it was declared stale, and the marks from before.
+fn are_plain(flags: Tokens<'_>) -> bool {
+    /// The longest opaque token, with its letter.
+    const LONGEST_OPAQUE: usize = 32;
+    let mut seen = 0u32;
+    for flag in flags {
+        let is_plain = match flag {
+            [b'v' | b'f' | b'k' | b's' | b'q'] => true,
+            [b'O', ..] => flag.len() <= LONGEST_OPAQUE,
+            _ => false,
+        };
+        let bit = 1 << (flag[0] & 31);
+        if !is_plain || seen & bit != 0 {
+            return false;
+        }
+        seen |= bit;
+    }
+    true
+}
+
+/// Commands for the server that go in one message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Batch {
+    /// Bytes of the message.
+    pub(super) len: usize,
+    /// Commands in it that are to be answered.
+    pub(super) answers: usize,
+    /// The last one is not.
+    pub(super) is_quiet: bool,
+    /// Bytes that the last one is likely to have besides.
+    pub(super) missing: u64,
+    /// One of them is `quit`.
+    pub(super) ends: bool,
+    /// One of them asks what was counted.
+    pub(super) counts: bool,
+}
+
+impl Batch {
+    /// From a command on that is the server's.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let mut batch = Batch::default();
+        while let Some(newline) = memchr::memchr(b'\n', &bytes[batch.len..]) {
+            let line = line(&bytes[batch.len..][..newline]);
+            if !matches!(Command::of(line), Command::Other) {
+                break;
+            }
+            let end = batch.len as u64 + newline as u64 + 1 + announced(line);
+            let is_whole = end <= bytes.len().min(TEXT_LIMIT) as u64;
+            if !is_whole && batch.len > 0 && end > TEXT_LIMIT as u64 {
+                break;
+            }
+            batch.note(line);
+            if !is_whole {
+                batch.len = bytes.len().min(TEXT_LIMIT);
+                batch.missing = end - batch.len as u64;
+                break;
+            }
+            batch.len = end as usize;
+        }
+        batch
+    }
+
+    fn note(&mut self, line: &[u8]) {
+        let command = Tokens(line).next().unwrap_or_default();
+        self.is_quiet = command == b"quit" || Tokens(line).any(|token| token == b"noreply");
+        self.answers += usize::from(!self.is_quiet);
+        self.ends |= command == b"quit";
+        self.counts |= command == b"stats";
+    }
+}
+
+/// How many bytes a command's value has, with its end, if it is one that brings a value.
+fn announced(line: &[u8]) -> u64 {
+    let mut tokens = Tokens(line);
+    let at = match tokens.next() {
+        Some(b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas") => 3,
+        Some(b"ms") => 1,
+        _ => return 0,
+    };
+    let announced = tokens.nth(at).and_then(number::int).and_then(value_len);
+    announced.map_or(0, |len| len as u64 + 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_own(line: &str) -> bool {
+        !matches!(Command::of(line.as_bytes()), Command::Other)
+    }
+
+    #[test]
+    fn only_what_changes_nothing_is_answered_here() {
+        let long = "k".repeat(MAX_KEY + 1);
+        for own in ["get a", " gets a b  c", "mg a", "mg a v f k s q Oabc"] {
+            assert!(is_own(own), "{own}");
+        }
+        for other in [
+            "",
+            "get",
+            "gat 0 a",
+            "GET a",
+            "set a 0 0 1",
+            "mg",
+            "mg a v v",
+            "mg a c",
+            "mg a t",
+            "mg a N30",
+            "mg a b",
+            "mg a vx",
+            "mg a O123456789012345678901234567890123",
+            &format!("get a {long}"),
+            &format!("mg {long}"),
+        ] {
+            assert!(!is_own(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn commands_of_the_server_go_together_as_far_as_they_came() {
+        let of = |text: &str| Batch::of(text.as_bytes());
+        let all = "set a 0 0 1\r\nx\r\ndelete a noreply\r\nms b 1\r\nx\r\n";
+        let batch = of(&format!("{all}get a\r\n"));
+        assert_eq!((batch.len, batch.answers, batch.missing), (all.len(), 2, 0));
+        let batch = of("version\r\nset a 0 0 10\r\n01234");
+        assert_eq!((batch.len, batch.answers, batch.missing), (28, 2, 7));
+        let batch = of("delete a\r\nversi");
+        assert_eq!((batch.len, batch.missing), (10, 0));
+        let batch = of("stats\r\nquit\r\n");
+        assert!(batch.counts && batch.ends);
+        let large = format!("set a 0 0 100000\r\n{}", "x".repeat(50_000));
+        let batch = of(&large);
+        assert_eq!(batch.len, TEXT_LIMIT);
+        assert_eq!(batch.missing, 18 + 100_002 - TEXT_LIMIT as u64);
+        let batch = of(&format!("version\r\n{large}"));
+        assert_eq!((batch.len, batch.missing), (9, 0));
+    }
+}

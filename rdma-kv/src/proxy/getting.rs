@@ -1,0 +1,227 @@
+//! `get`, `gets` and `mg`, answered by reading.
+
+use super::{Away, Upstream};
+use crate::control::Then;
+use crate::layout::Marks;
+use crate::reader::{Item, Sought};
+use crate::text::input::Tokens;
+use crate::text::{REPLIES, append_flag, append_number, echo};
+
+/// Keys that are looked for in one go.
+const KEYS: usize = 16;
+
+const END: &[u8] = b"END\r\n";
+
+/// Answers the keys of a `get`, in their order, until there is enough for a batch; returns those that
+/// are left.
+pub(super) fn get<'a>(
+    upstream: &mut impl Upstream,
+    mut keys: Tokens<'a>,
+    cas: bool,
+    replies: &mut Vec<u8>,
+) -> Result<Tokens<'a>, Away> {
+    let mut most = KEYS;
+    while replies.len() < REPLIES && !keys.is_empty() {
+        let mut chunk = [&b""[..]; KEYS];
+        let count = chunk.iter_mut().zip(keys.clone().take(most));
+        let count = count.map(|(place, key)| *place = key).count();
+        let mut answers = Answers::to(&chunk[..count], cas, replies);
+        upstream.look(&chunk[..count], &mut |n, sought| answers.note(n, sought))?;
+        let (mut answered, missing) = answers.finish();
+        match missing {
+            Some(Seen::Unsettled) => {
+                ask(upstream, chunk[answered], cas, replies)?;
+                answered += 1;
+            }
+            // It was dropped for want of room: alone it has some.
+            Some(_) => most = 1,
+            None => most = KEYS,
+        }
+        if let Some(last) = answered.checked_sub(1) {
+            keys.nth(last);
+        }
+    }
+    if keys.is_empty() {
+        replies.extend_from_slice(END);
+    }
+    Ok(keys)
+}
+
+/// Lets the server answer one key that others change all the time.
+fn ask(
+    upstream: &mut impl Upstream,
+    key: &[u8],
+    cas: bool,
+    replies: &mut Vec<u8>,
+) -> Result<(), Away> {
+    let command = if cas { &b"gets "[..] } else { b"get " };
+    let start = replies.len();
+    let mut then = upstream.say(false, &[command, key, b"\r\n"].concat(), replies)?;
+    while then == Then::More {
+        then = upstream.say(true, b"", replies)?;
+    }
+    let end = replies.len().saturating_sub(END.len());
+    match then == Then::Command && end >= start && replies[end..] == *END {
+        true => replies.truncate(end),
+        false => {
+            replies.truncate(start);
+            return Err(Away::Gone);
+        }
+    }
+    Ok(())
+}
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug)]
+enum Seen {
+    /// Nothing.
+    Not,
+    Absent,
+    /// Its answer, as a part of those that are kept.
+    Kept {
+        start: usize,
+        end: usize,
+    },
+    Unsettled,
+}
+
+/// Answers come in any order, and go out in that of the keys.
+struct Answers<'a> {
+    keys: &'a [&'a [u8]],
+    cas: bool,
+    replies: &'a mut Vec<u8>,
+    seen: [Seen; KEYS],
+    /// Keys that are answered.
+    next: usize,
+    /// Answers that came before their turn.
+    kept: Vec<u8>,
+}
+
+impl<'a> Answers<'a> {
+    fn to(keys: &'a [&'a [u8]], cas: bool, replies: &'a mut Vec<u8>) -> Self {
+        Answers {
+            keys,
+            cas,
+            replies,
+            seen: [Seen::Not; KEYS],
+            next: 0,
+            kept: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, number: usize, sought: Sought<Item<'_>>) {
+        // Looked for once more, as the server came back meanwhile.
+        if number < self.next {
+            return;
+        }
+        match sought {
+            Sought::Found(item) if number == self.next => {
+                append_value(self.replies, self.keys[number], &item, self.cas);
+                self.next += 1;
+            }
+            Sought::Found(item) if self.kept.len() < REPLIES => {
+                let start = self.kept.len();
+                append_value(&mut self.kept, self.keys[number], &item, self.cas);
+                let end = self.kept.len();
+                self.seen[number] = Seen::Kept { start, end };
+            }
+            Sought::Found(_) => self.seen[number] = Seen::Not,
+            Sought::Absent => self.seen[number] = Seen::Absent,
+            Sought::Unsettled => self.seen[number] = Seen::Unsettled,
+        }
+        while self.next < self.keys.len() {
+            match self.seen[self.next] {
+                Seen::Absent => {}
+                Seen::Kept { start, end } => self.replies.extend_from_slice(&self.kept[start..end]),
+                Seen::Not | Seen::Unsettled => break,
+            }
+            self.next += 1;
+        }
+    }
+
+    /// How many keys are answered, and what is known of the next one.
+    fn finish(self) -> (usize, Option<Seen>) {
+        let next = self.seen[..self.keys.len()].get(self.next);
+        (self.next, next.copied())
+    }
+}
+
+fn append_value(replies: &mut Vec<u8>, key: &[u8], item: &Item<'_>, cas: bool) {
+    replies.reserve(key.len() + item.data.len() + 60);
+    replies.extend_from_slice(b"VALUE ");
+    replies.extend_from_slice(key);
+    append_number(replies, item.header.flags.into());
+    append_number(replies, item.data.len() as u64);
+    if cas {
+        append_number(replies, item.header.cas);
+    }
+    replies.extend_from_slice(b"\r\n");
+    replies.extend_from_slice(item.data);
+    replies.extend_from_slice(b"\r\n");
+}
+
+/// Answers a plain `mg`; returns whether it could. Not so with an item that somebody is to store
+/// anew: the server knows whom to tell.
+pub(super) fn meta_get(
+    upstream: &mut impl Upstream,
+    key: &[u8],
+    flags: Tokens<'_>,
+    replies: &mut Vec<u8>,
+) -> Result<bool, Away> {
+    let start = replies.len();
+    let mut answered = false;
+    upstream.look(&[key], &mut |_, sought| {
+        replies.truncate(start);
+        answered = match sought {
+            Sought::Found(item) => append_item(replies, key, flags.clone(), &item),
+            Sought::Absent => {
+                append_miss(replies, key, flags.clone());
+                true
+            }
+            Sought::Unsettled => false,
+        };
+    })?;
+    Ok(answered)
+}
+
+fn append_item(replies: &mut Vec<u8>, key: &[u8], flags: Tokens<'_>, item: &Item<'_>) -> bool {
+    let marks = item.header.marks;
+    if marks.intersects(Marks::STALE | Marks::WON | Marks::BINARY_KEY) {
+        return false;
+    }
+    let len = item.data.len() as u64;
+    let wants_value = flags.clone().any(|flag| flag == b"v");
+    match wants_value {
+        true => {
+            replies.extend_from_slice(b"VA");
+            append_number(replies, len);
+        }
+        false => replies.extend_from_slice(b"HD"),
+    }
+    for flag in flags {
+        match flag {
+            b"s" => append_flag(replies, b's', len),
+            b"f" => append_flag(replies, b'f', item.header.flags.into()),
+            _ => {
+                echo(replies, flag, key, false);
+            }
+        }
+    }
+    replies.extend_from_slice(b"\r\n");
+    if wants_value {
+        replies.extend_from_slice(item.data);
+        replies.extend_from_slice(b"\r\n");
+    }
+    true
+}
+
+fn append_miss(replies: &mut Vec<u8>, key: &[u8], flags: Tokens<'_>) {
+    if flags.clone().any(|flag| flag == b"q") {
+        return;
+    }
+    replies.extend_from_slice(b"EN");
+    for flag in flags {
+        echo(replies, flag, key, false);
+    }
+    replies.extend_from_slice(b"\r\n");
+}

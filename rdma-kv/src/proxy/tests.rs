@@ -1,0 +1,272 @@
+//! A proxy over a real server, without an agent.
+
+use std::sync::Mutex;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::server::Cluster;
+use crate::store::Limits;
+use crate::testing::{self, TestNetwork};
+use crate::text;
+
+/// A server, and links to it.
+struct Proxied {
+    cluster: Arc<Mutex<Option<Cluster>>>,
+    links: Arc<Links<TestNetwork>>,
+}
+
+impl Proxied {
+    fn new(threads: usize) -> Self {
+        let cluster = Cluster::start(LIMITS);
+        let first = cluster.client(1);
+        let cluster = Arc::new(Mutex::new(Some(cluster)));
+        let server = Arc::clone(&cluster);
+        let connect = move || match &*server.lock().unwrap() {
+            Some(cluster) => Ok(cluster.client(1)),
+            None => Err(ClientError::NoServer("blue".to_owned()).into()),
+        };
+        let links = Arc::new(Links::new(threads, connect, first));
+        Proxied { cluster, links }
+    }
+
+    fn conversation(&self, thread: usize) -> Conversation<Seat<TestNetwork>> {
+        Conversation::new(Seat::new(Arc::clone(&self.links), thread))
+    }
+
+    fn store(&self) -> crate::shared::Shared {
+        self.cluster.lock().unwrap().as_ref().unwrap().store.clone()
+    }
+
+    /// Ends the server, and begins another one if asked.
+    fn replace(&self, again: bool) {
+        let mut cluster = self.cluster.lock().unwrap();
+        *cluster = None;
+        *cluster = again.then(|| Cluster::start(LIMITS));
+    }
+}
+
+const LIMITS: Limits = Limits {
+    memory: 16 << 20,
+    item: 1 << 20,
+};
+
+/// Says `text` in pieces of these lengths, and returns the replies, and whether it is over.
+fn say(
+    conversation: &mut impl Converse,
+    text: &[u8],
+    mut pieces: impl Iterator<Item = usize>,
+) -> (String, bool) {
+    let (mut replies, mut rest) = (Vec::new(), text);
+    let mut batch = Vec::new();
+    loop {
+        let next = conversation.run(&mut batch).unwrap();
+        replies.append(&mut batch);
+        match next {
+            Next::Close => return (String::from_utf8_lossy(&replies).into_owned(), true),
+            Next::Continue => continue,
+            Next::Read if rest.is_empty() => {
+                return (String::from_utf8_lossy(&replies).into_owned(), false);
+            }
+            Next::Read => {}
+        }
+        let room = conversation.room();
+        let most = pieces.next().unwrap_or(usize::MAX);
+        let len = most.clamp(1, room.len()).min(rest.len());
+        let (now, later) = rest.split_at(len);
+        room[..len].copy_from_slice(now);
+        conversation.received(len);
+        rest = later;
+    }
+}
+
+fn say_at_once(conversation: &mut impl Converse, text: &str) -> String {
+    say(conversation, text.as_bytes(), std::iter::empty()).0
+}
+
+/// Without a proxy.
+struct Direct {
+    conversation: text::Conversation,
+    store: crate::shared::Shared,
+}
+
+impl Converse for Direct {
+    fn logged_in(&self, _: bool) {}
+
+    fn room(&mut self) -> &mut [u8] {
+        self.conversation.room()
+    }
+
+    fn received(&mut self, count: usize) {
+        self.conversation.received(count);
+    }
+
+    fn run(&mut self, replies: &mut Vec<u8>) -> io::Result<Next> {
+        Ok(self.conversation.run(&self.store, replies).unwrap())
+    }
+}
+
+fn key() -> impl Strategy<Value = String> {
+    prop_oneof![
+        8 => (0..6u8).prop_map(|n| format!("k{n}")),
+        1 => Just("k".repeat(251)),
+        1 => Just("  k1".to_owned()),
+    ]
+}
+
+/// Commands, as they should be and as they should not.
+fn command() -> impl Strategy<Value = Vec<u8>> {
+    let value = prop_oneof![
+        4 => (0..40usize).prop_map(|len| vec![b'1'; len]),
+        1 => (0..70_000usize).prop_map(|len| vec![b'v'; len]),
+        1 => Just(b"get k1\r\nquit".to_vec()),
+    ];
+    let update = (key(), value, -2..3i64, any::<bool>(), 0..8usize);
+    let update = update.prop_map(|(key, value, more, noreply, kind)| {
+        let len = value.len() as i64 + more.min(0);
+        let noreply = if noreply { " noreply" } else { "" };
+        let verbs = ["set", "set", "set", "add", "append", "replace", "ms", "cas"];
+        let line = match verbs[kind] {
+            "ms" => format!("ms {key} {len} F5 c\r\n"),
+            "cas" => format!("cas {key} 0 0 {len} 3{noreply}\r\n"),
+            verb => format!("{verb} {key} 7 0 {len}{noreply}\r\n"),
+        };
+        [line.as_bytes(), &value, b"\r\n"].concat()
+    });
+    let get = (
+        prop::collection::vec(key(), 0..40),
+        prop::sample::select(vec!["get", "gets", "gat 0", "bget"]),
+    );
+    let get = get.prop_map(|(keys, verb)| format!("{verb} {}\r\n", keys.join(" ")).into_bytes());
+    let flags = prop::sample::subsequence(
+        vec![
+            "v", "f", "k", "s", "q", "O77", "c", "t", "v", "N0", "b", "x",
+        ],
+        0..6,
+    );
+    let meta = (key(), flags);
+    let meta =
+        meta.prop_map(|(key, flags)| format!("mg {key} {}\r\n", flags.join(" ")).into_bytes());
+    let other = prop::sample::select(vec![
+        "delete k1\r\n",
+        "incr k2 5\r\n",
+        "md k3 I T30\r\n",
+        "mn\r\n",
+        "version\r\n",
+        "flush_all\r\n",
+        "touch k1 0 noreply\r\n",
+        "set\r\n",
+        "set k1 0 0 -1\r\n",
+        "set k1 0 0 2000000000 noreply\r\n",
+        "\r\n",
+        "get\0 k1\r\n",
+        "get k1\0 k2\n",
+        "stats detail on\r\n",
+        "stats reset\r\n",
+        "nonsense\r\n",
+    ]);
+    prop_oneof![
+        4 => update,
+        4 => get,
+        2 => meta,
+        2 => other.prop_map(|line| line.as_bytes().to_vec()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn replies_are_those_of_the_server(
+        commands in prop::collection::vec(command(), 1..30),
+        pieces in prop::collection::vec(prop_oneof![1..20usize, 1..20_000usize], 0..60),
+    ) {
+        let text = commands.concat();
+        let mut direct = Direct {
+            conversation: text::Conversation::default(),
+            store: testing::shared(LIMITS),
+        };
+        let expected = say(&mut direct, &text, pieces.iter().copied());
+        let proxied = Proxied::new(1);
+        let mut conversation = proxied.conversation(0);
+        let said = say(&mut conversation, &text, pieces.into_iter());
+        prop_assert_eq!(said, expected);
+    }
+}
+
+#[test]
+fn gets_are_read_and_counted() {
+    let proxied = Proxied::new(2);
+    let mut conversation = proxied.conversation(0);
+    let text = "set a 1 0 1\r\nx\r\nset b 2 0 2\r\nyy\r\n";
+    assert_eq!(say_at_once(&mut conversation, text), "STORED\r\nSTORED\r\n");
+    let text = "get a\r\ngets b none a\r\nmg a v\r\nmg none\r\n";
+    let expected = "VALUE a 1 1\r\nx\r\nEND\r\n\
+        VALUE b 2 2 2\r\nyy\r\nVALUE a 1 1 1\r\nx\r\nEND\r\nVA 1\r\nx\r\nEN\r\n";
+    assert_eq!(say_at_once(&mut conversation, text), expected);
+    // Through another thread, too, which has read nothing.
+    let stats = say_at_once(&mut proxied.conversation(1), "stats\r\n");
+    for told in ["one_sided_gets 6", "cmd_get 6", "get_misses 2", "cmd_set 2"] {
+        assert!(
+            stats.contains(&format!("STAT {told}\r\n")),
+            "{told}: {stats}"
+        );
+    }
+}
+
+#[test]
+fn what_was_read_is_reported_when_a_client_goes() {
+    let proxied = Proxied::new(1);
+    say_at_once(&mut proxied.conversation(0), "get a\r\n");
+    while proxied
+        .store()
+        .with(|store| store.counters())
+        .one_sided_gets
+        < 1
+    {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn large_values_come_and_go() {
+    let proxied = Proxied::new(1);
+    let mut conversation = proxied.conversation(0);
+    let value = "v".repeat(1_000_000);
+    let text = format!("set a 0 0 1000000\r\n{value}\r\n");
+    assert_eq!(say_at_once(&mut conversation, &text), "STORED\r\n");
+    let expected = format!("VALUE a 0 1000000\r\n{value}\r\n").repeat(3) + "END\r\n";
+    for text in ["get a a none a\r\n", "gat 0 a a a\r\n"] {
+        assert!(say_at_once(&mut conversation, text) == expected, "{text}");
+    }
+}
+
+#[test]
+fn a_server_that_comes_back_is_found_again() {
+    let proxied = Proxied::new(1);
+    let mut conversation = proxied.conversation(0);
+    let set = "set a 0 0 1\r\nx\r\n";
+    assert_eq!(say_at_once(&mut conversation, set), "STORED\r\n");
+    assert!(say_at_once(&mut conversation, "get a\r\n").contains("VALUE"));
+    // While it is away, each command is told so, and no value is taken for a command.
+    proxied.replace(false);
+    let gone = String::from_utf8_lossy(Away::Gone.text()).into_owned();
+    let text = "get a\r\nset a 0 0 12\r\ndelete b\r\nno\r\nset a 0 0 1 noreply\r\nx\r\nmg a v\r\n";
+    assert_eq!(say_at_once(&mut conversation, text), gone.repeat(3));
+    proxied.replace(true);
+    // It may be looked for again only after a pause.
+    while say_at_once(&mut conversation, "get a\r\n") == gone {
+        std::thread::yield_now();
+    }
+    assert_eq!(say_at_once(&mut conversation, "get a\r\n"), "END\r\n");
+    // In the middle of a value.
+    say_at_once(&mut conversation, "set a 0 0 10\r\nhalf");
+    proxied.replace(true);
+    let text = "delete\r\nget a\r\nset a 0 0 1\r\ny\r\nget a\r\n";
+    let expected = gone.clone() + "END\r\nSTORED\r\nVALUE a 0 1\r\ny\r\nEND\r\n";
+    assert_eq!(say_at_once(&mut conversation, text), expected);
+    // Nobody is there to say goodbye to.
+    proxied.replace(false);
+    let (said, over) = say(&mut conversation, b"quit\r\nget a\r\n", std::iter::empty());
+    assert_eq!((said.as_str(), over), ("", true));
+}

@@ -1,0 +1,124 @@
+//! A conversation by memcached's protocol whose bytes come in messages: somebody's who speaks to a
+//! proxy.
+
+use super::hosting::Talk;
+use crate::control::{TEXT_LIMIT, Then};
+use crate::text::{Next, Wants};
+
+/// Memory for replies beyond this many bytes is not kept.
+const REPLIES_KEPT: usize = 64 * 1024;
+
+/// One of a client's conversations.
+#[derive(Debug)]
+pub(super) struct Session {
+    talk: Talk,
+    next: Next,
+    replies: Vec<u8>,
+    /// So many of their bytes were sent.
+    sent: usize,
+}
+
+/// Why a client is dropped that speaks for somebody.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionError {
+    /// It goes on before it took the replies: they would need ever more memory.
+    #[error("it does not take its replies")]
+    NotTaken,
+    #[error("the store broke: {0}")]
+    Store(fabric::OpError),
+}
+
+impl Session {
+    pub(super) fn new(talk: Talk) -> Self {
+        Session {
+            talk,
+            next: Next::Read,
+            replies: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    /// Carries out what is said; returns what to say next and what is answered, as far as one
+    /// message takes it.
+    pub(super) fn hear(&mut self, text: &[u8]) -> Result<(Then, &[u8]), SessionError> {
+        let goes_on = self.sent < self.replies.len() || self.next == Next::Continue;
+        if goes_on && !text.is_empty() {
+            return Err(SessionError::NotTaken);
+        }
+        self.take(text);
+        if self.sent == self.replies.len() {
+            self.replies.clear();
+            self.replies.shrink_to(REPLIES_KEPT);
+            self.sent = 0;
+            if self.next != Next::Close {
+                self.next = self.run()?;
+            }
+        }
+        let start = self.sent;
+        self.sent = self.replies.len().min(start + TEXT_LIMIT);
+        let then = match self.next {
+            _ if self.sent < self.replies.len() => Then::More,
+            Next::Continue => Then::More,
+            Next::Close => Then::End,
+            Next::Read => match self.talk.conversation.wants() {
+                Wants::Command => Then::Command,
+                Wants::Line => Then::Line,
+                Wants::Bytes(bytes) => Then::Bytes(bytes as u64),
+            },
+        };
+        Ok((then, &self.replies[start..self.sent]))
+    }
+
+    fn take(&mut self, mut text: &[u8]) {
+        while !text.is_empty() {
+            let room = self.talk.conversation.room();
+            let count = room.len().min(text.len());
+            let (now, later) = text.split_at(count);
+            room[..count].copy_from_slice(now);
+            self.talk.conversation.received(count);
+            text = later;
+        }
+    }
+
+    fn run(&mut self) -> Result<Next, SessionError> {
+        let next = self
+            .talk
+            .conversation
+            .run(&self.talk.store, &mut self.replies);
+        next.map_err(SessionError::Store)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Limits;
+    use crate::testing;
+    use crate::text::Conversation;
+
+    #[test]
+    fn long_replies_come_in_pieces_and_are_to_be_taken_first() {
+        let store = testing::shared(Limits::DEFAULT);
+        store.set(b"k", 0, 0, &[b'v'; 500_000]).unwrap();
+        let conversation = Conversation::default();
+        let mut session = Session::new(Talk {
+            store,
+            conversation,
+        });
+        let (mut text, mut replies) = (&b"get k k\r\n"[..], Vec::new());
+        loop {
+            let (then, piece) = session.hear(text).unwrap();
+            assert!(piece.len() <= TEXT_LIMIT);
+            replies.extend_from_slice(piece);
+            match then {
+                Then::More => text = b"",
+                then => break assert_eq!(then, Then::Command),
+            }
+        }
+        let value = [&b"VALUE k 0 500000\r\n"[..], &[b'v'; 500_000], b"\r\n"].concat();
+        assert!(replies == [&value, &value, &b"END\r\n"[..]].concat());
+        assert_eq!(session.hear(b"get k\r\n").unwrap().0, Then::More);
+        let refused = session.hear(b"get k\r\n");
+        assert!(matches!(refused, Err(SessionError::NotTaken)));
+    }
+}
