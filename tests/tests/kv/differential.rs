@@ -1,11 +1,11 @@
-//! The same random commands to a real memcached and to the store: the replies are the same, byte by
-//! byte, but for what depends on the clock or on how memory is kept.
+//! The same random commands to a real memcached and to the store, at once or through a proxy: the
+//! replies are the same, byte by byte, but for what depends on the clock or on how memory is kept.
 
 use tests::cluster::is_nightly;
 use tests::random::Random;
 
 use crate::commands::Batch;
-use crate::servers::{Connection, Memcached, Toroid};
+use crate::servers::{Connection, Memcached, Proxied, Server, Toroid};
 
 const COMMANDS: usize = 20_000;
 const NIGHTLY_COMMANDS: usize = 2_000_000;
@@ -23,15 +23,26 @@ fn random_commands_are_answered_as_by_memcached() {
     } else {
         COMMANDS
     };
-    let seeds = (commands / STREAM) as u64;
-    let first = std::env::var("TOROID_TEST_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    for seed in first..first + seeds {
-        stream(seed);
+    for seed in seeds(commands) {
+        stream(seed, &Toroid::start(), timeless);
     }
 }
 
-fn stream(seed: u64) {
-    let (memcached, toroid) = (Memcached::start(), Toroid::start());
+#[test]
+fn random_commands_are_answered_so_by_a_proxy() {
+    let commands = if is_nightly() { COMMANDS } else { STREAM };
+    for seed in seeds(commands) {
+        stream(seed, &Proxied::start(), |line| unread(&timeless(line)));
+    }
+}
+
+fn seeds(commands: usize) -> std::ops::Range<u64> {
+    let first = std::env::var("TOROID_TEST_SEED").map_or(1, |seed| seed.parse().expect("a number"));
+    first..first + (commands / STREAM) as u64
+}
+
+fn stream(seed: u64, toroid: &impl Server, plain: fn(&str) -> String) {
+    let memcached = Memcached::start();
     let mut connections = [memcached.connect(), toroid.connect()];
     let mut random = Random(seed);
     let (mut commands, mut number) = (0, 0);
@@ -39,7 +50,7 @@ fn stream(seed: u64) {
         let batch = Batch::random(&mut random);
         let [theirs, ours] = connections
             .each_mut()
-            .map(|connection| answers(connection, &batch, number, &mut random));
+            .map(|connection| answers(connection, &batch, number, &mut random, plain));
         if theirs != ours {
             let at = theirs.iter().zip(&ours).take_while(|(a, b)| a == b).count();
             let show = |lines: &[String]| format!("{:#?}", &lines[at.min(lines.len())..]);
@@ -65,6 +76,7 @@ fn answers(
     batch: &Batch,
     number: usize,
     random: &mut Random,
+    plain: fn(&str) -> String,
 ) -> Vec<String> {
     let mut bytes = batch.bytes.clone();
     let end = (!batch.closes).then(|| {
@@ -81,7 +93,7 @@ fn answers(
     }
     let said = connection.receive(end.as_deref());
     let text = String::from_utf8_lossy(&said);
-    text.split_inclusive('\n').map(timeless).collect()
+    text.split_inclusive('\n').map(plain).collect()
 }
 
 /// A line without what two clocks may tell differently, or two ways to keep memory.
@@ -117,6 +129,14 @@ fn timeless(line: &str) -> String {
     match is_meta {
         true => words.collect::<Vec<_>>().join(" "),
         false => line.to_owned(),
+    }
+}
+
+/// A line without whether an item was got: who reads by himself tells so later, and not of each.
+fn unread(line: &str) -> String {
+    match line.starts_with("VALUE") {
+        true => line.to_owned(),
+        false => line.replace(" h1", " h0").replace("fetch=yes", "fetch=no"),
     }
 }
 

@@ -1,15 +1,22 @@
-//! The two servers, each for one story.
+//! The two servers, each for one story, and ours behind a proxy.
 
+use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tests::cluster::program;
+use tests::cluster::{Cluster, program};
 use tests::process::{FOR_EVER, Running, eventually};
+
+/// Either of them.
+pub trait Server {
+    fn connect(&self) -> Connection;
+}
 
 /// A connection to one of them.
 pub struct Connection(Box<dyn Stream>);
@@ -87,8 +94,10 @@ impl Memcached {
             _place: place,
         }
     }
+}
 
-    pub fn connect(&self) -> Connection {
+impl Server for Memcached {
+    fn connect(&self) -> Connection {
         Connection::new(UnixStream::connect(&self.socket).expect("it listens"))
     }
 }
@@ -112,9 +121,48 @@ impl Toroid {
             port: port.unwrap_or_else(|| panic!("no port in {ready:?}")),
         }
     }
+}
 
-    pub fn connect(&self) -> Connection {
+impl Server for Toroid {
+    fn connect(&self) -> Connection {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         Connection::new(stream)
+    }
+}
+
+/// Ours in one node, and a proxy to it in another.
+pub struct Proxied {
+    _proxy: Running,
+    _server: Running,
+    socket: PathBuf,
+    _cluster: Cluster,
+}
+
+impl Proxied {
+    pub fn start() -> Self {
+        let cluster = Cluster::up("2x1x1");
+        let _blue = cluster.domain("blue", &["*,0,0"]);
+        let server = cluster.spawn("0,0,0", "toroid-kv serve");
+        server.says("rdma blue 0,0,0\n");
+        // Where somebody in a node may make a socket, and we find it.
+        let place = cluster.files().join("sockets");
+        fs::create_dir(&place).expect("it is new");
+        fs::set_permissions(&place, Permissions::from_mode(0o777)).expect("it is ours");
+        let socket = place.join("proxy");
+        let words = format!("toroid-kv proxy -s {}", socket.display());
+        let proxy = cluster.spawn("1,0,0", &words);
+        proxy.says("rdma blue 0,0,0\n");
+        Proxied {
+            _proxy: proxy,
+            _server: server,
+            socket,
+            _cluster: cluster,
+        }
+    }
+}
+
+impl Server for Proxied {
+    fn connect(&self) -> Connection {
+        Connection::new(UnixStream::connect(&self.socket).expect("it listens"))
     }
 }
