@@ -27,7 +27,7 @@ use fields::{Fields, mode_to, put_key, put_placement, put_stored, put_then};
 pub const PROTOCOL: Protocol = Protocol(11211);
 
 /// The version of these messages, of the layout and of the hash. Others are refused.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Values up to this many bytes travel in a packet with their set; longer ones are read by the
 /// server.
@@ -97,6 +97,12 @@ pub enum Request<'a> {
         hits: u32,
         /// Some of the items that were found.
         places: &'a [UsedPlace],
+    },
+    /// From now on, what the client borrows is on slips in this region of it, which the server may
+    /// read and write; see [`crate::loans`]. Reply: [`Reply::Done`].
+    Borrow {
+        /// The region.
+        slips: RemoteKey,
     },
     /// For when reading it was in vain, and `gat`. Reply: [`Reply::Value`] or
     /// [`Reply::Missing`].
@@ -246,6 +252,9 @@ pub enum Refusal {
     /// Caller: the value does not fit the staging region, or that could not be used.
     #[error("the server cannot use the staging region")]
     Staging,
+    /// Caller: the region of slips is too short, or could not be used.
+    #[error("the server cannot see what the client borrows")]
+    Slips,
     /// Caller: the value is none.
     #[error("cannot increment or decrement non-numeric value")]
     NotANumber,
@@ -318,6 +327,10 @@ fn put_request(packet: &mut Vec<u8>, request: &Request<'_>) {
         Request::Leave { session } => {
             packet.push(13);
             packet.extend_from_slice(&session.to_le_bytes());
+        }
+        Request::Borrow { slips } => {
+            packet.push(14);
+            packet.extend_from_slice(&slips.to_bytes());
         }
     }
 }
@@ -403,6 +416,9 @@ pub fn decode_request(message: &[u8]) -> Result<(u32, Request<'_>), Malformed> {
         13 => Request::Leave {
             session: fields.u32()?,
         },
+        14 => Request::Borrow {
+            slips: fields.remote_key()?,
+        },
         _ => return Err(Malformed),
     };
     fields.end()?;
@@ -458,6 +474,7 @@ fn put_reply(packet: &mut Vec<u8>, reply: &Reply<'_>) {
                 Refusal::Staging => 4,
                 Refusal::NotANumber => 5,
                 Refusal::Forbidden => 6,
+                Refusal::Slips => 7,
             });
         }
         Reply::Counted { value, placement } => {
@@ -508,6 +525,7 @@ pub fn decode_reply(message: &[u8]) -> Result<(u32, Reply<'_>), Malformed> {
             4 => Refusal::Staging,
             5 => Refusal::NotANumber,
             6 => Refusal::Forbidden,
+            7 => Refusal::Slips,
             _ => return Err(Malformed),
         }),
         7 => Reply::Counted {

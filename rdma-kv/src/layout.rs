@@ -70,6 +70,11 @@ impl Line {
         self.0.as_flattened_mut()
     }
 
+    /// The numbers in it, in order.
+    pub fn words(&self) -> impl Iterator<Item = u64> {
+        self.0.into_iter().map(u64::from_le_bytes)
+    }
+
     /// One of the numbers in it.
     pub fn word(&self, n: usize) -> u64 {
         u64::from_le_bytes(self.0[n])

@@ -9,6 +9,7 @@
 //! * [`layout`]: what lies in the two regions, byte by byte; [`hash`]: of keys.
 //! * [`segments`], [`index`], [`store`]: the server's side of them, without I/O; [`shared`] puts a
 //!   lock around it.
+//! * [`loans`]: which values clients have borrowed, and so must not change; [`view`]: such a value.
 //! * [`operations`]: what each of memcached's commands does to it.
 //! * [`text`]: the memcached protocol over it, without I/O.
 //! * [`reader`]: one-sided gets, with a cache of [`places`], which [`uses`] tells the server of;
@@ -23,6 +24,7 @@ pub mod control;
 pub mod hash;
 pub mod index;
 pub mod layout;
+pub mod loans;
 pub mod network;
 mod number;
 pub mod operations;
@@ -37,9 +39,11 @@ pub mod text;
 pub mod uses;
 #[cfg(feature = "unsafe-variants")]
 pub mod variants;
+pub mod view;
 
 #[cfg(test)]
 mod testing;
 
 pub use client::{Client, ClientError, Value};
 pub use control::PROTOCOL;
+pub use view::{View, ViewError};

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use domains::member::{Domain, Listener, MemberError};
 use fabric::shm::{Channel, QueuePair};
-use fabric::{Access, Endpoint, NodeId, PacketChannel, Region, RemoteKey};
+use fabric::{Access, Endpoint, Mapped, NodeId, PacketChannel, Region, RemoteKey};
 
 /// Memory, queue pairs and packets of one domain.
 pub trait Network {
-    /// Its queue pairs.
-    type Endpoint: Endpoint;
+    /// Its queue pairs. Peers' regions are mapped, so that what lies there can be borrowed.
+    type Endpoint: Endpoint<Remote: Mapped>;
     /// Its packet channels.
     type Channel: PacketChannel;
 

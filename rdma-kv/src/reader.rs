@@ -11,6 +11,7 @@
 //! region, the largest item and the item's copy, chains by a count. A server gone wild can give wrong values and
 //! misses, and nothing worse.
 
+mod borrow;
 mod checks;
 mod many;
 
@@ -27,6 +28,7 @@ use crate::layout::{
 use crate::places::Places;
 use crate::store::Geometry;
 use crate::uses::Uses;
+use crate::view::Slip;
 
 /// A get looks a key up this often while others change it, then asks the server.
 const LOOKUPS: usize = 3;
@@ -145,6 +147,14 @@ struct Accepted {
     value_start: usize,
 }
 
+/// What is done with an item.
+enum Way<'a> {
+    /// It is copied.
+    Copied,
+    /// It is read where it is, and written on this slip.
+    Lent(&'a mut Slip),
+}
+
 enum Tried {
     Found(Accepted),
     Expired,
@@ -210,7 +220,7 @@ impl<E: Endpoint> Reader<E> {
             None => Sought::Unsettled,
         };
         let sought = match sought {
-            Sought::Unsettled => self.look_up_repeatedly(hash, key)?,
+            Sought::Unsettled => self.look_up_repeatedly(hash, key, Way::Copied)?,
             settled => settled,
         };
         self.note_use(hash, &sought);
@@ -242,7 +252,7 @@ impl<E: Endpoint> Reader<E> {
                 }
             }
         }
-        let sought = self.look_up_repeatedly(hash, key)?;
+        let sought = self.look_up_repeatedly(hash, key, Way::Copied)?;
         self.note_use(hash, &sought);
         Ok(sought.map(|item| {
             let ValueRef { flags, data, .. } = self.value(&item);
@@ -343,9 +353,14 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    fn look_up_repeatedly(&mut self, hash: u64, key: &[u8]) -> Result<Sought<Accepted>, OpError> {
+    fn look_up_repeatedly(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        mut way: Way<'_>,
+    ) -> Result<Sought<Accepted>, OpError> {
         for _ in 0..LOOKUPS {
-            match self.look_up(hash, key)? {
+            match self.look_up(hash, key, &mut way)? {
                 Sought::Unsettled => {}
                 settled => return Ok(settled),
             }
@@ -528,7 +543,12 @@ impl<E: Endpoint> Reader<E> {
     }
 
     /// Walks the key's chain once.
-    fn look_up(&mut self, hash: u64, key: &[u8]) -> Result<Sought<Accepted>, OpError> {
+    fn look_up(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        way: &mut Way<'_>,
+    ) -> Result<Sought<Accepted>, OpError> {
         let mut bucket = self.buckets.main(hash);
         for _ in 0..CHAIN_LIMIT {
             let line = self.read_bucket(bucket)?;
@@ -543,7 +563,11 @@ impl<E: Endpoint> Reader<E> {
                     generation: 0,
                     len: 0,
                 };
-                match self.try_slot(hash, place, key)? {
+                let tried = match way {
+                    Way::Copied => self.try_slot(hash, place, key)?,
+                    Way::Lent(slip) => self.lend_slot(hash, place, key, slip)?,
+                };
+                match tried {
                     Tried::Found(item) => return Ok(Sought::Found(item)),
                     Tried::Expired => return Ok(Sought::Absent),
                     Tried::Other => {}
@@ -609,17 +633,20 @@ impl<E: Endpoint> Reader<E> {
         }
         let tried = self.examine(key, 0..len as usize, |header| word.is_of(header.generation));
         if let Tried::Found(item) = &tried {
-            let (generation, len) = (item.header.generation, item.header.item_len() as u32);
-            self.places.insert(
-                hash,
-                Placement {
-                    generation,
-                    len,
-                    ..place
-                },
-            );
+            self.note_place(hash, place, &item.header);
         }
         self.unless_expired(place, tried)
+    }
+
+    /// Remembers where a key was found.
+    fn note_place(&mut self, hash: u64, place: Placement, header: &ItemHeader) {
+        let (generation, len) = (header.generation, header.item_len() as u32);
+        let found = Placement {
+            generation,
+            len,
+            ..place
+        };
+        self.places.insert(hash, found);
     }
 
     fn checks(&self) -> Checks {

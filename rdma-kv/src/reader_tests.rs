@@ -11,12 +11,12 @@ use crate::shared::Shared;
 use crate::store::Limits;
 use crate::testing::{self, Adversary, Order, SEED};
 
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     memory: 2 << 20,
     item: 1 << 20,
 };
 
-fn reader(store: &Shared, order: Order) -> Reader<Adversary> {
+pub(super) fn reader(store: &Shared, order: Order) -> Reader<Adversary> {
     let [index, items] = store.regions();
     let lens = (index.len(), items.len());
     let geometry = store.geometry().unwrap();
@@ -29,7 +29,7 @@ fn reader(store: &Shared, order: Order) -> Reader<Adversary> {
     .unwrap()
 }
 
-fn value_of(sought: Sought<ValueRef<'_>>) -> Option<Vec<u8>> {
+pub(super) fn value_of(sought: Sought<ValueRef<'_>>) -> Option<Vec<u8>> {
     match sought {
         Sought::Found(value) => Some(value.data.to_vec()),
         Sought::Absent => None,
@@ -40,7 +40,7 @@ fn value_of(sought: Sought<ValueRef<'_>>) -> Option<Vec<u8>> {
 /// What others do in the middle of a get, as steps that each leave the store in one state.
 type Script = &'static [fn(&Shared)];
 
-fn set(store: &Shared, key: &[u8], byte: u8) {
+pub(super) fn set(store: &Shared, key: &[u8], byte: u8) {
     store.set(key, 0, 0, &[byte; 100]).unwrap();
 }
 
@@ -144,7 +144,7 @@ fn get_amid(
 }
 
 /// All ways to put the steps of a script, in order, before one of the first `pieces` pieces.
-fn schedules(steps: usize, pieces: usize) -> Vec<Vec<usize>> {
+pub(super) fn schedules(steps: usize, pieces: usize) -> Vec<Vec<usize>> {
     let mut all = vec![vec![]];
     for _ in 0..steps {
         all = all
@@ -322,7 +322,7 @@ fn the_whole_generation_is_needed() {
 }
 
 /// Two keys of one bucket and one tag.
-fn alike() -> (Vec<u8>, Vec<u8>) {
+pub(super) fn alike() -> (Vec<u8>, Vec<u8>) {
     let mask = 0xff << 56 | 0x3f;
     let first = b"first".to_vec();
     let target = hash(SEED, &first) & mask;

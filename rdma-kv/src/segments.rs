@@ -11,11 +11,15 @@
 //! which is the common case, this keeps more of what is wanted than LRU, segmented or not, and it
 //! needs no list: two bits in the item, and no lock or line that all gets share.
 //!
+//! What clients have [borrowed](crate::loans) is not used again: a segment in which nothing lives,
+//! but of which somebody still reads something, waits.
+//!
 //! This is bookkeeping: no byte of the region is touched here.
 
 use std::collections::VecDeque;
 
 use crate::layout::{Place, UNIT};
+use crate::loans::Loans;
 
 /// A segment's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,9 @@ pub struct Segments {
     len: u32,
     segments: Vec<Segment>,
     free: Vec<u32>,
+    /// Those that would be free, but for what was borrowed when somebody last looked.
+    lent: Vec<u32>,
+    loans: Loans,
     open: [Option<u32>; 2],
     /// Full ones, the oldest first.
     sealed: [VecDeque<u32>; 2],
@@ -91,6 +98,9 @@ impl Segments {
     /// copy at most two and a third.
     const SPARSE_TENTHS: u64 = 7;
 
+    /// Of so many segments, one at most waits for what clients have borrowed.
+    const LENT_SHARE: usize = 4;
+
     /// Manages `memory` bytes in segments of `len` bytes, both rounded down to whole units.
     pub fn new(memory: u64, len: u32) -> Self {
         let len = (len / UNIT as u32).max(1) * UNIT as u32;
@@ -100,6 +110,8 @@ impl Segments {
             len,
             segments: vec![Segment::EMPTY; count as usize],
             free: (0..count).rev().collect(),
+            lent: Vec::new(),
+            loans: Loans::default(),
             open: [None; 2],
             sealed: [VecDeque::new(), VecDeque::new()],
             stamp: 0,
@@ -143,7 +155,8 @@ impl Segments {
         if room > self.len {
             return None;
         }
-        let open = self.open[queue as usize].filter(|&open| self.fits(open, room));
+        let open = self.open[queue as usize];
+        let open = open.filter(|&open| self.fits(open, room) || self.starts_over(open));
         let number = match open {
             Some(open) => open,
             None => self.open_another(queue, spare)?,
@@ -160,7 +173,24 @@ impl Segments {
         self.segments[number as usize].used + room <= self.len
     }
 
+    /// Uses an open segment from its start again, if nothing lives in it and nobody reads from it.
+    fn starts_over(&mut self, number: u32) -> bool {
+        if self.segments[number as usize].live > 0 {
+            return false;
+        }
+        self.loans.look();
+        let is_lent = self.is_lent(number);
+        if !is_lent {
+            let segment = &mut self.segments[number as usize];
+            (segment.used, segment.earliest) = (0, u32::MAX);
+        }
+        !is_lent
+    }
+
     fn open_another(&mut self, queue: Queue, spare: usize) -> Option<u32> {
+        if self.free.len() <= spare && !self.lent.is_empty() {
+            self.free_returned();
+        }
         if self.free.len() <= spare {
             return None;
         }
@@ -258,14 +288,66 @@ impl Segments {
         u64::from(live) * 10 <= u64::from(used) * Self::SPARSE_TENTHS
     }
 
-    /// A segment that was cleaned is free.
+    /// A segment that was cleaned is free, or will be when nobody reads from it.
     pub fn recycle(&mut self, number: SegmentNumber) {
+        self.empty(number);
+        self.free_returned();
+    }
+
+    fn empty(&mut self, number: SegmentNumber) {
         self.stamp += 1;
         self.segments[number.0 as usize] = Segment {
             stamp: self.stamp,
             ..Segment::EMPTY
         };
-        self.free.push(number.0);
+        self.lent.push(number.0);
+    }
+
+    /// Looks which segments nobody reads from any more: no slot leads there, so nobody begins to. If
+    /// too many would still have to wait, clients lose what they have borrowed.
+    fn free_returned(&mut self) {
+        self.loans.look();
+        self.free_others();
+        while self.lent.len() > self.count() / Self::LENT_SHARE && self.recall_most() {}
+    }
+
+    fn free_others(&mut self) {
+        let waited = std::mem::take(&mut self.lent).into_iter();
+        let (lent, free): (Vec<u32>, Vec<u32>) = waited.partition(|&number| self.is_lent(number));
+        self.lent = lent;
+        self.free.extend(free);
+    }
+
+    /// Whether somebody read from a segment at the last look.
+    fn is_lent(&self, number: u32) -> bool {
+        let is_there = |place| self.number_of(place).0 == number;
+        self.loans.any(is_there)
+    }
+
+    /// Takes away what the client has borrowed for whom the most segments wait; returns whether
+    /// there was one.
+    fn recall_most(&mut self) -> bool {
+        let (len, lent, segments) = (self.len, &self.lent, &self.segments);
+        let is_idle = |open: &u32| segments[*open as usize].live == 0;
+        let idle: Vec<u32> = self.open.into_iter().flatten().filter(is_idle).collect();
+        let waits = |place| {
+            let SegmentNumber(number) = number_of(place, len);
+            lent.contains(&number) || idle.contains(&number)
+        };
+        let recalled = self.loans.recall_most(waits);
+        self.free_others();
+        recalled
+    }
+
+    /// Ends all waiting for what clients have borrowed: they lose it.
+    pub fn recall_loans(&mut self) {
+        self.loans.look();
+        while self.recall_most() {}
+    }
+
+    /// What clients have borrowed.
+    pub fn loans(&mut self) -> &mut Loans {
+        &mut self.loans
     }
 
     /// A segment that was cleaned is free, unless somebody holds memory in it; then it is one of its
@@ -286,12 +368,7 @@ impl Segments {
     }
 
     fn recycle_if_empty(&mut self, number: u32) {
-        let segment = &mut self.segments[number as usize];
-        if segment.live > 0 {
-            return;
-        }
-        if self.open.contains(&Some(number)) {
-            (segment.used, segment.earliest) = (0, u32::MAX);
+        if self.segments[number as usize].live > 0 {
             return;
         }
         for sealed in &mut self.sealed {
@@ -308,14 +385,18 @@ impl Segments {
         self.open = [None; 2];
         self.sealed = [VecDeque::new(), VecDeque::new()];
         self.free.clear();
+        self.lent.clear();
+        #[cfg(test)]
+        self.again.iter_mut().for_each(Vec::clear);
         for number in (0..self.count() as u32).rev() {
             let segment = &mut self.segments[number as usize];
             segment.live = segment.reserved;
             match segment.reserved {
-                0 => self.recycle(SegmentNumber(number)),
+                0 => self.empty(SegmentNumber(number)),
                 _ => self.sealed[Queue::Young as usize].push_back(number),
             }
         }
+        self.free_returned();
     }
 
     /// A full segment with an item that has expired at `clock`, perhaps.
@@ -358,7 +439,7 @@ impl Segments {
     }
 
     fn number_of(&self, place: Place) -> SegmentNumber {
-        SegmentNumber((place.offset() / u64::from(self.len)) as u32)
+        number_of(place, self.len)
     }
 
     /// From now on memory that is given back is used again at once, for items of the same
@@ -370,10 +451,20 @@ impl Segments {
 
     #[cfg(test)]
     fn take_again(&mut self, room: u32) -> Option<Place> {
+        self.loans.look();
         let again = self.again.as_mut()?;
-        let at = again.iter().rposition(|&(_, other)| other == room)?;
+        let is_lent = |from: Place| {
+            let places = from.0..from.0 + room / UNIT as u32;
+            self.loans.any(|place| places.contains(&place.0))
+        };
+        let fits = |&(place, other): &(Place, u32)| other == room && !is_lent(place);
+        let at = again.iter().rposition(fits)?;
         Some(again.remove(at).0)
     }
+}
+
+fn number_of(place: Place, segment_len: u32) -> SegmentNumber {
+    SegmentNumber((place.offset() / u64::from(segment_len)) as u32)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //!
 //! Memory is reused only after the slot of what was in it changed: unlink, release fence, the
 //! new generation, then the rest. A reader that meets the new bytes thus finds its slot changed.
+//! What clients have [borrowed](crate::loans) is not reused.
 //! An item that is moved becomes another with the same value, also for readers.
 
 mod cleaning;
@@ -23,6 +24,7 @@ use sweep::Sweep;
 use crate::hash::hash;
 use crate::index::{self, Index, IndexError};
 use crate::layout::{ItemHeader, MAX_KEY, Marks, Place, Placement, Slot, SlotWord, UNIT};
+use crate::loans::Loans;
 use crate::segments::{Segments, room_of};
 
 /// The clock starts here: 0 means never, and 1 is the time before the server started.
@@ -372,6 +374,11 @@ impl Store {
     pub fn let_go(&mut self, item: &Item) {
         self.segments
             .abandon(item.placement.word.place(), item.room());
+    }
+
+    /// What clients have borrowed.
+    pub fn loans(&mut self) -> &mut Loans {
+        self.segments.loans()
     }
 
     /// Notes that somebody got an item that was found.

@@ -191,7 +191,7 @@ pub struct Read<'a, R> {
 /// in pieces, in any order.
 pub trait Endpoint {
     /// A region of the peer, opened by the agent.
-    type Remote: Clone + Send + Sync;
+    type Remote: Clone + Send + Sync + 'static;
 
     /// The peer's node.
     fn peer(&self) -> NodeId;

@@ -8,6 +8,7 @@
 //! * [`endpoint`]: one-sided operations on a peer's region, the trait [`Endpoint`].
 //! * [`link`], [`channel`]: packets with a link header over byte rings, the trait
 //!   [`PacketChannel`].
+//! * [`mapped`]: regions that need no queue pair to be read.
 //! * [`shm`]: the provider for processes of one host.
 //! * [`protection`]: what tests may leave out.
 //! * [`inherited`]: what processes shall not pass on.
@@ -20,6 +21,7 @@ pub mod endpoint;
 pub mod inherited;
 pub mod key;
 pub mod link;
+pub mod mapped;
 pub mod protection;
 pub mod region;
 mod ring;
@@ -31,6 +33,7 @@ pub use channel::PacketChannel;
 pub use endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 pub use key::{Access, Epoch, Partition, RegionId, RemoteKey};
 pub use link::Protocol;
+pub use mapped::Mapped;
 pub use protection::Protection;
 pub use region::Region;
 pub use topology::{NodeId, Place, Torus};

@@ -34,6 +34,12 @@ pub enum ClientError {
     /// Caller: as many changes are posted as can be.
     #[error("poll the changes that were posted before")]
     WindowFull,
+    /// Caller: drop some of what is borrowed first.
+    #[error("{limit} views are borrowed: a client can have no more at a time")]
+    TooManyViews {
+        /// How many a client can have.
+        limit: u32,
+    },
     /// Nobody serves in the domain.
     #[error("no node of domain {0} serves the store; start one with `toroid-kv serve`")]
     NoServer(String),

@@ -1,9 +1,10 @@
 //! A client that gets by reading the server's memory, and sets by messages.
 //!
-//! * `gets`, `changes`: what it does; `posting`: changes without waiting for each; `text`: what it
+//! * `gets`, `borrow`, `changes`: what it does; `posting`: changes without waiting for each; `text`: what it
 //!   does for others.
 //! * `exchange`: how it asks the server; `staging`: where large values are meanwhile.
 
+mod borrow;
 mod changes;
 mod error;
 mod exchange;
@@ -13,11 +14,13 @@ mod staging;
 mod text;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use domains::member::Domain;
 use fabric::{Access, NodeId, Place};
 
+pub(crate) use borrow::SLIPS_ACCESS;
 pub use error::ClientError;
 pub use posting::{Outcome, Ticket, WINDOW};
 pub(crate) use staging::STAGING_ACCESS;
@@ -26,6 +29,7 @@ use crate::control::{PROTOCOL, Reply, Request, VERSION};
 use crate::layout::MAX_KEY;
 use crate::network::Network;
 use crate::reader::{Reader, ReaderStats};
+use crate::view::Slips;
 use exchange::{Exchange, TIMEOUT};
 use posting::Posted;
 use staging::Staging;
@@ -49,6 +53,8 @@ pub struct Client<N: Network = Domain> {
     exchange: Exchange<N::Channel>,
     reader: Reader<N::Endpoint>,
     staging: Option<Staging>,
+    /// What the client has borrowed, for the server to see.
+    slips: Option<Arc<Slips>>,
     posted: VecDeque<Posted>,
     /// What became of others, until it is polled.
     settled: VecDeque<Outcome>,
@@ -95,6 +101,7 @@ impl<N: Network> Client<N> {
             network,
             exchange,
             staging: None,
+            slips: None,
             posted: VecDeque::new(),
             settled: VecDeque::new(),
             unsent: 0,

@@ -9,6 +9,7 @@ pub(crate) struct Checks {
     pub(crate) slot_after_clock: bool,
     pub(crate) table_epoch: bool,
     pub(crate) flush_epoch: bool,
+    pub(crate) slip_first: bool,
 }
 
 impl Checks {
@@ -19,6 +20,7 @@ impl Checks {
         slot_after_clock: true,
         table_epoch: true,
         flush_epoch: true,
+        slip_first: true,
     };
 
     /// All, unless this process is to leave one out.

@@ -2,7 +2,7 @@
 
 use fabric::{Endpoint, OpError, Read};
 
-use super::{Item, Reader, Sought, Tried, ValueRef, unless_outside};
+use super::{Item, Reader, Sought, Tried, ValueRef, Way, unless_outside};
 use crate::hash::hash;
 use crate::layout::{Placement, SlotWord, Word};
 
@@ -55,7 +55,7 @@ impl<E: Endpoint> Reader<E> {
             self.read_planned(keys, &planned, &mut others, &mut each)?;
         }
         for (number, hash) in others {
-            let sought = self.look_up_repeatedly(hash, keys[number])?;
+            let sought = self.look_up_repeatedly(hash, keys[number], Way::Copied)?;
             self.note_use(hash, &sought);
             each(number, sought.map(|item| self.item(&item)));
         }

@@ -3,6 +3,7 @@
 //! `client`: what the server has of each, and how it answers it.
 
 mod client;
+mod loan;
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};

@@ -450,6 +450,8 @@ fn nonsense_in_a_report_harms_nobody() {
     );
 }
 
+#[path = "rdma_tests/borrow.rs"]
+mod borrow;
 #[path = "rdma_tests/changes.rs"]
 mod changes;
 #[path = "rdma_tests/posting.rs"]

@@ -57,7 +57,12 @@ impl Store {
                 break;
             }
         }
-        Err(SetError::OutOfMemory)
+        // Rather than refuse, take back what clients have borrowed.
+        self.segments.recall_loans();
+        let place = self
+            .segments
+            .append(Queue::Young, room, self.segments.spare());
+        place.ok_or(SetError::OutOfMemory)
     }
 
     /// Cleans one segment, or what is left of one; returns whether one became free.

@@ -11,6 +11,7 @@ use super::moving::Memory;
 use super::status::Status;
 use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 use crate::key::{Access, Partition, RemoteKey};
+use crate::mapped::Mapped;
 use crate::region::{self, Keep};
 use crate::topology::NodeId;
 
@@ -88,7 +89,7 @@ impl RemoteRegion {
     /// # Safety
     /// `to` must be writable for `len` bytes and, unless it is another shared mapping, not
     /// accessed by anyone else.
-    unsafe fn read(&self, offset: u64, to: *mut u8, len: u64) -> Result<(), OpError> {
+    unsafe fn copy_out(&self, offset: u64, to: *mut u8, len: u64) -> Result<(), OpError> {
         let memory = self.permit(Access::REMOTE_READ)?;
         let (at, len) = region::bounds(memory, offset, len)?;
         // SAFETY: `bounds` checked the range; `to` is the caller's promise. Mappings do not
@@ -99,11 +100,23 @@ impl RemoteRegion {
     /// # Safety
     /// `from` must be readable for `len` bytes and, unless it is another shared mapping, not
     /// written by anyone else.
-    unsafe fn write(&self, offset: u64, from: *const u8, len: u64) -> Result<(), OpError> {
+    unsafe fn copy_in(&self, offset: u64, from: *const u8, len: u64) -> Result<(), OpError> {
         let memory = self.permit(Access::REMOTE_WRITE)?;
         let (at, len) = region::bounds(memory, offset, len)?;
-        // SAFETY: as in `read`; the mapping is writable because `map` had REMOTE_WRITE.
+        // SAFETY: as in `copy_out`; the mapping is writable because `map` had REMOTE_WRITE.
         unsafe { memory.write(at, from, len) }
+    }
+}
+
+impl Mapped for RemoteRegion {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
+        // SAFETY: `into` is an exclusive slice of that length.
+        unsafe { self.copy_out(offset, into.as_mut_ptr(), into.len() as u64) }
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
+        // SAFETY: `bytes` is a slice of that length, and nobody writes it meanwhile.
+        unsafe { self.copy_in(offset, bytes.as_ptr(), bytes.len() as u64) }
     }
 }
 
@@ -146,7 +159,7 @@ impl QueuePair {
                 let to = region::address(local.memory(), *local_offset, *len)?;
                 // SAFETY: `address` checked `to`, which is a mapping of ours: `Region` gives no
                 // reference to it.
-                unsafe { self.leads_to(remote)?.read(*offset, to, *len)? };
+                unsafe { self.leads_to(remote)?.copy_out(*offset, to, *len)? };
                 local.memory().status().check()?;
                 Ok(*len)
             }
@@ -159,7 +172,7 @@ impl QueuePair {
             } => {
                 let from = region::address(local.memory(), *local_offset, *len)?;
                 // SAFETY: as for a read.
-                unsafe { self.leads_to(remote)?.write(*offset, from, *len)? };
+                unsafe { self.leads_to(remote)?.copy_in(*offset, from, *len)? };
                 // What was sent is not what was there, if the local side has ended meanwhile.
                 local.memory().status().check()?;
                 Ok(*len)
@@ -240,7 +253,7 @@ impl Endpoint for QueuePair {
         for read in reads {
             let (to, len) = (read.into.as_mut_ptr(), read.into.len() as u64);
             // SAFETY: `into` is an exclusive slice of that length.
-            unsafe { self.leads_to(read.remote)?.read(read.offset, to, len)? };
+            unsafe { self.leads_to(read.remote)?.copy_out(read.offset, to, len)? };
         }
         Ok(())
     }

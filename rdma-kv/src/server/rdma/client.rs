@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use fabric::channel::{ChannelError, MAX_PAYLOAD};
 use fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Region, RemoteKey};
 
+use super::loan::Loan;
 use crate::client::STAGING_ACCESS;
 use crate::control::{
     GetValue, INLINE_LIMIT, Malformed, OVERHEAD, Piece, Refusal, Reply, Request, SetValue,
@@ -52,6 +53,7 @@ pub(super) struct Client<N: Network> {
     staging: Option<Staging<N>>,
     /// Those for whom it speaks, by its own numbers.
     sessions: HashMap<u32, Session>,
+    pub(super) loan: Option<Loan>,
 }
 
 /// A client's memory for values on their way.
@@ -72,6 +74,7 @@ impl<N: Network> Client<N> {
             stuck_since: None,
             staging: None,
             sessions: HashMap::new(),
+            loan: None,
         }
     }
 
@@ -167,6 +170,7 @@ impl<N: Network> Client<N> {
             Request::Hello { .. } => Reply::Refused(Refusal::Version),
             _ if !self.greeted => return Err(ClientEnd::Malformed),
             Request::Stage { key } => self.stage(key, &service.network),
+            Request::Borrow { slips } => self.lend(slips, &service.network, store),
             Request::Store { change, value } => self.store(store, &change, value)?,
             Request::Delete { key } => match store.delete(key)? {
                 true => Reply::Done,

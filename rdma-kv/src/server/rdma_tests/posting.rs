@@ -139,7 +139,7 @@ fn many_changes_in_one_go() {
 }
 
 /// A server that this thread runs, and a channel to it that it has accepted.
-fn still_server() -> (Server<TestNetwork, TestListener>, TestNetwork, Channel) {
+pub(super) fn still_server() -> (Server<TestNetwork, TestListener>, TestNetwork, Channel) {
     let (network, listener) = (TestNetwork::new(), TestListener::new());
     let store = network.store(Limits::DEFAULT);
     let mut server = Server::new(network.clone(), listener.clone(), alone(store));
@@ -150,7 +150,7 @@ fn still_server() -> (Server<TestNetwork, TestListener>, TestNetwork, Channel) {
 }
 
 /// What another thread does, while this one serves.
-fn served<T: Send>(
+pub(super) fn served<T: Send>(
     server: &mut Server<TestNetwork, TestListener>,
     act: impl FnOnce() -> T + Send,
 ) -> T {

@@ -1,0 +1,104 @@
+//! Regions that the processor reaches where they are.
+//!
+//! On providers of one host a region is mapped, so it can be read without a queue pair, by any
+//! thread, and piece by piece where a copy of the whole would be a waste.
+
+use crate::endpoint::OpError;
+use crate::region::Region;
+use crate::sync::{Ordering, fence};
+
+/// A region that the processor reaches where it is: our own, or a peer's that is mapped.
+///
+/// As everywhere, no reference to its bytes is given: whoever may write them can do so at any
+/// time, so what is read is a copy.
+pub trait Mapped: Send + Sync + 'static {
+    /// Copies bytes at `offset` out of the region. What is loaded afterwards is loaded after them.
+    ///
+    /// # Errors
+    /// [`OpError`], as the completion of a read has.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError>;
+
+    /// Copies bytes into the region at `offset`. What is stored afterwards is seen after them.
+    ///
+    /// # Errors
+    /// [`OpError`], as the completion of a write has.
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError>;
+}
+
+impl Mapped for Region {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
+        Region::read(self, offset, into)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
+        Region::write(self, offset, bytes)
+    }
+}
+
+/// Keeps loads that follow from going before stores that came earlier: between saying something
+/// and looking what the other side says. If both sides do so, at least one sees the other's word.
+pub fn full_fence() {
+    // Pairs with the other side's `full_fence`.
+    fence(Ordering::SeqCst);
+}
+
+/// Every interleaving that the memory model allows.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
+    use loom::thread;
+
+    use super::*;
+
+    /// Memory that one side lends and takes back, and the other borrows and gives back.
+    struct Lent {
+        /// What leads to the memory: 1 while it does.
+        link: AtomicU64,
+        /// What the borrower says: 1 while it reads.
+        slip: AtomicU64,
+        memory: UnsafeCell<u64>,
+    }
+
+    // SAFETY: loom checks every access to the cell and fails the test on a race.
+    unsafe impl Send for Lent {}
+    // SAFETY: as above.
+    unsafe impl Sync for Lent {}
+
+    fn borrow(lent: &Lent) {
+        lent.slip.store(1, Ordering::Release);
+        full_fence();
+        if lent.link.load(Ordering::Acquire) == 1 {
+            // SAFETY: loom verifies that nobody writes the cell meanwhile.
+            lent.memory.with(|memory| assert_eq!(unsafe { *memory }, 7));
+        }
+        lent.slip.store(0, Ordering::Release);
+    }
+
+    fn take_back(lent: &Lent) {
+        lent.link.store(0, Ordering::Release);
+        full_fence();
+        if lent.slip.load(Ordering::Acquire) == 0 {
+            // SAFETY: loom verifies that nobody else accesses the cell meanwhile.
+            lent.memory.with_mut(|memory| unsafe { *memory = 8 });
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_borrowed_is_used_again() {
+        loom::model(|| {
+            let lent = Arc::new(Lent {
+                link: AtomicU64::new(1),
+                slip: AtomicU64::new(0),
+                memory: UnsafeCell::new(7),
+            });
+            let borrower = thread::spawn({
+                let lent = Arc::clone(&lent);
+                move || borrow(&lent)
+            });
+            take_back(&lent);
+            borrower.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,412 @@
+//! Borrowing against everything that may happen in the middle of it, and afterwards.
+//!
+//! As for gets, an adversary lets others change the store before any piece of a read. What is borrowed
+//! must be what the key was at some moment of that, and stay so for as long as it is borrowed.
+
+use std::sync::{Arc, Mutex};
+
+use fabric::Region;
+
+use super::*;
+use crate::layout::Place;
+use crate::loans::{RECALLED, SLIPS, SLIPS_LEN, slip_offset, slip_word};
+use crate::reader::Checks;
+use crate::reader::tests::{LIMITS, alike, reader, schedules, value_of};
+use crate::shared::Shared;
+use crate::store::{Limits, Store};
+use crate::testing::{self, Order};
+use crate::view::{Slips, ViewError};
+
+/// Of 32 segments.
+const SMALL: Limits = Limits {
+    memory: 4 << 20,
+    item: 64 << 10,
+};
+
+/// Slips that the store looks at.
+fn slips(store: &Shared) -> (Arc<Slips>, Region) {
+    let region = Region::local(SLIPS_LEN as usize).unwrap();
+    let seen = Box::new(region.clone());
+    store.with(|store| store.loans().admit(seen));
+    (Slips::new(region.clone()), region)
+}
+
+/// Two keys whose items differ in the first of several pieces only.
+const KEY: [u8; 200] = [b'k'; 200];
+const OTHER: [u8; 200] = {
+    let mut other = KEY;
+    other[0] = b'o';
+    other
+};
+
+fn set(store: &Shared, key: &[u8], byte: u8) {
+    store.set(key, 0, 0, &[byte; 100]).unwrap();
+}
+
+fn delete(store: &Shared) {
+    store.delete(&KEY).unwrap();
+}
+
+type Script = &'static [fn(&Shared)];
+
+/// Memory that held the key's value at first would soon be used again.
+const SCRIPTS: [Script; 5] = [
+    &[
+        |s| set(s, &KEY, 2),
+        |s| set(s, &KEY, 3),
+        |s| set(s, &KEY, 4),
+    ],
+    &[delete, |s| set(s, &OTHER, 9), |s| set(s, &KEY, 2)],
+    &[
+        |s| set(s, &KEY, 2),
+        |s| set(s, &OTHER, 9),
+        |s| set(s, &KEY, 3),
+    ],
+    &[
+        |s| set(s, &OTHER, 8),
+        |s| s.with(Store::flush).unwrap(),
+        |s| set(s, &KEY, 3),
+    ],
+    &[
+        |s| {
+            s.set(&KEY, 0, 1, &[2; 100]).unwrap();
+        },
+        |s| s.tick(1).unwrap(),
+        |s| set(s, &OTHER, 9),
+    ],
+];
+
+/// What is left out.
+#[derive(Clone, Copy)]
+struct Leave {
+    checks: Checks,
+    /// The server's look at slips.
+    blind: bool,
+}
+
+const NOTHING: Leave = Leave {
+    checks: Checks::ALL,
+    blind: false,
+};
+
+/// A script that is played step by step, and what the key was.
+struct Play {
+    store: Shared,
+    script: Script,
+    next: usize,
+    states: Vec<Option<Vec<u8>>>,
+}
+
+impl Play {
+    fn step(&mut self) {
+        if let Some(step) = self.script.get(self.next) {
+            step(&self.store);
+            self.states.push(testing::value(&self.store, &KEY));
+            self.next += 1;
+        }
+    }
+}
+
+/// Borrows with the first steps of `script` before the moments `at`, of which the first is before all
+/// and each other before a piece, and the rest afterwards; returns whether all was well.
+fn is_well(script: Script, at: &[usize], order: Order, cached: bool, leave: Leave) -> bool {
+    let store = testing::shared_that_reuses(SMALL);
+    if leave.blind {
+        store.with(|store| store.loans().go_blind());
+    }
+    set(&store, &KEY, 1);
+    let (slips, _) = slips(&store);
+    let mut reader = reader(&store, order).with_checks(leave.checks);
+    if cached {
+        value_of(reader.get(&KEY).unwrap());
+    }
+    let play = Arc::new(Mutex::new(Play {
+        store: store.clone(),
+        script,
+        next: 0,
+        states: vec![],
+    }));
+    at.iter()
+        .filter(|at| **at == 0)
+        .for_each(|_| play.lock().unwrap().step());
+    play.lock().unwrap().states = vec![testing::value(&store, &KEY)];
+    let (at, amid) = (at.to_vec(), play.clone());
+    reader.endpoint_mut().before_piece(move |piece| {
+        at.iter()
+            .filter(|at| **at == piece + 1)
+            .for_each(|_| amid.lock().unwrap().step());
+    });
+    let sought = reader.borrow(&KEY, slips.take().unwrap()).unwrap();
+    let mut play = play.lock().unwrap();
+    let view = match sought {
+        Sought::Found(view) => view,
+        Sought::Absent => return play.states.contains(&None),
+        // The client asks the server.
+        Sought::Unsettled => return true,
+    };
+    let value = view.to_vec().unwrap();
+    let was = play.states.contains(&Some(value.clone()));
+    let stays = (0..script.len()).all(|_| {
+        play.step();
+        view.to_vec() == Ok(value.clone())
+    });
+    let churned = (10..14).all(|byte| {
+        set(&store, &KEY, byte);
+        set(&store, &OTHER, byte + 10);
+        view.to_vec() == Ok(value.clone())
+    });
+    was && stays && churned
+}
+
+/// Whether a schedule goes wrong.
+fn goes_wrong(leave: Leave) -> bool {
+    let orders = [Order::Forward, Order::Backward, Order::Inside];
+    let all = SCRIPTS.into_iter().flat_map(|script| {
+        let schedules = schedules(script.len(), 9).into_iter();
+        schedules.map(move |at| (script, at))
+    });
+    all.into_iter().any(|(script, at)| {
+        let ways = orders.map(|order| [(order, false), (order, true)]);
+        let mut ways = ways.into_iter().flatten();
+        ways.any(|(order, cached)| !is_well(script, &at, order, cached, leave))
+    })
+}
+
+#[test]
+fn what_is_borrowed_was_the_keys_and_stays_as_it_is() {
+    assert!(!goes_wrong(NOTHING));
+}
+
+#[test]
+fn the_look_at_the_slot_is_needed() {
+    let checks = Checks {
+        slot: false,
+        ..Checks::ALL
+    };
+    assert!(goes_wrong(Leave { checks, ..NOTHING }));
+}
+
+#[test]
+fn the_slip_is_needed_before_the_look() {
+    let checks = Checks {
+        slip_first: false,
+        ..Checks::ALL
+    };
+    assert!(goes_wrong(Leave { checks, ..NOTHING }));
+}
+
+#[test]
+fn the_servers_look_at_slips_is_needed() {
+    let blind = true;
+    assert!(goes_wrong(Leave { blind, ..NOTHING }));
+}
+
+#[test]
+fn the_whole_key_is_needed_to_borrow() {
+    let (first, second) = alike();
+    let store = testing::shared(LIMITS);
+    let (slips, _) = slips(&store);
+    set(&store, &second, 2);
+    let checks = Checks {
+        key: false,
+        ..Checks::ALL
+    };
+    let mut reckless = reader(&store, Order::Forward).with_checks(checks);
+    let wrong = reckless.borrow(&first, slips.take().unwrap()).unwrap();
+    assert!(matches!(wrong, Sought::Found(_)));
+    let mut reader = reader(&store, Order::Forward);
+    let mut borrow = |key: &[u8]| reader.borrow(key, slips.take().unwrap()).unwrap();
+    assert!(matches!(borrow(&first), Sought::Absent));
+    set(&store, &first, 1);
+    for (key, byte) in [(&first, 1), (&second, 2), (&first, 1)] {
+        let Sought::Found(view) = borrow(key) else {
+            panic!("it is there");
+        };
+        assert_eq!(view.to_vec(), Ok(vec![byte; 100]));
+    }
+}
+
+#[test]
+fn views_are_read_in_pieces() {
+    let store = testing::shared(LIMITS);
+    let (slips, _) = slips(&store);
+    let mut reader = reader(&store, Order::Forward);
+    for len in [0usize, 1, 4095, 4096, 4097, 100_000] {
+        let value: Vec<u8> = (0..len).map(|n| n as u8).collect();
+        store.set(b"key", 5, 0, &value).unwrap();
+        let sought = reader.borrow(b"key", slips.take().unwrap()).unwrap();
+        let Sought::Found(view) = sought else {
+            panic!("it is there");
+        };
+        assert_eq!((view.flags(), view.len()), (5, len));
+        assert_eq!(view.is_empty(), len == 0);
+        let mut all = vec![];
+        let each = |chunk: &[u8]| all.extend_from_slice(chunk);
+        view.for_each_chunk(each).unwrap();
+        assert!(all == value && view.to_vec() == Ok(value));
+        let mut byte = [0];
+        assert!(view.read(len, &mut []).is_ok());
+        for offset in [len, len + 1, usize::MAX] {
+            let (offset_u64, limit) = (offset as u64, len as u64);
+            let outside = OpError::OutOfBounds {
+                offset: offset_u64,
+                len: 1,
+                limit,
+            };
+            assert_eq!(view.read(offset, &mut byte), Err(outside.into()));
+        }
+    }
+}
+
+/// Sets and deletes so much that all memory would be used again several times.
+fn churn(store: &Shared, mut check: impl FnMut()) {
+    let mut state = 7u64;
+    for n in 0..4000u32 {
+        state = crate::hash::hash(state, b"next");
+        let len = (state % 60_000) as usize >> (state >> 32 & 3);
+        let key = (state >> 40) as u8;
+        store.set(&[key], 0, 0, &vec![n as u8; len]).unwrap();
+        if n % 3 == 0 {
+            store.delete(&[key ^ 1]).unwrap();
+        }
+        if n % 50 == 0 {
+            check();
+        }
+    }
+    check();
+}
+
+/// Memory that is not lent any more is found again.
+fn assert_all_memory_is_there(store: &Shared) {
+    store.with(Store::flush).unwrap();
+    store.with(|store| store.set_may_evict(false));
+    for n in 0..60u32 {
+        store.set(&n.to_le_bytes(), 0, 0, &[3; 50_000]).unwrap();
+    }
+}
+
+#[test]
+fn neither_eviction_nor_compaction_changes_what_is_borrowed() {
+    let store = testing::shared(SMALL);
+    let (slips, _) = slips(&store);
+    let mut reader = reader(&store, Order::Forward);
+    let views: Vec<_> = (0..6u8)
+        .map(|n| {
+            let len = 100 + usize::from(n) * 11_000;
+            store.set(&[b'k', n], 0, 0, &vec![n; len]).unwrap();
+            let sought = reader.borrow(&[b'k', n], slips.take().unwrap()).unwrap();
+            let Sought::Found(view) = sought else {
+                panic!("it is there");
+            };
+            store.delete(&[b'k', n]).unwrap();
+            churn(&store, || {});
+            (view, vec![n; len])
+        })
+        .collect();
+    churn(&store, || {
+        for (view, value) in &views {
+            assert!(view.to_vec().as_ref() == Ok(value));
+        }
+    });
+    drop(views);
+    assert_all_memory_is_there(&store);
+}
+
+/// Slips with a place in each segment.
+fn borrow_everywhere(region: &Region) {
+    for number in 0..SLIPS {
+        let place = u64::from(number) * SMALL.memory / u64::from(SLIPS) / 16;
+        let word = slip_word(Place(place as u32));
+        region.store(slip_offset(number), word).unwrap();
+    }
+}
+
+#[test]
+fn who_borrows_everything_loses_it_and_harms_nobody() {
+    let store = testing::shared(SMALL);
+    let (honest, _) = slips(&store);
+    let (greedy, everything) = slips(&store);
+    let mut reader = reader(&store, Order::Forward);
+    store.set(b"key", 0, 0, &[1; 1000]).unwrap();
+    let mut borrow = |slips: &Arc<Slips>| {
+        let slip = slips.take().unwrap();
+        match reader.borrow(b"key", slip).unwrap() {
+            Sought::Found(view) => view,
+            _ => panic!("it is there"),
+        }
+    };
+    let (mine, theirs) = (borrow(&honest), borrow(&greedy));
+    borrow_everywhere(&everything);
+    store.delete(b"key").unwrap();
+    churn(&store, || assert_eq!(mine.to_vec(), Ok(vec![1; 1000])));
+    assert_eq!(everything.load(RECALLED), Ok(1));
+    assert_eq!(theirs.to_vec(), Err(ViewError::Recalled));
+    drop(mine);
+    assert_all_memory_is_there(&store);
+}
+
+/// A store that may not evict has no other memory than what is lent.
+#[test]
+fn no_set_is_refused_for_what_is_borrowed() {
+    for limits in [SMALL, LIMITS] {
+        let store = testing::shared(limits);
+        store.with(|store| store.set_may_evict(false));
+        let (slips, _) = slips(&store);
+        let mut reader = reader(&store, Order::Forward);
+        let len = limits.item as usize * 9 / 10;
+        for round in 0..40u8 {
+            store.set(b"key", 0, 0, &vec![round; len]).unwrap();
+            let slips = match slips.are_recalled() {
+                Ok(false) => slips.clone(),
+                _ => self::slips(&store).0,
+            };
+            let sought = reader.borrow(b"key", slips.take().unwrap()).unwrap();
+            let Sought::Found(view) = sought else {
+                panic!("it is there");
+            };
+            assert!(view.to_vec() == Ok(vec![round; len]));
+            store.delete(b"key").unwrap();
+            let mut stored = 0u32;
+            for n in 0..limits.memory as u32 / 4000 / 2 {
+                store.set(&n.to_le_bytes(), 0, 0, &[3; 4000]).unwrap();
+                stored += 1;
+            }
+            for n in 0..stored {
+                store.delete(&n.to_le_bytes()).unwrap();
+            }
+            match view.to_vec() {
+                Ok(value) => assert!(value == vec![round; len]),
+                Err(error) => assert_eq!(error, ViewError::Recalled),
+            }
+        }
+    }
+}
+
+proptest::proptest! {
+    /// Whatever a server writes, who borrows survives it.
+    #[test]
+    fn a_hostile_server_cannot_harm_a_borrower(
+        bytes in proptest::collection::vec((0u64..8192, proptest::prelude::any::<u64>()), 0..600),
+        small in proptest::bool::ANY,
+    ) {
+        let store = testing::shared(LIMITS);
+        set(&store, &KEY, 1);
+        let mut reader = reader(&store, Order::Forward);
+        for cached in [false, true] {
+            let (slips, _) = slips(&store);
+            if cached {
+                let _ = reader.get(&KEY);
+            }
+            for region in store.regions() {
+                for (word, value) in &bytes {
+                    let value = if small { value & 0xff_ffff } else { *value };
+                    region.store(word * 8, value).unwrap();
+                }
+            }
+            if let Ok(Sought::Found(view)) = reader.borrow(&KEY, slips.take().unwrap()) {
+                proptest::prop_assert!(view.len() <= LIMITS.item as usize);
+                let _ = view.to_vec();
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Values that are read where they are: the borrower's side of [`crate::loans`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fabric::mapped::full_fence;
+use fabric::shm::RemoteRegion;
+use fabric::{Mapped, OpError, Region};
+
+use crate::layout::{ItemHeader, Place};
+use crate::loans::{RECALLED, SLIPS, slip_offset, slip_word};
+
+/// Bytes that [`View::for_each_chunk`] copies at a time: little enough to stay in the nearest
+/// cache, and enough that it hardly matters what a copy costs to begin.
+const CHUNK: usize = 4096;
+
+/// A value as it was when it was borrowed, in the server's memory.
+///
+/// Nothing was copied yet, and nothing is until it is read. Whatever becomes of the key, a read gives
+/// the bytes that the value had, or an error. The memory is the server's again when the view is
+/// dropped, so views are best held shortly: a client can have [`SLIPS`] of them, and the server takes
+/// them back if they keep more than a quarter of its memory from it. A view may outlive the
+/// client that made it, but then it is taken back.
+///
+/// It gives no reference to the bytes: they are another process's, which is trusted to keep
+/// its word, but not with our memory safety.
+#[derive(Debug)]
+pub struct View<R = RemoteRegion> {
+    flags: u32,
+    cas: u64,
+    len: usize,
+    bytes: Bytes<R>,
+}
+
+#[derive(Debug)]
+enum Bytes<R> {
+    /// In the items region, from `offset` on.
+    Lent { slip: Slip, items: R, offset: u64 },
+    /// The server had to be asked.
+    Copied(Vec<u8>),
+}
+
+/// Why a view cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ViewError {
+    /// Caller: outside of the value; or the server is gone, or one of the two nodes has left the
+    /// domain.
+    #[error(transparent)]
+    Operation(#[from] OpError),
+    /// Server: it needed the memory, or the client has ended. Borrow it again.
+    #[error("the server has taken back what was borrowed")]
+    Recalled,
+}
+
+impl<R: Mapped> View<R> {
+    /// A view of the item on `slip`, which has this header.
+    pub(crate) fn lent(slip: Slip, items: R, header: &ItemHeader) -> Self {
+        let head_len = ItemHeader::LEN as u64 + u64::from(header.key_len);
+        let offset = slip.place.offset() + head_len;
+        View {
+            flags: header.flags,
+            cas: header.cas,
+            len: header.value_len as usize,
+            bytes: Bytes::Lent {
+                slip,
+                items,
+                offset,
+            },
+        }
+    }
+
+    /// A view of a copy.
+    pub(crate) fn copied(flags: u32, cas: u64, data: Vec<u8>) -> Self {
+        View {
+            flags,
+            cas,
+            len: data.len(),
+            bytes: Bytes::Copied(data),
+        }
+    }
+
+    /// The client's, given when the value was set.
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// Its number when it was borrowed: for [`crate::Client::compare_and_set`].
+    pub fn cas(&self) -> u64 {
+        self.cas
+    }
+
+    /// Bytes of the value.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the value has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies bytes at `offset` out of the value.
+    ///
+    /// # Errors
+    /// [`ViewError`]; what is in `into` is then not specified.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), ViewError> {
+        let outside = OpError::OutOfBounds {
+            offset: offset as u64,
+            len: into.len() as u64,
+            limit: self.len as u64,
+        };
+        let end = offset
+            .checked_add(into.len())
+            .filter(|end| *end <= self.len);
+        let end = end.ok_or(outside)?;
+        match &self.bytes {
+            Bytes::Copied(data) => into.copy_from_slice(&data[offset..end]),
+            Bytes::Lent {
+                slip,
+                items,
+                offset: start,
+            } => {
+                items.read(start + offset as u64, into)?;
+                // After the bytes: see the module of the loans.
+                if slip.slips.are_recalled()? {
+                    return Err(ViewError::Recalled);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all bytes to `each`, in order, in pieces of up to 4 KiB that are copied to the stack.
+    ///
+    /// # Errors
+    /// [`ViewError`]; what `each` was given until then was right.
+    pub fn for_each_chunk(&self, mut each: impl FnMut(&[u8])) -> Result<(), ViewError> {
+        if let Bytes::Copied(data) = &self.bytes {
+            each(data);
+            return Ok(());
+        }
+        let mut chunk = Chunk([0; CHUNK]);
+        for start in (0..self.len).step_by(CHUNK) {
+            let piece = &mut chunk.0[..CHUNK.min(self.len - start)];
+            self.read(start, piece)?;
+            each(piece);
+        }
+        Ok(())
+    }
+
+    /// A copy of all bytes.
+    ///
+    /// # Errors
+    /// As [`View::read`].
+    pub fn to_vec(&self) -> Result<Vec<u8>, ViewError> {
+        let mut all = vec![0; self.len];
+        self.read(0, &mut all)?;
+        Ok(all)
+    }
+}
+
+/// Copies to whole cache lines are faster.
+#[repr(align(64))]
+struct Chunk([u8; CHUNK]);
+
+/// The slips of a client.
+#[derive(Debug)]
+pub(crate) struct Slips {
+    region: Region,
+    /// A bit for each that is in use.
+    taken: AtomicU64,
+}
+
+impl Slips {
+    /// Slips on a zeroed region of [`crate::loans::SLIPS_LEN`] bytes, which the server knows.
+    pub(crate) fn new(region: Region) -> Arc<Self> {
+        Arc::new(Slips {
+            region,
+            taken: AtomicU64::new(0),
+        })
+    }
+
+    /// One that is not in use.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<Slip> {
+        loop {
+            // Acquire: pairs with the Release in the slip's drop.
+            let number = (!self.taken.load(Ordering::Acquire)).trailing_zeros();
+            if number >= SLIPS {
+                return None;
+            }
+            let bit = 1 << number;
+            if self.taken.fetch_or(bit, Ordering::Acquire) & bit == 0 {
+                let slips = Arc::clone(self);
+                return Some(Slip {
+                    slips,
+                    number,
+                    place: Place(0),
+                });
+            }
+        }
+    }
+
+    /// Whether the server has forgotten them.
+    pub(crate) fn are_recalled(&self) -> Result<bool, OpError> {
+        Ok(self.region.load(RECALLED)? != 0)
+    }
+}
+
+/// One slip.
+#[derive(Debug)]
+pub(crate) struct Slip {
+    slips: Arc<Slips>,
+    number: u32,
+    place: Place,
+}
+
+impl Slip {
+    /// Says that the item at `place` is to stay as it is. It does if its slot, looked at
+    /// afterwards, leads to it.
+    pub(crate) fn write(&mut self, place: Place) -> Result<(), OpError> {
+        self.place = place;
+        let offset = slip_offset(self.number);
+        self.slips.region.store(offset, slip_word(place))?;
+        // Pairs with the server's, between its changes of slots and its look at slips.
+        full_fence();
+        Ok(())
+    }
+
+    /// Whether the server has forgotten it.
+    pub(crate) fn is_recalled(&self) -> Result<bool, OpError> {
+        self.slips.are_recalled()
+    }
+}
+
+/// The server may use the memory again.
+impl Drop for Slip {
+    fn drop(&mut self) {
+        // Where it cannot be written, the server reads no slips either. The store is a Release: it is seen
+        // after what was read of the item.
+        let _ = self.slips.region.store(slip_offset(self.number), 0);
+        // Release: who takes it next writes after this.
+        let bit = 1 << self.number;
+        self.slips.taken.fetch_and(!bit, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loans::SLIPS_LEN;
+
+    #[test]
+    fn slips_are_few_and_used_again() {
+        let region = Region::local(SLIPS_LEN as usize).unwrap();
+        let slips = Slips::new(region.clone());
+        let mut taken: Vec<Slip> = (0..SLIPS).map(|_| slips.take().unwrap()).collect();
+        assert!(slips.take().is_none());
+        taken[40].write(Place(9)).unwrap();
+        assert_eq!(region.load(slip_offset(40)), Ok(10));
+        drop(taken.remove(40));
+        assert_eq!(region.load(slip_offset(40)), Ok(0));
+        assert_eq!(slips.take().unwrap().number, 40);
+    }
+}
