@@ -15,8 +15,8 @@ use fabric::{Access, PacketChannel, Place, Region};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 
 use crate::{
-    COUNTED, FILED, FORGED, HAUNT, HAUNTED, LOOK, OWN, PAIR, PINNED, Result, Tally, converse,
-    growth, lock,
+    COUNTED, FAULTED, FILED, FORGED, FORKED, FROM_DISK, HAUNT, HAUNTED, LOOK, MOVED, OWN, PAIR,
+    PINNED, Result, Tally, converse, growth, lock,
 };
 
 /// Channels of leavers that are still listened to.
@@ -99,8 +99,12 @@ fn changes(region: &Region, page: &[u8]) -> Result<Tally> {
         ("memory", len - 8),
         ("pins", PINNED),
         ("files", FILED),
+        ("child", FORKED),
+        ("moved", MOVED),
+        ("disk", FROM_DISK),
+        ("faults", FAULTED),
     ];
-    let mut before = [0; 4];
+    let mut before = [0; 8];
     for (word, (_, at)) in before.iter_mut().zip(haunted) {
         *word = region.load(at)?;
     }

@@ -1,10 +1,10 @@
 //! Who leaves, and does not go.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,7 @@ use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::forger::{Forger, Manner};
+use crate::grips::Grips;
 use crate::pins::Pins;
 use crate::scribe::Scribe;
 use crate::sender::Sender;
@@ -30,6 +31,9 @@ const OLDER: usize = 8;
 
 /// Regions of which the kernel holds pages: it takes only so many of one user.
 const PINS: usize = 16;
+
+/// Regions that are held in all other ways.
+const HELD: usize = 2;
 
 /// Between rounds, and between those of who has retired.
 const BREATH: Duration = Duration::from_micros(50);
@@ -185,24 +189,30 @@ struct KeptRegion {
     mapped: Option<Scribe>,
     /// The same of pages that the kernel holds.
     pins: Option<Pins>,
+    grips: Option<Grips>,
 }
 
 impl Kept {
     fn add(&mut self, file: File, access: Access) -> Result<()> {
-        // Mapped and held by the kernel, only held, or neither.
+        // Mapped in every way and held by the kernel, only held, or neither.
         let writable = (access != Access::REMOTE_READ).then_some(self.regions.len() / 2 % 3);
         let mapped = (writable == Some(0)).then(|| Scribe::map(&file));
+        let grips = (writable == Some(0)).then(|| Grips::new(&file));
         let pins = writable.is_some_and(|n| n < 2).then(|| Pins::new(&file));
-        let (mapped, pins) = (mapped.transpose()?, pins.transpose()?);
         self.regions.push(KeptRegion {
+            mapped: mapped.transpose()?,
+            grips: grips.transpose()?,
+            pins: pins.transpose()?,
             file,
             access,
-            mapped,
-            pins,
         });
-        let pins = self.regions.iter_mut().rev().map(|region| &mut region.pins);
-        if let Some(oldest) = pins.filter(|pins| pins.is_some()).nth(PINS) {
-            *oldest = None;
+        let pinned = self.regions.iter_mut().rev();
+        if let Some(oldest) = pinned.filter(|region| region.pins.is_some()).nth(PINS) {
+            oldest.pins = None;
+        }
+        let held = self.regions.iter_mut().rev();
+        if let Some(oldest) = held.filter(|region| region.grips.is_some()).nth(HELD) {
+            oldest.grips = None;
         }
         Ok(())
     }
@@ -213,6 +223,9 @@ impl Kept {
             if let Some(pins) = &mut self.regions[n].pins {
                 // It fails where writing has been ended.
                 let _ = pins.go_on(round as u64);
+            }
+            if let Some(grips) = &mut self.regions[n].grips {
+                grips.go_on(round as u64).expect("its mappings are its own");
             }
         }
         for n in some(round, self.forgers.len()) {
@@ -226,7 +239,9 @@ impl Kept {
 
     /// What others change of all this in the time of a look.
     fn look(&mut self) -> Result<Tally> {
-        const WAYS: [&str; 4] = ["memory", "packets", "pins", "pipes"];
+        const WAYS: [&str; 7] = [
+            "memory", "packets", "pins", "pipes", "disk", "child", "moved",
+        ];
         let (start, mut changes) = (Instant::now(), Tally::new());
         let mut before = self.seen()?;
         while start.elapsed() < LOOK {
@@ -243,7 +258,7 @@ impl Kept {
     }
 
     /// In the order of the ways in which it is seen.
-    fn seen(&mut self) -> Result<[Vec<u64>; 4]> {
+    fn seen(&mut self) -> Result<[Vec<u64>; 7]> {
         let (counted, said) = (self.counted()?, self.said()?);
         let (mut pinned, mut piped) = (vec![], vec![]);
         for pins in self
@@ -254,7 +269,18 @@ impl Kept {
             pinned.extend(pins.pinned()?);
             piped.push(pins.piped()?);
         }
-        Ok([counted, said, pinned, piped])
+        let (mut disk, mut child, mut moved) = (vec![], vec![], vec![]);
+        for grips in self
+            .regions
+            .iter()
+            .filter_map(|region| region.grips.as_ref())
+        {
+            let counted = grips.counted();
+            disk.push(counted.0);
+            child.push(counted.1);
+            moved.extend(counted.2);
+        }
+        Ok([counted, said, pinned, piped, disk, child, moved])
     }
 
     fn counted(&self) -> Result<Vec<u64>> {
@@ -302,6 +328,13 @@ impl KeptRegion {
 /// What went through of what a descriptor does not allow.
 fn abuse(kept: &Kept) -> BTreeSet<&'static str> {
     let mut through = BTreeSet::new();
+    let identity = |file: &Metadata| (file.dev(), file.ino());
+    let kept_files = kept
+        .regions
+        .iter()
+        .flat_map(|region| region.file.metadata());
+    let kept_files: BTreeSet<_> = kept_files.map(|file| identity(&file)).collect();
+    let is_kept = |file: &Metadata| kept_files.contains(&identity(file));
     for KeptRegion { file, access, .. } in &kept.regions {
         let mut note = |what, done: bool| _ = done.then(|| through.insert(what));
         let end = file.metadata().map_or(4096, |metadata| metadata.len());
@@ -318,8 +351,16 @@ fn abuse(kept: &Kept) -> BTreeSet<&'static str> {
         }
         // That is up to the user, and not to the descriptor: the agent and the host's root may.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        note("open once more", File::open(&path).is_ok());
         let reopened = File::options().write(true).open(path);
         note("open for writing", reopened.is_ok());
+    }
+    let mappings = fs::read_dir("/proc/self/map_files").into_iter().flatten();
+    for mapping in mappings.flatten() {
+        let reopened = File::open(mapping.path()).and_then(|file| file.metadata());
+        if reopened.is_ok_and(|file| is_kept(&file)) {
+            through.insert("open a mapping");
+        }
     }
     // Its interface is its own, whatever the driver has done to it.
     let _ = Command::new("ip")

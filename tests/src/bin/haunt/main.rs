@@ -20,13 +20,20 @@
 //! ```
 //!
 //! [`guard`] has those who stay, [`leave`] who leaves; [`forger`] writes into rings, [`sender`]
-//! sends frames, [`scribe`] writes to memory that is mapped, [`pins`] lets the kernel do so.
+//! sends frames, [`scribe`] writes to memory that is mapped, [`pins`] lets the kernel do so, [`disk`] a
+//! disk, [`child`] a child; [`moved`] maps it elsewhere, [`faults`] brings its pages.
 
 mod attack;
+mod child;
+mod disk;
+mod faults;
 mod forger;
+mod grips;
 mod guard;
 mod hang;
 mod leave;
+mod mapping;
+mod moved;
 mod pins;
 mod scribe;
 mod sender;
@@ -53,6 +60,14 @@ const HAUNTED: u64 = 64;
 /// What the kernel scribbles on for it: in a page that it holds, and in a file.
 const PINNED: u64 = 72;
 const FILED: u64 = 80;
+
+/// What a child of it scribbles on, and what it does at other addresses.
+const FORKED: u64 = 88;
+const MOVED: u64 = 96;
+
+/// Pages of its own: what a disk writes, and what it takes away and brings.
+const FROM_DISK: u64 = 2 * 4096;
+const FAULTED: u64 = 3 * 4096;
 
 /// How long a look takes.
 const LOOK: Duration = Duration::from_millis(10);

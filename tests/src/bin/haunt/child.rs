@@ -1,0 +1,71 @@
+//! A child that goes on with what its parent had.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use crate::mapping::Mapping;
+use crate::{COUNTED, FORKED, Result};
+
+/// Between its rounds.
+const PAUSE: libc::timespec = libc::timespec {
+    tv_sec: 0,
+    tv_nsec: 500_000,
+};
+
+/// A process that was forked, and has not executed anything.
+pub struct Child {
+    pid: Pid,
+    told: Mapping,
+}
+
+impl Child {
+    pub fn new(memory: &File) -> Result<Self> {
+        let told = Mapping::own()?;
+        let memory = (Mapping::of(memory, 1)?, memory.as_raw_fd());
+        // SAFETY: the child only makes system calls and uses memory that is mapped already.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error().into()),
+            0 => haunt(&memory.0, memory.1, &told),
+            pid => Ok(Child {
+                pid: Pid::from_raw(pid),
+                told,
+            }),
+        }
+    }
+
+    /// What others count, as it has seen it last.
+    pub fn told(&self) -> u64 {
+        self.told.read(COUNTED)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It is a child, and goes on for ever.
+        let _ = kill(self.pid, Signal::SIGKILL);
+        let _ = waitpid(self.pid, None);
+    }
+}
+
+/// Writes by address and by descriptor, and reads, as long as its parent is there.
+fn haunt(memory: &Mapping, file: i32, told: &Mapping) -> ! {
+    let mut n: u64 = 0;
+    // SAFETY: they take numbers and what is on this stack.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        loop {
+            n += 1;
+            memory.write(FORKED, n);
+            let bytes = (&raw const n).cast();
+            // It fails where writing has been ended.
+            libc::pwrite(file, bytes, size_of::<u64>(), FORKED as libc::off_t);
+            told.write(COUNTED, memory.read(COUNTED));
+            libc::nanosleep(&PAUSE, std::ptr::null_mut());
+        }
+    }
+}

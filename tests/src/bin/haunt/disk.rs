@@ -1,0 +1,111 @@
+//! A disk that reads from memory and writes to it itself (`O_DIRECT`): the kernel holds the page
+//! while that is under way, whatever becomes of its mapping.
+//!
+//! ```text
+//!   number ──> file ── preadv ──> page of memory, FROM_DISK
+//!   page of memory, COUNTED ── pwritev ──> file ──> told
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::mapping::{Mapping, PAGE};
+use crate::{COUNTED, FROM_DISK, Result};
+
+/// Where files are on a disk, and anybody may have some.
+const PLACE: &str = "/var/tmp";
+
+/// How often the same page takes part in an operation, so that it is under way for longer.
+const TIMES: usize = 64;
+
+/// Where the file has what was in memory.
+const LATER: i64 = (TIMES * PAGE) as i64;
+
+/// Others need the disk as well.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A thread that lets the disk do it again and again.
+pub struct Disk {
+    told: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Disk {
+    pub fn new(memory: &File) -> Result<Self> {
+        let mut options = File::options();
+        options.read(true).write(true);
+        options.custom_flags(libc::O_DIRECT | libc::O_TMPFILE);
+        let file = options.open(PLACE);
+        let file =
+            file.map_err(|error| format!("no direct access to a disk in {PLACE}: {error}"))?;
+        let disk = Disk {
+            told: Arc::default(),
+            is_over: Arc::default(),
+        };
+        let memory = Mapping::of(memory, FROM_DISK as usize / PAGE + 1)?;
+        let (own, told, is_over) = (
+            Mapping::own()?,
+            Arc::clone(&disk.told),
+            Arc::clone(&disk.is_over),
+        );
+        thread::spawn(move || {
+            for n in 1.. {
+                own.write(0, n);
+                go_on(&file, &memory, &own).expect("the disk goes on");
+                told.store(own.read(COUNTED), Ordering::Relaxed);
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                thread::sleep(PAUSE);
+            }
+        });
+        Ok(disk)
+    }
+
+    /// What others count, as it was on the disk last.
+    pub fn told(&self) -> u64 {
+        self.told.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lets the disk write what is in our page to the memory, and to our page what is in the memory.
+fn go_on(file: &File, memory: &Mapping, own: &Mapping) -> io::Result<()> {
+    transfer(libc::pwritev, file, 0, &pages(own, 0, TIMES))?;
+    let to_memory = pages(memory, FROM_DISK as usize, TIMES);
+    transfer(libc::preadv, file, 0, &to_memory)?;
+    transfer(libc::pwritev, file, LATER, &pages(memory, 0, 1))?;
+    transfer(libc::preadv, file, LATER, &pages(own, 0, 1))
+}
+
+/// The same page so often.
+fn pages(mapping: &Mapping, offset: usize, times: usize) -> Vec<libc::iovec> {
+    let page = libc::iovec {
+        iov_base: mapping.address(offset),
+        iov_len: PAGE,
+    };
+    vec![page; times]
+}
+
+/// `preadv(2)` or `pwritev(2)`.
+type Call = unsafe extern "C" fn(i32, *const libc::iovec, i32, libc::off_t) -> isize;
+
+fn transfer(call: Call, file: &File, at: i64, pages: &[libc::iovec]) -> io::Result<()> {
+    // SAFETY: the pages are of mappings, to which nobody has a reference.
+    let done = unsafe { call(file.as_raw_fd(), pages.as_ptr(), pages.len() as i32, at) };
+    match done == (pages.len() * PAGE) as isize {
+        true => Ok(()),
+        false => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,86 @@
+//! Memory whose faults go to a program (userfaultfd(2)): who touches a page that is not there waits
+//! until that has brought it. Nobody but who has asked for it may have to wait.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use nix::fcntl::{FallocateFlags, fallocate};
+
+use crate::mapping::{Mapping, PAGE};
+use crate::{FAULTED, Result};
+
+/// Of `linux/userfaultfd.h`.
+const USER_MODE_ONLY: i32 = 1;
+const API: u64 = 0xaa;
+const MISSING: u64 = 1;
+const INITIALIZE: u64 = 0xc018_aa3f;
+const REGISTER: u64 = 0xc020_aa00;
+const COPY: u64 = 0xc028_aa03;
+
+/// A page that never comes.
+const WAITED_FOR: u64 = FAULTED + PAGE as u64;
+
+pub struct Faults {
+    /// When it is closed, all that wait go on.
+    faults: OwnedFd,
+    memory: Arc<Mapping>,
+    file: File,
+    page: Mapping,
+}
+
+impl Faults {
+    pub fn new(memory: &File) -> Result<Self> {
+        let file = memory.try_clone()?;
+        let pages = WAITED_FOR as usize / PAGE + 1;
+        let memory = Arc::new(Mapping::of(&file, pages)?);
+        let flags = libc::O_CLOEXEC | USER_MODE_ONLY;
+        // SAFETY: it takes a number.
+        let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        if faults < 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        // SAFETY: it is new, and nobody else has it.
+        let faults = unsafe { OwnedFd::from_raw_fd(faults as i32) };
+        control(&faults, INITIALIZE, &mut [API, 0, 0])?;
+        let start = memory.address(FAULTED as usize) as u64;
+        control(&faults, REGISTER, &mut [start, 2 * PAGE as u64, MISSING, 0])?;
+        punch(&file, WAITED_FOR)?;
+        let touched = Arc::clone(&memory);
+        thread::spawn(move || touched.read(WAITED_FOR));
+        let page = Mapping::own()?;
+        Ok(Faults {
+            faults,
+            memory,
+            file,
+            page,
+        })
+    }
+
+    /// Takes a page away and brings another.
+    pub fn go_on(&mut self, n: u64) -> Result<()> {
+        punch(&self.file, FAULTED)?;
+        self.page.write(0, n);
+        let there = self.memory.address(FAULTED as usize) as u64;
+        let from = self.page.address(0) as u64;
+        // It fails when somebody else has just brought one.
+        let _ = control(&self.faults, COPY, &mut [there, from, PAGE as u64, 0, 0]);
+        Ok(())
+    }
+}
+
+fn punch(file: &File, at: u64) -> nix::Result<()> {
+    let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(file, hole, at as i64, PAGE as i64)
+}
+
+fn control<const N: usize>(faults: &OwnedFd, what: u64, argument: &mut [u64; N]) -> io::Result<()> {
+    // SAFETY: the argument is as long as that of this request, and is read and written only during
+    // the call; the addresses in it are of mappings to which nobody has a reference.
+    match unsafe { libc::ioctl(faults.as_raw_fd(), what, argument) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,39 @@
+//! Ways to hold memory that need neither the library's mapping nor this process.
+
+use std::fs::File;
+
+use crate::Result;
+use crate::child::Child;
+use crate::disk::Disk;
+use crate::faults::Faults;
+use crate::moved::Moved;
+
+/// All at once on the same memory.
+pub struct Grips {
+    disk: Disk,
+    child: Child,
+    moved: Moved,
+    faults: Faults,
+}
+
+impl Grips {
+    pub fn new(memory: &File) -> Result<Self> {
+        Ok(Grips {
+            child: Child::new(memory)?,
+            disk: Disk::new(memory)?,
+            moved: Moved::new(memory)?,
+            faults: Faults::new(memory)?,
+        })
+    }
+
+    /// Those that go on by themselves do so anyway.
+    pub fn go_on(&mut self, n: u64) -> Result<()> {
+        self.moved.go_on(n)?;
+        self.faults.go_on(n)
+    }
+
+    /// What others count, on the disk, for the child, and at other addresses.
+    pub fn counted(&self) -> (u64, u64, [u64; 2]) {
+        (self.disk.told(), self.child.told(), self.moved.counted())
+    }
+}

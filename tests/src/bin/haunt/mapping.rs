@@ -1,0 +1,101 @@
+//! Memory at an address that no library knows of, used as whoever has it likes.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
+
+use crate::Result;
+
+pub const PAGE: usize = 4096;
+
+/// Memory that others have, too, mapped for writing.
+pub struct Mapping {
+    address: *mut libc::c_void,
+    len: usize,
+}
+
+// SAFETY: nobody here has a reference to the memory, and words of it are read and written as what
+// others may write, too.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first pages of a file.
+    pub fn of(memory: &File, pages: usize) -> Result<Self> {
+        Self::map(pages * PAGE, libc::MAP_SHARED, memory.as_raw_fd())
+    }
+
+    /// A page that this process and its children share.
+    pub fn own() -> Result<Self> {
+        Self::map(PAGE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
+    }
+
+    fn map(len: usize, flags: i32, file: i32) -> Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses aliases nothing.
+        let address = unsafe { libc::mmap(null_mut(), len, protection, flags, file, 0) };
+        let address = mapped(address)?;
+        Ok(Mapping { address, len })
+    }
+
+    /// The same memory at another address. It stays where it was, too, without its page tables.
+    pub fn again(&self) -> Result<Self> {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        let (from, len, anywhere) = (self.address, self.len, null_mut::<libc::c_void>());
+        // SAFETY: the mapping is ours, stays mapped, and nobody has a reference to the memory.
+        let address = mapped(unsafe { libc::mremap(from, len, len, flags, anywhere) })?;
+        Ok(Mapping { address, len })
+    }
+
+    /// Moves it to another address.
+    pub fn move_on(&mut self) -> Result<()> {
+        let mut room = Self::map(self.len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let (from, len) = (self.address, self.len);
+        // SAFETY: both mappings are ours, and nobody has a reference to what is in them.
+        mapped(unsafe { libc::mremap(from, len, len, flags, room.address) })?;
+        // Where it was nothing is mapped any more.
+        self.address = room.address;
+        room.len = 0;
+        Ok(())
+    }
+
+    pub fn address(&self, offset: usize) -> *mut libc::c_void {
+        assert!(offset < self.len);
+        self.address.wrapping_byte_add(offset)
+    }
+
+    pub fn read(&self, offset: u64) -> u64 {
+        // SAFETY: `word` says that it is mapped and aligned; any bytes are a number.
+        unsafe { self.word(offset).read_volatile() }
+    }
+
+    pub fn write(&self, offset: u64, n: u64) {
+        // SAFETY: as above.
+        unsafe { self.word(offset).write_volatile(n) }
+    }
+
+    fn word(&self, offset: u64) -> *mut u64 {
+        let offset = offset as usize;
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
+        self.address(offset).cast()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: a mapping of ours that nobody uses by its address.
+            unsafe { libc::munmap(self.address, self.len) };
+        }
+    }
+}
+
+fn mapped(address: *mut libc::c_void) -> io::Result<*mut libc::c_void> {
+    match address {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        address => Ok(address),
+    }
+}
