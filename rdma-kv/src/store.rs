@@ -138,6 +138,7 @@ pub struct Store {
     cleaning: Option<Cursor>,
     sweep: Option<Sweep>,
     may_evict: bool,
+    has_cas: bool,
     /// For the value of an item that is moved.
     scratch: Vec<u8>,
     limits: Limits,
@@ -174,6 +175,7 @@ impl Store {
             cleaning: None,
             sweep: None,
             may_evict: true,
+            has_cas: true,
             scratch: Vec::new(),
             items,
             limits,
@@ -449,9 +451,9 @@ impl Store {
         self.store_word(item, ItemHeader::CAS_WORD, cas)
     }
 
-    /// The next number for a stored value.
+    /// The next number for a stored value; 0, which is never the right one, where values have none.
     pub fn next_cas(&mut self) -> u64 {
-        self.cas += 1;
+        self.cas += u64::from(self.has_cas);
         self.cas
     }
 
@@ -476,6 +478,11 @@ impl Store {
     /// What it holds and what became of its items.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Whether values that are stored from now on have cas numbers. They do from the start.
+    pub fn set_has_cas(&mut self, has_cas: bool) {
+        self.has_cas = has_cas;
     }
 
     /// Whether items that are alive may give way to others; else a full store refuses (`-M`).

@@ -199,7 +199,10 @@ fn admit(store: &mut Store, change: &Change<'_>) -> Result<Result<Attributes, St
     let old = store.find(change.key)?;
     Ok(match (change.mode, old) {
         (Mode::Compare, None) => Err(Stored::NotFound),
-        (Mode::Compare, Some(old)) if change.cas == old.header.cas => Ok(attributes),
+        // There is no such number as 0.
+        (Mode::Compare, Some(old)) if change.cas == old.header.cas && change.cas != 0 => {
+            Ok(attributes)
+        }
         (Mode::Compare, Some(old))
             if change.or_stale && (1..old.header.cas).contains(&change.cas) =>
         {

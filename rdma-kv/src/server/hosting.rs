@@ -13,6 +13,9 @@ use super::{Settings, Stop, worker};
 use crate::shared::Shared;
 use crate::text::{Conversation, Ends, Host, Next, Rules};
 
+/// What memcached tells of requests per turn when nobody has chosen.
+const DEFAULT_PER_TURN: u32 = 20;
+
 /// The store behind the sockets, and behind the proxies.
 #[derive(Clone)]
 pub(super) struct Hosted {
@@ -94,6 +97,7 @@ pub(super) fn host(settings: &Settings, stop: &Stop) -> Host {
         verbosity: settings.verbosity.into(),
         threads: settings.threads.max(1),
         connections: settings.connections,
+        per_turn: commands.per_turn,
         settings: told(settings),
     })
 }
@@ -148,7 +152,10 @@ fn told(settings: &Settings) -> Vec<(&'static str, String)> {
             char::from(commands.prefix_delimiter).to_string(),
         ),
         ("detail_enabled", String::new()),
-        ("reqs_per_event", commands.per_turn.to_string()),
+        (
+            "reqs_per_event",
+            commands.per_turn.unwrap_or(DEFAULT_PER_TURN).to_string(),
+        ),
         ("cas_enabled", yes(commands.cas)),
         ("tcp_backlog", settings.backlog.to_string()),
         ("binding_protocol", "ascii".to_owned()),

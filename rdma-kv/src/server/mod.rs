@@ -126,7 +126,10 @@ pub fn run(
         return Err(ServeError::Nothing);
     }
     let store = make_store(settings.limits, domain.as_ref())?;
-    store.with(|store| store.set_may_evict(settings.commands.evictions));
+    store.with(|store| {
+        store.set_may_evict(settings.commands.evictions);
+        store.set_has_cas(settings.commands.cas);
+    });
     let hosted = hosting::Hosted {
         store: store.clone(),
         host: Arc::new(hosting::host(settings, stop)),

@@ -92,8 +92,9 @@ pub struct Commands {
     pub detail: bool,
     /// `stats sizes` is (`track_sizes`).
     pub track_sizes: bool,
-    /// Requests of one connection before the next one's turn (`reqs_per_event`).
-    pub per_turn: u32,
+    /// Requests of one connection before the next one's turn (`reqs_per_event`); all that one read
+    /// brings when `None`.
+    pub per_turn: Option<u32>,
 }
 
 impl Default for Commands {
@@ -108,7 +109,7 @@ impl Default for Commands {
             prefix_delimiter: b':',
             detail: false,
             track_sizes: false,
-            per_turn: 20,
+            per_turn: None,
         }
     }
 }

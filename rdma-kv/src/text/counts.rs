@@ -30,6 +30,7 @@ pub(super) enum Count {
     NoMemory,
     AuthCommands,
     AuthErrors,
+    Yields,
     BytesRead,
     BytesWritten,
 }

@@ -26,6 +26,8 @@ pub struct Rules {
     pub threads: usize,
     /// Connections at a time.
     pub connections: usize,
+    /// Commands that a conversation carries out in one go, if that is limited.
+    pub per_turn: Option<u32>,
     /// All else that `stats settings` tells, in its order: names and values.
     pub settings: Vec<(&'static str, String)>,
 }
@@ -40,6 +42,7 @@ impl Default for Rules {
             verbosity: 0,
             threads: 1,
             connections: 1024,
+            per_turn: None,
             settings: Vec::new(),
         }
     }

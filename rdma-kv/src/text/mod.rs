@@ -158,6 +158,7 @@ impl Conversation {
     }
 
     fn carry_out(&mut self, store: &Shared, replies: &mut Vec<u8>) -> Result<Next, OpError> {
+        let mut commands = 0;
         while replies.len() < REPLIES {
             let dropped = self.swallow.min(self.input.bytes().len());
             self.swallow -= dropped;
@@ -176,6 +177,11 @@ impl Conversation {
                 (self.searched, self.need) = (bytes.len(), bytes.len() + 1);
                 return Ok(Next::Read);
             };
+            if self.seat.host.rules.per_turn == Some(commands) {
+                self.seat.count(Count::Yields);
+                return Ok(Next::Continue);
+            }
+            commands += 1;
             let line = input::line(&bytes[..newline]);
             let mut turn = Turn {
                 store,

@@ -93,7 +93,7 @@ impl Turn<'_> {
         self.tell("accepting_conns", 1);
         self.tell("listen_disabled_num", 0);
         self.tell("threads", host.rules.threads);
-        self.tell("conn_yields", 0);
+        self.tell("conn_yields", sums[Count::Yields]);
         self.tell("bytes", totals.store.bytes);
         self.tell("curr_items", totals.store.items);
         self.tell("total_items", totals.store.total_items);

@@ -414,6 +414,49 @@ fn what_a_server_forbids_is_refused() {
 }
 
 #[test]
+fn a_turn_may_be_of_a_few_commands() {
+    let store = testing::shared(Limits::DEFAULT);
+    let rules = Rules {
+        per_turn: Some(2),
+        ..Rules::default()
+    };
+    let mut conversation = Conversation::new(&Arc::new(Host::new(rules)), Ends::default());
+    let lines = b"mn\r\nmn\r\nset a 0 0 1\r\nx\r\nget a\r\nmn\r\n";
+    conversation.room()[..lines.len()].copy_from_slice(lines);
+    conversation.received(lines.len());
+    for (next, expected) in [
+        (Next::Continue, "MN\r\nMN\r\n"),
+        (Next::Continue, "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n"),
+        (Next::Read, "MN\r\n"),
+    ] {
+        let mut replies = Vec::new();
+        assert_eq!(conversation.run(&store, &mut replies), Ok(next));
+        assert_eq!(String::from_utf8_lossy(&replies), expected);
+    }
+}
+
+#[test]
+fn without_cas_no_number_is_the_right_one() {
+    let store = testing::shared(Limits::DEFAULT);
+    store.with(|store| store.set_has_cas(false));
+    let mut conversation = Conversation::default();
+    for (line, expected) in [
+        ("set a 0 0 1\r\nx\r\n", "STORED\r\n"),
+        ("gets a\r\n", "VALUE a 0 1 0\r\nx\r\nEND\r\n"),
+        ("cas a 0 0 1 0\r\ny\r\n", "EXISTS\r\n"),
+        ("ms a 1 C0 c\r\ny\r\n", "EX c0\r\n"),
+        ("md a C9\r\n", "EX\r\n"),
+        ("md a C0\r\n", "HD\r\n"),
+    ] {
+        conversation.room()[..line.len()].copy_from_slice(line.as_bytes());
+        conversation.received(line.len());
+        let mut replies = Vec::new();
+        conversation.run(&store, &mut replies).unwrap();
+        assert_eq!(String::from_utf8_lossy(&replies), expected);
+    }
+}
+
+#[test]
 fn commands_are_counted_over_all_connections() {
     let store = testing::shared(Limits::DEFAULT);
     let host = Arc::new(Host::default());

@@ -86,6 +86,7 @@ pub fn serve(options: &Serve, verbosity: u8) -> Result<()> {
         if ready.rdma.is_none() && settings.rdma == Rdma::Auto {
             eprintln!("toroid-kv: not in a node: serving TCP alone");
         }
+        process::tell_ports(&ready.tcp);
         pid_file = options.pidfile.as_deref().and_then(process::PidFile::write);
         // Nobody may be listening; that is no reason not to serve.
         let _ = writeln!(std::io::stdout(), "{ready}");

@@ -97,6 +97,12 @@ pub struct Serve {
     /// Count from the start what "stats detail" tells, for prefixes that end with this (default: ":").
     #[arg(short = 'D', value_name = "CHAR", help_heading = PROTOCOL)]
     delimiter: Option<String>,
+    /// All cas numbers are 0, and none is ever the right one.
+    #[arg(short = 'C', long, help_heading = PROTOCOL)]
+    disable_cas: bool,
+    /// Requests of one connection before the next one's turn; all that one read brings by default.
+    #[arg(short = 'R', long, value_name = "NUM", allow_negative_numbers = true, help_heading = PROTOCOL)]
+    max_reqs_per_event: Option<i64>,
     /// auto or ascii.
     #[arg(short = 'B', long, value_name = "NAME", default_value = "auto", help_heading = PROTOCOL)]
     protocol: String,
@@ -130,12 +136,6 @@ pub struct Serve {
     #[arg(long, conflicts_with = "domain", help_heading = DOMAIN)]
     no_rdma: bool,
 
-    /// Requests per turn; a turn is what one read brings.
-    #[arg(short = 'R', long, value_name = "NUM", allow_negative_numbers = true, help_heading = IGNORED)]
-    max_reqs_per_event: Option<i64>,
-    /// No cas numbers; items keep theirs.
-    #[arg(short = 'C', long, help_heading = IGNORED)]
-    disable_cas: bool,
     /// Growth of slab sizes.
     #[arg(short = 'f', long, value_name = "NUM", help_heading = IGNORED)]
     slab_growth_factor: Option<f64>,
@@ -281,13 +281,9 @@ impl Serve {
     fn read_tuning(&self, settings: &mut Settings, notices: &mut Notices) -> Result<(), Refusal> {
         if let Some(count) = self.max_reqs_per_event {
             let low = || Refusal::one("Number of requests per event must be greater than 0");
-            settings.commands.per_turn = above_zero(count).ok_or_else(low)?;
-            notices.without_effect("-R", "a connection's turn is what one read brings");
+            settings.commands.per_turn = Some(above_zero(count).ok_or_else(low)?);
         }
-        if self.disable_cas {
-            settings.commands.cas = false;
-            notices.without_effect("-C", "items keep their cas numbers");
-        }
+        settings.commands.cas = !self.disable_cas;
         if let Some(delimiter) = &self.delimiter {
             let first = delimiter.bytes().next();
             let first = first.ok_or_else(|| Refusal::one("No delimiter specified"))?;
@@ -462,9 +458,9 @@ mod tests {
         assert!(!commands.evictions);
         assert_eq!(
             (commands.per_turn, commands.cas, commands.detail),
-            (5, false, true)
+            (Some(5), false, true)
         );
-        assert_eq!(notices.len(), 6, "{notices:?}");
+        assert_eq!(notices.len(), 4, "{notices:?}");
     }
 
     #[test]

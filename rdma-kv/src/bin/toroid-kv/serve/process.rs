@@ -3,6 +3,9 @@
 //! In memcached's order: limits while we may raise them, then the user, then the background, then
 //! locked memory. Sockets are bound later, by the user that serves.
 
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -95,6 +98,30 @@ fn become_user(name: &str) -> Result<(), Refusal> {
     setgid(user.gid)
         .and_then(|()| setuid(user.uid))
         .map_err(failed)
+}
+
+/// Adds the ports to the file that MEMCACHED_PORT_FILENAME names, for whoever let the system choose
+/// them; serving does not depend on it.
+pub fn tell_ports(addresses: &[SocketAddr]) {
+    let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME") else {
+        return;
+    };
+    let mut draft = path.clone();
+    draft.push(".lck");
+    let told = write_ports(Path::new(&draft), addresses);
+    if let Err(error) = told.and_then(|()| std::fs::rename(&draft, &path)) {
+        let draft = Path::new(&draft).display();
+        eprintln!("Failed to open \"{draft}\": {error}");
+    }
+}
+
+fn write_ports(path: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    let lines = addresses.iter().map(|address| match address {
+        SocketAddr::V4(_) => format!("TCP INET: {}\n", address.port()),
+        SocketAddr::V6(_) => format!("TCP INET6: {}\n", address.port()),
+    });
+    file.write_all(lines.collect::<String>().as_bytes())
 }
 
 /// A file with this process's id, as long as it serves.
