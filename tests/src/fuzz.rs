@@ -5,6 +5,8 @@
 //! compiler; `tests/fuzz` lets cargo-fuzz look for more with a nightly one. A target returns
 //! whether it accepted its input, so that a corpus that nobody understands any more is noticed.
 
+mod proxied;
+
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};
 use std::fs::{self, File};
@@ -39,12 +41,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::forged::Neighbours;
+pub use proxied::proxy;
 
 /// A function of bytes that a stranger may choose; returns whether it accepted them.
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets with their names, which are also those of the corpus directories.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("request", request),
     ("message", message),
     ("driver", driver),
@@ -57,6 +60,7 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("frame", frame),
     ("segment", segment),
     ("conversation", conversation),
+    ("proxy", proxy),
     ("listener", listener),
 ];
 
@@ -340,15 +344,17 @@ pub fn conversation(bytes: &[u8]) -> bool {
 /// A small store in local memory.
 fn cache() -> &'static Shared {
     static STORE: OnceLock<Shared> = OnceLock::new();
-    STORE.get_or_init(|| {
-        let limits = Limits {
-            memory: 4 << 20,
-            item: 1 << 10,
-        };
-        limits.check().expect("possible limits");
-        let (index, items) = limits.regions();
-        let [index, items] = [index, items].map(|len| Region::local(len as usize).expect("memory"));
-        let store = store::Store::new(index, items, limits, [1, 2], 1_700_000_000);
-        Shared::new(store.expect("they are large enough"))
-    })
+    STORE.get_or_init(make_cache)
+}
+
+fn make_cache() -> Shared {
+    let limits = Limits {
+        memory: 4 << 20,
+        item: 1 << 10,
+    };
+    limits.check().expect("possible limits");
+    let (index, items) = limits.regions();
+    let [index, items] = [index, items].map(|len| Region::local(len as usize).expect("memory"));
+    let store = store::Store::new(index, items, limits, [1, 2], 1_700_000_000);
+    Shared::new(store.expect("they are large enough"))
 }

@@ -1,0 +1,133 @@
+//! What a client says to a proxy is answered as by the server itself.
+
+use std::sync::OnceLock;
+
+use rdma_kv::control::Then;
+use rdma_kv::proxy::{self, Away, Upstream};
+use rdma_kv::reader::{Item, Sought};
+use rdma_kv::shared::Shared;
+use rdma_kv::store;
+use rdma_kv::text::{Conversation, Next, Wants};
+
+use super::make_cache;
+
+/// Says the same to a server at once and by a proxy, in pieces of a few bytes; returns whether all
+/// was understood.
+pub fn proxy(bytes: &[u8]) -> bool {
+    static STORES: OnceLock<[Shared; 2]> = OnceLock::new();
+    let stores = STORES.get_or_init(|| [make_cache(), make_cache()]);
+    for store in stores {
+        store.with(store::Store::flush).expect("it is ours");
+    }
+    let mut direct = Server::new(&stores[0]);
+    let mut expected = Vec::new();
+    let ended = direct.hear(bytes, &mut expected) == Then::End;
+    let (said, closed) = by_proxy(Server::new(&stores[1]), bytes);
+    // Each of the two counts for itself.
+    if !bytes.windows(5).any(|word| word == b"stats") {
+        let text = String::from_utf8_lossy;
+        assert_eq!((text(&said), closed), (text(&expected), ended));
+    }
+    let mut lines = said.split(|&byte| byte == b'\n');
+    !closed && !lines.any(|line| line.starts_with(b"ERROR") || line.starts_with(b"CLIENT_"))
+}
+
+/// What is answered, and whether the connection is closed.
+fn by_proxy(server: Server<'_>, bytes: &[u8]) -> (Vec<u8>, bool) {
+    let (mut conversation, mut said) = (proxy::Conversation::new(server), Vec::new());
+    let mut rest = bytes;
+    loop {
+        let mut replies = Vec::new();
+        let next = conversation.run(&mut replies);
+        said.append(&mut replies);
+        match next {
+            Next::Close => return (said, true),
+            Next::Read if rest.is_empty() => return (said, false),
+            Next::Read => {
+                let room = conversation.room();
+                let count = room.len().min(rest.len()).min(1 + rest.len() % 13);
+                assert!(count > 0, "nothing can be read any more");
+                room[..count].copy_from_slice(&rest[..count]);
+                conversation.received(count);
+                rest = &rest[count..];
+            }
+            Next::Continue => {}
+        }
+    }
+}
+
+/// A server without anything between it and its only client.
+struct Server<'a> {
+    store: &'a Shared,
+    conversation: Conversation,
+}
+
+impl<'a> Server<'a> {
+    fn new(store: &'a Shared) -> Self {
+        Server {
+            store,
+            conversation: Conversation::default(),
+        }
+    }
+
+    fn hear(&mut self, text: &[u8], replies: &mut Vec<u8>) -> Then {
+        let mut rest = text;
+        loop {
+            let mut batch = Vec::new();
+            let next = self.conversation.run(self.store, &mut batch);
+            replies.append(&mut batch);
+            match next.expect("it is ours") {
+                Next::Close => return Then::End,
+                Next::Continue => {}
+                Next::Read if rest.is_empty() => {
+                    return match self.conversation.wants() {
+                        Wants::Command => Then::Command,
+                        Wants::Line => Then::Line,
+                        Wants::Bytes(bytes) => Then::Bytes(bytes as u64),
+                    };
+                }
+                Next::Read => {
+                    let room = self.conversation.room();
+                    let count = room.len().min(rest.len());
+                    room[..count].copy_from_slice(&rest[..count]);
+                    self.conversation.received(count);
+                    rest = &rest[count..];
+                }
+            }
+        }
+    }
+}
+
+impl Upstream for Server<'_> {
+    fn look(
+        &mut self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, Sought<Item<'_>>),
+    ) -> Result<(), Away> {
+        for (number, key) in keys.iter().enumerate() {
+            let mut data = Vec::new();
+            let found = self.store.get(key, |item, items| {
+                data.resize(item.header.value_len as usize, 0);
+                items.read(item.value_offset(), &mut data)?;
+                Ok(item.header)
+            });
+            each(
+                number,
+                match found.expect("it is ours") {
+                    Some(header) => Sought::Found(Item {
+                        header,
+                        data: &data,
+                    }),
+                    None => Sought::Absent,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, _: bool, text: &[u8], replies: &mut Vec<u8>) -> Result<Then, Away> {
+        Ok(self.hear(text, replies))
+    }
+
+    fn report(&mut self) {}
+}
