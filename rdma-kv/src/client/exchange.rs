@@ -7,17 +7,17 @@ use fabric::channel::{ChannelError, MAX_PAYLOAD};
 use fabric::{NodeId, PacketChannel};
 
 use super::ClientError;
-use crate::control::{
-    INLINE_LIMIT, OVERHEAD, Reply, Request, TEXT_LIMIT, decode_reply, encode_request, split_message,
-};
+use crate::control::{OVERHEAD, Reply, Request, decode_reply, encode_request, split_message};
 use crate::layout::MAX_KEY;
 
 /// How long the server may take to answer a message.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A request has at most this many bytes, and one with text that many.
-const REQUEST_LIMIT: usize = INLINE_LIMIT + MAX_KEY + OVERHEAD;
-const TEXT_REQUEST_LIMIT: usize = TEXT_LIMIT + OVERHEAD;
+/// A request but for its value has at most this many bytes.
+const HEAD_LIMIT: usize = MAX_KEY + OVERHEAD;
+
+/// A value of this many bytes can travel with its request.
+pub(super) const INLINE_MOST: usize = MAX_PAYLOAD - HEAD_LIMIT;
 
 /// A channel to the server, over which requests go and replies come in the same order.
 pub(super) struct Exchange<C> {
@@ -65,30 +65,15 @@ impl<C: PacketChannel> Exchange<C> {
         self.outgoing.is_empty()
     }
 
-    /// Whether another request can be added now.
+    /// Whether another request can be added now, with a value of `value_len` bytes.
     ///
     /// # Errors
     /// [`ClientError::Timeout`] once the server has not answered in time: it may still read the
     /// staging region. And how the channel ended.
-    pub(super) fn has_room(&mut self) -> Result<bool, ClientError> {
-        self.has_room_of(REQUEST_LIMIT)
-    }
-
-    /// As [`Exchange::has_room`], for this request.
-    ///
-    /// # Errors
-    /// As [`Exchange::has_room`].
-    pub(super) fn has_room_for(&mut self, request: &Request<'_>) -> Result<bool, ClientError> {
-        self.has_room_of(match request {
-            Request::Text { .. } => TEXT_REQUEST_LIMIT,
-            _ => REQUEST_LIMIT,
-        })
-    }
-
-    fn has_room_of(&mut self, len: usize) -> Result<bool, ClientError> {
+    pub(super) fn has_room(&mut self, value_len: usize) -> Result<bool, ClientError> {
         match self.timed_out {
             true => Err(ClientError::Timeout),
-            false if self.outgoing.len() + len <= MAX_PAYLOAD => Ok(true),
+            false if self.outgoing.len() + value_len <= INLINE_MOST => Ok(true),
             false => self.send(),
         }
     }

@@ -25,12 +25,12 @@ pub use error::ClientError;
 pub use posting::{Outcome, Ticket, WINDOW};
 pub(crate) use staging::STAGING_ACCESS;
 
-use crate::control::{PROTOCOL, Reply, Request, VERSION};
+use crate::control::{INLINE_LIMIT, PROTOCOL, Reply, Request, VERSION};
 use crate::layout::MAX_KEY;
 use crate::network::Network;
 use crate::reader::{Reader, ReaderStats};
 use crate::view::Slips;
-use exchange::{Exchange, TIMEOUT};
+use exchange::{Exchange, INLINE_MOST, TIMEOUT};
 use posting::Posted;
 use staging::Staging;
 
@@ -58,6 +58,8 @@ pub struct Client<N: Network = Domain> {
     posted: VecDeque<Posted>,
     /// What became of others, until it is polled.
     settled: VecDeque<Outcome>,
+    /// Values of up to this many bytes travel with their change.
+    inline_limit: usize,
     /// Bytes of the values that were posted and perhaps not sent.
     unsent: usize,
 }
@@ -104,6 +106,7 @@ impl<N: Network> Client<N> {
             slips: None,
             posted: VecDeque::new(),
             settled: VecDeque::new(),
+            inline_limit: INLINE_LIMIT,
             unsent: 0,
         })
     }
@@ -111,6 +114,12 @@ impl<N: Network> Client<N> {
     /// The server's node.
     pub fn server(&self) -> NodeId {
         self.exchange.peer()
+    }
+
+    /// From now on values of up to `bytes` bytes travel with their change, if they fit a packet;
+    /// the server reads others from this client. [`INLINE_LIMIT`] is right for most.
+    pub fn set_inline_limit(&mut self, bytes: usize) {
+        self.inline_limit = bytes.min(INLINE_MOST);
     }
 
     /// What its gets did so far.
@@ -121,7 +130,11 @@ impl<N: Network> Client<N> {
     /// Asks, and waits for the answer. What was posted before is answered first.
     fn call(&mut self, request: &Request<'_>) -> Result<Reply<'_>, ClientError> {
         let deadline = Instant::now() + TIMEOUT;
-        while !self.exchange.has_room_for(request)? {
+        let value_len = match request {
+            Request::Text { text, .. } => text.len(),
+            _ => 0,
+        };
+        while !self.exchange.has_room(value_len)? {
             self.exchange.next(deadline)?;
             self.settle()?;
         }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::exchange::TIMEOUT;
 use super::staging::{STAGING_ACCESS, Staging};
 use super::{Client, ClientError, check_key};
-use crate::control::{INLINE_LIMIT, Piece, Refusal, Reply, Request, SetValue};
+use crate::control::{Piece, Refusal, Reply, Request, SetValue};
 use crate::network::Network;
 use crate::operations::{Change, Mode, Stored};
 
@@ -165,7 +165,11 @@ impl<N: Network> Client<N> {
         if let Err(error) = check_key(key) {
             return Ok(Some(self.refuse(error)));
         }
-        if !self.exchange.has_room()? {
+        let is_inline = value_len <= self.inline_limit;
+        if !self
+            .exchange
+            .has_room(if is_inline { value_len } else { 0 })?
+        {
             return Ok(None);
         }
         let (state, request) = if value_len > self.reader.max_item() as usize {
@@ -174,7 +178,7 @@ impl<N: Network> Client<N> {
             }
             // As with memcached, a failed set leaves no older value behind.
             (State::Deleting, Request::Delete { key })
-        } else if value_len <= INLINE_LIMIT {
+        } else if is_inline {
             let (change, value) = (*change, SetValue::Inline(value));
             (State::Inline, Request::Store { change, value })
         } else {
