@@ -137,7 +137,11 @@ pub fn count(store: &mut Store, key: &[u8], step: Step, cas: u64) -> Result<Coun
     // As with memcached, a number does not get shorter: blanks follow it.
     let len = digits.bytes().len().max(old.header.value_len as usize);
     let grown = len > old.header.value_len as usize;
-    let room = store.reserve(key.len(), old.header.flags, len)?;
+    let flags = old.header.flags;
+    let room = match grown {
+        true => store.reserve(key.len(), flags, len)?,
+        false => store.reserve_instead(key.len(), flags, len)?,
+    };
     let room = filled(store, room, |items, offset| {
         items.write(offset, digits.bytes())?;
         let at = digits.bytes().len();
@@ -360,6 +364,44 @@ mod tests {
         )
         .unwrap();
         assert_eq!(step(Step::Up(1)), Some(42));
+    }
+
+    /// As an item never changes, a number needs room for the next one, which a full store that may
+    /// not evict once did not have.
+    #[test]
+    fn numbers_are_counted_in_a_full_store_that_may_not_evict() {
+        let shared = testing::shared(Limits {
+            memory: 1 << 20,
+            item: 16 << 10,
+        });
+        shared.with(|store| store.set_may_evict(false));
+        let set = |n: u32, value: &[u8]| shared.set(&n.to_le_bytes(), 0, 0, value);
+        let mut keys = 0;
+        while set(keys, [&b"100000"[..], b"no number"][keys as usize % 2]).is_ok() {
+            keys += 1;
+        }
+        for round in 1..=4u64 {
+            // Ones that are everywhere, and then one only.
+            for n in (0..keys).step_by(2) {
+                let key = if round % 2 == 0 { 0 } else { n };
+                let up = |store: &mut Store| count(store, &key.to_le_bytes(), Step::Up(1), 0);
+                let counted = shared.with(up).unwrap();
+                assert!(matches!(counted, Counted::Done { .. }), "{round} {n}");
+                // Holes may be used, but not all of them.
+                if n % 64 == 0 {
+                    let _ = set(keys + n, b"one more");
+                }
+            }
+        }
+        for n in 0..keys {
+            let expected = match (n, n % 2) {
+                (0, _) => (100_002 + u64::from(keys).div_ceil(2) * 2).to_string(),
+                (_, 0) => "100002".to_owned(),
+                _ => "no number".to_owned(),
+            };
+            let value = value(&shared, &n.to_le_bytes()).unwrap();
+            assert_eq!(String::from_utf8(value).unwrap(), expected);
+        }
     }
 
     #[test]

@@ -282,6 +282,28 @@ impl Segments {
         Some((SegmentNumber(number), queue, cleaning))
     }
 
+    /// As [`Segments::victim`], one whose items all stay: that with the most holes, if these are at
+    /// least half of what each would have if all together were one segment long. It may be the one
+    /// where new items go, which is then closed.
+    pub fn victim_with_holes(&mut self) -> Option<(SegmentNumber, Queue, Cleaning)> {
+        let sealed = [Queue::Young, Queue::Main]
+            .into_iter()
+            .flat_map(|queue| self.sealed[queue as usize].iter().map(move |&n| (n, queue)));
+        let open = self.open[Queue::Young as usize].map(|open| (open, Queue::Young));
+        let (holes, number, queue) = sealed
+            .chain(open)
+            .map(|(number, queue)| (self.segments[number as usize], number, queue))
+            .filter(|(segment, ..)| segment.reserved == 0)
+            .map(|(segment, number, queue)| (segment.used - segment.live, number, queue))
+            .max_by_key(|&(holes, ..)| holes)?;
+        if holes < self.len / (2 * self.count() as u32) {
+            return None;
+        }
+        self.sealed[queue as usize].retain(|&other| other != number);
+        self.open[Queue::Young as usize].take_if(|open| *open == number);
+        Some((SegmentNumber(number), queue, Cleaning::Compact))
+    }
+
     fn is_sparse(&self, number: u32) -> bool {
         // What is left over behind the last item would be left over anywhere.
         let Segment { used, live, .. } = self.segments[number as usize];

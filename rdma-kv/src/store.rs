@@ -18,7 +18,7 @@ use fabric::{OpError, Region, RemoteKey};
 
 pub use limits::{Limits, LimitsError};
 
-use cleaning::Cursor;
+use cleaning::{Cursor, Need};
 use sweep::Sweep;
 
 use crate::hash::hash;
@@ -237,6 +237,30 @@ impl Store {
         flags: u32,
         value_len: usize,
     ) -> Result<Reservation, SetError> {
+        self.reserve_for(Need::More, key_len, flags, value_len)
+    }
+
+    /// As [`Store::reserve`], for an item that replaces one of the same length: also where a store
+    /// that may not evict is full.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    pub fn reserve_instead(
+        &mut self,
+        key_len: usize,
+        flags: u32,
+        value_len: usize,
+    ) -> Result<Reservation, SetError> {
+        self.reserve_for(Need::Instead, key_len, flags, value_len)
+    }
+
+    fn reserve_for(
+        &mut self,
+        need: Need,
+        key_len: usize,
+        flags: u32,
+        value_len: usize,
+    ) -> Result<Reservation, SetError> {
         if !(1..=MAX_KEY).contains(&key_len) {
             return Err(SetError::Key(key_len));
         }
@@ -244,7 +268,7 @@ impl Store {
             return Err(SetError::TooLarge);
         }
         let len = ItemHeader::len_of(key_len, value_len);
-        let place = self.room_for(room_of(len))?;
+        let place = self.room_for(room_of(len), need)?;
         let generation = self.start_item(place)?;
         let header = ItemHeader {
             generation,

@@ -14,6 +14,19 @@ const LOOK: u32 = 256;
 /// [`Segments::SPARSE_TENTHS`], to free a byte takes fewer.
 const CLEANING_RATIO: u32 = 4;
 
+/// Stores that may not evict keep a segment for changes of what is there, if they have this many.
+const KEEP_FROM: usize = 8;
+
+/// What room is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// One item more, or a longer one.
+    More,
+    /// An item that is as long as the one that it replaces. As each of these leaves a hole, there
+    /// is always room for the next.
+    Instead,
+}
+
 /// Where the cleaning of a segment goes on.
 #[derive(Debug)]
 pub(super) struct Cursor {
@@ -37,10 +50,10 @@ enum Step {
 
 impl Store {
     /// Finds `room` bytes, and makes some when there are none.
-    pub(super) fn room_for(&mut self, room: u32) -> Result<Place, SetError> {
+    pub(super) fn room_for(&mut self, room: u32, need: Need) -> Result<Place, SetError> {
         // Little by little, before it is urgent.
         let mut budget = room.saturating_mul(CLEANING_RATIO).saturating_add(4 * LOOK);
-        while budget > 0 && self.is_short() && self.start_cleaning() {
+        while budget > 0 && self.is_short(need) && self.start_cleaning(Need::More) {
             match self.clean_item()? {
                 Step::Item { cost } => budget = budget.saturating_sub(cost),
                 Step::Freed => {}
@@ -49,25 +62,37 @@ impl Store {
         }
         // Each round frees some, but what was used often may stay three times.
         for _ in 0..4 * self.segments.count() {
-            let spare = self.segments.spare();
-            if let Some(place) = self.segments.append(Queue::Young, room, spare) {
+            if let Some(place) = self.append_new(room, need) {
                 return Ok(place);
             }
-            if !self.clean_segment()? {
+            if !self.clean_segment(need)? {
                 break;
             }
         }
         // Rather than refuse, take back what clients have borrowed.
         self.segments.recall_loans();
-        let place = self
-            .segments
-            .append(Queue::Young, room, self.segments.spare());
-        place.ok_or(SetError::OutOfMemory)
+        self.append_new(room, need).ok_or(SetError::OutOfMemory)
+    }
+
+    fn append_new(&mut self, room: u32, need: Need) -> Option<Place> {
+        let spare = self.segments.spare();
+        let kept = self.kept(need);
+        // A segment that is kept is not for others either once it is open.
+        match kept > 0 && self.segments.free() < spare + kept {
+            true => None,
+            false => self.segments.append(Queue::Young, room, spare + kept),
+        }
+    }
+
+    /// Segments that are kept for changes of what is there, in a store that may not evict.
+    fn kept(&self, need: Need) -> usize {
+        let many = self.segments.count() >= KEEP_FROM;
+        usize::from(need == Need::More && many && !self.may_evict)
     }
 
     /// Cleans one segment, or what is left of one; returns whether one became free.
-    fn clean_segment(&mut self) -> Result<bool, OpError> {
-        while self.start_cleaning() {
+    fn clean_segment(&mut self, need: Need) -> Result<bool, OpError> {
+        while self.start_cleaning(need) {
             match self.clean_item()? {
                 Step::Item { .. } => {}
                 Step::Freed => return Ok(true),
@@ -77,16 +102,19 @@ impl Store {
         Ok(false)
     }
 
-    /// Whether no more memory is free than what cleaning needs.
-    fn is_short(&self) -> bool {
+    /// Whether no more memory is free than what is kept.
+    fn is_short(&self, need: Need) -> bool {
         let spare = self.segments.spare();
-        spare > 0 && self.segments.free() <= spare
+        spare > 0 && self.segments.free() <= spare + self.kept(need)
     }
 
     /// Whether there is a segment to clean.
-    fn start_cleaning(&mut self) -> bool {
+    fn start_cleaning(&mut self, need: Need) -> bool {
         if self.cleaning.is_none() {
-            let victim = self.segments.victim(self.may_evict);
+            let victim = match (self.segments.victim(self.may_evict), need) {
+                (None, Need::Instead) => self.segments.victim_with_holes(),
+                (victim, _) => victim,
+            };
             self.cleaning = victim.map(|(segment, queue, cleaning)| Cursor {
                 segment,
                 queue,
@@ -222,7 +250,7 @@ mod tests {
             {
                 let oldest = (0..).find_map(|n| store.find(&key(n)).unwrap());
                 store.used(&mut oldest.unwrap()).unwrap();
-                assert!(store.start_cleaning());
+                assert!(store.start_cleaning(super::Need::More));
                 store.clean_item().unwrap();
             }
             let cleaned = store.cleaning.as_ref().unwrap().next;
@@ -231,7 +259,7 @@ mod tests {
                 .into_iter()
                 .find(|item| item.placement.word.place() == cleaned);
             store.hold(&held.unwrap());
-            assert_eq!(store.clean_segment(), Ok(true));
+            assert_eq!(store.clean_segment(super::Need::More), Ok(true));
             store.let_go(&held.unwrap());
             (3000..6000).for_each(|n| set(store, n));
         });
