@@ -182,10 +182,17 @@ impl<U: Upstream> Conversation<U> {
             self.need = most.clamp(1, TEXT_LIMIT);
             return Some(Next::Read);
         }
+        let before = replies.len();
         let said = self.upstream.say(true, &bytes[..len], replies);
         self.used(len);
         match (said, then) {
-            (Ok(then), _) => self.heard(then, is_quiet),
+            (Ok(then), _) => {
+                self.heard(then, is_quiet);
+                // A server that says no more than that there is more shall not keep this thread.
+                if then == Then::More && replies.len() == before {
+                    return Some(Next::Continue);
+                }
+            }
             (Err(away), Then::Bytes(count)) => {
                 if !is_quiet {
                     replies.extend_from_slice(away.text());

@@ -10,6 +10,9 @@ use crate::text::{REPLIES, append_flag, append_number, echo};
 /// Keys that are looked for in one go.
 const KEYS: usize = 16;
 
+/// A reply with one value is shorter, in bytes: no server takes larger items.
+const LONGEST: usize = (1 << 30) + 1024;
+
 const END: &[u8] = b"END\r\n";
 
 /// Answers the keys of a `get`, in their order, until there is enough for a batch; returns those that
@@ -54,21 +57,36 @@ fn ask(
     cas: bool,
     replies: &mut Vec<u8>,
 ) -> Result<(), Away> {
+    let start = replies.len();
+    let said = say_get(upstream, key, cas, replies);
+    let end = replies.len().saturating_sub(END.len());
+    if said == Ok(Then::Command) && end >= start && replies[end..] == *END {
+        replies.truncate(end);
+        return Ok(());
+    }
+    // Whatever followed a part of a value would be taken for the rest of it.
+    replies.truncate(start);
+    Err(said.err().unwrap_or(Away::Gone))
+}
+
+fn say_get(
+    upstream: &mut impl Upstream,
+    key: &[u8],
+    cas: bool,
+    replies: &mut Vec<u8>,
+) -> Result<Then, Away> {
     let command = if cas { &b"gets "[..] } else { b"get " };
     let start = replies.len();
     let mut then = upstream.say(false, &[command, key, b"\r\n"].concat(), replies)?;
-    while then == Then::More {
+    // A server that goes on for ever is not listened to.
+    while then == Then::More && replies.len() - start < LONGEST {
+        let before = replies.len();
         then = upstream.say(true, b"", replies)?;
-    }
-    let end = replies.len().saturating_sub(END.len());
-    match then == Then::Command && end >= start && replies[end..] == *END {
-        true => replies.truncate(end),
-        false => {
-            replies.truncate(start);
-            return Err(Away::Gone);
+        if replies.len() == before {
+            break;
         }
     }
-    Ok(())
+    Ok(then)
 }
 
 /// What is known of a key.

@@ -194,6 +194,54 @@ proptest! {
     }
 }
 
+/// A server that is wrong in one way: what it says next, and how it answers what.
+struct Wrong(Then, &'static [u8]);
+
+impl Upstream for Wrong {
+    fn look(
+        &mut self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, Sought<Item<'_>>),
+    ) -> Result<(), Away> {
+        (0..keys.len()).for_each(|number| each(number, Sought::Unsettled));
+        Ok(())
+    }
+
+    fn say(&mut self, _: bool, _: &[u8], replies: &mut Vec<u8>) -> Result<Then, Away> {
+        replies.extend_from_slice(self.1);
+        Ok(self.0)
+    }
+
+    fn report(&mut self) {}
+}
+
+#[test]
+fn a_server_gone_wild_keeps_no_thread() {
+    let begin = |wrong, text: &[u8]| {
+        let mut conversation = Conversation::new(wrong);
+        conversation.room()[..text.len()].copy_from_slice(text);
+        conversation.received(text.len());
+        conversation
+    };
+    let mut replies = Vec::new();
+    let mut conversation = begin(Wrong(Then::More, b""), b"version\r\n");
+    for _ in 0..10 {
+        assert_eq!(conversation.run(&mut replies), Next::Continue);
+    }
+    let mut conversation = begin(Wrong(Then::Bytes(u64::MAX), b""), b"version\r\nabc");
+    assert_eq!(conversation.run(&mut replies), Next::Read);
+    assert!(conversation.room().len() < 100_000);
+    for wrong in [
+        Wrong(Then::End, b"END\r\n"),
+        Wrong(Then::Command, b"VALUE a 0 9\r\n"),
+        Wrong(Then::More, b""),
+    ] {
+        replies.clear();
+        begin(wrong, b"get a\r\n").run(&mut replies);
+        assert_eq!(replies, Away::Gone.text());
+    }
+}
+
 #[test]
 fn gets_are_read_and_counted() {
     let proxied = Proxied::new(2);
