@@ -6,6 +6,7 @@
 //! whether it accepted its input, so that a corpus that nobody understands any more is noticed.
 
 mod proxied;
+mod remote;
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};
@@ -42,12 +43,13 @@ use serde::de::DeserializeOwned;
 
 use crate::forged::Neighbours;
 pub use proxied::proxy;
+pub use remote::{store_memory, store_replies, store_requests};
 
 /// A function of bytes that a stranger may choose; returns whether it accepted them.
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets with their names, which are also those of the corpus directories.
-pub const TARGETS: [(&str, Target); 14] = [
+pub const TARGETS: [(&str, Target); 17] = [
     ("request", request),
     ("message", message),
     ("driver", driver),
@@ -62,6 +64,9 @@ pub const TARGETS: [(&str, Target); 14] = [
     ("conversation", conversation),
     ("proxy", proxy),
     ("listener", listener),
+    ("store_requests", store_requests),
+    ("store_replies", store_replies),
+    ("store_memory", store_memory),
 ];
 
 /// What a client says to the agent, through either socket.
