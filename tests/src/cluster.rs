@@ -22,7 +22,14 @@ use crate::process::{Outcome, Running, eventually, run, run_with, send};
 use crate::user::{Tun, User, as_uid};
 
 /// What runs in nodes.
-const PROGRAMS: [&str; 5] = ["toroid", "toroid-ethernet", "toroid-kv", "probe", "haunt"];
+const PROGRAMS: [&str; 6] = [
+    "toroid",
+    "toroid-ethernet",
+    "toroid-kv",
+    "probe",
+    "haunt",
+    "store-client",
+];
 
 /// No test takes this long.
 const WATCHDOG: Duration = Duration::from_secs(150);

@@ -6,4 +6,5 @@
 mod clients;
 mod commands;
 mod differential;
+mod kills;
 mod servers;

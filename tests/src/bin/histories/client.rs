@@ -158,8 +158,7 @@ impl Actor {
                     version: version(history, self.number, number),
                 },
                 16..=18 => Operation::Delete { key },
-                _ if self.number == 0 => Operation::Flush,
-                _ => Operation::Get { key },
+                _ => Operation::Flush,
             };
             if !self.call(operation, random.one_in(2))? {
                 // The server was killed. Where it is then, by memcached's protocol, is said later.
@@ -209,6 +208,10 @@ impl Actor {
             (Door::Rdma(client), Operation::Get { key }) => {
                 let found = client.get(name(key).as_bytes())?;
                 found_in(key, found.as_ref().map(|value| &value.data[..]))
+            }
+            (Door::Rdma(client), Operation::Flush) => {
+                client.flush_all(0)?;
+                Outcome::Done
             }
             (Door::Text(text), Operation::Set { key, .. }) => {
                 text.set(&name(key), &self.value)?;

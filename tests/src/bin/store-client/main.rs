@@ -1,0 +1,75 @@
+//! The command `store-client`: a client of the store that does what each line of its input says, and
+//! answers with a line, until it is killed. For stories that kill it, or its server.
+//!
+//! ```text
+//! connect         connect to the only server of the only domain
+//! set KEY VALUE   "stored"
+//! get KEY         the value, or "nothing"
+//! fill COUNT      sets so many other keys to values of 10,000 bytes: "filled"
+//! hammer KEY      "begun", then sets the key for ever, each time to as many bytes of one letter
+//! ```
+//!
+//! What fails is answered with "error: " and why.
+
+use std::io::{self, BufRead, Write};
+
+use domains::member::{Domain, Member};
+use rdma_kv::Client;
+
+type Error = Box<dyn std::error::Error>;
+
+/// Lengths that are set in turn: some travel with their message, and some are fetched.
+const LENGTHS: [usize; 4] = [100, 100_000, 4096, 50_000];
+
+fn main() -> Result<(), Error> {
+    let member = Member::attach()?;
+    let domain = member.domain_or_only(None)?;
+    let mut client = None;
+    for line in io::stdin().lock().lines() {
+        let answer = match obey(&domain, &mut client, &line?) {
+            Ok(answer) => answer,
+            Err(error) => format!("error: {error}"),
+        };
+        say(&answer)?;
+    }
+    Ok(())
+}
+
+fn say(answer: &str) -> io::Result<()> {
+    let mut output = io::stdout();
+    writeln!(output, "{answer}")?;
+    output.flush()
+}
+
+fn obey(domain: &Domain, client: &mut Option<Client>, line: &str) -> Result<String, Error> {
+    let words: Vec<&str> = line.split(' ').collect();
+    if words == ["connect"] {
+        *client = Some(Client::connect(domain, None)?);
+        return Ok("connected".into());
+    }
+    let client = client.as_mut().ok_or("not connected")?;
+    match words[..] {
+        ["set", key, value] => {
+            client.set(key.as_bytes(), 0, 0, value.as_bytes())?;
+            Ok("stored".into())
+        }
+        ["get", key] => Ok(match client.get(key.as_bytes())? {
+            Some(value) => String::from_utf8_lossy(&value.data).into_owned(),
+            None => "nothing".into(),
+        }),
+        ["fill", count] => {
+            for number in 0..count.parse::<u32>()? {
+                client.set(format!("fill{number}").as_bytes(), 0, 0, &[b'f'; 10_000])?;
+            }
+            Ok("filled".into())
+        }
+        ["hammer", key] => {
+            say("begun")?;
+            for (len, letter) in LENGTHS.iter().zip(b'a'..=b'd').cycle() {
+                client.set(key.as_bytes(), 0, 0, &vec![letter; *len])?;
+            }
+            Ok("done".into())
+        }
+        _ => Err("nobody understands that".into()),
+    }
+}

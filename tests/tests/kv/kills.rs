@@ -1,0 +1,161 @@
+//! Clients that are killed in the middle of a set, and servers that are killed while clients know where
+//! their items were.
+
+use std::io::Write;
+use std::process::ChildStdin;
+use std::time::Duration;
+
+use tests::cluster::{Cluster, is_nightly};
+use tests::process::{Running, eventually};
+
+/// A server at 0,0,0 of the only domain of a row of three nodes.
+struct Store {
+    server: Running,
+    cluster: Cluster,
+}
+
+impl Store {
+    fn up() -> Self {
+        let cluster = Cluster::up("3x1x1");
+        let _blue = cluster.domain("blue", &["*,0,0"]);
+        Store {
+            server: serve(&cluster),
+            cluster,
+        }
+    }
+
+    fn client(&self, node: &str) -> Client {
+        let mut running = self.cluster.spawn(node, "store-client");
+        let mut client = Client {
+            input: running.stdin(),
+            running,
+        };
+        assert_eq!(client.asked("connect"), "connected");
+        client
+    }
+
+    fn kill_server(&mut self) {
+        let pid = self.cluster.exec("0,0,0", "pgrep -f ^toroid-kv.serve").ok();
+        let kill = format!("kill -9 {}", pid.text());
+        self.cluster.exec("0,0,0", &kill).ok();
+        eventually("the server has ended", || self.server.has_ended());
+    }
+
+    /// Speaks to the server by memcached's protocol, and returns what it said.
+    fn say(&self, input: &[u8]) -> String {
+        let words = "probe tcp 0-0-0.blue 11211";
+        let said = self.cluster.exec_with("2,0,0", words, input).ok();
+        said.text().to_owned()
+    }
+
+    /// How many items fill an empty store, which is empty afterwards.
+    fn room(&self) -> usize {
+        let value = [b'v'; 4000];
+        let mut input = b"flush_all\r\n".to_vec();
+        for n in 0..3000 {
+            input.extend_from_slice(format!("set full{n} 0 0 {}\r\n", value.len()).as_bytes());
+            input.extend_from_slice(&value);
+            input.extend_from_slice(b"\r\n");
+        }
+        input.extend_from_slice(b"flush_all\r\n");
+        let said = self.say(&input);
+        assert!(
+            said.contains("SERVER_ERROR out of memory"),
+            "it is not full"
+        );
+        said.matches("STORED").count()
+    }
+}
+
+/// It refuses what there is no memory for, so memory that is lost is missed.
+fn serve(cluster: &Cluster) -> Running {
+    let server = cluster.spawn("0,0,0", "toroid-kv serve -M -m 8 -I 128k");
+    server.says("rdma blue 0,0,0\n");
+    server
+}
+
+/// A client that does what it is told.
+struct Client {
+    input: ChildStdin,
+    running: Running,
+}
+
+impl Client {
+    fn asked(&mut self, words: &str) -> String {
+        writeln!(self.input, "{words}").expect("it listens");
+        self.running.line()
+    }
+}
+
+/// Whether it is one of the values that are set again and again: as many bytes of one letter.
+fn is_whole(value: &str) -> bool {
+    let one = |letter: &str, len| value.len() == len && value.replace(letter, "").is_empty();
+    one("a", 100) || one("b", 100_000) || one("c", 4096) || one("d", 50_000)
+}
+
+#[test]
+fn no_memory_is_lost_with_clients_that_die_while_they_set() {
+    let kills = if is_nightly() { 1000 } else { 100 };
+    let store = Store::up();
+    let room = store.room();
+    let mut witness = store.client("2,0,0");
+    for n in 0..kills {
+        let mut client = store.client("1,0,0");
+        assert_eq!(client.asked("hammer key"), "begun");
+        // Anywhere in the sets that take some microseconds each.
+        std::thread::sleep(Duration::from_micros(n * 37 % 1500));
+        client.running.kill();
+        let got = witness.asked("get key");
+        assert!(
+            got == "nothing" || is_whole(&got),
+            "{} torn bytes",
+            got.len()
+        );
+    }
+    assert_eq!(witness.asked("set key after"), "stored");
+    // What the last one asked for may be under way until the server has noticed its end.
+    eventually("all memory is there again", || store.room() == room);
+    assert_eq!(witness.asked("get key"), "nothing");
+}
+
+/// The places that a client knows are where the next server has other items, or the same keys again.
+#[test]
+fn who_knows_places_of_a_killed_server_gets_no_value_of_it_from_the_next() {
+    let mut store = Store::up();
+    let (mut old, mut new) = (store.client("1,0,0"), store.client("2,0,0"));
+    for round in 0..if is_nightly() { 100 } else { 3 } {
+        let (before, after) = (format!("before{round}"), format!("after{round}"));
+        assert_eq!(old.asked(&format!("set key {before}")), "stored");
+        assert_eq!(old.asked("get key"), before);
+        store.kill_server();
+        store.server = serve(&store.cluster);
+        assert_eq!(new.asked("connect"), "connected");
+        assert_eq!(new.asked(&format!("set key {after}")), "stored");
+        assert_eq!(new.asked("fill 100"), "filled");
+        let got = old.asked("get key");
+        assert!(got == after || got.starts_with("error: "), "it got {got}");
+        assert_eq!(old.asked("connect"), "connected");
+        assert_eq!(old.asked("get key"), after);
+    }
+}
+
+/// Memory that a known place leads to is used for other keys and for the same, again and again.
+#[test]
+fn who_knows_a_place_gets_what_its_key_is_after_the_memory_was_used_again() {
+    let store = Store::up();
+    let (mut knows, mut sets) = (store.client("1,0,0"), store.client("2,0,0"));
+    for round in 0..5 {
+        let value = format!("value{round}");
+        assert_eq!(sets.asked(&format!("set key {value}")), "stored");
+        assert_eq!(knows.asked("get key"), value);
+        assert_eq!(knows.asked("get key"), value);
+        if round % 2 == 0 {
+            assert!(store.say(b"delete key\r\n").starts_with("DELETED"));
+        }
+        // Half of the memory, twice.
+        assert_eq!(sets.asked("fill 400"), "filled");
+        assert_eq!(sets.asked("fill 400"), "filled");
+        let expected = if round % 2 == 0 { "nothing" } else { &value };
+        assert_eq!(knows.asked("get key"), expected);
+    }
+}
