@@ -213,3 +213,75 @@ fn what_is_too_large_changes_nothing_unless_it_is_a_set() {
         assert_eq!(client.get(b"key").unwrap(), None);
     }
 }
+
+/// Answers a client's greeting rightly, and then each packet with these bytes.
+fn answer_with(channel: &mut Channel, store: &Shared, answer: &[u8], done: &AtomicBool) {
+    let (mut packet, mut reply) = (Vec::new(), Vec::new());
+    let welcome = Reply::Welcome(store.geometry().unwrap());
+    crate::control::encode_reply(&mut reply, 1, &welcome);
+    while !done.load(Ordering::Relaxed) {
+        while channel.receive(&mut packet).unwrap() {
+            channel.send(&[&reply]).unwrap();
+            reply = answer.to_vec();
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// What a server must not answer to the second request ends in an error, now and afterwards.
+#[test]
+fn a_server_that_answers_nonsense_is_not_believed() {
+    use crate::control::{GetValue, encode_reply};
+    let network = TestNetwork::new();
+    let store = network.store(Limits::DEFAULT);
+    let placement = store.set(b"key", 0, 0, b"value").unwrap();
+    let encoded = |number, reply: Reply<'_>| {
+        let mut packet = Vec::new();
+        encode_reply(&mut packet, number, &reply);
+        packet
+    };
+    let value = Reply::Value {
+        flags: 0,
+        cas: 0,
+        placement,
+        value: GetValue::Staged { len: u32::MAX },
+    };
+    let stored = encoded(2, Reply::Stored(Stored::NotStored));
+    let answers = [
+        vec![0xff; 100],
+        vec![0; 4],
+        stored[..stored.len() - 1].to_vec(),
+        encoded(1, Reply::Done),
+        encoded(3, Reply::Done),
+        encoded(2, value),
+        encoded(
+            2,
+            Reply::Counted {
+                value: 1,
+                placement,
+            },
+        ),
+    ];
+    for answer in answers {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let [here, mut there] = network.at(1).channel(&network);
+            let (store, done, answer) = (&store, &done, &answer);
+            scope.spawn(move || answer_with(&mut there, store, answer, done));
+            let mut client = crate::Client::over(network.at(1), here).unwrap();
+            let change = Change::set(b"key", false);
+            client.post(&change, b"posted").unwrap();
+            let outcome = client.wait();
+            assert!(
+                matches!(outcome, Err(ClientError::Protocol)),
+                "{outcome:?} of {answer:?}"
+            );
+            for _ in 0..2 {
+                assert!(client.get_and_touch(b"key", 0).is_err());
+                assert!(client.set(b"key", 0, 0, &[1; 10_000]).is_err());
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+    assert_eq!(crate::testing::value(&store, b"key").unwrap(), b"value");
+}
