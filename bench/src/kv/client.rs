@@ -208,6 +208,12 @@ impl Process {
         let Some(op) = measurement.store_op() else {
             return Ok(without_reads(self.source(set.total()).copy(bytes, pace)));
         };
+        if load != Load::ONE && path == Path::Rdma {
+            // It has one connection.
+            let client = std::slice::from_mut(self.rdma()?);
+            let slice = crowd::measure(client, load, op, set, salt, pace.time())?;
+            return Ok(without_reads(slice));
+        }
         if load != Load::ONE {
             let crowd = self.crowd(path, load.clients)?;
             let slice = crowd::measure(crowd, load, op, set, salt, pace.time())?;

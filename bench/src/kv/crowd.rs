@@ -1,13 +1,12 @@
-//! Many connections of memcached's protocol at once, with several requests under way on each, or
-//! several keys in one request.
+//! Many connections at once, with several requests under way on each, or several keys in one
+//! request.
 
 use std::time::{Duration, Instant};
 
 use super::plan::Load;
 use crate::pattern::{self, Random};
 use crate::stats::Slice;
-use crate::store::memcached::{Memcached, MemcachedError};
-use crate::store::{KeySet, StoreOp};
+use crate::store::{KeySet, Pipelined, StoreOp};
 
 /// One round in so many is verified, and not timed.
 const VERIFIED: u64 = 16;
@@ -18,14 +17,14 @@ const VERIFIED: u64 = 16;
 ///
 /// # Errors
 /// Those of any connection.
-pub fn measure(
-    connections: &mut [Memcached],
+pub fn measure<C: Pipelined>(
+    connections: &mut [C],
     load: Load,
     op: StoreOp,
     set: KeySet,
     salt: u64,
     time: Duration,
-) -> Result<Slice, MemcachedError> {
+) -> Result<Slice, C::Error> {
     let operations = load.operations();
     let mut slice = Slice {
         batch: operations,
@@ -99,11 +98,11 @@ impl Round {
     }
 
     /// Returns how many values were missing or wrong, and how long each connection took.
-    fn run(
+    fn run<C: Pipelined>(
         &self,
-        connections: &mut [Memcached],
+        connections: &mut [C],
         verified: bool,
-    ) -> Result<(u64, Vec<Duration>), MemcachedError> {
+    ) -> Result<(u64, Vec<Duration>), C::Error> {
         let keys = self.load.keys as usize;
         let mut starts = Vec::with_capacity(connections.len());
         for (connection, turn) in connections.iter_mut().zip(&self.turns) {
@@ -117,7 +116,7 @@ impl Round {
         for ((connection, turn), start) in connections.iter_mut().zip(&self.turns).zip(starts) {
             match self.op {
                 StoreOp::Get => {
-                    let found = connection.receive_gets(&turn.names, keys, |at, value| {
+                    let found = connection.receive_gets(&turn.names, keys, &mut |at, value| {
                         let right = !verified || pattern::is_value(turn.indexes[at], None, value);
                         wrong += u64::from(!right);
                     })?;

@@ -213,6 +213,9 @@ pub fn crowds() -> Vec<Vec<Measurement>> {
                 load,
             };
             contest.extend([Path::ToroidTcp, Path::MemcachedTcp].map(by));
+            // Several gets at once are one request there.
+            let is_usual = load.clients == 1 && (op == Op::Set || load.pipeline == 1);
+            contest.extend(is_usual.then(|| by(Path::Rdma)));
         }
     }
     vec![contest]

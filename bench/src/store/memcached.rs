@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use super::{Client, KeySet};
+use super::{Client, KeySet, Pipelined};
 use crate::network::socket::{Sockets, Stream};
 use crate::pattern;
 
@@ -135,76 +135,6 @@ impl Memcached {
         })
     }
 
-    /// Sends requests for all these keys, `together` in each, and does not wait for answers.
-    ///
-    /// # Errors
-    /// The connection's.
-    pub fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<(), MemcachedError> {
-        self.line.clear();
-        for names in names.chunks(together) {
-            self.line.extend_from_slice(b"get");
-            for name in names {
-                self.line.push(b' ');
-                self.line.extend_from_slice(name);
-            }
-            self.line.extend_from_slice(b"\r\n");
-        }
-        Ok(self.writer.write_all(&self.line)?)
-    }
-
-    /// Takes the answers to [`Memcached::send_gets`]: each value that was found, with the place of its
-    /// key. Returns how many those were.
-    ///
-    /// # Errors
-    /// The connection's or the server's.
-    pub fn receive_gets(
-        &mut self,
-        names: &[Vec<u8>],
-        together: usize,
-        mut take: impl FnMut(usize, &[u8]),
-    ) -> Result<usize, MemcachedError> {
-        let (mut found, mut first) = (0, 0);
-        for names in names.chunks(together) {
-            let mut next = 0;
-            while self.answer()? != b"END" {
-                let mut left = names.iter().enumerate().skip(next);
-                let of = left.find_map(|(at, name)| Some((at, value_len(&self.line, name)?)));
-                let (at, len) = of.ok_or_else(|| unexpected(&self.line))?;
-                self.receive_value(len)?;
-                take(first + at, self.value());
-                (next, found) = (at + 1, found + 1);
-            }
-            first += names.len();
-        }
-        Ok(found)
-    }
-
-    /// Sends sets of all these, and does not wait for answers.
-    ///
-    /// # Errors
-    /// The connection's.
-    pub fn send_sets(
-        &mut self,
-        names: &[Vec<u8>],
-        values: &[Vec<u8>],
-    ) -> Result<(), MemcachedError> {
-        self.line.clear();
-        for (name, value) in names.iter().zip(values) {
-            write_set_header(&mut self.line, name, value.len())?;
-            self.line.extend_from_slice(value);
-            self.line.extend_from_slice(b"\r\n");
-        }
-        Ok(self.writer.write_all(&self.line)?)
-    }
-
-    /// Takes so many answers to [`Memcached::send_sets`].
-    ///
-    /// # Errors
-    /// The connection's or the server's.
-    pub fn receive_sets(&mut self, count: usize) -> Result<(), MemcachedError> {
-        (0..count).try_for_each(|_| expect(self.answer()?, b"STORED"))
-    }
-
     /// The value and the end of its line. The buffer keeps the longest.
     fn receive_value(&mut self, value_len: usize) -> io::Result<()> {
         self.len = value_len;
@@ -292,6 +222,59 @@ impl Client for Memcached {
             b"NOT_FOUND" => Ok(false),
             other => Err(unexpected(other)),
         }
+    }
+}
+
+impl Pipelined for Memcached {
+    type Error = MemcachedError;
+
+    fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<(), MemcachedError> {
+        self.line.clear();
+        for names in names.chunks(together) {
+            self.line.extend_from_slice(b"get");
+            for name in names {
+                self.line.push(b' ');
+                self.line.extend_from_slice(name);
+            }
+            self.line.extend_from_slice(b"\r\n");
+        }
+        Ok(self.writer.write_all(&self.line)?)
+    }
+
+    fn receive_gets(
+        &mut self,
+        names: &[Vec<u8>],
+        together: usize,
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<usize, MemcachedError> {
+        let (mut found, mut first) = (0, 0);
+        for names in names.chunks(together) {
+            let mut next = 0;
+            while self.answer()? != b"END" {
+                let mut left = names.iter().enumerate().skip(next);
+                let of = left.find_map(|(at, name)| Some((at, value_len(&self.line, name)?)));
+                let (at, len) = of.ok_or_else(|| unexpected(&self.line))?;
+                self.receive_value(len)?;
+                take(first + at, self.value());
+                (next, found) = (at + 1, found + 1);
+            }
+            first += names.len();
+        }
+        Ok(found)
+    }
+
+    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<(), MemcachedError> {
+        self.line.clear();
+        for (name, value) in names.iter().zip(values) {
+            write_set_header(&mut self.line, name, value.len())?;
+            self.line.extend_from_slice(value);
+            self.line.extend_from_slice(b"\r\n");
+        }
+        Ok(self.writer.write_all(&self.line)?)
+    }
+
+    fn receive_sets(&mut self, count: usize) -> Result<(), MemcachedError> {
+        (0..count).try_for_each(|_| expect(self.answer()?, b"STORED"))
     }
 }
 
@@ -390,12 +373,12 @@ mod tests {
         let names = ["a", "b", "c", "d"].map(Vec::from);
         client.send_gets(&names, 2).unwrap();
         let mut values = Vec::new();
-        let take = |at, value: &[u8]| values.push((at, value.to_vec()));
-        assert_eq!(client.receive_gets(&names, 2, take).unwrap(), 2);
+        let mut take = |at, value: &[u8]| values.push((at, value.to_vec()));
+        assert_eq!(client.receive_gets(&names, 2, &mut take).unwrap(), 2);
         assert_eq!(values, [(1, b"x".to_vec()), (2, Vec::new())]);
         let mut client = scripted(b"get a\r\n", b"VALUE b 0 1\r\nx\r\nEND\r\n");
         client.send_gets(&names[..1], 1).unwrap();
-        let wrong = client.receive_gets(&names[..1], 1, |_, _| ());
+        let wrong = client.receive_gets(&names[..1], 1, &mut |_, _| ());
         assert!(matches!(wrong, Err(MemcachedError::Answer(line)) if line == "VALUE b 0 1"));
     }
 

@@ -41,6 +41,42 @@ pub trait Client {
     fn delete(&mut self, key: &[u8]) -> Result<bool, Self::Error>;
 }
 
+/// A client that need not wait for one answer before it asks again.
+pub trait Pipelined {
+    /// What ends a measurement.
+    type Error;
+
+    /// Asks for the values of all these keys, `together` in each request.
+    ///
+    /// # Errors
+    /// The connection's.
+    fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<(), Self::Error>;
+
+    /// Takes the answers: each value that was found, with the number of its key. Returns how many
+    /// those were.
+    ///
+    /// # Errors
+    /// The connection's or the server's.
+    fn receive_gets(
+        &mut self,
+        names: &[Vec<u8>],
+        together: usize,
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<usize, Self::Error>;
+
+    /// Asks to store all these values.
+    ///
+    /// # Errors
+    /// The connection's.
+    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<(), Self::Error>;
+
+    /// Takes so many answers to that.
+    ///
+    /// # Errors
+    /// The connection's or the server's, which may have no room.
+    fn receive_sets(&mut self, count: usize) -> Result<(), Self::Error>;
+}
+
 /// The keys of a working set, numbered from 0, with values of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeySet {

@@ -3,9 +3,10 @@
 use domains::member::Domain;
 use fabric::Place;
 use rdma_kv::client::ClientError;
+use rdma_kv::operations::Change;
 use rdma_kv::reader::ReaderStats;
 
-use super::Client;
+use super::{Client, Pipelined};
 
 /// The longest value that is read, in bytes.
 const LONGEST: usize = 1 << 20;
@@ -40,6 +41,50 @@ impl RdmaClient {
     /// What its gets did so far.
     pub fn stats(&self) -> ReaderStats {
         self.client.stats()
+    }
+}
+
+impl Pipelined for RdmaClient {
+    type Error = RdmaError;
+
+    /// Nothing: gets are reads of this client's, all posted when their answers are taken.
+    fn send_gets(&mut self, _names: &[Vec<u8>], _together: usize) -> Result<(), RdmaError> {
+        Ok(())
+    }
+
+    fn receive_gets(
+        &mut self,
+        names: &[Vec<u8>],
+        together: usize,
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<usize, RdmaError> {
+        let mut found = 0;
+        for (request, names) in names.chunks(together).enumerate() {
+            let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+            self.client.get_many(&keys, |at, value| {
+                if let Some(value) = value {
+                    take(request * together + at, value.data);
+                    found += 1;
+                }
+            })?;
+        }
+        Ok(found)
+    }
+
+    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<(), RdmaError> {
+        for (name, value) in names.iter().zip(values) {
+            self.client.post(&Change::set(name, false), value)?;
+        }
+        Ok(())
+    }
+
+    fn receive_sets(&mut self, count: usize) -> Result<(), RdmaError> {
+        for _ in 0..count {
+            if let Some((_, outcome)) = self.client.wait()? {
+                outcome?;
+            }
+        }
+        Ok(())
     }
 }
 
