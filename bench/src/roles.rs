@@ -37,7 +37,8 @@ pub const KV_CLIENT: &str = "__bench-kv-client";
 /// The hidden argument of another program: its path, its name for itself, and its arguments follow.
 pub const EXEC: &str = "__bench-exec";
 
-/// The hidden argument of the store; a [`StoreConfig`] as JSON follows.
+/// The hidden argument of the store; a [`StoreConfig`] as JSON follows, and perhaps a mark by which
+/// to find the process.
 pub const STORE: &str = "__bench-store";
 
 /// What the store serves, and where.

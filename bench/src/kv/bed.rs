@@ -56,8 +56,10 @@ pub struct Bed {
     far: Vec<Process>,
     _servers: Vec<Process>,
     cluster: Cluster,
-    /// Memcached's.
+    /// Memcached's, where users of nodes may make one, which our directory is not for.
     socket: PathBuf,
+    /// See [`run_of`].
+    run: String,
     salt: u64,
 }
 
@@ -76,9 +78,11 @@ impl Bed {
             stack: false,
         };
         let config = serde_json::to_string(&config).unwrap_or_default();
-        let store = cluster.spawn(SERVER, &[roles::STORE, &config])?;
+        let run = run_of(&cluster);
+        let mark = marker(&run, Path::Rdma).unwrap_or_default();
+        let store = cluster.spawn(SERVER, &[roles::STORE, &config, &mark])?;
         let port: u16 = cluster.answer(&store)?;
-        let socket = socket_beside(&cluster.path(""));
+        let socket = std::env::temp_dir().join(format!("{run}.memcached"));
         let (unix, tcp) = (socket.to_string_lossy().into_owned(), PORT.to_string());
         let by_tcp = ["-l", "127.0.0.1", "-p", &tcp];
         let by_unix = ["-s", &unix];
@@ -98,6 +102,7 @@ impl Bed {
             _servers: servers,
             cluster,
             socket: socket.clone(),
+            run,
             salt: 0,
         };
         let local = |port| Target::Tcp(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
@@ -174,7 +179,8 @@ impl Bed {
                 batch: None,
             },
         };
-        let marker = marker(measurement.path);
+        let marker = marker(&self.run, measurement.path);
+        let marker = marker.as_deref();
         let before = marker.and_then(cpu_ns);
         let measured = self.ask(measurement.path, &order)?;
         let after = marker.and_then(cpu_ns);
@@ -238,7 +244,8 @@ impl Bed {
     /// # Errors
     /// [`ClusterError`].
     pub fn memory_per_item(&mut self, path: Path) -> Result<Option<f64>, ClusterError> {
-        let marker = marker(path);
+        let marker = marker(&self.run, path);
+        let marker = marker.as_deref();
         let before = marker.and_then(resident);
         self.ask::<()>(path, &Order::Fill(path, SMALL))?;
         let after = marker.and_then(resident);
@@ -297,11 +304,11 @@ impl Drop for Bed {
     }
 }
 
-/// A path for a socket that users of nodes may make, which our directory is not for.
-fn socket_beside(directory: &std::path::Path) -> PathBuf {
+/// A name for this run: that of its directory.
+fn run_of(cluster: &Cluster) -> String {
+    let directory = cluster.path("");
     let name = directory.file_name().unwrap_or_default();
-    let name = format!("{}.memcached", name.to_string_lossy());
-    std::env::temp_dir().join(name)
+    name.to_string_lossy().into_owned()
 }
 
 /// By which paths a contest's values are stored: what the store holds is there for both of its paths.
@@ -328,8 +335,8 @@ fn start_memcached(
 ) -> Result<Process, ClusterError> {
     let (threads, item) = (THREADS.to_string(), format!("{}m", ITEM >> 20));
     let common = ["-u", "root", "-t", &threads, "-m", "256", "-I", &item];
-    let name = marker(path).unwrap_or("memcached");
-    let argv: Vec<&str> = ["memcached", name]
+    let name = marker(&run_of(cluster), path).unwrap_or_default();
+    let argv: Vec<&str> = ["memcached", &name]
         .iter()
         .chain(place)
         .chain(&common)
@@ -339,14 +346,15 @@ fn start_memcached(
     cluster.spawn(SERVER, &argv)
 }
 
-/// What is in the command line of a path's server, and of no other process.
-fn marker(path: Path) -> Option<&'static str> {
-    match path {
-        Path::Rdma | Path::ToroidTcp => Some(roles::STORE),
-        Path::MemcachedTcp => Some("toroid-bench-memcached-tcp"),
-        Path::MemcachedUnix => Some("toroid-bench-memcached-unix"),
-        Path::Memcpy => None,
-    }
+/// What is in the command line of a path's server, and of no other process: `run` is this run's.
+fn marker(run: &str, path: Path) -> Option<String> {
+    let server = match path {
+        Path::Rdma | Path::ToroidTcp => "store",
+        Path::MemcachedTcp => "memcached-tcp",
+        Path::MemcachedUnix => "memcached-unix",
+        Path::Memcpy => return None,
+    };
+    Some(format!("{run}-{server}"))
 }
 
 /// The directory below `/proc` of the process with this mark.
