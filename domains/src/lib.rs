@@ -6,7 +6,7 @@
 //! [`protocol`] is what an agent and its clients say to each other, [`driver_protocol`] what it
 //! and its Ethernet driver do, [`wire`] how both travel, [`lifeline`] what nodes and driver hang on. [`addressing`] computes the addresses
 //! of members; [`netlink`] gives them to interfaces, from inside of their [`namespace`]. A [`gateway`] connects a domain to the outside.
-//! [`roles`] lets one binary be all of these.
+//! [`roles`] lets one binary be all of these. [`doctor`] tells what a machine lacks.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ pub mod client;
 mod credentials;
 pub mod declare;
 pub mod directory;
+pub mod doctor;
 pub mod driver_protocol;
 pub mod events;
 pub mod explain;

@@ -1,6 +1,7 @@
 //! What is made from the definition of the command line.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use tests::cluster::program;
@@ -39,4 +40,22 @@ fn every_command_gets_a_man_page() {
     let below_a_file = pages.join("toroid.1").join("man1");
     let name = below_a_file.to_str().expect("UTF-8");
     run(&mut toroid(&["man", name])).fails(FAILED, &[name, "another"]);
+}
+
+#[test]
+fn a_doctor_needs_no_agent_and_says_what_to_do() {
+    let report = run(&mut toroid(&["doctor", "--json"])).ok().json();
+    let findings = report["findings"].as_array().expect("findings");
+    for finding in findings {
+        let is_ok = finding["state"] == "ok";
+        assert_eq!(finding["remedy"].is_null(), is_ok, "{finding}");
+    }
+    let of = |check: &str| findings.iter().find(|finding| finding["check"] == check);
+    assert_eq!(of("namespaces").expect("namespaces")["state"], "ok");
+    let devices = Path::new("/sys/class/infiniband").read_dir();
+    let has_rdma = devices.is_ok_and(|mut devices| devices.next().is_some());
+    assert_eq!(of("rdma").is_none(), has_rdma);
+    assert!(!report["works"].as_array().expect("works").is_empty());
+    let text = run(&mut toroid(&["doctor"])).ok();
+    assert!(text.text().contains("works"), "{}", text.text());
 }

@@ -102,6 +102,9 @@ pub(crate) enum Command {
     Down,
     /// Show the agent
     Status,
+    /// Look at what this machine has for Toroid, and say what to do about what it lacks
+    #[command(after_help = "It needs no agent. It exits with 1 when nodes cannot be made here.")]
+    Doctor,
     /// Show and name nodes
     #[command(subcommand)]
     Node(NodeCommand),

@@ -3,6 +3,7 @@
 mod alloc;
 mod args;
 mod declare;
+mod doctor;
 mod events;
 mod exec;
 mod explain;
@@ -71,6 +72,7 @@ fn run(args: Args) -> Result<u8, Failure> {
         Asked::Up(options) => up::run(&places, &options, show)?,
         Asked::Down => up::down(&places, show)?,
         Asked::Status => show.status(&connect(&places)?.status()?),
+        Asked::Doctor => return doctor::run(&places, show),
         Asked::Node(command) => node(&mut connect(&places)?, command, show)?,
         Asked::Events(options) => events::run(&mut connect(&places)?, &options, show)?,
         Asked::Quota(command) => quota::run(&mut connect(&places)?, command, show)?,

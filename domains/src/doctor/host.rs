@@ -1,0 +1,88 @@
+//! What every node needs.
+
+use std::fs::OpenOptions;
+
+use super::{Asker, Files, Finding};
+use crate::agent::tun_remedy;
+
+pub(super) const NAMESPACES: &str = "namespaces";
+pub(super) const TUN: &str = "tun";
+
+/// Users that a node has to itself, as far as there are so many.
+const USERS_OF_NODE: u64 = 65_536;
+
+pub(super) fn examine(files: &Files, asker: Asker) -> Vec<Finding> {
+    let kernel = files.text("/proc/sys/kernel/osrelease");
+    let kernel = kernel.unwrap_or_else(|_| "unknown".into());
+    let version = format!("toroid {}, Linux {kernel}", env!("CARGO_PKG_VERSION"));
+    let mut findings = vec![Finding::ok("version", version), namespaces(files, asker)];
+    findings.push(users(files, asker));
+    findings.push(tun(files));
+    findings
+}
+
+fn namespaces(files: &Files, asker: Asker) -> Finding {
+    let number = |path: &str| files.text(path).ok()?.parse::<u64>().ok();
+    if number("/proc/sys/user/max_user_namespaces") == Some(0) {
+        return Finding::missing(
+            NAMESPACES,
+            "user namespaces are switched off, and each node is one",
+            "sudo sysctl user.max_user_namespaces=65536",
+        );
+    }
+    let switches = [
+        ("kernel.unprivileged_userns_clone", 0, 1),
+        ("kernel.apparmor_restrict_unprivileged_userns", 1, 0),
+    ];
+    for (name, off, on) in switches {
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        if !asker.is_root && number(&path) == Some(off) {
+            return Finding::missing(
+                NAMESPACES,
+                "only root may make user namespaces, and each node is one",
+                format!("sudo sysctl {name}={on}, or start the agent as root"),
+            );
+        }
+    }
+    Finding::ok(NAMESPACES, "nodes can be made")
+}
+
+fn users(files: &Files, asker: Asker) -> Finding {
+    let check = "users";
+    if !asker.is_root {
+        return Finding::limited(
+            check,
+            "an agent of this user has one user for all nodes, which separates them for convenience \
+             only",
+            "start the agent as root where nodes are not to trust each other",
+        );
+    }
+    // Ranges as in user_namespaces(7): first inside, first outside, length.
+    let map = files.text("/proc/self/uid_map").unwrap_or_default();
+    let ranges = map
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2));
+    let count: u64 = ranges.filter_map(|len| len.parse::<u64>().ok()).sum();
+    if count < 2 * USERS_OF_NODE {
+        return Finding::limited(
+            check,
+            format!("there are {count} users here, too few for nodes to have {USERS_OF_NODE} each"),
+            "start the agent outside of the container, or give it more users where nodes are not to \
+             trust each other",
+        );
+    }
+    Finding::ok(check, "each node can have users of its own")
+}
+
+fn tun(files: &Files) -> Finding {
+    let mut options = OpenOptions::new();
+    let path = "/dev/net/tun";
+    match options.read(true).write(true).open(files.at(path)) {
+        Ok(_) => Finding::ok(TUN, format!("{path} gives members their interfaces")),
+        Err(error) => Finding::missing(
+            TUN,
+            format!("{path}: {error}: members have no interfaces"),
+            tun_remedy(&error),
+        ),
+    }
+}

@@ -1,0 +1,144 @@
+//! What a machine has for Toroid, and what to do about what it lacks.
+//!
+//! Nothing is changed, and no agent is needed. [`host`]: what every node needs; [`rdma`]: what only
+//! RDMA NICs need, which is looked up in sysfs (`Documentation/ABI/stable/sysfs-class-infiniband` of
+//! Linux), so libibverbs is not needed to say that it is not there.
+
+mod host;
+mod rdma;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// How a thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// It is there, and something does not work for it.
+    Limited,
+    /// It is not there. What needs it is said.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at, in a word.
+    pub check: &'static str,
+    /// How it is.
+    pub state: State,
+    /// What was found.
+    pub message: String,
+    /// What to do about it; `None` when there is nothing to do.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    /// As it should be.
+    pub fn ok(check: &'static str, message: impl Into<String>) -> Self {
+        Finding {
+            check,
+            state: State::Ok,
+            message: message.into(),
+            remedy: None,
+        }
+    }
+
+    /// Something does not work, and this helps.
+    pub fn limited(
+        check: &'static str,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Finding {
+            state: State::Limited,
+            remedy: Some(remedy.into()),
+            ..Finding::ok(check, message)
+        }
+    }
+
+    /// It is not there, and this brings it.
+    pub fn missing(
+        check: &'static str,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Finding {
+            state: State::Missing,
+            ..Finding::limited(check, message, remedy)
+        }
+    }
+}
+
+/// What was found, and what works regardless.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Diagnosis {
+    /// Everything that was looked at.
+    pub findings: Vec<Finding>,
+    /// What works on this machine as it is.
+    pub works: Vec<&'static str>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    /// Whether it is root, as far as the kernel says.
+    pub is_root: bool,
+    /// Bytes of memory that it may lock; `None` when there is no limit.
+    pub memlock: Option<u64>,
+}
+
+/// Looks at the machine whose file system is at `root`: `/`, but for tests.
+pub fn examine(root: &Path, asker: Asker) -> Diagnosis {
+    let files = Files(root.into());
+    let mut findings = host::examine(&files, asker);
+    let is_ok = |findings: &[Finding], check| {
+        let mut of = findings.iter().filter(|finding| finding.check == check);
+        of.all(|finding| finding.state != State::Missing)
+    };
+    let mut works = Vec::new();
+    if is_ok(&findings, host::NAMESPACES) {
+        works.push("nodes and domains on this host, with RDMA by shared memory");
+        works.push(match is_ok(&findings, host::TUN) {
+            true => "an Ethernet interface for each member",
+            false => "Ethernet for programs that link Toroid's own TCP stack",
+        });
+    }
+    works.push("the store for clients of memcached's protocol");
+    findings.extend(rdma::examine(&files, asker));
+    Diagnosis { findings, works }
+}
+
+/// The machine's files.
+struct Files(PathBuf);
+
+impl Files {
+    /// Where an absolute path is.
+    fn at(&self, path: &str) -> PathBuf {
+        self.0.join(path.trim_start_matches('/'))
+    }
+
+    /// A file's text without the white space at its ends.
+    fn text(&self, path: &str) -> io::Result<String> {
+        fs::read_to_string(self.at(path)).map(|text| text.trim().to_owned())
+    }
+
+    /// The names in a directory, sorted; none where there is no directory.
+    fn names(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.at(path)).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        // "10" after "9".
+        names.sort_by_key(|name| (name.len(), name.clone()));
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests;

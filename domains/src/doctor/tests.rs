@@ -1,0 +1,126 @@
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+const ROOT: Asker = Asker {
+    is_root: true,
+    memlock: None,
+};
+const USER: Asker = Asker {
+    is_root: false,
+    memlock: Some(8 << 20),
+};
+
+/// A machine with these files.
+fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = root.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    root
+}
+
+fn found<'a>(diagnosis: &'a Diagnosis, check: &str) -> &'a Finding {
+    let mut findings = diagnosis.findings.iter();
+    findings.find(|finding| finding.check == check).unwrap()
+}
+
+const PLAIN: [(&str, &str); 4] = [
+    ("/proc/sys/user/max_user_namespaces", "95000\n"),
+    ("/proc/self/uid_map", "         0          0 4294967295\n"),
+    ("/proc/sys/kernel/osrelease", "6.12.0\n"),
+    ("/dev/net/tun", ""),
+];
+
+#[test]
+fn a_machine_without_rdma_says_what_is_missing_and_what_works() {
+    let root = machine(&PLAIN);
+    let diagnosis = examine(root.path(), ROOT);
+    for check in ["version", "namespaces", "users", "tun", "memlock"] {
+        assert_eq!(found(&diagnosis, check).state, State::Ok, "{check}");
+    }
+    for check in ["libibverbs", "rdma"] {
+        let finding = found(&diagnosis, check);
+        assert_eq!(finding.state, State::Missing);
+        assert!(finding.remedy.is_some());
+    }
+    assert_eq!(diagnosis.works.len(), 3);
+}
+
+#[test]
+fn an_rdma_device_is_told_with_its_ports() {
+    let port = "/sys/class/infiniband/rxe0/ports/1";
+    let at = |name: &str| format!("{port}/{name}");
+    let zero = "0000:0000:0000:0000:0000:0000:0000:0000\n";
+    let gid = "0000:0000:0000:0000:0000:ffff:0a09:0001\n";
+    let (state, layer, rate) = (at("state"), at("link_layer"), at("rate"));
+    let (first, second, tenth) = (at("gids/0"), at("gids/1"), at("gids/10"));
+    let (kind, key, none) = (at("gid_attrs/types/1"), at("pkeys/0"), at("pkeys/1"));
+    let mut files = PLAIN.to_vec();
+    files.extend([
+        ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", ""),
+        ("/sys/class/infiniband_verbs/uverbs0/ibdev", "rxe0\n"),
+        ("/dev/infiniband/uverbs0", ""),
+        (&state, "4: ACTIVE\n"),
+        (&layer, "Ethernet\n"),
+        (&rate, "2.5 Gb/sec (1X SDR)\n"),
+        (&first, zero),
+        (&second, gid),
+        (&tenth, gid),
+        (&kind, "RoCE v2\n"),
+        (&key, "0xffff\n"),
+        (&none, "0x0000\n"),
+    ]);
+    let root = machine(&files);
+    let diagnosis = examine(root.path(), ROOT);
+    assert_eq!(found(&diagnosis, "libibverbs").state, State::Ok);
+    assert_eq!(found(&diagnosis, "device").state, State::Ok);
+    let port = found(&diagnosis, "port");
+    assert_eq!(port.state, State::Ok);
+    assert_eq!(
+        port.message,
+        "rxe0 port 1: ACTIVE, Ethernet, 2.5 Gb/sec (1X SDR); GIDs 1 (RoCE v2), 10; partition keys \
+         0xffff"
+    );
+    fs::write(root.path().join(state.trim_start_matches('/')), "1: DOWN\n").unwrap();
+    fs::remove_file(root.path().join("dev/infiniband/uverbs0")).unwrap();
+    let diagnosis = examine(root.path(), ROOT);
+    assert_eq!(found(&diagnosis, "port").state, State::Limited);
+    assert_eq!(found(&diagnosis, "device").state, State::Missing);
+}
+
+#[test]
+fn what_keeps_users_from_nodes_has_a_remedy() {
+    let denied = |switch: &str, value: &str, asker| {
+        let mut files = PLAIN.to_vec();
+        files.push((switch, value));
+        let root = machine(&files);
+        found(&examine(root.path(), asker), "namespaces").clone()
+    };
+    let switch = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+    let finding = denied(switch, "1\n", USER);
+    assert_eq!(finding.state, State::Missing);
+    assert!(finding.remedy.unwrap().contains("sysctl kernel.apparmor"));
+    assert_eq!(denied(switch, "1\n", ROOT).state, State::Ok);
+    assert_eq!(denied(switch, "0\n", USER).state, State::Ok);
+    let root = machine(&PLAIN);
+    let diagnosis = examine(root.path(), USER);
+    assert_eq!(found(&diagnosis, "users").state, State::Limited);
+    assert_eq!(found(&diagnosis, "memlock").state, State::Limited);
+}
+
+#[test]
+fn a_machine_without_anything_is_examined_all_the_same() {
+    let diagnosis = examine(Path::new("/nonexistent"), ROOT);
+    assert_eq!(found(&diagnosis, "tun").state, State::Missing);
+    assert_eq!(found(&diagnosis, "users").state, State::Limited);
+    assert!(
+        diagnosis
+            .works
+            .iter()
+            .any(|works| works.contains("own TCP stack"))
+    );
+}
