@@ -3,7 +3,8 @@
 //! From a cached place: read the item, then its slot, in that order, in one go. The slot
 //! unchanged means that the item was live at that moment and that its memory was not reused
 //! while it was read. If the item has expired by the server's clock, read after them, a third
-//! look at the slot tells that nothing had replaced it by then. Otherwise, and without a cached place: read the bucket (and its chain),
+//! look at the slot tells that nothing had replaced it by then. If the slot leads to another item by
+//! now, read that one and the slot again. Otherwise, and without a cached place: read the bucket (and its chain),
 //! then item and slot. A set of a key that exists stores to the same slot, so a key that stays
 //! is never missed by a reader that walks the chain.
 //!
@@ -160,6 +161,8 @@ enum Tried {
     Expired,
     /// It is another key's.
     Other,
+    /// The slot leads to another item now, perhaps of the same key.
+    Replaced(SlotWord),
     Changed,
 }
 
@@ -215,6 +218,7 @@ impl<E: Endpoint> Reader<E> {
         let sought = match self.places.find(hash) {
             Some(place) => {
                 let tried = unless_outside(self.read_at(place, key))?;
+                let tried = self.follow(hash, place, key, tried)?;
                 self.settle(hash, tried)
             }
             None => Sought::Unsettled,
@@ -239,20 +243,24 @@ impl<E: Endpoint> Reader<E> {
     ) -> Result<Sought<(u32, usize)>, OpError> {
         self.stats.gets += 1;
         let hash = hash(self.seed, key);
+        let mut sought = Sought::Unsettled;
         if let Some(place) = self.places.find(hash)
             && let Some(tried) = self.read_value_at(place, key, into).transpose()
         {
             let tried = unless_outside(tried)?;
-            match self.settle(hash, tried) {
-                Sought::Unsettled => {}
-                settled => {
-                    self.note_use(hash, &settled);
-                    return Ok(settled
-                        .map(|Accepted { header, .. }| (header.flags, header.value_len as usize)));
-                }
+            let is_replaced = matches!(tried, Tried::Replaced(_));
+            let tried = self.follow(hash, place, key, tried)?;
+            sought = self.settle(hash, tried);
+            if !is_replaced && !matches!(sought, Sought::Unsettled) {
+                self.note_use(hash, &sought);
+                return Ok(
+                    sought.map(|Accepted { header, .. }| (header.flags, header.value_len as usize))
+                );
             }
         }
-        let sought = self.look_up_repeatedly(hash, key, Way::Copied)?;
+        if matches!(sought, Sought::Unsettled) {
+            sought = self.look_up_repeatedly(hash, key, Way::Copied)?;
+        }
         self.note_use(hash, &sought);
         Ok(sought.map(|item| {
             let ValueRef { flags, data, .. } = self.value(&item);
@@ -346,7 +354,7 @@ impl<E: Endpoint> Reader<E> {
                 Sought::Found(item)
             }
             Tried::Expired => Sought::Absent,
-            Tried::Other | Tried::Changed => {
+            Tried::Other | Tried::Replaced(_) | Tried::Changed => {
                 self.places.remove(hash);
                 Sought::Unsettled
             }
@@ -369,11 +377,29 @@ impl<E: Endpoint> Reader<E> {
         Ok(Sought::Unsettled)
     }
 
+    /// What is behind the slot of a cached place now, if that can be the same key: as a rule its new
+    /// value, without a look at the bucket. It is then in the buffer.
+    fn follow(
+        &mut self,
+        hash: u64,
+        place: Placement,
+        key: &[u8],
+        tried: Tried,
+    ) -> Result<Tried, OpError> {
+        match tried {
+            Tried::Replaced(word) if word.may_be(hash) => {
+                let place = Placement { word, ..place };
+                unless_outside(self.try_slot(hash, place, key))
+            }
+            tried => Ok(tried),
+        }
+    }
+
     /// Reads the item at a cached place, and its slot again.
     fn read_at(&mut self, place: Placement, key: &[u8]) -> Result<Tried, OpError> {
         let word = self.read_item(place, u64::from(place.len))?;
         if word != place.word && self.checks().slot {
-            return Ok(Tried::Changed);
+            return Ok(Tried::Replaced(word));
         }
         let tried = self.examine(key, 0..place.len as usize, |header| {
             header.generation == place.generation
@@ -418,7 +444,7 @@ impl<E: Endpoint> Reader<E> {
             },
         ])?;
         if word.value() != place.word.0 && self.checks().slot {
-            return Ok(Some(Tried::Changed));
+            return Ok(Some(Tried::Replaced(SlotWord(word.value()))));
         }
         let Some((header, found)) = head.split_first_chunk() else {
             return Ok(None);
@@ -571,7 +597,7 @@ impl<E: Endpoint> Reader<E> {
                     Tried::Found(item) => return Ok(Sought::Found(item)),
                     Tried::Expired => return Ok(Sought::Absent),
                     Tried::Other => {}
-                    Tried::Changed => return Ok(Sought::Unsettled),
+                    Tried::Replaced(_) | Tried::Changed => return Ok(Sought::Unsettled),
                 }
             }
             match self.buckets.linked(line.link()) {

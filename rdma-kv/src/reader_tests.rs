@@ -387,6 +387,47 @@ fn chains_are_followed_and_places_are_used_again() {
 }
 
 #[test]
+fn a_stale_place_leads_to_the_new_value_without_a_look_at_the_bucket() {
+    let store = testing::shared(LIMITS);
+    let mut reader = reader(&store, Order::Forward);
+    store.set(b"key", 0, 0, b"old").unwrap();
+    assert_eq!(value_of(reader.get(b"key").unwrap()).unwrap(), b"old");
+    let mut into = [0; 16];
+    // Of another class, too.
+    for (n, value) in [&b"new"[..], &[7; 200], &[8; 9]].into_iter().enumerate() {
+        store.set(b"key", 0, 0, value).unwrap();
+        let before = reader.stats();
+        let reads = match n {
+            // The item and its slot, twice.
+            0 | 1 => {
+                assert_eq!(value_of(reader.get(b"key").unwrap()).unwrap(), value);
+                4
+            }
+            // A value that is too long for the buffer is not tried there.
+            _ => {
+                store.set(b"key", 0, 0, b"once more").unwrap();
+                let got = reader.get_into(b"key", &mut into).unwrap();
+                assert_eq!(got, Sought::Found((0, 9)));
+                assert_eq!(&into[..9], b"once more");
+                3
+            }
+        };
+        let after = reader.stats();
+        assert_eq!(after.cached - before.cached, u64::from(n < 2));
+        assert_eq!(after.reads - before.reads, reads);
+    }
+    store.set(b"key", 0, 0, b"and again").unwrap();
+    let before = reader.stats();
+    let got = reader.get_into(b"key", &mut into).unwrap();
+    assert_eq!(got, Sought::Found((0, 9)));
+    assert_eq!(&into[..9], b"and again");
+    assert_eq!(reader.stats().reads - before.reads, 5);
+    // Nothing there, or another key's: the bucket says so.
+    store.delete(b"key").unwrap();
+    assert_eq!(reader.get(b"key").unwrap(), Sought::Absent);
+}
+
+#[test]
 fn many_are_got_in_one_go() {
     let store = testing::shared(LIMITS);
     let mut reader = reader(&store, Order::Forward);
