@@ -66,7 +66,7 @@ pub fn is_nightly() -> bool {
 pub struct Cluster {
     directory: TempDir,
     user: Option<User>,
-    _watchdog: Watchdog,
+    watchdog: Watchdog,
 }
 
 impl Cluster {
@@ -106,8 +106,14 @@ impl Cluster {
         Cluster {
             directory,
             user,
-            _watchdog: Watchdog::start(),
+            watchdog: Watchdog::start(),
         }
+    }
+
+    /// Says that a story of many rounds has got to another, which may take as long as a whole story.
+    pub fn goes_on(&self) {
+        // Without a watchdog it has hung already.
+        let _ = self.watchdog.alive.send(());
     }
 
     /// The state directory.
@@ -454,10 +460,10 @@ pub fn leaves_nothing(story: impl FnOnce()) {
 }
 
 /// Turns a hang into a failure: kills all that the test has started, so that it fails by itself,
-/// and then the test.
+/// and then the test. It is one for each round of a story that [goes on](Cluster::goes_on).
 #[derive(Debug)]
 struct Watchdog {
-    _alive: Sender<()>,
+    alive: Sender<()>,
 }
 
 impl Watchdog {
@@ -465,20 +471,25 @@ impl Watchdog {
         let (alive, test) = mpsc::channel();
         let name = thread::current().name().unwrap_or("a test").to_owned();
         thread::spawn(move || {
-            let hangs = |limit| test.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-            let limit = if is_nightly() {
+            let mut limit = if is_nightly() {
                 20 * WATCHDOG
             } else {
                 WATCHDOG
             };
-            if hangs(limit) {
-                eprintln!("{name} hangs: all that it has started is killed");
-                leftovers::kill_descendants();
-                if hangs(LAST_WORDS) {
-                    process::exit(101);
+            let mut has_barked = false;
+            loop {
+                match test.recv_timeout(limit) {
+                    Ok(()) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) if has_barked => process::exit(101),
+                    Err(RecvTimeoutError::Timeout) => {
+                        eprintln!("{name} hangs: all that it has started is killed");
+                        leftovers::kill_descendants();
+                        (limit, has_barked) = (LAST_WORDS, true);
+                    }
                 }
             }
         });
-        Watchdog { _alive: alive }
+        Watchdog { alive }
     }
 }

@@ -219,6 +219,7 @@ fn haunt(cycles: u32, bytes: u64) {
         "dropped for the protocol",
     ]);
     for cycle in 0..cycles {
+        cluster.goes_on();
         // All that it ever kept, so not in every cycle.
         let abuses = cycle.is_power_of_two() || cycle % FULL == FULL - 1;
         if abuses {
@@ -335,6 +336,7 @@ fn kill_and_haunt(rounds: u32, bytes: u64) {
     // Any numbers do, as long as the next run has the same.
     let mut random = 1u64;
     for round in 0..rounds {
+        cluster.goes_on();
         random = random
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
