@@ -40,6 +40,9 @@ const CHAIN_LIMIT: usize = 4096;
 /// The cache of places grows to 2^20 lines: 64 MiB, two million places.
 const PLACES_LIMIT_LOG2: u32 = 20;
 
+/// Another copy of so few bytes costs less than another read.
+const TOGETHER: u32 = 2048;
+
 /// No server takes larger items, in bytes.
 const ITEM_LIMIT: u32 = 1 << 30;
 
@@ -117,6 +120,8 @@ pub struct Reader<E: Endpoint> {
     index_len: u64,
     items_len: u64,
     max_item: u32,
+    /// See [`Reader::read_apart_beyond`].
+    together: u32,
     buckets: Buckets,
     table: TableEpoch,
     seed: u64,
@@ -196,6 +201,7 @@ impl<E: Endpoint> Reader<E> {
             index_len,
             items_len,
             max_item: items_len.min(geometry.max_item.min(ITEM_LIMIT).into()) as u32,
+            together: TOGETHER,
             buckets,
             table: control.table,
             seed: geometry.seed,
@@ -231,6 +237,16 @@ impl<E: Endpoint> Reader<E> {
         Ok(sought.map(|item| self.value(&item)))
     }
 
+    /// With [`Reader::get_into`], the values of items of more bytes are read straight to where they
+    /// are wanted. Smaller ones are one read, and copied once more: 2 KiB unless this says otherwise.
+    #[must_use]
+    pub fn read_apart_beyond(self, bytes: u32) -> Self {
+        Reader {
+            together: bytes,
+            ..self
+        }
+    }
+
     /// Gets a value straight into `into`; returns its flags and length. A value longer than
     /// `into` is not copied at all, and its length tells so.
     ///
@@ -244,14 +260,18 @@ impl<E: Endpoint> Reader<E> {
         self.stats.gets += 1;
         let hash = hash(self.seed, key);
         let mut sought = Sought::Unsettled;
-        if let Some(place) = self.places.find(hash)
-            && let Some(tried) = self.read_value_at(place, key, into).transpose()
-        {
+        if let Some(place) = self.places.find(hash) {
+            let straight = match place.len > self.together {
+                true => self.read_value_at(place, key, into).transpose(),
+                false => None,
+            };
+            let is_straight = straight.is_some();
+            let tried = straight.unwrap_or_else(|| self.read_at(place, key));
             let tried = unless_outside(tried)?;
             let is_replaced = matches!(tried, Tried::Replaced(_));
             let tried = self.follow(hash, place, key, tried)?;
             sought = self.settle(hash, tried);
-            if !is_replaced && !matches!(sought, Sought::Unsettled) {
+            if is_straight && !is_replaced && !matches!(sought, Sought::Unsettled) {
                 self.note_use(hash, &sought);
                 return Ok(
                     sought.map(|Accepted { header, .. }| (header.flags, header.value_len as usize))

@@ -355,7 +355,7 @@ fn the_whole_key_is_needed() {
 fn a_key_is_not_its_prefix() {
     let store = testing::shared(LIMITS);
     let placement = store.set(b"key", 0, 0, b"value").unwrap();
-    let mut reader = reader(&store, Order::Forward);
+    let mut reader = reader(&store, Order::Forward).read_apart_beyond(0);
     let mut into = [0; 100];
     for prefix in [&b"k"[..], b"ke"] {
         reader.remember(prefix, placement);
@@ -389,42 +389,30 @@ fn chains_are_followed_and_places_are_used_again() {
 #[test]
 fn a_stale_place_leads_to_the_new_value_without_a_look_at_the_bucket() {
     let store = testing::shared(LIMITS);
-    let mut reader = reader(&store, Order::Forward);
-    store.set(b"key", 0, 0, b"old").unwrap();
-    assert_eq!(value_of(reader.get(b"key").unwrap()).unwrap(), b"old");
-    let mut into = [0; 16];
-    // Of another class, too.
-    for (n, value) in [&b"new"[..], &[7; 200], &[8; 9]].into_iter().enumerate() {
-        store.set(b"key", 0, 0, value).unwrap();
-        let before = reader.stats();
-        let reads = match n {
-            // The item and its slot, twice.
-            0 | 1 => {
-                assert_eq!(value_of(reader.get(b"key").unwrap()).unwrap(), value);
-                4
-            }
-            // A value that is too long for the buffer is not tried there.
-            _ => {
-                store.set(b"key", 0, 0, b"once more").unwrap();
+    let mut into = [0; 300];
+    // Item and slot, twice; and the value of the first by itself.
+    for (apart, straight, reads) in [(2048, false, 4), (2048, true, 4), (0, true, 5)] {
+        let mut reader = reader(&store, Order::Forward).read_apart_beyond(apart);
+        store.set(b"key", 0, 0, b"old").unwrap();
+        assert_eq!(value_of(reader.get(b"key").unwrap()).unwrap(), b"old");
+        for value in [&b"new"[..], &[7; 200], &[8; 9]] {
+            store.set(b"key", 0, 0, value).unwrap();
+            let before = reader.stats();
+            if straight {
                 let got = reader.get_into(b"key", &mut into).unwrap();
-                assert_eq!(got, Sought::Found((0, 9)));
-                assert_eq!(&into[..9], b"once more");
-                3
+                assert_eq!(got, Sought::Found((0, value.len())));
+                assert_eq!(&into[..value.len()], value);
+            } else {
+                assert_eq!(value_of(reader.get(b"key").unwrap()).unwrap(), value);
             }
-        };
-        let after = reader.stats();
-        assert_eq!(after.cached - before.cached, u64::from(n < 2));
-        assert_eq!(after.reads - before.reads, reads);
+            let after = reader.stats();
+            assert_eq!(after.cached - before.cached, 1);
+            assert_eq!(after.reads - before.reads, reads);
+        }
+        // Nothing is there, as the bucket says.
+        store.delete(b"key").unwrap();
+        assert_eq!(reader.get(b"key").unwrap(), Sought::Absent);
     }
-    store.set(b"key", 0, 0, b"and again").unwrap();
-    let before = reader.stats();
-    let got = reader.get_into(b"key", &mut into).unwrap();
-    assert_eq!(got, Sought::Found((0, 9)));
-    assert_eq!(&into[..9], b"and again");
-    assert_eq!(reader.stats().reads - before.reads, 5);
-    // Nothing there, or another key's: the bucket says so.
-    store.delete(b"key").unwrap();
-    assert_eq!(reader.get(b"key").unwrap(), Sought::Absent);
 }
 
 #[test]
@@ -584,7 +572,9 @@ fn a_place_outside_of_the_region_is_dropped() {
     let (index_len, items_len) = (index.len(), items.len());
     let (index, items) = ((index, index_len), (items, items_len + (1 << 20)));
     let geometry = store.geometry().unwrap();
-    let mut reader = Reader::new(Adversary::new(Order::Forward), index, items, &geometry).unwrap();
+    let mut reader = Reader::new(Adversary::new(Order::Forward), index, items, &geometry)
+        .unwrap()
+        .read_apart_beyond(0);
     let end = Place((items_len / UNIT as u64) as u32);
     let word = SlotWord::new(hash(SEED, b"key"), real.len, end, real.generation);
     let mut into = [0; 5];

@@ -73,7 +73,8 @@ pub fn store_memory(bytes: &[u8]) -> bool {
         (items.clone(), items.len()),
         &geometry(),
     )
-    .expect("an index");
+    .expect("an index")
+    .read_apart_beyond(0);
     let mut rest = bytes;
     while let Some((&[what, a, b, c, d, len], behind)) = rest.split_first_chunk() {
         let offset = u64::from(u32::from_le_bytes([a, b, c, d]));
