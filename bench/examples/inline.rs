@@ -48,7 +48,8 @@ fn main() -> Result<ExitCode> {
         return Ok(status);
     }
     if std::env::args().nth(1).as_deref() == Some(CLIENT) {
-        println!("{}", serde_json::to_string(&measure()?)?);
+        let answer = measure().map_err(|error| error.to_string());
+        println!("{}", serde_json::to_string(&answer)?);
         return Ok(ExitCode::SUCCESS);
     }
     let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, None)?;
