@@ -1,7 +1,7 @@
 //! Memcached's protocol by messages, for whoever speaks for others: a proxy.
 
 use super::{Client, ClientError, check_key};
-use crate::control::{Reply, Request, Then};
+use crate::control::{Reply, Request, Then, VERSION};
 use crate::network::Network;
 use crate::reader::{Item, Sought};
 
@@ -46,6 +46,19 @@ impl<N: Network> Client<N> {
         keys.iter().try_for_each(|key| check_key(key))?;
         self.report_if_due()?;
         Ok(self.reader.look_many(keys, each)?)
+    }
+
+    /// Reports what was read, and waits until the server has counted it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn report_and_wait(&mut self) -> Result<(), ClientError> {
+        self.report()?;
+        // It asks for nothing new, and is answered after what was sent before it.
+        match self.call(&Request::Hello { version: VERSION })? {
+            Reply::Welcome(_) => Ok(()),
+            _ => Err(ClientError::Protocol),
+        }
     }
 
     /// Whether the server is there, and the domain lets us speak to it; asks nobody. For who has

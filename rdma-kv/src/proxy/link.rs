@@ -96,9 +96,14 @@ impl<N: Network> Links<N> {
         ended.take().map_or(Ok(()), Err)
     }
 
-    fn report(&self) {
+    /// Waits for the server to count what was read: what is asked over one link could overtake the
+    /// report of another.
+    fn report_all(&self) {
         for number in 0..self.links.len() {
-            self.lock(number).report();
+            let mut link = self.lock(number);
+            if let Some(Err(error)) = link.client.as_mut().map(Client::report_and_wait) {
+                link.lose(&error);
+            }
         }
     }
 
@@ -240,7 +245,7 @@ impl<N: Network> Upstream for Seat<N> {
     }
 
     fn report(&mut self) {
-        self.links.report();
+        self.links.report_all();
     }
 }
 
