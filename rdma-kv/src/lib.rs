@@ -12,6 +12,7 @@
 //! * [`loans`]: which values clients have borrowed, and so must not change; [`view`]: such a value.
 //! * [`operations`]: what each of memcached's commands does to it.
 //! * [`text`]: the memcached protocol over it, without I/O.
+//! * [`content`]: keys that are made of their values.
 //! * [`reader`]: one-sided gets, with a cache of [`places`], which [`uses`] tells the server of;
 //!   [`control`]: messages for the rest.
 //! * [`network`]: what client and server ask of a domain.
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod content;
 pub mod control;
 pub mod hash;
 pub mod index;
@@ -45,5 +47,7 @@ pub mod view;
 mod testing;
 
 pub use client::{Client, ClientError, Value};
+pub use content::content_key;
 pub use control::PROTOCOL;
+pub use reader::Consistency;
 pub use view::{View, ViewError};

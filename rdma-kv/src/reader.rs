@@ -8,19 +8,24 @@
 //! then item and slot. A set of a key that exists stores to the same slot, so a key that stays
 //! is never missed by a reader that walks the chain.
 //!
+//! Instead of the slot, who asks for less looks at less: [`Consistency`].
+//!
 //! Nothing read is believed: offsets come from checked numbers, lengths are bounded by the
 //! region, the largest item and the item's copy, chains by a count. A server gone wild can give wrong values and
 //! misses, and nothing worse.
 
 mod borrow;
 mod checks;
+mod consistency;
 mod many;
 
 use std::ops::Range;
 
 pub(crate) use checks::Checks;
+pub use consistency::Consistency;
 use fabric::{Endpoint, OpError, Read};
 
+use crate::content::content_key;
 use crate::hash::hash;
 use crate::layout::{
     Bucket, BucketLine, Buckets, ControlLine, FlushEpoch, ItemHeader, LayoutError, Line, MAX_KEY,
@@ -127,6 +132,7 @@ pub struct Reader<E: Endpoint> {
     seed: u64,
     places: Places,
     item: Vec<u8>,
+    consistency: Consistency,
     stats: ReaderStats,
     uses: Uses,
     #[cfg(any(test, feature = "unsafe-variants"))]
@@ -207,11 +213,22 @@ impl<E: Endpoint> Reader<E> {
             seed: geometry.seed,
             places: Places::new(PLACES_LIMIT_LOG2),
             item: Vec::new(),
+            consistency: Consistency::default(),
             stats: ReaderStats::default(),
             uses: Uses::default(),
             #[cfg(any(test, feature = "unsafe-variants"))]
             checks: Checks::of_this_process(),
         })
+    }
+
+    /// What gets promise from now on.
+    pub fn set_consistency(&mut self, consistency: Consistency) {
+        self.consistency = consistency;
+    }
+
+    /// Whether a value that is stored under a key may be got.
+    pub fn vouches_for(&self, key: &[u8], value: &[u8]) -> bool {
+        !self.is_by_content() || !self.checks().content || key == content_key(value)
     }
 
     /// Gets a value, which stays in the reader's buffer until the next call.
@@ -388,9 +405,15 @@ impl<E: Endpoint> Reader<E> {
         mut way: Way<'_>,
     ) -> Result<Sought<Accepted>, OpError> {
         for _ in 0..LOOKUPS {
-            match self.look_up(hash, key, &mut way)? {
-                Sought::Unsettled => {}
-                settled => return Ok(settled),
+            let sought = self.look_up(hash, key, &mut way)?;
+            match (sought, &way) {
+                (Sought::Unsettled, _) => {}
+                (Sought::Found(item), Way::Copied)
+                    if !self.vouches_for(key, self.value(&item).data) =>
+                {
+                    return Ok(Sought::Absent);
+                }
+                (settled, _) => return Ok(settled),
             }
         }
         self.stats.unsettled += 1;
@@ -417,14 +440,35 @@ impl<E: Endpoint> Reader<E> {
 
     /// Reads the item at a cached place, and its slot again.
     fn read_at(&mut self, place: Placement, key: &[u8]) -> Result<Tried, OpError> {
-        let word = self.read_item(place, u64::from(place.len))?;
-        if word != place.word && self.checks().slot {
-            return Ok(Tried::Replaced(word));
+        let unlike = self.read_item(place, u64::from(place.len), self.consistency)?;
+        self.judge(place, key, 0..place.len as usize, unlike)
+    }
+
+    /// What an item in the buffer means that was read from a cached place, and if it is not whole,
+    /// what that means.
+    fn judge(
+        &mut self,
+        place: Placement,
+        key: &[u8],
+        item: Range<usize>,
+        unlike: Option<Tried>,
+    ) -> Result<Tried, OpError> {
+        if let Some(unlike) = unlike {
+            return Ok(unlike);
         }
-        let tried = self.examine(key, 0..place.len as usize, |header| {
-            header.generation == place.generation
+        let by_content = self.is_by_content();
+        let tried = self.examine(key, item, |header| {
+            by_content || header.generation == place.generation
         });
-        self.unless_expired(place, tried)
+        match tried {
+            Tried::Found(item) if by_content => {
+                Ok(match self.vouches_for(key, self.value(&item).data) {
+                    true => Tried::Found(item),
+                    false => Tried::Changed,
+                })
+            }
+            tried => self.unless_expired(place, tried),
+        }
     }
 
     /// As [`Reader::read_at`], with the value straight into `into`; `None` when it does not fit.
@@ -445,8 +489,8 @@ impl<E: Endpoint> Reader<E> {
         };
         let (mut word, offset) = (Word::default(), place.word.place().offset());
         let (items, index) = (&self.items, &self.index);
-        self.stats.reads += 3;
-        self.endpoint.read_batch(&mut [
+        let last = self.consistency.last_look(index, items, place);
+        let mut reads = [
             Read {
                 remote: items,
                 offset,
@@ -458,20 +502,26 @@ impl<E: Endpoint> Reader<E> {
                 into: &mut *value,
             },
             Read {
-                remote: index,
-                offset: place.slot.offset(),
+                remote: last.as_ref().map_or(items, |last| last.remote),
+                offset: last.as_ref().map_or(0, |last| last.offset),
                 into: &mut word.0,
             },
-        ])?;
-        if word.value() != place.word.0 && self.checks().slot {
-            return Ok(Some(Tried::Replaced(SlotWord(word.value()))));
+        ];
+        let reads = &mut reads[..2 + usize::from(last.is_some())];
+        self.stats.reads += reads.len() as u64;
+        self.endpoint.read_batch(reads)?;
+        let unlike = last.and_then(|last| last.unlike(word));
+        if unlike.is_some() && self.checks().slot {
+            return Ok(unlike);
         }
         let Some((header, found)) = head.split_first_chunk() else {
             return Ok(None);
         };
         let header = ItemHeader::from_bytes(header);
         let checks = self.checks();
-        let same = (header.generation == place.generation || !checks.generation)
+        let by_content = self.is_by_content();
+        let is_generation = by_content || header.generation == place.generation;
+        let same = (is_generation || !checks.generation)
             && header.item_len() == u64::from(place.len)
             // Else a longer key that starts with this one would do.
             && (usize::from(header.key_len) == key.len() && found == key || !checks.key);
@@ -482,31 +532,50 @@ impl<E: Endpoint> Reader<E> {
             }),
             false => Tried::Changed,
         };
+        if by_content {
+            let is_right = self.vouches_for(key, value);
+            return Ok(Some(if is_right { tried } else { Tried::Changed }));
+        }
         self.unless_expired(place, tried).map(Some)
     }
 
-    /// Reads up to `len` bytes of the item that `place` names into the buffer, then the slot.
-    fn read_item(&mut self, place: Placement, len: u64) -> Result<SlotWord, OpError> {
+    fn is_by_content(&self) -> bool {
+        self.consistency == Consistency::ContentAddressed
+    }
+
+    /// Reads up to `len` bytes of the item that `place` names into the buffer, then what tells that
+    /// they are whole; returns what it means if they are not.
+    fn read_item(
+        &mut self,
+        place: Placement,
+        len: u64,
+        consistency: Consistency,
+    ) -> Result<Option<Tried>, OpError> {
         let offset = place.word.place().offset();
         let len = len as usize;
         if self.item.len() < len {
             self.item.resize(len, 0);
         }
+        let item = Read {
+            remote: &self.items,
+            offset,
+            into: &mut self.item[..len],
+        };
+        let Some(last) = consistency.last_look(&self.index, &self.items, place) else {
+            self.stats.reads += 1;
+            self.endpoint.read_batch(&mut [item])?;
+            return Ok(None);
+        };
         let mut word = Word::default();
+        let look = Read {
+            remote: last.remote,
+            offset: last.offset,
+            into: &mut word.0,
+        };
         self.stats.reads += 2;
-        self.endpoint.read_batch(&mut [
-            Read {
-                remote: &self.items,
-                offset,
-                into: &mut self.item[..len],
-            },
-            Read {
-                remote: &self.index,
-                offset: place.slot.offset(),
-                into: &mut word.0,
-            },
-        ])?;
-        Ok(SlotWord(word.value()))
+        self.endpoint.read_batch(&mut [item, look])?;
+        let unlike = last.unlike(word);
+        Ok(unlike.filter(|_| self.checks().slot))
     }
 
     /// Checks an item in the buffer, which came with an unchanged slot.
@@ -673,11 +742,12 @@ impl<E: Endpoint> Reader<E> {
             return Ok(Tried::Changed);
         };
         let len = rest.min(place.word.len_limit()).min(self.max_item.into());
-        let word = self.read_item(place, len)?;
-        if word != place.word && self.checks().slot {
+        if self.read_item(place, len, Consistency::Strict)?.is_some() {
             return Ok(Tried::Changed);
         }
-        let tried = self.examine(key, 0..len as usize, |header| word.is_of(header.generation));
+        let tried = self.examine(key, 0..len as usize, |header| {
+            place.word.is_of(header.generation)
+        });
         if let Tried::Found(item) = &tried {
             self.note_place(hash, place, &item.header);
         }

@@ -38,14 +38,14 @@ pub(super) fn value_of(sought: Sought<ValueRef<'_>>) -> Option<Vec<u8>> {
 }
 
 /// What others do in the middle of a get, as steps that each leave the store in one state.
-type Script = &'static [fn(&Shared)];
+pub(super) type Script = &'static [fn(&Shared)];
 
 pub(super) fn set(store: &Shared, key: &[u8], byte: u8) {
     store.set(key, 0, 0, &[byte; 100]).unwrap();
 }
 
 /// In each, memory that held the key's value at first is soon used again.
-const SCRIPTS: [Script; 7] = [
+pub(super) const SCRIPTS: [Script; 7] = [
     &[
         |s| set(s, b"key", 2),
         |s| set(s, b"key", 3),
@@ -94,36 +94,59 @@ fn set_for_a_second(store: &Shared, key: &[u8], byte: u8) {
 
 /// In which way a key is got.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+pub(super) enum How {
     Cold,
     Cached,
     /// Its place is known, and it is got together with another.
     Many,
+    /// Its place is known, and it is got into a buffer.
+    Into,
 }
 
-fn first_of_many(reader: &mut Reader<Adversary>) -> Option<Vec<u8>> {
+impl How {
+    pub(super) fn get(self, reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            How::Many => first_of_many(reader, key),
+            How::Into => into_a_buffer(reader, key),
+            How::Cold | How::Cached => value_of(reader.get(key).unwrap()),
+        }
+    }
+}
+
+fn into_a_buffer(reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> {
+    let mut into = vec![0; 5000];
+    match reader.get_into(key, &mut into).unwrap() {
+        Sought::Found((_, len)) => Some(into[..len].to_vec()),
+        Sought::Absent => None,
+        Sought::Unsettled => panic!("unsettled"),
+    }
+}
+
+fn first_of_many(reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> {
     let mut got = None;
     let each = |number, sought: Sought<ValueRef<'_>>| {
         if number == 0 {
             got = Some(value_of(sought));
         }
     };
-    reader.get_many(&[b"key", b"never there"], each).unwrap();
+    reader.get_many(&[key, b"never there"], each).unwrap();
     got.unwrap()
 }
 
 /// Runs a get with the steps of `script` before the pieces with numbers `at`; returns what it
 /// got and what it might have got: the key's value before, between and after the steps.
-fn get_amid(
+pub(super) fn get_amid(
     script: Script,
     at: &[usize],
     order: Order,
     how: How,
     checks: Checks,
+    consistency: Consistency,
 ) -> (Option<Vec<u8>>, Vec<Option<Vec<u8>>>) {
     let store = testing::shared_that_reuses(LIMITS);
     set(&store, b"key", 1);
     let mut reader = reader(&store, order).with_checks(checks);
+    reader.set_consistency(consistency);
     if how != How::Cold {
         value_of(reader.get(b"key").unwrap());
     }
@@ -135,10 +158,7 @@ fn get_amid(
             seen.lock().unwrap().push(testing::value(&store, b"key"));
         }
     });
-    let got = match how {
-        How::Many => first_of_many(&mut reader),
-        How::Cold | How::Cached => value_of(reader.get(b"key").unwrap()),
-    };
+    let got = how.get(&mut reader, b"key");
     let states = states.lock().unwrap().clone();
     (got, states)
 }
@@ -164,8 +184,9 @@ fn wrong(checks: Checks) -> usize {
     for script in SCRIPTS {
         for at in schedules(script.len(), 9) {
             for order in [Order::Forward, Order::Backward, Order::Inside] {
-                for how in [How::Cold, How::Cached, How::Many] {
-                    let (got, states) = get_amid(script, &at, order, how, checks);
+                for how in [How::Cold, How::Cached, How::Many, How::Into] {
+                    let (got, states) =
+                        get_amid(script, &at, order, how, checks, Consistency::Strict);
                     wrong += usize::from(!states.contains(&got));
                 }
             }

@@ -573,6 +573,8 @@ impl Store {
         // finds the slot that led here changed.
         self.items.release_fence();
         self.items.store(place.offset(), self.generation)?;
+        // And whoever meets a byte that follows it meets this generation afterwards.
+        self.items.release_fence();
         Ok(self.generation)
     }
 

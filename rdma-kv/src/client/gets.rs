@@ -111,7 +111,8 @@ impl<N: Network> Client<N> {
 
     /// Asks the server for a value that changes too quickly to be read.
     pub(crate) fn ask(&mut self, key: &[u8]) -> Result<Option<Value>, ClientError> {
-        self.ask_and_touch(key, None)
+        let asked = self.ask_and_touch(key, None)?;
+        Ok(asked.filter(|value| self.reader.vouches_for(key, &value.data)))
     }
 
     fn ask_and_touch(

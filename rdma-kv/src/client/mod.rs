@@ -28,7 +28,7 @@ pub(crate) use staging::STAGING_ACCESS;
 use crate::control::{INLINE_LIMIT, PROTOCOL, Reply, Request, VERSION};
 use crate::layout::MAX_KEY;
 use crate::network::Network;
-use crate::reader::{Reader, ReaderStats};
+use crate::reader::{Consistency, Reader, ReaderStats};
 use crate::view::Slips;
 use exchange::{Exchange, INLINE_MOST, TIMEOUT};
 use posting::Posted;
@@ -47,7 +47,8 @@ pub struct Value {
 
 /// A connection to a server. A get reads the server's memory; all else are messages.
 ///
-/// Gets are linearizable with everyone's sets and deletes, through whichever door they came.
+/// Gets are linearizable with everyone's sets and deletes, through whichever door they came, unless
+/// less was asked for: [`Client::set_consistency`].
 pub struct Client<N: Network = Domain> {
     network: N,
     exchange: Exchange<N::Channel>,
@@ -120,6 +121,11 @@ impl<N: Network> Client<N> {
     /// the server reads others from this client. [`INLINE_LIMIT`] is right for most.
     pub fn set_inline_limit(&mut self, bytes: usize) {
         self.inline_limit = bytes.min(INLINE_MOST);
+    }
+
+    /// What its gets promise from now on; [`Consistency::Strict`] at first.
+    pub fn set_consistency(&mut self, consistency: Consistency) {
+        self.reader.set_consistency(consistency);
     }
 
     /// What its gets did so far.

@@ -10,6 +10,7 @@ pub(crate) struct Checks {
     pub(crate) table_epoch: bool,
     pub(crate) flush_epoch: bool,
     pub(crate) slip_first: bool,
+    pub(crate) content: bool,
 }
 
 impl Checks {
@@ -21,6 +22,7 @@ impl Checks {
         table_epoch: true,
         flush_epoch: true,
         slip_first: true,
+        content: true,
     };
 
     /// All, unless this process is to leave one out.

@@ -4,7 +4,7 @@ use fabric::{Endpoint, OpError, Read};
 
 use super::{Item, Reader, Sought, Tried, ValueRef, Way, unless_outside};
 use crate::hash::hash;
-use crate::layout::{Placement, SlotWord, Word};
+use crate::layout::{Placement, Word};
 
 /// Keys whose items are read in one go, at most.
 const KEYS: usize = 64;
@@ -103,8 +103,8 @@ impl<E: Endpoint> Reader<E> {
         others: &mut Vec<(usize, u64)>,
         each: &mut impl FnMut(usize, Sought<Item<'_>>),
     ) -> Result<(), OpError> {
-        let words = self.read_all(planned);
-        let words = match words {
+        let unlike = self.read_all(planned);
+        let unlike = match unlike {
             // A place is wrong. Which one does not matter: it happens once.
             Err(OpError::OutOfBounds { .. }) => {
                 for Planned { number, hash, .. } in planned {
@@ -113,17 +113,12 @@ impl<E: Endpoint> Reader<E> {
                 }
                 return Ok(());
             }
-            words => words?,
+            unlike => unlike?,
         };
-        for (item, word) in planned.iter().zip(words) {
-            let (place, len) = (item.place, item.place.len as usize);
-            let tried = match word == place.word || !self.checks().slot {
-                false => Tried::Changed,
-                true => self.examine(keys[item.number], item.start..item.start + len, |header| {
-                    header.generation == place.generation
-                }),
-            };
-            let tried = unless_outside(self.unless_expired(place, tried))?;
+        for (item, unlike) in planned.iter().zip(unlike) {
+            let bytes = item.start..item.start + item.place.len as usize;
+            let tried = self.judge(item.place, keys[item.number], bytes, unlike);
+            let tried = unless_outside(tried)?;
             match self.settle(item.hash, tried) {
                 Sought::Unsettled => others.push((item.number, item.hash)),
                 settled => {
@@ -135,8 +130,8 @@ impl<E: Endpoint> Reader<E> {
         Ok(())
     }
 
-    /// Reads all items, then all slots; returns what was in these.
-    fn read_all(&mut self, planned: &[Planned]) -> Result<Vec<SlotWord>, OpError> {
+    /// Reads all items, then what tells that they are whole; returns what it means where they are not.
+    fn read_all(&mut self, planned: &[Planned]) -> Result<Vec<Option<Tried>>, OpError> {
         let end = planned
             .last()
             .map_or(0, |last| last.start + last.place.len as usize);
@@ -156,15 +151,23 @@ impl<E: Endpoint> Reader<E> {
                 into,
             });
         }
-        for (Planned { place, .. }, word) in planned.iter().zip(&mut words) {
+        let last_look = |planned: &Planned| {
+            let consistency = self.consistency;
+            consistency.last_look(&self.index, &self.items, planned.place)
+        };
+        let last: Vec<_> = planned.iter().filter_map(last_look).collect();
+        for (last, word) in last.iter().zip(&mut words) {
             reads.push(Read {
-                remote: &self.index,
-                offset: place.slot.offset(),
+                remote: last.remote,
+                offset: last.offset,
                 into: &mut word.0,
             });
         }
         self.stats.reads += reads.len() as u64;
         self.endpoint.read_batch(&mut reads)?;
-        Ok(words.iter().map(|word| SlotWord(word.value())).collect())
+        let is_needed = self.checks().slot;
+        let all = words.iter().enumerate();
+        let unlike = all.map(|(n, word)| last.get(n)?.unlike(*word).filter(|_| is_needed));
+        Ok(unlike.collect())
     }
 }
