@@ -22,7 +22,7 @@ use crate::sampler::Pace;
 use crate::stats::Slice;
 use crate::store::memcached::Memcached;
 use crate::store::rdma::RdmaClient;
-use crate::store::{self, KeySet};
+use crate::store::{self, KeySet, borrow};
 
 /// How long a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -205,6 +205,13 @@ impl Process {
             slice,
             reads: Reads::default(),
         };
+        if let Some(reading) = measurement.reading() {
+            let client = self.rdma()?;
+            let before = client.stats();
+            let slice = borrow::measure(client, reading, set, salt, pace)?;
+            let reads = Reads::between(before, client.stats());
+            return Ok(Measured { slice, reads });
+        }
         let Some(op) = measurement.store_op() else {
             return Ok(without_reads(self.source(set.total()).copy(bytes, pace)));
         };

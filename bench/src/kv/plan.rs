@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, WorkingSet};
+use crate::store::borrow::Reading;
 use crate::store::{KeySet, StoreOp};
 
 /// Sizes of values that stay in the caches, in bytes.
@@ -13,6 +14,9 @@ pub const HOT_SIZES: [usize; 5] = [64, 1024, 4096, 64 << 10, 1 << 20];
 
 /// Sizes of values in memory, in bytes.
 pub const COLD_SIZES: [usize; 3] = [1024, 64 << 10, 1 << 20];
+
+/// Bytes of a value that is added up.
+pub const SUM_BYTES: usize = 1 << 20;
 
 /// Bytes of a value where many ask at once.
 pub const CROWD_BYTES: usize = 1024;
@@ -53,6 +57,12 @@ pub enum Op {
     Get,
     /// New versions of values that are there.
     Set,
+    /// Values that are there, borrowed and given back.
+    Borrow,
+    /// Values that are there, borrowed to add their bytes up.
+    BorrowSum,
+    /// Values that are there, copied to add their bytes up.
+    GetSum,
     /// Copies of as many bytes.
     Copy,
 }
@@ -123,7 +133,17 @@ impl Measurement {
         match self.op {
             Op::Get => Some(StoreOp::Get),
             Op::Set => Some(StoreOp::Set),
-            Op::Copy => None,
+            Op::Borrow | Op::BorrowSum | Op::GetSum | Op::Copy => None,
+        }
+    }
+
+    /// What is done with values that are borrowed, or instead of that.
+    pub fn reading(&self) -> Option<Reading> {
+        match self.op {
+            Op::Borrow => Some(Reading::Borrow),
+            Op::BorrowSum => Some(Reading::BorrowSum),
+            Op::GetSum => Some(Reading::GetSum),
+            Op::Get | Op::Set | Op::Copy => None,
         }
     }
 }
@@ -164,6 +184,10 @@ pub fn hot() -> Vec<Vec<Measurement>> {
         let mut contest = vec![of(Path::Memcpy, Op::Copy)];
         for op in [Op::Get, Op::Set] {
             contest.extend(stores.map(|path| of(path, op)));
+        }
+        contest.push(of(Path::Rdma, Op::Borrow));
+        if bytes == SUM_BYTES {
+            contest.extend([Op::GetSum, Op::BorrowSum].map(|op| of(Path::Rdma, op)));
         }
         contest
     };

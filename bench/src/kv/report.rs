@@ -204,7 +204,7 @@ impl Report {
         )?;
         writeln!(
             to,
-            "{:<16}{:<5}{:>9} {:<5}{:>9}{:>10}{:>10}{:>10}{:>12}{:>13}{:>7}",
+            "{:<16}{:<10}{:>9} {:<5}{:>9}{:>10}{:>10}{:>10}{:>12}{:>13}{:>7}",
             "path",
             "op",
             "bytes",
@@ -221,7 +221,7 @@ impl Report {
             let op = format!("{:?}", row.op).to_lowercase();
             writeln!(
                 to,
-                "{:<16}{op:<5}{:>9} {:<5}{:>9}{:>10}{:>10}{:>10}{:>12.0}{:>13}{:>7}",
+                "{:<16}{op:<10}{:>9} {:<5}{:>9}{:>10}{:>10}{:>10}{:>12.0}{:>13}{:>7}",
                 name_of(row.path),
                 row.bytes,
                 format!("{:?}", row.set).to_lowercase(),
@@ -321,7 +321,7 @@ fn row(key: &Measurement, measured: &Measured) -> Row {
         p99_ns: series.quantile_ns(0.99),
         p999_ns: series.quantile_ns(0.999),
         server_cpu_ns_per_op: median(&measured.cpu_ns_per_op),
-        reads_per_get: (gets > 0 && key.op == Op::Get).then_some(reads_per_get),
+        reads_per_get: (gets > 0 && key.op != Op::Set).then_some(reads_per_get),
         errors: series.errors(),
     }
 }

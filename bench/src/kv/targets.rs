@@ -63,6 +63,7 @@ impl fmt::Display for Target {
 pub fn all(rows: &[Row], mixes: &[MixRow], memory: &[MemoryRow]) -> Vec<Target> {
     let rows = Rows(rows);
     let mut targets = gets(rows);
+    targets.extend(borrows(rows));
     targets.extend(sets(rows));
     targets.extend(text(rows));
     targets.extend(mixed(mixes));
@@ -114,6 +115,25 @@ fn gets(rows: Rows<'_>) -> Vec<Target> {
         row.and_then(|row| row.server_cpu_ns_per_op),
     ));
     targets
+}
+
+fn borrows(rows: Rows<'_>) -> [Target; 2] {
+    let hot = |op, bytes| rows.of(Path::Rdma, op, bytes, WorkingSet::Hot)?.p50_ns;
+    let all = plan::HOT_SIZES.map(|bytes| hot(Op::Borrow, bytes));
+    let slowest = all.into_iter().reduce(|a, b| Some(f64::max(a?, b?)));
+    let [got, borrowed] = [Op::GetSum, Op::BorrowSum].map(|op| hot(op, plan::SUM_BYTES));
+    [
+        Target::at_most(
+            300.0,
+            "borrow of any size, hot, p50 in ns".into(),
+            slowest.flatten(),
+        ),
+        Target::at_least(
+            1.5,
+            "borrow and sum of 1 MiB, hot, times faster than get and sum".into(),
+            quotient(got, borrowed),
+        ),
+    ]
 }
 
 fn sets(rows: Rows<'_>) -> [Target; 3] {

@@ -1,5 +1,5 @@
 //! The key-value store, measured alike over every path: [`memcached`] is its TCP protocol,
-//! [`rdma`] the one-sided client.
+//! [`rdma`] the one-sided client, and [`borrow`] what only it can do.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,6 +7,7 @@ use crate::pattern::{self, Random};
 use crate::sampler::{Pace, Work, sample};
 use crate::stats::Slice;
 
+pub mod borrow;
 pub mod memcached;
 pub mod rdma;
 

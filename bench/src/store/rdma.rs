@@ -2,6 +2,7 @@
 
 use domains::member::Domain;
 use fabric::Place;
+use rdma_kv::View;
 use rdma_kv::client::ClientError;
 use rdma_kv::operations::Change;
 use rdma_kv::reader::ReaderStats;
@@ -38,6 +39,14 @@ impl RdmaClient {
 }
 
 impl RdmaClient {
+    /// Borrows a value.
+    ///
+    /// # Errors
+    /// The server's and the agent's.
+    pub fn borrow(&mut self, key: &[u8]) -> Result<Option<View>, RdmaError> {
+        Ok(self.client.borrow(key)?)
+    }
+
     /// What its gets did so far.
     pub fn stats(&self) -> ReaderStats {
         self.client.stats()

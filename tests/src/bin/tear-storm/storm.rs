@@ -1,11 +1,12 @@
 //! What each process is told and tells, and who reads.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 
 use bench::worker;
 use clap::ValueEnum;
 use domains::member::Member;
-use rdma_kv::Client;
+use rdma_kv::{Client, View, ViewError};
 use serde::{Deserialize, Serialize};
 use tests::value;
 
@@ -159,11 +160,16 @@ struct Reader {
     flushed: u32,
     room: Vec<u8>,
     gets: u64,
+    /// Values that are borrowed, with their keys and versions.
+    held: VecDeque<(u32, u32, View)>,
 }
 
 impl Reader {
     /// Gets of the same few keys.
     const MOMENT: u64 = 4096;
+
+    /// Values that are held: more of the longest would be too much of the server's memory.
+    const HELD: usize = 2;
 
     fn new(client: Client, random: Random, orders: &Orders) -> Self {
         Reader {
@@ -176,6 +182,7 @@ impl Reader {
             flushed: 0,
             room: vec![0; ROOM],
             gets: 0,
+            held: VecDeque::new(),
         }
     }
 
@@ -206,18 +213,60 @@ impl Reader {
         ((near + self.random.below(spread)) % self.keys) as u32
     }
 
-    /// In either of the two ways.
+    /// In one of three ways.
     fn get(&mut self, key: u32) -> Result<Option<Result<u32, String>>, Error> {
         let name = name(key);
-        Ok(match self.random.below(2) {
+        Ok(match self.random.below(3) {
             0 => self
                 .client
                 .get_with(&name, |value| value::check(value.data, key))?,
+            1 => self.borrow(key)?,
             _ => {
                 let found = self.client.get_into(&name, &mut self.room)?;
                 found.map(|(_, len)| value::check(&self.room[..len], key))
             }
         })
+    }
+
+    /// Borrows and checks a value, and checks once more one that was borrowed before.
+    fn borrow(&mut self, key: u32) -> Result<Option<Result<u32, String>>, Error> {
+        let checked = loop {
+            let Some(view) = self.client.borrow(&name(key))? else {
+                return Ok(None);
+            };
+            match self.check_view(key, &view)? {
+                Some(Ok(version)) => {
+                    self.held.push_back((key, version, view));
+                    break Ok(version);
+                }
+                Some(wrong) => break wrong,
+                // It was taken back already.
+                None => {}
+            }
+        };
+        if self.held.len() <= Self::HELD {
+            return Ok(Some(checked));
+        }
+        let Some((key, version, view)) = self.held.pop_front() else {
+            return Ok(Some(checked));
+        };
+        Ok(Some(match self.check_view(key, &view)? {
+            Some(Ok(now)) if now != version => Err(format!(
+                "key {key} was borrowed in version {version} and became {now}"
+            )),
+            Some(Err(what)) => Err(format!("key {key} was borrowed and changed: {what}")),
+            _ => checked,
+        }))
+    }
+
+    /// `None` when the server has taken it back.
+    fn check_view(&mut self, key: u32, view: &View) -> Result<Option<Result<u32, String>>, Error> {
+        let into = &mut self.room[..view.len()];
+        match view.read(0, into) {
+            Ok(()) => Ok(Some(value::check(into, key))),
+            Err(ViewError::Recalled) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn judge(&mut self, tally: &mut Tally, key: u32, checked: Result<u32, String>) {

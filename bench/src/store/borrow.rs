@@ -1,0 +1,131 @@
+//! Values that are borrowed: what it costs to have one, and to read it once.
+
+use rdma_kv::View;
+
+use super::KeySet;
+use super::rdma::{RdmaClient, RdmaError};
+use crate::pattern::{self, Random};
+use crate::sampler::{Pace, Work, sample};
+use crate::stats::Slice;
+
+/// Bytes whose sum is taken at a time: as many as a view gives.
+const CHUNK: usize = 4096;
+
+/// What is done with a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// It is borrowed and given back.
+    Borrow,
+    /// It is borrowed, and its bytes are added up.
+    BorrowSum,
+    /// It is copied, and the copy's bytes are added up.
+    GetSum,
+}
+
+/// Measures `reading` of uniform random keys of `set`, all of which must be stored in version 0.
+///
+/// # Errors
+/// The client's.
+pub fn measure(
+    client: &mut RdmaClient,
+    reading: Reading,
+    set: KeySet,
+    salt: u64,
+    pace: Pace,
+) -> Result<Slice, RdmaError> {
+    let mut work = ReadingWork {
+        client,
+        reading,
+        set,
+        random: Random::new(salt),
+        names: Vec::new(),
+        indexes: Vec::new(),
+        last: None,
+        wrong: 0,
+        value: vec![0; set.bytes],
+    };
+    sample(&mut work, pace)
+}
+
+struct ReadingWork<'a> {
+    client: &'a mut RdmaClient,
+    reading: Reading,
+    set: KeySet,
+    random: Random,
+    names: Vec<Vec<u8>>,
+    indexes: Vec<u64>,
+    /// The last sum, and of which key.
+    last: Option<(u64, u64)>,
+    wrong: u64,
+    /// Room for the one that is checked.
+    value: Vec<u8>,
+}
+
+impl Work for ReadingWork<'_> {
+    type Error = RdmaError;
+
+    fn bytes(&self) -> u64 {
+        self.set.bytes as u64
+    }
+
+    fn prepare(&mut self, count: u32) -> Result<(), RdmaError> {
+        self.indexes.clear();
+        self.names.resize(count as usize, Vec::new());
+        for name in &mut self.names {
+            let index = self.random.below(self.set.keys);
+            self.set.name(index, name);
+            self.indexes.push(index);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, at: u32) -> Result<(), RdmaError> {
+        let name = &self.names[at as usize];
+        let sum = match self.reading {
+            Reading::Borrow => {
+                let view = self.client.borrow(name)?;
+                let is_right = view.is_some_and(|view| view.len() == self.set.bytes);
+                self.wrong += u64::from(!is_right);
+                return Ok(());
+            }
+            Reading::BorrowSum => self.client.borrow(name)?.and_then(|view| sum_of(&view)),
+            Reading::GetSum => match super::Client::get(self.client, name)? {
+                true => Some(sum(super::Client::value(self.client))),
+                false => None,
+            },
+        };
+        self.wrong += u64::from(sum.is_none());
+        self.last = sum.map(|sum| (self.indexes[at as usize], sum));
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<u64, RdmaError> {
+        let wrong = std::mem::take(&mut self.wrong);
+        let Some((index, found)) = self.last.take() else {
+            return Ok(wrong);
+        };
+        pattern::fill_value(index, 0, &mut self.value);
+        // One that was not there is not counted twice.
+        Ok(wrong.max(u64::from(found != sum(&self.value))))
+    }
+}
+
+fn sum_of(view: &View) -> Option<u64> {
+    let mut all = 0;
+    view.for_each_chunk(|chunk| all += sum_of_chunk(chunk))
+        .ok()?;
+    Some(all)
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.chunks(CHUNK).map(sum_of_chunk).sum()
+}
+
+/// Of so few bytes that 32 bits hold it, which is faster.
+fn sum_of_chunk(chunk: &[u8]) -> u64 {
+    chunk
+        .iter()
+        .map(|byte| u32::from(*byte))
+        .sum::<u32>()
+        .into()
+}
