@@ -2,14 +2,17 @@
 
 use rdma_kv::View;
 
-use super::KeySet;
 use super::rdma::{RdmaClient, RdmaError};
+use super::{Client, KeySet};
 use crate::pattern::{self, Random};
 use crate::sampler::{Pace, Work, sample};
 use crate::stats::Slice;
 
 /// Bytes whose sum is taken at a time: as many as a view gives.
 const CHUNK: usize = 4096;
+
+/// Operations that follow each other without a check.
+const TOGETHER: u32 = 16;
 
 /// What is done with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub enum Reading {
     GetSum,
 }
 
-/// Measures `reading` of uniform random keys of `set`, all of which must be stored in version 0.
+/// Measures `reading` of uniform random keys of `set`, all of which must be stored.
 ///
 /// # Errors
 /// The client's.
@@ -42,7 +45,6 @@ pub fn measure(
         indexes: Vec::new(),
         last: None,
         wrong: 0,
-        value: vec![0; set.bytes],
     };
     sample(&mut work, pace)
 }
@@ -57,8 +59,6 @@ struct ReadingWork<'a> {
     /// The last sum, and of which key.
     last: Option<(u64, u64)>,
     wrong: u64,
-    /// Room for the one that is checked.
-    value: Vec<u8>,
 }
 
 impl Work for ReadingWork<'_> {
@@ -66,6 +66,11 @@ impl Work for ReadingWork<'_> {
 
     fn bytes(&self) -> u64 {
         self.set.bytes as u64
+    }
+
+    /// A check after each would spoil the caches.
+    fn together(&self) -> u32 {
+        TOGETHER
     }
 
     fn prepare(&mut self, count: u32) -> Result<(), RdmaError> {
@@ -89,8 +94,8 @@ impl Work for ReadingWork<'_> {
                 return Ok(());
             }
             Reading::BorrowSum => self.client.borrow(name)?.and_then(|view| sum_of(&view)),
-            Reading::GetSum => match super::Client::get(self.client, name)? {
-                true => Some(sum(super::Client::value(self.client))),
+            Reading::GetSum => match Client::get(self.client, name)? {
+                true => Some(sum(self.client.value())),
                 false => None,
             },
         };
@@ -104,9 +109,13 @@ impl Work for ReadingWork<'_> {
         let Some((index, found)) = self.last.take() else {
             return Ok(wrong);
         };
-        pattern::fill_value(index, 0, &mut self.value);
+        let mut name = Vec::new();
+        self.set.name(index, &mut name);
+        let is_there = Client::get(self.client, &name)?;
+        let value = self.client.value();
+        let is_right = is_there && pattern::is_value(index, None, value) && found == sum(value);
         // One that was not there is not counted twice.
-        Ok(wrong.max(u64::from(found != sum(&self.value))))
+        Ok(wrong.max(u64::from(!is_right)))
     }
 }
 
