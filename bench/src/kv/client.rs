@@ -70,8 +70,9 @@ pub enum Order {
     FillMix(Path, Mix),
     /// Remove every key of a mix, by memcached's protocol.
     EmptyMix(Path, Mix),
-    /// Get every key of a mix and verify its value. Answer: how many are missing or wrong.
-    VerifyMix(Path, Mix),
+    /// Get every key of a mix by reading, and verify its value, so that places are known. Answer: how
+    /// many are missing or wrong.
+    VerifyMix(Mix),
     /// Carry out a mix. Answer: [`MixedByOne`].
     Mix {
         /// By what.
@@ -180,8 +181,7 @@ impl Process {
                 let client = self.memcached(path)?;
                 to_value(client.empty_with(KEYS, move |key, name| mix.name(key, name))?)?
             }
-            Order::VerifyMix(Path::Rdma, mix) => to_value(mixed::verify(self.rdma()?, mix)?)?,
-            Order::VerifyMix(path, mix) => to_value(mixed::verify(self.memcached(path)?, mix)?)?,
+            Order::VerifyMix(mix) => to_value(mixed::verify(self.rdma()?, mix)?)?,
             Order::Mix {
                 path,
                 mix,
