@@ -39,8 +39,12 @@ use crate::view::Slip;
 /// A get looks a key up this often while others change it, then asks the server.
 const LOOKUPS: usize = 3;
 
-/// No correct chain is this long.
-const CHAIN_LIMIT: usize = 4096;
+/// No correct chain is this long: a server makes none of more than 32 buckets.
+const CHAIN_LIMIT: usize = 64;
+
+/// After so many items of other keys with the same tag, each of which was read, the server is asked:
+/// there hardly ever is one, and a server gone wild could have readers copy for hours.
+const OTHERS_LIMIT: usize = 16;
 
 /// The cache of places grows to 2^20 lines: 64 MiB, two million places.
 const PLACES_LIMIT_LOG2: u32 = 20;
@@ -326,6 +330,15 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
+    /// Remembers where the server put the key of a hash by a change that was posted. If the key was seen
+    /// somewhere since, which of the two is older nobody knows, and none is remembered.
+    pub fn remember_unless_known(&mut self, hash: u64, placement: Placement) {
+        match self.places.find(hash) {
+            None => self.remember_at(hash, placement),
+            Some(_) => self.places.remove(hash),
+        }
+    }
+
     /// Forgets where a key was.
     pub fn forget(&mut self, key: &[u8]) {
         self.forget_at(self.hash_of(key));
@@ -334,6 +347,11 @@ impl<E: Endpoint> Reader<E> {
     /// As [`Reader::forget`], for the key of a hash.
     pub fn forget_at(&mut self, hash: u64) {
         self.places.remove(hash);
+    }
+
+    /// Forgets where all keys were.
+    pub fn forget_all(&mut self) {
+        self.places = Places::new(PLACES_LIMIT_LOG2);
     }
 
     /// Bytes of the largest item that the server can have.
@@ -664,7 +682,7 @@ impl<E: Endpoint> Reader<E> {
         key: &[u8],
         way: &mut Way<'_>,
     ) -> Result<Sought<Accepted>, OpError> {
-        let mut bucket = self.buckets.main(hash);
+        let (mut bucket, mut others) = (self.buckets.main(hash), 0);
         for _ in 0..CHAIN_LIMIT {
             let line = self.read_bucket(bucket)?;
             let line = BucketLine(&line);
@@ -685,8 +703,10 @@ impl<E: Endpoint> Reader<E> {
                 match tried {
                     Tried::Found(item) => return Ok(Sought::Found(item)),
                     Tried::Expired => return Ok(Sought::Absent),
-                    Tried::Other => {}
-                    Tried::Replaced(_) | Tried::Changed => return Ok(Sought::Unsettled),
+                    Tried::Other if others < OTHERS_LIMIT => others += 1,
+                    Tried::Other | Tried::Replaced(_) | Tried::Changed => {
+                        return Ok(Sought::Unsettled);
+                    }
                 }
             }
             match self.buckets.linked(line.link()) {

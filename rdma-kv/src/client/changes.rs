@@ -112,8 +112,10 @@ impl<N: Network> Client<N> {
     /// [`ClientError`].
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, ClientError> {
         check_key(key)?;
+        let did = self.did(&Request::Delete { key });
+        // Afterwards: what was posted before has been answered meanwhile, and its places noted.
         self.reader.forget(key);
-        self.did(&Request::Delete { key })
+        did
     }
 
     /// Changes when a key expires, as [`Client::set`] has it; returns whether it was there.
@@ -131,7 +133,9 @@ impl<N: Network> Client<N> {
     /// # Errors
     /// [`ClientError`], such as [`crate::control::Refusal::Forbidden`].
     pub fn flush_all(&mut self, delay: i64) -> Result<(), ClientError> {
-        self.did(&Request::Flush { delay }).map(drop)
+        let did = self.did(&Request::Flush { delay });
+        self.reader.forget_all();
+        did.map(drop)
     }
 
     fn count(&mut self, key: &[u8], step: Step) -> Result<Option<u64>, ClientError> {

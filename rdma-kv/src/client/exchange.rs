@@ -28,6 +28,8 @@ pub(super) struct Exchange<C> {
     /// The last reply that was taken from `incoming`.
     reply: Range<usize>,
     number: u32,
+    /// When something was sent last.
+    sent: Instant,
     timed_out: bool,
 }
 
@@ -39,6 +41,7 @@ impl<C: PacketChannel> Exchange<C> {
             incoming: Vec::new(),
             reply: 0..0,
             number: 0,
+            sent: Instant::now(),
             timed_out: false,
         }
     }
@@ -101,6 +104,7 @@ impl<C: PacketChannel> Exchange<C> {
         match self.channel.send(&[&self.outgoing]) {
             Ok(()) => {
                 self.outgoing.clear();
+                self.sent = Instant::now();
                 Ok(true)
             }
             Err(ChannelError::Full) => Ok(false),
@@ -155,6 +159,11 @@ impl<C: PacketChannel> Exchange<C> {
             }
             self.channel.wait(left);
         }
+    }
+
+    /// When something was sent last: before that the server could not answer it.
+    pub(super) fn last_sent(&self) -> Instant {
+        self.sent
     }
 
     /// From now on nothing can be asked any more.

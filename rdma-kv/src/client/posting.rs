@@ -5,6 +5,8 @@
 
 use std::time::Instant;
 
+use fabric::Region;
+
 use super::exchange::TIMEOUT;
 use super::staging::{STAGING_ACCESS, Staging};
 use super::{Client, ClientError, check_key};
@@ -74,7 +76,8 @@ impl<N: Network> Client<N> {
         while self.settled.is_empty() && self.exchange.receive()? {
             self.settle()?;
         }
-        let is_late = |posted: &Posted| posted.since.elapsed() > TIMEOUT;
+        let sent = self.exchange.last_sent();
+        let is_late = |posted: &Posted| posted.since.max(sent).elapsed() > TIMEOUT;
         match self.settled.pop_front() {
             None if self.posted.front().is_some_and(is_late) => Err(self.exchange.time_out()),
             outcome => Ok(outcome),
@@ -182,8 +185,11 @@ impl<N: Network> Client<N> {
             let (change, value) = (*change, SetValue::Inline(value));
             (State::Inline, Request::Store { change, value })
         } else {
-            let Some(piece) = self.stage(value)? else {
-                return Ok(None);
+            let piece = match self.stage(value) {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return Ok(None),
+                Err(error @ ClientError::Refused(_)) => return Ok(Some(self.refuse(error))),
+                Err(error) => return Err(error),
             };
             let (change, value) = (*change, SetValue::Staged(piece));
             (State::Staged, Request::Store { change, value })
@@ -194,6 +200,8 @@ impl<N: Network> Client<N> {
         self.unsent += value_len;
         let number = self.exchange.add(&request);
         let hash = self.reader.hash_of(key);
+        // Where the key is now nobody knows before the answer.
+        self.reader.forget_at(hash);
         self.note(number, hash, value_len, state);
         Ok(Some(number))
     }
@@ -232,8 +240,13 @@ impl<N: Network> Client<N> {
                     return Ok(Some(piece));
                 }
                 // Several are on their way at a time.
-                if staging.len() >= several || self.stage_region(several).is_err() {
+                if staging.len() >= several {
                     return Ok(None);
+                }
+                match self.network.alloc(several, STAGING_ACCESS) {
+                    Ok(region) => self.stage_in(region)?,
+                    // One after the other, then.
+                    Err(_) => return Ok(None),
                 }
             }
             // The server may still read from the old one.
@@ -249,14 +262,26 @@ impl<N: Network> Client<N> {
     /// Makes a staging region of `len` bytes, instead of the one before.
     pub(super) fn stage_region(&mut self, len: u64) -> Result<(), ClientError> {
         let region = self.network.alloc(len, STAGING_ACCESS)?;
+        self.stage_in(region)
+    }
+
+    fn stage_in(&mut self, region: Region) -> Result<(), ClientError> {
         let key = region.remote_key().ok_or(ClientError::Protocol)?;
-        match self.call(&Request::Stage { key })? {
+        let reply = self.call(&Request::Stage { key })?;
+        let refusal = match reply {
             // It has answered all that was asked before.
-            Reply::Done => self.staging = Some(Staging::new(region)),
-            Reply::Refused(refusal) => return Err(ClientError::Refused(refusal)),
+            Reply::Done => {
+                self.staging = Some(Staging::new(region));
+                return Ok(());
+            }
+            Reply::Refused(refusal) => refusal,
             _ => return Err(ClientError::Protocol),
+        };
+        // It has let go of the one before, too.
+        if let Some(staging) = &mut self.staging {
+            staging.lose();
         }
-        Ok(())
+        Err(ClientError::Refused(refusal))
     }
 
     /// Waits until another posted change is settled.
@@ -282,6 +307,14 @@ impl<N: Network> Client<N> {
         any
     }
 
+    /// As if all had been posted so much earlier.
+    #[cfg(test)]
+    pub(crate) fn backdate(&mut self, by: std::time::Duration) {
+        for posted in &mut self.posted {
+            posted.since -= by;
+        }
+    }
+
     /// Settles the change that the reply in hand belongs to.
     pub(super) fn settle(&mut self) -> Result<(), ClientError> {
         self.settle_refused();
@@ -303,7 +336,13 @@ impl<N: Network> Client<N> {
             }
         }
         match outcome {
-            Ok(Stored::Stored { placement, .. }) => self.reader.remember_at(posted.hash, placement),
+            Ok(Stored::Stored { placement, .. }) => {
+                // The last change of a key tells where it is.
+                let mut later = self.posted.iter();
+                if later.all(|later| later.hash != posted.hash) {
+                    self.reader.remember_unless_known(posted.hash, placement);
+                }
+            }
             Ok(_) => {}
             Err(_) => self.reader.forget_at(posted.hash),
         }

@@ -67,6 +67,55 @@ fn posted_changes_happen_in_order_and_are_polled_in_order() {
     assert!(stats.cached >= 7, "{stats:?}");
 }
 
+/// Once the time counted from the posting, so a server was declared dead that had not been asked.
+#[test]
+fn a_change_that_was_not_sent_yet_is_not_late() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    client.post(&change(Mode::Set, b"key"), b"value").unwrap();
+    client.backdate(std::time::Duration::from_secs(60));
+    let outcome = loop {
+        if let Some((_, outcome)) = client.poll().unwrap() {
+            break outcome;
+        }
+    };
+    assert!(is_stored(&outcome), "{outcome:?}");
+}
+
+#[test]
+fn a_relaxed_client_sees_its_own_changes() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let (mut client, mut other) = (cluster.client(1), cluster.client(2));
+    client.set_consistency(crate::reader::Consistency::Relaxed);
+    let value_of = |value: Option<crate::client::Value>| value.map(|value| value.data);
+    let (first, second) = (b"first".to_vec(), b"second".to_vec());
+    // A flush of its own.
+    client.set(b"key", 0, 0, &first).unwrap();
+    assert_eq!(value_of(client.get(b"key").unwrap()), Some(first.clone()));
+    client.flush_all(0).unwrap();
+    assert_eq!(client.get(b"key").unwrap(), None);
+    // A delete, behind a set that was posted.
+    client.post(&change(Mode::Set, b"key"), &first).unwrap();
+    assert!(client.delete(b"key").unwrap());
+    assert_eq!(client.get(b"key").unwrap(), None);
+    client.wait().unwrap();
+    // What it has seen is newer than what it is told of later.
+    client.post(&change(Mode::Set, b"key"), &first).unwrap();
+    assert!(
+        client
+            .poll()
+            .unwrap()
+            .is_none_or(|(_, outcome)| is_stored(&outcome))
+    );
+    while other.get(b"key").unwrap().is_none() {
+        std::hint::spin_loop();
+    }
+    other.set(b"key", 0, 0, &second).unwrap();
+    assert_eq!(value_of(client.get(b"key").unwrap()), Some(second.clone()));
+    while client.wait().unwrap().is_some() {}
+    assert_eq!(value_of(client.get(b"key").unwrap()), Some(second));
+}
+
 #[test]
 fn one_that_fails_does_not_stop_the_others() {
     let cluster = Cluster::start(Limits::DEFAULT);
