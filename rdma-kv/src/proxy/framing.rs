@@ -8,7 +8,7 @@
 use crate::control::TEXT_LIMIT;
 use crate::layout::MAX_KEY;
 use crate::number;
-use crate::text::input::{Tokens, line};
+use crate::text::input::{Arguments, Tokens, line};
 use crate::text::value_len;
 
 /// A line, as a proxy sees it.
@@ -121,8 +121,14 @@ impl Batch {
     }
 
     fn note(&mut self, line: &[u8]) {
-        let command = Tokens(line).next().unwrap_or_default();
-        self.is_quiet = command == b"quit" || Tokens(line).any(|token| token == b"noreply");
+        let mut tokens = Tokens(line);
+        let command = tokens.next().unwrap_or_default();
+        self.is_quiet = match command {
+            b"quit" => true,
+            // Their last word may be a key of this name.
+            [b'm', _] | b"get" | b"gets" | b"bget" | b"gat" | b"gats" => false,
+            _ => Arguments::of(tokens).noreply(),
+        };
         self.answers += usize::from(!self.is_quiet);
         self.ends |= command == b"quit";
         self.counts |= command == b"stats";
@@ -173,6 +179,26 @@ mod tests {
             &format!("mg {long}"),
         ] {
             assert!(!is_own(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn only_the_last_word_asks_for_silence() {
+        for (line, is_quiet) in [
+            ("delete a noreply", true),
+            ("touch noreply 0  noreply ", true),
+            ("quit", true),
+            ("delete a", false),
+            ("touch noreply 0", false),
+            ("set noreply 0 0 1", false),
+            ("noreply", false),
+            ("md noreply", false),
+            ("gat 0 noreply", false),
+            ("bget noreply", false),
+        ] {
+            let batch = Batch::of(format!("{line}\r\n").as_bytes());
+            assert_eq!(batch.is_quiet, is_quiet, "{line}");
+            assert_eq!(batch.answers, usize::from(!is_quiet), "{line}");
         }
     }
 
