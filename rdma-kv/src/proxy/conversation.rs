@@ -1,7 +1,8 @@
 //! One connection to a proxy, without I/O: bytes in, replies appended.
 
+use super::Upstream;
 use super::framing::{Batch, Command};
-use super::{Away, Upstream, getting};
+use super::getting::{self, Getting, Unable};
 use crate::control::{TEXT_LIMIT, Then};
 use crate::text::input::{Input, Tokens, line, line_limit};
 use crate::text::{Next, REPLIES};
@@ -24,7 +25,7 @@ enum State {
     /// A command.
     Command,
     /// What is left of a get's line, whose first keys are answered.
-    Getting { cas: bool },
+    Getting(Getting),
     /// What the server waits for, before the next command. Those that it has already were answered,
     /// unless they wanted no answer.
     Server { then: Then, is_quiet: bool },
@@ -61,7 +62,7 @@ impl<U: Upstream> Conversation<U> {
         while replies.len() < REPLIES {
             let next = match self.state {
                 State::Command => self.command(replies),
-                State::Getting { cas } => self.go_on_getting(cas, replies),
+                State::Getting(getting) => self.go_on_getting(getting, replies),
                 State::Server { then, is_quiet } => self.go_on_saying(then, is_quiet, replies),
                 State::Dropping(bytes) => self.drop_some(bytes),
                 State::Over => Some(Next::Close),
@@ -81,10 +82,11 @@ impl<U: Upstream> Conversation<U> {
         let line = line(&self.input.bytes()[..newline]);
         match Command::of(line) {
             Command::Get { cas, keys } => {
-                let left = getting::get(&mut self.upstream, keys, cas, replies);
+                let mut getting = Getting::new(cas);
+                let left = getting::get(&mut self.upstream, keys, &mut getting, replies);
                 let len = line.len();
                 let left = left.map(|keys| keys.0.len());
-                self.got(newline, len, left, cas, replies);
+                self.got(newline, len, left, getting, replies);
             }
             Command::MetaGet { key, flags } => {
                 match getting::meta_get(&mut self.upstream, key, flags, replies) {
@@ -114,16 +116,16 @@ impl<U: Upstream> Conversation<U> {
         None
     }
 
-    fn go_on_getting(&mut self, cas: bool, replies: &mut Vec<u8>) -> Option<Next> {
+    fn go_on_getting(&mut self, mut getting: Getting, replies: &mut Vec<u8>) -> Option<Next> {
         let newline = match self.newline() {
             Ok(newline) => newline,
             Err(next) => return Some(next),
         };
         let line = line(&self.input.bytes()[..newline]);
-        let left = getting::get(&mut self.upstream, Tokens(line), cas, replies);
+        let left = getting::get(&mut self.upstream, Tokens(line), &mut getting, replies);
         let len = line.len();
         let left = left.map(|keys| keys.0.len());
-        self.got(newline, len, left, cas, replies);
+        self.got(newline, len, left, getting, replies);
         None
     }
 
@@ -132,17 +134,18 @@ impl<U: Upstream> Conversation<U> {
         &mut self,
         newline: usize,
         len: usize,
-        left: Result<usize, Away>,
-        cas: bool,
+        left: Result<usize, Unable>,
+        getting: Getting,
         replies: &mut Vec<u8>,
     ) {
         match left {
             Ok(left) if !Tokens(&self.input.bytes()[len - left..len]).is_empty() => {
                 self.used(len - left);
-                self.state = State::Getting { cas };
+                self.state = State::Getting(getting);
             }
             Ok(_) => self.used(newline + 1),
-            Err(away) => {
+            Err(Unable::Over) => self.state = State::Over,
+            Err(Unable::Away(away)) => {
                 replies.extend_from_slice(away.text());
                 self.used(newline + 1);
             }
@@ -235,7 +238,7 @@ impl<U: Upstream> Conversation<U> {
         let bytes = self.input.bytes();
         let newline = memchr::memchr(b'\n', &bytes[self.searched..]);
         let newline = newline.map(|at| self.searched + at);
-        let is_first = !matches!(self.state, State::Getting { .. });
+        let is_first = !matches!(self.state, State::Getting(_));
         if is_first && newline.unwrap_or(bytes.len()) > line_limit(bytes) {
             self.state = State::Over;
             return Err(Next::Close);

@@ -15,18 +15,48 @@ const LONGEST: usize = (1 << 30) + 1024;
 
 const END: &[u8] = b"END\r\n";
 
+/// A `get` or `gets`, between its batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Getting {
+    /// The cas is told, too.
+    cas: bool,
+    /// Keys that are looked for in one go: about as many as there is room for their values.
+    most: usize,
+}
+
+impl Getting {
+    pub(super) fn new(cas: bool) -> Self {
+        Getting { cas, most: KEYS }
+    }
+}
+
+/// Why the rest of a get's keys is not looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unable {
+    /// The server cannot be reached.
+    Away(Away),
+    /// It has said why, and hears no more.
+    Over,
+}
+
+impl From<Away> for Unable {
+    fn from(away: Away) -> Self {
+        Unable::Away(away)
+    }
+}
+
 /// Answers the keys of a `get`, in their order, until there is enough for a batch; returns those that
 /// are left.
 pub(super) fn get<'a>(
     upstream: &mut impl Upstream,
     mut keys: Tokens<'a>,
-    cas: bool,
+    getting: &mut Getting,
     replies: &mut Vec<u8>,
-) -> Result<Tokens<'a>, Away> {
-    let mut most = KEYS;
+) -> Result<Tokens<'a>, Unable> {
+    let cas = getting.cas;
     while replies.len() < REPLIES && !keys.is_empty() {
         let mut chunk = [&b""[..]; KEYS];
-        let count = chunk.iter_mut().zip(keys.clone().take(most));
+        let count = chunk.iter_mut().zip(keys.clone().take(getting.most));
         let count = count.map(|(place, key)| *place = key).count();
         let mut answers = Answers::to(&chunk[..count], cas, replies);
         upstream.look(&chunk[..count], &mut |n, sought| answers.note(n, sought))?;
@@ -36,9 +66,10 @@ pub(super) fn get<'a>(
                 ask(upstream, chunk[answered], cas, replies)?;
                 answered += 1;
             }
-            // It was dropped for want of room: alone it has some.
-            Some(_) => most = 1,
-            None => most = KEYS,
+            // It was dropped for want of room: the first one always has some.
+            Some(_) => getting.most = answered.max(1),
+            None if replies.len() < REPLIES => getting.most = KEYS.min(2 * getting.most),
+            None => {}
         }
         if let Some(last) = answered.checked_sub(1) {
             keys.nth(last);
@@ -56,9 +87,12 @@ fn ask(
     key: &[u8],
     cas: bool,
     replies: &mut Vec<u8>,
-) -> Result<(), Away> {
+) -> Result<(), Unable> {
     let start = replies.len();
     let said = say_get(upstream, key, cas, replies);
+    if said == Ok(Then::End) {
+        return Err(Unable::Over);
+    }
     let end = replies.len().saturating_sub(END.len());
     if said == Ok(Then::Command) && end >= start && replies[end..] == *END {
         replies.truncate(end);
@@ -66,7 +100,7 @@ fn ask(
     }
     // Whatever followed a part of a value would be taken for the rest of it.
     replies.truncate(start);
-    Err(said.err().unwrap_or(Away::Gone))
+    Err(said.err().unwrap_or(Away::Gone).into())
 }
 
 fn say_get(
@@ -133,11 +167,11 @@ impl<'a> Answers<'a> {
             return;
         }
         match sought {
-            Sought::Found(item) if number == self.next => {
+            Sought::Found(item) if number == self.next && self.replies.len() < REPLIES => {
                 append_value(self.replies, self.keys[number], &item, self.cas);
                 self.next += 1;
             }
-            Sought::Found(item) if self.kept.len() < REPLIES => {
+            Sought::Found(item) if number != self.next && self.kept.len() < REPLIES => {
                 let start = self.kept.len();
                 append_value(&mut self.kept, self.keys[number], &item, self.cas);
                 let end = self.kept.len();

@@ -4,11 +4,14 @@ use std::sync::Mutex;
 
 use proptest::prelude::*;
 
+use super::getting::{Getting, get};
 use super::*;
+use crate::layout::ItemHeader;
 use crate::server::Cluster;
 use crate::store::Limits;
 use crate::testing::{self, TestNetwork};
 use crate::text;
+use crate::text::input::Tokens;
 
 /// A server, and links to it.
 struct Proxied {
@@ -195,6 +198,7 @@ proptest! {
 }
 
 /// A server that is wrong in one way: what it says next, and how it answers what.
+#[derive(Clone, Copy)]
 struct Wrong(Then, &'static [u8]);
 
 impl Upstream for Wrong {
@@ -232,13 +236,78 @@ fn a_server_gone_wild_keeps_no_thread() {
     assert_eq!(conversation.run(&mut replies), Next::Read);
     assert!(conversation.room().len() < 100_000);
     for wrong in [
-        Wrong(Then::End, b"END\r\n"),
         Wrong(Then::Command, b"VALUE a 0 9\r\n"),
         Wrong(Then::More, b""),
     ] {
         replies.clear();
         begin(wrong, b"get a\r\n").run(&mut replies);
         assert_eq!(replies, Away::Gone.text());
+    }
+    // It may be full, and says so.
+    replies.clear();
+    let full = Wrong(Then::End, b"ERROR Too many open connections\r\n");
+    let next = begin(full, b"get a\r\nget b\r\n").run(&mut replies);
+    assert_eq!((&*replies, next), (full.1, Next::Close));
+}
+
+/// A server that has a large value for each key.
+struct Large {
+    /// It tells of the last key first.
+    backwards: bool,
+    /// Keys that were looked for.
+    looked: usize,
+}
+
+impl Large {
+    const VALUE: &[u8] = &[b'v'; 1 << 20];
+}
+
+impl Upstream for Large {
+    fn look(
+        &mut self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, Sought<Item<'_>>),
+    ) -> Result<(), Away> {
+        self.looked += keys.len();
+        for count in 0..keys.len() {
+            let header = ItemHeader::default();
+            let data = Large::VALUE;
+            let number = if self.backwards {
+                keys.len() - 1 - count
+            } else {
+                count
+            };
+            each(number, Sought::Found(Item { header, data }));
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, _: bool, _: &[u8], _: &mut Vec<u8>) -> Result<Then, Away> {
+        Err(Away::Gone)
+    }
+
+    fn report(&mut self) {}
+}
+
+#[test]
+fn large_values_go_one_by_one_and_are_read_once() {
+    for backwards in [false, true] {
+        let mut large = Large {
+            backwards,
+            looked: 0,
+        };
+        let line = b"a ".repeat(40);
+        let (mut keys, mut getting) = (Tokens(&line), Getting::new(false));
+        let (mut replies, mut batches) = (Vec::new(), 0);
+        while !keys.is_empty() {
+            replies.clear();
+            keys = get(&mut large, keys, &mut getting, &mut replies).unwrap();
+            assert!(replies.len() < Large::VALUE.len() + 100);
+            batches += 1;
+        }
+        assert_eq!(batches, 40);
+        // But for the first time, when it is not known yet that they are large.
+        assert!(large.looked < 40 + 16, "{}", large.looked);
     }
 }
 
