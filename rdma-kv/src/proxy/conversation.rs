@@ -26,13 +26,24 @@ enum State {
     Command,
     /// What is left of a get's line, whose first keys are answered.
     Getting(Getting),
-    /// What the server waits for, before the next command. Those that it has already were answered,
-    /// unless they wanted no answer.
-    Server { then: Then, is_quiet: bool },
+    /// What the server waits for, before the next command.
+    Server(Unfinished),
     /// Bytes of a value that went to no server.
     Dropping(u64),
     /// Nothing.
     Over,
+}
+
+/// A command that the server does not have as a whole, or has not answered as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unfinished {
+    /// What the server waits for.
+    then: Then,
+    /// The command wants no answer.
+    is_quiet: bool,
+    /// Something was answered since the message with its beginning: perhaps the command, for a value
+    /// is refused before it has come.
+    is_answered: bool,
 }
 
 impl<U: Upstream> Conversation<U> {
@@ -63,7 +74,7 @@ impl<U: Upstream> Conversation<U> {
             let next = match self.state {
                 State::Command => self.command(replies),
                 State::Getting(getting) => self.go_on_getting(getting, replies),
-                State::Server { then, is_quiet } => self.go_on_saying(then, is_quiet, replies),
+                State::Server(unfinished) => self.go_on_saying(unfinished, replies),
                 State::Dropping(bytes) => self.drop_some(bytes),
                 State::Over => Some(Next::Close),
             };
@@ -155,10 +166,15 @@ impl<U: Upstream> Conversation<U> {
     /// Says commands to the server.
     fn forward(&mut self, batch: Batch, replies: &mut Vec<u8>) {
         let text = &self.input.bytes()[..batch.len];
+        let before = replies.len();
         let said = self.upstream.say(false, text, replies);
         self.used(batch.len);
         match said {
-            Ok(then) => self.heard(then, batch.is_quiet),
+            Ok(then) => self.heard(Unfinished {
+                then,
+                is_quiet: batch.is_quiet,
+                is_answered: replies.len() > before,
+            }),
             Err(away) => {
                 for _ in 0..batch.answers {
                     replies.extend_from_slice(away.text());
@@ -173,7 +189,8 @@ impl<U: Upstream> Conversation<U> {
     }
 
     /// Says what else belongs to a command, or asks for more of its replies.
-    fn go_on_saying(&mut self, then: Then, is_quiet: bool, replies: &mut Vec<u8>) -> Option<Next> {
+    fn go_on_saying(&mut self, unfinished: Unfinished, replies: &mut Vec<u8>) -> Option<Next> {
+        let then = unfinished.then;
         let bytes = self.input.bytes();
         let most = match then {
             Then::Bytes(count) => usize::try_from(count).unwrap_or(usize::MAX),
@@ -188,32 +205,37 @@ impl<U: Upstream> Conversation<U> {
         let before = replies.len();
         let said = self.upstream.say(true, &bytes[..len], replies);
         self.used(len);
+        let has_answered = replies.len() > before;
         match (said, then) {
             (Ok(then), _) => {
-                self.heard(then, is_quiet);
+                self.heard(Unfinished {
+                    then,
+                    is_answered: unfinished.is_answered || has_answered,
+                    ..unfinished
+                });
                 // A server that says no more than that there is more shall not keep this thread.
-                if then == Then::More && replies.len() == before {
+                if then == Then::More && !has_answered {
                     return Some(Next::Continue);
                 }
             }
-            (Err(away), Then::Bytes(count)) => {
-                if !is_quiet {
+            (Err(away), Then::Bytes(count)) if !unfinished.is_answered => {
+                if !unfinished.is_quiet {
                     replies.extend_from_slice(away.text());
                 }
                 self.state = State::Dropping(count.saturating_sub(len as u64));
             }
-            // Where the next command begins is not known, or its reply would be taken for the rest
-            // of another one.
+            // Where the next command begins is not known, or its reply would be taken for that to
+            // another one, or the rest of it.
             (Err(_), _) => self.state = State::Over,
         }
         None
     }
 
-    fn heard(&mut self, then: Then, is_quiet: bool) {
-        self.state = match then {
+    fn heard(&mut self, unfinished: Unfinished) {
+        self.state = match unfinished.then {
             Then::Command => State::Command,
             Then::End => State::Over,
-            then => State::Server { then, is_quiet },
+            _ => State::Server(unfinished),
         };
     }
 

@@ -382,6 +382,18 @@ fn a_server_that_comes_back_is_found_again() {
     let text = "delete\r\nget a\r\nset a 0 0 1\r\ny\r\nget a\r\n";
     let expected = gone.clone() + "END\r\nSTORED\r\nVALUE a 0 1\r\ny\r\nEND\r\n";
     assert_eq!(say_at_once(&mut conversation, text), expected);
+    // In the middle of a value that was refused already: another reply would be taken for that to
+    // the next command.
+    let refused = "SERVER_ERROR object too large for cache\r\n";
+    let mut other = proxied.conversation(0);
+    let text = "set a 0 0 2000000\r\nhalf";
+    assert_eq!(say_at_once(&mut other, text), refused);
+    say_at_once(&mut conversation, "set a 0 0 2000000 noreply\r\nhalf");
+    proxied.replace(true);
+    let text = "v".repeat(2_000_000 - 4) + "\r\nget a\r\n";
+    let (said, over) = say(&mut other, text.as_bytes(), std::iter::empty());
+    assert_eq!((said.as_str(), over), ("", true));
+    assert_eq!(say_at_once(&mut conversation, &text), "END\r\n");
     // Nobody is there to say goodbye to.
     proxied.replace(false);
     let (said, over) = say(&mut conversation, b"quit\r\nget a\r\n", std::iter::empty());
