@@ -141,7 +141,11 @@ impl<'a> Fields<'a> {
         Ok(match self.u8()? {
             0 => Then::Command,
             1 => Then::Line,
-            2 => Then::Bytes(self.u64()?),
+            // Who waits for nothing would wait for ever.
+            2 => match self.u64()? {
+                0 => return Err(Malformed),
+                bytes => Then::Bytes(bytes),
+            },
             3 => Then::More,
             4 => Then::End,
             _ => return Err(Malformed),
@@ -159,5 +163,19 @@ impl<'a> Fields<'a> {
 
     pub(super) fn end(&self) -> Result<(), Malformed> {
         self.0.is_empty().then_some(()).ok_or(Malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_no_bytes() {
+        for (bytes, expected) in [(0, Err(Malformed)), (1, Ok(Then::Bytes(1)))] {
+            let mut packet = Vec::new();
+            put_then(&mut packet, Then::Bytes(bytes));
+            assert_eq!(Fields(&packet).then(), expected);
+        }
     }
 }

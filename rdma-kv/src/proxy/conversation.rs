@@ -234,7 +234,8 @@ impl<U: Upstream> Conversation<U> {
     fn heard(&mut self, unfinished: Unfinished) {
         self.state = match unfinished.then {
             Then::Command => State::Command,
-            Then::End => State::Over,
+            // Who waits for nothing would wait for ever.
+            Then::End | Then::Bytes(0) => State::Over,
             _ => State::Server(unfinished),
         };
     }

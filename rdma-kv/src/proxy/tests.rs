@@ -235,6 +235,8 @@ fn a_server_gone_wild_keeps_no_thread() {
     let mut conversation = begin(Wrong(Then::Bytes(u64::MAX), b""), b"version\r\nabc");
     assert_eq!(conversation.run(&mut replies), Next::Read);
     assert!(conversation.room().len() < 100_000);
+    let mut conversation = begin(Wrong(Then::Bytes(0), b""), b"version\r\nabc");
+    assert_eq!(conversation.run(&mut replies), Next::Close);
     for wrong in [
         Wrong(Then::Command, b"VALUE a 0 9\r\n"),
         Wrong(Then::More, b""),
