@@ -30,7 +30,7 @@ pub const MIX_PATHS: [Path; 2] = [Path::Rdma, Path::MemcachedTcp];
 /// The items whose memory is counted.
 pub const SMALL: KeySet = KeySet {
     bytes: 100,
-    keys: 500_000,
+    keys: 200_000,
 };
 
 /// By what a client reaches a store.

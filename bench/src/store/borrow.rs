@@ -130,11 +130,35 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(CHUNK).map(sum_of_chunk).sum()
 }
 
-/// Of so few bytes that 32 bits hold it, which is faster.
+/// By words, which a compiler turns into wide instructions: the sum shall not hide what a copy costs.
 fn sum_of_chunk(chunk: &[u8]) -> u64 {
-    chunk
-        .iter()
-        .map(|byte| u32::from(*byte))
-        .sum::<u32>()
-        .into()
+    const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
+    /// Two bytes of each fit into 16 bits.
+    const WORDS: usize = 128;
+    let (words, rest) = chunk.as_chunks();
+    let mut all = rest.iter().map(|byte| u64::from(*byte)).sum();
+    for words in words.chunks(WORDS) {
+        let lanes = words.iter().fold(0, |lanes, word| {
+            let word = u64::from_le_bytes(*word);
+            lanes + (word & EVEN) + (word >> 8 & EVEN)
+        });
+        let lane = |n: u32| lanes >> (16 * n) & 0xffff;
+        all += lane(0) + lane(1) + lane(2) + lane(3);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_is_that_of_all_bytes() {
+        for len in [0, 1, 7, 8, 1023, 1024, 4096, 4099] {
+            for bytes in [vec![0xff; len], (0..len).map(|n| n as u8).collect()] {
+                let each: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
+                assert_eq!(sum(&bytes), each, "{len}");
+            }
+        }
+    }
 }
