@@ -11,7 +11,7 @@ use crate::layout::{
 const LOAD: u64 = 5;
 
 /// Buckets of a chain, at most. Only keys that somebody has chosen for their hash need so many.
-const CHAIN: u32 = 32;
+pub(crate) const CHAIN: u32 = 32;
 
 /// Bytes of the smallest item: a header, a key and no value.
 const ITEM_MIN: u64 = 3 * UNIT as u64;

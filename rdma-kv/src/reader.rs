@@ -27,6 +27,7 @@ use fabric::{Endpoint, OpError, Read};
 
 use crate::content::content_key;
 use crate::hash::hash;
+use crate::index::CHAIN;
 use crate::layout::{
     Bucket, BucketLine, Buckets, ControlLine, FlushEpoch, ItemHeader, LayoutError, Line, MAX_KEY,
     Placement, SlotWord, TableEpoch, Word,
@@ -39,8 +40,8 @@ use crate::view::Slip;
 /// A get looks a key up this often while others change it, then asks the server.
 const LOOKUPS: usize = 3;
 
-/// No correct chain is this long: a server makes none of more than 32 buckets.
-const CHAIN_LIMIT: usize = 64;
+/// No correct chain has more buckets, also where it is drawn together meanwhile.
+const CHAIN_LIMIT: u32 = 2 * CHAIN;
 
 /// After so many items of other keys with the same tag, each of which was read, the server is asked:
 /// there hardly ever is one, and a server gone wild could have readers copy for hours.
