@@ -7,6 +7,7 @@
 mod host;
 mod rdma;
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,17 @@ pub enum State {
     Limited,
     /// It is not there. What needs it is said.
     Missing,
+}
+
+/// As in `--json`.
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            State::Ok => "ok",
+            State::Limited => "limited",
+            State::Missing => "missing",
+        })
+    }
 }
 
 /// One thing that was looked at.
@@ -84,6 +96,13 @@ pub struct Diagnosis {
     pub works: Vec<&'static str>,
 }
 
+impl Diagnosis {
+    /// Whether there can be nodes here, without which there is nothing.
+    pub fn has_nodes(&self) -> bool {
+        is_there(&self.findings, host::NAMESPACES)
+    }
+}
+
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
@@ -97,14 +116,10 @@ pub struct Asker {
 pub fn examine(root: &Path, asker: Asker) -> Diagnosis {
     let files = Files(root.into());
     let mut findings = host::examine(&files, asker);
-    let is_ok = |findings: &[Finding], check| {
-        let mut of = findings.iter().filter(|finding| finding.check == check);
-        of.all(|finding| finding.state != State::Missing)
-    };
     let mut works = Vec::new();
-    if is_ok(&findings, host::NAMESPACES) {
+    if is_there(&findings, host::NAMESPACES) {
         works.push("nodes and domains on this host, with RDMA by shared memory");
-        works.push(match is_ok(&findings, host::TUN) {
+        works.push(match is_there(&findings, host::TUN) {
             true => "an Ethernet interface for each member",
             false => "Ethernet for programs that link Toroid's own TCP stack",
         });
@@ -112,6 +127,11 @@ pub fn examine(root: &Path, asker: Asker) -> Diagnosis {
     works.push("the store for clients of memcached's protocol");
     findings.extend(rdma::examine(&files, asker));
     Diagnosis { findings, works }
+}
+
+fn is_there(findings: &[Finding], check: &str) -> bool {
+    let mut of = findings.iter().filter(|finding| finding.check == check);
+    of.all(|finding| finding.state != State::Missing)
 }
 
 /// The machine's files.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use domains::doctor::{self, Asker, Finding, State};
+use domains::doctor::{self, Asker, Finding};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::Uid;
 
@@ -24,20 +24,18 @@ pub(crate) fn run(places: &Places, show: Show) -> Result<u8, Failure> {
     let ours = [data(), agent(places)];
     // Behind the version, before what only some need.
     diagnosis.findings.splice(1..1, ours);
-    let nodes = "namespaces";
-    let lacks = |finding: &Finding| finding.check == nodes && finding.state == State::Missing;
-    let exit = u8::from(diagnosis.findings.iter().any(lacks));
+    let exit = u8::from(!diagnosis.has_nodes());
     if show.json {
         show.value(&diagnosis);
         return Ok(exit);
     }
     for finding in &diagnosis.findings {
-        let state = match finding.state {
-            State::Ok => "ok",
-            State::Limited => "limited",
-            State::Missing => "missing",
-        };
-        line!("{state:<8}{:<12}{}", finding.check, finding.message);
+        line!(
+            "{:<8}{:<12}{}",
+            finding.state,
+            finding.check,
+            finding.message
+        );
         if let Some(remedy) = &finding.remedy {
             line!("{:INDENT$}{remedy}", "");
         }
