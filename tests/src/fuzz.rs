@@ -334,16 +334,22 @@ pub fn conversation(bytes: &[u8]) -> bool {
             Next::Close => return accepted && rest.is_empty(),
             Next::Read if rest.is_empty() => return accepted,
             Next::Read => {
-                let room = conversation.room();
-                let count = room.len().min(rest.len()).min(1 + rest.len() % 13);
-                assert!(count > 0, "nothing can be read any more");
-                room[..count].copy_from_slice(&rest[..count]);
+                let count = give(conversation.room(), &mut rest);
                 conversation.received(count);
-                rest = &rest[count..];
             }
             Next::Continue => {}
         }
     }
+}
+
+/// Moves a piece of what is left into the room for it; returns its bytes.
+fn give(room: &mut [u8], rest: &mut &[u8]) -> usize {
+    let count = room.len().min(rest.len()).min(1 + rest.len() % 13);
+    assert!(count > 0, "nothing can be read any more");
+    let (piece, left) = rest.split_at(count);
+    room[..count].copy_from_slice(piece);
+    *rest = left;
+    count
 }
 
 /// A small store in local memory.

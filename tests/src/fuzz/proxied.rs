@@ -9,7 +9,7 @@ use rdma_kv::shared::Shared;
 use rdma_kv::store;
 use rdma_kv::text::{Conversation, Next, Wants};
 
-use super::make_cache;
+use super::{give, make_cache};
 
 /// Says the same to a server at once and by a proxy, in pieces of a few bytes; returns whether all
 /// was understood.
@@ -44,12 +44,8 @@ fn by_proxy(server: Server<'_>, bytes: &[u8]) -> (Vec<u8>, bool) {
             Next::Close => return (said, true),
             Next::Read if rest.is_empty() => return (said, false),
             Next::Read => {
-                let room = conversation.room();
-                let count = room.len().min(rest.len()).min(1 + rest.len() % 13);
-                assert!(count > 0, "nothing can be read any more");
-                room[..count].copy_from_slice(&rest[..count]);
+                let count = give(conversation.room(), &mut rest);
                 conversation.received(count);
-                rest = &rest[count..];
             }
             Next::Continue => {}
         }
