@@ -10,7 +10,7 @@
 //! * [`segments`], [`index`], [`store`]: the server's side of them, without I/O; [`shared`] puts a
 //!   lock around it.
 //! * [`loans`]: which values clients have borrowed, and so must not change; [`view`]: such a value.
-//! * [`operations`]: what each of memcached's commands does to it.
+//! * [`operations`]: what each of memcached's commands does to it; `counts`: what is counted of them.
 //! * [`text`]: the memcached protocol over it, without I/O.
 //! * [`content`]: keys that are made of their values.
 //! * [`reader`]: one-sided gets, with a cache of [`places`], which [`uses`] tells the server of;
@@ -23,6 +23,7 @@
 pub mod client;
 pub mod content;
 pub mod control;
+mod counts;
 pub mod hash;
 pub mod index;
 pub mod layout;

@@ -161,6 +161,28 @@ pub fn count(store: &mut Store, key: &[u8], step: Step, cas: u64) -> Result<Coun
     Ok(item.map_or(Counted::NotFound, |item| Counted::Done { value, item }))
 }
 
+/// Finds a key for somebody who gets it, and changes when it is dead if `exptime` says when; tells also
+/// whether it was there and had expired.
+///
+/// # Errors
+/// None but our own mistakes.
+pub fn get(
+    store: &mut Store,
+    key: &[u8],
+    exptime: Option<i64>,
+) -> Result<(Option<Item>, bool), OpError> {
+    let reclaimed = store.counters().reclaimed;
+    let item = match exptime {
+        Some(exptime) => touch(store, key, exptime)?,
+        None => {
+            let mut item = store.find(key)?;
+            item.as_mut().map(|item| store.used(item)).transpose()?;
+            item
+        }
+    };
+    Ok((item, store.counters().reclaimed > reclaimed))
+}
+
 /// Changes when a key is dead, as somebody who gets it.
 ///
 /// # Errors
@@ -297,7 +319,7 @@ mod tests {
         put(&shared, Mode::Append, &b).unwrap();
         put(&shared, Mode::Prepend, &b).unwrap();
         assert!(value(&shared, b"k").unwrap() == [&b[..], &a, &b].concat());
-        assert_eq!(put(&shared, Mode::Append, &vec![3; 1 << 20]), None);
+        assert_eq!(put(&shared, Mode::Append, &vec![3; 800_000]), None);
         assert_eq!(value(&shared, b"k").unwrap().len(), 300_002);
     }
 

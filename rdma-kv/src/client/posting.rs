@@ -12,7 +12,7 @@ use super::staging::{STAGING_ACCESS, Staging};
 use super::{Client, ClientError, check_key};
 use crate::control::{Piece, Refusal, Reply, Request, SetValue};
 use crate::network::Network;
-use crate::operations::{Change, Mode, Stored};
+use crate::operations::{Change, Stored};
 
 /// So many changes can be posted whose outcome has not been polled.
 pub const WINDOW: usize = 64;
@@ -42,8 +42,8 @@ enum State {
     Inline,
     /// The value is in the oldest piece of the staging region.
     Staged,
-    /// The value is too large, so that the old one is deleted.
-    Deleting,
+    /// The value is larger than any can be: the server is told its length alone, and refuses it.
+    TooLarge,
     /// It was never sent.
     Refused(ClientError),
 }
@@ -176,11 +176,8 @@ impl<N: Network> Client<N> {
             return Ok(None);
         }
         let (state, request) = if value_len > self.reader.max_item() as usize {
-            if change.mode != Mode::Set {
-                return Ok(Some(self.refuse(self.too_large(value_len))));
-            }
-            // As with memcached, a failed set leaves no older value behind.
-            (State::Deleting, Request::Delete { key })
+            let (change, value) = (*change, SetValue::Staged(announced(value_len)));
+            (State::TooLarge, Request::Store { change, value })
         } else if is_inline {
             let (change, value) = (*change, SetValue::Inline(value));
             (State::Inline, Request::Store { change, value })
@@ -188,7 +185,10 @@ impl<N: Network> Client<N> {
             let piece = match self.stage(value) {
                 Ok(Some(piece)) => piece,
                 Ok(None) => return Ok(None),
-                Err(error @ ClientError::Refused(_)) => return Ok(Some(self.refuse(error))),
+                // The memory that it has is enough for others.
+                Err(error @ (ClientError::Refused(_) | ClientError::Member(_))) => {
+                    return Ok(Some(self.refuse(error)));
+                }
                 Err(error) => return Err(error),
             };
             let (change, value) = (*change, SetValue::Staged(piece));
@@ -323,9 +323,9 @@ impl<N: Network> Client<N> {
         let posted = posted.filter(|posted| posted.number == number);
         let posted = posted.ok_or(ClientError::Protocol)?;
         let outcome = match (reply, &posted.state) {
+            (Reply::Refused(Refusal::TooLarge), _) => Err(self.too_large(posted.value_len)),
+            (_, State::TooLarge) => return Err(ClientError::Protocol),
             (Reply::Stored(stored), _) => Ok(stored),
-            (Reply::Done | Reply::Missing, State::Deleting)
-            | (Reply::Refused(Refusal::TooLarge), _) => Err(self.too_large(posted.value_len)),
             (Reply::Refused(refusal), _) => Err(ClientError::Refused(refusal)),
             _ => return Err(ClientError::Protocol),
         };
@@ -348,5 +348,13 @@ impl<N: Network> Client<N> {
         }
         self.settled.push_back((Ticket(number), outcome));
         Ok(())
+    }
+}
+
+/// What stands for a value that is not sent.
+fn announced(value_len: usize) -> Piece {
+    Piece {
+        offset: 0,
+        len: u32::try_from(value_len).unwrap_or(u32::MAX),
     }
 }

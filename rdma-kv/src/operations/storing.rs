@@ -113,6 +113,10 @@ impl Room {
         value_len: usize,
     ) -> Result<Result<Self, Stored>, SetError> {
         let Change { mode, key, .. } = *change;
+        // Whatever it would be added to.
+        if !store.limits().admit(key.len(), change.flags, value_len) {
+            return Err(SetError::TooLarge);
+        }
         let (flags, old_len) = match mode {
             Mode::Append | Mode::Prepend => match extended(change, store.find(key)?) {
                 Ok(old) => (old.header.flags, old.header.value_len as usize),

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use fabric::OpError;
 
-use super::counts::Count;
 use super::input::Arguments;
 use super::{BAD_FORMAT, Done, ERROR, OK, Turn, VERSION};
+use crate::counts::Count;
 use crate::{number, operations};
 
 /// Memcached's slab classes are below this.

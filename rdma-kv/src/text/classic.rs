@@ -2,12 +2,12 @@
 
 use fabric::{OpError, Region};
 
-use super::counts::Count;
 use super::input::{Arguments, Tokens};
 use super::{
     BAD_CHUNK, BAD_FORMAT, Done, ERROR, NO_MEMORY, NO_MEMORY_TO_COUNT, NOT_A_NUMBER, NOT_FOUND,
     REPLIES, TOO_LARGE, Turn, append_number,
 };
+use crate::counts::Count;
 use crate::layout::MAX_KEY;
 use crate::number::{self, Digits};
 use crate::operations::{self, Change, Counted, Mode, Step, Stored};
@@ -62,12 +62,7 @@ impl Turn<'_> {
             && let Some(key) = keys.next()
         {
             let hit = self.get_one(key, getting)?;
-            let (command, hits, misses) = match getting.exptime {
-                None => (Count::GetCommands, Count::GetHits, Count::GetMisses),
-                Some(_) => (Count::TouchCommands, Count::TouchHits, Count::TouchMisses),
-            };
-            self.count(command);
-            self.count(if hit { hits } else { misses });
+            self.counts().get(getting.exptime.is_some(), hit);
             self.note_prefix(key, |tally| {
                 tally.gets += 1;
                 tally.hits += u64::from(hit);
@@ -84,19 +79,11 @@ impl Turn<'_> {
     fn get_one(&mut self, key: &[u8], getting: Getting) -> Result<bool, OpError> {
         let replies = &mut *self.replies;
         let (hit, expired) = self.store.with(|store| {
-            let reclaimed = store.counters().reclaimed;
-            let item = match getting.exptime {
-                Some(exptime) => operations::touch(store, key, exptime.into())?,
-                None => {
-                    let mut item = store.find(key)?;
-                    item.as_mut().map(|item| store.used(item)).transpose()?;
-                    item
-                }
-            };
+            let (item, expired) = operations::get(store, key, getting.exptime.map(i64::from))?;
             if let Some(item) = &item {
                 append_value(key, item, store.items(), getting.cas, replies)?;
             }
-            Ok((item.is_some(), store.counters().reclaimed > reclaimed))
+            Ok((item.is_some(), expired))
         })?;
         if expired {
             self.count(Count::GetExpired);
@@ -165,7 +152,7 @@ impl Turn<'_> {
     fn finish_update(&mut self, change: &Change<'_>, value: &[u8]) -> Result<Done, OpError> {
         let text: &[u8] = match operations::store(self.store, change, value) {
             Ok(stored) => {
-                self.count_compare(change, stored);
+                self.counts().stored(change.mode, stored);
                 match stored {
                     Stored::Stored { .. } => b"STORED\r\n",
                     Stored::NotStored => b"NOT_STORED\r\n",
@@ -178,31 +165,16 @@ impl Turn<'_> {
         Ok(self.say(text))
     }
 
-    pub(super) fn count_compare(&self, change: &Change<'_>, stored: Stored) {
-        if change.mode == Mode::Compare {
-            self.count(match stored {
-                Stored::Stored { .. } => Count::CasHits,
-                Stored::Exists => Count::CasBadValues,
-                _ => Count::CasMisses,
-            });
-        }
-    }
-
     /// What a client is told when nothing could be stored.
     pub(super) fn refusal(
         &self,
         error: SetError,
         no_memory: &'static [u8],
     ) -> Result<&'static [u8], OpError> {
+        self.counts().failed(error);
         match error {
-            SetError::TooLarge => {
-                self.count(Count::TooLarge);
-                Ok(TOO_LARGE)
-            }
-            SetError::OutOfMemory | SetError::NotFetched => {
-                self.count(Count::NoMemory);
-                Ok(no_memory)
-            }
+            SetError::TooLarge => Ok(TOO_LARGE),
+            SetError::OutOfMemory | SetError::NotFetched => Ok(no_memory),
             SetError::Key(_) => Ok(BAD_FORMAT),
             SetError::Memory(error) => Err(error),
         }
@@ -234,7 +206,7 @@ impl Turn<'_> {
             .with(|store| operations::count(store, key, step, 0));
         let text = match counted {
             Ok(counted) => {
-                self.count_step(up, counted);
+                self.counts().counted(step, counted);
                 match counted {
                     Counted::Done { value, .. } => {
                         self.say(Digits::of(value).bytes());
@@ -247,16 +219,6 @@ impl Turn<'_> {
             Err(error) => self.refusal(error, NO_MEMORY_TO_COUNT)?,
         };
         Ok(self.say(text))
-    }
-
-    pub(super) fn count_step(&self, up: bool, counted: Counted) {
-        match (counted, up) {
-            (Counted::Done { .. }, true) => self.count(Count::IncrHits),
-            (Counted::Done { .. }, false) => self.count(Count::DecrHits),
-            (Counted::NotFound, true) => self.count(Count::IncrMisses),
-            (Counted::NotFound, false) => self.count(Count::DecrMisses),
-            _ => {}
-        }
     }
 
     pub(super) fn touch(&mut self, arguments: &Arguments<'_>) -> Result<Done, OpError> {
@@ -274,13 +236,11 @@ impl Turn<'_> {
         let item = self
             .store
             .with(|store| operations::touch(store, key, exptime.into()))?;
-        self.count(Count::TouchCommands);
-        let (count, text): (_, &[u8]) = match item {
-            Some(_) => (Count::TouchHits, b"TOUCHED\r\n"),
-            None => (Count::TouchMisses, NOT_FOUND),
-        };
-        self.count(count);
-        Ok(self.say(text))
+        self.counts().touch(item.is_some());
+        Ok(self.say(match item {
+            Some(_) => b"TOUCHED\r\n",
+            None => NOT_FOUND,
+        }))
     }
 
     pub(super) fn delete(&mut self, arguments: &Arguments<'_>) -> Result<Done, OpError> {
@@ -301,12 +261,12 @@ impl Turn<'_> {
             return Ok(self.say(BAD_FORMAT));
         }
         self.note_prefix(key, |tally| tally.deletes += 1);
-        let (count, text): (_, &[u8]) = match self.store.delete(key)? {
-            true => (Count::DeleteHits, b"DELETED\r\n"),
-            false => (Count::DeleteMisses, NOT_FOUND),
-        };
-        self.count(count);
-        Ok(self.say(text))
+        let removed = self.store.delete(key)?;
+        self.counts().delete(removed);
+        Ok(self.say(match removed {
+            true => b"DELETED\r\n",
+            false => NOT_FOUND,
+        }))
     }
 
     fn note_prefix(&self, key: &[u8], note: impl FnOnce(&mut super::prefixes::Tally)) {

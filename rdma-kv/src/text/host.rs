@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::counts::{Count, Counts, Sums};
 use super::prefixes::Prefixes;
+use crate::counts::{Count, Counts, Sums};
 use crate::store;
 
 /// What the commands may do, and what a server says about itself.
@@ -66,6 +66,8 @@ pub struct Host {
     pub(super) crawler: AtomicBool,
     pub(super) prefixes: Mutex<Prefixes>,
     guests: Mutex<Guests>,
+    /// Of commands that come as messages, all of which one thread serves.
+    messages: Counts,
 }
 
 #[derive(Debug, Default)]
@@ -134,6 +136,7 @@ impl Host {
             crawler: AtomicBool::new(true),
             prefixes: Mutex::default(),
             guests: Mutex::default(),
+            messages: Counts::default(),
             rules,
         }
     }
@@ -146,6 +149,11 @@ impl Host {
     /// Whether there are as many conversations as connections may be.
     pub fn is_full(&self) -> bool {
         self.guests().open.len() >= self.rules.connections
+    }
+
+    /// Where the thread that serves messages counts.
+    pub(crate) fn messages(&self) -> &Counts {
+        &self.messages
     }
 
     /// Whether `flush_all` is understood.
@@ -170,7 +178,7 @@ impl Host {
             open: guests.open.len(),
             total: guests.total - guests.reset.total,
             refused: guests.refused - guests.reset.refused,
-            sums: guests.sums().since(&guests.reset.sums),
+            sums: self.sums(&guests).since(&guests.reset.sums),
             store: store::Counters {
                 total_items: store.total_items.saturating_sub(earlier.total_items),
                 evictions: store.evictions.saturating_sub(earlier.evictions),
@@ -194,7 +202,7 @@ impl Host {
         guests.reset = Baseline {
             total: guests.total,
             refused: guests.refused,
-            sums: guests.sums(),
+            sums: self.sums(&guests),
             store,
         };
         drop(guests);
@@ -211,12 +219,11 @@ impl Host {
     fn guests(&self) -> MutexGuard<'_, Guests> {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Guests {
-    fn sums(&self) -> Sums {
-        let mut sums = self.ended;
-        for guest in self.open.values() {
+    fn sums(&self, guests: &Guests) -> Sums {
+        let mut sums = guests.ended;
+        sums += &self.messages;
+        for guest in guests.open.values() {
             sums += &guest.counts;
         }
         sums
@@ -254,7 +261,7 @@ impl Seat {
     }
 
     pub(super) fn count(&self, count: Count) {
-        self.guest.counts.add(count, 1);
+        self.guest.counts.one(count);
     }
 
     /// So many bytes came just now.

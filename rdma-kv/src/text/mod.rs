@@ -9,7 +9,6 @@
 mod admin;
 mod base64;
 mod classic;
-mod counts;
 mod host;
 pub(crate) mod input;
 mod meta;
@@ -27,9 +26,9 @@ pub use self::host::{Ends, Host, Rules};
 pub(crate) use self::meta::{append_flag, echo};
 
 use self::classic::Getting;
-use self::counts::Count;
 use self::host::Seat;
 use self::input::{Arguments, Input, Tokens};
+use crate::counts::{Count, Counts};
 use crate::number::Digits;
 use crate::operations::Mode;
 use crate::shared::Shared;
@@ -288,8 +287,12 @@ impl Turn<'_> {
         Done::Used
     }
 
+    fn counts(&self) -> &Counts {
+        &self.seat.guest.counts
+    }
+
     fn count(&self, count: Count) {
-        self.seat.count(count);
+        self.counts().one(count);
     }
 }
 

@@ -13,10 +13,10 @@ use fabric::OpError;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-use super::counts::Count;
 use super::host::Totals;
 use super::input::Arguments;
 use super::{Done, ERROR, OK, Turn, VERSION};
+use crate::counts::Count;
 use crate::number;
 use crate::store;
 

@@ -14,6 +14,7 @@ use crate::control::{
     TEXT_LIMIT, Then, UsedPlace, VERSION, decode_request, encode_reply, lengthen, split_message,
     unpack_used,
 };
+use crate::counts::{Count, Counts};
 use crate::network::{Network, Remote};
 use crate::operations::{self, Change, Counted, Step};
 use crate::server::accept::TOO_MANY;
@@ -160,7 +161,8 @@ impl<N: Network> Client<N> {
     /// Carries a message out and adds the reply to the others.
     fn answer(&mut self, message: &[u8], service: &Service<N>) -> Result<(), ClientEnd> {
         let (number, request) = decode_request(message)?;
-        let store = &service.hosted.store;
+        let Hosted { store, host } = &service.hosted;
+        let counts = host.messages();
         let reply = match request {
             Request::Hello { version } if version == VERSION => {
                 self.greeted = true;
@@ -171,27 +173,24 @@ impl<N: Network> Client<N> {
             _ if !self.greeted => return Err(ClientEnd::Malformed),
             Request::Stage { key } => self.stage(key, &service.network),
             Request::Borrow { slips } => self.lend(slips, &service.network, store),
-            Request::Store { change, value } => self.store(store, &change, value)?,
-            Request::Delete { key } => match store.delete(key)? {
-                true => Reply::Done,
-                false => Reply::Missing,
-            },
-            Request::Count { key, step } => count(store, key, step)?,
-            Request::Touch { key, exptime } => {
-                match store.with(|store| operations::touch(store, key, exptime))? {
-                    Some(_) => Reply::Done,
-                    None => Reply::Missing,
-                }
+            Request::Store { change, value } => self.store(store, counts, &change, value)?,
+            Request::Delete { key } => {
+                let removed = store.delete(key)?;
+                counts.delete(removed);
+                done(removed)
             }
-            Request::Flush { .. } if !service.hosted.host.may_flush() => {
-                Reply::Refused(Refusal::Forbidden)
+            Request::Count { key, step } => count(store, counts, key, step)?,
+            Request::Touch { key, exptime } => {
+                let item = store.with(|store| operations::touch(store, key, exptime))?;
+                counts.touch(item.is_some());
+                done(item.is_some())
             }
             Request::Flush { delay } => {
-                store.with(|store| operations::flush(store, delay))?;
-                Reply::Done
+                counts.one(Count::FlushCommands);
+                flush(&service.hosted, delay)?
             }
             Request::Get { key, touch, room } => {
-                return self.hand_out(store, number, key, touch, room);
+                return self.hand_out(&service.hosted, number, key, touch, room);
             }
             Request::Used { gets, hits, places } => {
                 return Ok(store.with(|store| note_uses(store, gets, hits, places))?);
@@ -254,6 +253,7 @@ impl<N: Network> Client<N> {
     fn store(
         &mut self,
         store: &Shared,
+        counts: &Counts,
         change: &Change<'_>,
         value: SetValue<'_>,
     ) -> Result<Reply<'static>, OpError> {
@@ -265,9 +265,16 @@ impl<N: Network> Client<N> {
                 })
             }
         };
+        // A value that is larger than any is none that came to be stored, as in memcached.
+        if stored != Err(SetError::TooLarge) {
+            counts.one(Count::SetCommands);
+        }
         Ok(match stored {
-            Ok(stored) => Reply::Stored(stored),
-            Err(error) => Reply::Refused(refusal(error)?),
+            Ok(stored) => {
+                counts.stored(change.mode, stored);
+                Reply::Stored(stored)
+            }
+            Err(error) => Reply::Refused(refusal(counts, error)?),
         })
     }
 
@@ -297,39 +304,50 @@ impl<N: Network> Client<N> {
     /// Answers a get: with the value in the reply if it is small, else in the client's `room`.
     fn hand_out(
         &mut self,
-        store: &Shared,
+        Hosted { store, host }: &Hosted,
         number: u32,
         key: &[u8],
         touch: Option<i64>,
         room: Piece,
     ) -> Result<(), ClientEnd> {
-        let start = self.replies.len();
-        let read = |item: &Item, items: &Region| self.give(number, item, items, room);
-        let found = match touch {
-            Some(exptime) => store.read(|store| operations::touch(store, key, exptime), read)?,
-            None => store.get(key, read)?,
+        let (start, counts) = (self.replies.len(), host.messages());
+        let mut has_expired = false;
+        let find = |store: &mut Store| {
+            let (item, expired) = operations::get(store, key, touch)?;
+            has_expired = expired;
+            Ok(item)
         };
-        if found.is_none() {
+        let given = store.read(find, |item, items| self.give(number, item, items, room))?;
+        if has_expired {
+            counts.one(Count::GetExpired);
+        }
+        // Who had too little room asks again.
+        if given != Some(false) {
+            counts.get(touch.is_some(), given.is_some());
+        }
+        if given.is_none() {
             self.replies.truncate(start);
             encode_reply(&mut self.replies, number, &Reply::Missing);
         }
         Ok(())
     }
 
+    /// Returns whether there was room for the value.
     fn give(
         &mut self,
         number: u32,
         item: &Item,
         items: &Region,
         room: Piece,
-    ) -> Result<(), OpError> {
+    ) -> Result<bool, OpError> {
         let (start, len) = (self.replies.len(), item.header.value_len);
         let is_small = len as usize <= INLINE_LIMIT;
         let value = match is_small {
             true => GetValue::Inline(&[]),
             false => GetValue::Staged { len },
         };
-        let reply = match is_small || self.put(item, items, room).is_some() {
+        let has_room = is_small || self.put(item, items, room).is_some();
+        let reply = match has_room {
             true => Reply::Value {
                 flags: item.header.flags,
                 cas: item.header.cas,
@@ -343,7 +361,7 @@ impl<N: Network> Client<N> {
             let into = lengthen(&mut self.replies, start, len as usize);
             items.read(item.value_offset(), into)?;
         }
-        Ok(())
+        Ok(has_room)
     }
 
     /// Writes a value to the client's memory.
@@ -365,16 +383,36 @@ impl<N: Network> Client<N> {
     }
 }
 
-fn count(store: &Shared, key: &[u8], step: Step) -> Result<Reply<'static>, OpError> {
-    let counted = store.with(|store| operations::count(store, key, step, 0));
+fn done(found: bool) -> Reply<'static> {
+    if found { Reply::Done } else { Reply::Missing }
+}
+
+fn flush(Hosted { store, host }: &Hosted, delay: i64) -> Result<Reply<'static>, OpError> {
+    if !host.may_flush() {
+        return Ok(Reply::Refused(Refusal::Forbidden));
+    }
+    store.with(|store| operations::flush(store, delay))?;
+    Ok(Reply::Done)
+}
+
+fn count(
+    store: &Shared,
+    counts: &Counts,
+    key: &[u8],
+    step: Step,
+) -> Result<Reply<'static>, OpError> {
+    let counted = match store.with(|store| operations::count(store, key, step, 0)) {
+        Ok(counted) => counted,
+        Err(error) => return Ok(Reply::Refused(refusal(counts, error)?)),
+    };
+    counts.counted(step, counted);
     Ok(match counted {
-        Ok(Counted::Done { value, item }) => Reply::Counted {
+        Counted::Done { value, item } => Reply::Counted {
             value,
             placement: item.placement,
         },
-        Ok(Counted::NotANumber) => Reply::Refused(Refusal::NotANumber),
-        Ok(Counted::Exists | Counted::NotFound) => Reply::Missing,
-        Err(error) => Reply::Refused(refusal(error)?),
+        Counted::NotANumber => Reply::Refused(Refusal::NotANumber),
+        Counted::Exists | Counted::NotFound => Reply::Missing,
     })
 }
 
@@ -386,8 +424,9 @@ fn note_uses(store: &mut Store, gets: u32, hits: u32, places: &[UsedPlace]) -> R
     places.try_for_each(|(slot, word)| store.used_at(slot, word))
 }
 
-/// What the client is told.
-fn refusal(error: SetError) -> Result<Refusal, OpError> {
+/// What the client is told of a failure, which counts.
+fn refusal(counts: &Counts, error: SetError) -> Result<Refusal, OpError> {
+    counts.failed(error);
     Ok(match error {
         SetError::TooLarge => Refusal::TooLarge,
         SetError::OutOfMemory => Refusal::OutOfMemory,

@@ -138,8 +138,20 @@ fn answer(
     format!("{word}\r\n")
 }
 
+/// What `stats` tells of commands, but for what differs: an item that has expired a reader takes for one
+/// that is not there, and messages are not the bytes of a connection.
+fn told_of_commands(stats: &str) -> Vec<&str> {
+    let counts = [
+        "cmd_", "get_", "delete_", "incr_", "decr_", "cas_", "touch_", "store_",
+    ];
+    let is_one = |line: &&str| counts.iter().any(|count| line[5..].starts_with(count));
+    let lines = stats.lines().filter(|line| line.starts_with("STAT "));
+    let lines = lines.filter(is_one);
+    lines.filter(|line| !line.contains("get_expired")).collect()
+}
+
 /// Two stores, of which one is changed by messages and one by memcached's protocol, in the same way:
-/// all answers are the same, cas numbers included.
+/// all answers are the same, cas numbers included, and what counts of them is.
 #[test]
 fn messages_do_what_commands_do() {
     let limits = Limits {
@@ -174,6 +186,30 @@ fn messages_do_what_commands_do() {
     let left = [&cluster.store, &other].map(|store| store.with(|store| store.counters()));
     assert_eq!(left[0].bytes, left[1].bytes);
     assert_eq!(left[0].total_items, left[1].total_items);
+
+    let large = vec![b'x'; limits.item as usize + 1];
+    for command in ["set", "append"] {
+        let step = Step::Store(command, 0);
+        say(&mut conversation, &other, &words(&step, "a", 0, &large));
+        let refused = match command {
+            "set" => client.set(b"a", 0, 0, &large).map(|()| Stored::NotStored),
+            _ => client.append(b"a", &large),
+        };
+        assert!(matches!(refused, Err(ClientError::TooLarge { .. })));
+    }
+    client.report().unwrap();
+    let mut stats = Vec::new();
+    client.say(1, b"stats\r\n", &mut stats).unwrap();
+    let by_messages = String::from_utf8(stats).unwrap();
+    let by_text = say(&mut conversation, &other, b"stats\r\n");
+    let counts = [&by_messages, &by_text].map(|stats| told_of_commands(stats));
+    assert_eq!(counts[0], counts[1]);
+    let untold = counts[0].iter().filter(|line| line.ends_with(" 0")).count();
+    assert_eq!(
+        untold, 3,
+        "meta commands and want of memory apart: {:?}",
+        counts[0]
+    );
 }
 
 #[test]

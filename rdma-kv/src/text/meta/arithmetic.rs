@@ -2,11 +2,11 @@
 
 use fabric::OpError;
 
-use super::super::counts::Count;
 use super::super::input::Tokens;
 use super::super::{Done, NO_MEMORY_TO_COUNT, NOT_A_NUMBER, Turn, append_number};
 use super::flags::Flags;
 use super::{OPAQUE_TOO_LONG, append_flag, append_ttl, deadline, echo, flags_of};
+use crate::counts::Count;
 use crate::number::Digits;
 use crate::operations::{self, Change, Counted, Step};
 use crate::store::{Item, SetError, Store};

@@ -6,7 +6,6 @@
 use fabric::OpError;
 
 use super::super::classic::append_bytes;
-use super::super::counts::Count;
 use super::super::input::Tokens;
 use super::super::{Done, Turn, append_number};
 use super::flags::Flags;
@@ -41,11 +40,7 @@ impl Turn<'_> {
         })?;
         match answered {
             Some(true) => {
-                let counts = match flags.exptime {
-                    Some(_) => [Count::TouchCommands, Count::TouchHits],
-                    None => [Count::GetCommands, Count::GetHits],
-                };
-                counts.into_iter().for_each(|count| self.count(count));
+                self.counts().get(flags.exptime.is_some(), true);
                 Ok(Done::Used)
             }
             Some(false) => {
@@ -53,8 +48,7 @@ impl Turn<'_> {
                 Ok(self.say(OPAQUE_TOO_LONG))
             }
             None => {
-                self.count(Count::GetCommands);
-                self.count(Count::GetMisses);
+                self.counts().get(false, false);
                 // A quiet miss is silent, but a wrong flag never is.
                 match flags.quiet && !tokens.clone().any(is_long_opaque) {
                     true => Ok(Done::Used),

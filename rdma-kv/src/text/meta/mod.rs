@@ -11,9 +11,9 @@ mod update;
 use fabric::OpError;
 
 use self::flags::{Flags, Key};
-use super::counts::Count;
 use super::input::Tokens;
 use super::{BAD_FORMAT, Done, ERROR, Turn, append_number};
+use crate::counts::Count;
 use crate::layout::{MAX_KEY, Marks};
 use crate::store::{Item, Store};
 

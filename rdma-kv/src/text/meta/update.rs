@@ -3,11 +3,11 @@
 use fabric::OpError;
 
 use super::super::classic::value_len;
-use super::super::counts::Count;
 use super::super::input::Tokens;
 use super::super::{BAD_CHUNK, BAD_FORMAT, Done, NO_MEMORY, TOO_LARGE, Turn};
 use super::flags::Flags;
 use super::{OPAQUE_TOO_LONG, append_flag, deadline, echo, flags_of, is_long_opaque};
+use crate::counts::Count;
 use crate::layout::Marks;
 use crate::number;
 use crate::operations::{self, Change, Mode, Stored};
@@ -84,7 +84,7 @@ impl Turn<'_> {
                 return Ok(self.say(text));
             }
         };
-        self.count_compare(change, stored);
+        self.counts().stored(change.mode, stored);
         let (text, cas): (&[u8], _) = match stored {
             Stored::Stored { .. } if flags.quiet => return Ok(Done::Used),
             Stored::Stored { cas, .. } => (b"HD", cas),
@@ -114,9 +114,9 @@ impl Turn<'_> {
             .store
             .with(|store| remove(store, key.bytes(), &flags))?;
         match removed {
-            Removed::Yes if !flags.stale => self.count(Count::DeleteHits),
-            Removed::Yes => {}
-            Removed::Exists | Removed::NotFound => self.count(Count::DeleteMisses),
+            Removed::Yes if flags.stale => {}
+            Removed::Yes => self.counts().delete(true),
+            Removed::Exists | Removed::NotFound => self.counts().delete(false),
         }
         let text: &[u8] = match removed {
             Removed::Yes if flags.quiet => return Ok(Done::Used),
