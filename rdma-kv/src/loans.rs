@@ -31,9 +31,16 @@
 //! it borrowed: bytes that are newer than the word come after it (each read ends with an Acquire fence, which pairs with
 //! the Release after the server's write), so they are noticed and not given out.
 //!
-//! **Revocation.** The server's process first changes the items to fresh memory, and only then hears that the
-//! client's node has left. So what a leaver still has mapped when its slips are forgotten
-//! is never written again; and its reads fail.
+//! **Moving.** When a node leaves, the regions that it may have mapped move to fresh memory, and nothing of the above
+//! changes for those who stay. A write to the fresh memory waits until what was there is copied, and that begins
+//! when all have changed who stay, or are fenced. So whoever still reads the old memory misses no write, and finds
+//! in either what was lent; a slip that was written to the old memory is copied before the server's look at
+//! the fresh one comes back, and a slot likewise. Who is fenced neither borrows nor reads: each operation looks at its fence last.
+//!
+//! **Revocation.** A client whose node leaves is fenced before any page of what it has mapped is taken away, also
+//! if it sleeps; so its reads fail rather than give zeros. The server's process first changes the items to fresh
+//! memory, and only then hears that the node has left: what the leaver still has mapped when its slips are
+//! forgotten is never written again.
 
 use std::fmt;
 

@@ -1,8 +1,10 @@
 //! Commands that cannot hang a test: whoever waits for one waits with a limit.
 
 use std::fmt;
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -317,6 +319,22 @@ fn code(status: ExitStatus) -> i32 {
 pub fn send(pid: u32, signal: Signal) {
     let to = Pid::from_raw(pid.try_into().expect("a process id"));
     kill(to, signal).unwrap_or_else(|error| panic!("{signal} to process {pid}: {error}"));
+}
+
+/// Stops a process; none of its threads runs any more.
+pub fn stop(pid: u32) {
+    send(pid, Signal::SIGSTOP);
+    let is_stopped = |task: PathBuf| {
+        let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+        stat.rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .starts_with(" T")
+    };
+    eventually("all its threads are stopped", || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
+        tasks.flatten().all(|task| is_stopped(task.path()))
+    });
 }
 
 /// What comes out of a pipe, gathered by a thread.

@@ -16,7 +16,7 @@ use fabric::shm::control::{is_spoiled, read_only, read_write};
 use fabric::shm::thread::urgently;
 use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 
-use super::fences::Fences;
+use super::fences::{Fences, Granted};
 use super::keeper::Keeper;
 use super::moves::{Move, Moves, memory_for};
 use super::outbox::Outbox;
@@ -305,7 +305,7 @@ impl Members {
         let region = RegionId(books.take_number());
         let attachment = books.attachment(id)?;
         within("regions", attachment.regions.len(), MAX_REGIONS)?;
-        let fence = books.slot(id, partition)?;
+        let fence = books.slot(id, partition, Granted::Own)?;
         books.attachment(id)?.regions.insert(region);
         let key = RemoteKey {
             node,
@@ -395,7 +395,7 @@ impl Members {
         if !attachment.opened.contains(&key.id) {
             within("open regions", attachment.opened.len(), MAX_REGIONS)?;
         }
-        let fence = books.slot(id, key.partition)?;
+        let fence = books.slot(id, key.partition, Granted::Shared)?;
         // With the lock, so that it is the memory that the region is in now.
         self.end_spoiled(&mut books, key)?;
         let mut record = self.regions.get_mut(&key.id).ok_or_else(no_such_region)?;
@@ -494,7 +494,12 @@ impl Books {
     }
 
     /// The word of the fence for what a process is granted in a partition.
-    fn slot(&mut self, id: AttachmentId, partition: Partition) -> Result<u32, Refusal> {
+    fn slot(
+        &mut self,
+        id: AttachmentId,
+        partition: Partition,
+        granted: Granted,
+    ) -> Result<u32, Refusal> {
         let exhausted = || {
             Refusal::new(
                 RefusalKind::Exhausted,
@@ -503,10 +508,13 @@ impl Books {
             )
         };
         let attachment = self.attachment(id)?;
-        if let Some(slot) = attachment.fences.present(partition) {
+        if let Some(slot) = attachment.fences.present(partition, granted) {
             return Ok(slot);
         }
-        let slot = attachment.fences.add(partition).ok_or_else(exhausted)?;
+        let slot = attachment
+            .fences
+            .add(partition, granted)
+            .ok_or_else(exhausted)?;
         if let Some(attachment) = self.attachments.get(&id) {
             self.note_attachment(id, attachment);
         }

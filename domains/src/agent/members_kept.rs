@@ -19,7 +19,7 @@ use super::{
     Service,
 };
 use crate::agent::estate::Estate;
-use crate::agent::fences::Fences;
+use crate::agent::fences::{Fences, Words};
 use crate::agent::keeper::{Entry, Keeper};
 use crate::agent::moves::Move;
 use crate::agent::outbox::Outbox;
@@ -44,6 +44,8 @@ struct KeptAttachment {
     secret: String,
     /// Words of its fence in use, by partition; the page comes with it.
     fences: Vec<(u32, u32)>,
+    #[serde(default)]
+    shared_fences: Vec<(u32, u32)>,
     next_fence: u32,
 }
 
@@ -243,7 +245,12 @@ impl Books {
     fn inherit_attachment(&mut self, key: &str, entry: Entry) -> Option<()> {
         let id = AttachmentId(key.strip_prefix(ATTACHMENT)?.parse().ok()?);
         let (kept, [page]) = entry.parse::<KeptAttachment, 1>()?;
-        let fences = Fences::inherit(page.into(), kept.fences, kept.next_fence).ok()?;
+        let words = Words {
+            own: kept.fences,
+            shared: kept.shared_fences,
+            next: kept.next_fence,
+        };
+        let fences = Fences::inherit(page.into(), &words).ok()?;
         let mut attachment = Attachment::new(NodeId(kept.node), Outbox::absent(), fences);
         attachment.secret = Some(kept.secret);
         self.attachments.insert(id, attachment);
@@ -378,7 +385,7 @@ impl Books {
 
     pub(super) fn keep_attachment(&self, id: AttachmentId, attachment: &Attachment) {
         if let Some(record) = KeptAttachment::of(attachment) {
-            let (page, ..) = attachment.fences.parts();
+            let page = attachment.fences.page();
             self.keeper
                 .put(&attachment_key(id), &record, &[page.as_fd()]);
         }
@@ -440,12 +447,13 @@ impl Books {
 impl KeptAttachment {
     /// Nothing for a process that cannot come back.
     fn of(attachment: &Attachment) -> Option<Self> {
-        let (_, fences, next_fence) = attachment.fences.parts();
+        let Words { own, shared, next } = attachment.fences.words();
         Some(KeptAttachment {
             node: attachment.node.0,
             secret: attachment.secret.clone()?,
-            fences,
-            next_fence,
+            fences: own,
+            shared_fences: shared,
+            next_fence: next,
         })
     }
 }

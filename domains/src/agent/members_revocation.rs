@@ -35,6 +35,9 @@ impl Members {
     /// A process has dropped what belongs to nodes that left before this epoch.
     pub(in crate::agent) fn acknowledge(&self, id: AttachmentId, partition: u32, epoch: u32) {
         let mut books = self.lock();
+        if let Some(attachment) = books.attachments.get_mut(&id) {
+            attachment.fences.acknowledge(Partition(partition), epoch);
+        }
         let Some(domain) = books.directory.domain_by_id(partition) else {
             return;
         };
@@ -64,6 +67,7 @@ impl Members {
     pub(super) fn begin(&self, books: &mut Books, change: Change) -> (Changed, Vec<File>) {
         // First: what they have in flight shall not last as long as it takes to prepare moves.
         let leavers = books.announce(&change, &change.left);
+        books.fence_leavers(&leavers, &change);
         let mut ended = self.revoke(books, &change);
         let (moves, lost) = self.start_moves(books, &change);
         let lost = lost.into_iter();
@@ -215,6 +219,20 @@ impl Books {
             }
             !ended
         });
+    }
+
+    /// Ends what leavers share with others, also if they do not listen, before any page of it is taken
+    /// away: they would read zeros where there were bytes.
+    fn fence_leavers(&mut self, leavers: &[AttachmentId], change: &Change) {
+        let partition = Partition(change.domain.id.into());
+        for id in leavers {
+            if let Some(attachment) = self.attachments.get_mut(id) {
+                attachment.fences.leave(partition, change.domain.epoch);
+            }
+            if let Some(attachment) = self.attachments.get(id) {
+                self.note_attachment(*id, attachment);
+            }
+        }
     }
 
     /// Tells every process of these nodes of a change; returns them.

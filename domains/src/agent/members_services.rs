@@ -12,6 +12,7 @@ use super::{
     AttachmentId, Books, ChannelRecord, MAX_CHANNELS, Members, RETURN, Service, check_may_talk,
     check_member, no_memory, usage, within,
 };
+use crate::agent::fences::Granted;
 use crate::directory::Domain;
 use crate::protocol::{ChannelInfo, Event, Refusal, RefusalKind, Reply};
 
@@ -103,7 +104,7 @@ impl Members {
         }
         let channel = books.take_number();
         let torus = books.directory.torus();
-        let fences = [id, listener].map(|end| books.slot(end, partition));
+        let fences = [id, listener].map(|end| books.slot(end, partition, Granted::Shared));
         let info = |peer: NodeId, domain: &Domain, fence: u32| ChannelInfo {
             id: channel,
             domain: domain.name.clone(),

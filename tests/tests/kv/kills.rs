@@ -1,91 +1,12 @@
 //! Clients that are killed in the middle of a set, and servers that are killed while clients know where
 //! their items were.
 
-use std::io::Write;
-use std::process::ChildStdin;
 use std::time::Duration;
 
-use tests::cluster::{Cluster, is_nightly};
-use tests::process::{Running, eventually};
+use tests::cluster::is_nightly;
+use tests::process::eventually;
 
-/// A server at 0,0,0 of the only domain of a row of three nodes.
-struct Store {
-    server: Running,
-    cluster: Cluster,
-}
-
-impl Store {
-    fn up() -> Self {
-        let cluster = Cluster::up("3x1x1");
-        let _blue = cluster.domain("blue", &["*,0,0"]);
-        Store {
-            server: serve(&cluster),
-            cluster,
-        }
-    }
-
-    fn client(&self, node: &str) -> Client {
-        let mut running = self.cluster.spawn(node, "store-client");
-        let mut client = Client {
-            input: running.stdin(),
-            running,
-        };
-        assert_eq!(client.asked("connect"), "connected");
-        client
-    }
-
-    fn kill_server(&mut self) {
-        let pid = self.cluster.exec("0,0,0", "pgrep -f ^toroid-kv.serve").ok();
-        let kill = format!("kill -9 {}", pid.text());
-        self.cluster.exec("0,0,0", &kill).ok();
-        eventually("the server has ended", || self.server.has_ended());
-    }
-
-    /// Speaks to the server by memcached's protocol, and returns what it said.
-    fn say(&self, input: &[u8]) -> String {
-        let words = "probe tcp 0-0-0.blue 11211";
-        let said = self.cluster.exec_with("2,0,0", words, input).ok();
-        said.text().to_owned()
-    }
-
-    /// How many items fill an empty store, which is empty afterwards.
-    fn room(&self) -> usize {
-        let value = [b'v'; 4000];
-        let mut input = b"flush_all\r\n".to_vec();
-        for n in 0..3000 {
-            input.extend_from_slice(format!("set full{n} 0 0 {}\r\n", value.len()).as_bytes());
-            input.extend_from_slice(&value);
-            input.extend_from_slice(b"\r\n");
-        }
-        input.extend_from_slice(b"flush_all\r\n");
-        let said = self.say(&input);
-        assert!(
-            said.contains("SERVER_ERROR out of memory"),
-            "it is not full"
-        );
-        said.matches("STORED").count()
-    }
-}
-
-/// It refuses what there is no memory for, so memory that is lost is missed.
-fn serve(cluster: &Cluster) -> Running {
-    let server = cluster.spawn("0,0,0", "toroid-kv serve -M -m 8 -I 128k");
-    server.says("rdma blue 0,0,0\n");
-    server
-}
-
-/// A client that does what it is told.
-struct Client {
-    input: ChildStdin,
-    running: Running,
-}
-
-impl Client {
-    fn asked(&mut self, words: &str) -> String {
-        writeln!(self.input, "{words}").expect("it listens");
-        self.running.line()
-    }
-}
+use crate::store::Store;
 
 /// Whether it is one of the values that are set again and again: as many bytes of one letter.
 fn is_whole(value: &str) -> bool {
@@ -128,7 +49,7 @@ fn who_knows_places_of_a_killed_server_gets_no_value_of_it_from_the_next() {
         assert_eq!(old.asked(&format!("set key {before}")), "stored");
         assert_eq!(old.asked("get key"), before);
         store.kill_server();
-        store.server = serve(&store.cluster);
+        store.serve_again();
         assert_eq!(new.asked("connect"), "connected");
         assert_eq!(new.asked(&format!("set key {after}")), "stored");
         assert_eq!(new.asked("fill 100"), "filled");

@@ -8,3 +8,5 @@ mod commands;
 mod differential;
 mod kills;
 mod servers;
+mod store;
+mod views;

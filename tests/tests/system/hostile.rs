@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, Domain, is_nightly};
 use tests::leftovers::{Leftovers, processes_with};
-use tests::process::{Outcome, Running, eventually, holds_within, run, send};
+use tests::process::{Outcome, Running, eventually, holds_within, run, send, stop};
 
 const MIB: u64 = 1 << 20;
 
@@ -370,22 +370,6 @@ fn nor_when_the_agent_is_killed_meanwhile() {
 #[test]
 fn nor_with_large_regions_when_the_agent_is_killed() {
     kill_and_haunt(if is_nightly() { 100 } else { 6 }, 64 * MIB);
-}
-
-/// Stops a process; none of its threads runs any more.
-fn stop(pid: u32) {
-    send(pid, Signal::SIGSTOP);
-    let is_stopped = |task: PathBuf| {
-        let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
-        stat.rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .starts_with(" T")
-    };
-    eventually("all its threads are stopped", || {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
-        tasks.flatten().all(|task| is_stopped(task.path()))
-    });
 }
 
 /// Nothing may be copied while somebody who stays has not changed, and without an agent nothing is.

@@ -32,7 +32,7 @@ impl FencePage {
 
     /// Whether the agent has fenced; a word that there is not counts as fenced.
     #[inline]
-    pub(super) fn is_set(&self, slot: u32) -> bool {
+    pub fn is_set(&self, slot: u32) -> bool {
         // Acquire: pairs with the Release in `Fence::set`.
         match word(&self.0, slot) {
             Some(word) => word.load(Ordering::Acquire) != 0,
@@ -86,6 +86,13 @@ impl Fence {
         {
             // Release: pairs with the Acquire in `FencePage::is_set`.
             word.store(1, Ordering::Release);
+        }
+    }
+
+    /// Makes the word one under which nothing has ended: nothing may be under it any more.
+    pub fn clear(&self, slot: u32) {
+        if let Some(word) = word(&self.page, slot) {
+            word.store(0, Ordering::Release);
         }
     }
 }

@@ -1,0 +1,109 @@
+//! A store in a domain, and clients that do what they are told.
+
+use std::io::Write;
+use std::process::ChildStdin;
+
+use tests::cluster::Cluster;
+use tests::process::{Running, eventually};
+
+/// A server at 0,0,0 of the only domain of a row of three nodes.
+pub struct Store {
+    server: Running,
+    pub cluster: Cluster,
+}
+
+impl Store {
+    pub fn up() -> Self {
+        Self::over(Cluster::up("3x1x1"))
+    }
+
+    /// With the nodes of a cluster that is up.
+    pub fn over(cluster: Cluster) -> Self {
+        let _blue = cluster.domain("blue", &["*,0,0"]);
+        Store {
+            server: serve(&cluster),
+            cluster,
+        }
+    }
+
+    pub fn client(&self, node: &str) -> Client {
+        self.client_called("client", node)
+    }
+
+    /// A client that has this name in its command line.
+    pub fn client_called(&self, name: &str, node: &str) -> Client {
+        let mut running = self.cluster.spawn(node, &format!("store-client {name}"));
+        let mut client = Client {
+            input: running.stdin(),
+            running,
+        };
+        assert_eq!(client.asked("connect"), "connected");
+        client
+    }
+
+    pub fn shrink(&self, node: &str) {
+        self.cluster
+            .toroid(&["domain", "shrink", "blue", node])
+            .ok();
+    }
+
+    pub fn grow(&self, node: &str) {
+        self.cluster.toroid(&["domain", "grow", "blue", node]).ok();
+    }
+
+    pub fn kill_server(&mut self) {
+        let pid = self.cluster.exec("0,0,0", "pgrep -f ^toroid-kv.serve").ok();
+        let kill = format!("kill -9 {}", pid.text());
+        self.cluster.exec("0,0,0", &kill).ok();
+        eventually("the server has ended", || self.server.has_ended());
+    }
+
+    pub fn serve_again(&mut self) {
+        self.server = serve(&self.cluster);
+    }
+
+    /// Speaks to the server by memcached's protocol, and returns what it said.
+    pub fn say(&self, input: &[u8]) -> String {
+        let words = "probe tcp 0-0-0.blue 11211";
+        let said = self.cluster.exec_with("2,0,0", words, input).ok();
+        said.text().to_owned()
+    }
+
+    /// How many items fill an empty store, which is empty afterwards.
+    pub fn room(&self) -> usize {
+        let value = [b'v'; 4000];
+        let mut input = b"flush_all\r\n".to_vec();
+        for n in 0..3000 {
+            input.extend_from_slice(format!("set full{n} 0 0 {}\r\n", value.len()).as_bytes());
+            input.extend_from_slice(&value);
+            input.extend_from_slice(b"\r\n");
+        }
+        input.extend_from_slice(b"flush_all\r\n");
+        let said = self.say(&input);
+        assert!(
+            said.contains("SERVER_ERROR out of memory"),
+            "it is not full"
+        );
+        said.matches("STORED").count()
+    }
+}
+
+/// It refuses what there is no memory for, so memory that is lost is missed.
+fn serve(cluster: &Cluster) -> Running {
+    let server = cluster.spawn("0,0,0", "toroid-kv serve -M -m 8 -I 128k");
+    server.says("rdma blue 0,0,0\n");
+    server
+}
+
+/// A client that does what it is told.
+pub struct Client {
+    pub input: ChildStdin,
+    pub running: Running,
+}
+
+impl Client {
+    pub fn asked(&mut self, words: &str) -> String {
+        writeln!(self.input, "{words}").expect("it listens");
+        self.running.line()
+    }
+}
