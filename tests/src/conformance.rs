@@ -24,6 +24,8 @@ pub trait Rig: Sync {
     type Endpoint: Endpoint;
     /// The provider's channel.
     type Channel: PacketChannel + Send;
+    /// How often a race is looked for: a second's worth of reads.
+    const LOOKS: usize = 100_000;
 
     /// A new pair of nodes, in one partition.
     fn new() -> Self;
@@ -330,7 +332,7 @@ pub fn words_are_never_torn<R: Rig>(rig: &R) {
             }
         });
         let mut endpoint = rig.endpoint(1);
-        for _ in 0..100_000 {
+        for _ in 0..R::LOOKS {
             let mut line = Line([0; 64]);
             let into = &mut line.0;
             endpoint
@@ -361,7 +363,7 @@ pub fn a_batch_reads_in_order<R: Rig>(rig: &R) {
             }
         });
         let mut endpoint = rig.endpoint(1);
-        for _ in 0..100_000 {
+        for _ in 0..R::LOOKS {
             let (mut second_written, mut first_written) = ([0; 8], [0; 8]);
             let into = &mut second_written;
             let first = Read {
@@ -487,7 +489,8 @@ pub fn packets_arrive_whole_and_in_order<R: Rig>(rig: &R) {
     let (mut ours, mut theirs) = rig.channel();
     let lengths = [0, 1, 7, 8, 9, 1500, 9018, 65_536, MAX_PAYLOAD];
     thread::scope(|scope| {
-        scope.spawn(move || {
+        // It lives until all has been looked at, because its end would be news.
+        let sender = scope.spawn(move || {
             for n in 0..2_000 {
                 let bytes = pattern(lengths[n % lengths.len()], n as u8);
                 let (head, tail) = bytes.split_at(bytes.len() / 3);
@@ -506,7 +509,9 @@ pub fn packets_arrive_whole_and_in_order<R: Rig>(rig: &R) {
                 "packet {n}"
             );
         }
+        let ours = sender.join().unwrap();
         assert_eq!(theirs.receive(&mut packet), Ok(false));
+        drop(ours);
     });
 }
 
@@ -523,7 +528,12 @@ pub fn a_full_channel_says_so_and_recovers<R: Rig>(rig: &R) {
         receive(&mut theirs, &mut packet).unwrap();
         assert_eq!(packet[..4], n.to_le_bytes());
     }
-    assert_eq!(ours.send(&[b"again"]), Ok(()));
+    let start = Instant::now();
+    while let Err(error) = ours.send(&[b"again"]) {
+        assert_eq!(error, ChannelError::Full);
+        assert!(start.elapsed() < FOR_EVER, "no room comes");
+        ours.wait(FOR_EVER);
+    }
     receive(&mut theirs, &mut packet).unwrap();
     assert_eq!(packet, b"again");
 }
@@ -581,11 +591,14 @@ pub fn a_sleeper_is_woken_by_room<R: Rig>(rig: &R) {
 pub fn an_armed_channel_signals_its_descriptor<R: Rig>(rig: &R) {
     let (mut ours, mut theirs) = rig.channel();
     assert!(theirs.arm(), "nothing is there yet");
-    assert!(!readable(&theirs));
+    assert!(!readable(&theirs, Duration::ZERO));
     ours.send(&[b"news"]).unwrap();
-    assert!(readable(&theirs));
+    assert!(readable(&theirs, FOR_EVER));
     theirs.disarm();
-    assert!(!readable(&theirs), "disarming forgets the signal");
+    assert!(
+        !readable(&theirs, Duration::ZERO),
+        "disarming forgets the signal"
+    );
     assert!(!theirs.arm(), "a packet waits");
     theirs.disarm();
     let mut packet = Vec::new();
@@ -593,10 +606,10 @@ pub fn an_armed_channel_signals_its_descriptor<R: Rig>(rig: &R) {
     assert!(theirs.arm());
 }
 
-fn readable<C: PacketChannel>(channel: &C) -> bool {
+fn readable<C: PacketChannel>(channel: &C, within: Duration) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut fds = [PollFd::new(channel.wake_fd(), PollFlags::POLLIN)];
-    poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
+    poll(&mut fds, PollTimeout::try_from(within).unwrap()).unwrap() == 1
 }
 
 pub fn a_revoked_channel_ends<R: Rig>(rig: &R) {

@@ -29,6 +29,10 @@ pub enum ChannelError {
     /// Peer: its process has gone.
     #[error("the process at the other end is gone")]
     PeerDead,
+    /// Network: the connection to the peer's host was cut, or it has been silent for too long. What
+    /// was sent may have arrived or not. Another channel may get through.
+    #[error("the peer's host cannot be reached")]
+    Unreachable,
     /// Peer: it wrote what no correct peer writes; the channel is closed.
     #[error("the peer broke the channel's format")]
     Corrupt,

@@ -42,6 +42,13 @@ pub enum OpError {
     /// Peer: the process that owned the region has gone, or freed it.
     #[error("the region's owner is gone")]
     PeerDead,
+    /// Network: the connection to the peer's host was cut, or it has been silent for too long. The
+    /// operation may have happened or not. Another queue pair may get through.
+    #[error("the peer's host cannot be reached")]
+    Unreachable,
+    /// Peer: its host sent what no correct host sends; the connection was cut.
+    #[error("the peer's host broke the protocol")]
+    Corrupt,
 }
 
 /// Why an operation was not accepted.

@@ -10,6 +10,7 @@
 //!   [`PacketChannel`].
 //! * [`mapped`]: regions that need no queue pair to be read.
 //! * [`shm`]: the provider for processes of one host.
+//! * [`tcp`]: the provider for hosts without RDMA.
 //! * [`protection`]: what tests may leave out.
 //! * [`inherited`]: what processes shall not pass on.
 //!
@@ -27,6 +28,8 @@ pub mod region;
 mod ring;
 pub mod shm;
 mod sync;
+#[cfg(not(loom))]
+pub mod tcp;
 pub mod topology;
 
 pub use channel::PacketChannel;

@@ -231,6 +231,12 @@ impl Channel {
         }
     }
 
+    /// As [`PacketChannel::arm`], for who has no place for a packet: only for room after
+    /// [`ChannelError::Full`], and the end of the channel.
+    pub fn arm_for_room(&mut self) -> bool {
+        (!self.wants_room || self.outgoing.arm()) && self.alive().is_ok()
+    }
+
     fn has_news(&mut self) -> bool {
         self.alive().is_err() || self.incoming.has_news()
     }
@@ -325,8 +331,7 @@ impl PacketChannel for Channel {
     }
 
     fn arm(&mut self) -> bool {
-        let nothing = self.incoming.arm() && (!self.wants_room || self.outgoing.arm());
-        nothing && self.alive().is_ok()
+        self.incoming.arm() && self.arm_for_room()
     }
 
     fn disarm(&mut self) {

@@ -72,6 +72,28 @@ impl RemoteRegion {
         &self.0.memory
     }
 
+    /// Replaces the word at `offset` by `desired` if it is `expected`; returns what was there.
+    ///
+    /// # Errors
+    /// [`OpError`], as the completion of an operation has.
+    pub fn compare_and_swap(
+        &self,
+        offset: u64,
+        expected: u64,
+        desired: u64,
+    ) -> Result<u64, OpError> {
+        let memory = self.permit(Access::REMOTE_ATOMIC)?;
+        region::compare_and_swap(memory, offset, expected, desired)
+    }
+
+    /// Adds to the word at `offset`, wrapping; returns what was there.
+    ///
+    /// # Errors
+    /// [`OpError`], as the completion of an operation has.
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OpError> {
+        region::fetch_add(self.permit(Access::REMOTE_ATOMIC)?, offset, add)
+    }
+
     fn permit(&self, needed: Access) -> Result<&Memory, OpError> {
         match self.0.access.contains(needed) {
             true => Ok(&self.0.memory),
@@ -182,18 +204,14 @@ impl QueuePair {
                 offset,
                 expected,
                 desired,
-            } => {
-                let memory = self.leads_to(remote)?.permit(Access::REMOTE_ATOMIC)?;
-                region::compare_and_swap(memory, *offset, *expected, *desired)
-            }
+            } => self
+                .leads_to(remote)?
+                .compare_and_swap(*offset, *expected, *desired),
             Operation::FetchAdd {
                 remote,
                 offset,
                 add,
-            } => {
-                let memory = self.leads_to(remote)?.permit(Access::REMOTE_ATOMIC)?;
-                region::fetch_add(memory, *offset, *add)
-            }
+            } => self.leads_to(remote)?.fetch_add(*offset, *add),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The conformance suite on `shm`, without an agent: the rig does what its control thread would.
+//! On `shm`, without an agent: the rig does what its control thread would.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,18 +11,18 @@ use fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion, Status};
 use fabric::{Access, Epoch, NodeId, Partition, Protocol, Region, RegionId, RemoteKey};
 use tests::conformance::Rig;
 
-const HERE: NodeId = NodeId(0);
-const THERE: NodeId = NodeId(1);
-const PARTITION: Partition = Partition(7);
+pub const HERE: NodeId = NodeId(0);
+pub const THERE: NodeId = NodeId(1);
+pub const PARTITION: Partition = Partition(7);
 
-struct Shm {
+pub struct Shm {
     status: Arc<Status>,
     wakers: Mutex<Vec<Waker>>,
     regions: AtomicU64,
 }
 
 impl Shm {
-    fn export_from(&self, node: NodeId, len: u64, rights: Access) -> (Region, RemoteRegion) {
+    pub fn export_from(&self, node: NodeId, len: u64, rights: Access) -> (Region, RemoteRegion) {
         let key = RemoteKey {
             node,
             partition: PARTITION,

@@ -1,0 +1,148 @@
+//! [`Endpoint::read_batch`](crate::Endpoint::read_batch) over a connection: all requests in one
+//! go, each linked to the one before, and the replies straight into the caller's memory.
+
+use std::time::Duration;
+
+use super::queue_pair::{QueuePair, RemoteRegion, part_len, split_reply};
+use super::wire::{CHUNK, Malformed, Reply, Request};
+use crate::endpoint::{OpError, Read};
+
+/// Reads whose regions are looked up at a time: fewer than a connection can have open.
+const WINDOW: usize = 256;
+
+/// Parts that are asked for ahead of the replies: requests that the far side has room for even
+/// while nobody takes its replies.
+const AHEAD: u64 = 512;
+
+/// The longest that one sleep lasts; the queue pair knows for how long to wait in all.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Reads in order. Nothing is in flight.
+pub(super) fn read<R>(
+    pair: &mut QueuePair,
+    reads: &mut [Read<'_, R>],
+    region: impl Fn(&R) -> Result<&RemoteRegion, OpError>,
+) -> Result<(), OpError> {
+    for window in reads.chunks_mut(WINDOW) {
+        let mut handles = [0; WINDOW];
+        let reached = reach(pair, window, &region, &mut handles);
+        // Those before the first that is impossible are read all the same.
+        let possible = &mut window[..reached.0];
+        read_window(pair, possible, &handles)?;
+        for read in possible {
+            region(read.remote)?.status().check()?;
+        }
+        reached.1?;
+    }
+    pair.end()
+}
+
+/// Looks up regions; returns how many there are before the first error.
+fn reach<R>(
+    pair: &mut QueuePair,
+    window: &[Read<'_, R>],
+    region: impl Fn(&R) -> Result<&RemoteRegion, OpError>,
+    handles: &mut [u32; WINDOW],
+) -> (usize, Result<(), OpError>) {
+    for (n, read) in window.iter().enumerate() {
+        let len = read.into.len() as u64;
+        match region(read.remote).and_then(|region| pair.reach(region, read.offset, len)) {
+            Ok(handle) => handles[n] = handle,
+            Err(error) => return (n, Err(error)),
+        }
+    }
+    (window.len(), Ok(()))
+}
+
+fn read_window<R>(
+    pair: &mut QueuePair,
+    reads: &mut [Read<'_, R>],
+    handles: &[u32; WINDOW],
+) -> Result<(), OpError> {
+    let (mut asked, mut answered) = (Cursor::default(), Cursor::default());
+    let mut result = Ok(());
+    while answered.read < reads.len() {
+        while asked.read < reads.len() && asked.count - answered.count < AHEAD {
+            let request = asked.request(&reads[asked.read], handles[asked.read]);
+            pair.stream.outgoing().extend(request.to_bytes());
+            asked = asked.next(reads[asked.read].into.len());
+        }
+        pair.settle();
+        pair.end()?;
+        let before = answered.count;
+        if let Err(Malformed) = take(pair, reads, asked.count, &mut answered, &mut result) {
+            pair.fail(OpError::Corrupt);
+        } else if answered.count == before {
+            pair.await_bytes(LONG);
+        }
+    }
+    result
+}
+
+/// Takes the replies that have come.
+fn take<R>(
+    pair: &mut QueuePair,
+    reads: &mut [Read<'_, R>],
+    asked: u64,
+    answered: &mut Cursor,
+    result: &mut Result<(), OpError>,
+) -> Result<(), Malformed> {
+    while answered.count < asked {
+        let Some((reply, data)) = split_reply(pair.stream.incoming())? else {
+            return Ok(());
+        };
+        let used = Reply::LEN + data.len();
+        let read = &mut reads[answered.read];
+        let len = read.into.len();
+        match reply {
+            Reply::Done { .. } if result.is_ok() => {
+                let start = answered.part as usize * CHUNK;
+                let part = part_len(len as u64, answered.part);
+                let into = read.into.get_mut(start..start + part).ok_or(Malformed)?;
+                match data.len() == part {
+                    true => into.copy_from_slice(data),
+                    false => return Err(Malformed),
+                }
+            }
+            Reply::Failed(failure) if result.is_ok() => {
+                *result = Err(failure.error(read.offset, len as u64));
+            }
+            Reply::Skipped if result.is_err() => {}
+            _ => return Err(Malformed),
+        }
+        pair.stream.consume(used);
+        *answered = answered.next(len);
+    }
+    Ok(())
+}
+
+/// A part of the reads of a window.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    read: usize,
+    part: u64,
+    /// Parts before this one.
+    count: u64,
+}
+
+impl Cursor {
+    fn request<R>(self, read: &Read<'_, R>, handle: u32) -> Request {
+        Request::Read {
+            handle,
+            offset: read.offset.saturating_add(self.part * CHUNK as u64),
+            len: part_len(read.into.len() as u64, self.part) as u32,
+            is_linked: self.count > 0,
+        }
+    }
+
+    /// The part after this one, of a read of `len` bytes.
+    fn next(self, len: usize) -> Self {
+        let is_last = (self.part + 1) * CHUNK as u64 >= len as u64;
+        let (read, part) = match is_last {
+            true => (self.read + 1, 0),
+            false => (self.read, self.part + 1),
+        };
+        let count = self.count + 1;
+        Cursor { read, part, count }
+    }
+}

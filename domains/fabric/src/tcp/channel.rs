@@ -1,0 +1,363 @@
+//! Packets over a connection.
+//!
+//! Each side may send as many bytes as the other has given it credit for, so that a reader who
+//! sleeps keeps nobody waiting but who sends to it: both sides always have room for what they
+//! receive, and take the other's credits out of what they have not read yet.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::net::{Shutdown, shutdown};
+
+use super::stream::{Cut, Cutter, Stream};
+use super::wire::{End, Frame, Malformed};
+use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
+use crate::endpoint::OpError;
+use crate::key::{Epoch, Partition};
+use crate::link::{LinkCheck, LinkHeader};
+use crate::region::Keep;
+use crate::shm::Status;
+use crate::shm::channel::Membership;
+use crate::topology::NodeId;
+
+/// Bytes of frames that may be on their way in one direction: less than what the system keeps for
+/// a socket unless told otherwise, and more than two of the longest packets.
+pub const WINDOW: usize = 192 * 1024;
+
+/// Credit is given back when it is so much.
+const CREDIT: usize = WINDOW / 4;
+
+/// Bytes of a packet's frame before the payload.
+const HEAD: usize = Frame::LEN + LinkHeader::LEN;
+
+/// Packets that one call drops before it gives its caller a chance to do something else.
+const FORGERIES: usize = 64;
+
+/// How long the other side may take to hear how a channel ended.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A packet channel over a connection.
+#[derive(Debug)]
+pub struct Channel {
+    stream: Stream,
+    /// In it is the socket while the channel is armed.
+    wake: OwnedFd,
+    is_armed: bool,
+    check: LinkCheck,
+    local: NodeId,
+    membership: Membership,
+    status: Arc<Status>,
+    /// Bytes at the front of what was received that are whole packets.
+    whole: usize,
+    /// Bytes that may be sent; at most [`WINDOW`].
+    credit: usize,
+    /// Bytes received, used, and not yet given back; with those received and not used at most
+    /// [`WINDOW`].
+    owed: usize,
+    /// Bytes that the last `send` had no room for, so that waiting means waiting for it too.
+    wanted: Option<usize>,
+    /// How the other side or the connection ended.
+    end: Option<ChannelError>,
+    /// Dropped with the channel.
+    _keep: Option<Keep>,
+}
+
+impl Channel {
+    /// The end of a channel of node `local` that leads to `check.peer`; `keep` is dropped with it.
+    ///
+    /// # Errors
+    /// The system's: no descriptor left.
+    pub fn open(
+        socket: OwnedFd,
+        local: NodeId,
+        check: LinkCheck,
+        membership: Membership,
+        status: Arc<Status>,
+        keep: Option<Keep>,
+    ) -> std::io::Result<Self> {
+        Ok(Channel {
+            // Twice as much, so that what is left is seldom moved to the start.
+            stream: Stream::new(socket, 2 * WINDOW),
+            wake: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            is_armed: false,
+            check,
+            local,
+            membership,
+            status,
+            whole: 0,
+            credit: WINDOW,
+            owed: 0,
+            wanted: None,
+            end: None,
+            _keep: keep,
+        })
+    }
+
+    /// For the control thread: ends the connection, after the status has.
+    pub fn cutter(&self) -> Cutter {
+        self.stream.cutter()
+    }
+
+    /// Tells the other side how the channel ended, behind what was sent before. It takes up to a
+    /// second if the other side does not listen.
+    pub fn finish(mut self, end: End) {
+        let start = Instant::now();
+        self.stream.outgoing().extend(Frame::End(end).to_bytes());
+        while start.elapsed() < FAREWELL {
+            match self.stream.push() {
+                // It has read all when it ends its side too. To close before would be to take back
+                // what it has not read.
+                Ok(true) if shutdown(self.stream.fd(), Shutdown::Write).is_err() => return,
+                Err(Cut) => return,
+                Ok(_) => {}
+            }
+            match self.stream.pull() {
+                Ok(count) => self.stream.consume(count),
+                Err(Cut) => return,
+            }
+            let left = FAREWELL.saturating_sub(start.elapsed());
+            self.stream.sleep(true, left);
+        }
+    }
+
+    /// Whether it has ended, and how.
+    fn state(&self) -> Result<(), ChannelError> {
+        match (self.status.check(), self.end) {
+            (Err(OpError::Revoked), _) => Err(ChannelError::Revoked),
+            (_, Some(end)) => Err(end),
+            (Err(_), None) => Err(ChannelError::PeerDead),
+            (Ok(()), None) => Ok(()),
+        }
+    }
+
+    fn is_revoked(&self) -> bool {
+        self.state() == Err(ChannelError::Revoked)
+    }
+
+    /// Sends and receives what can be at once.
+    fn pump(&mut self) {
+        if self.end.is_some() {
+            return;
+        }
+        let pushed = self.stream.push();
+        // What was sent may fail before what was received is read, which may say why.
+        let ended = match self.stream.pull() {
+            Ok(0) => pushed.err().map(|Cut| ChannelError::Unreachable),
+            Ok(_) => self.scan().err().map(|Malformed| ChannelError::Corrupt),
+            Err(Cut) => Some(ChannelError::Unreachable),
+        };
+        self.end = self.end.or(ended);
+        if self.end == Some(ChannelError::Corrupt) {
+            self.stream.cutter().cut();
+        }
+    }
+
+    /// Looks at what has come: takes credits out, and finds where whole packets end.
+    fn scan(&mut self) -> Result<(), Malformed> {
+        while self.end.is_none() {
+            let bytes = &self.stream.incoming()[self.whole..];
+            let Some(head) = bytes.first_chunk() else {
+                return Ok(());
+            };
+            match Frame::from_bytes(head)? {
+                Frame::Packet => {
+                    let Some(header) = bytes[Frame::LEN..].first_chunk() else {
+                        return Ok(());
+                    };
+                    let len = HEAD + payload_len(&LinkHeader::from_bytes(header))?;
+                    if self.owed + self.whole + len > WINDOW {
+                        return Err(Malformed);
+                    }
+                    if bytes.len() < len {
+                        return Ok(());
+                    }
+                    self.whole += len;
+                }
+                Frame::Credit { bytes } => {
+                    self.credit += bytes as usize;
+                    if self.credit > WINDOW {
+                        return Err(Malformed);
+                    }
+                    self.stream.take_out(self.whole, Frame::LEN);
+                }
+                Frame::End(end) => self.end = Some(end.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next packet that is there as a whole.
+    fn take(&mut self, into: &mut Vec<u8>) -> Option<LinkHeader> {
+        into.clear();
+        let whole = &self.stream.incoming()[..self.whole];
+        let header = LinkHeader::from_bytes(whole.get(Frame::LEN..)?.first_chunk()?);
+        let end = HEAD + header.len as usize;
+        into.extend_from_slice(whole.get(HEAD..end)?);
+        self.stream.consume(end);
+        self.whole -= end;
+        self.owed += end;
+        self.give_credit();
+        Some(header)
+    }
+
+    fn give_credit(&mut self) {
+        if self.owed < CREDIT || self.end.is_some() || self.stream.push() != Ok(true) {
+            return;
+        }
+        let bytes = self.owed as u32;
+        self.owed = 0;
+        let credit = Frame::Credit { bytes };
+        self.stream.outgoing().extend(credit.to_bytes());
+        // If it fails, receiving tells.
+        let _ = self.stream.push();
+    }
+
+    fn has_room(&self, len: usize) -> bool {
+        self.stream.unsent() == 0 && self.credit >= len
+    }
+
+    fn has_news(&self, or_packets: bool) -> bool {
+        let has_packets = or_packets && self.whole > 0;
+        let has_room = self.wanted.is_some_and(|wanted| self.has_room(wanted));
+        self.state().is_err() || has_packets || has_room
+    }
+
+    /// As [`PacketChannel::arm`], for who has no place for a packet: only for room after
+    /// [`ChannelError::Full`], and the end of the channel.
+    pub fn arm_for_room(&mut self) -> bool {
+        self.arm_for(false)
+    }
+
+    fn arm_for(&mut self, packets: bool) -> bool {
+        self.pump();
+        self.give_credit();
+        if self.has_news(packets) {
+            return false;
+        }
+        self.disarm();
+        let mut events = epoll::EventFlags::IN;
+        events.set(epoll::EventFlags::OUT, self.stream.unsent() > 0);
+        let socket = self.stream.fd();
+        // What came since is seen too: it is asked for what is there, not for what comes.
+        self.is_armed =
+            epoll::add(&self.wake, socket, epoll::EventData::new_u64(0), events).is_ok();
+        self.is_armed
+    }
+}
+
+impl PacketChannel for Channel {
+    fn peer(&self) -> NodeId {
+        self.check.peer
+    }
+
+    fn partition(&self) -> Partition {
+        self.check.partition
+    }
+
+    fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+        self.state()?;
+        let len = parts.iter().map(|part| part.len()).sum();
+        if len > MAX_PAYLOAD {
+            return Err(ChannelError::TooLong { len });
+        }
+        if !self.has_room(HEAD + len) {
+            self.pump();
+            self.state()?;
+        }
+        if !self.has_room(HEAD + len) {
+            self.wanted = Some(HEAD + len);
+            return Err(ChannelError::Full);
+        }
+        let header = LinkHeader {
+            partition: self.check.partition,
+            // Acquire: pairs with the Release of the control thread that announces an epoch.
+            epoch: Epoch(self.membership.epoch.load(Ordering::Acquire)),
+            source: self.local,
+            protocol: self.check.protocol,
+            len: len as u32,
+        };
+        self.wanted = None;
+        self.credit -= HEAD + len;
+        let outgoing = self.stream.outgoing();
+        outgoing.extend(Frame::Packet.to_bytes());
+        outgoing.extend(header.to_bytes());
+        parts
+            .iter()
+            .for_each(|part| outgoing.extend_from_slice(part));
+        match self.stream.push() {
+            Ok(_) => Ok(()),
+            Err(Cut) => {
+                self.pump();
+                self.state()
+            }
+        }
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+        // Asked before the connection is looked at, so that the last words of a peer that then
+        // dies are found there.
+        let status = self.status.check();
+        for _ in 0..FORGERIES {
+            if self.whole == 0 {
+                self.pump();
+            }
+            if self.is_revoked() {
+                into.clear();
+                return Err(ChannelError::Revoked);
+            }
+            let Some(header) = self.take(into) else {
+                return match (self.end, status) {
+                    (None, Ok(())) => Ok(false),
+                    (None, Err(_)) => Err(ChannelError::PeerDead),
+                    (Some(end), _) => Err(end),
+                };
+            };
+            match self.check.admit(&header) {
+                Ok(()) => return Ok(true),
+                Err(reason) => self.membership.drops.count(reason),
+            }
+        }
+        into.clear();
+        Ok(false)
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        self.pump();
+        self.give_credit();
+        if !self.has_news(true) {
+            self.stream.sleep(true, timeout);
+        }
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.arm_for(true)
+    }
+
+    fn disarm(&mut self) {
+        if std::mem::take(&mut self.is_armed) {
+            // It fails when it is not there.
+            let _ = epoll::delete(&self.wake, self.stream.fd());
+        }
+    }
+}
+
+impl Drop for Channel {
+    /// A socket that is closed with something unread takes back what it has sent.
+    fn drop(&mut self) {
+        self.stream.consume(usize::MAX);
+        // One look takes a whole window.
+        let _ = self.stream.pull();
+    }
+}
+
+fn payload_len(header: &LinkHeader) -> Result<usize, Malformed> {
+    let len = header.len as usize;
+    (len <= MAX_PAYLOAD).then_some(len).ok_or(Malformed)
+}

@@ -1,0 +1,128 @@
+//! Packets between a process of this host and one of another: the target's network card carries
+//! them from a connection to a channel of the host, and back.
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::channel::Channel;
+use super::wire::End;
+use crate::channel::{ChannelError, PacketChannel};
+use crate::shm;
+
+/// Packets that are carried in one direction before it is the other's turn.
+const TURN: usize = 64;
+
+/// Carries packets until one side has ended; then tells the other how.
+///
+/// What a side sent before it ended still arrives, unless its node left the domain. While one side
+/// has no room, the other is not read, so both see the other's pace.
+pub fn relay(mut near: shm::Channel, mut far: Channel) {
+    let (mut inward, mut outward) = (Passage::default(), Passage::default());
+    loop {
+        let (came, went) = (
+            inward.carry(&mut far, &mut near),
+            outward.carry(&mut near, &mut far),
+        );
+        match (came, went) {
+            (_, Carried::SourceEnded(error)) => return far.finish(end_of(error)),
+            // Its process learns by it that this end has gone.
+            (Carried::SourceEnded(_), _) => return drop(near),
+            _ if inward.is_closed && outward.is_closed => return,
+            (Carried::More, _) | (_, Carried::More) => {}
+            _ => sleep(&mut near, &mut far, &inward, &outward),
+        }
+    }
+}
+
+/// What the process at the other side is told. What broke here is not its fault.
+fn end_of(error: ChannelError) -> End {
+    match error {
+        ChannelError::Revoked => End::Revoked,
+        _ => End::PeerDead,
+    }
+}
+
+/// One direction.
+#[derive(Default)]
+struct Passage {
+    packet: Vec<u8>,
+    /// Whether the packet waits for room.
+    is_held: bool,
+    /// Whether the target has ended.
+    is_closed: bool,
+}
+
+/// How far it came.
+enum Carried {
+    /// There may be more.
+    More,
+    /// There is nothing more at present, or no room for it.
+    All,
+    /// There will be nothing more.
+    SourceEnded(ChannelError),
+}
+
+impl Passage {
+    fn carry(&mut self, from: &mut impl PacketChannel, to: &mut impl PacketChannel) -> Carried {
+        for _ in 0..TURN {
+            if self.is_closed {
+                return Carried::All;
+            }
+            if !self.is_held {
+                match from.receive(&mut self.packet) {
+                    Ok(true) => {}
+                    Ok(false) => return Carried::All,
+                    Err(error) => return Carried::SourceEnded(error),
+                }
+            }
+            self.is_held = match to.send(&[&self.packet]) {
+                Ok(()) => false,
+                Err(ChannelError::Full) => return self.hold(),
+                // Its own passage tells how it ended, once what it sent before has been carried.
+                Err(_) => {
+                    self.is_closed = true;
+                    false
+                }
+            };
+        }
+        Carried::More
+    }
+
+    fn hold(&mut self) -> Carried {
+        self.is_held = true;
+        Carried::All
+    }
+
+    /// Whether it waits for its source.
+    fn is_hungry(&self) -> bool {
+        !self.is_held && !self.is_closed
+    }
+}
+
+/// Sleeps until there is something to carry or room for it.
+fn sleep(near: &mut shm::Channel, far: &mut Channel, inward: &Passage, outward: &Passage) {
+    // Who neither is to give nor to take anything is not asked: the same news would come again.
+    let near_sleeps = match (outward.is_hungry(), inward.is_held) {
+        (true, _) => near.arm(),
+        (false, true) => near.arm_for_room(),
+        (false, false) => true,
+    };
+    let far_sleeps = match (inward.is_hungry(), outward.is_held) {
+        (true, _) => far.arm(),
+        (false, true) => far.arm_for_room(),
+        (false, false) => true,
+    };
+    if near_sleeps && far_sleeps {
+        let fds = [near.wake_fd(), far.wake_fd()];
+        let [near, far] = &fds;
+        // An interrupted sleep is one that ends early.
+        let _ = poll(
+            &mut [
+                PollFd::new(near, PollFlags::IN),
+                PollFd::new(far, PollFlags::IN),
+            ],
+            None,
+        );
+    }
+    near.disarm();
+    far.disarm();
+}

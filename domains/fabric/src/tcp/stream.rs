@@ -1,0 +1,214 @@
+//! A connected socket and the bytes on their way through it.
+//!
+//! No call here blocks but [`Stream::sleep`], whatever flags the socket has: others may hold it too.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+
+/// The connection has ended, without a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut;
+
+/// A connected stream socket.
+#[derive(Debug)]
+pub(super) struct Stream {
+    socket: Arc<OwnedFd>,
+    /// What is to be sent; those before `sent` are.
+    outgoing: Vec<u8>,
+    sent: usize,
+    /// Received and not yet used are those from `head` to `end`.
+    incoming: Box<[u8]>,
+    head: usize,
+    end: usize,
+}
+
+/// Ends a connection from another thread; who sleeps on it wakes up.
+#[derive(Clone, Debug)]
+pub struct Cutter(Weak<OwnedFd>);
+
+impl Cutter {
+    /// Ends it. The status under which it is must have ended before, so that it can say why.
+    pub fn cut(&self) {
+        if let Some(socket) = self.0.upgrade() {
+            // It fails when the other side has ended it already.
+            let _ = shutdown(&socket, Shutdown::Both);
+        }
+    }
+}
+
+impl Stream {
+    /// `room` is for bytes that were received and not yet used.
+    pub(super) fn new(socket: OwnedFd, room: usize) -> Self {
+        Stream {
+            socket: Arc::new(socket),
+            outgoing: Vec::new(),
+            sent: 0,
+            incoming: vec![0; room].into_boxed_slice(),
+            head: 0,
+            end: 0,
+        }
+    }
+
+    pub(super) fn cutter(&self) -> Cutter {
+        Cutter(Arc::downgrade(&self.socket))
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Where to append what is to be sent.
+    pub(super) fn outgoing(&mut self) -> &mut Vec<u8> {
+        &mut self.outgoing
+    }
+
+    /// Bytes that wait to be sent.
+    pub(super) fn unsent(&self) -> usize {
+        self.outgoing.len() - self.sent
+    }
+
+    /// Sends what the socket takes; returns whether that was all.
+    pub(super) fn push(&mut self) -> Result<bool, Cut> {
+        while self.unsent() > 0 {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match send(&self.socket, &self.outgoing[self.sent..], flags) {
+                Ok(count) => self.sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(_) => return Err(Cut),
+            }
+        }
+        self.forget_outgoing();
+        Ok(true)
+    }
+
+    /// Drops what waits to be sent.
+    pub(super) fn forget_outgoing(&mut self) {
+        self.outgoing.clear();
+        self.sent = 0;
+    }
+
+    /// Receives what is there and fits; returns how many bytes.
+    pub(super) fn pull(&mut self) -> Result<usize, Cut> {
+        self.make_room();
+        if self.end == self.incoming.len() {
+            return Ok(0);
+        }
+        loop {
+            let room = &mut self.incoming[self.end..];
+            match recv(&self.socket, room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(Cut),
+                Ok((count, _)) => {
+                    self.end += count;
+                    return Ok(count);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(0),
+                Err(_) => return Err(Cut),
+            }
+        }
+    }
+
+    /// Moves what is left to the start: when nothing is, or little room is behind it.
+    fn make_room(&mut self) {
+        let is_cramped = self.incoming.len() - self.end < self.incoming.len() / 4;
+        if self.head == self.end || is_cramped {
+            self.incoming.copy_within(self.head..self.end, 0);
+            self.end -= self.head;
+            self.head = 0;
+        }
+    }
+
+    /// What was received and not yet used.
+    pub(super) fn incoming(&self) -> &[u8] {
+        &self.incoming[self.head..self.end]
+    }
+
+    /// Whether no more can be received before something is used.
+    pub(super) fn is_full(&self) -> bool {
+        self.end - self.head == self.incoming.len()
+    }
+
+    /// The first bytes have been used.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.head = self.end.min(self.head.saturating_add(count));
+    }
+
+    /// Takes bytes in the middle out.
+    pub(super) fn take_out(&mut self, at: usize, count: usize) {
+        let start = self.head + at;
+        self.incoming.copy_within(start + count..self.end, start);
+        self.end -= count;
+    }
+
+    /// Sleeps until the socket takes what is to be sent, or it has ended, or `timeout` has passed,
+    /// or, if `for_incoming`, something was received and there is room for it; it may return early.
+    pub(super) fn sleep(&self, for_incoming: bool, timeout: Duration) {
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::IN, for_incoming && !self.is_full());
+        events.set(PollFlags::OUT, self.unsent() > 0);
+        let timeout = Timespec::try_from(timeout).ok();
+        // An interrupted sleep is an early return.
+        let _ = poll(&mut [PollFd::new(&self.socket, events)], timeout.as_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn bytes_are_used_in_order_and_taken_out_of_the_middle() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut stream = Stream::new(ours.into(), 8);
+        assert_eq!(stream.pull(), Ok(0));
+        theirs.write_all(b"abcdefghij").unwrap();
+        assert_eq!(stream.pull(), Ok(8));
+        assert!(stream.is_full());
+        assert_eq!(stream.pull(), Ok(0));
+        stream.take_out(1, 2);
+        assert_eq!(stream.incoming(), b"adefgh");
+        stream.consume(3);
+        assert_eq!(stream.pull(), Ok(2));
+        assert_eq!(stream.incoming(), b"fghij");
+        drop(theirs);
+        assert_eq!(stream.pull(), Err(Cut));
+        assert_eq!(stream.incoming(), b"fghij");
+    }
+
+    #[test]
+    fn what_a_socket_does_not_take_waits() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut stream = Stream::new(ours.into(), 8);
+        stream.outgoing().resize(4 << 20, 7);
+        assert_eq!(stream.push(), Ok(false));
+        let unsent = stream.unsent();
+        theirs.read_exact(&mut vec![0; (4 << 20) - unsent]).unwrap();
+        stream.sleep(true, Duration::from_secs(20));
+        assert_eq!(stream.push(), Ok(false));
+        assert!(stream.unsent() < unsent);
+        drop(theirs);
+        assert_eq!(stream.push(), Err(Cut));
+    }
+
+    #[test]
+    fn a_cut_wakes_who_sleeps() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut stream = Stream::new(ours.into(), 8);
+        let cutter = stream.cutter();
+        std::thread::scope(|scope| {
+            scope.spawn(move || cutter.cut());
+            while stream.pull() != Err(Cut) {
+                stream.sleep(true, Duration::from_secs(20));
+            }
+        });
+    }
+}

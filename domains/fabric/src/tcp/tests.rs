@@ -1,0 +1,78 @@
+//! Connections with somebody at the other end who keeps the protocol, breaks it, or goes away.
+
+mod operations;
+mod packets;
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::wire::Malformed;
+use super::{QueuePair, Regions, serve};
+use crate::endpoint::OpError;
+use crate::key::{Access, Partition, RegionId, RemoteKey};
+use crate::region::Region;
+use crate::shm::control::create_memory;
+use crate::shm::{RemoteRegion, Status};
+use crate::topology::NodeId;
+
+const HERE: NodeId = NodeId(0);
+const THERE: NodeId = NodeId(1);
+const PARTITION: Partition = Partition(7);
+
+/// Nothing here takes this long.
+const FOR_EVER: Duration = Duration::from_secs(20);
+
+fn key(id: u64) -> RemoteKey {
+    RemoteKey {
+        node: THERE,
+        partition: PARTITION,
+        id: RegionId(id),
+        secret: [9; 16],
+    }
+}
+
+fn connection() -> (OwnedFd, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    (ours.into(), theirs)
+}
+
+fn pair(socket: OwnedFd, depth: usize) -> QueuePair {
+    QueuePair::new(socket, THERE, PARTITION, depth, Arc::default())
+}
+
+/// The regions of a host.
+#[derive(Default)]
+struct Host {
+    regions: Mutex<HashMap<RegionId, RemoteRegion>>,
+    status: Arc<Status>,
+}
+
+impl Regions for Host {
+    fn open(&self, key: RemoteKey, _: Access) -> Result<RemoteRegion, OpError> {
+        let regions = self.regions.lock().unwrap();
+        regions.get(&key.id).cloned().ok_or(OpError::WrongKey)
+    }
+}
+
+impl Host {
+    fn export(&self, id: u64, len: usize) -> Region {
+        let memory = create_memory(len as u64).unwrap();
+        let owner = Region::exported(&memory, len, key(id), Arc::default(), None).unwrap();
+        let (all, status) = (Access::all(), Arc::clone(&self.status));
+        let opened = RemoteRegion::map(&memory, len, key(id), all, status, None).unwrap();
+        self.regions.lock().unwrap().insert(RegionId(id), opened);
+        owner
+    }
+
+    /// A queue pair that is served.
+    fn serve(self: &Arc<Self>, depth: usize) -> (QueuePair, JoinHandle<Result<(), Malformed>>) {
+        let (ours, theirs) = connection();
+        let host = Arc::clone(self);
+        let server = thread::spawn(move || serve(theirs.into(), &*host));
+        (pair(ours, depth), server)
+    }
+}

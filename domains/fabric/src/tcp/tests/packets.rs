@@ -1,0 +1,276 @@
+//! Channels and relays.
+
+use std::io::{Read as _, Write as _};
+use std::sync::atomic::AtomicU32;
+
+use super::*;
+use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
+use crate::key::Epoch;
+use crate::link::{DropReason, LinkCheck, LinkHeader, Protocol};
+use crate::shm::channel::{Membership, RING_BYTES};
+use crate::shm::{self, ChannelEnds};
+use crate::tcp::wire::{End, Frame};
+use crate::tcp::{Channel, channel, relay};
+
+fn check(peer: NodeId) -> LinkCheck {
+    LinkCheck {
+        partition: PARTITION,
+        peer,
+        protocol: Protocol(1),
+        since: Epoch(5),
+    }
+}
+
+fn membership() -> Membership {
+    Membership {
+        epoch: Arc::new(AtomicU32::new(5)),
+        drops: Arc::default(),
+    }
+}
+
+fn end(socket: OwnedFd, local: NodeId, peer: NodeId) -> Channel {
+    let status = Arc::default();
+    Channel::open(socket, local, check(peer), membership(), status, None).unwrap()
+}
+
+fn near_end(ends: ChannelEnds, local: NodeId, peer: NodeId, status: &Arc<Status>) -> shm::Channel {
+    let status = Arc::clone(status);
+    shm::Channel::open(ends, local, check(peer), membership(), status, None).unwrap()
+}
+
+fn packet(source: NodeId, payload: &[u8]) -> Vec<u8> {
+    let header = LinkHeader {
+        partition: PARTITION,
+        epoch: Epoch(5),
+        source,
+        protocol: Protocol(1),
+        len: payload.len() as u32,
+    };
+    [&Frame::Packet.to_bytes()[..], &header.to_bytes(), payload].concat()
+}
+
+fn receive(channel: &mut impl PacketChannel) -> Result<Vec<u8>, ChannelError> {
+    let mut packet = Vec::new();
+    while !channel.receive(&mut packet)? {
+        channel.wait(FOR_EVER);
+    }
+    Ok(packet)
+}
+
+fn send(channel: &mut impl PacketChannel, bytes: &[u8]) {
+    while let Err(error) = channel.send(&[bytes]) {
+        assert_eq!(error, ChannelError::Full);
+        channel.wait(FOR_EVER);
+    }
+}
+
+#[test]
+fn forged_packets_are_dropped_and_counted_and_honest_ones_go_on() {
+    let (ours, mut forger) = connection();
+    let membership = membership();
+    let drops = Arc::clone(&membership.drops);
+    let receiver = Channel::open(ours, HERE, check(THERE), membership, Arc::default(), None);
+    let mut receiver = receiver.unwrap();
+    for _ in 0..100 {
+        forger.write_all(&packet(NodeId(2), b"evil")).unwrap();
+    }
+    forger.write_all(&packet(THERE, b"good")).unwrap();
+    assert_eq!(receive(&mut receiver).unwrap(), b"good");
+    assert_eq!(drops.dropped(DropReason::WrongSource), 100);
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_is_left() {
+    let too_much = Frame::Credit { bytes: 1 }.to_bytes().to_vec();
+    let mut too_long = packet(THERE, b"");
+    let len = MAX_PAYLOAD as u32 + 1;
+    too_long[Frame::LEN + 16..][..4].copy_from_slice(&len.to_le_bytes());
+    let without_credit = packet(THERE, &[0; 60_000]).repeat(4);
+    for bytes in [
+        vec![0; 8],
+        vec![0xff; 8],
+        too_much,
+        too_long,
+        without_credit,
+    ] {
+        let (ours, mut breaker) = connection();
+        let mut receiver = end(ours, HERE, THERE);
+        let writer = thread::spawn(move || {
+            // It fails when the channel is left before all is said.
+            let _ = breaker.write_all(&bytes);
+            breaker
+        });
+        // Without taking anything, which would give credit.
+        while receiver.arm_for_room() {
+            receiver.wait(FOR_EVER);
+            receiver.disarm();
+        }
+        let mut packet = Vec::new();
+        let mut received = receiver.receive(&mut packet);
+        while received == Ok(true) {
+            received = receiver.receive(&mut packet);
+        }
+        assert_eq!(received, Err(ChannelError::Corrupt));
+        assert_eq!(receiver.send(&[b"x"]), Err(ChannelError::Corrupt));
+        assert!(!receiver.arm());
+        drop(writer.join().unwrap());
+    }
+}
+
+#[test]
+fn the_last_frame_says_how_it_ended() {
+    let ends = [
+        (
+            Frame::End(End::PeerDead).to_bytes().to_vec(),
+            ChannelError::PeerDead,
+        ),
+        (vec![], ChannelError::Unreachable),
+        (
+            packet(THERE, b"half")[..20].to_vec(),
+            ChannelError::Unreachable,
+        ),
+    ];
+    for (bytes, error) in ends {
+        let (ours, mut peer) = connection();
+        let mut receiver = end(ours, HERE, THERE);
+        peer.write_all(&packet(THERE, b"last words")).unwrap();
+        peer.write_all(&bytes).unwrap();
+        drop(peer);
+        assert_eq!(receive(&mut receiver).unwrap(), b"last words");
+        assert_eq!(receive(&mut receiver), Err(error));
+        assert_eq!(receiver.send(&[b"x"]), Err(error));
+    }
+    let (ours, mut peer) = connection();
+    let mut receiver = end(ours, HERE, THERE);
+    peer.write_all(&packet(THERE, b"of one who left")).unwrap();
+    peer.write_all(&Frame::End(End::Revoked).to_bytes())
+        .unwrap();
+    assert_eq!(receive(&mut receiver), Err(ChannelError::Revoked));
+}
+
+#[test]
+fn credit_comes_past_packets_that_nobody_takes() {
+    let (ours, theirs) = connection();
+    let (mut ours, mut theirs) = (end(ours, HERE, THERE), end(theirs.into(), THERE, HERE));
+    theirs.send(&[b"not taken"]).unwrap();
+    for _ in 0..3 * channel::WINDOW / 60_000 {
+        while ours.send(&[&[1; 60_000]]) == Err(ChannelError::Full) {
+            assert_eq!(receive(&mut theirs).unwrap().len(), 60_000);
+            if ours.arm_for_room() {
+                ours.wait(Duration::ZERO);
+            }
+            ours.disarm();
+        }
+    }
+    assert_eq!(receive(&mut ours).unwrap(), b"not taken");
+}
+
+/// A process of this host, and one of another whose packets are relayed to it.
+struct Relayed {
+    process: shm::Channel,
+    status: Arc<Status>,
+    /// Of the relay's end.
+    relay_status: Arc<Status>,
+    relay_waker: crate::shm::wake::Waker,
+    far: Channel,
+    relay: JoinHandle<()>,
+}
+
+fn relayed() -> Relayed {
+    let (socket, card) = connection();
+    let (process, near) = ChannelEnds::create(RING_BYTES).unwrap();
+    let [status, relay_status] = [(); 2].map(|()| Arc::<Status>::default());
+    let near = near_end(near, HERE, THERE, &relay_status);
+    let relay_waker = near.waker();
+    let card = end(card.into(), THERE, HERE);
+    Relayed {
+        process: near_end(process, THERE, HERE, &status),
+        status,
+        relay_status,
+        relay_waker,
+        far: end(socket, HERE, THERE),
+        relay: thread::spawn(move || relay(near, card)),
+    }
+}
+
+#[test]
+fn packets_are_relayed_both_ways_at_the_pace_of_who_takes_them() {
+    let Relayed {
+        mut process,
+        mut far,
+        relay,
+        ..
+    } = relayed();
+    let lengths = [0, 1, 64, 1500, 65_536, MAX_PAYLOAD];
+    let bytes = move |n: usize| vec![n as u8; lengths[n % lengths.len()]];
+    let echo = thread::spawn(move || {
+        for n in 0..600 {
+            let packet = receive(&mut process).unwrap();
+            assert!(packet == bytes(n), "packet {n} there");
+            send(&mut process, &packet);
+        }
+        process
+    });
+    thread::scope(|scope| {
+        let (mut sent, mut taken) = (0, 0);
+        let far = &mut far;
+        scope.spawn(move || {
+            let mut packet = Vec::new();
+            while taken < 600 {
+                if sent < 600 && far.send(&[&bytes(sent)]) == Ok(()) {
+                    sent += 1;
+                } else if far.receive(&mut packet).unwrap() {
+                    assert!(packet == bytes(taken), "packet {taken} back");
+                    taken += 1;
+                } else {
+                    far.wait(FOR_EVER);
+                }
+            }
+        });
+    });
+    drop(echo.join().unwrap());
+    drop(far);
+    relay.join().unwrap();
+}
+
+#[test]
+fn the_end_of_the_process_is_told_after_its_last_words() {
+    let mut relayed = relayed();
+    send(&mut relayed.process, b"last words");
+    relayed.relay_status.peer_died();
+    relayed.relay_waker.wake();
+    assert_eq!(receive(&mut relayed.far).unwrap(), b"last words");
+    assert_eq!(receive(&mut relayed.far), Err(ChannelError::PeerDead));
+    drop(relayed.far);
+    relayed.relay.join().unwrap();
+}
+
+#[test]
+fn a_revocation_is_told() {
+    let mut relayed = relayed();
+    relayed.relay_status.revoke();
+    relayed.relay_waker.wake();
+    assert_eq!(receive(&mut relayed.far), Err(ChannelError::Revoked));
+    drop(relayed.far);
+    relayed.relay.join().unwrap();
+}
+
+#[test]
+fn a_relay_ends_with_the_connection_and_what_was_sent_before_arrives() {
+    let mut relayed = relayed();
+    send(&mut relayed.far, b"last words");
+    drop(relayed.far);
+    relayed.relay.join().unwrap();
+    assert_eq!(receive(&mut relayed.process).unwrap(), b"last words");
+    relayed.status.peer_died();
+    assert_eq!(receive(&mut relayed.process), Err(ChannelError::PeerDead));
+}
+
+#[test]
+fn who_does_not_say_goodbye_is_waited_for_only_shortly() {
+    let (ours, mut theirs) = connection();
+    end(ours, HERE, THERE).finish(End::PeerDead);
+    let mut said = Vec::new();
+    theirs.read_to_end(&mut said).unwrap();
+    assert_eq!(said, Frame::End(End::PeerDead).to_bytes());
+}

@@ -1,0 +1,4 @@
+//! The conformance suite on each provider, as a module of tests of its name.
+
+mod shm;
+mod tcp;

@@ -1,0 +1,152 @@
+//! On `tcp`, over the loopback interface: the rig does what agents would, and has a network card
+//! that serves regions of `shm`.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use fabric::link::LinkCheck;
+use fabric::shm;
+use fabric::shm::Status;
+use fabric::shm::channel::Membership;
+use fabric::tcp::wire::{End, Frame};
+use fabric::tcp::{Channel, Cutter, QueuePair, Regions, RemoteRegion, serve, tune};
+use fabric::{Access, Epoch, NodeId, OpError, Protocol, Region, RemoteKey};
+use tests::conformance::Rig;
+
+use crate::shm::{HERE, PARTITION, Shm, THERE};
+
+pub struct Tcp {
+    /// The peer's host.
+    shm: Shm,
+    exported: Arc<Exported>,
+    channels: Mutex<Vec<Open>>,
+}
+
+/// What the network card may open.
+#[derive(Default)]
+struct Exported(Mutex<HashMap<RemoteKey, shm::RemoteRegion>>);
+
+/// An end of a channel.
+struct Open {
+    status: Arc<Status>,
+    cutter: Cutter,
+    /// At the peer's end: what the network card says when the peer has died.
+    socket: Option<File>,
+}
+
+impl Regions for Exported {
+    fn open(&self, key: RemoteKey, _: Access) -> Result<shm::RemoteRegion, OpError> {
+        let exported = self.0.lock().unwrap();
+        exported.get(&key).cloned().ok_or(OpError::WrongKey)
+    }
+}
+
+fn connection() -> (OwnedFd, OwnedFd) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (ours.into(), listener.accept().unwrap().0.into())
+}
+
+impl Tcp {
+    fn export_from(&self, node: NodeId, len: u64, rights: Access) -> (Region, RemoteRegion) {
+        let (owner, granted) = self.shm.export_from(node, len, rights);
+        let key = granted.key();
+        self.exported.0.lock().unwrap().insert(key, granted);
+        let mut pair = self.endpoint_to(node, 1);
+        let opened = pair.open(key, rights, Arc::default(), None).unwrap();
+        assert_eq!(opened.len(), len);
+        (owner, opened)
+    }
+
+    fn endpoint_to(&self, node: NodeId, depth: usize) -> QueuePair {
+        let (ours, theirs) = connection();
+        tune::for_operations(&ours).unwrap();
+        tune::for_serving(&theirs).unwrap();
+        let exported = Arc::clone(&self.exported);
+        thread::spawn(move || serve(theirs, &*exported).unwrap());
+        QueuePair::new(ours, node, PARTITION, depth, Arc::default())
+    }
+
+    fn end(&self, socket: OwnedFd, local: NodeId, peer: NodeId) -> Channel {
+        tune::for_packets(&socket).unwrap();
+        let check = LinkCheck {
+            partition: PARTITION,
+            peer,
+            protocol: Protocol(1),
+            since: Epoch(1),
+        };
+        let membership = Membership {
+            epoch: Arc::new(AtomicU32::new(1)),
+            drops: Arc::default(),
+        };
+        let status = Arc::<Status>::default();
+        let copy = (local == THERE).then(|| socket.try_clone().unwrap().into());
+        let channel = Channel::open(socket, local, check, membership, Arc::clone(&status), None);
+        let channel = channel.unwrap();
+        let cutter = channel.cutter();
+        self.channels.lock().unwrap().push(Open {
+            status,
+            cutter,
+            socket: copy,
+        });
+        channel
+    }
+}
+
+impl Rig for Tcp {
+    type Endpoint = QueuePair;
+    type Channel = Channel;
+    const LOOKS: usize = 5_000;
+
+    fn new() -> Self {
+        Tcp {
+            shm: Shm::new(),
+            exported: Arc::default(),
+            channels: Mutex::default(),
+        }
+    }
+
+    fn export(&self, len: u64, rights: Access) -> (Region, RemoteRegion) {
+        self.export_from(THERE, len, rights)
+    }
+
+    fn elsewhere(&self, len: u64) -> RemoteRegion {
+        self.export_from(NodeId(2), len, Access::all()).1
+    }
+
+    fn endpoint(&self, depth: usize) -> QueuePair {
+        self.endpoint_to(THERE, depth)
+    }
+
+    fn channel(&self) -> (Channel, Channel) {
+        let (ours, theirs) = connection();
+        (self.end(ours, HERE, THERE), self.end(theirs, THERE, HERE))
+    }
+
+    fn revoke(&self) {
+        self.shm.revoke();
+        for open in self.channels.lock().unwrap().iter() {
+            open.status.revoke();
+            open.cutter.cut();
+        }
+    }
+
+    fn kill_peer(&self) {
+        self.shm.kill_peer();
+        let end = Frame::End(End::PeerDead).to_bytes();
+        for open in self.channels.lock().unwrap().iter() {
+            let Some(mut socket) = open.socket.as_ref() else {
+                continue;
+            };
+            socket.write_all(&end).unwrap();
+        }
+    }
+}
+
+tests::conformance!(Tcp);
