@@ -34,9 +34,6 @@ const TORUS: [u16; 3] = [11, 6, 1];
 /// The domain in which one sends to many.
 const CROWD: &str = "crowd";
 
-/// The domain that others join who then do nothing.
-const IDLERS: &str = "idlers";
-
 /// Of the crowd, in which it is ours to choose.
 const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 1, 2, 3), 7000);
 
@@ -53,17 +50,14 @@ pub struct Bed {
     _receivers: Vec<Process>,
     _relays: Vec<Relay>,
     cluster: Cluster,
-    /// All nodes, as the agent names them.
-    nodes: Vec<String>,
     /// Where the second node serves, by each path.
     servers: HashMap<(Path, Link), SocketAddrV4>,
     /// Where all receivers serve in the crowd.
     crowd: Vec<SocketAddrV4>,
     /// The sender's address there.
     speaker: Ipv4Addr,
-    /// Where the second node serves in the domain with idle members, and how many there are.
-    beside: SocketAddrV4,
-    idle: u32,
+    /// Where the second node serves in a domain with so many members who do nothing.
+    beside: HashMap<u32, SocketAddrV4>,
     /// Where searches begin.
     rates: HashMap<Key, f64>,
 }
@@ -125,20 +119,24 @@ impl Bed {
             .zip(&ports)
             .map(|(node, port)| Ok(SocketAddrV4::new(member(&crowd, node)?.ipv4, *port)))
             .collect::<Result<_, ClusterError>>()?;
-        let idlers = new_domain(IDLERS, &nodes[..2], USUAL);
-        let idlers = cluster.control()?.create_domain(idlers)?;
-        let beside = SocketAddrV4::new(member(&idlers, &nodes[1])?.ipv4, ports[0]);
+        // One each, because a domain that has just changed is busy with that.
+        let mut beside = HashMap::new();
+        for idle in IDLE {
+            let all = &nodes[..2 + idle as usize];
+            let idlers = new_domain(&format!("idlers-{idle}"), all, USUAL);
+            let idlers = cluster.control()?.create_domain(idlers)?;
+            let server = SocketAddrV4::new(member(&idlers, &nodes[1])?.ipv4, ports[0]);
+            beside.insert(idle, server);
+        }
         Ok(Bed {
             sender,
             _receivers: receivers,
             _relays: relays,
             cluster,
-            nodes,
             servers,
             crowd,
             speaker,
             beside,
-            idle: 0,
             rates: HashMap::new(),
         })
     }
@@ -161,13 +159,7 @@ impl Bed {
     /// # Errors
     /// [`ClusterError`].
     pub fn measure(&mut self, key: &Key, time_us: u64) -> Result<Sample, ClusterError> {
-        let server = match key.idle_members {
-            Some(members) => {
-                self.set_idle(members)?;
-                self.beside
-            }
-            None => self.server(key)?,
-        };
+        let server = self.server(key)?;
         let bytes = key.write_bytes();
         match key.test {
             Test::TcpStream => {
@@ -226,7 +218,10 @@ impl Bed {
     }
 
     fn server(&self, key: &Key) -> Result<SocketAddrV4, ClusterError> {
-        let server = self.servers.get(&(key.path, key.link));
+        let server = match key.idle_members {
+            Some(members) => self.beside.get(&members),
+            None => self.servers.get(&(key.path, key.link)),
+        };
         server.copied().ok_or(ClusterError::NoServer)
     }
 
@@ -279,19 +274,6 @@ impl Bed {
             }),
             None => Ok(0),
         }
-    }
-
-    /// Lets nodes join and leave.
-    fn set_idle(&mut self, members: u32) -> Result<(), ClusterError> {
-        let (now, then) = (2 + self.idle as usize, 2 + members as usize);
-        let control = self.cluster.control()?;
-        if then > now {
-            control.grow(IDLERS, &self.nodes[now..then])?;
-        } else if then < now {
-            control.shrink(IDLERS, &self.nodes[then..now])?;
-        }
-        self.idle = members;
-        Ok(())
     }
 }
 
