@@ -5,6 +5,7 @@
 //! compiler; `tests/fuzz` lets cargo-fuzz look for more with a nightly one. A target returns
 //! whether it accepted its input, so that a corpus that nobody understands any more is noticed.
 
+mod connection;
 mod proxied;
 mod remote;
 
@@ -42,6 +43,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::forged::Neighbours;
+pub use connection::{connection_packets, connection_replies, connection_requests};
 pub use proxied::proxy;
 pub use remote::{store_memory, store_replies, store_requests};
 
@@ -49,13 +51,16 @@ pub use remote::{store_memory, store_replies, store_requests};
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets with their names, which are also those of the corpus directories.
-pub const TARGETS: [(&str, Target); 17] = [
+pub const TARGETS: [(&str, Target); 20] = [
     ("request", request),
     ("message", message),
     ("driver", driver),
     ("stream", stream),
     ("link", link),
     ("ring", ring),
+    ("connection_requests", connection_requests),
+    ("connection_replies", connection_replies),
+    ("connection_packets", connection_packets),
     ("records", records),
     ("directory_file", directory_file),
     ("declaration", declaration),
