@@ -4,6 +4,9 @@
 //! only quick. Two entries share a cache line, a hash has two lines to choose from, and the
 //! first usually holds it: one line is touched per get. The table doubles when both are full,
 //! up to its bound; then an older entry gives way.
+//!
+//! An entry also tells whether others replaced its item more often than not between two gets: then it
+//! is cheaper to ask first what is in the slot.
 
 use crate::layout::{Placement, Slot, SlotWord};
 
@@ -24,9 +27,67 @@ struct Pair([Entry; 2]);
 struct Entry {
     hash: u64,
     word: u64,
+    /// The generation, and behind it as many bits of how often the item was replaced.
     generation: u64,
     slot: u32,
     len: u32,
+}
+
+/// A place, and what to expect there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The place.
+    pub placement: Placement,
+    /// Most gets found another item in its slot.
+    pub is_restless: bool,
+}
+
+impl Entry {
+    const REPLACED_BITS: u32 = 2;
+    const REPLACED_MOST: u64 = (1 << Self::REPLACED_BITS) - 1;
+
+    /// From how often it was replaced on it is restless.
+    const RESTLESS: u64 = 2;
+
+    fn new(hash: u64, placement: Placement) -> Self {
+        Entry {
+            hash,
+            word: placement.word.0,
+            generation: placement.generation << Self::REPLACED_BITS,
+            slot: placement.slot.0,
+            len: placement.len,
+        }
+    }
+
+    fn known(&self) -> Known {
+        let placement = Placement {
+            slot: Slot(self.slot),
+            word: SlotWord(self.word),
+            generation: self.generation >> Self::REPLACED_BITS,
+            len: self.len,
+        };
+        let is_restless = self.replaced() >= Self::RESTLESS;
+        Known {
+            placement,
+            is_restless,
+        }
+    }
+
+    fn replaced(&self) -> u64 {
+        self.generation & Self::REPLACED_MOST
+    }
+
+    fn set_replaced(&mut self, replaced: u64) {
+        let replaced = replaced.min(Self::REPLACED_MOST);
+        self.generation = self.generation & !Self::REPLACED_MOST | replaced;
+    }
+
+    /// This one instead, of the same key. What the key's owner forgot before was not replaced by others.
+    fn renew(&mut self, mut newer: Entry) {
+        let was_replaced = self.word != 0 && self.word != newer.word;
+        newer.set_replaced(self.replaced() + u64::from(was_replaced));
+        *self = newer;
+    }
 }
 
 impl Places {
@@ -44,28 +105,32 @@ impl Places {
 
     /// Where the key with this hash was last seen.
     pub fn find(&self, hash: u64) -> Option<Placement> {
+        self.look(hash).map(|known| known.placement)
+    }
+
+    /// As [`Places::find`], with what to expect there.
+    pub fn look(&self, hash: u64) -> Option<Known> {
         let entry = self
             .lines_of(hash)
             .into_iter()
             .flat_map(|line| &self.lines[line].0);
         let mut entry = entry.filter(|entry| entry.hash == hash && entry.word != 0);
-        entry.next().map(|entry| Placement {
-            slot: Slot(entry.slot),
-            word: SlotWord(entry.word),
-            generation: entry.generation,
-            len: entry.len,
-        })
+        entry.next().map(Entry::known)
+    }
+
+    /// A restless place had the same item again.
+    pub fn calm(&mut self, hash: u64) {
+        for line in self.lines_of(hash) {
+            let mut entries = self.lines[line].0.iter_mut();
+            if let Some(entry) = entries.find(|entry| entry.hash == hash) {
+                return entry.set_replaced(entry.replaced().saturating_sub(Entry::RESTLESS));
+            }
+        }
     }
 
     /// Remembers where a key was seen.
     pub fn insert(&mut self, hash: u64, placement: Placement) {
-        let entry = Entry {
-            hash,
-            word: placement.word.0,
-            generation: placement.generation,
-            slot: placement.slot.0,
-            len: placement.len,
-        };
+        let entry = Entry::new(hash, placement);
         while !self.try_insert(entry) {
             if self.lines.len() >= 1 << self.limit_log2 {
                 self.victim = self.victim.wrapping_add(1);
@@ -77,12 +142,12 @@ impl Places {
         }
     }
 
-    /// Forgets a key.
+    /// Forgets where a key is.
     pub fn remove(&mut self, hash: u64) {
         for line in self.lines_of(hash) {
             for entry in &mut self.lines[line].0 {
                 if entry.hash == hash {
-                    *entry = Entry::default();
+                    entry.word = 0;
                 }
             }
         }
@@ -96,7 +161,10 @@ impl Places {
             for line in lines {
                 let mut old = self.lines[line].0.iter_mut();
                 if let Some(old) = old.find(|old| usable(old, entry.hash)) {
-                    *old = entry;
+                    match old.hash == entry.hash {
+                        true => old.renew(entry),
+                        false => *old = entry,
+                    }
                     return true;
                 }
             }
@@ -172,5 +240,27 @@ mod tests {
         assert_eq!(places.find(5), Some(placement(2)));
         places.remove(5);
         assert_eq!(places.find(5), None);
+    }
+
+    #[test]
+    fn what_others_replace_is_restless_until_it_stays() {
+        let mut places = Places::new(10);
+        let is_restless = |places: &Places| places.look(5).unwrap().is_restless;
+        for (n, expected) in [(1, false), (2, false), (2, false), (3, true), (4, true)] {
+            places.insert(5, placement(n));
+            assert_eq!(is_restless(&places), expected, "{n}");
+            assert_eq!(places.find(5), Some(placement(n)));
+        }
+        places.calm(5);
+        assert!(!is_restless(&places));
+        places.insert(5, placement(5));
+        assert!(is_restless(&places));
+        // Its own changes say nothing.
+        places.calm(5);
+        for n in 10..20 {
+            places.remove(5);
+            places.insert(5, placement(n));
+        }
+        assert!(!is_restless(&places));
     }
 }

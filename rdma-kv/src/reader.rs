@@ -4,7 +4,7 @@
 //! unchanged means that the item was live at that moment and that its memory was not reused
 //! while it was read. If the item has expired by the server's clock, read after them, a third
 //! look at the slot tells that nothing had replaced it by then. If the slot leads to another item by
-//! now, read that one and the slot again. Otherwise, and without a cached place: read the bucket (and its chain),
+//! now, read that one and the slot again. Where that happens more often than not, look at the slot first. Otherwise, and without a cached place: read the bucket (and its chain),
 //! then item and slot. A set of a key that exists stores to the same slot, so a key that stays
 //! is never missed by a reader that walks the chain.
 //!
@@ -30,9 +30,9 @@ use crate::hash::hash;
 use crate::index::CHAIN;
 use crate::layout::{
     Bucket, BucketLine, Buckets, ControlLine, FlushEpoch, ItemHeader, LayoutError, Line, MAX_KEY,
-    Placement, SlotWord, TableEpoch, Word,
+    Placement, Slot, SlotWord, TableEpoch, Word,
 };
-use crate::places::Places;
+use crate::places::{Known, Places};
 use crate::store::Geometry;
 use crate::uses::Uses;
 use crate::view::Slip;
@@ -243,10 +243,9 @@ impl<E: Endpoint> Reader<E> {
     pub fn get(&mut self, key: &[u8]) -> Result<Sought<ValueRef<'_>>, OpError> {
         self.stats.gets += 1;
         let hash = hash(self.seed, key);
-        let sought = match self.places.find(hash) {
-            Some(place) => {
-                let tried = unless_outside(self.read_at(place, key))?;
-                let tried = self.follow(hash, place, key, tried)?;
+        let sought = match self.places.look(hash) {
+            Some(known) => {
+                let tried = self.read_known(hash, known, key)?;
                 self.settle(hash, tried)
             }
             None => Sought::Unsettled,
@@ -282,16 +281,21 @@ impl<E: Endpoint> Reader<E> {
         self.stats.gets += 1;
         let hash = hash(self.seed, key);
         let mut sought = Sought::Unsettled;
-        if let Some(place) = self.places.find(hash) {
-            let straight = match place.len > self.together {
+        if let Some(known) = self.places.look(hash) {
+            let place = known.placement;
+            let straight = match place.len > self.together && !known.is_restless {
                 true => self.read_value_at(place, key, into).transpose(),
                 false => None,
             };
             let is_straight = straight.is_some();
-            let tried = straight.unwrap_or_else(|| self.read_at(place, key));
-            let tried = unless_outside(tried)?;
-            let is_replaced = matches!(tried, Tried::Replaced(_));
-            let tried = self.follow(hash, place, key, tried)?;
+            let (tried, is_replaced) = match straight {
+                Some(tried) => {
+                    let tried = unless_outside(tried)?;
+                    let is_replaced = matches!(tried, Tried::Replaced(_));
+                    (self.follow(hash, place, key, tried)?, is_replaced)
+                }
+                None => (self.read_known(hash, known, key)?, false),
+            };
             sought = self.settle(hash, tried);
             if is_straight && !is_replaced && !matches!(sought, Sought::Unsettled) {
                 self.note_use(hash, &sought);
@@ -455,6 +459,31 @@ impl<E: Endpoint> Reader<E> {
             }
             tried => Ok(tried),
         }
+    }
+
+    /// Reads the item at a cached place, or the one that is behind its slot now.
+    fn read_known(&mut self, hash: u64, known: Known, key: &[u8]) -> Result<Tried, OpError> {
+        let place = known.placement;
+        if known.is_restless && self.consistency == Consistency::Strict {
+            let word = SlotWord(self.read_slot(place.slot)?);
+            if word != place.word {
+                return self.follow(hash, place, key, Tried::Replaced(word));
+            }
+            self.places.calm(hash);
+        }
+        let tried = unless_outside(self.read_at(place, key))?;
+        self.follow(hash, place, key, tried)
+    }
+
+    fn read_slot(&mut self, slot: Slot) -> Result<u64, OpError> {
+        let mut word = Word::default();
+        self.stats.reads += 1;
+        self.endpoint.read_batch(&mut [Read {
+            remote: &self.index,
+            offset: slot.offset(),
+            into: &mut word.0,
+        }])?;
+        Ok(word.value())
     }
 
     /// Reads the item at a cached place, and its slot again.
@@ -806,6 +835,16 @@ fn unless_outside(tried: Result<Tried, OpError>) -> Result<Tried, OpError> {
 impl<E: Endpoint> Reader<E> {
     pub(crate) fn with_checks(self, checks: Checks) -> Self {
         Reader { checks, ..self }
+    }
+
+    /// From now on it expects that others replace what is where it knows the key.
+    pub(crate) fn expect_changes(&mut self, key: &[u8]) {
+        let hash = self.hash_of(key);
+        for _ in 0..2 {
+            let known = self.places.find(hash).unwrap();
+            let word = SlotWord(known.word.0 ^ 1);
+            self.places.insert(hash, Placement { word, ..known });
+        }
     }
 
     pub(crate) fn endpoint_mut(&mut self) -> &mut E {

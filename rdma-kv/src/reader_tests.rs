@@ -97,6 +97,8 @@ fn set_for_a_second(store: &Shared, key: &[u8], byte: u8) {
 pub(super) enum How {
     Cold,
     Cached,
+    /// Its place is known, and it is expected that others have replaced it.
+    Restless,
     /// Its place is known, and it is got together with another.
     Many,
     /// Its place is known, and it is got into a buffer.
@@ -108,7 +110,7 @@ impl How {
         match self {
             How::Many => first_of_many(reader, key),
             How::Into => into_a_buffer(reader, key),
-            How::Cold | How::Cached => value_of(reader.get(key).unwrap()),
+            How::Cold | How::Cached | How::Restless => value_of(reader.get(key).unwrap()),
         }
     }
 }
@@ -150,6 +152,9 @@ pub(super) fn get_amid(
     if how != How::Cold {
         value_of(reader.get(b"key").unwrap());
     }
+    if how == How::Restless {
+        reader.expect_changes(b"key");
+    }
     let states = std::sync::Arc::new(std::sync::Mutex::new(vec![testing::value(&store, b"key")]));
     let (at, seen) = (at.to_vec(), states.clone());
     reader.endpoint_mut().before_piece(move |piece| {
@@ -184,7 +189,7 @@ fn wrong(checks: Checks) -> usize {
     for script in SCRIPTS {
         for at in schedules(script.len(), 9) {
             for order in [Order::Forward, Order::Backward, Order::Inside] {
-                for how in [How::Cold, How::Cached, How::Many, How::Into] {
+                for how in [How::Cold, How::Cached, How::Restless, How::Many, How::Into] {
                     let (got, states) =
                         get_amid(script, &at, order, how, checks, Consistency::Strict);
                     wrong += usize::from(!states.contains(&got));
@@ -198,6 +203,34 @@ fn wrong(checks: Checks) -> usize {
 #[test]
 fn a_get_returns_what_the_key_was_meanwhile() {
     assert_eq!(wrong(Checks::ALL), 0);
+}
+
+/// Three reads, whether it was replaced or not, where it would be two or four.
+#[test]
+fn a_key_that_others_replace_takes_few_reads() {
+    let store = testing::shared(LIMITS);
+    set(&store, b"key", 0);
+    let mut reader = reader(&store, Order::Forward);
+    let mut reads = |is_set: bool, byte: u8| {
+        if is_set {
+            set(&store, b"key", byte);
+        }
+        let before = reader.stats().reads;
+        assert_eq!(value_of(reader.get(b"key").unwrap()), Some(vec![byte; 100]));
+        reader.stats().reads - before
+    };
+    reads(false, 0);
+    let turns = [
+        (false, 0, 2),
+        (true, 1, 4),
+        (true, 2, 4),
+        (true, 3, 3),
+        (true, 4, 3),
+    ];
+    let after = [(false, 4, 3), (false, 4, 2), (true, 5, 4)];
+    for (is_set, byte, expected) in turns.into_iter().chain(after) {
+        assert_eq!(reads(is_set, byte), expected, "{byte}");
+    }
 }
 
 #[test]
@@ -416,7 +449,7 @@ fn a_stale_place_leads_to_the_new_value_without_a_look_at_the_bucket() {
         let mut reader = reader(&store, Order::Forward).read_apart_beyond(apart);
         store.set(b"key", 0, 0, b"old").unwrap();
         assert_eq!(value_of(reader.get(b"key").unwrap()).unwrap(), b"old");
-        for value in [&b"new"[..], &[7; 200], &[8; 9]] {
+        for value in [&b"new"[..], &[7; 200]] {
             store.set(b"key", 0, 0, value).unwrap();
             let before = reader.stats();
             if straight {
