@@ -15,19 +15,22 @@
 //! what is left of the message.
 
 mod fields;
+mod used;
 
 use fabric::{Protocol, RemoteKey};
 
-use crate::layout::{Placement, Slot, SlotWord};
+use crate::layout::Placement;
 use crate::operations::{Change, Step, Stored};
 use crate::store::Geometry;
+pub use used::{Use, UsedPlace};
+
 use fields::{Fields, mode_to, put_key, put_placement, put_stored, put_then};
 
 /// The store's protocol: memcached's port.
 pub const PROTOCOL: Protocol = Protocol(11211);
 
 /// The version of these messages, of the layout and of the hash. Others are refused.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Values up to this many bytes travel in a packet with their set; longer ones are read by the
 /// server.
@@ -145,26 +148,6 @@ pub enum SetValue<'a> {
     Inline(&'a [u8]),
     /// In the staging region.
     Staged(Piece),
-}
-
-/// A slot and what was in it, as they travel.
-pub type UsedPlace = [u8; 12];
-
-/// Packs a slot and what was in it.
-pub fn pack_used(slot: Slot, word: SlotWord) -> UsedPlace {
-    let mut packed = [0; 12];
-    packed[..4].copy_from_slice(&slot.0.to_le_bytes());
-    packed[4..].copy_from_slice(&word.0.to_le_bytes());
-    packed
-}
-
-/// The slot and what was in it, which may be anything.
-pub fn unpack_used(packed: &UsedPlace) -> (Slot, SlotWord) {
-    let [a, b, c, d, word @ ..] = *packed;
-    (
-        Slot(u32::from_le_bytes([a, b, c, d])),
-        SlotWord(u64::from_le_bytes(word)),
-    )
 }
 
 /// What the server answers.

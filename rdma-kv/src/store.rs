@@ -22,6 +22,7 @@ use cleaning::{Cursor, Need};
 use sweep::Sweep;
 
 use crate::hash::hash;
+use crate::hot::{Hot, Used};
 use crate::index::{self, Index, IndexError};
 use crate::layout::{ItemHeader, MAX_KEY, Marks, Place, Placement, Slot, SlotWord, UNIT};
 use crate::loans::Loans;
@@ -148,6 +149,7 @@ pub struct Store {
     cas: u64,
     clock: u32,
     counters: Counters,
+    hot: Hot,
     /// Unix time at which the clock stood at 0.
     epoch_s: i64,
     /// By the clock, when all items are to be removed.
@@ -185,6 +187,7 @@ impl Store {
             cas: 0,
             clock: CLOCK_START,
             counters: Counters::default(),
+            hot: Hot::default(),
             epoch_s: unix_s.saturating_sub(CLOCK_START.into()),
             flush_at: None,
         })
@@ -223,6 +226,7 @@ impl Store {
     pub fn tick(&mut self, uptime_s: u64) -> Result<(), OpError> {
         let uptime = u32::try_from(uptime_s).unwrap_or(u32::MAX);
         self.clock = CLOCK_START.saturating_add(uptime);
+        self.hot.fade();
         self.index.set_clock(self.clock.into())?;
         self.flush_if_due()
     }
@@ -358,7 +362,8 @@ impl Store {
     /// # Errors
     /// None but our own mistakes.
     pub fn find(&mut self, key: &[u8]) -> Result<Option<Item>, OpError> {
-        let Some((slot, word)) = self.slot_of(hash(self.seed, key), key)? else {
+        let hash = hash(self.seed, key);
+        let Some((slot, word)) = self.slot_of(hash, key)? else {
             return Ok(None);
         };
         let header = self.header(word.place())?;
@@ -370,6 +375,7 @@ impl Store {
         let len = header.item_len() as u32;
         let generation = header.generation;
         Ok(Some(Item {
+            hash,
             header,
             placement: Placement {
                 slot,
@@ -412,6 +418,11 @@ impl Store {
     /// # Errors
     /// None but our own mistakes.
     pub fn used(&mut self, item: &mut Item) -> Result<(), OpError> {
+        self.used_often(item, 1)
+    }
+
+    fn used_often(&mut self, item: &mut Item, times: u32) -> Result<(), OpError> {
+        self.hot.add(item.hash, times);
         let marks = item.header.marks.more_frequent() | Marks::FETCHED;
         if (marks, self.clock) == (item.header.marks, item.header.accessed) {
             return Ok(());
@@ -420,15 +431,16 @@ impl Store {
         self.store_word(item, ItemHeader::NOTES_WORD, item.header.notes_word())
     }
 
-    /// Notes that somebody read the item that was in a slot, if it still is. Neither need be right.
+    /// Notes that somebody read the item that was in a slot so often, if it still is. None of this need
+    /// be right.
     ///
     /// # Errors
     /// None but our own mistakes.
-    pub fn used_at(&mut self, slot: Slot, word: SlotWord) -> Result<(), OpError> {
+    pub fn used_at(&mut self, slot: Slot, word: SlotWord, times: u32) -> Result<(), OpError> {
         if !self.index.has(slot, word) {
             return Ok(());
         }
-        let header = self.header(word.place())?;
+        let (header, hash) = self.head(word.place())?;
         let (generation, len) = (header.generation, header.item_len() as u32);
         let placement = Placement {
             slot,
@@ -436,7 +448,32 @@ impl Store {
             generation,
             len,
         };
-        self.used(&mut Item { header, placement })
+        let mut item = Item {
+            hash,
+            header,
+            placement,
+        };
+        self.used_often(&mut item, times)
+    }
+
+    /// The keys that are used most and how often, in thousandths of a use per second at least; up to so
+    /// many.
+    ///
+    /// # Errors
+    /// None but our own mistakes.
+    pub fn most_used(&self, limit: usize) -> Result<Vec<(Vec<u8>, u64)>, OpError> {
+        let mut most = Vec::new();
+        for Used { hash, per_ks } in self.hot.most() {
+            let is_it = |word: SlotWord| Ok(hash_of(&self.items, self.seed, word.place())? == hash);
+            if most.len() < limit
+                && let Some((_, word)) = self.index.find(hash, is_it)?
+            {
+                let mut buffer = [0; MAX_KEY];
+                let key = read_key(&self.items, word.place(), &mut buffer)?;
+                most.push((key.to_vec(), per_ks));
+            }
+        }
+        Ok(most)
     }
 
     /// Counts gets by clients that read by themselves.
@@ -626,6 +663,16 @@ impl Store {
         Ok(slot)
     }
 
+    /// The header of an item, and its key's hash.
+    fn head(&self, place: Place) -> Result<(ItemHeader, u64), OpError> {
+        let header = self.header(place)?;
+        let mut buffer = [0; MAX_KEY];
+        let key = &mut buffer[..usize::from(header.key_len).min(MAX_KEY)];
+        self.items
+            .read(place.offset() + ItemHeader::LEN as u64, key)?;
+        Ok((header, hash(self.seed, key)))
+    }
+
     fn header(&self, place: Place) -> Result<ItemHeader, OpError> {
         read_header(&self.items, place)
     }
@@ -660,6 +707,8 @@ impl Counters {
 /// A live item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
+    /// Of its key.
+    pub hash: u64,
     /// Its header.
     pub header: ItemHeader,
     /// Where it is.

@@ -5,6 +5,9 @@ use crate::control::{Reply, Request, Then, VERSION};
 use crate::network::Network;
 use crate::reader::{Item, Sought};
 
+/// The conversation of a client that speaks for itself.
+const OWN_SESSION: u32 = u32::MAX;
+
 impl<N: Network> Client<N> {
     /// Says up to [`crate::control::TEXT_LIMIT`] bytes of memcached's protocol in one of its
     /// conversations, and appends what is answered. The first of a number begins one.
@@ -25,6 +28,26 @@ impl<N: Network> Client<N> {
             Reply::Refused(refusal) => Err(ClientError::Refused(refusal)),
             _ => Err(ClientError::Protocol),
         }
+    }
+
+    /// The keys that are used most, by whomever, and how often in a second, as far as clients have
+    /// reported what they read; up to so many. A byte that is no letter, digit or one of `-._~` is told as
+    /// `%` and two digits.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn most_used(&mut self, limit: u32) -> Result<Vec<(String, f64)>, ClientError> {
+        let mut replies = Vec::new();
+        let mut question = format!("stats hotkeys {limit}\r\n");
+        while self.say(OWN_SESSION, question.as_bytes(), &mut replies)? == Then::More {
+            question.clear();
+        }
+        self.leave(OWN_SESSION);
+        let told = String::from_utf8(replies).map_err(|_| ClientError::Protocol)?;
+        let lines = told.lines().take_while(|line| *line != "END");
+        lines
+            .map(|line| hot_key(line).ok_or(ClientError::Protocol))
+            .collect()
     }
 
     /// Ends a conversation; nobody waits for that.
@@ -69,4 +92,12 @@ impl<N: Network> Client<N> {
     pub(crate) fn check(&mut self) -> Result<(), ClientError> {
         self.exchange.check()
     }
+}
+
+/// A line of `stats hotkeys`; a terminal may show what is in it.
+fn hot_key(line: &str) -> Option<(String, f64)> {
+    let (key, rate) = line.strip_prefix("STAT ")?.split_once(' ')?;
+    let is_plain = key.bytes().all(|byte| byte.is_ascii_graphic());
+    let rate = rate.parse().ok()?;
+    is_plain.then(|| (key.to_owned(), rate))
 }

@@ -1,7 +1,7 @@
 //! Messages come back as they were, and nonsense is found to be it.
 
 use super::*;
-use crate::layout::MAX_KEY;
+use crate::layout::{MAX_KEY, Slot, SlotWord};
 use crate::operations::Mode;
 use proptest::prelude::*;
 

@@ -60,13 +60,16 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
     }
 
     /// Returns when nobody has asked for anything for a while, or it is time to look for new
-    /// clients.
+    /// clients. Who only reported something asks for nothing more.
     fn serve_while_busy(&mut self) {
-        let mut idle_since = None;
+        let (mut was_asked, mut idle_since) = (false, None);
         for _ in 0..ROUNDS_PER_ACCEPT {
             if self.serve_all() {
-                idle_since = None;
+                (was_asked, idle_since) = (true, None);
                 continue;
+            }
+            if !was_asked {
+                return;
             }
             let since = *idle_since.get_or_insert_with(Instant::now);
             if since.elapsed() > SPIN {
@@ -76,7 +79,7 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         }
     }
 
-    /// A turn for each client; returns whether anything was done.
+    /// A turn for each client; returns whether anything was answered.
     fn serve_all(&mut self) -> bool {
         let (service, mut busy) = (&self.service, false);
         self.clients

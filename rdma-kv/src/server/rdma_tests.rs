@@ -8,8 +8,8 @@ use fabric::shm::Channel;
 use super::*;
 use crate::client::{ClientError, STAGING_ACCESS};
 use crate::control::{
-    INLINE_LIMIT, Piece, Refusal, Reply, Request, SetValue, Then, UsedPlace, VERSION, decode_reply,
-    encode_request, pack_used, split_message,
+    INLINE_LIMIT, Piece, Refusal, Reply, Request, SetValue, Then, Use, UsedPlace, VERSION,
+    decode_reply, encode_request, split_message,
 };
 use crate::layout::{Slot, SlotWord};
 use crate::operations::Change;
@@ -416,6 +416,36 @@ fn one_sided_gets_keep_items() {
     );
 }
 
+/// Of keys that are read, asked for by text, and read a little.
+#[test]
+fn the_keys_that_are_used_most_are_told_whoever_uses_them() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    for n in 0..2000u32 {
+        cluster.store.set(&n.to_le_bytes(), 0, 0, b"value").unwrap();
+    }
+    for key in [&b"read"[..], b"by text\n"] {
+        client.set(key, 0, 0, b"value").unwrap();
+    }
+    for n in 0..4000u32 {
+        assert!(client.get(b"read").unwrap().is_some());
+        assert!(client.get(&(n % 2000).to_le_bytes()).unwrap().is_some());
+        if n % 4 == 0 {
+            assert!(value(&cluster.store, b"by text\n").is_some());
+        }
+    }
+    client.report_and_wait().unwrap();
+    let most = client.most_used(2).unwrap();
+    let keys: Vec<&str> = most.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, ["read", "by%20text%0A"]);
+    // Counters stand at eight seconds' uses, and one of four reads is told.
+    let [read, by_text] = [most[0].1 * 8.0, most[1].1 * 8.0];
+    assert!((3000.0..5000.0).contains(&read), "{read}");
+    assert!((900.0..=1000.0).contains(&by_text), "{by_text}");
+    client.delete(b"read").unwrap();
+    assert_eq!(client.most_used(1).unwrap()[0].0, "by%20text%0A");
+}
+
 #[test]
 fn nonsense_in_a_report_harms_nobody() {
     let cluster = Cluster::start(Limits::DEFAULT);
@@ -432,7 +462,13 @@ fn nonsense_in_a_report_harms_nobody() {
     send(&Request::Hello { version: VERSION });
     let slots = (0..16).chain([u32::MAX, u32::MAX / 8, placement.slot.0]);
     let words = [0, 1, u64::MAX, placement.word.0];
-    let places = slots.flat_map(|slot| words.map(|word| pack_used(Slot(slot), SlotWord(word))));
+    let places = slots.flat_map(|slot| {
+        words.map(|word| {
+            let (slot, word) = (Slot(slot), SlotWord(word));
+            let times = u32::MAX;
+            Use { slot, times, word }.pack()
+        })
+    });
     let places: Vec<UsedPlace> = places.collect();
     let (gets, hits) = (1, u32::MAX);
     send(&Request::Used {

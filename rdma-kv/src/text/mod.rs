@@ -11,6 +11,7 @@ mod base64;
 mod classic;
 mod host;
 pub(crate) mod input;
+mod keys;
 mod meta;
 mod prefixes;
 mod stats;

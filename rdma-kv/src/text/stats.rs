@@ -38,6 +38,7 @@ impl Turn<'_> {
             (b"detail", _) => return Ok(self.detail(arguments)),
             (b"settings", _) => self.settings(),
             (b"cachedump", _) => return Ok(self.cachedump(arguments)),
+            (b"hotkeys", _) => return self.hot_keys(arguments),
             (b"conns", _) => self.connections(),
             (b"items", _) => self.items(),
             (b"slabs", _) => self.slab_classes(),

@@ -220,6 +220,27 @@ fn a_store_is_found_by_its_domain_alone() {
 }
 
 #[test]
+fn the_keys_that_are_used_most_are_shown() {
+    let store = Store::up();
+    store.kv("set cold value").ok();
+    store.kv("set hot%key value").ok();
+    let gets = "get hot%key\r\n".repeat(100) + "get cold\r\n";
+    store.say(gets.as_bytes());
+    // Each second an eighth fades.
+    let shown = store.cluster.exec("1,0,0", "toroid kv top --once").ok();
+    let lines: Vec<&str> = shown.text().lines().collect();
+    assert_eq!(lines[0].trim(), "GETS/S  KEY");
+    assert!(lines[1].ends_with("  hot%25key"), "{shown}");
+    store.kv("top --once -n 0").ok();
+    assert!(
+        store
+            .say(b"stats hotkeys 1\r\n")
+            .starts_with("STAT hot%25key ")
+    );
+    assert_eq!(store.say(b"stats hotkeys x\r\n"), "ERROR\r\n");
+}
+
+#[test]
 fn a_killed_server_can_be_started_again() {
     let kills = if is_nightly() { 100 } else { 3 };
     leaves_nothing(|| {

@@ -1,4 +1,4 @@
-//! `toroid-kv get`, `set` and `delete`: an RDMA client for the shell.
+//! `toroid-kv get`, `set`, `delete` and `top`: an RDMA client for the shell.
 
 use std::io::{Read, Write};
 
@@ -7,6 +7,8 @@ use clap::{Args, Subcommand};
 use domains::member::Member;
 use fabric::Place;
 use rdma_kv::Client;
+
+use crate::top;
 
 /// What to do with a key.
 #[derive(Subcommand)]
@@ -40,6 +42,19 @@ pub enum Command {
         server: Server,
         /// The key.
         key: String,
+    },
+    /// Show the keys that are used most, gets by reading included, until it is ended.
+    ///
+    /// A byte that is no letter, digit or one of -._~ is shown as % and two digits.
+    Top {
+        #[command(flatten)]
+        server: Server,
+        /// How many keys.
+        #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20)]
+        keys: u32,
+        /// Show them once.
+        #[arg(long)]
+        once: bool,
     },
 }
 
@@ -91,6 +106,7 @@ impl Command {
                     return Ok(miss(&key));
                 }
             }
+            Command::Top { server, keys, once } => top::show(&mut server.connect()?, keys, once)?,
         }
         Ok(true)
     }

@@ -6,6 +6,7 @@
 mod client;
 mod proxy;
 mod serve;
+mod top;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -11,8 +11,8 @@ use super::loan::Loan;
 use crate::client::STAGING_ACCESS;
 use crate::control::{
     GetValue, INLINE_LIMIT, Malformed, OVERHEAD, Piece, Refusal, Reply, Request, SetValue,
-    TEXT_LIMIT, Then, UsedPlace, VERSION, decode_request, encode_reply, lengthen, split_message,
-    unpack_used,
+    TEXT_LIMIT, Then, Use, UsedPlace, VERSION, decode_request, encode_reply, lengthen,
+    split_message,
 };
 use crate::counts::{Count, Counts};
 use crate::network::{Network, Remote};
@@ -22,6 +22,7 @@ use crate::server::hosting::Hosted;
 use crate::server::session::{Session, SessionError};
 use crate::shared::Shared;
 use crate::store::{Item, SetError, Store};
+use crate::uses::SAMPLED;
 
 /// Messages of one client before the next one's turn. Their replies travel together.
 const TURN: usize = 64;
@@ -102,24 +103,27 @@ impl<N: Network> Client<N> {
         self.stuck_since = Instant::now().checked_sub(PATIENCE);
     }
 
-    /// Answers what has come, up to a turn's worth; returns whether there was anything.
+    /// Answers what has come, up to a turn's worth; returns whether there was anything to answer, or
+    /// there may be.
     ///
     /// # Errors
     /// Why the client is to be dropped.
     pub(super) fn serve(&mut self, service: &Service<N>) -> Result<bool, ClientEnd> {
-        for turn in 0..TURN {
+        let mut was_asked = false;
+        for _ in 0..TURN {
             let is_full = self.replies.len() + REPLY_LIMIT > MAX_PAYLOAD;
             if (is_full || self.is_stuck()) && !self.send()? {
-                return Ok(turn > 0);
+                return Ok(was_asked);
             }
             if !self.is_in_a_turn() {
                 self.answered = 0;
                 if !self.channel.receive(&mut self.packet)? {
                     self.send()?;
-                    return Ok(turn > 0);
+                    return Ok(was_asked);
                 }
             }
             self.answer_next(service)?;
+            was_asked |= !self.replies.is_empty();
         }
         self.send()?;
         Ok(true)
@@ -420,8 +424,11 @@ fn count(
 /// which nobody wants.
 fn note_uses(store: &mut Store, gets: u32, hits: u32, places: &[UsedPlace]) -> Result<(), OpError> {
     store.count_one_sided(gets.into(), hits.min(gets).into());
-    let mut places = places.iter().map(unpack_used);
-    places.try_for_each(|(slot, word)| store.used_at(slot, word))
+    let mut told = places.iter().map(Use::unpack);
+    told.try_for_each(|Use { slot, times, word }| {
+        let times = times.saturating_mul(SAMPLED).min(hits);
+        store.used_at(slot, word, times)
+    })
 }
 
 /// What the client is told of a failure, which counts.

@@ -1,0 +1,45 @@
+//! Items that a client has read, as they travel.
+//!
+//! ```text
+//!  0      4       8      16
+//!  +------+-------+------+
+//!  | slot | times | word |
+//!  +------+-------+------+
+//! ```
+
+use crate::layout::{Slot, SlotWord};
+
+/// Packed.
+pub type UsedPlace = [u8; 16];
+
+/// Which item was read, and how often; any of it may be nonsense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// The slot that led to it.
+    pub slot: Slot,
+    /// How often.
+    pub times: u32,
+    /// What was in the slot, at last.
+    pub word: SlotWord,
+}
+
+impl Use {
+    /// As it travels.
+    pub fn pack(&self) -> UsedPlace {
+        let mut packed = [0; 16];
+        packed[..4].copy_from_slice(&self.slot.0.to_le_bytes());
+        packed[4..8].copy_from_slice(&self.times.to_le_bytes());
+        packed[8..].copy_from_slice(&self.word.0.to_le_bytes());
+        packed
+    }
+
+    /// What came.
+    pub fn unpack(packed: &UsedPlace) -> Self {
+        let [a, b, c, d, e, f, g, h, word @ ..] = *packed;
+        Use {
+            slot: Slot(u32::from_le_bytes([a, b, c, d])),
+            times: u32::from_le_bytes([e, f, g, h]),
+            word: SlotWord(u64::from_le_bytes(word)),
+        }
+    }
+}

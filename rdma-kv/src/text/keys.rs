@@ -1,0 +1,57 @@
+//! Keys as people and scripts are told of them, whatever bytes are in them.
+
+use fabric::OpError;
+
+use super::input::Arguments;
+use super::{Done, ERROR, Turn};
+use crate::number;
+
+/// `stats hotkeys` tells of so many keys unless it is asked for others.
+const HOT: u32 = 20;
+
+impl Turn<'_> {
+    /// `stats hotkeys`, and how many: the keys that are used most, and how often in a second. Memcached has
+    /// nothing like it.
+    pub(super) fn hot_keys(&mut self, arguments: &Arguments<'_>) -> Result<Done, OpError> {
+        let count = match arguments.count {
+            1 => Some(HOT),
+            2 => number::unsigned_int(arguments.at(1)),
+            _ => None,
+        };
+        let Some(count) = count else {
+            return Ok(self.say(ERROR));
+        };
+        let most = self.store.with(|store| store.most_used(count as usize))?;
+        for (key, per_ks) in most {
+            self.replies.extend_from_slice(b"STAT ");
+            append_encoded(self.replies, &key);
+            let rate = format!(" {}.{:03}\r\n", per_ks / 1000, per_ks % 1000);
+            self.replies.extend_from_slice(rate.as_bytes());
+        }
+        Ok(self.say(b"END\r\n"))
+    }
+}
+
+/// As in a URI, which is how memcached tells keys of any bytes.
+fn append_encoded(replies: &mut Vec<u8>, key: &[u8]) {
+    for &byte in key {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                replies.push(byte);
+            }
+            _ => replies.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_byte_of_a_key_is_taken_for_anything_else() {
+        let mut told = Vec::new();
+        append_encoded(&mut told, b"a-Z.0_~ \r\n%\x1b\xff");
+        assert_eq!(told, b"a-Z.0_~%20%0D%0A%25%1B%FF");
+    }
+}
