@@ -33,8 +33,9 @@ pub enum OpError {
         /// The right that the operation needs.
         needed: Access,
     },
-    /// Caller: the region belongs to another node or partition than the queue pair.
-    #[error("the region is not of the node and partition that this queue pair leads to")]
+    /// Caller: the region belongs to another node or partition than the queue pair; or the peer's
+    /// adapter does not know its key, or not any more.
+    #[error("the key is not one of the node and partition that this queue pair leads to")]
     WrongKey,
     /// Policy: this node, or the region's, is no longer a member of the partition.
     #[error("access revoked: one of the two nodes has left the domain")]
@@ -49,6 +50,22 @@ pub enum OpError {
     /// Peer: its host sent what no correct host sends; the connection was cut.
     #[error("the peer's host broke the protocol")]
     Corrupt,
+    /// Caller: an earlier operation of the queue pair failed in a way that ended it. Nobody knows
+    /// whether this one has happened.
+    #[error("the queue pair ended with an earlier operation's error")]
+    Flushed,
+    /// Provider: the adapter gave up, with a status (`enum ibv_wc_status`) that says no more.
+    #[error("the adapter reports status {status}")]
+    Adapter {
+        /// What it reports.
+        status: u32,
+    },
+    /// System: it did not take the operation, or could not register the local memory.
+    #[error("the system refuses: {}", std::io::Error::from_raw_os_error(*errno))]
+    System {
+        /// The number of its error.
+        errno: i32,
+    },
 }
 
 /// Why an operation was not accepted.

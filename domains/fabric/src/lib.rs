@@ -11,6 +11,7 @@
 //! * [`mapped`]: regions that need no queue pair to be read.
 //! * [`shm`]: the provider for processes of one host.
 //! * [`tcp`]: the provider for hosts without RDMA.
+//! * `verbs`: the provider for RDMA adapters, behind the feature of that name.
 //! * [`protection`]: what tests may leave out.
 //! * [`inherited`]: what processes shall not pass on.
 //!
@@ -31,6 +32,8 @@ mod sync;
 #[cfg(not(loom))]
 pub mod tcp;
 pub mod topology;
+#[cfg(all(feature = "verbs", not(loom)))]
+pub mod verbs;
 
 pub use channel::PacketChannel;
 pub use endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};

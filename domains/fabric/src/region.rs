@@ -40,6 +40,22 @@ impl Region {
         })
     }
 
+    /// A buffer of the caller's as the local side of operations, and for an adapter to export. It
+    /// is made of words, so that atomics have the alignment that they need.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an empty one.
+    pub fn adopt(buffer: Box<[u64]>) -> io::Result<Self> {
+        match buffer.is_empty() {
+            true => Err(io::ErrorKind::InvalidInput.into()),
+            false => Ok(Region {
+                memory: Arc::new(Memory::adopted(buffer)),
+                key: None,
+                _keep: None,
+            }),
+        }
+    }
+
     /// The owner's view of an exported region: all `len` bytes of `memory`, which the agent
     /// created and sealed. `keep` is dropped with the last handle.
     ///
@@ -238,6 +254,16 @@ mod tests {
         assert_eq!(region.compare_and_swap(8, 3, 9), Ok(3));
         assert_eq!(region.compare_and_swap(8, 3, 10), Ok(9));
         assert_eq!(region.load(8), Ok(9));
+    }
+
+    #[test]
+    fn a_buffer_keeps_what_is_in_it() {
+        let region = Region::adopt(vec![1, 2, 3].into()).unwrap();
+        assert_eq!(region.len(), 24);
+        assert_eq!(region.fetch_add(16, 4), Ok(3));
+        assert_eq!(region.load(16), Ok(7));
+        assert_eq!(region.load(24).is_err(), region.load(8) == Ok(2));
+        assert!(Region::adopt(Box::default()).is_err());
     }
 
     #[test]

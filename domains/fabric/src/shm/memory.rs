@@ -26,6 +26,8 @@ pub(crate) struct Mapping {
     len: usize,
     /// The process that has it, if forked children have not.
     only_in: Option<u32>,
+    /// Whether it is a buffer of Rust's, made of words, and not mapped.
+    is_adopted: bool,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; all access to its bytes goes
@@ -105,8 +107,32 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(address.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let only_in = None;
-        Ok(Mapping { base, len, only_in })
+        let (only_in, is_adopted) = (None, false);
+        Ok(Mapping {
+            base,
+            len,
+            only_in,
+            is_adopted,
+        })
+    }
+
+    /// Takes a buffer over, which is freed as it was allocated. It is aligned for words, not for
+    /// pages.
+    pub(crate) fn adopted(words: Box<[u64]>) -> Self {
+        let len = size_of_val::<[u64]>(&words);
+        let base = NonNull::from(Box::leak(words)).cast();
+        Mapping {
+            base,
+            len,
+            only_in: None,
+            is_adopted: true,
+        }
+    }
+
+    /// Whether other processes may have it mapped.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.only_in.is_some()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -140,8 +166,12 @@ impl Mapping {
         let aside = aside as *mut libc::c_void;
         done(aside != libc::MAP_FAILED)?;
         let base = NonNull::new(aside.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let (len, only_in) = (self.len, self.only_in);
-        Ok(Mapping { base, len, only_in })
+        Ok(Mapping {
+            base,
+            len: self.len,
+            only_in: self.only_in,
+            is_adopted: false,
+        })
     }
 
     /// An address with room for a second mapping, as far from the start of a page table as this one
@@ -218,9 +248,9 @@ impl Mapping {
             return None;
         }
         let address = self.range(offset, 8)?.cast::<AtomicU64>();
-        // SAFETY: 8 mapped bytes (`range`), aligned because mappings are page-aligned and
-        // `offset` is a multiple of 8, alive while `self` is; atomics may be shared with other
-        // processes.
+        // SAFETY: 8 mapped bytes (`range`), aligned because mappings are page-aligned, adopted
+        // buffers are made of words, and `offset` is a multiple of 8, alive while `self` is; atomics
+        // may be shared with other processes.
         Some(unsafe { address.as_ref() })
     }
 
@@ -267,6 +297,12 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         if self.is_elsewhere() {
             return;
+        }
+        if self.is_adopted {
+            let words = NonNull::slice_from_raw_parts(self.base.cast::<u64>(), self.len / 8);
+            // SAFETY: base and length are those of the box that `adopted` leaked, and every pointer
+            // derived from them borrows or lives no longer than `self`.
+            return drop(unsafe { Box::from_raw(words.as_ptr()) });
         }
         self.drop_pages();
         // SAFETY: base and len are those of a successful mmap, and every pointer derived from

@@ -28,6 +28,9 @@ const RECHECK_BYTES: usize = 64 * 1024;
 /// The memory of a region as one process has it mapped.
 #[derive(Debug)]
 pub struct Memory {
+    /// Dropped before the memory is unmapped.
+    #[cfg(feature = "verbs")]
+    attached: Mutex<Vec<crate::region::Keep>>,
     mapping: Mapping,
     writable: bool,
     status: Arc<Status>,
@@ -100,8 +103,28 @@ impl Memory {
         Ok(Self::new(Mapping::private(len)?, true, Arc::default()))
     }
 
+    /// Memory of this process alone, which was somebody's buffer.
+    pub(crate) fn adopted(words: Box<[u64]>) -> Self {
+        Self::new(Mapping::adopted(words), true, Arc::default())
+    }
+
+    /// Whether an agent may move it, so that no adapter can use it where it is.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn can_move(&self) -> bool {
+        self.mapping.is_shared()
+    }
+
+    /// Has `what` dropped just before this memory is unmapped.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn attach(&self, what: crate::region::Keep) {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        attached.push(what);
+    }
+
     fn new(mapping: Mapping, writable: bool, status: Arc<Status>) -> Self {
         Memory {
+            #[cfg(feature = "verbs")]
+            attached: Mutex::default(),
             mapping,
             writable,
             status,

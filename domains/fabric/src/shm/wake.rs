@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A new pipe, non-blocking, and a second write end that shares nothing with the first.
-pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: the kernel writes two descriptors to `fds`, which has room for them.
     if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC) } != 0 {
@@ -33,7 +33,7 @@ pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
 pub struct Waker(Arc<File>);
 
 impl Waker {
-    pub(super) fn new(writer: OwnedFd) -> Self {
+    pub(crate) fn new(writer: OwnedFd) -> Self {
         Waker(Arc::new(writer.into()))
     }
 
@@ -47,26 +47,26 @@ impl Waker {
 
 /// The end at which a process sleeps.
 #[derive(Debug)]
-pub(super) struct Sleeper(File);
+pub(crate) struct Sleeper(File);
 
 impl Sleeper {
-    pub(super) fn new(reader: OwnedFd) -> Self {
+    pub(crate) fn new(reader: OwnedFd) -> Self {
         Sleeper(reader.into())
     }
 
     /// Forgets the wake-ups so far.
-    pub(super) fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         // One read takes all but what a hostile peer adds for fun; then we wake up once more.
         // It fails when there is nothing.
         let _ = self.0.read(&mut [0; 64]);
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
     /// Sleeps until woken or until `timeout` has passed.
-    pub(super) fn sleep(&self, timeout: Duration) {
+    pub(crate) fn sleep(&self, timeout: Duration) {
         let mut poll = libc::pollfd {
             fd: self.0.as_raw_fd(),
             events: libc::POLLIN,

@@ -319,6 +319,10 @@ impl Failure {
             OpError::Revoked => Failure::Revoked,
             OpError::PeerDead => Failure::PeerDead,
             OpError::Unreachable | OpError::Corrupt => Failure::Unreachable,
+            // Adapters have these, and no adapter answers here.
+            OpError::Flushed | OpError::Adapter { .. } | OpError::System { .. } => {
+                Failure::Unreachable
+            }
         }
     }
 

@@ -1,0 +1,199 @@
+//! Requests that are handed to the adapter in one go.
+
+use std::fmt;
+use std::io;
+use std::ptr;
+
+use ibverbs_sys as ffi;
+
+use super::connection::Connection;
+use super::objects::{Local, errno};
+
+/// Memory of a peer, as a request names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) address: u64,
+    pub(super) rkey: u32,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Read(Target),
+    Write(Target),
+    CompareAndSwap {
+        target: Target,
+        expected: u64,
+        desired: u64,
+    },
+    FetchAdd {
+        target: Target,
+        add: u64,
+    },
+    /// A message, with a number that comes with its completion.
+    Send {
+        immediate: u32,
+    },
+}
+
+/// A request before it is handed over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) number: u64,
+    pub(super) action: Action,
+    /// No bytes are no memory.
+    pub(super) local: Local,
+    /// Whether its bytes are copied when it is handed over.
+    pub(super) inline: bool,
+    /// Whether it asks for a completion. If it fails there is one in any case.
+    pub(super) signalled: bool,
+}
+
+/// Requests in the order in which they were asked for.
+pub(super) struct Chain {
+    requests: Vec<ffi::ibv_send_wr>,
+    parts: Vec<ffi::ibv_sge>,
+}
+
+// SAFETY: the pointers within requests are set when they are handed over, and used only until that
+// call returns.
+unsafe impl Send for Chain {}
+// SAFETY: as above; a shared chain can only be looked at.
+unsafe impl Sync for Chain {}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chain of {}", self.requests.len())
+    }
+}
+
+/// The adapter took the requests before this one, and no other.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) first: u64,
+    pub(super) error: io::Error,
+}
+
+impl Chain {
+    /// An empty chain that takes so many requests without growing.
+    pub(super) fn with_capacity(requests: usize) -> Self {
+        Chain {
+            requests: Vec::with_capacity(requests),
+            parts: Vec::with_capacity(requests),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(super) fn push(&mut self, asked: &Asked) {
+        let mut request = ffi::ibv_send_wr {
+            wr_id: asked.number,
+            num_sge: libc::c_int::from(asked.local.len > 0),
+            opcode: opcode(asked.action),
+            ..Default::default()
+        };
+        fill_in(&mut request, asked.action);
+        set(&mut request, Flags::IBV_SEND_INLINE, asked.inline);
+        set(&mut request, Flags::IBV_SEND_SIGNALED, asked.signalled);
+        self.requests.push(request);
+        self.parts.push(asked.local.part());
+    }
+
+    /// Has the last request ask for a completion; returns how many do.
+    pub(super) fn signal_last(&mut self) -> usize {
+        if let Some(last) = self.requests.last_mut() {
+            set(last, Flags::IBV_SEND_SIGNALED, true);
+        }
+        let asks =
+            |request: &&ffi::ibv_send_wr| request.send_flags & Flags::IBV_SEND_SIGNALED.0 != 0;
+        self.requests.iter().filter(asks).count()
+    }
+
+    /// Hands all over and forgets them. The memory that they name must stay as it is until they
+    /// have ended.
+    pub(super) fn post(&mut self, connection: &Connection) -> Result<(), Refused> {
+        self.link();
+        let Some(first) = self.requests.first_mut() else {
+            return Ok(());
+        };
+        let (mut refused, pair) = (ptr::null_mut(), connection.raw());
+        // SAFETY: the pair is alive and so is the context that it leads to. The requests and their
+        // parts are linked to each other (`link`) and stay where they are during the call.
+        let failed = unsafe {
+            let post = (*(*pair).context).ops.post_send;
+            post.map_or(libc::EOPNOTSUPP, |post| post(pair, first, &raw mut refused))
+        };
+        let numbers = self.requests.iter().map(|request| request.wr_id);
+        let at = |n: &u64| self.is_at(*n, refused);
+        let first_refused = numbers.clone().find(at).or(numbers.clone().next());
+        let result = errno(failed).map_err(|error| Refused {
+            first: first_refused.unwrap_or(0),
+            error,
+        });
+        self.requests.clear();
+        self.parts.clear();
+        result
+    }
+
+    fn is_at(&self, number: u64, place: *const ffi::ibv_send_wr) -> bool {
+        let mut requests = self.requests.iter();
+        requests.any(|request| request.wr_id == number && ptr::eq(request, place))
+    }
+
+    fn link(&mut self) {
+        let mut next = ptr::null_mut();
+        for (request, part) in self.requests.iter_mut().zip(&mut self.parts).rev() {
+            request.sg_list = part;
+            request.next = next;
+            next = request;
+        }
+    }
+}
+
+type Flags = ffi::ibv_send_flags;
+
+fn set(request: &mut ffi::ibv_send_wr, flag: Flags, on: bool) {
+    if on {
+        request.send_flags |= flag.0;
+    }
+}
+
+fn opcode(action: Action) -> ffi::ibv_wr_opcode::Type {
+    use ffi::ibv_wr_opcode as codes;
+    match action {
+        Action::Read(_) => codes::IBV_WR_RDMA_READ,
+        Action::Write(_) => codes::IBV_WR_RDMA_WRITE,
+        Action::CompareAndSwap { .. } => codes::IBV_WR_ATOMIC_CMP_AND_SWP,
+        Action::FetchAdd { .. } => codes::IBV_WR_ATOMIC_FETCH_AND_ADD,
+        Action::Send { .. } => codes::IBV_WR_SEND_WITH_IMM,
+    }
+}
+
+fn fill_in(request: &mut ffi::ibv_send_wr, action: Action) {
+    match action {
+        Action::Read(target) | Action::Write(target) => {
+            request.wr.rdma.remote_addr = target.address;
+            request.wr.rdma.rkey = target.rkey;
+        }
+        Action::CompareAndSwap {
+            target,
+            expected,
+            desired,
+        } => atomic(request, target, expected, desired),
+        Action::FetchAdd { target, add } => atomic(request, target, add, 0),
+        Action::Send { immediate } => request.__bindgen_anon_1.imm_data = immediate.to_be(),
+    }
+}
+
+fn atomic(request: &mut ffi::ibv_send_wr, target: Target, compare_add: u64, swap: u64) {
+    request.wr.atomic.remote_addr = target.address;
+    request.wr.atomic.rkey = target.rkey;
+    request.wr.atomic.compare_add = compare_add;
+    request.wr.atomic.swap = swap;
+}

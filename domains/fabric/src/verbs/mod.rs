@@ -1,0 +1,41 @@
+//! The `verbs` provider: adapters for RDMA (RoCE, InfiniBand, iWARP) by way of libibverbs.
+//!
+//! * [`device`]: which adapter, port, address and partition key.
+//! * [`control`]: what is made once: a [`ProtectionDomain`] for each partition, registered memory,
+//!   queue pairs and what two sides tell each other to [connect](control::Prepared).
+//! * [`queue_pair`], [`channel`]: the data path.
+//! * [`parameters`]: what the two sides tell each other, as bytes.
+//! * [`completion`]: what an adapter says of an operation, as values.
+//!
+//! The adapter checks keys, bounds and rights. A queue pair checks them before, by what it was
+//! told, because an adapter ends the whole queue pair with the first error and does not say which
+//! it was. Access ends when the side that is accessed drops its queue pair and what it
+//! [exported](control::Export).
+//!
+//! All of libibverbs is used through the bindings of the crate `ibverbs`, which are a crate of
+//! their own; what is safe in it knows one port, one partition key and no one-sided operation.
+
+mod chain;
+pub mod channel;
+pub mod completion;
+mod connection;
+pub mod control;
+pub mod device;
+mod objects;
+pub mod parameters;
+pub mod queue_pair;
+mod receive;
+pub mod remote;
+mod requests;
+mod steps;
+mod watch;
+mod window;
+
+pub use channel::Channel;
+pub use completion::Counters;
+pub use connection::Closer;
+pub use control::{Export, Prepared, PreparedChannel, ProtectionDomain};
+pub use device::{Device, DeviceError, Selection};
+pub use parameters::{ConnectionParameters, RegionParameters};
+pub use queue_pair::QueuePair;
+pub use remote::RemoteRegion;

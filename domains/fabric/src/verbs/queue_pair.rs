@@ -1,0 +1,547 @@
+//! One-sided operations that an adapter executes.
+//!
+//! What is posted waits here until it is flushed. Then it becomes requests, as many as the
+//! adapter's queue has room for, which are handed over in one go; the rest follows as requests end.
+//! A transfer that is longer than the longest message becomes several. Only every 32nd request of
+//! a batch, and its last, asks for a completion: requests end in order, so one tells of all before
+//! it, and one that fails always tells. The completion queue has an entry for every request, so it
+//! cannot overrun.
+//!
+//! An adapter keeps the order that [`Endpoint`] promises but for what follows a read or an atomic:
+//! that is held back here until those have ended, except for reads that are posted behind reads,
+//! and atomics behind atomics. Adapters have a flag for it (`IBV_SEND_FENCE`), but a request with
+//! it can wait for ever at the emulated adapter of Linux 6.1, which checks what it waits for and
+//! then forgets that somebody has just told it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ibverbs_sys as ffi;
+
+use super::chain::{Action, Asked, Chain};
+use super::completion::{Counters, operation_error, status_of};
+use super::connection::{Closer, Connection};
+use super::control::ProtectionDomain;
+use super::objects::{CompletionQueue, Local};
+use super::remote::{RemoteRegion, Route};
+use super::requests::{Request, Requests};
+use super::steps::{Locals, Step, Steps, system};
+use super::window::{Piece, Position, Window};
+use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
+use crate::key::{Access, Partition};
+use crate::region::Region;
+use crate::shm::status::Status;
+use crate::topology::NodeId;
+
+/// How long a wait looks before it sleeps: about what sleeping costs.
+pub(super) const SPIN: Duration = Duration::from_micros(10);
+
+/// Bytes of the registered memory through which [`Endpoint::read_batch`] reads.
+const BOUNCE: u64 = 64 * 1024;
+
+/// Of so many requests in a row at least one asks for a completion.
+const SIGNAL_EVERY: usize = 32;
+
+/// Requests of a queue pair beyond one for each operation: for batches and parts of transfers.
+const SPARE_REQUESTS: usize = 64;
+
+/// A queue pair on `verbs`.
+#[derive(Debug)]
+pub struct QueuePair {
+    /// First, so that the adapter uses no memory any more when the rest is dropped.
+    connection: Connection,
+    completions: CompletionQueue,
+    steps: Steps,
+    status: Arc<Status>,
+    depth: usize,
+    /// Oldest first; what is polled leaves.
+    operations: VecDeque<Slot>,
+    /// The number of the oldest.
+    oldest: u64,
+    /// How many of them are flushed.
+    flushed: usize,
+    /// How many of them the adapter has got whole, or will not get.
+    handed: usize,
+    /// Bytes of the next that it has got.
+    done: u64,
+    requests: Requests,
+    chain: Chain,
+    scratch: Scratch,
+    /// What becomes of operations after one has failed.
+    broken: Option<OpError>,
+    /// The first error of the present batch of reads.
+    batch_error: Option<OpError>,
+    counters: Counters,
+}
+
+/// An operation that was posted and not yet polled.
+#[derive(Debug)]
+struct Slot {
+    id: u64,
+    /// Keeps the memory that the adapter uses.
+    operation: Operation<RemoteRegion>,
+    result: Option<Result<u64, OpError>>,
+}
+
+impl QueuePair {
+    /// If it fails, the last of these is dropped first.
+    pub(super) fn new(
+        completions: CompletionQueue,
+        connection: Connection,
+        domain: &Arc<ProtectionDomain>,
+        route: Route,
+        depth: usize,
+        status: Arc<Status>,
+    ) -> io::Result<Self> {
+        let room = Self::requests_for(depth);
+        let steps = Steps {
+            route,
+            locals: Locals::new(domain),
+            longest: domain.device().longest_message(),
+        };
+        Ok(QueuePair {
+            scratch: Scratch::new(domain, depth)?,
+            connection,
+            completions,
+            steps,
+            status,
+            depth,
+            operations: VecDeque::with_capacity(depth),
+            oldest: 0,
+            flushed: 0,
+            handed: 0,
+            done: 0,
+            requests: Requests::with_room(room),
+            chain: Chain::with_capacity(room),
+            broken: None,
+            batch_error: None,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Requests that the adapter's queue needs room for.
+    pub(super) fn requests_for(depth: usize) -> usize {
+        depth + SPARE_REQUESTS
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            lookups: self.steps.locals.lookups,
+            ..self.counters
+        }
+    }
+
+    /// For the control thread: ends what is in flight after the status has changed.
+    pub fn closer(&self) -> Closer {
+        self.connection.closer()
+    }
+
+    /// Turns what is flushed into requests while there is room, and rings once for all of them.
+    fn hand_over(&mut self) {
+        self.look_at_status();
+        if let Some(error) = self.broken {
+            while self.handed < self.flushed {
+                self.ends_unasked(Err(error));
+            }
+            return;
+        }
+        while self.handed < self.flushed && self.requests.has_room() {
+            let number = self.oldest + self.handed as u64;
+            let word = self.scratch.word(self.word_of(number));
+            let operation = &self.operations[self.handed].operation;
+            match self.steps.next(operation, self.done, word) {
+                Ok(Some(step)) if self.requests.could_be_overtaken_by(step.needed) => break,
+                Ok(Some(step)) => {
+                    self.ask(&step, Some(number));
+                    self.done += u64::from(step.local.len);
+                    if step.is_last {
+                        self.next_operation();
+                    }
+                }
+                Ok(None) => self.ends_unasked(Ok(0)),
+                Err(error) => self.ends_unasked(Err(error)),
+            }
+        }
+        self.ring();
+    }
+
+    /// The next operation ends without another request.
+    fn ends_unasked(&mut self, result: Result<u64, OpError>) {
+        let result = result.map_err(|error| self.because(error));
+        self.operations[self.handed].result.get_or_insert(result);
+        self.next_operation();
+    }
+
+    fn next_operation(&mut self) {
+        self.handed += 1;
+        self.done = 0;
+    }
+
+    /// If access has ended, what is in flight ends as well.
+    fn look_at_status(&mut self) {
+        if self.broken.is_none() && self.status.check().is_err() {
+            self.broken = Some(OpError::Flushed);
+            self.connection.close();
+        }
+    }
+
+    /// An error, or what is behind it.
+    fn because(&self, error: OpError) -> OpError {
+        self.status.check().err().unwrap_or(error)
+    }
+
+    /// Where the result of an atomic arrives.
+    fn word_of(&self, operation: u64) -> u64 {
+        operation % self.depth as u64
+    }
+
+    /// Adds a request to those that the next ring hands over.
+    fn ask(&mut self, step: &Step, operation: Option<u64>) {
+        let Step {
+            action,
+            local,
+            needed,
+            is_last,
+        } = *step;
+        let is_inline =
+            matches!(action, Action::Write(_)) && local.len <= self.connection.inline_bytes();
+        let number = self.requests.push(Request {
+            operation,
+            is_last,
+            needed,
+        });
+        self.chain.push(&Asked {
+            number,
+            action,
+            local,
+            inline: is_inline,
+            signalled: (self.chain.len() + 1).is_multiple_of(SIGNAL_EVERY),
+        });
+        self.counters.inline += u64::from(is_inline);
+    }
+
+    /// Hands the chain over.
+    fn ring(&mut self) {
+        if self.chain.is_empty() {
+            return;
+        }
+        self.counters.doorbells += 1;
+        self.counters.requests += self.chain.len() as u64;
+        self.counters.signalled += self.chain.signal_last() as u64;
+        if let Err(refused) = self.chain.post(&self.connection) {
+            self.broken = Some(OpError::Flushed);
+            self.connection.close();
+            // The adapter has those before it and tells of them.
+            let error = Err(system(&refused.error));
+            while let Some(request) = self.requests.take_back(refused.first) {
+                self.ends(request, error);
+            }
+        }
+    }
+
+    /// Takes what the adapter has to tell, and hands over what there is room for now.
+    fn progress(&mut self) {
+        self.look_at_status();
+        let mut some = [ffi::ibv_wc::default(); 16];
+        loop {
+            let count = match self.completions.poll(&mut some) {
+                Ok(count) => count,
+                Err(error) => {
+                    self.fail_all(system(&error));
+                    0
+                }
+            };
+            for completion in &some[..count] {
+                self.take(completion);
+            }
+            if count < some.len() {
+                break;
+            }
+        }
+        if self.handed < self.flushed {
+            self.hand_over();
+        }
+    }
+
+    /// All requests up to this one have ended, and those before it well.
+    fn take(&mut self, completion: &ffi::ibv_wc) {
+        let last = completion.wr_id();
+        while let Some((number, request)) = self.requests.pop_until(last) {
+            let is_well = number < last || completion.is_valid();
+            let error = operation_error(status_of(completion), request.needed);
+            self.ends(request, if is_well { Ok(()) } else { Err(error) });
+        }
+    }
+
+    /// The completion queue has failed, so nothing is known of what is in flight.
+    fn fail_all(&mut self, error: OpError) {
+        self.connection.close();
+        self.broken = Some(OpError::Flushed);
+        while let Some((_, request)) = self.requests.pop_until(u64::MAX) {
+            self.ends(request, Err(error));
+        }
+    }
+
+    fn ends(&mut self, request: Request, result: Result<(), OpError>) {
+        let result = result.map_err(|error| self.because(error));
+        if result.is_err() {
+            self.broken.get_or_insert(OpError::Flushed);
+        }
+        let Some(number) = request.operation else {
+            self.batch_error = self.batch_error.or(result.err());
+            return;
+        };
+        let word = self.word_of(number);
+        // What has failed may have been polled before its last request ends.
+        let Some(index) = number.checked_sub(self.oldest) else {
+            return;
+        };
+        let Some(slot) = self.operations.get_mut(index as usize) else {
+            return;
+        };
+        match result {
+            Err(error) => drop(slot.result.get_or_insert(Err(error))),
+            Ok(()) if request.is_last => {
+                let value = match slot.operation {
+                    Operation::Read { len, .. } | Operation::Write { len, .. } => Ok(len),
+                    _ => self.scratch.load(word),
+                };
+                slot.result.get_or_insert(value);
+            }
+            Ok(()) => {}
+        }
+    }
+
+    /// Waits until the adapter tells something, or `timeout` has passed.
+    fn sleep(&mut self, timeout: Duration) {
+        self.counters.sleeps += 1;
+        let ended = self.requests.ended();
+        if self.completions.request_event().is_err() {
+            return;
+        }
+        // What came before the request signals nothing.
+        self.progress();
+        if self.requests.ended() == ended && !self.requests.is_empty() {
+            self.completions.sleep(timeout);
+        }
+        self.completions.take_events();
+    }
+
+    fn has_completion(&self) -> bool {
+        self.operations
+            .front()
+            .is_some_and(|slot| slot.result.is_some())
+    }
+
+    /// Waits until `done`, which what the adapter tells brings about, or until `timeout` has passed.
+    fn wait_until(&mut self, timeout: Duration, done: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        loop {
+            self.progress();
+            let elapsed = start.elapsed();
+            if done(self) || elapsed >= timeout {
+                return;
+            }
+            match elapsed < SPIN {
+                true => std::hint::spin_loop(),
+                false => self.sleep(timeout - elapsed),
+            }
+        }
+    }
+}
+
+impl Endpoint for QueuePair {
+    type Remote = RemoteRegion;
+
+    fn peer(&self) -> NodeId {
+        self.steps.route.peer
+    }
+
+    fn partition(&self) -> Partition {
+        self.steps.route.partition
+    }
+
+    fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
+        if self.operations.len() >= self.depth {
+            return Err(PostError::QueueFull { depth: self.depth });
+        }
+        self.operations.push_back(Slot {
+            id,
+            operation,
+            result: None,
+        });
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.flushed = self.operations.len();
+        self.hand_over();
+    }
+
+    fn poll(&mut self, into: &mut [Completion]) -> usize {
+        self.progress();
+        let mut count = 0;
+        for place in into {
+            let Some(result) = self.operations.front().and_then(|slot| slot.result) else {
+                break;
+            };
+            let Some(slot) = self.operations.pop_front() else {
+                break;
+            };
+            *place = Completion {
+                id: slot.id,
+                result,
+            };
+            self.oldest += 1;
+            self.flushed -= 1;
+            self.handed -= 1;
+            count += 1;
+        }
+        count
+    }
+
+    fn wait(&mut self, timeout: Duration) -> bool {
+        self.wait_until(timeout, |pair| {
+            pair.has_completion() || pair.requests.is_empty()
+        });
+        self.has_completion()
+    }
+
+    fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
+        self.flush();
+        let is_idle = |pair: &Self| pair.handed == pair.flushed && pair.requests.is_empty();
+        self.wait_until(Duration::MAX, is_idle);
+        self.batch_error = None;
+        let mut from = Position::default();
+        while from.read < reads.len() {
+            let to = self.ask_for_window(reads, from)?;
+            self.ring();
+            let last = self.requests.next();
+            self.wait_until(Duration::MAX, |pair| pair.requests.ended() >= last);
+            match self.batch_error {
+                Some(error) => return Err(error),
+                None => self.copy_window(reads, from, to)?,
+            }
+            from = to;
+        }
+        self.status.check()
+    }
+}
+
+impl QueuePair {
+    /// Asks for as much of the next read of a batch as fits. The one behind it has to wait: its
+    /// memory is to be loaded after that of this one, and adapters load that of several at a time.
+    fn ask_for_window(
+        &mut self,
+        reads: &[Read<'_, RemoteRegion>],
+        from: Position,
+    ) -> Result<Position, OpError> {
+        let mut window = self.window(from);
+        let read = &reads[from.read];
+        while window.at.read == from.read
+            && self.requests.has_room()
+            && let Some(piece) = window.next(read.into.len() as u64)
+        {
+            self.ask_for_piece(read, &piece)
+                .map_err(|error| self.because(error))?;
+        }
+        Ok(window.at)
+    }
+
+    fn window(&self, from: Position) -> Window {
+        Window::new(from, BOUNCE, self.steps.longest)
+    }
+
+    fn ask_for_piece(
+        &mut self,
+        read: &Read<'_, RemoteRegion>,
+        piece: &Piece,
+    ) -> Result<(), OpError> {
+        self.look_at_status();
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        let whole = read.into.len() as u64;
+        let remote = self.steps.route.leads_to(read.remote)?;
+        let mut target = remote.target(Access::REMOTE_READ, read.offset, whole)?;
+        target.address = target.address.wrapping_add(piece.byte);
+        if piece.len == 0 {
+            return Ok(());
+        }
+        let step = Step {
+            action: Action::Read(target),
+            local: self.scratch.bounce(piece.bounce, piece.len as u32),
+            needed: Access::REMOTE_READ,
+            is_last: true,
+        };
+        self.ask(&step, None);
+        Ok(())
+    }
+
+    fn copy_window(
+        &self,
+        reads: &mut [Read<'_, RemoteRegion>],
+        from: Position,
+        to: Position,
+    ) -> Result<(), OpError> {
+        let mut window = self.window(from);
+        while window.at != to
+            && let Some(read) = reads.get_mut(window.at.read)
+            && let Some(piece) = window.next(read.into.len() as u64)
+        {
+            let start = piece.byte as usize;
+            let into = &mut read.into[start..start + piece.len as usize];
+            self.scratch.copy_out(piece.bounce, into)?;
+        }
+        Ok(())
+    }
+}
+
+/// Registered memory of a queue pair: a word for each operation, where an atomic's result arrives,
+/// and behind them what batches of reads go through.
+#[derive(Debug)]
+struct Scratch {
+    region: Region,
+    lkey: u32,
+    bounce: u64,
+}
+
+impl Scratch {
+    fn new(domain: &Arc<ProtectionDomain>, depth: usize) -> io::Result<Self> {
+        let bounce = (depth as u64 * 8).next_multiple_of(64);
+        let region = Region::local((bounce + BOUNCE) as usize)?;
+        let lkey = domain.register(&region)?;
+        Ok(Scratch {
+            region,
+            lkey,
+            bounce,
+        })
+    }
+
+    fn word(&self, number: u64) -> Local {
+        self.local(number * 8, 8)
+    }
+
+    fn bounce(&self, offset: u64, len: u32) -> Local {
+        self.local(self.bounce + offset, len)
+    }
+
+    fn local(&self, offset: u64, len: u32) -> Local {
+        Local {
+            address: self.region.memory().mapping().start() as u64 + offset,
+            len,
+            lkey: self.lkey,
+        }
+    }
+
+    fn load(&self, number: u64) -> Result<u64, OpError> {
+        self.region.load(number * 8)
+    }
+
+    fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
+        self.region.read(self.bounce + offset, into)
+    }
+}

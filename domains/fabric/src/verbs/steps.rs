@@ -1,0 +1,184 @@
+//! From an operation to requests: what is asked of the adapter, piece by piece.
+
+use std::io;
+use std::sync::{Arc, Weak};
+
+use super::chain::{Action, Target};
+use super::control::ProtectionDomain;
+use super::objects::Local;
+use super::remote::{RemoteRegion, Route};
+use crate::endpoint::{OpError, Operation};
+use crate::key::Access;
+use crate::region::{self, Region};
+use crate::shm::moving::Memory;
+
+/// What an operation asks of the adapter next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) action: Action,
+    pub(super) local: Local,
+    /// The right without which the peer refuses it.
+    pub(super) needed: Access,
+    /// Whether nothing of the operation is left after it.
+    pub(super) is_last: bool,
+}
+
+/// What steps are made from.
+#[derive(Debug)]
+pub(super) struct Steps {
+    pub(super) route: Route,
+    pub(super) locals: Locals,
+    /// Bytes of the longest message.
+    pub(super) longest: u64,
+}
+
+impl Steps {
+    /// The step of `operation` that comes after its first `done` bytes; none if it has no bytes.
+    /// The result of an atomic arrives at `word`.
+    pub(super) fn next(
+        &mut self,
+        operation: &Operation<RemoteRegion>,
+        done: u64,
+        word: Local,
+    ) -> Result<Option<Step>, OpError> {
+        match operation {
+            Operation::Read {
+                remote,
+                offset,
+                local,
+                local_offset,
+                len,
+            } => {
+                let (from, to) = ((remote, *offset), (local, *local_offset));
+                self.transfer(from, to, *len, done, Access::REMOTE_READ)
+            }
+            Operation::Write {
+                remote,
+                offset,
+                local,
+                local_offset,
+                len,
+            } => {
+                let (to, from) = ((remote, *offset), (local, *local_offset));
+                self.transfer(to, from, *len, done, Access::REMOTE_WRITE)
+            }
+            Operation::CompareAndSwap {
+                remote,
+                offset,
+                expected,
+                desired,
+            } => {
+                let target = self.word(remote, *offset)?;
+                let (expected, desired) = (*expected, *desired);
+                let action = Action::CompareAndSwap {
+                    target,
+                    expected,
+                    desired,
+                };
+                Ok(Some(atomic(action, word)))
+            }
+            Operation::FetchAdd {
+                remote,
+                offset,
+                add,
+            } => {
+                let (target, add) = (self.word(remote, *offset)?, *add);
+                Ok(Some(atomic(Action::FetchAdd { target, add }, word)))
+            }
+        }
+    }
+
+    fn transfer(
+        &mut self,
+        (remote, offset): (&RemoteRegion, u64),
+        (local, local_offset): (&Region, u64),
+        len: u64,
+        done: u64,
+        needed: Access,
+    ) -> Result<Option<Step>, OpError> {
+        let (address, lkey) = self.locals.place(local, local_offset, len)?;
+        let whole = self.route.leads_to(remote)?.target(needed, offset, len)?;
+        let part = len.saturating_sub(done).min(self.longest);
+        let target = Target {
+            address: whole.address.wrapping_add(done),
+            ..whole
+        };
+        let action = match needed {
+            Access::REMOTE_READ => Action::Read(target),
+            _ => Action::Write(target),
+        };
+        let local = Local {
+            address: address + done,
+            len: part as u32,
+            lkey,
+        };
+        Ok((part > 0).then_some(Step {
+            action,
+            local,
+            needed,
+            is_last: done + part == len,
+        }))
+    }
+
+    /// The target of an atomic.
+    fn word(&self, remote: &RemoteRegion, offset: u64) -> Result<Target, OpError> {
+        let remote = self.route.leads_to(remote)?;
+        match offset.is_multiple_of(8) {
+            true => remote.target(Access::REMOTE_ATOMIC, offset, 8),
+            false => Err(OpError::Misaligned { offset }),
+        }
+    }
+}
+
+fn atomic(action: Action, word: Local) -> Step {
+    Step {
+        action,
+        local: word,
+        needed: Access::REMOTE_ATOMIC,
+        is_last: true,
+    }
+}
+
+/// The keys by which our own adapter uses our own memory.
+#[derive(Debug)]
+pub(super) struct Locals {
+    domain: Arc<ProtectionDomain>,
+    /// The last one used. Nothing else can be at its place while this is here.
+    last: Option<(Weak<Memory>, u32)>,
+    /// Times that it was not the last one.
+    pub(super) lookups: u64,
+}
+
+impl Locals {
+    pub(super) fn new(domain: &Arc<ProtectionDomain>) -> Self {
+        Locals {
+            domain: Arc::clone(domain),
+            last: None,
+            lookups: 0,
+        }
+    }
+
+    /// The address and key of `len` bytes at `offset` of `region`. Memory that is new to the
+    /// protection domain is registered.
+    fn place(&mut self, region: &Region, offset: u64, len: u64) -> Result<(u64, u32), OpError> {
+        let memory = region.memory();
+        let address = region::address(memory, offset, len)? as u64;
+        memory.status().check()?;
+        if let Some((last, lkey)) = &self.last
+            && last.as_ptr() == Arc::as_ptr(memory)
+        {
+            return Ok((address, *lkey));
+        }
+        self.lookups += 1;
+        let lkey = self.domain.register(region).map_err(|e| system(&e))?;
+        self.last = Some((Arc::downgrade(memory), lkey));
+        Ok((address, lkey))
+    }
+}
+
+/// The system's error as that of an operation.
+pub(super) fn system(error: &io::Error) -> OpError {
+    OpError::System {
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}

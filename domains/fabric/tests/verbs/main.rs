@@ -1,0 +1,15 @@
+//! The `verbs` provider on two adapters, `rxe0` and `rxe1`, that are connected to each other:
+//! `tests/verbs/vm` brings both.
+
+// The suite that all providers pass. It is a file of another package, which depends on this one.
+#[path = "../../../../tests/src/conformance.rs"]
+mod conformance;
+
+mod compare;
+mod counters;
+mod errors;
+mod resources;
+mod revocation;
+mod rig;
+
+conformance!(rig::Verbs);
