@@ -33,4 +33,5 @@ pub mod protocol;
 pub mod quota;
 pub mod rights;
 pub mod roles;
+mod settings;
 pub mod wire;

@@ -46,7 +46,8 @@ use crate::addressing::Subnet;
 use crate::gateway::GatewayKind;
 use crate::quota::Amounts;
 
-pub use parse::{Problem, Surroundings, parse};
+pub use crate::settings::Problem;
+pub use parse::{Surroundings, parse};
 pub use plan::{Step, plan};
 
 /// What a file says or an agent has.

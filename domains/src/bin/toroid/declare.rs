@@ -6,9 +6,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use domains::client::{ClientError, Control};
-use domains::declare::{
-    self, Declaration, Declared, DeclaredGateway, Holder, Problem, Step, Surroundings,
-};
+use domains::declare::{self, Declaration, Declared, DeclaredGateway, Holder, Step, Surroundings};
 use domains::directory::Terms;
 use domains::protocol::{DomainInfo, NewDomain, NodeInfo, QuotaInfo};
 use domains::quota::Amounts;
@@ -17,7 +15,7 @@ use nix::unistd::Uid;
 use serde_json::{Value, json};
 
 use crate::args::{self, Apply};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::show::{Show, line};
 
 /// The longest file: what names every node of the largest torus in each of many domains is shorter.
@@ -154,14 +152,6 @@ fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
         owner: Some(info.owner),
     };
     Ok((info.name.clone(), domain))
-}
-
-fn wrong(file: &Path, problems: &[Problem]) -> Failure {
-    let file = file.display();
-    let lines = problems
-        .iter()
-        .map(|p| format!("{file}:{}: {}", p.line, p.message));
-    Failure::usage(&lines.collect::<Vec<_>>().join("\n        "))
 }
 
 /// Returns how many steps were taken, and why no more.

@@ -2,14 +2,25 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 use domains::agent::AgentError;
 use domains::client::ClientError;
+use domains::declare::Problem;
 use domains::member::MemberError;
 use domains::protocol::{Refusal, RefusalKind, Reply};
 
 /// The exit status for what may not be.
 pub(crate) const NOT_PERMITTED: u8 = 6;
+
+/// What is wrong with a file.
+pub(crate) fn wrong(file: &Path, problems: &[Problem]) -> Failure {
+    let file = file.display();
+    let lines = problems
+        .iter()
+        .map(|p| format!("{file}:{}: {}", p.line, p.message));
+    Failure::usage(&lines.collect::<Vec<_>>().join("\n        "))
+}
 
 /// A failed command.
 #[derive(Debug)]
