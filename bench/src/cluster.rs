@@ -162,6 +162,7 @@ impl Cluster {
             driver_command: driver_argument.map(driver),
             offload: None,
             lifeline: true,
+            hosts: None,
             ack_timeout_ms: domains::agent::ACK_TIMEOUT_MS,
         });
         // A signal may have hit the agent before it had a session of its own.
@@ -226,7 +227,8 @@ impl Cluster {
     pub fn network(&mut self, node: &str) -> Result<File, ClusterError> {
         let nodes = self.control()?.nodes()?;
         let node = nodes.iter().find(|info| info.place.to_string() == node);
-        let pid = node.ok_or(ClusterError::NoServer)?.pid;
+        let pid = node.and_then(|node| node.pid);
+        let pid = pid.ok_or(ClusterError::NoServer)?;
         File::open(format!("/proc/{pid}/ns/net")).map_err(system("open a node's network"))
     }
 

@@ -8,8 +8,10 @@
 
 mod error;
 pub mod file;
+mod hosts;
 pub mod records;
 pub mod store;
+pub(crate) mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -76,6 +78,9 @@ pub struct Domain {
     pub forward: bool,
     /// Where it is connected to the outside.
     pub gateway: Option<Gateway>,
+    /// In which epoch members came that were not there from the first one on. Who knows the domain as
+    /// it was earlier can tell that such a member has left in between.
+    pub since: BTreeMap<NodeId, u32>,
 }
 
 impl Domain {
@@ -162,6 +167,8 @@ pub struct Directory {
     ownerships: Arc<BTreeMap<NodeId, Ownership>>,
     /// Of those who have limits.
     limits: Arc<BTreeMap<Tenant, Amounts>>,
+    /// Which nodes are carried by which host, where there are several.
+    hosts: Arc<BTreeMap<String, BTreeSet<NodeId>>>,
     /// The next number that no domain has had; 0 when there is none.
     next_id: u16,
     /// Numbers of removed domains and their last epochs, the oldest first. The keys only order
@@ -184,6 +191,7 @@ impl Directory {
             aliases: Arc::default(),
             ownerships: Arc::default(),
             limits: Arc::default(),
+            hosts: Arc::default(),
             next_id: 1,
             freed: Arc::default(),
             next_subnet: 0,
@@ -309,6 +317,7 @@ impl Directory {
         };
         let (id, epoch) = self.take_id()?;
         let members = wanted.all_members();
+        let since = |node: &NodeId| (*node, epoch);
         let domain = Domain {
             name: wanted.name,
             id,
@@ -316,7 +325,6 @@ impl Directory {
             owner: wanted.owner,
             mtu,
             subnet,
-            members,
             limited: wanted.limited,
             plain: wanted.plain,
             stacks: wanted.stacks,
@@ -324,6 +332,12 @@ impl Directory {
             public: wanted.public,
             forward: false,
             gateway: None,
+            since: match epoch {
+                1 => BTreeMap::new(),
+                // Its number was another domain's.
+                _ => members.iter().map(since).collect(),
+            },
+            members,
         };
         let shared = Arc::new(domain.clone());
         self.domains.insert(domain.name.clone(), shared);
@@ -373,6 +387,12 @@ impl Directory {
         let domain = self.domain_mut(name)?;
         let joined = nodes - &domain.members;
         domain.members.extend(&joined);
+        if domain.epoch > 1 {
+            let epoch = domain.epoch;
+            domain
+                .since
+                .extend(joined.iter().map(|node| (*node, epoch)));
+        }
         if terms.limited {
             domain.limited.extend(&joined);
         }
@@ -405,6 +425,7 @@ impl Directory {
         domain.limited = &domain.limited - &left;
         domain.plain = &domain.plain - &left;
         domain.stacks = &domain.stacks - &left;
+        domain.since.retain(|node, _| !left.contains(node));
         domain
             .gateway
             .take_if(|gateway| left.contains(&gateway.node));
@@ -479,9 +500,11 @@ impl Directory {
             .map(|(node, _)| *node)
     }
 
-    /// Whether a node belongs to nobody but the agent, and is in no domain.
+    /// Whether a node belongs to nobody but the agent, and is in no domain. One that no host carries
+    /// is not there.
     pub fn is_free(&self, node: NodeId) -> bool {
-        self.owner_of(node).is_none() && self.domains_of(node).next().is_none()
+        let is_nobodys = self.owner_of(node).is_none() && self.domains_of(node).next().is_none();
+        is_nobodys && self.is_carried(node)
     }
 
     /// Whether the owner of a node lets others place it in a domain.

@@ -64,7 +64,11 @@ pub struct Happening {
     pub pid: Option<u32>,
     /// Who asked: the place of the node, for a process in one.
     pub node: Option<String>,
-    /// The kind of the request, as in the agent's protocol; `up` when an agent began.
+    /// Who asked: the host, for somebody on another one; and the other host that `host` is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The kind of the request, as in the agent's protocol; `up` when an agent began, `host` when
+    /// something is wrong with another host.
     pub what: String,
     /// The domain that it names.
     pub domain: Option<String>,
@@ -280,6 +284,7 @@ mod tests {
             uid: Some(1000),
             pid: Some(1),
             node: None,
+            host: None,
             what: what.into(),
             domain: Some("blue".into()),
             request: Value::Null,

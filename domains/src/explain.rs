@@ -159,7 +159,10 @@ impl Facts<'_> {
     fn verdict(&self, info: &DomainInfo, from: Place, to: Place) -> Verdict {
         let (ethernet, rdma) = match self.objection(info, from, to) {
             Some(objection) => (Path::no(objection.clone()), Path::no(objection)),
-            None => (self.ethernet(from == to), self.rdma()),
+            None => match self.apart(from, to) {
+                Some((here, there)) => (Path::no(no_ethernet(here, there)), self.far(here, there)),
+                None => (self.ethernet(from == to), self.rdma()),
+            },
         };
         Verdict {
             domain: info.name.clone(),
@@ -279,10 +282,39 @@ impl Facts<'_> {
         Path::yes(&self.status.provider, &guards)
     }
 
+    /// The hosts that carry two nodes, if they are two.
+    fn apart(&self, from: Place, to: Place) -> Option<(&str, &str)> {
+        let host = |place: Place| {
+            let node = self.nodes.iter().find(|node| node.place == place)?;
+            node.host.as_deref()
+        };
+        let (here, there) = (host(from)?, host(to)?);
+        (here != there).then_some((here, there))
+    }
+
+    /// Between two hosts, by what the agents are told to use.
+    fn far(&self, here: &str, there: &str) -> Path {
+        let provider = self.status.between_hosts.unwrap_or_default();
+        Path::no(Objection::new(
+            format!(
+                "the nodes are on hosts {here} and {there}, which {provider} is to connect, and this \
+                 release has no data path for it yet"
+            ),
+            "use nodes of one host",
+        ))
+    }
+
     fn with_cooperation(&self, guards: &[Guard]) -> Vec<Guard> {
         let cooperation = (!self.status.private_users).then_some(Guard::Cooperation);
         guards.iter().copied().chain(cooperation).collect()
     }
+}
+
+fn no_ethernet(here: &str, there: &str) -> Objection {
+    Objection::new(
+        format!("no Ethernet between hosts yet: the nodes are on {here} and {there}"),
+        "use nodes of one host",
+    )
 }
 
 fn has_both(info: &DomainInfo, a: Place, b: Place) -> bool {

@@ -6,6 +6,7 @@
 //! [`protocol`] is what an agent and its clients say to each other, [`driver_protocol`] what it
 //! and its Ethernet driver do, [`wire`] how both travel, [`lifeline`] what nodes and driver hang on. [`addressing`] computes the addresses
 //! of members; [`netlink`] gives them to interfaces, from inside of their [`namespace`]. A [`gateway`] connects a domain to the outside.
+//! [`hosts`] is how the agents of several hosts find and trust each other.
 //! [`roles`] lets one binary be all of these. [`doctor`] tells what a machine lacks.
 
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ pub mod driver_protocol;
 pub mod events;
 pub mod explain;
 pub mod gateway;
+pub mod hosts;
 pub mod lifeline;
 pub mod member;
 pub mod namespace;

@@ -21,11 +21,12 @@ use serde::{Deserialize, Serialize};
 use crate::driver_protocol::{DropReason, OffloadKind};
 use crate::events::Happening;
 use crate::gateway::GatewayKind;
+use crate::hosts::config::Provider;
 use crate::placement::{Figures, Policy};
 use crate::quota::{Amounts, Resource};
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -681,8 +682,14 @@ pub struct Status {
     /// The torus.
     #[serde(with = "as_text")]
     pub torus: Torus,
-    /// The number of nodes.
+    /// The number of nodes that this host carries.
     pub nodes: u32,
+    /// All hosts, in order of their names; none when this is the only one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostInfo>,
+    /// What connects nodes of different hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub between_hosts: Option<Provider>,
     /// The number of domains.
     pub domains: u32,
     /// The data path.
@@ -711,6 +718,47 @@ pub struct Status {
     /// Bytes on their way to fresh memory, because a node left that may have had them mapped:
     /// until they have arrived they take up memory twice.
     pub moving_bytes: u64,
+}
+
+/// A host of several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostInfo {
+    /// Its name.
+    pub name: String,
+    /// Where its agent listens to the others.
+    pub address: String,
+    /// Whether its agent holds the directory.
+    pub directory: bool,
+    /// Whether its agent is there.
+    pub state: HostState,
+    /// What is wrong with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Whether another host's agent is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostState {
+    /// It is this one.
+    Here,
+    /// The two have a session.
+    Connected,
+    /// They have none.
+    Away,
+    /// The agent that holds the directory knows.
+    Unknown,
+}
+
+impl fmt::Display for HostState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HostState::Here => "here",
+            HostState::Connected => "connected",
+            HostState::Away => "away",
+            HostState::Unknown => "unknown",
+        })
+    }
 }
 
 /// What a tenant has and may have: a user or a node.
@@ -750,6 +798,9 @@ pub struct NodeInfo {
     /// Its place.
     #[serde(with = "as_text")]
     pub place: Place,
+    /// The host that carries it, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Further names.
     pub aliases: Vec<String>,
     /// The uid of its owner.
@@ -762,8 +813,10 @@ pub struct NodeInfo {
     pub domains: Vec<String>,
     /// The domains in which its owner lets others place it.
     pub consents: Vec<String>,
-    /// The process that holds its namespaces, in the agent's namespace.
-    pub pid: u32,
+    /// The process that holds its namespaces, in the agent's namespace; absent for a node of another
+    /// host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
 }
 
 /// A domain.
@@ -885,6 +938,9 @@ pub struct MemberInfo {
     /// Its place.
     #[serde(with = "as_text")]
     pub node: Place,
+    /// The host that carries it, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Whether it may talk to full members only.
     pub limited: bool,
     /// Whether its interface does without offload.

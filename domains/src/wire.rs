@@ -265,7 +265,7 @@ impl Reader {
 }
 
 /// Whether JSON nests too deeply. Of what is no JSON it may say anything.
-fn is_too_deep(json: &[u8]) -> bool {
+pub(crate) fn is_too_deep(json: &[u8]) -> bool {
     let (mut depth, mut in_string, mut is_escaped) = (0_u32, false, false);
     for byte in json {
         match byte {

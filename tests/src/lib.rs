@@ -9,12 +9,14 @@
 //! The system tests use the programs of this workspace as people do: [`cluster`] starts agents
 //! and runs commands in their nodes, [`process`] runs any command so that none can hang a test,
 //! [`software`] starts what others wrote in nodes, [`outside`] is a network that is none of the
-//! fabric's, [`user`] makes an ordinary user to be, and [`leftovers`] sees what was left behind.
+//! fabric's, [`hosts`] are several of these on
+//! cables, [`user`] makes an ordinary user to be, and [`leftovers`] sees what was left behind.
 
 pub mod cluster;
 pub mod conformance;
 pub mod forged;
 pub mod fuzz;
+pub mod hosts;
 pub mod leftovers;
 pub mod outside;
 pub mod process;

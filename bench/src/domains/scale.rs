@@ -104,7 +104,13 @@ fn processes(cluster: &mut Cluster) -> Result<BTreeSet<u32>, ClusterError> {
     let status = cluster.control()?.status()?;
     let mut ours = BTreeSet::from([status.pid]);
     ours.extend(status.driver_pid);
-    ours.extend(cluster.control()?.nodes()?.iter().map(|node| node.pid));
+    ours.extend(
+        cluster
+            .control()?
+            .nodes()?
+            .iter()
+            .filter_map(|node| node.pid),
+    );
     ours.extend(cluster.agent_pid());
     let parents = parents();
     loop {

@@ -74,11 +74,7 @@ impl Host {
             changes.collect::<Result<Vec<_>, _>>()
         })?;
         self.leave_all(changes, directory)?;
-        for node in &hosted {
-            node.tenancy.end();
-            self.members.expel(node.id);
-        }
-        self.renew(&hosted)?;
+        self.empty(&hosted)?;
         let given = self.members.edit(|directory| {
             directory.give(nodes, owner);
             Ok::<_, Refusal>(())
@@ -90,6 +86,15 @@ impl Host {
             );
             Refusal::new(refusal.kind, message, "see to that, and try again")
         })
+    }
+
+    /// Ends what runs in nodes and speaks for them.
+    pub(super) fn empty(&self, nodes: &[&HostedNode]) -> Result<(), Refusal> {
+        for node in nodes {
+            node.tenancy.end();
+            self.members.expel(node.id);
+        }
+        self.renew(nodes)
     }
 
     fn renew(&self, nodes: &[&HostedNode]) -> Result<(), Refusal> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fabric::NodeId;
@@ -30,11 +30,12 @@ pub(super) struct Audit {
     written: Condvar,
 }
 
-/// Who asked, and as which process.
-#[derive(Clone, Copy, Debug)]
+/// Who asked, as which process, and on which other host.
+#[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) actor: Actor,
     pub(super) pid: Option<u32>,
+    pub(super) host: Option<Arc<str>>,
 }
 
 impl Audit {
@@ -50,7 +51,7 @@ impl Audit {
     /// directory as it was asked.
     pub(super) fn note<T>(
         &self,
-        caller: Caller,
+        caller: &Caller,
         request: &Request,
         before: &Directory,
         result: &Result<T, Refusal>,
@@ -93,10 +94,30 @@ impl Audit {
         let caller = Caller {
             actor: Actor::Administrator(uid),
             pid: Some(std::process::id()),
+            host: None,
         };
         let happening = Happening {
             what: "up".into(),
-            ..blank(caller, directory, Outcome::Done)
+            ..blank(&caller, directory, Outcome::Done)
+        };
+        self.append(happening, BTreeSet::new());
+    }
+
+    /// Notes what is wrong with another host. Whoever pretends to be one cannot fill the log.
+    pub(super) fn note_host(&self, host: &str, problem: &str) {
+        let happening = Happening {
+            seq: 0,
+            time_ms: 0,
+            uid: None,
+            pid: None,
+            node: None,
+            host: Some(host.into()),
+            what: "host".into(),
+            domain: None,
+            request: Value::Null,
+            result: Outcome::Denied,
+            reason: Some(problem.into()),
+            unwritten: 0,
         };
         self.append(happening, BTreeSet::new());
     }
@@ -143,7 +164,7 @@ impl Audit {
     }
 }
 
-fn blank(caller: Caller, directory: &Directory, result: Outcome) -> Happening {
+fn blank(caller: &Caller, directory: &Directory, result: Outcome) -> Happening {
     let place = |node: NodeId| directory.places(&[node].into());
     Happening {
         seq: 0,
@@ -154,6 +175,7 @@ fn blank(caller: Caller, directory: &Directory, result: Outcome) -> Happening {
             Actor::Node(node) => Some(place(node)),
             _ => None,
         },
+        host: caller.host.as_deref().map(str::to_owned),
         what: String::new(),
         domain: None,
         request: Value::Null,
@@ -199,7 +221,7 @@ impl Host {
     /// Does what a request asks and notes how it ended.
     pub(super) fn audited<T>(
         &self,
-        caller: Caller,
+        caller: &Caller,
         request: &Request,
         carry_out: impl FnOnce() -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
@@ -212,7 +234,7 @@ impl Host {
     /// Notes a denial of what would not have changed anything.
     pub(super) fn note_denial<T>(
         &self,
-        caller: Caller,
+        caller: &Caller,
         request: &Request,
         result: Result<T, Refusal>,
     ) -> Result<T, Refusal> {

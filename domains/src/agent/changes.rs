@@ -1,10 +1,11 @@
 //! What changes the directory, whoever asks for it through whichever door: the rights are
 //! checked on the directory that is about to change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fabric::NodeId;
 
+use super::audit::Caller;
 use super::host::{Host, only_node, parse_subnet};
 use super::quotas::{self, Whose};
 use crate::directory::{Directory, Terms, Wanted};
@@ -12,17 +13,24 @@ use crate::protocol::{NewDomain, Refusal, RefusalKind, Reply, Request};
 use crate::rights::Actor;
 
 /// Carries out a request that changes the directory when its turn has come; `None` for any other.
-/// A node's request is one of a tenancy, which may have ended meanwhile.
+/// A node's request is one of a tenancy, which may have ended meanwhile. Where another host holds
+/// the directory, its agent is asked.
 pub(super) fn carry_out(
     host: &Host,
-    actor: Actor,
+    caller: &Caller,
     tenancy: Option<u64>,
     request: &Request,
 ) -> Option<Result<Reply, Refusal>> {
     if !is_change(request) {
         return None;
     }
-    let _turn = match host.turns.take(actor) {
+    let actor = caller.actor;
+    let follows = host.cluster.as_ref().filter(|cluster| !cluster.holds());
+    let turn = match follows {
+        Some(_) => Ok(None),
+        None => host.turns.take(actor).map(Some),
+    };
+    let _turn = match turn {
         Ok(turn) => turn,
         Err(refusal) => return Some(Err(refusal)),
     };
@@ -36,7 +44,51 @@ pub(super) fn carry_out(
             "attach anew",
         )));
     }
-    carry_out_now(host, actor, request)
+    match follows {
+        Some(cluster) => Some(cluster.forward(caller, request)),
+        None => carry_out_everywhere(host, actor, request),
+    }
+}
+
+/// Carries out a change here, and waits until it is in effect on all hosts that it concerns.
+fn carry_out_everywhere(
+    host: &Host,
+    actor: Actor,
+    request: &Request,
+) -> Option<Result<Reply, Refusal>> {
+    let before = host.members.directory(Directory::clone);
+    let result = carry_out_now(host, actor, request)?;
+    let Some(cluster) = &host.cluster else {
+        return Some(result);
+    };
+    let now = host.members.directory(Directory::clone);
+    let mut concerned = now.concerned_since(&before);
+    // What was changed earlier, and is asked for again, need not be in effect yet.
+    if let Ok(Reply::Domain(info)) = &result
+        && let Ok(domain) = now.domain(&info.name)
+    {
+        let hosts = domain.members.iter().filter_map(|node| now.host_of(*node));
+        concerned.extend(hosts.map(str::to_owned));
+    }
+    let lacking = cluster.await_hosts(&concerned);
+    Some(result.and_then(|reply| match lacking.is_empty() {
+        true => Ok(reply),
+        false => Err(not_everywhere(&lacking)),
+    }))
+}
+
+fn not_everywhere(lacking: &BTreeMap<String, String>) -> Refusal {
+    let hosts: Vec<String> = lacking
+        .iter()
+        .map(|(host, why)| format!("on host {host}: {why}"))
+        .collect();
+    let message = format!(
+        "the change is made, durable, and in effect on all other hosts, but not {}",
+        hosts.join(", nor ")
+    );
+    let remedy = "it will be in effect there as soon as that agent is back; until then processes \
+                  there go on as before among themselves";
+    Refusal::new(RefusalKind::Failed, message, remedy)
 }
 
 fn carry_out_now(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {

@@ -6,10 +6,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fabric::Torus;
 
 use super::AgentError;
+use super::cluster::Cluster;
+use super::cluster::publish::Publishing;
 use crate::directory::Directory;
 use crate::directory::file::FileStore;
 use crate::directory::store::{Store, StoreError};
@@ -81,6 +84,42 @@ impl DataDir {
                 directory: path,
             }),
             _ => Ok((directory, store)),
+        }
+    }
+
+    /// The same of one host of several, or of one that is alone. The holder of a directory notes
+    /// first that it carries its own nodes, and forgets hosts that are none any more; from then on
+    /// what it keeps is published.
+    pub(super) fn directory_among(
+        &self,
+        torus: Option<Torus>,
+        cluster: Option<&Cluster>,
+    ) -> Result<(Directory, Box<dyn Store>), AgentError> {
+        let torus = cluster.map_or(torus, |cluster| Some(cluster.config.torus));
+        let (directory, mut store) = self.directory(torus)?;
+        let path = || self.path.join(DIRECTORY);
+        let names: Vec<&str> = directory.hosts().keys().map(String::as_str).collect();
+        match cluster {
+            None if !names.is_empty() => Err(AgentError::SeveralHosts {
+                hosts: names.join(", "),
+                directory: path(),
+            }),
+            None => Ok((directory, Box::new(store))),
+            Some(cluster) if cluster.holds() => {
+                let mut ours = directory.clone();
+                cluster.claim_own(&mut ours);
+                let changes = ours.changes_since(&directory);
+                if !changes.is_empty() {
+                    store.commit(&changes)?;
+                }
+                cluster.publication.begin(ours.records());
+                let publication = Arc::clone(&cluster.publication);
+                Ok((ours, Box::new(Publishing::new(store, publication))))
+            }
+            Some(_) if names.is_empty() && directory.domains().next().is_some() => {
+                Err(AgentError::OwnDirectory { directory: path() })
+            }
+            Some(_) => Ok((directory, Box::new(store))),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What an agent inherits from the one before, if that was killed: nodes, driver, user namespace,
 //! all of which a keeper has held.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,6 +26,17 @@ struct Record {
     torus: Torus,
     ethernet: bool,
     interfaces: Interfaces,
+    /// The nodes that it carries, where there are several hosts.
+    #[serde(default)]
+    carries: Option<BTreeSet<u32>>,
+}
+
+/// What a host is, as far as it cannot change while its nodes live.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind<'a> {
+    pub(super) torus: Torus,
+    pub(super) ethernet: bool,
+    pub(super) carries: Option<&'a BTreeSet<u32>>,
 }
 
 /// An inheritance, perhaps an empty one, and the keeper who has it in hand.
@@ -74,18 +86,12 @@ impl Estate {
 
     /// Whether a host like this one can be made of it. Returns what its interfaces are, if
     /// there are any.
-    pub(super) fn check(
-        &self,
-        torus: Torus,
-        ethernet: bool,
-    ) -> Result<Option<Interfaces>, AgentError> {
+    pub(super) fn check(&self, kind: Kind<'_>) -> Result<Option<Interfaces>, AgentError> {
         let Some(Entry { record, .. }) = self.entries.get(HOST) else {
             return Ok(None);
         };
         match serde_json::from_value::<Record>(record.clone()) {
-            Ok(there) if (there.torus, there.ethernet) == (torus, ethernet) => {
-                Ok(Some(there.interfaces))
-            }
+            Ok(there) if there.is(kind) => Ok(Some(there.interfaces)),
             Ok(there) => Err(self.misfit(&there.describe())),
             Err(_) => Err(self.misfit("another release")),
         }
@@ -125,31 +131,38 @@ impl Estate {
 }
 
 /// Lets the keeper know what host this is.
-pub(super) fn keep_host(
-    keeper: &Keeper,
-    torus: Torus,
-    ethernet: bool,
-    interfaces: Interfaces,
-    lifeline: bool,
-) {
+pub(super) fn keep_host(keeper: &Keeper, kind: Kind<'_>, interfaces: Interfaces, lifeline: bool) {
     if lifeline {
         keeper.put(LIFELINE, &(), &[io::stdin().as_fd()]);
     }
     // Without it, only an ordinary user's next agent fails.
     if let Ok(namespace) = File::open("/proc/self/ns/user") {
         let record = Record {
-            torus,
-            ethernet,
+            torus: kind.torus,
+            ethernet: kind.ethernet,
             interfaces,
+            carries: kind.carries.cloned(),
         };
         keeper.put(HOST, &record, &[namespace.as_fd()]);
     }
 }
 
 impl Record {
+    fn is(&self, kind: Kind<'_>) -> bool {
+        let is_same = (self.torus, self.ethernet) == (kind.torus, kind.ethernet);
+        is_same && self.carries.as_ref() == kind.carries
+    }
+
     fn describe(&self) -> String {
         let ethernet = if self.ethernet { "with" } else { "without" };
-        format!("a torus {} {ethernet} Ethernet", self.torus)
+        let torus = self.torus;
+        match &self.carries {
+            None => format!("a torus {torus} {ethernet} Ethernet"),
+            Some(nodes) => {
+                let count = nodes.len();
+                format!("{count} nodes of a torus {torus} of several hosts, {ethernet} Ethernet")
+            }
+        }
     }
 }
 

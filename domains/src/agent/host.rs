@@ -13,6 +13,7 @@ use fabric::{NodeId, Torus};
 
 use super::audit::Audit;
 use super::changes::usable_node;
+use super::cluster::Cluster;
 use super::driver::{Driver, PlacedPort};
 use super::estate;
 use super::gateways::{self, Gateways};
@@ -61,10 +62,12 @@ pub(super) struct Host {
     /// How long a shrink waits for the processes that stay.
     pub(super) ack_timeout: Duration,
     pub(super) identity: Identity,
+    /// Other hosts, if there are any.
+    pub(super) cluster: Option<Arc<Cluster>>,
     /// Those of the nodes, if they have users of their own.
     pub(super) users: Option<Arc<Users>>,
     pub(super) torus: Torus,
-    /// By number.
+    /// Those that this host carries, by number.
     pub(super) nodes: Vec<HostedNode>,
     pub(super) driver: Option<Arc<Driver>>,
     pub(super) interfaces: Interfaces,
@@ -87,7 +90,21 @@ impl Host {
 
     /// A hosted node.
     pub(super) fn node(&self, id: NodeId) -> Option<&HostedNode> {
-        self.nodes.get(id.0 as usize)
+        find(&self.nodes, id)
+    }
+
+    /// Says where a node is that this host does not carry.
+    pub(super) fn elsewhere(&self, id: NodeId) -> Refusal {
+        let directory = self.members.directory(Directory::clone);
+        let place = directory.places(&[id].into());
+        match directory.host_of(id) {
+            Some(host) => Refusal::new(
+                RefusalKind::Invalid,
+                format!("node {place} is on host {host}"),
+                format!("run it there, with the agent of host {host}"),
+            ),
+            None => DirectoryError::NotCarried(place).into(),
+        }
     }
 
     /// Whether a tenancy of a node has not ended.
@@ -115,6 +132,7 @@ impl Host {
             actor.may_create(directory, &members)?;
             wanted.subnet.map_or(Ok(()), |s| actor.may_address(s))?;
             directory.check_owned_domains(wanted.owner)?;
+            directory.check_carried(&members)?;
             directory.check_memberships(&members)?;
             Ok::<_, Refusal>(directory.create(wanted)?)
         })?;
@@ -133,6 +151,7 @@ impl Host {
             let nodes = actor.resolve(directory, nodes)?;
             let domain = directory.domain(name)?;
             actor.may_grow(directory, domain, &nodes)?;
+            directory.check_carried(&(&nodes - &domain.members))?;
             directory.check_memberships(&(&nodes - &domain.members))?;
             Ok::<_, Refusal>(directory.admit(name, &nodes, terms)?)
         })?;
@@ -239,14 +258,12 @@ impl Host {
 
     /// Puts all that this agent holds into the hands of a new keeper.
     pub(super) fn keep_all(&self) {
-        let ethernet = self.driver.is_some();
-        estate::keep_host(
-            &self.keeper,
-            self.torus,
-            ethernet,
-            self.interfaces,
-            self.lifeline,
-        );
+        let kind = estate::Kind {
+            torus: self.torus,
+            ethernet: self.driver.is_some(),
+            carries: self.cluster.as_ref().map(|cluster| &cluster.config.nodes),
+        };
+        estate::keep_host(&self.keeper, kind, self.interfaces, self.lifeline);
         if let Some(users) = &self.users {
             users.keep(&self.keeper);
         }
@@ -479,7 +496,11 @@ impl Host {
         }
     }
 
-    fn write_hosts(&self, directory: &Directory, nodes: &BTreeSet<NodeId>) -> Result<(), Refusal> {
+    pub(super) fn write_hosts(
+        &self,
+        directory: &Directory,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<(), Refusal> {
         let mut texts = hosts::Texts::new(directory);
         for id in nodes {
             if let Some(node) = self.node(*id) {
@@ -520,7 +541,12 @@ impl Host {
             state: self.state.display().to_string(),
             data: self.data.display().to_string(),
             torus: self.torus,
-            nodes: self.torus.nodes(),
+            nodes: self.nodes.len() as u32,
+            hosts: self
+                .cluster
+                .as_ref()
+                .map_or_else(Vec::new, |c| c.describe()),
+            between_hosts: self.cluster.as_ref().map(|c| c.config.provider),
             domains: domains.count() as u32,
             provider: "shm".into(),
             ethernet: match &self.driver {
@@ -546,34 +572,39 @@ impl Host {
 
     /// All nodes, with the domains that the actor may see.
     pub(super) fn list_nodes(&self, actor: Actor) -> Vec<NodeInfo> {
-        let describe = |node: &HostedNode| {
+        let describe = |id: NodeId| {
             // Asked first: a node that does not listen shall not hold up the directory.
-            let pid = node.pid();
-            self.members.directory(|directory| NodeInfo {
-                id: node.id.0,
-                place: node.place,
-                aliases: directory.aliases_of(node.id).map(Into::into).collect(),
-                owner: directory.owner_of(node.id).unwrap_or(self.identity.uid),
-                allocated: directory.owner_of(node.id).is_some(),
-                free: directory.is_free(node.id),
-                domains: directory
-                    .domains_of(node.id)
-                    .filter(|domain| actor.sees(directory, domain))
-                    .map(|domain| domain.name.clone())
-                    .collect(),
-                consents: directory
-                    .consents_of(node.id)
-                    .filter(|name| {
-                        directory
-                            .domain(name)
-                            .is_ok_and(|d| actor.sees(directory, d))
-                    })
-                    .map(Into::into)
-                    .collect(),
-                pid,
+            let pid = self.node(id).map(HostedNode::pid);
+            let place = self.torus.place(id)?;
+            self.members.directory(|directory| {
+                Some(NodeInfo {
+                    id: id.0,
+                    place,
+                    host: directory.host_of(id).map(Into::into),
+                    aliases: directory.aliases_of(id).map(Into::into).collect(),
+                    owner: directory.owner_of(id).unwrap_or(self.identity.uid),
+                    allocated: directory.owner_of(id).is_some(),
+                    free: directory.is_free(id),
+                    domains: directory
+                        .domains_of(id)
+                        .filter(|domain| actor.sees(directory, domain))
+                        .map(|domain| domain.name.clone())
+                        .collect(),
+                    consents: directory
+                        .consents_of(id)
+                        .filter(|name| {
+                            directory
+                                .domain(name)
+                                .is_ok_and(|d| actor.sees(directory, d))
+                        })
+                        .map(Into::into)
+                        .collect(),
+                    pid,
+                })
             })
         };
-        self.nodes.iter().map(describe).collect()
+        let all = (0..self.torus.nodes()).map(NodeId);
+        all.filter_map(describe).collect()
     }
 
     /// What became of the frames that members of a domain sent and nobody received: of all that
@@ -631,6 +662,9 @@ impl Host {
             let place = self.torus.place(*id)?;
             Some(MemberInfo {
                 node: place,
+                host: self
+                    .members
+                    .directory(|directory| directory.host_of(*id).map(Into::into)),
                 limited: domain.limited.contains(id),
                 plain: domain.plain.contains(id),
                 stack: domain.stacks.contains(id),
@@ -706,6 +740,12 @@ fn delete_interface(node: &HostedNode, name: &str) -> Result<(), NetlinkError> {
     }
 }
 
+/// One of several nodes, which are in order.
+fn find(nodes: &[HostedNode], id: NodeId) -> Option<&HostedNode> {
+    let at = nodes.binary_search_by_key(&id, |node| node.id).ok()?;
+    nodes.get(at)
+}
+
 /// The ports of all members, as both this host and the membership have them.
 pub(super) fn ports(
     directory: &Directory,
@@ -714,7 +754,7 @@ pub(super) fn ports(
 ) -> Vec<PlacedPort> {
     let of = |domain: &Domain| {
         let members = domain.members.iter();
-        let members = members.filter_map(|id| nodes.get(id.0 as usize));
+        let members = members.filter_map(|id| find(nodes, *id));
         let placed = members.map(|node| (port(domain, node, interfaces), node.network()));
         placed.collect::<Vec<_>>()
     };

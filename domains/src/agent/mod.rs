@@ -15,6 +15,7 @@ mod allocation;
 mod audit;
 pub mod background;
 mod changes;
+mod cluster;
 mod data_dir;
 mod driver;
 mod estate;
@@ -46,12 +47,15 @@ pub use state_dir::{Left, clear_stale};
 
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use fabric::{Place, Torus};
 use serde::{Deserialize, Serialize};
 
 use crate::directory::store::StoreError;
+use crate::hosts::config::HostConfig;
+use crate::hosts::secret::SecretError;
 use crate::node::GIVE_USERS;
 use crate::protocol::{Refusal, RefusalKind};
 
@@ -60,6 +64,9 @@ pub const MAX_NODES: u32 = 1024;
 
 /// How many milliseconds a process has to acknowledge a change, unless [`Config`] says otherwise.
 pub const ACK_TIMEOUT_MS: u64 = 200;
+
+/// The most of these.
+pub const MAX_ACK_TIMEOUT_MS: u64 = 60_000;
 
 /// What an agent is to be.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -84,6 +91,9 @@ pub struct Config {
     pub offload: Option<bool>,
     /// Whether the agent ends when its standard input does.
     pub lifeline: bool,
+    /// What this host is among several; otherwise it carries all nodes.
+    #[serde(default)]
+    pub hosts: Option<HostConfig>,
     /// How many milliseconds processes that stay have to acknowledge that a node has left, before
     /// they are cut off from the domain; see [`ACK_TIMEOUT_MS`].
     pub ack_timeout_ms: u64,
@@ -170,6 +180,31 @@ pub enum AgentError {
     /// The directory of domains cannot be used.
     #[error(transparent)]
     Directory(#[from] StoreError),
+    /// The directory of domains is that of several hosts.
+    #[error("the directory {} is of several hosts: {hosts}", directory.display())]
+    SeveralHosts {
+        /// Their names.
+        hosts: String,
+        /// Where it is.
+        directory: PathBuf,
+    },
+    /// The directory of domains is none of those of other hosts.
+    #[error("the directory {} has domains of its own, and cannot follow another", directory.display())]
+    OwnDirectory {
+        /// Where it is.
+        directory: PathBuf,
+    },
+    /// The key that all hosts share cannot be had.
+    #[error(transparent)]
+    Key(#[from] SecretError),
+    /// Other hosts cannot be listened to.
+    #[error("cannot listen to other hosts on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The directory of domains is that of another fabric.
     #[error("the directory {} is of a torus {kept}, not {asked}", directory.display())]
     OtherTorus {
@@ -259,7 +294,11 @@ impl AgentError {
             AgentError::Directory(error) => return error.refusal(),
             AgentError::Running { .. } | AgentError::Inherited { .. } => RefusalKind::Exists,
             AgentError::TooManyNodes(_) => RefusalKind::Invalid,
-            AgentError::OtherTorus { .. } => RefusalKind::Exists,
+            AgentError::OtherTorus { .. }
+            | AgentError::SeveralHosts { .. }
+            | AgentError::OwnDirectory { .. } => RefusalKind::Exists,
+            AgentError::Key(SecretError::Open { .. }) => RefusalKind::Denied,
+            AgentError::Key(_) => RefusalKind::Invalid,
             AgentError::Data { source, .. } if is_denied(source) => RefusalKind::Denied,
             AgentError::Tun(_) | AgentError::UserNamespace(_) => RefusalKind::Denied,
             AgentError::State { source, .. } if is_denied(source) => RefusalKind::Denied,
@@ -274,6 +313,19 @@ impl AgentError {
             AgentError::OtherTorus { .. } => {
                 "leave --torus out to go on with it, choose another place with --data, or begin \
                  anew with `toroid up --fresh`, which moves it aside"
+            }
+            AgentError::SeveralHosts { .. } => {
+                "start it with --config, choose another place with --data, or begin anew with \
+                 `toroid up --fresh`, which moves it aside"
+            }
+            AgentError::OwnDirectory { .. } => {
+                "let this host hold the directory (`directory` in its file), or begin anew with \
+                 `toroid up --fresh`, which moves it aside"
+            }
+            AgentError::Key(_) => "see `key` in the file for `toroid up --config`",
+            AgentError::Listen { .. } => {
+                "see `listen` in the file for `toroid up --config`: an address of this host, and a \
+                 port that nobody else has"
             }
             AgentError::Inherited { .. } => {
                 "take them over with a `toroid up` that fits, or end them with `toroid down`"

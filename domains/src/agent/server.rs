@@ -125,6 +125,7 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
             Door::Node(node, _) => Actor::Node(node),
         },
         pid: peer_pid(&stream),
+        host: None,
     };
     let (of_all, of_user) = match door {
         Door::Control if !is_administrator(host, uid) => {
@@ -164,7 +165,7 @@ fn is_administrator(host: &Host, uid: u32) -> bool {
 }
 
 /// Whether whoever connected runs in a node: there anybody may be root, or one of many users.
-fn comes_from_node(host: &Host, caller: Caller, stream: &UnixStream) -> bool {
+fn comes_from_node(host: &Host, caller: &Caller, stream: &UnixStream) -> bool {
     if host.users.is_some() {
         return caller.actor.uid().is_some_and(is_of_nodes);
     }
@@ -197,7 +198,7 @@ fn converse(
     let (mut reader, writer) = wire::split(stream)?;
     writer.give_up_after(WRITE_PATIENCE)?;
     reader.take_no_descriptors();
-    if matches!(door, Door::Control) && comes_from_node(host, caller, reader.stream()) {
+    if matches!(door, Door::Control) && comes_from_node(host, &caller, reader.stream()) {
         let refusal = Refusal::new(
             RefusalKind::Denied,
             "processes in nodes may not use the agent's control socket",
@@ -351,7 +352,7 @@ impl Administration<'_> {
                 },
                 Request::Exec { .. } => {
                     let execute = || self.execute(&request);
-                    match self.host.audited(self.caller, &request, execute) {
+                    match self.host.audited(&self.caller, &request, execute) {
                         Ok((session, porter)) => {
                             let started = Message::Reply(Reply::Started);
                             let sent = self.writer.send(&started, &[session.as_fd()]);
@@ -373,10 +374,10 @@ impl Administration<'_> {
 
     fn answer(&self, request: &Request) -> Result<Reply, Refusal> {
         if let Some(answer) = look(self.host, self.caller.actor, request) {
-            return self.host.note_denial(self.caller, request, answer);
+            return self.host.note_denial(&self.caller, request, answer);
         }
-        self.host.audited(self.caller, request, || {
-            let change = carry_out(self.host, self.caller.actor, None, request);
+        self.host.audited(&self.caller, request, || {
+            let change = carry_out(self.host, &self.caller, None, request);
             change.unwrap_or_else(|| {
                 Err(Refusal::new(
                     RefusalKind::Invalid,
@@ -388,7 +389,7 @@ impl Administration<'_> {
     }
 
     fn may_end_agent(&self, request: &Request) -> Result<(), Refusal> {
-        self.host.audited(self.caller, request, || {
+        self.host.audited(&self.caller, request, || {
             Ok(self.caller.actor.may_administer("end it")?)
         })
     }
@@ -442,7 +443,7 @@ impl Administration<'_> {
         let directory = || self.host.members.directory(Directory::clone);
         let id = usable_node(&directory(), self.caller.actor, node)?;
         let hosted = self.host.node(id);
-        let hosted = hosted.ok_or_else(|| invalid("this host has no such node"))?;
+        let hosted = hosted.ok_or_else(|| self.host.elsewhere(id))?;
         let _held = hosted.tenancy.hold().ok_or_else(|| {
             let message = format!("node {} is just changing hands", hosted.place);
             Refusal::new(RefusalKind::Denied, message, "see `toroid node ls`")
@@ -555,7 +556,7 @@ impl Attached<'_> {
             Some(answer) => answer.map(Some),
             None => self.serve(request),
         };
-        match self.host.note_denial(self.caller, request, answer) {
+        match self.host.note_denial(&self.caller, request, answer) {
             Ok(None) => {}
             Ok(Some(reply)) => self.outbox.reply(reply, vec![]),
             Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
@@ -566,10 +567,10 @@ impl Attached<'_> {
     /// have acknowledged it, and this may be one of them.
     fn change(&self, request: Request) -> io::Result<JoinHandle<()>> {
         let (host, outbox) = (Arc::clone(self.host), self.outbox.clone());
-        let (caller, tenancy) = (self.caller, Some(self.tenancy));
+        let (caller, tenancy) = (self.caller.clone(), Some(self.tenancy));
         let change = move || {
-            let result = host.audited(caller, &request, || {
-                carry_out(&host, caller.actor, tenancy, &request).unwrap_or(Ok(Reply::Done))
+            let result = host.audited(&caller, &request, || {
+                carry_out(&host, &caller, tenancy, &request).unwrap_or(Ok(Reply::Done))
             });
             outbox.reply(result.unwrap_or_else(Reply::Error), vec![]);
         };

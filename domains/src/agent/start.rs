@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::audit::Audit;
+use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
 use super::driver::Driver;
 use super::estate::{self, Estate};
@@ -107,6 +108,7 @@ fn live(
     {
         tracing::info!("the directory before is kept as {}", aside.display());
     }
+    let (cluster, others) = config.hosts.clone().map(Cluster::new).transpose()?.unzip();
     let (ending, endings) = mpsc::channel();
     catch_signals(&ending)?;
     if config.lifeline {
@@ -116,7 +118,7 @@ fn live(
     let control = state.listen(!identity.rootless)?;
     let is_inherited = estate.is_inherited;
     let watch = estate.watch();
-    let (host, births, moves) = build(config, identity, state, &data, estate, ending)?;
+    let (host, births, moves) = build(config, identity, state, &data, estate, cluster, ending)?;
     let host = Arc::new(host);
     if host.can_have_gateways().is_ok() {
         watch_uplinks(&host)?;
@@ -134,6 +136,13 @@ fn live(
     let opened = watched.and_then(|()| open_for_business(&host, births, control));
     let opened = opened.and_then(|()| await_those_who_return(&host, &unfinished));
     drop(turn);
+    let opened = opened.and_then(|()| match others {
+        Some(others) => cluster::begin(&host, others),
+        None => Ok(()),
+    });
+    if let (Ok(()), Some(cluster)) = (&opened, &host.cluster) {
+        cluster.await_directory();
+    }
     let announced = opened.and_then(|()| {
         tracing::info!(torus = %host.torus, state = %host.state.display(), "ready");
         ready().map_err(during("say that it is ready"))
@@ -161,25 +170,32 @@ fn build(
     state: &StateDir,
     data: &DataDir,
     mut estate: Estate,
+    cluster: Option<Cluster>,
     ending: mpsc::Sender<Ending>,
 ) -> Result<(Host, Vec<Birth>, Moves), AgentError> {
-    let (mut directory, store) = data.directory(config.torus)?;
+    let cluster = cluster.map(Arc::new);
+    let (mut directory, store) = data.directory_among(config.torus, cluster.as_deref())?;
     let memory = memory_bytes();
     directory.administer(identity.uid, memory);
     let torus = directory.torus();
     check_size(torus)?;
-    let ethernet = config.driver_command.is_some();
-    let before = estate.check(torus, ethernet)?;
+    let kind = estate::Kind {
+        torus,
+        ethernet: config.driver_command.is_some(),
+        carries: cluster.as_ref().map(|cluster| &cluster.config.nodes),
+    };
+    let before = estate.check(kind)?;
     let (interfaces, no_taps) = Interfaces::of(&config, before)?;
     if let Some(Refusal { message, .. }) = &no_taps {
         tracing::warn!("nodes have no interfaces in domains: {message}");
     }
-    estate::keep_host(&estate.keeper, torus, ethernet, interfaces, config.lifeline);
+    estate::keep_host(&estate.keeper, kind, interfaces, config.lifeline);
     let users = take_users(&identity, &mut estate)?;
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
     let mut texts = hosts::Texts::new(&directory);
-    for id in (0..torus.nodes()).map(NodeId) {
+    let is_ours = |id: &NodeId| kind.carries.is_none_or(|nodes| nodes.contains(&id.0));
+    for id in (0..torus.nodes()).map(NodeId).filter(is_ours) {
         let Some(place) = torus.place(id) else {
             continue;
         };
@@ -222,7 +238,7 @@ fn build(
     })?;
     let audit = Audit::new(data.path().into(), log);
     audit.note_start(identity.uid, &directory);
-    let (mut members, moves) = Members::new(directory, Box::new(store), memory);
+    let (mut members, moves) = Members::new(directory, store, memory);
     members.inherit(Arc::clone(&estate.keeper), &mut estate);
     let host = Host {
         audit,
@@ -232,6 +248,7 @@ fn build(
         lifeline: config.lifeline,
         ack_timeout: Duration::from_millis(config.ack_timeout_ms),
         identity,
+        cluster,
         users,
         torus,
         nodes,

@@ -14,6 +14,17 @@ pub enum DirectoryError {
     /// Not fit for an interface or the end of a host name.
     #[error("\"{0}\" cannot name a domain, whose name is also that of its interfaces")]
     BadName(String),
+    /// Another host carries nodes.
+    #[error("{nodes}: carried by host {host} already")]
+    Carried {
+        /// The nodes.
+        nodes: String,
+        /// The host.
+        host: String,
+    },
+    /// No host carries nodes.
+    #[error("no host carries {0} yet")]
+    NotCarried(String),
     /// Not fit for a host name.
     #[error("\"{0}\" cannot be an alias, which is also a host name")]
     BadAlias(String),
@@ -143,6 +154,15 @@ impl From<DirectoryError> for Refusal {
                     "use 1 to {MAX_LABEL} of a-z, 0-9 and -, beginning with a letter, ending with \
                      a letter or digit"
                 ),
+            ),
+            E::Carried { .. } => (
+                RefusalKind::Exists,
+                "let one host carry each node: see `nodes` in the files for `toroid up --config`"
+                    .into(),
+            ),
+            E::NotCarried(_) => (
+                RefusalKind::NotFound,
+                "start the agent of the host that carries them; see `toroid node ls`".into(),
             ),
             E::DomainExists(_) => (
                 RefusalKind::Exists,

@@ -10,6 +10,7 @@
 //! node/7          {"owner":1000,"consents":["blue"]}
 //! quota/user/1000 {"regions":16}
 //! quota/node/7    {"bytes":1048576}
+//! host/a          [0,1,2,3]                    the nodes that it carries, where there are several hosts
 //! freed/00000000000000000001   [4,17]          a number that is free again, and its last epoch
 //! ```
 //!
@@ -27,6 +28,7 @@ use super::store::{Changes, Records};
 use super::{Directory, Domain, MAX_MTU, MIN_MTU, Ownership, is_alias, is_domain_name};
 use crate::addressing::Subnet;
 use crate::gateway::{Gateway, GatewayKind, is_uplink_name};
+use crate::hosts::config::is_host_name;
 use crate::quota::{Amounts, Tenant};
 
 /// The version of the records.
@@ -40,6 +42,7 @@ const ALIAS: &str = "alias/";
 const NODE: &str = "node/";
 const QUOTA_OF_USER: &str = "quota/user/";
 const QUOTA_OF_NODE: &str = "quota/node/";
+const HOST: &str = "host/";
 const FREED: &str = "freed/";
 
 /// Why records are no directory.
@@ -99,6 +102,8 @@ struct DomainRecord {
     forward: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gateway: Option<GatewayRecord>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    since: BTreeMap<u32, u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -164,6 +169,13 @@ impl Directory {
             };
             compare(&mut changes, &old.limits, &self.limits, key, Amounts::clone);
         }
+        if !Arc::ptr_eq(&self.hosts, &old.hosts) {
+            let key = |host: &String| format!("{HOST}{host}");
+            let numbers = |nodes: &BTreeSet<NodeId>| -> Vec<u32> {
+                nodes.iter().map(|node| node.0).collect()
+            };
+            compare(&mut changes, &old.hosts, &self.hosts, key, numbers);
+        }
         if !Arc::ptr_eq(&self.freed, &old.freed) {
             let key = |order: &u64| format!("{FREED}{order:020}");
             compare(&mut changes, &old.freed, &self.freed, key, |number| *number);
@@ -220,6 +232,9 @@ impl Directory {
             let tenant = Tenant::Node(self.known(number).map_err(invalid(key))?);
             self.restore_limits(tenant, parse(key, value)?);
             Ok(())
+        } else if let Some(name) = key.strip_prefix(HOST) {
+            self.restore_host(name, &parse(key, value)?)
+                .map_err(invalid(key))
         } else if let Some(order) = key.strip_prefix(FREED) {
             let order = order.parse().map_err(invalid(key))?;
             let (id, epoch) = parse(key, value)?;
@@ -267,7 +282,15 @@ impl Directory {
             public: record.public,
             forward: record.forward,
             gateway: gateway.transpose()?,
+            since: self.restore_since(&record.since)?,
         };
+        if !domain
+            .since
+            .keys()
+            .all(|node| domain.members.contains(node))
+        {
+            return Err("says since when there are members that are none".into());
+        }
         if !domain.limited.is_subset(&domain.members) {
             return Err("has limited members that are no members".into());
         }
@@ -309,6 +332,20 @@ impl Directory {
         };
         Arc::make_mut(&mut self.ownerships).insert(node, ownership);
         Ok(())
+    }
+
+    fn restore_since(&self, since: &BTreeMap<u32, u32>) -> Result<BTreeMap<NodeId, u32>, String> {
+        let known = |(number, epoch): (&u32, &u32)| Ok((self.known(*number)?, *epoch));
+        since.iter().map(known).collect()
+    }
+
+    fn restore_host(&mut self, name: &str, numbers: &BTreeSet<u32>) -> Result<(), String> {
+        if !is_host_name(name) {
+            return Err("names no host".into());
+        }
+        let nodes = numbers.iter().map(|number| self.known(*number));
+        let nodes = nodes.collect::<Result<BTreeSet<NodeId>, String>>()?;
+        self.claim(name, &nodes).map_err(|error| error.to_string())
     }
 
     fn restore_limits(&mut self, tenant: Tenant, limits: Amounts) {
@@ -365,6 +402,11 @@ impl DomainRecord {
                 uplink: gateway.uplink.clone(),
                 kind: gateway.kind,
             }),
+            since: domain
+                .since
+                .iter()
+                .map(|(node, epoch)| (node.0, *epoch))
+                .collect(),
         }
     }
 }
@@ -462,6 +504,7 @@ mod tests {
         directory.consent(&nodes(&[4]), "gone", false).unwrap();
         let limits = [(Resource::Bytes, Some(1 << 20))].into();
         directory.limit(&[Tenant::User(1000), Tenant::Node(NodeId(7))], &limits);
+        directory.claim("a", &nodes(&[0, 1])).unwrap();
         directory.remove("gone").unwrap();
         directory
     }
@@ -530,6 +573,13 @@ mod tests {
             ("node/x", "{}"),
             ("quota/node/8", "{}"),
             ("quota/user/x", "{}"),
+            ("host/a", "[8]"),
+            ("host/b", "[0]"),
+            ("host/B", "[1]"),
+            (
+                "domain/blue",
+                &blue.replace("\"mtu\"", "\"since\":{\"2\":1},\"mtu\""),
+            ),
             ("quota/user/1000", r#"{"colours":3}"#),
             ("freed/x", "[3,4]"),
             ("freed/00000000000000000007", "[1,4]"),

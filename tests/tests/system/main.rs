@@ -20,6 +20,7 @@ mod failures;
 mod gateway;
 mod histories;
 mod hostile;
+mod hosts;
 mod identity;
 mod lifecycle;
 mod offload;

@@ -210,6 +210,7 @@ impl Host {
         self.can_have_gateways()?;
         let (domain, directory) = self.members.plan(|directory| {
             let node = usable_node(directory, actor, node)?;
+            self.check_here(directory, node)?;
             let uplink = uplink.into();
             let gateway = Gateway { node, uplink, kind };
             Ok::<_, Refusal>(directory.add_gateway(name, gateway)?)
@@ -252,6 +253,20 @@ impl Host {
         }
         self.settle_gateways();
         Ok(domain)
+    }
+
+    /// Refuses a node of another host: its agent would have to make the gateway.
+    fn check_here(&self, directory: &Directory, node: NodeId) -> Result<(), Refusal> {
+        if self.node(node).is_some() {
+            return Ok(());
+        }
+        let place = directory.places(&[node].into());
+        let host = directory.host_of(node).unwrap_or("none");
+        Err(Refusal::new(
+            RefusalKind::Invalid,
+            format!("node {place} is on host {host}, and the directory is not"),
+            "choose a node of the host that holds the directory",
+        ))
     }
 
     pub(super) fn can_have_gateways(&self) -> Result<(), Refusal> {
@@ -331,7 +346,10 @@ impl Host {
 
     fn connected_domains(&self) -> Vec<Domain> {
         self.members.directory(|directory: &Directory| {
-            let connected = directory.domains().filter(|d| d.gateway.is_some());
+            // Those of other hosts are theirs.
+            let is_ours = |gateway: &Gateway| self.node(gateway.node).is_some();
+            let connected = directory.domains();
+            let connected = connected.filter(|d| d.gateway.as_ref().is_some_and(is_ours));
             connected.cloned().collect()
         })
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use domains::agent::ACK_TIMEOUT_MS;
+use domains::agent::MAX_ACK_TIMEOUT_MS;
 use domains::placement::Policy;
 use fabric::Torus;
 
@@ -65,6 +65,27 @@ Examples:
   toroid alloc 4 --near 0,0,0        the four nearest to a node, in no domain yet
   toroid free @red                   all of them back";
 
+const UP_HELP: &str = "\
+A file for --config; each host has its own, and docs/hosts.md explains it:
+  host = \"a\"                      # this one
+  torus = \"2x2x2\"
+  nodes = [\"0,*,*\"]               # those that it carries
+  listen = \"10.0.0.1:7470\"        # for the agents of other hosts
+  key = \"/etc/toroid/key\"         # 64 hexadecimal digits, the same on all hosts, mode 600
+  directory = \"a\"                 # whose agent holds the directory
+  provider = \"tcp\"                # between hosts; absent: tcp
+  state = \"/run/toroid\"           # absent: as without a file; the same of those below
+  data = \"/var/lib/toroid\"
+  ack-timeout = 200
+  offload = true
+  ethernet = true                 # absent: true
+
+  [hosts]                         # all others
+  b = \"10.0.0.2:7470\"
+
+  [alias]                         # of nodes that this one carries
+  db = \"0,1,1\"";
+
 const GATEWAY_HELP: &str = "\
 Examples:
   toroid gateway add 0,0,0 --uplink eth1 -d blue             members reach servers outside, by IPv4
@@ -97,6 +118,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start an agent with its nodes; returns when it is ready
+    #[command(after_help = UP_HELP)]
     Up(Up),
     /// End the agent, its nodes and everything that runs in them
     Down,
@@ -200,6 +222,10 @@ pub(crate) struct Apply {
 
 #[derive(Debug, Group)]
 pub(crate) struct Up {
+    /// File that says what this host is among several; options of the command line come before what
+    /// it says
+    #[arg(long, value_name = "FILE", conflicts_with = "torus")]
+    pub(crate) config: Option<PathBuf>,
     /// Shape of the fabric; one node is emulated at each place [default: as before, or 2x2x2]
     #[arg(long, value_name = "XxYxZ")]
     pub(crate) torus: Option<Torus>,
@@ -222,9 +248,10 @@ pub(crate) struct Up {
     pub(crate) offload: Option<Offload>,
     /// How long processes that stay have to acknowledge that a node has left their domain; who is
     /// late, because it was stopped or has no processor, is cut off from the domain, too
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = ACK_TIMEOUT_MS)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    pub(crate) ack_timeout: u64,
+    /// [default: 200]
+    #[arg(long, value_name = "MILLISECONDS")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_ACK_TIMEOUT_MS))]
+    pub(crate) ack_timeout: Option<u64>,
 }
 
 /// A switch.

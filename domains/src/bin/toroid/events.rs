@@ -43,6 +43,10 @@ fn print(event: &Happening, show: Show) {
     let process = event
         .pid
         .map_or_else(String::new, |pid| format!(" process {pid}"));
+    let host = event
+        .host
+        .as_ref()
+        .map_or_else(String::new, |host| format!(" host {host}"));
     let result = match event.result {
         Outcome::Done => "done",
         Outcome::Denied => "denied",
@@ -59,7 +63,7 @@ fn print(event: &Happening, show: Show) {
         n => format!(" (and {n} before that were not written)"),
     };
     line!(
-        "{}  {}  {who}{process}  {} {domain}  {result}{reason}{unwritten}",
+        "{}  {}  {who}{process}{host}  {} {domain}  {result}{reason}{unwritten}",
         event.seq,
         time(event.time_ms),
         event.what

@@ -37,8 +37,17 @@ impl Places {
 
     /// Where an agent of this user is started.
     pub(crate) fn to_start(&self) -> Result<&Path, Failure> {
+        self.to_start_or(None)
+    }
+
+    /// The same, where a file may name one.
+    pub(crate) fn to_start_or<'a>(
+        &'a self,
+        of_file: Option<&'a Path>,
+    ) -> Result<&'a Path, Failure> {
         self.named
             .as_deref()
+            .or(of_file)
             .or(self.own.as_deref())
             .ok_or_else(|| {
                 Failure::usage(

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use domains::protocol::{
-    DomainInfo, MemberDrops, MemberInfo, NodeInfo, Reply, ShrinkNeeds, Status,
+    DomainInfo, HostInfo, MemberDrops, MemberInfo, NodeInfo, Reply, ShrinkNeeds, Status,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -62,9 +62,16 @@ impl Show {
         line!("data       {}", status.data);
         let [x, y, z] = status.torus.sizes();
         line!("agent      process {} on {}", status.pid, status.state);
-        line!("torus      {x}x{y}x{z}, {} nodes", status.nodes);
+        let here = if status.hosts.is_empty() { "" } else { " here" };
+        line!("torus      {x}x{y}x{z}, {} nodes{here}", status.nodes);
+        for host in &status.hosts {
+            self.host(host);
+        }
         line!("domains    {}", status.domains);
-        line!("provider   {}", status.provider);
+        match status.between_hosts {
+            None => line!("provider   {}", status.provider),
+            Some(other) => line!("provider   {}, between hosts {other}", status.provider),
+        }
         match status.driver_pid {
             Some(pid) => line!("ethernet   {}, driver process {pid}", status.ethernet),
             None => line!("ethernet   {}", status.ethernet),
@@ -88,13 +95,36 @@ impl Show {
         }
     }
 
+    fn host(self, host: &HostInfo) {
+        let HostInfo {
+            name,
+            address,
+            state,
+            ..
+        } = host;
+        let directory = match host.directory {
+            true => ", holds the directory",
+            false => "",
+        };
+        let problem = host.problem.as_ref();
+        let problem = problem.map_or_else(String::new, |problem| format!(": {problem}"));
+        line!("host       {name} at {address}, {state}{directory}{problem}");
+    }
+
     pub(crate) fn nodes(self, nodes: &[NodeInfo]) {
         if self.json {
             return self.value(&nodes);
         }
+        let is_alone = nodes.iter().all(|node| node.host.is_none());
         let rows = nodes.iter().map(|node| {
+            let host = match &node.host {
+                Some(host) => host.as_str(),
+                None if is_alone => "here",
+                None => "none",
+            };
             [
                 node.place.to_string(),
+                host.to_owned(),
                 if node.free {
                     "free".into()
                 } else {
@@ -102,10 +132,10 @@ impl Show {
                 },
                 node.aliases.join(","),
                 node.domains.join(","),
-                node.pid.to_string(),
+                node.pid.map_or_else(|| "-".into(), |pid| pid.to_string()),
             ]
         });
-        table(["NODE", "OWNER", "ALIASES", "DOMAINS", "PID"], rows);
+        table(["NODE", "HOST", "OWNER", "ALIASES", "DOMAINS", "PID"], rows);
     }
 
     pub(crate) fn domains(self, domains: &[DomainInfo]) {
@@ -171,6 +201,7 @@ impl Show {
         let rows = domain.members.iter().map(|member| {
             [
                 member.node.to_string(),
+                member.host.clone().unwrap_or_else(|| "here".into()),
                 if member.limited { "limited" } else { "full" }.into(),
                 if member.plain { "off" } else { "on" }.into(),
                 match &member.ifname {
@@ -185,6 +216,7 @@ impl Show {
         });
         let head = [
             "NODE",
+            "HOST",
             "MEMBER",
             "OFFLOAD",
             "INTERFACE",

@@ -1,29 +1,42 @@
 //! `toroid up` and `toroid down`.
 
 use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use domains::agent::background::spawn_background;
-use domains::agent::{self, Config, Left};
+use domains::agent::{self, ACK_TIMEOUT_MS, Config, Left};
 use domains::client::{ClientError, Control};
+use domains::hosts::config::{self, ConfigFile};
 
 use crate::args::{Offload, Up};
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::locate::{self, Places};
 use crate::show::Show;
 
 const DRIVER: &str = "toroid-ethernet";
 
 pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failure> {
-    let state = places.to_start()?;
+    let file = options.config.as_deref().map(read).transpose()?;
+    let file = file.as_ref();
+    let its_state = file.and_then(|file| file.state.as_deref());
+    let state = places.to_start_or(its_state)?;
+    let its_data = file.and_then(|file| file.data.as_deref());
+    let no_ethernet = options.no_ethernet || file.is_some_and(|file| !file.ethernet);
+    let offload = options.offload.map(|offload| offload == Offload::On);
     let config = Config {
         state: state.into(),
-        data: locate::data(options.data.as_deref(), show)?,
+        data: locate::data(options.data.as_deref().or(its_data), show)?,
         fresh: options.fresh,
         torus: options.torus,
-        driver_command: driver(options.no_ethernet)?,
-        offload: options.offload.map(|offload| offload == Offload::On),
+        driver_command: driver(no_ethernet)?,
+        offload: offload.or(file.and_then(|file| file.offload)),
         lifeline: false,
-        ack_timeout_ms: options.ack_timeout,
+        hosts: file.map(|file| file.host.clone()),
+        ack_timeout_ms: options
+            .ack_timeout
+            .or(file.and_then(|file| file.ack_timeout_ms))
+            .unwrap_or(ACK_TIMEOUT_MS),
     };
     if options.foreground {
         let announce = || {
@@ -53,6 +66,23 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
     }
     show.status(&status);
     Ok(())
+}
+
+/// What a host is among several. Paths in its file are relative to where that is.
+fn read(path: &Path) -> Result<ConfigFile, Failure> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failure::usage(&format!("cannot read {}: {error}", path.display())))?;
+    let mut file = config::parse(&text).map_err(|problems| wrong(path, &problems))?;
+    file.host.key = beside(path, &file.host.key);
+    file.state = file.state.map(|state| beside(path, &state));
+    file.data = file.data.map(|data| beside(path, &data));
+    Ok(file)
+}
+
+fn beside(file: &Path, relative: &Path) -> PathBuf {
+    // Without it, relative to where we are.
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.into());
+    file.with_file_name("").join(relative)
 }
 
 fn driver(no_ethernet: bool) -> Result<Option<Vec<OsString>>, Failure> {

@@ -1,0 +1,73 @@
+//! How a host becomes what the directory of another says: with the changes that its own agent
+//! would make, in one turn. Whatever it has missed, whoever has left meanwhile is cut off first.
+
+use super::publish::apply;
+use crate::agent::host::Host;
+use crate::agent::nodes::HostedNode;
+use crate::agent::tenancy::Closed;
+use crate::directory::Directory;
+use crate::directory::store::Changes;
+use crate::directory::transition::Transition;
+use crate::hosts::messages::Adoption;
+use crate::protocol::{Refusal, RefusalKind};
+use crate::rights::Actor;
+
+/// Carries out what distinguishes the directory from the one that is known here.
+pub(super) fn adopt(host: &Host, adoption: Adoption) -> Result<(), Refusal> {
+    let _turn = host.turns.take(Actor::Administrator(host.identity.uid))?;
+    let present = host.members.directory(Directory::clone);
+    let next = read(&present, adoption)?.administered_as(&present);
+    if next.torus() != present.torus() {
+        let message = format!("its directory is of a torus {}", next.torus());
+        return Err(Refusal::new(RefusalKind::Invalid, message, ""));
+    }
+    let transition = Transition::between(&present, &next).map_err(|error| {
+        let remedy = "if that directory was begun anew, begin anew here, too: `toroid up --fresh`";
+        Refusal::new(RefusalKind::Exists, error.to_string(), remedy)
+    })?;
+    carry_out(host, transition, next)
+}
+
+fn read(present: &Directory, adoption: Adoption) -> Result<Directory, Refusal> {
+    let records = match adoption {
+        Adoption::Whole(records) => records,
+        Adoption::Changes { put, remove } => {
+            let mut records = present.records();
+            apply(&mut records, Changes { put, remove });
+            records
+        }
+    };
+    Directory::from_records(&records).map_err(|error| {
+        let message = format!("the directory that came makes no sense: {error}");
+        Refusal::new(
+            RefusalKind::Failed,
+            message,
+            "use the same release on all hosts",
+        )
+    })
+}
+
+fn carry_out(host: &Host, transition: Transition, next: Directory) -> Result<(), Refusal> {
+    let given = transition.given.iter().filter_map(|id| host.node(*id));
+    let given: Vec<&HostedNode> = given.collect();
+    let _closed: Vec<Closed<'_>> = given.iter().map(|node| node.tenancy.close()).collect();
+    if !transition.leaving.is_empty() {
+        host.leave_all(transition.leaving, transition.meanwhile)?;
+    }
+    if !given.is_empty() {
+        host.empty(&given)?;
+    }
+    for (change, directory) in transition.joining {
+        host.join(change, directory)?;
+    }
+    host.members.adopt(next.clone())?;
+    for domain in &transition.altered {
+        host.tell_members(domain)?;
+    }
+    let carried = host.nodes.iter().map(|node| node.id).collect();
+    host.write_hosts(&next, &carried)?;
+    if !transition.altered.is_empty() {
+        host.settle_gateways();
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! A session with another agent in which both have said hello: questions and answers both ways.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::hosts::SessionError;
+use crate::hosts::messages::{Answer, Ask, Said};
+use crate::hosts::secure::{Reader, Writer};
+use crate::protocol::{Refusal, RefusalKind};
+
+/// How often a side says that it lives: some times before the other loses its patience.
+const ALIVE: Duration = Duration::from_secs(1);
+
+/// Questions of the other side that are answered at a time. Each takes a thread.
+const MAX_SERVED: usize = 64;
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// The session.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// The other host.
+    pub(super) host: String,
+    writer: Writer,
+    /// Who waits for which answer; none when it has ended.
+    waiting: Mutex<Option<HashMap<u64, SyncSender<Answer>>>>,
+    next: AtomicU64,
+    served: AtomicUsize,
+}
+
+/// Why a question has no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum NoAnswer {
+    #[error("the session with it has ended")]
+    Ended,
+    #[error("it has not answered in time")]
+    Late,
+}
+
+impl Link {
+    pub(super) fn new(host: String, writer: Writer) -> Arc<Self> {
+        Arc::new(Link {
+            host,
+            writer,
+            waiting: Mutex::new(Some(HashMap::new())),
+            next: AtomicU64::new(1),
+            served: AtomicUsize::new(0),
+        })
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) fn ask(&self, ask: Ask, patience: Duration) -> Result<Answer, NoAnswer> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answers, answer) = sync_channel(1);
+        match &mut *self.lock() {
+            Some(waiting) => waiting.insert(number, answers),
+            None => return Err(NoAnswer::Ended),
+        };
+        let sent = self.writer.send(&Said::Ask { number, ask });
+        let received = match sent {
+            Ok(()) => answer.recv_timeout(patience).map_err(|error| match error {
+                RecvTimeoutError::Timeout => NoAnswer::Late,
+                RecvTimeoutError::Disconnected => NoAnswer::Ended,
+            }),
+            Err(_) => Err(NoAnswer::Ended),
+        };
+        if let Some(waiting) = &mut *self.lock() {
+            waiting.remove(&number);
+        }
+        received
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    /// Ends it.
+    pub(super) fn end(&self) {
+        self.writer.shut_down();
+        // Whoever waits hears that nothing comes.
+        *self.lock() = None;
+    }
+
+    /// Attends to it until it ends; says why.
+    pub(super) fn attend(
+        self: &Arc<Self>,
+        mut reader: Reader,
+        serve: impl Fn(Ask) -> Answer + Clone + Send + 'static,
+    ) -> SessionError {
+        let end = loop {
+            let heard = match reader.receive() {
+                Ok(Said::Alive) => Ok(()),
+                Ok(Said::Answer { number, answer }) => {
+                    self.hear(number, answer);
+                    Ok(())
+                }
+                Ok(Said::Ask { number, ask }) => self.serve(number, ask, serve.clone()),
+                Ok(other) => Err(SessionError::Malformed(format!("{other:?} comes too late"))),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = heard {
+                break error;
+            }
+        };
+        self.end();
+        end
+    }
+
+    fn hear(&self, number: u64, answer: Answer) {
+        let waiting = self.lock().as_mut().and_then(|all| all.remove(&number));
+        if let Some(waiting) = waiting {
+            // Whoever waited may have lost patience.
+            let _ = waiting.try_send(answer);
+        }
+    }
+
+    fn serve(
+        self: &Arc<Self>,
+        number: u64,
+        ask: Ask,
+        serve: impl Fn(Ask) -> Answer + Send + 'static,
+    ) -> Result<(), SessionError> {
+        if self.served.fetch_add(1, Ordering::Relaxed) >= MAX_SERVED {
+            self.served.fetch_sub(1, Ordering::Relaxed);
+            let message = format!("{MAX_SERVED} requests of this host are under way");
+            let refusal = Refusal::new(RefusalKind::Exhausted, message, "try again later");
+            let answer = Answer::Refused(refusal);
+            return self.writer.send(&Said::Answer { number, answer });
+        }
+        let link = Arc::clone(self);
+        let answer = move || {
+            let answer = serve(ask);
+            link.served.fetch_sub(1, Ordering::Relaxed);
+            // Should it fail, the session has ended.
+            let _ = link.writer.send(&Said::Answer { number, answer });
+        };
+        thread::Builder::new()
+            .stack_size(STACK_BYTES)
+            .spawn(answer)?;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, SyncSender<Answer>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says that this side lives until the session ends.
+pub(super) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
+    let writer = writer.clone();
+    let say = move || {
+        while writer.send(&Said::Alive).is_ok() {
+            thread::sleep(ALIVE);
+        }
+    };
+    thread::Builder::new().stack_size(STACK_BYTES).spawn(say)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::hosts::messages::Wanted;
+    use crate::hosts::opening::{Kind, OPENING, Opening};
+    use crate::hosts::secret::Secret;
+    use crate::hosts::secure::{self, Session};
+
+    fn sessions() -> [Session; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        thread::scope(|scope| {
+            let ours = scope.spawn(move || secure::connect(ours, &Secret::of(1)).unwrap());
+            let mut theirs = listener.accept().unwrap().0;
+            let mut bytes = [0; OPENING];
+            std::io::Read::read_exact(&mut theirs, &mut bytes).unwrap();
+            let opening = Opening::<Kind>::parse(&bytes).unwrap();
+            let theirs = secure::accept(theirs, &opening, &Secret::of(1)).unwrap();
+            [ours.join().unwrap(), theirs]
+        })
+    }
+
+    fn ask(from: u32) -> Ask {
+        let (to, partition) = (0, 0);
+        Ask::Ticket(Wanted {
+            from,
+            to,
+            partition,
+        })
+    }
+
+    fn says(answer: Result<Answer, NoAnswer>) -> String {
+        match answer {
+            Ok(Answer::Ticket(text)) => text,
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn answers_come_in_any_order_and_end_with_the_session() {
+        let [ours, theirs] = sessions();
+        let (go, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let serve = move |ask| {
+            let Ask::Ticket(wanted) = ask else {
+                return Answer::Done;
+            };
+            if wanted.from == 1 {
+                gate.lock().unwrap().recv().ok();
+            }
+            Answer::Ticket(wanted.from.to_string())
+        };
+        let patience = Duration::from_secs(60);
+        let (a, b) = (
+            Link::new("b".into(), ours.writer),
+            Link::new("a".into(), theirs.writer),
+        );
+        thread::scope(|scope| {
+            scope.spawn(|| a.attend(ours.reader, |_| Answer::Done));
+            scope.spawn(|| b.attend(theirs.reader, serve));
+            let slow = scope.spawn(|| says(a.ask(ask(1), patience)));
+            assert_eq!(says(a.ask(ask(2), patience)), "2");
+            assert!(matches!(b.ask(ask(3), patience), Ok(Answer::Done)));
+            go.send(()).unwrap();
+            assert_eq!(slow.join().unwrap(), "1");
+            let late = a.ask(ask(1), Duration::from_millis(10));
+            assert!(matches!(late, Err(NoAnswer::Late)));
+            let cut = scope.spawn(|| a.ask(ask(1), patience));
+            b.end();
+            assert!(matches!(cut.join().unwrap(), Err(NoAnswer::Ended)));
+            drop(go);
+        });
+        assert!(a.has_ended() && b.has_ended());
+        assert!(matches!(a.ask(ask(1), patience), Err(NoAnswer::Ended)));
+    }
+}

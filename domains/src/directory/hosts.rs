@@ -1,0 +1,158 @@
+//! Which host carries which nodes, where there are several.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fabric::NodeId;
+
+use super::{Directory, DirectoryError, Domain};
+
+impl Directory {
+    /// The hosts and the nodes that they carry; none where one host carries all.
+    pub fn hosts(&self) -> &BTreeMap<String, BTreeSet<NodeId>> {
+        &self.hosts
+    }
+
+    /// The host that carries a node.
+    pub fn host_of(&self, node: NodeId) -> Option<&str> {
+        let mut hosts = self.hosts.iter();
+        let (host, _) = hosts.find(|(_, nodes)| nodes.contains(&node))?;
+        Some(host)
+    }
+
+    /// Whether any host carries a node.
+    pub fn is_carried(&self, node: NodeId) -> bool {
+        self.hosts.is_empty() || self.host_of(node).is_some()
+    }
+
+    /// Notes that a host carries these nodes and no others.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Carried`] when another one does.
+    pub fn claim(&mut self, host: &str, nodes: &BTreeSet<NodeId>) -> Result<(), DirectoryError> {
+        for (other, theirs) in &*self.hosts {
+            let both = nodes & theirs;
+            if other != host && !both.is_empty() {
+                return Err(DirectoryError::Carried {
+                    nodes: self.places(&both),
+                    host: other.clone(),
+                });
+            }
+        }
+        if self.hosts.get(host) != Some(nodes) {
+            Arc::make_mut(&mut self.hosts).insert(host.into(), nodes.clone());
+        }
+        Ok(())
+    }
+
+    /// The same, but whoever carried them does so no longer.
+    pub fn take_over(&mut self, host: &str, nodes: &BTreeSet<NodeId>) {
+        let hosts = Arc::make_mut(&mut self.hosts);
+        for theirs in hosts.values_mut() {
+            theirs.retain(|node| !nodes.contains(node));
+        }
+        hosts.insert(host.into(), nodes.clone());
+    }
+
+    /// Forgets hosts that are not among these.
+    pub fn keep_hosts(&mut self, is_one: impl Fn(&str) -> bool) {
+        if self.hosts.keys().any(|host| !is_one(host)) {
+            Arc::make_mut(&mut self.hosts).retain(|host, _| is_one(host));
+        }
+    }
+
+    /// Refuses nodes that no host carries.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NotCarried`].
+    pub fn check_carried(&self, nodes: &BTreeSet<NodeId>) -> Result<(), DirectoryError> {
+        let mut nowhere = nodes.clone();
+        nowhere.retain(|node| !self.is_carried(*node));
+        match nowhere.is_empty() {
+            true => Ok(()),
+            false => Err(DirectoryError::NotCarried(self.places(&nowhere))),
+        }
+    }
+
+    /// The hosts on which something is to be done before `self`, which was `old`, is in effect.
+    pub fn concerned_since(&self, old: &Directory) -> BTreeSet<String> {
+        let mut nodes = BTreeSet::new();
+        let mut add = |domain: &Domain| nodes.extend(&domain.members);
+        for domain in self.domains() {
+            let before = old.domain(&domain.name).ok();
+            if before != Some(domain) {
+                add(domain);
+                before.into_iter().for_each(&mut add);
+            }
+        }
+        let is_gone = |domain: &&Domain| self.domain(&domain.name).is_err();
+        old.domains().filter(is_gone).for_each(&mut add);
+        let all = self.ownerships.keys().chain(old.ownerships.keys());
+        nodes.extend(all.filter(|node| self.owner_of(**node) != old.owner_of(**node)));
+        let carries = |(_, its): &(&String, &BTreeSet<NodeId>)| !its.is_disjoint(&nodes);
+        let hosts = self.hosts.iter().filter(carries);
+        hosts.map(|(host, _)| host.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::Wanted;
+
+    fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
+        numbers.iter().copied().map(NodeId).collect()
+    }
+
+    fn two_hosts() -> Directory {
+        let mut directory = Directory::new("2x2x2".parse().unwrap());
+        directory.claim("a", &nodes(&[0, 1])).unwrap();
+        directory.claim("b", &nodes(&[2, 3])).unwrap();
+        directory
+    }
+
+    #[test]
+    fn a_node_is_carried_by_one_host() {
+        let mut directory = Directory::new("2x2x2".parse().unwrap());
+        assert!(directory.is_free(NodeId(7)) && directory.is_carried(NodeId(7)));
+        directory = two_hosts();
+        let error = directory.claim("c", &nodes(&[3, 4])).unwrap_err();
+        assert!(error.to_string().contains("host b"), "{error}");
+        directory.claim("b", &nodes(&[3])).unwrap();
+        directory.claim("c", &nodes(&[2, 4])).unwrap();
+        assert_eq!(directory.host_of(NodeId(2)), Some("c"));
+        assert!(!directory.is_free(NodeId(7)) && directory.is_free(NodeId(4)));
+        directory.check_carried(&nodes(&[0, 4])).unwrap();
+        let error = directory.check_carried(&nodes(&[0, 7])).unwrap_err();
+        assert_eq!(error, DirectoryError::NotCarried("1,1,1".into()));
+        directory.take_over("a", &nodes(&[0, 3]));
+        assert_eq!(directory.host_of(NodeId(3)), Some("a"));
+        directory.keep_hosts(|host| host != "c");
+        assert_eq!(directory.host_of(NodeId(2)), None);
+    }
+
+    #[test]
+    fn a_change_concerns_the_hosts_of_those_who_are_or_were_in_it() {
+        let before = two_hosts();
+        let concerned = |old: &Directory, new: &Directory| {
+            let hosts = new.concerned_since(old).into_iter();
+            hosts.collect::<Vec<String>>().join(" ")
+        };
+        let mut directory = before.clone();
+        let wanted = Wanted {
+            name: "blue".into(),
+            members: nodes(&[0, 2]),
+            ..Wanted::default()
+        };
+        directory.create(wanted).unwrap();
+        assert_eq!(concerned(&before, &directory), "a b");
+        assert_eq!(concerned(&directory, &before), "a b");
+        let mut shrunk = directory.clone();
+        shrunk.shrink("blue", &nodes(&[2])).unwrap();
+        assert_eq!(concerned(&directory, &shrunk), "a b");
+        let mut given = shrunk.clone();
+        given.give(&nodes(&[3]), Some(1000));
+        given.add_alias(NodeId(0), "db").unwrap();
+        assert_eq!(concerned(&shrunk, &given), "b");
+    }
+}

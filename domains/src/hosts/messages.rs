@@ -1,0 +1,148 @@
+//! What agents say to each other in a session.
+//!
+//! Whoever connects says [`Said::Hello`], the other [`Said::Welcome`] or [`Said::Refused`]. From
+//! then on both ask and answer, in any order, and say [`Said::Alive`] often enough.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric::{NodeId, Torus};
+use serde::{Deserialize, Serialize};
+
+use super::config::Provider;
+use crate::directory::store::{Changes, Records};
+use crate::protocol::{Refusal, Reply, Request, as_text};
+use crate::rights::Actor;
+
+/// A message.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Said {
+    Hello(Hello),
+    Welcome,
+    Refused(Refusal),
+    /// Nothing, but that it lives.
+    Alive,
+    Ask {
+        number: u64,
+        ask: Ask,
+    },
+    Answer {
+        number: u64,
+        answer: Answer,
+    },
+}
+
+/// Who connects, to whom and what for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Hello {
+    /// The version that was agreed on: the other side checks that nobody has altered it.
+    pub(crate) version: u8,
+    /// Its host.
+    pub(crate) host: String,
+    /// The host that it means.
+    pub(crate) to: String,
+    #[serde(with = "as_text")]
+    pub(crate) torus: Torus,
+    /// What connects its nodes to those of others.
+    pub(crate) provider: Provider,
+    /// If it follows the directory of the other one.
+    pub(crate) follows: Option<Claim>,
+}
+
+/// What a host brings along.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Claim {
+    /// The nodes that it carries.
+    pub(crate) nodes: BTreeSet<u32>,
+    /// Further names of some of these.
+    pub(crate) aliases: BTreeMap<String, u32>,
+}
+
+/// What one asks the other.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Ask {
+    /// Of the holder of the directory: what somebody on the other host wants changed.
+    Change {
+        who: Who,
+        pid: Option<u32>,
+        request: Request,
+    },
+    /// Of those who follow it: to let the directory be so.
+    Adopt(Adoption),
+    /// Of anybody: a ticket for a data connection.
+    Ticket(Wanted),
+}
+
+/// A directory.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Adoption {
+    /// All of it.
+    Whole(Records),
+    /// What differs from the one before.
+    Changes {
+        put: Records,
+        remove: BTreeSet<String>,
+    },
+}
+
+/// Which nodes a data connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    /// The one whose process has it, of the host that asks.
+    pub(crate) from: u32,
+    /// The one whose memory it is about, of the host that is asked.
+    pub(crate) to: u32,
+    /// The domain.
+    pub(crate) partition: u32,
+}
+
+/// The answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Answer {
+    Done,
+    Refused(Refusal),
+    Reply(Box<Reply>),
+    /// In hexadecimal digits.
+    Ticket(String),
+}
+
+/// Who wants something: an [`Actor`].
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Who {
+    Administrator(u32),
+    User(u32),
+    Node(u32),
+}
+
+impl From<Actor> for Who {
+    fn from(actor: Actor) -> Self {
+        match actor {
+            Actor::Administrator(uid) => Who::Administrator(uid),
+            Actor::User(uid) => Who::User(uid),
+            Actor::Node(NodeId(node)) => Who::Node(node),
+        }
+    }
+}
+
+impl From<Who> for Actor {
+    fn from(who: Who) -> Self {
+        match who {
+            Who::Administrator(uid) => Actor::Administrator(uid),
+            Who::User(uid) => Actor::User(uid),
+            Who::Node(node) => Actor::Node(NodeId(node)),
+        }
+    }
+}
+
+impl From<Changes> for Adoption {
+    fn from(Changes { put, remove }: Changes) -> Self {
+        Adoption::Changes { put, remove }
+    }
+}

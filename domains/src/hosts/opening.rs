@@ -1,0 +1,196 @@
+//! The first 64 bytes of each side of a connection between hosts.
+//!
+//! ```text
+//!  0        6      7         8          9      16                        64
+//!  +--------+------+---------+----------+------+--------------------------+
+//!  | toroid | kind | lowest  | highest  | zero | proof                    |   from who connects
+//!  +--------+------+---------+----------+------+--------------------------+
+//!  | toroid | word | lowest  | highest  | zero | proof                    |   from who accepted
+//!  +--------+------+---------+----------+------+--------------------------+
+//! ```
+//!
+//! For a session ([`Kind::Session`]) the proofs are the two messages of the handshake: the first
+//! can be made only with the key. For data ([`Kind::Data`]) the first is the ticket, the second
+//! zero. What is not in order is answered by a [`Word`] that says why, in the clear: it tells
+//! nothing that a stranger would not find out anyway, and is only a hint, for anybody on the way
+//! may write it. Both sides are of fixed length, so a stranger takes up 64 bytes and no more.
+
+use std::ops::Range;
+
+/// Bytes of an opening.
+pub(crate) const OPENING: usize = 64;
+
+/// Bytes of the proof in it: a handshake message, or a ticket.
+pub(crate) const PROOF: usize = 48;
+
+/// The versions of the protocol in sessions that this release speaks.
+pub(crate) const VERSIONS: (u8, u8) = (1, 1);
+
+const MAGIC: Range<usize> = 0..6;
+const WORD_AT: usize = 6;
+const LOWEST_AT: usize = 7;
+const HIGHEST_AT: usize = 8;
+const PROOF_AT: Range<usize> = OPENING - PROOF..OPENING;
+
+const TOROID: &[u8; 6] = b"toroid";
+
+/// The bytes before the proof, which both handshake messages depend on.
+pub(crate) const PREAMBLE: usize = OPENING - PROOF;
+
+/// What a connection is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Between agents.
+    Session,
+    /// A process's, to the agent of a peer.
+    Data,
+}
+
+/// What is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It goes on.
+    Welcome,
+    /// No version in common.
+    Version,
+    /// Not authenticated.
+    WrongKey,
+    /// Too many are not authenticated yet.
+    Busy,
+    /// The ticket is none.
+    BadTicket,
+}
+
+/// An opening as it was received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening<W> {
+    /// What it is about.
+    pub(crate) word: W,
+    /// The lowest and the highest version that the sender speaks.
+    pub(crate) versions: (u8, u8),
+    /// The handshake message or ticket.
+    pub(crate) proof: [u8; PROOF],
+}
+
+/// What the seventh byte says.
+pub(crate) trait Says: Copy {
+    fn from_byte(byte: u8) -> Option<Self>;
+    fn byte(self) -> u8;
+}
+
+impl Says for Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Kind::Session, Kind::Data]
+            .into_iter()
+            .find(|kind| kind.byte() == byte)
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Kind::Session => b's',
+            Kind::Data => b'd',
+        }
+    }
+}
+
+impl Says for Word {
+    fn from_byte(byte: u8) -> Option<Self> {
+        use Word::{BadTicket, Busy, Version, Welcome, WrongKey};
+        [Welcome, Version, WrongKey, Busy, BadTicket]
+            .into_iter()
+            .find(|word| word.byte() == byte)
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Word::Welcome => b'w',
+            Word::Version => b'v',
+            Word::WrongKey => b'k',
+            Word::Busy => b'b',
+            Word::BadTicket => b't',
+        }
+    }
+}
+
+impl<W: Says> Opening<W> {
+    /// One of this release.
+    pub(crate) fn new(word: W, proof: [u8; PROOF]) -> Self {
+        Opening {
+            word,
+            versions: VERSIONS,
+            proof,
+        }
+    }
+
+    /// `None` for what is no opening.
+    pub(crate) fn parse(bytes: &[u8; OPENING]) -> Option<Self> {
+        let is_one = &bytes[MAGIC] == TOROID && bytes[HIGHEST_AT + 1..PREAMBLE] == [0; 7];
+        let mut proof = [0; PROOF];
+        proof.copy_from_slice(&bytes[PROOF_AT]);
+        let word = W::from_byte(bytes[WORD_AT])?;
+        is_one.then_some(Opening {
+            word,
+            versions: (bytes[LOWEST_AT], bytes[HIGHEST_AT]),
+            proof,
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> [u8; OPENING] {
+        let mut bytes = [0; OPENING];
+        bytes[..PREAMBLE].copy_from_slice(&preamble(self.word, self.versions));
+        bytes[PROOF_AT].copy_from_slice(&self.proof);
+        bytes
+    }
+
+    /// The highest version that both speak.
+    pub(crate) fn agreed(&self) -> Option<u8> {
+        let highest = self.versions.1.min(VERSIONS.1);
+        (highest >= self.versions.0.max(VERSIONS.0)).then_some(highest)
+    }
+}
+
+/// What comes before the proof.
+pub(crate) fn preamble<W: Says>(word: W, versions: (u8, u8)) -> [u8; PREAMBLE] {
+    let mut bytes = [0; PREAMBLE];
+    bytes[MAGIC].copy_from_slice(TOROID);
+    bytes[WORD_AT] = word.byte();
+    (bytes[LOWEST_AT], bytes[HIGHEST_AT]) = versions;
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opening_comes_back_and_nothing_else_is_one() {
+        let sent = Opening::new(Kind::Data, [7; PROOF]);
+        let bytes = sent.bytes();
+        let read = Opening::<Kind>::parse(&bytes).unwrap();
+        assert_eq!(
+            (read.word, read.versions, read.proof),
+            (Kind::Data, VERSIONS, [7; PROOF])
+        );
+        assert!(Opening::<Word>::parse(&bytes).is_none());
+        // What comes behind the versions is for later releases, and zero until then.
+        for at in (0..=WORD_AT).chain(HIGHEST_AT + 1..PREAMBLE) {
+            let mut other = bytes;
+            other[at] ^= 0x80;
+            assert!(Opening::<Kind>::parse(&other).is_none(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn the_highest_common_version_is_agreed() {
+        let (lowest, highest) = VERSIONS;
+        let with = |versions| Opening {
+            versions,
+            ..Opening::new(Kind::Session, [0; PROOF])
+        };
+        assert_eq!(with((0, highest)).agreed(), Some(highest));
+        assert_eq!(with((lowest, u8::MAX)).agreed(), Some(highest));
+        assert_eq!(with((highest + 1, u8::MAX)).agreed(), None);
+        assert_eq!(with((0, lowest - 1)).agreed(), None);
+        assert_eq!(with((highest, lowest - 1)).agreed(), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! The key that the agents of all hosts share: whoever has it is an agent to them.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::Uid;
+
+/// Bytes of a key.
+pub(crate) const KEY: usize = 32;
+
+/// Longer files are none.
+const MAX_FILE: u64 = 1024;
+
+/// A pre-shared key. It shows itself to nobody.
+#[derive(Clone)]
+pub struct Secret([u8; KEY]);
+
+/// Why a file gives no key.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// The system's.
+    #[error("cannot read the key {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Others may read it, or it is somebody else's.
+    #[error("the key {} is not only yours (mode {mode:03o}, uid {uid}); `chmod 600` it", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// Whose it is.
+        uid: u32,
+    },
+    /// It holds something else.
+    #[error("{} holds no key of {} hexadecimal digits; make one with `openssl rand -hex {KEY}`", path.display(), 2 * KEY)]
+    Nonsense {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Secret {
+    /// Reads a key, which must be this user's or root's, and closed to all others.
+    ///
+    /// # Errors
+    /// [`SecretError`].
+    pub fn read(path: &Path) -> Result<Self, SecretError> {
+        let broken = |source| SecretError::Io {
+            path: path.into(),
+            source,
+        };
+        let file = File::open(path).map_err(broken)?;
+        // Of the file that was opened, whatever its name means by now.
+        let metadata = file.metadata().map_err(broken)?;
+        let (mode, uid) = (metadata.mode() & 0o777, metadata.uid());
+        let is_ours = uid == Uid::effective().as_raw() || uid == 0;
+        if mode & 0o077 != 0 || !is_ours {
+            return Err(SecretError::Open {
+                path: path.into(),
+                mode,
+                uid,
+            });
+        }
+        let mut text = String::new();
+        let read = file.take(MAX_FILE).read_to_string(&mut text);
+        read.map_err(broken)?;
+        let key = parse(text.trim());
+        key.ok_or_else(|| SecretError::Nonsense { path: path.into() })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; KEY] {
+        &self.0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(byte: u8) -> Self {
+        Secret([byte; KEY])
+    }
+}
+
+fn parse(text: &str) -> Option<Secret> {
+    let mut key = [0; KEY];
+    if text.len() != 2 * KEY || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (n, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16).ok()?;
+    }
+    Some(Secret(key))
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_only_from_a_file_that_is_closed_to_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
+        let write = |text: &str, mode: u32| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            Secret::read(&path)
+        };
+        let sound = format!("{}\n", "0f".repeat(KEY));
+        assert_eq!(write(&sound, 0o600).unwrap().bytes(), &[0x0f; KEY]);
+        for mode in [0o640, 0o604, 0o620, 0o601] {
+            let error = write(&sound, mode).unwrap_err();
+            assert!(matches!(error, SecretError::Open { .. }), "{error}");
+        }
+        for text in [
+            "",
+            "0f",
+            &"0g".repeat(KEY),
+            &"é".repeat(KEY),
+            &"00".repeat(KEY + 1),
+        ] {
+            let error = write(text, 0o600).unwrap_err();
+            assert!(matches!(error, SecretError::Nonsense { .. }), "{error}");
+        }
+        let error = Secret::read(&directory.path().join("none")).unwrap_err();
+        assert!(matches!(error, SecretError::Io { .. }), "{error}");
+    }
+}

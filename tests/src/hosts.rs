@@ -1,0 +1,283 @@
+//! Several hosts on one machine: an agent each, in a network of its own, on cables to one switch.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::process::{Outcome, Running, eventually, run};
+
+/// The key of hosts that trust each other.
+pub const KEY: &str = "11223344556677889900aabbccddeeff11223344556677889900aabbccddeeff";
+
+const PORT: u16 = 7470;
+
+/// Hosts `a`, `b` and so on, with a row each of a torus as long as there are hosts.
+#[derive(Debug)]
+pub struct Hosts {
+    all: Vec<Host>,
+    switch: Network,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub struct Host {
+    /// Its agent's place.
+    pub agent: Cluster,
+    name: &'static str,
+    network: Network,
+    others: Vec<(&'static str, String)>,
+    torus: String,
+}
+
+/// What a host's file says, where it is not what it should be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Oddities<'a> {
+    /// Another name.
+    pub host: Option<&'a str>,
+    /// Other nodes.
+    pub nodes: Option<&'a str>,
+    /// Another key.
+    pub key: Option<&'a str>,
+    /// How long it waits for acknowledgements, in milliseconds.
+    pub ack_timeout: Option<u32>,
+}
+
+impl Hosts {
+    /// So many hosts, at most three, whose agents run. The first one holds the directory.
+    #[track_caller]
+    pub fn up(count: usize) -> Self {
+        let hosts = Self::down_yet(count);
+        for host in &hosts.all {
+            host.up();
+        }
+        hosts
+    }
+
+    /// The same without agents yet.
+    #[track_caller]
+    pub fn down_yet(count: usize) -> Self {
+        let names = &["a", "b", "c"][..count];
+        let switch = Network::new();
+        switch.run("ip link add name switch type bridge");
+        switch.run("ip link set switch up");
+        let all = names.iter().enumerate();
+        let all = all.map(|(n, name)| {
+            let network = Network::new();
+            network.connect(&switch, &port(name), &address(n));
+            let others = names.iter().enumerate().filter(|(other, _)| *other != n);
+            let others = others.map(|(other, name)| (*name, format!("{}:{PORT}", address(other))));
+            let agent = Cluster::down_yet();
+            let torus = format!("2x{count}x1");
+            let others = others.collect();
+            Host {
+                agent,
+                name,
+                network,
+                others,
+                torus,
+            }
+        });
+        Hosts {
+            all: all.collect(),
+            switch,
+        }
+    }
+
+    /// The hosts, in order.
+    pub fn each<const N: usize>(&self) -> [&Host; N] {
+        let all: Vec<&Host> = self.all.iter().collect();
+        all.try_into().expect("so many were asked for")
+    }
+
+    /// Pulls a host's cable out.
+    #[track_caller]
+    pub fn cut(&self, host: &Host) {
+        self.switch
+            .run(&format!("ip link set {} down", port(host.name)));
+    }
+
+    /// Puts it back.
+    #[track_caller]
+    pub fn mend(&self, host: &Host) {
+        self.switch
+            .run(&format!("ip link set {} up", port(host.name)));
+    }
+
+    /// Waits until all agents have the same directory.
+    #[track_caller]
+    pub fn agree(&self) {
+        let view = |host: &Host| {
+            let [nodes, domains] = [["node", "ls"], ["domain", "ls"]].map(|asked| {
+                let answer = host.agent.toroid(&[&asked[..], &["--json"]].concat());
+                answer.ok().json()
+            });
+            without_pids(nodes).to_string() + &domains.to_string()
+        };
+        eventually("all agents have the same directory", || {
+            let views: Vec<String> = self.all.iter().map(view).collect();
+            views.windows(2).all(|two| two[0] == two[1])
+        });
+    }
+}
+
+impl Host {
+    /// Starts its agent.
+    #[track_caller]
+    pub fn up(&self) {
+        self.try_up(Oddities::default()).ok();
+    }
+
+    /// Starts its agent, which is not quite what it should be.
+    #[must_use = "say whether it should have succeeded"]
+    pub fn try_up(&self, oddities: Oddities<'_>) -> Outcome {
+        let mut command = self.network.inside(&self.agent.command("toroid"));
+        run(command.arg("up").arg("--config").arg(self.write(oddities)))
+    }
+
+    /// Writes its file, and the key beside it.
+    fn write(&self, oddities: Oddities<'_>) -> PathBuf {
+        let directory = self.agent.files();
+        let key = directory.join("key");
+        fs::write(&key, oddities.key.unwrap_or(KEY)).expect("there is room");
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("it is ours");
+        let row = format!("*,{},0", self.name.as_bytes()[0] - b'a');
+        let mut text = format!(
+            "host = \"{}\"\ntorus = \"{}\"\nnodes = [\"{}\"]\nlisten = \"{}\"\nkey = \"key\"\n\
+             directory = \"a\"\n",
+            oddities.host.unwrap_or(self.name),
+            self.torus,
+            oddities.nodes.unwrap_or(&row),
+            self.address(),
+        );
+        if let Some(timeout) = oddities.ack_timeout {
+            text += &format!("ack-timeout = {timeout}\n");
+        }
+        text += "[hosts]\n";
+        for (name, address) in &self.others {
+            if oddities.host != Some(name) {
+                text += &format!("{name} = \"{address}\"\n");
+            }
+        }
+        let file = directory.join("host.toml");
+        fs::write(&file, text).expect("there is room");
+        file
+    }
+
+    /// Where its agent listens.
+    pub fn address(&self) -> String {
+        format!(
+            "{}:{PORT}",
+            address(usize::from(self.name.as_bytes()[0] - b'a'))
+        )
+    }
+
+    /// What this host's agent says of another one.
+    #[track_caller]
+    pub fn about(&self, other: &str) -> Value {
+        let status = self.agent.status();
+        let hosts = status["hosts"].as_array().expect("hosts are a list");
+        let found = hosts.iter().find(|host| host["name"] == other);
+        found.expect("it is one of the hosts").clone()
+    }
+
+    /// Waits until it has a session with another one.
+    #[track_caller]
+    pub fn meets(&self, other: &str) {
+        eventually("they have a session", || {
+            self.about(other)["state"] == "connected"
+        });
+    }
+
+    /// Waits until its agent says that something is wrong with another host.
+    #[track_caller]
+    pub fn objects_to(&self, other: &str, words: &str) {
+        eventually(&format!("it says \"{words}\" of host {other}"), || {
+            let problem = self.about(other)["problem"].clone();
+            problem.as_str().is_some_and(|text| text.contains(words))
+        });
+    }
+
+    /// Starts a program on this host, not in a node, with a pipe as its standard input.
+    pub fn spawn(&self, program: &str, arguments: &[&str]) -> Running {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Running::start(self.network.inside(&command).stdin(Stdio::piped()))
+    }
+}
+
+/// The switch's end of a host's cable.
+fn port(host: &str) -> String {
+    format!("port-{host}")
+}
+
+fn address(n: usize) -> String {
+    format!("10.99.0.{}", n + 1)
+}
+
+fn without_pids(mut nodes: Value) -> Value {
+    for node in nodes.as_array_mut().into_iter().flatten() {
+        if let Some(node) = node.as_object_mut() {
+            node.remove("pid");
+        }
+    }
+    nodes
+}
+
+/// A network namespace. It goes when it is dropped.
+#[derive(Debug)]
+struct Network {
+    /// Keeps it.
+    holder: Running,
+}
+
+impl Network {
+    #[track_caller]
+    fn new() -> Self {
+        let mut command = Command::new("unshare");
+        let script = "ip link set lo up && echo ready && exec cat";
+        command.args(["--net", "sh", "-c", script]);
+        let holder = Running::start(command.stdin(Stdio::piped()));
+        holder.says("ready");
+        Network { holder }
+    }
+
+    /// Lays a cable to a switch, where its end has this name.
+    #[track_caller]
+    fn connect(&self, switch: &Network, name: &str, address: &str) {
+        let (ours, theirs) = (self.holder.pid(), switch.holder.pid());
+        self.run(&format!(
+            "ip link add name eth0 netns {ours} type veth peer name {name} netns {theirs}"
+        ));
+        self.run(&format!("ip address add {address}/24 dev eth0"));
+        self.run("ip link set eth0 up");
+        switch.run(&format!("ip link set {name} master switch up"));
+    }
+
+    /// Runs a command in it, words separated by white space.
+    #[track_caller]
+    fn run(&self, words: &str) {
+        let mut words = words.split_whitespace();
+        let mut command = Command::new(words.next().expect("a command"));
+        command.args(words);
+        run(&mut self.inside(&command)).ok();
+    }
+
+    /// A command, but in it.
+    fn inside(&self, command: &Command) -> Command {
+        let mut inside = Command::new("nsenter");
+        let net = format!("--net=/proc/{}/ns/net", self.holder.pid());
+        inside.args([&net, "--"]).arg(command.get_program());
+        inside.args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        inside
+    }
+}

@@ -1,0 +1,262 @@
+//! Several hosts, one set of domains: each host's agent carries some of the nodes, one of them holds
+//! the directory.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tests::cluster::leaves_nothing;
+use tests::hosts::{Hosts, Oddities};
+use tests::leftovers::processes_with;
+use tests::process::{Running, eventually, send, stop};
+
+/// The exit status of what failed.
+const FAILED: i32 = 1;
+
+#[test]
+fn a_domain_spans_hosts_and_is_changed_from_any_of_them() {
+    leaves_nothing(|| {
+        let hosts = Hosts::up(2);
+        let [a, b] = hosts.each();
+        let blue = a.agent.domain("blue", &["0,0,0", "0,1,0"]);
+        hosts.agree();
+        b.agent
+            .toroid(&["domain", "grow", "blue", "1,1,0", "1,0,0"])
+            .ok();
+        hosts.agree();
+        assert_eq!(blue.members().len(), 4);
+        assert_eq!(blue.member("1,1,0")["host"], "b");
+        b.agent.toroid(&["domain", "shrink", "blue", "0,0,0"]).ok();
+        blue.shrink(&["1,1,0"]);
+        hosts.agree();
+        assert_eq!(blue.show()["epoch"], 3);
+        b.agent.toroid(&["domain", "create", "red", "1,1,0"]).ok();
+        b.agent.toroid(&["node", "alias", "1,1,0", "db"]).ok();
+        hosts.agree();
+        a.agent.toroid(&["domain", "rm", "red"]).ok();
+        hosts.agree();
+        // Who asked, and where.
+        let told = a.agent.toroid(&["events", "--json"]).ok();
+        let events = told.text().lines().map(serde_json::from_str::<Value>);
+        let events: Vec<Value> = events.map(Result::unwrap).collect();
+        let asked = |what: &str| events.iter().find(|event| event["what"] == what).unwrap();
+        assert_eq!(asked("domain_grow")["host"], "b");
+        assert_eq!(asked("domain_grow")["uid"], 0);
+        assert!(asked("domain_remove")["host"].is_null());
+        // What the directory refuses is said in its words.
+        let refused = b.agent.toroid(&["domain", "create", "blue"]);
+        refused.fails(5, &["exists already"]);
+    });
+}
+
+#[test]
+fn what_is_of_another_host_says_so() {
+    let hosts = Hosts::up(2);
+    let [a, b] = hosts.each();
+    a.agent
+        .exec("1,1,0", "true")
+        .fails(2, &["node 1,1,0 is on host b", "run it there"]);
+    b.agent.exec("1,1,0", "true").ok();
+    let nodes = b.agent.ask(&["node", "ls"]);
+    let of = |n: usize, key: &str| nodes[n][key].clone();
+    assert_eq!((of(0, "host"), of(2, "host")), ("a".into(), "b".into()));
+    assert!(of(0, "pid").is_null() && of(2, "pid").is_u64());
+    assert_eq!(a.about("a")["state"], "here");
+    assert_eq!(a.about("b")["state"], "connected");
+    assert_eq!(b.about("a")["directory"], true);
+    a.agent.domain("blue", &["*,*,0"]);
+    let explain = |from: &str, to: &str| {
+        let answer = b.agent.toroid(&["explain", from, to, "--json"]);
+        answer.json()["domains"][0].clone()
+    };
+    assert_eq!(explain("0,1,0", "1,1,0")["rdma"]["provider"], "shm");
+    let far = explain("0,0,0", "1,1,0");
+    let reason = far["ethernet"]["reason"].as_str().unwrap();
+    assert!(reason.contains("no Ethernet between hosts yet"), "{reason}");
+}
+
+#[test]
+fn nodes_have_one_host_and_hosts_one_agent() {
+    let hosts = Hosts::down_yet(2);
+    let [a, b] = hosts.each();
+    a.up();
+    // Nobody carries it yet.
+    let nowhere = a.agent.toroid(&["domain", "create", "red", "0,1,0"]);
+    nowhere.fails(4, &["no host carries 0,1,0 yet"]);
+    let odd = |oddities: Oddities<'_>, words: &str| {
+        b.try_up(oddities).ok();
+        b.objects_to("a", words);
+        a.objects_to("b", words);
+        b.agent.down();
+    };
+    let other_key = "22".repeat(32);
+    odd(
+        Oddities {
+            key: Some(&other_key),
+            ..Oddities::default()
+        },
+        "key is another",
+    );
+    odd(
+        Oddities {
+            nodes: Some("0,*,0"),
+            ..Oddities::default()
+        },
+        "0,0,0: carried by host a already",
+    );
+    b.up();
+    a.meets("b");
+    hosts.agree();
+    assert!(a.about("b")["problem"].is_null());
+}
+
+/// Says what strangers say, and prints what is answered: the bytes until the end of the connection.
+const STRANGER: &str = r#"
+import socket, sys
+host, port = sys.argv[1].split(":")
+def connect():
+    return socket.create_connection((host, int(port)), 60)
+def answer(words):
+    with connect() as s:
+        s.sendall(words)
+        heard = b""
+        while len(heard) < 64:
+            some = s.recv(64)
+            if not some:
+                break
+            heard += some
+        return heard
+opening = lambda kind, lowest, highest: b"toroid" + kind + bytes([lowest, highest]) + bytes(7 + 48)
+print("version", answer(opening(b"s", 200, 201))[:9])
+print("key", answer(opening(b"s", 0, 255))[:7])
+print("ticket", answer(opening(b"d", 0, 255))[:7])
+print("nonsense", answer(b"GET / HTTP/1.1\r\n" * 4))
+idle = [connect() for _ in range(200)]
+print("idle")
+sys.stdin.read()
+"#;
+
+#[test]
+fn strangers_get_no_further_and_keep_nobody_out() {
+    let hosts = Hosts::down_yet(2);
+    let [a, b] = hosts.each();
+    a.up();
+    let strangers = b.spawn("python3", &["-c", STRANGER, &a.address()]);
+    strangers.says("idle");
+    let heard = strangers.so_far();
+    // Its own versions come with the answer.
+    assert!(heard.contains(r"version b'toroidv\x01\x01'"), "{heard}");
+    assert!(heard.contains("key b'toroidk'"), "{heard}");
+    assert!(heard.contains("ticket b'toroidt'"), "{heard}");
+    assert!(heard.contains("nonsense b''"), "{heard}");
+    a.objects_to("b", "key is another");
+    b.up();
+    a.meets("b");
+    a.agent.domain("blue", &["*,*,0"]);
+    hosts.agree();
+}
+
+#[test]
+fn a_host_that_is_away_is_named_and_catches_up() {
+    leaves_nothing(|| {
+        let hosts = Hosts::up(2);
+        let [a, b] = hosts.each();
+        let blue = a.agent.domain("blue", &["*,*,0"]);
+        b.agent.kill_agent();
+        let shrink = a.agent.toroid(&["domain", "shrink", "blue", "0,1,0"]);
+        shrink.fails(
+            FAILED,
+            &["durable", "on host b", "as soon as that agent is back"],
+        );
+        assert_eq!(blue.members().len(), 3);
+        // So does what is asked for again.
+        let grow = a.agent.toroid(&["domain", "grow", "blue", "1,1,0"]);
+        grow.fails(FAILED, &["on host b"]);
+        b.up();
+        hosts.agree();
+        assert_eq!(b.agent.ask(&["domain", "show", "blue"])["epoch"], 2);
+        blue.grow(&["0,1,0"]);
+        hosts.agree();
+    });
+}
+
+#[test]
+fn nodes_outlive_the_agent_that_holds_the_directory() {
+    let hosts = Hosts::up(2);
+    let [a, b] = hosts.each();
+    a.agent.domain("blue", &["*,*,0"]);
+    a.agent.kill_agent();
+    // Its copy is what it goes on with.
+    b.agent.reaches("0,1,0", "1-1-0.blue");
+    let refused = b.agent.toroid(&["domain", "shrink", "blue", "1,1,0"]);
+    refused.fails(FAILED, &["host a cannot be reached", "nothing was changed"]);
+    b.agent.kill_agent();
+    b.up();
+    assert_eq!(
+        b.agent.ask(&["domain", "show", "blue"])["members"]
+            .as_array()
+            .unwrap()
+            .len(),
+        4
+    );
+    b.agent.reaches("0,1,0", "1-1-0.blue");
+    a.up();
+    b.meets("a");
+    b.agent.toroid(&["domain", "shrink", "blue", "1,1,0"]).ok();
+    hosts.agree();
+}
+
+/// The change is made on both hosts when the cable is pulled out, but one of them has not said so.
+#[test]
+fn a_cable_is_cut_in_the_middle_of_a_shrink() {
+    let hosts = Hosts::down_yet(2);
+    let [a, b] = hosts.each();
+    a.up();
+    b.try_up(Oddities {
+        ack_timeout: Some(60_000),
+        ..Oddities::default()
+    })
+    .ok();
+    a.agent.domain("blue", &["*,*,0"]);
+    let mut member = b.agent.spawn("0,1,0", "probe own blue");
+    member.line();
+    // The first one is the `toroid exec` that has started it.
+    let pid = processes_with(&["probe", "own", "blue"]).last();
+    let pid = pid.expect("it runs");
+    stop(pid);
+    let mut shrink = a.agent.command("toroid");
+    let shrink = Running::start(shrink.args(["domain", "shrink", "blue", "1,1,0"]));
+    let has_begun = || b.agent.ask(&["domain", "show", "blue"])["epoch"] == 2;
+    eventually("the far host has begun", has_begun);
+    hosts.cut(b);
+    shrink.wait().fails(FAILED, &["durable", "on host b"]);
+    send(pid, Signal::SIGCONT);
+    hosts.mend(b);
+    a.meets("b");
+    a.agent.toroid(&["domain", "grow", "blue", "1,1,0"]).ok();
+    hosts.agree();
+}
+
+#[test]
+fn three_hosts_agree() {
+    let hosts = Hosts::up(3);
+    let [a, b, c] = hosts.each();
+    c.agent.domain("blue", &["*,*,0"]);
+    hosts.agree();
+    hosts.cut(c);
+    let shrink = b
+        .agent
+        .toroid(&["domain", "shrink", "blue", "0,0,0", "0,2,0"]);
+    shrink.fails(FAILED, &["on host c"]);
+    // What does not concern it does not fail.
+    a.agent.domain("red", &["*,0-1,0"]);
+    hosts.mend(c);
+    a.meets("c");
+    hosts.agree();
+    assert_eq!(
+        c.agent.ask(&["domain", "show", "red"])["members"]
+            .as_array()
+            .unwrap()
+            .len(),
+        4
+    );
+    assert_eq!(c.about("b")["state"], "unknown");
+}
