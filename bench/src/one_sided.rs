@@ -1,7 +1,8 @@
 //! One-sided operations on a peer's memory: one at a time, and pipelined.
 
 use domains::member::Domain;
-use fabric::shm::{QueuePair, RemoteRegion};
+use fabric::provider::{QueuePair, RemoteRegion};
+use fabric::shm;
 use fabric::{
     Access, Completion, Endpoint, NodeId, OpError, Operation, Partition, PostError, Region,
     RemoteKey,
@@ -157,7 +158,11 @@ impl Peer {
         self.local.write(0, &image)?;
         let mut work = OneSided {
             peer: self,
-            pair: QueuePair::new(self.node, self.partition, depth as usize),
+            pair: QueuePair::Shm(shm::QueuePair::new(
+                self.node,
+                self.partition,
+                depth as usize,
+            )),
             completions: vec![Completion::default(); depth as usize],
             direction,
             bytes: bytes as u64,
@@ -275,7 +280,9 @@ mod tests {
         let status = Arc::default();
         (
             Region::exported(&memory, REGION, key, Arc::default(), None).unwrap(),
-            RemoteRegion::map(&memory, REGION, key, access, status, None).unwrap(),
+            RemoteRegion::Shm(
+                shm::RemoteRegion::map(&memory, REGION, key, access, status, None).unwrap(),
+            ),
         )
     }
 

@@ -19,7 +19,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::link::{DropReason, LinkCheck};
-use fabric::shm::{Channel, QueuePair, RemoteRegion};
+use fabric::provider::{Channel, QueuePair, RemoteRegion};
+use fabric::shm;
 use fabric::{Access, NodeId, Partition, Place, Protocol, Region, RemoteKey, Torus};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -236,7 +237,7 @@ impl Domain {
     /// two nodes is not a member; [`MemberError::System`].
     pub fn open(&self, key: RemoteKey, access: Access) -> Result<RemoteRegion, MemberError> {
         match self.member.control.map(Request::Open { key, access })? {
-            Mapped::Remote(region) => Ok(region),
+            Mapped::Remote(region) => Ok(RemoteRegion::Shm(region)),
             Mapped::Own(_) => Err(mixed_up()),
         }
     }
@@ -253,7 +254,10 @@ impl Domain {
             .iter()
             .any(|member| member.node == place);
         match self.member.torus.node(place) {
-            Some(node) if is_member => Ok(QueuePair::new(node, self.partition, depth)),
+            Some(node) if is_member => {
+                let pair = shm::QueuePair::new(node, self.partition, depth);
+                Ok(QueuePair::Shm(pair))
+            }
             _ => Err(Refusal::new(
                 RefusalKind::NotFound,
                 format!("node {place} is not a member of domain {}", self.name),
@@ -275,7 +279,7 @@ impl Domain {
         };
         let answer = self.member.control.call(request)?;
         match answer.channel {
-            Some(channel) => Ok(channel),
+            Some(channel) => Ok(Channel::Shm(channel)),
             None => Err(io::Error::other("no descriptor or no memory for a channel").into()),
         }
     }
@@ -332,7 +336,7 @@ impl Listener {
     /// the agent has gone. Neither mends itself.
     pub fn accept(&self, timeout: Duration) -> Result<Option<Channel>, MemberError> {
         if let Some(channel) = self.incoming.next()? {
-            return Ok(Some(channel));
+            return Ok(Some(Channel::Shm(channel)));
         }
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         // An interrupted wait is one without a result.
@@ -340,7 +344,7 @@ impl Listener {
             &mut [PollFd::new(self.wake_fd(), PollFlags::POLLIN)],
             timeout,
         );
-        self.incoming.next()
+        Ok(self.incoming.next()?.map(Channel::Shm))
     }
 
     /// Readable while a channel waits to be accepted.

@@ -4,12 +4,12 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use domains::member::{Domain, Listener, MemberError};
-use fabric::shm::{Channel, QueuePair};
+use fabric::provider::{Channel, QueuePair};
 use fabric::{Access, Endpoint, Mapped, NodeId, PacketChannel, Region, RemoteKey};
 
 /// Memory, queue pairs and packets of one domain.
 pub trait Network {
-    /// Its queue pairs. Peers' regions are mapped, so that what lies there can be borrowed.
+    /// Its queue pairs. What lies in peers' regions that are mapped can be borrowed.
     type Endpoint: Endpoint<Remote: Mapped>;
     /// Its packet channels.
     type Channel: PacketChannel;

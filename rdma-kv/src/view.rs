@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric::mapped::full_fence;
-use fabric::shm::RemoteRegion;
+use fabric::provider::RemoteRegion;
 use fabric::{Mapped, OpError, Region};
 
 use crate::layout::{ItemHeader, Place};
@@ -14,7 +14,8 @@ use crate::loans::{RECALLED, SLIPS, slip_offset, slip_word};
 /// cache, and enough that it hardly matters what a copy costs to begin.
 const CHUNK: usize = 4096;
 
-/// A value as it was when it was borrowed, in the server's memory.
+/// A value as it was when it was borrowed, in the server's memory; or a copy, where the server is
+/// on another host.
 ///
 /// Nothing was copied yet, and nothing is until it is read. Whatever becomes of the key, a read gives
 /// the bytes that the value had, or an error. The memory is the server's again when the view is

@@ -7,7 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use domains::member::Domain;
-use fabric::shm::{QueuePair, RemoteRegion};
+use fabric::provider::{QueuePair, RemoteRegion};
+use fabric::shm;
 use fabric::{Access, Completion, Endpoint, OpError, Operation, Read, Region, RemoteKey};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -141,7 +142,7 @@ impl Peer {
         };
         Ok(Peer {
             remote: domain.open(key, access)?,
-            pair: QueuePair::new(key.node, key.partition, 1),
+            pair: QueuePair::Shm(shm::QueuePair::new(key.node, key.partition, 1)),
             local: Region::local(LONG as usize)?,
             writable,
         })

@@ -152,7 +152,7 @@ pub struct Process {
     owned: Option<Region>,
     version: u64,
     hammer: Option<Hammer>,
-    mapped: Option<fabric::shm::RemoteRegion>,
+    mapped: Option<fabric::provider::RemoteRegion>,
     in_flight: Option<InFlight>,
     kept: Option<(Grant, File, bool)>,
     ear: Option<Ear>,

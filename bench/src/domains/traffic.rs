@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use domains::member::{Domain, Listener};
-use fabric::shm::Channel;
+use fabric::provider::Channel;
 use fabric::{PacketChannel, Place, Protocol};
 
 use super::hammer::now_ns;

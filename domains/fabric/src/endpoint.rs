@@ -37,6 +37,9 @@ pub enum OpError {
     /// adapter does not know its key, or not any more.
     #[error("the key is not one of the node and partition that this queue pair leads to")]
     WrongKey,
+    /// Caller: the region is another host's, so the processor cannot reach it. Use a queue pair.
+    #[error("the region is not mapped here: it is read and written through a queue pair")]
+    NotMapped,
     /// Policy: this node, or the region's, is no longer a member of the partition.
     #[error("access revoked: one of the two nodes has left the domain")]
     Revoked,
@@ -174,6 +177,63 @@ impl<R: Clone> Operation<R> {
             offset,
             add,
         }
+    }
+}
+
+impl<R> Operation<R> {
+    /// The same on what `convert` makes of the remote region.
+    pub(crate) fn on<S>(
+        self,
+        convert: impl FnOnce(R) -> Result<S, OpError>,
+    ) -> Result<Operation<S>, OpError> {
+        Ok(match self {
+            Operation::Read {
+                remote,
+                offset,
+                local,
+                local_offset,
+                len,
+            } => Operation::Read {
+                remote: convert(remote)?,
+                offset,
+                local,
+                local_offset,
+                len,
+            },
+            Operation::Write {
+                remote,
+                offset,
+                local,
+                local_offset,
+                len,
+            } => Operation::Write {
+                remote: convert(remote)?,
+                offset,
+                local,
+                local_offset,
+                len,
+            },
+            Operation::CompareAndSwap {
+                remote,
+                offset,
+                expected,
+                desired,
+            } => Operation::CompareAndSwap {
+                remote: convert(remote)?,
+                offset,
+                expected,
+                desired,
+            },
+            Operation::FetchAdd {
+                remote,
+                offset,
+                add,
+            } => Operation::FetchAdd {
+                remote: convert(remote)?,
+                offset,
+                add,
+            },
+        })
     }
 }
 

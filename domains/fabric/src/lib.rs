@@ -12,6 +12,7 @@
 //! * [`shm`]: the provider for processes of one host.
 //! * [`tcp`]: the provider for hosts without RDMA.
 //! * `verbs`: the provider for RDMA adapters, behind the feature of that name.
+//! * [`provider`]: one type over all of them.
 //! * [`protection`]: what tests may leave out.
 //! * [`inherited`]: what processes shall not pass on.
 //!
@@ -25,6 +26,8 @@ pub mod key;
 pub mod link;
 pub mod mapped;
 pub mod protection;
+#[cfg(not(loom))]
+pub mod provider;
 pub mod region;
 mod ring;
 pub mod shm;

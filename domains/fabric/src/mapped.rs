@@ -12,6 +12,12 @@ use crate::sync::{Ordering, fence};
 /// As everywhere, no reference to its bytes is given: whoever may write them can do so at any
 /// time, so what is read is a copy.
 pub trait Mapped: Send + Sync + 'static {
+    /// Whether it is: a type for regions of several providers has others too, whose reads and writes
+    /// fail with [`OpError::NotMapped`].
+    fn is_mapped(&self) -> bool {
+        true
+    }
+
     /// Copies bytes at `offset` out of the region. What is loaded afterwards is loaded after them.
     ///
     /// # Errors

@@ -15,12 +15,17 @@ use crate::view::{Slip, Slips, View};
 pub(crate) const SLIPS_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
 impl<N: Network> Client<N> {
-    /// Gets a value without copying it; `None` when there is none. See [`View`].
+    /// Gets a value without copying it; `None` when there is none. See [`View`]. From a server on
+    /// another host it gets a copy.
     ///
     /// # Errors
     /// [`ClientError::TooManyViews`] and others of [`ClientError`].
     pub fn borrow(&mut self, key: &[u8]) -> Result<Option<View<Remote<N>>>, ClientError> {
         check_key(key)?;
+        let copied = |Value { flags, cas, data }| View::copied(flags, cas, data);
+        if !self.reader.can_borrow() {
+            return Ok(self.get(key)?.map(copied));
+        }
         self.report_if_due()?;
         let slip = self.slip()?;
         match self.reader.borrow(key, slip)? {
@@ -28,8 +33,7 @@ impl<N: Network> Client<N> {
             Sought::Absent => return Ok(None),
             Sought::Unsettled => {}
         }
-        let asked = self.ask(key)?;
-        Ok(asked.map(|Value { flags, cas, data }| View::copied(flags, cas, data)))
+        Ok(self.ask(key)?.map(copied))
     }
 
     fn slip(&mut self) -> Result<Slip, ClientError> {

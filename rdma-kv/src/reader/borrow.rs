@@ -8,6 +8,11 @@ use crate::layout::{ItemHeader, MAX_KEY, Placement, Word};
 use crate::view::{Slip, View};
 
 impl<E: Endpoint<Remote: Mapped>> Reader<E> {
+    /// Whether the values are where this process reaches them.
+    pub(crate) fn can_borrow(&self) -> bool {
+        self.items.is_mapped()
+    }
+
     /// Gets a view of a value, which stays as it is for as long as `slip` says so.
     ///
     /// # Errors

@@ -490,6 +490,8 @@ fn nonsense_in_a_report_harms_nobody() {
 mod borrow;
 #[path = "rdma_tests/changes.rs"]
 mod changes;
+#[path = "rdma_tests/far.rs"]
+mod far;
 #[path = "rdma_tests/posting.rs"]
 mod posting;
 

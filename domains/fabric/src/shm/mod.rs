@@ -25,6 +25,6 @@ pub mod wake;
 pub use channel::{Channel, ChannelEnds};
 pub use chunks::CHUNK;
 pub use moving::Memory;
-pub use queue_pair::{QueuePair, RemoteRegion};
+pub use queue_pair::{AsShm, QueuePair, RemoteRegion};
 pub use status::Status;
 pub use transfer::Transfer;

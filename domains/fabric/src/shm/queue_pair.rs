@@ -142,20 +142,35 @@ impl Mapped for RemoteRegion {
     }
 }
 
-/// A queue pair on `shm`.
+/// What may be a region on `shm`.
+pub trait AsShm: Clone + Send + Sync + 'static {
+    /// The region, if it is one.
+    ///
+    /// # Errors
+    /// [`OpError::WrongKey`] when it is another provider's.
+    fn as_shm(&self) -> Result<&RemoteRegion, OpError>;
+}
+
+impl AsShm for RemoteRegion {
+    fn as_shm(&self) -> Result<&RemoteRegion, OpError> {
+        Ok(self)
+    }
+}
+
+/// A queue pair on `shm`, for what may be regions there.
 ///
 /// Posting queues, flushing executes in order in the caller's thread, polling drains; so nothing
 /// is in flight between calls.
 #[derive(Debug)]
-pub struct QueuePair {
+pub struct QueuePair<R = RemoteRegion> {
     peer: NodeId,
     partition: Partition,
     depth: usize,
-    posted: VecDeque<(u64, Operation<RemoteRegion>)>,
+    posted: VecDeque<(u64, Operation<R>)>,
     completed: VecDeque<Completion>,
 }
 
-impl QueuePair {
+impl<R: AsShm> QueuePair<R> {
     /// A queue pair to `peer` in `partition` for up to `depth` operations that are posted or not
     /// yet polled.
     pub fn new(peer: NodeId, partition: Partition, depth: usize) -> Self {
@@ -169,7 +184,7 @@ impl QueuePair {
         }
     }
 
-    fn execute(&self, operation: &Operation<RemoteRegion>) -> Result<u64, OpError> {
+    fn execute(&self, operation: &Operation<R>) -> Result<u64, OpError> {
         match operation {
             Operation::Read {
                 remote,
@@ -215,15 +230,16 @@ impl QueuePair {
         }
     }
 
-    fn leads_to<'a>(&self, remote: &'a RemoteRegion) -> Result<&'a RemoteRegion, OpError> {
+    fn leads_to<'a>(&self, remote: &'a R) -> Result<&'a RemoteRegion, OpError> {
+        let remote = remote.as_shm()?;
         let key = &remote.0.key;
         let ours = key.node == self.peer && key.partition == self.partition;
         ours.then_some(remote).ok_or(OpError::WrongKey)
     }
 }
 
-impl Endpoint for QueuePair {
-    type Remote = RemoteRegion;
+impl<R: AsShm> Endpoint for QueuePair<R> {
+    type Remote = R;
 
     fn peer(&self) -> NodeId {
         self.peer
@@ -233,7 +249,7 @@ impl Endpoint for QueuePair {
         self.partition
     }
 
-    fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
+    fn post(&mut self, id: u64, operation: Operation<R>) -> Result<(), PostError> {
         if self.posted.len() + self.completed.len() >= self.depth {
             return Err(PostError::QueueFull { depth: self.depth });
         }
@@ -261,12 +277,14 @@ impl Endpoint for QueuePair {
         !self.completed.is_empty()
     }
 
-    fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
+    fn read_batch(&mut self, reads: &mut [Read<'_, R>]) -> Result<(), OpError> {
         self.flush();
         // Cold reads wait for memory together rather than one after the other. A fetched line
         // that its writer changes meanwhile is fetched again, so the order of loads stays.
         for read in reads.iter().skip(1) {
-            read.remote.fetch_ahead(read.offset);
+            if let Ok(region) = read.remote.as_shm() {
+                region.fetch_ahead(read.offset);
+            }
         }
         for read in reads {
             let (to, len) = (read.into.as_mut_ptr(), read.into.len() as u64);

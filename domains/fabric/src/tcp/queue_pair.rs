@@ -77,7 +77,7 @@ pub struct QueuePair {
     depth: usize,
     status: Arc<Status>,
     handles: Handles<Grant>,
-    posted: VecDeque<(u64, Operation<RemoteRegion>)>,
+    posted: VecDeque<(u64, Result<Operation<RemoteRegion>, OpError>)>,
     in_flight: VecDeque<InFlight>,
     /// Those of `in_flight` that end in a completion.
     operations: usize,
@@ -179,11 +179,28 @@ impl QueuePair {
         Ok(RemoteRegion(grant))
     }
 
+    /// Posts an operation, or what is to end with an error in its turn.
+    pub(crate) fn post_checked(
+        &mut self,
+        id: u64,
+        operation: Result<Operation<RemoteRegion>, OpError>,
+    ) -> Result<(), PostError> {
+        if self.posted.len() + self.operations + self.completed.len() >= self.depth {
+            return Err(PostError::QueueFull { depth: self.depth });
+        }
+        self.posted.push_back((id, operation));
+        Ok(())
+    }
+
     /// Sends an operation; what cannot be sent is to end in its turn.
-    fn launch(&mut self, id: u64, operation: Operation<RemoteRegion>) {
+    fn launch(&mut self, id: u64, operation: Result<Operation<RemoteRegion>, OpError>) {
         self.operations += 1;
-        match self.prepare(&operation) {
-            Ok(handle) => {
+        let prepared = operation.and_then(|operation| {
+            let handle = self.prepare(&operation)?;
+            Ok((operation, handle))
+        });
+        match prepared {
+            Ok((operation, handle)) => {
                 let parts = parts(&operation);
                 self.in_flight.push_back(InFlight::Operation(Sent {
                     id,
@@ -433,11 +450,7 @@ impl Endpoint for QueuePair {
     }
 
     fn post(&mut self, id: u64, operation: Operation<RemoteRegion>) -> Result<(), PostError> {
-        if self.posted.len() + self.operations + self.completed.len() >= self.depth {
-            return Err(PostError::QueueFull { depth: self.depth });
-        }
-        self.posted.push_back((id, operation));
-        Ok(())
+        self.post_checked(id, Ok(operation))
     }
 
     fn flush(&mut self) {

@@ -318,7 +318,7 @@ impl Failure {
             OpError::WrongKey => Failure::WrongKey,
             OpError::Revoked => Failure::Revoked,
             OpError::PeerDead => Failure::PeerDead,
-            OpError::Unreachable | OpError::Corrupt => Failure::Unreachable,
+            OpError::Unreachable | OpError::Corrupt | OpError::NotMapped => Failure::Unreachable,
             // Adapters have these, and no adapter answers here.
             OpError::Flushed | OpError::Adapter { .. } | OpError::System { .. } => {
                 Failure::Unreachable

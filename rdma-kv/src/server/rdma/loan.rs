@@ -36,7 +36,7 @@ impl<N: Network> Client<N> {
     pub(super) fn lend(&mut self, slips: RemoteKey, network: &N, store: &Shared) -> Reply<'static> {
         let opened = (slips.node == self.channel().peer()).then(|| {
             let (slips, len) = network.open(slips, SLIPS_ACCESS).ok()?;
-            (len >= SLIPS_LEN).then_some(slips)
+            (len >= SLIPS_LEN && slips.is_mapped()).then_some(slips)
         });
         self.loan = opened.flatten().map(|slips| Loan::begin(store, slips));
         match self.loan {

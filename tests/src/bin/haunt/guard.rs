@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use domains::member::{Domain, Listener, Member};
 use fabric::channel::ChannelError;
 use fabric::link::DropReason;
-use fabric::shm::Channel;
+use fabric::provider::Channel;
 use fabric::{Access, PacketChannel, Place, Region};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 

@@ -44,7 +44,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use domains::member::Member;
-use fabric::shm::{QueuePair, RemoteRegion};
+use fabric::provider::{QueuePair, RemoteRegion};
 use fabric::{Access, Completion, Endpoint, OpError, Operation, Region, RemoteKey};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
