@@ -29,6 +29,11 @@ pub trait Mapped: Send + Sync + 'static {
     /// # Errors
     /// [`OpError`], as the completion of a write has.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError>;
+
+    /// Hints that the line at `offset` is about to be read.
+    fn fetch_ahead(&self, offset: u64) {
+        let _ = offset;
+    }
 }
 
 impl Mapped for Region {

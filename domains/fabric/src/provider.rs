@@ -92,6 +92,12 @@ impl Mapped for RemoteRegion {
             RemoteRegion::Tcp(_) => Err(OpError::NotMapped),
         }
     }
+
+    fn fetch_ahead(&self, offset: u64) {
+        if let RemoteRegion::Shm(region) = self {
+            region.fetch_ahead(offset);
+        }
+    }
 }
 
 /// A queue pair to a peer.

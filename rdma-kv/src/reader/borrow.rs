@@ -26,6 +26,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         let hash = hash(self.seed, key);
         let sought = match self.places.find(hash) {
             Some(place) => {
+                self.fetch_ahead(place, key);
                 let tried = unless_outside(self.lend(place, key, &mut slip))?;
                 self.settle(hash, tried)
             }
@@ -42,6 +43,15 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         self.note_use(hash, &sought);
         let items = self.items.clone();
         Ok(sought.map(|Accepted { header, .. }| View::lent(slip, items, &header)))
+    }
+
+    /// What is read behind the slip's fence comes to the caches while that takes its time.
+    fn fetch_ahead(&self, place: Placement, key: &[u8]) {
+        let item = place.word.place().offset();
+        let end = item + ItemHeader::len_of(key.len(), 0) as u64 - 1;
+        self.index.fetch_ahead(place.slot.offset());
+        self.items.fetch_ahead(item);
+        self.items.fetch_ahead(end);
     }
 }
 

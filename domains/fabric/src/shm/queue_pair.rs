@@ -101,13 +101,6 @@ impl RemoteRegion {
         }
     }
 
-    /// Hints that the line at `offset` is about to be read.
-    fn fetch_ahead(&self, offset: u64) {
-        if let Some(address) = self.0.memory.mapping().range(offset, 1) {
-            memory::fetch_ahead(address);
-        }
-    }
-
     /// # Safety
     /// `to` must be writable for `len` bytes and, unless it is another shared mapping, not
     /// accessed by anyone else.
@@ -139,6 +132,12 @@ impl Mapped for RemoteRegion {
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
         // SAFETY: `bytes` is a slice of that length, and nobody writes it meanwhile.
         unsafe { self.copy_in(offset, bytes.as_ptr(), bytes.len() as u64) }
+    }
+
+    fn fetch_ahead(&self, offset: u64) {
+        if let Some(address) = self.0.memory.mapping().range(offset, 1) {
+            memory::fetch_ahead(address);
+        }
     }
 }
 
