@@ -94,7 +94,8 @@ impl Run<'_> {
         for _ in 0..plan::rounds(self.effort) {
             for measurement in &contest {
                 self.progress.step(&measurement.to_string());
-                let sample = bed.measure(measurement, plan::slice(self.effort));
+                let slice = plan::slice(self.effort, measurement);
+                let sample = bed.measure(measurement, slice);
                 let sample = sample.map_err(|error| error.at(measurement))?;
                 self.measured.add(*measurement, sample);
             }
@@ -112,7 +113,7 @@ impl Run<'_> {
             for clients in plan::MIX_CLIENTS {
                 for path in paths {
                     self.progress.step(&format!("{mix}, {clients} clients"));
-                    let mixed = bed.mix(path, mix, clients, plan::slice(self.effort));
+                    let mixed = bed.mix(path, mix, clients, plan::mix_slice(self.effort));
                     let mixed = mixed.map_err(|error| error.at(mix))?;
                     self.measured.add_mix(mix, path, &mixed);
                 }

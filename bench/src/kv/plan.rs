@@ -253,10 +253,22 @@ pub fn rounds(effort: Effort) -> u32 {
     }
 }
 
-/// For how long each time.
-pub fn slice(effort: Effort) -> Duration {
+/// For how long each time. In a quick run what one process does by itself, by reading or copying, has
+/// less time: there are many samples of it, and they differ little.
+pub fn slice(effort: Effort, measurement: &Measurement) -> Duration {
+    let is_alone =
+        matches!(measurement.path, Path::Rdma | Path::Memcpy) && measurement.op != Op::Set;
     match effort {
-        Effort::Quick => Duration::from_millis(100),
+        Effort::Quick if is_alone => Duration::from_millis(30),
+        Effort::Quick => Duration::from_millis(80),
+        Effort::Default | Effort::Full => Duration::from_millis(250),
+    }
+}
+
+/// For how long a mix is carried out each time.
+pub fn mix_slice(effort: Effort) -> Duration {
+    match effort {
+        Effort::Quick => Duration::from_millis(60),
         Effort::Default | Effort::Full => Duration::from_millis(250),
     }
 }
