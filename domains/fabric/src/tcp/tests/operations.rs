@@ -161,7 +161,8 @@ fn answered_by(bytes: Vec<u8>) -> (QueuePair, Opened, JoinHandle<()>) {
         let done = Reply::Done { value: 64, len: 0 };
         theirs.write_all(&done.to_bytes()).unwrap();
         theirs.read_exact(&mut [0; Request::LEN]).unwrap();
-        theirs.write_all(&bytes).unwrap();
+        // It fails when the connection is left before all was said.
+        let _ = theirs.write_all(&bytes);
     });
     let mut pair = pair(ours, 4);
     let remote = open(&mut pair, 1).unwrap();
