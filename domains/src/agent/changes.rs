@@ -9,16 +9,27 @@ use super::audit::Caller;
 use super::host::{Host, only_node, parse_subnet};
 use super::quotas::{self, Whose};
 use crate::directory::{Directory, Terms, Wanted};
+use crate::hosts::messages::Who;
 use crate::protocol::{NewDomain, Refusal, RefusalKind, Reply, Request};
 use crate::rights::Actor;
 
+/// On what condition somebody's request holds when its turn has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Standing {
+    /// None: it is somebody who speaks for himself.
+    Own,
+    /// It is of a process in a node of this host, in this tenancy.
+    Tenancy(u64),
+    /// It is of one in a node of another host, which belonged to that user.
+    Owner(Option<u32>),
+}
+
 /// Carries out a request that changes the directory when its turn has come; `None` for any other.
-/// A node's request is one of a tenancy, which may have ended meanwhile. Where another host holds
-/// the directory, its agent is asked.
+/// Where another host holds the directory, its agent is asked.
 pub(super) fn carry_out(
     host: &Host,
     caller: &Caller,
-    tenancy: Option<u64>,
+    standing: Standing,
     request: &Request,
 ) -> Option<Result<Reply, Refusal>> {
     if !is_change(request) {
@@ -34,8 +45,12 @@ pub(super) fn carry_out(
         Ok(turn) => turn,
         Err(refusal) => return Some(Err(refusal)),
     };
-    if let (Actor::Node(node), Some(tenancy)) = (actor, tenancy)
-        && !host.is_current(node, tenancy)
+    // Before the tenancy: who has the node by then has it after the end of that.
+    let who = host
+        .members
+        .directory(|directory| Who::of(actor, directory));
+    if let Actor::Node(node) = actor
+        && !stands(host, node, standing)
     {
         let message = "the node's processes have ended, or it has changed hands";
         return Some(Err(Refusal::new(
@@ -45,8 +60,16 @@ pub(super) fn carry_out(
         )));
     }
     match follows {
-        Some(cluster) => Some(cluster.forward(caller, request)),
+        Some(cluster) => Some(cluster.forward(who, caller, request)),
         None => carry_out_everywhere(host, actor, request),
+    }
+}
+
+fn stands(host: &Host, node: NodeId, standing: Standing) -> bool {
+    match standing {
+        Standing::Own => true,
+        Standing::Tenancy(tenancy) => host.is_current(node, tenancy),
+        Standing::Owner(owner) => host.members.directory(|d| d.owner_of(node) == owner),
     }
 }
 
@@ -56,11 +79,11 @@ fn carry_out_everywhere(
     actor: Actor,
     request: &Request,
 ) -> Option<Result<Reply, Refusal>> {
+    let Some(cluster) = &host.cluster else {
+        return carry_out_now(host, actor, request);
+    };
     let before = host.members.directory(Directory::clone);
     let result = carry_out_now(host, actor, request)?;
-    let Some(cluster) = &host.cluster else {
-        return Some(result);
-    };
     let now = host.members.directory(Directory::clone);
     let mut concerned = now.concerned_since(&before);
     // What was changed earlier, and is asked for again, need not be in effect yet.

@@ -1,7 +1,7 @@
 //! All that an agent has, and the changes of membership, which concern all of it: driver, attached
 //! processes, names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -276,24 +276,46 @@ impl Host {
 
     /// Prepares what joins, and last makes it durable: until then it can be taken back.
     pub(super) fn join(&self, change: Change, directory: Directory) -> Result<DomainInfo, Refusal> {
-        let Change { domain, joined, .. } = &change;
         let prepared = self
             .add_ports(&change)
-            .and_then(|()| self.write_hosts(&directory, &domain.members))
+            .and_then(|()| self.write_hosts(&directory, &change.domain.members))
             .and_then(|()| self.members.keep(&directory));
         if let Err(refusal) = prepared {
-            self.remove_ports(domain, joined);
-            // The port that failed is none that the driver could remove.
-            self.delete_interfaces(domain, joined);
-            let present = self.members.directory(Directory::clone);
-            if let Err(error) = self.write_hosts(&present, &domain.members) {
-                tracing::warn!("{error}");
-            }
+            self.take_back(&change);
             return Err(refusal);
         }
-        let info = self.describe(domain);
+        let info = self.describe(&change.domain);
         self.members.change(change, directory);
         Ok(info)
+    }
+
+    /// The same where another host has decided so: they are members, whatever becomes of their ports
+    /// here, of which a node's root can spoil its own. Returns what was wrong with these.
+    pub(super) fn join_as_decided(
+        &self,
+        change: Change,
+        directory: Directory,
+    ) -> Result<Option<Refusal>, Refusal> {
+        let spoiled = self.add_ports(&change).err();
+        let prepared = self.write_hosts(&directory, &change.domain.members);
+        if let Err(refusal) = prepared.and_then(|()| self.members.keep(&directory)) {
+            self.take_back(&change);
+            return Err(refusal);
+        }
+        self.members.change(change, directory);
+        Ok(spoiled)
+    }
+
+    /// Undoes what was prepared for those who would have joined.
+    fn take_back(&self, change: &Change) {
+        let Change { domain, joined, .. } = change;
+        self.remove_ports(domain, joined);
+        // The port that failed is none that the driver could remove.
+        self.delete_interfaces(domain, joined);
+        let present = self.members.directory(Directory::clone);
+        if let Err(error) = self.write_hosts(&present, &domain.members) {
+            tracing::warn!("{error}");
+        }
     }
 
     pub(super) fn leave(&self, change: Change, directory: Directory) -> Result<Domain, Refusal> {
@@ -654,17 +676,26 @@ impl Host {
         places.map(|place| place.to_string()).collect()
     }
 
+    /// The hosts that carry nodes, where there are several.
+    fn hosts_of(&self, nodes: &BTreeSet<NodeId>) -> BTreeMap<NodeId, String> {
+        let named = |directory: &Directory, node: NodeId| {
+            let host = directory.host_of(node)?;
+            Some((node, host.to_owned()))
+        };
+        self.members
+            .directory(|directory| nodes.iter().filter_map(|n| named(directory, *n)).collect())
+    }
+
     /// A domain as clients see it.
     pub(super) fn describe(&self, domain: &Domain) -> DomainInfo {
         let has_interface =
             |id: &NodeId| self.driver.is_some() && !self.interfaces.is_stack(domain, *id);
+        let mut hosts = self.hosts_of(&domain.members);
         let member = |id: &NodeId| {
             let place = self.torus.place(*id)?;
             Some(MemberInfo {
                 node: place,
-                host: self
-                    .members
-                    .directory(|directory| directory.host_of(*id).map(Into::into)),
+                host: hosts.remove(id),
                 limited: domain.limited.contains(id),
                 plain: domain.plain.contains(id),
                 stack: domain.stacks.contains(id),
@@ -720,7 +751,7 @@ fn as_refusal(error: DirectoryError) -> Refusal {
     error.into()
 }
 
-fn log_errors(errors: &[PortError]) {
+pub(super) fn log_errors(errors: &[PortError]) {
     for error in errors {
         tracing::warn!(
             "port of node {} in domain {}: {}",

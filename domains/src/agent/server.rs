@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fabric::NodeId;
 
 use super::audit::Caller;
-use super::changes::{carry_out, is_change, usable_node};
+use super::changes::{Standing, carry_out, is_change, usable_node};
 use super::host::{Ending, Host, names};
 use super::members::{AttachmentId, Known, check_member};
 use super::nodes::HostedNode;
@@ -377,7 +377,7 @@ impl Administration<'_> {
             return self.host.note_denial(&self.caller, request, answer);
         }
         self.host.audited(&self.caller, request, || {
-            let change = carry_out(self.host, &self.caller, None, request);
+            let change = carry_out(self.host, &self.caller, Standing::Own, request);
             change.unwrap_or_else(|| {
                 Err(Refusal::new(
                     RefusalKind::Invalid,
@@ -567,10 +567,10 @@ impl Attached<'_> {
     /// have acknowledged it, and this may be one of them.
     fn change(&self, request: Request) -> io::Result<JoinHandle<()>> {
         let (host, outbox) = (Arc::clone(self.host), self.outbox.clone());
-        let (caller, tenancy) = (self.caller.clone(), Some(self.tenancy));
+        let (caller, standing) = (self.caller.clone(), Standing::Tenancy(self.tenancy));
         let change = move || {
             let result = host.audited(&caller, &request, || {
-                carry_out(&host, &caller, tenancy, &request).unwrap_or(Ok(Reply::Done))
+                carry_out(&host, &caller, standing, &request).unwrap_or(Ok(Reply::Done))
             });
             outbox.reply(result.unwrap_or_else(Reply::Error), vec![]);
         };

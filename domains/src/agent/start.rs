@@ -19,7 +19,7 @@ use super::data_dir::DataDir;
 use super::driver::Driver;
 use super::estate::{self, Estate};
 use super::gateways::{self, Gateways};
-use super::host::{Ending, Host, ports};
+use super::host::{Ending, Host, log_errors, ports};
 use super::hosts;
 use super::interfaces::Interfaces;
 use super::keeper::Watch;
@@ -31,6 +31,7 @@ use super::state_dir::{self, StateDir};
 use super::turns::Turns;
 use super::users::Users;
 use super::{AgentError, Config, MAX_NODES, rootless};
+use crate::driver_protocol::PortError;
 use crate::events::Log;
 use crate::netlink::LinkChanges;
 use crate::node::Plan;
@@ -227,10 +228,8 @@ fn build(
         Driver::start(command, Arc::clone(&estate.keeper), kept, ports.into_iter())
     };
     let driver = config.driver_command.map(start_driver).transpose()?;
-    if let Some(driver) = &driver
-        && let Some(error) = driver.sync()?.first()
-    {
-        return Err(AgentError::DriverFailed(error.message.clone()));
+    if let Some(driver) = &driver {
+        check_ports(&driver.sync()?, estate.is_inherited)?;
     }
     let log = Log::open(data.path()).map_err(|source| AgentError::Data {
         data: data.path().into(),
@@ -262,6 +261,18 @@ fn build(
         turns: Turns::default(),
     };
     Ok((host, births, moves))
+}
+
+/// In new nodes every port can be made. In those of the agent before, their roots may have spoiled some
+/// of their own, which is no reason to do without the agent.
+fn check_ports(errors: &[PortError], is_inherited: bool) -> Result<(), AgentError> {
+    match errors.first() {
+        Some(error) if !is_inherited => Err(AgentError::DriverFailed(error.message.clone())),
+        _ => {
+            log_errors(errors);
+            Ok(())
+        }
+    }
 }
 
 /// Where the nodes of a root agent get users of their own. Where there are nodes already it is as

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fabric::NodeId;
 
 use super::{Directory, DirectoryError, Domain};
+use crate::quota::Tenant;
 
 impl Directory {
     /// The hosts and the nodes that they carry; none where one host carries all.
@@ -89,9 +90,39 @@ impl Directory {
         old.domains().filter(is_gone).for_each(&mut add);
         let all = self.ownerships.keys().chain(old.ownerships.keys());
         nodes.extend(all.filter(|node| self.owner_of(**node) != old.owner_of(**node)));
-        let carries = |(_, its): &(&String, &BTreeSet<NodeId>)| !its.is_disjoint(&nodes);
-        let hosts = self.hosts.iter().filter(carries);
+        nodes.extend(self.renamed_since(old));
+        let mut everywhere = false;
+        for tenant in self.limited_since(old) {
+            match tenant {
+                // What it has is counted on each host.
+                Tenant::User(_) => everywhere = true,
+                Tenant::Node(node) => drop(nodes.insert(node)),
+            }
+        }
+        let concerns = |its: &BTreeSet<NodeId>| everywhere || !its.is_disjoint(&nodes);
+        let hosts = self.hosts.iter().filter(|(_, its)| concerns(its));
         hosts.map(|(host, _)| host.clone()).collect()
+    }
+
+    /// The nodes that have other names than before, and those who call them so: the other members of
+    /// their domains.
+    fn renamed_since(&self, old: &Directory) -> BTreeSet<NodeId> {
+        let ours = self.aliases.iter();
+        let ours = ours.filter(|(alias, node)| old.aliases.get(*alias) != Some(*node));
+        let theirs = old.aliases.iter();
+        let theirs = theirs.filter(|(alias, node)| self.aliases.get(*alias) != Some(*node));
+        let mut nodes: BTreeSet<NodeId> = ours.chain(theirs).map(|(_, node)| *node).collect();
+        let is_in = |domain: &&Domain| !domain.members.is_disjoint(&nodes);
+        let fellows: Vec<&Domain> = self.domains().filter(is_in).collect();
+        nodes.extend(fellows.into_iter().flat_map(|domain| &domain.members));
+        nodes
+    }
+
+    /// Whose limits are others.
+    fn limited_since(&self, old: &Directory) -> BTreeSet<Tenant> {
+        let all = self.limits.keys().chain(old.limits.keys());
+        let differs = |tenant: &&Tenant| self.limits.get(tenant) != old.limits.get(tenant);
+        all.filter(differs).copied().collect()
     }
 }
 
@@ -99,6 +130,7 @@ impl Directory {
 mod tests {
     use super::*;
     use crate::directory::Wanted;
+    use crate::quota::Resource;
 
     fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
         numbers.iter().copied().map(NodeId).collect()
@@ -152,7 +184,31 @@ mod tests {
         assert_eq!(concerned(&directory, &shrunk), "a b");
         let mut given = shrunk.clone();
         given.give(&nodes(&[3]), Some(1000));
-        given.add_alias(NodeId(0), "db").unwrap();
         assert_eq!(concerned(&shrunk, &given), "b");
+    }
+
+    #[test]
+    fn a_name_concerns_who_calls_a_node_so_and_a_limit_who_counts() {
+        let mut before = two_hosts();
+        let wanted = Wanted {
+            name: "blue".into(),
+            members: nodes(&[0, 2]),
+            ..Wanted::default()
+        };
+        before.create(wanted).unwrap();
+        let concerned = |change: &dyn Fn(&mut Directory)| {
+            let mut now = before.clone();
+            change(&mut now);
+            let both = [now.concerned_since(&before), before.concerned_since(&now)];
+            assert_eq!(both[0], both[1]);
+            Vec::from_iter(both[0].clone()).join(" ")
+        };
+        assert_eq!(concerned(&|_| ()), "");
+        assert_eq!(concerned(&|d| d.add_alias(NodeId(1), "x").unwrap()), "a");
+        assert_eq!(concerned(&|d| d.add_alias(NodeId(0), "x").unwrap()), "a b");
+        let limits = BTreeMap::from([(Resource::Regions, Some(1))]);
+        let limit = |tenant| concerned(&|directory| directory.limit(&[tenant], &limits));
+        assert_eq!(limit(Tenant::Node(NodeId(3))), "b");
+        assert_eq!(limit(Tenant::User(1000)), "a b");
     }
 }

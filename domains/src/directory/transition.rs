@@ -13,7 +13,8 @@ use super::{Change, Directory, Domain};
 pub(crate) struct Transition {
     /// First: who leaves. Some of them may come again, on other terms.
     pub(crate) leaving: Vec<Change>,
-    /// The directory when they have left.
+    /// The directory when they have left. Nodes that are given away still belong to whom they did: until
+    /// they have been emptied, that must not be forgotten.
     pub(crate) meanwhile: Directory,
     /// Then who joins, and the directory after each of these changes.
     pub(crate) joining: Vec<(Change, Directory)>,
@@ -25,7 +26,9 @@ pub(crate) struct Transition {
 
 /// The other directory is older than the one that is known, or was begun anew.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("domain {domain} has had epoch {known} here, which the directory there has not come to")]
+#[error(
+    "domain {domain} has had epoch {known} here, from which the directory there does not go on"
+)]
 pub(crate) struct Backwards {
     /// The domain.
     pub(crate) domain: String,
@@ -40,11 +43,12 @@ impl Transition {
         let mut meanwhile = new.clone();
         meanwhile.domains.clear();
         for domain in old.domains() {
-            check_age(domain, new)?;
-            match same(domain, new) {
+            let next = same(domain, new);
+            let stays = next.map_or_else(BTreeSet::new, |next| stayed(domain, next));
+            let left = &domain.members - &stays;
+            check_age(domain, next.is_some() && left.is_empty(), new)?;
+            match next {
                 Some(next) => {
-                    let stays = stayed(domain, next);
-                    let left = &domain.members - &stays;
                     let rest = restricted(next, &stays);
                     if next.epoch > domain.epoch {
                         leaving.push(leave(rest.clone(), left));
@@ -53,17 +57,19 @@ impl Transition {
                 }
                 None => {
                     let mut end = restricted(domain, &BTreeSet::new());
-                    end.epoch += 1;
-                    leaving.push(leave(end, domain.members.clone()));
+                    end.epoch = end.epoch.saturating_add(1);
+                    leaving.push(leave(end, left));
                 }
             }
         }
+        let given = given(old, new);
+        meanwhile.leave_owners(&given, old);
         meanwhile.forget_missing_domains();
         let mut transition = Transition {
             leaving,
             joining: Vec::new(),
             altered: altered(old, new),
-            given: given(old, new),
+            given,
             meanwhile,
         };
         transition.join(new);
@@ -101,6 +107,14 @@ impl Directory {
         self.domains.insert(domain.name.clone(), Arc::new(domain));
     }
 
+    /// Lets nodes belong to whom they belong in another directory.
+    fn leave_owners(&mut self, nodes: &BTreeSet<NodeId>, other: &Directory) {
+        for node in nodes {
+            let ownership = other.ownerships.get(node).cloned().unwrap_or_default();
+            self.amend(&[*node].into(), |its| *its = ownership.clone());
+        }
+    }
+
     /// Of consents to domains that are not there.
     fn forget_missing_domains(&mut self) {
         let domains = self.domains.clone();
@@ -118,10 +132,11 @@ impl Directory {
     }
 }
 
-/// Processes know epochs, and would take what comes with a lower one for old.
-fn check_age(domain: &Domain, new: &Directory) -> Result<(), Backwards> {
+/// Processes know epochs, and would take what comes with a lower one for old. Whoever left did so in a
+/// higher one, or it is another history in which they were never there.
+fn check_age(domain: &Domain, all_stay: bool, new: &Directory) -> Result<(), Backwards> {
     match new.epoch_of(domain.id) {
-        Some(epoch) if epoch >= domain.epoch => Ok(()),
+        Some(epoch) if epoch > domain.epoch || all_stay && epoch == domain.epoch => Ok(()),
         _ => Err(Backwards {
             domain: domain.name.clone(),
             known: domain.epoch,
@@ -292,6 +307,38 @@ mod tests {
         assert_eq!(error.known, 2);
         let empty = Directory::new("2x2x2".parse().unwrap());
         Transition::between(&blue(), &empty).unwrap_err();
+    }
+
+    #[test]
+    fn nobody_leaves_without_a_new_epoch() {
+        // The same epochs, but another history.
+        let mut other = Directory::new("2x2x2".parse().unwrap());
+        other.create(wanted("blue", &[0, 1])).unwrap();
+        let error = Transition::between(&blue(), &other).unwrap_err();
+        assert_eq!(error.known, 1);
+        let mut other = Directory::new("2x2x2".parse().unwrap());
+        other.create(wanted("red", &[0, 1])).unwrap();
+        Transition::between(&blue(), &other).unwrap_err();
+    }
+
+    /// Who is killed when only that is durable has yet to empty what is given away.
+    #[test]
+    fn who_has_left_is_not_all_that_a_change_of_owner_needs() {
+        let mut old = blue();
+        old.give(&nodes(&[1, 2, 3]), Some(6));
+        old.consent(&nodes(&[2, 5]), "blue", false).unwrap();
+        let mut new = old.clone();
+        new.shrink("blue", &nodes(&[1, 2])).unwrap();
+        new.give(&nodes(&[1]), Some(7));
+        new.give(&nodes(&[2]), None);
+        new.create(wanted("red", &[3])).unwrap();
+        let transition = between(&old, &new);
+        assert_eq!(transition.given, nodes(&[1, 2]));
+        assert_eq!(transition.leaving[0].left, nodes(&[1, 2]));
+        let joining = transition.joining.iter().map(|(_, directory)| directory);
+        for step in joining.chain([&transition.meanwhile]) {
+            assert_eq!(between(step, &new).given, transition.given);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use fabric::{NodeId, Torus};
 use serde::{Deserialize, Serialize};
 
 use super::config::Provider;
+use crate::directory::Directory;
 use crate::directory::store::{Changes, Records};
 use crate::protocol::{Refusal, Reply, Request, as_text};
 use crate::rights::Actor;
@@ -106,37 +107,47 @@ pub(crate) struct Wanted {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Answer {
     Done,
+    /// Done, but for something that the asking side cannot mend: what, for people.
+    DoneExcept(String),
     Refused(Refusal),
     Reply(Box<Reply>),
     /// In hexadecimal digits.
     Ticket(String),
 }
 
-/// Who wants something: an [`Actor`].
+/// Who wants something of the holder of the directory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Who {
     Administrator(u32),
     User(u32),
-    Node(u32),
+    /// A node, which belonged to that user when its process asked.
+    Node {
+        node: u32,
+        owner: Option<u32>,
+    },
 }
 
-impl From<Actor> for Who {
-    fn from(actor: Actor) -> Self {
+impl Who {
+    /// Somebody of this host, as this copy of the directory has it.
+    pub(crate) fn of(actor: Actor, directory: &Directory) -> Self {
         match actor {
             Actor::Administrator(uid) => Who::Administrator(uid),
             Actor::User(uid) => Who::User(uid),
-            Actor::Node(NodeId(node)) => Who::Node(node),
+            Actor::Node(node) => Who::Node {
+                node: node.0,
+                owner: directory.owner_of(node),
+            },
         }
     }
-}
 
-impl From<Who> for Actor {
-    fn from(who: Who) -> Self {
-        match who {
-            Who::Administrator(uid) => Actor::Administrator(uid),
-            Who::User(uid) => Actor::User(uid),
-            Who::Node(node) => Actor::Node(NodeId(node)),
+    /// Who that is at the holder, whose agent is of user `own`. Whoever is an administrator only
+    /// because an agent elsewhere is his is a user like any other.
+    pub(crate) fn actor(self, own: u32) -> Actor {
+        match self {
+            Who::Administrator(uid) if uid == 0 || uid == own => Actor::Administrator(uid),
+            Who::Administrator(uid) | Who::User(uid) => Actor::User(uid),
+            Who::Node { node, .. } => Actor::Node(NodeId(node)),
         }
     }
 }
@@ -144,5 +155,19 @@ impl From<Who> for Actor {
 impl From<Changes> for Adoption {
     fn from(Changes { put, remove }: Changes) -> Self {
         Adoption::Changes { put, remove }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_and_whose_agent_holds_the_directory_administer_it() {
+        let who = |uid| Who::Administrator(uid).actor(1000);
+        assert_eq!(who(0), Actor::Administrator(0));
+        assert_eq!(who(1000), Actor::Administrator(1000));
+        assert_eq!(who(1001), Actor::User(1001));
+        assert_eq!(Who::User(0).actor(1000), Actor::User(0));
     }
 }

@@ -178,6 +178,31 @@ fn a_host_that_is_away_is_named_and_catches_up() {
     });
 }
 
+/// It once ended what its host follows: nothing that was changed later came into effect there.
+#[test]
+fn an_interface_that_a_nodes_root_has_made_is_in_nobody_elses_way() {
+    let hosts = Hosts::up(2);
+    let [a, b] = hosts.each();
+    b.agent
+        .exec("0,1,0", "ip link add blue type veth peer name violet")
+        .ok();
+    let blue = a
+        .agent
+        .toroid(&["domain", "create", "blue", "0,1,0", "1,1,0"]);
+    blue.fails(FAILED, &["durable", "on host b: domain blue"]);
+    hosts.agree();
+    a.agent.domain("red", &["0,1,0", "1,1,0"]);
+    b.agent.reaches("0,1,0", "1-1-0.red");
+    // Nor in that of the next agent.
+    b.agent.kill_agent();
+    b.up();
+    a.meets("b");
+    b.agent.toroid(&["domain", "shrink", "blue", "0,1,0"]).ok();
+    b.agent.exec("0,1,0", "ip link del blue").ok();
+    b.agent.toroid(&["domain", "grow", "blue", "0,1,0"]).ok();
+    hosts.agree();
+}
+
 #[test]
 fn nodes_outlive_the_agent_that_holds_the_directory() {
     let hosts = Hosts::up(2);

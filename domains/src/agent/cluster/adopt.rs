@@ -12,8 +12,9 @@ use crate::hosts::messages::Adoption;
 use crate::protocol::{Refusal, RefusalKind};
 use crate::rights::Actor;
 
-/// Carries out what distinguishes the directory from the one that is known here.
-pub(super) fn adopt(host: &Host, adoption: Adoption) -> Result<(), Refusal> {
+/// Carries out what distinguishes the directory from the one that is known here. Returns what did not
+/// succeed although the directory is now that one: it is no reason to do without the rest.
+pub(super) fn adopt(host: &Host, adoption: Adoption) -> Result<Vec<Refusal>, Refusal> {
     let _turn = host.turns.take(Actor::Administrator(host.identity.uid))?;
     let present = host.members.directory(Directory::clone);
     let next = read(&present, adoption)?.administered_as(&present);
@@ -47,7 +48,11 @@ fn read(present: &Directory, adoption: Adoption) -> Result<Directory, Refusal> {
     })
 }
 
-fn carry_out(host: &Host, transition: Transition, next: Directory) -> Result<(), Refusal> {
+fn carry_out(
+    host: &Host,
+    transition: Transition,
+    next: Directory,
+) -> Result<Vec<Refusal>, Refusal> {
     let given = transition.given.iter().filter_map(|id| host.node(*id));
     let given: Vec<&HostedNode> = given.collect();
     let _closed: Vec<Closed<'_>> = given.iter().map(|node| node.tenancy.close()).collect();
@@ -57,17 +62,18 @@ fn carry_out(host: &Host, transition: Transition, next: Directory) -> Result<(),
     if !given.is_empty() {
         host.empty(&given)?;
     }
+    let mut exceptions = Vec::new();
     for (change, directory) in transition.joining {
-        host.join(change, directory)?;
+        exceptions.extend(host.join_as_decided(change, directory)?);
     }
     host.members.adopt(next.clone())?;
     for domain in &transition.altered {
-        host.tell_members(domain)?;
+        exceptions.extend(host.tell_members(domain).err());
     }
     let carried = host.nodes.iter().map(|node| node.id).collect();
     host.write_hosts(&next, &carried)?;
     if !transition.altered.is_empty() {
         host.settle_gateways();
     }
-    Ok(())
+    Ok(exceptions)
 }

@@ -9,7 +9,7 @@ use super::{Cluster, adopt, broker, unreachable};
 use crate::agent::AgentError;
 use crate::agent::audit::Caller;
 use crate::agent::host::Host;
-use crate::hosts::messages::{Answer, Ask, Claim};
+use crate::hosts::messages::{Answer, Ask, Claim, Who};
 use crate::hosts::secure::Session;
 use crate::protocol::{Refusal, RefusalKind, Reply, Request};
 
@@ -69,10 +69,10 @@ fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
 fn serve(host: &Arc<Host>, cluster: &Cluster, ask: Ask) -> Answer {
     match ask {
         Ask::Adopt(adoption) => match adopt::adopt(host, adoption) {
-            Ok(()) => {
+            Ok(exceptions) => {
                 cluster.holder().has_come = true;
                 cluster.came.notify_all();
-                Answer::Done
+                done_except(&exceptions)
             }
             Err(refusal) => {
                 host.note_problem(cluster, &cluster.config.directory, &refusal.message);
@@ -89,10 +89,22 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, ask: Ask) -> Answer {
     }
 }
 
+fn done_except(exceptions: &[Refusal]) -> Answer {
+    for exception in exceptions {
+        tracing::warn!("{exception}");
+    }
+    let texts: Vec<&str> = exceptions.iter().map(|e| e.message.as_str()).collect();
+    match texts.is_empty() {
+        true => Answer::Done,
+        false => Answer::DoneExcept(texts.join("; ")),
+    }
+}
+
 impl Cluster {
     /// Lets the holder make a change for somebody here; answers with its words.
     pub(in crate::agent) fn forward(
         &self,
+        who: Who,
         caller: &Caller,
         request: &Request,
     ) -> Result<Reply, Refusal> {
@@ -106,7 +118,7 @@ impl Cluster {
             return Err(unreachable(holder, &why, remedy));
         };
         let ask = Ask::Change {
-            who: caller.actor.into(),
+            who,
             pid: caller.pid,
             request: request.clone(),
         };

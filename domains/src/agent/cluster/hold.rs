@@ -12,7 +12,7 @@ use fabric::NodeId;
 use super::link::{Link, NoAnswer, stay_alive};
 use super::{Cluster, broker};
 use crate::agent::audit::Caller;
-use crate::agent::changes::{carry_out, is_change};
+use crate::agent::changes::{Standing, carry_out, is_change};
 use crate::agent::host::Host;
 use crate::directory::Directory;
 use crate::hosts::SessionError;
@@ -40,6 +40,8 @@ pub(super) struct Follower {
     has: Option<u64>,
     /// The one that it failed to bring into effect, and why.
     failed: Option<(u64, String)>,
+    /// The last one that is in effect there but for something, and for what.
+    except: Option<(u64, String)>,
 }
 
 /// Attends to whoever has shown the key, until it ends.
@@ -111,20 +113,24 @@ fn change(host: &Arc<Host>, from: &str, who: Who, pid: Option<u32>, request: &Re
         return Answer::Refused(refusal);
     }
     let carrier = |node| host.members.directory(|d| d.host_of(node) == Some(from));
-    let actor = Actor::from(who);
+    let actor = who.actor(host.identity.uid);
     if let Actor::Node(node) = actor
         && !carrier(node)
     {
         let message = format!("host {from} does not carry {node}");
         return Answer::Refused(Refusal::new(RefusalKind::Denied, message, ""));
     }
+    let standing = match who {
+        Who::Node { owner, .. } => Standing::Owner(owner),
+        _ => Standing::Own,
+    };
     let caller = Caller {
         actor,
         pid,
         host: Some(from.into()),
     };
     let result = host.audited(&caller, request, || {
-        carry_out(host, &caller, None, request).unwrap_or(Ok(Reply::Done))
+        carry_out(host, &caller, standing, request).unwrap_or(Ok(Reply::Done))
     });
     result.map_or_else(Answer::Refused, |reply| Answer::Reply(Box::new(reply)))
 }
@@ -211,6 +217,7 @@ impl Cluster {
             link: Arc::clone(link),
             has: None,
             failed: None,
+            except: None,
         };
         self.followers().insert(name.clone(), follower);
         Ok(())
@@ -237,11 +244,16 @@ impl Cluster {
             match link.ask(Ask::Adopt(adoption), PATIENCE) {
                 Ok(Answer::Done) => {
                     (has, pause) = (Some(number), BACK_OFF[0]);
-                    self.note_progress(link, Ok(number));
+                    self.note_progress(link, number, Progress::Done);
+                }
+                Ok(Answer::DoneExcept(what)) => {
+                    tracing::warn!("host {} follows, but: {what}", link.host);
+                    (has, pause) = (Some(number), BACK_OFF[0]);
+                    self.note_progress(link, number, Progress::Except(what));
                 }
                 Ok(Answer::Refused(refusal)) => {
                     tracing::warn!("host {} cannot follow: {refusal}", link.host);
-                    self.note_progress(link, Err((number, refusal.message)));
+                    self.note_progress(link, number, Progress::Failed(refusal.message));
                     has = None;
                     thread::sleep(pause);
                     pause = BACK_OFF[1].min(pause * 2);
@@ -251,18 +263,23 @@ impl Cluster {
         }
     }
 
-    fn note_progress(&self, link: &Arc<Link>, progress: Result<u64, (u64, String)>) {
+    fn note_progress(&self, link: &Arc<Link>, number: u64, progress: Progress) {
         let mut followers = self.followers();
         let its = followers.get_mut(&link.host);
         let Some(its) = its.filter(|follower| Arc::ptr_eq(&follower.link, link)) else {
             return;
         };
         match progress {
-            Ok(number) => {
+            Progress::Done => {
                 (its.has, its.failed) = (Some(number), None);
                 self.problems.clear(&link.host);
             }
-            Err((number, why)) => {
+            Progress::Except(what) => {
+                self.problems.note(&link.host, &what);
+                (its.has, its.failed) = (Some(number), None);
+                its.except = Some((number, what));
+            }
+            Progress::Failed(why) => {
                 self.problems.note(&link.host, &why);
                 its.failed = Some((number, why));
             }
@@ -309,6 +326,13 @@ impl Cluster {
     }
 }
 
+/// What has become of a change at a host.
+enum Progress {
+    Done,
+    Except(String),
+    Failed(String),
+}
+
 impl Follower {
     /// Whether it may yet bring a change into effect.
     fn lacks(&self, number: u64) -> bool {
@@ -322,7 +346,10 @@ impl Follower {
     /// Why a change is not in effect there.
     fn why_not(&self, number: u64) -> Option<String> {
         match &self.failed {
-            _ if self.has.is_some_and(|has| has >= number) => None,
+            _ if self.has.is_some_and(|has| has >= number) => {
+                let except = self.except.as_ref().filter(|(last, _)| *last >= number);
+                except.map(|(_, what)| what.clone())
+            }
             Some((_, why)) => Some(why.clone()),
             None if self.link.has_ended() => Some("its agent has just gone".into()),
             None => Some(format!("it has not answered in {} s", PATIENCE.as_secs())),
