@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fabric::NodeId;
 
-use super::{Change, Directory, Domain};
+use super::{Change, Directory, Domain, Terms};
 
 /// From one directory to another, in the order in which it is carried out.
 #[derive(Debug)]
@@ -144,21 +144,32 @@ fn check_age(domain: &Domain, all_stay: bool, new: &Directory) -> Result<(), Bac
     }
 }
 
-/// What has become of a domain, if it is there.
+/// What has become of a domain, if it is there. What never changes in a domain's life tells it from
+/// another one.
 fn same<'d>(domain: &Domain, new: &'d Directory) -> Option<&'d Domain> {
     let next = new.domain(&domain.name).ok();
-    next.filter(|next| next.id == domain.id)
+    let fixed = |domain: &Domain| (domain.id, domain.subnet, domain.mtu);
+    next.filter(|next| fixed(next) == fixed(domain))
 }
 
-/// Who has been a member all the time.
+/// Who has been a member all the time, on the same terms.
 fn stayed(domain: &Domain, next: &Domain) -> BTreeSet<NodeId> {
     let mut stays = &domain.members & &next.members;
     stays.retain(|node| {
         next.since
             .get(node)
             .is_none_or(|epoch| *epoch <= domain.epoch)
+            && terms(domain, node) == terms(next, node)
     });
     stays
+}
+
+fn terms(domain: &Domain, node: &NodeId) -> Terms {
+    Terms {
+        limited: domain.limited.contains(node),
+        plain: domain.plain.contains(node),
+        stack: domain.stacks.contains(node),
+    }
 }
 
 /// A domain with fewer members.
@@ -201,7 +212,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::directory::{Terms, Wanted};
+    use crate::directory::Wanted;
 
     fn nodes(numbers: &[u32]) -> BTreeSet<NodeId> {
         numbers.iter().copied().map(NodeId).collect()
@@ -311,14 +322,22 @@ mod tests {
 
     #[test]
     fn nobody_leaves_without_a_new_epoch() {
-        // The same epochs, but another history.
-        let mut other = Directory::new("2x2x2".parse().unwrap());
-        other.create(wanted("blue", &[0, 1])).unwrap();
-        let error = Transition::between(&blue(), &other).unwrap_err();
-        assert_eq!(error.known, 1);
-        let mut other = Directory::new("2x2x2".parse().unwrap());
-        other.create(wanted("red", &[0, 1])).unwrap();
-        Transition::between(&blue(), &other).unwrap_err();
+        // The same epochs, but other histories.
+        let other = |wanted: Wanted| {
+            let mut other = Directory::new("2x2x2".parse().unwrap());
+            other.create(wanted).unwrap();
+            Transition::between(&blue(), &other)
+        };
+        let all = || wanted("blue", &[0, 1, 2]);
+        assert_eq!(other(wanted("blue", &[0, 1])).unwrap_err().known, 1);
+        other(wanted("red", &[0, 1, 2])).unwrap_err();
+        let mtu = Some(1500);
+        other(Wanted { mtu, ..all() }).unwrap_err();
+        let subnet = Some("10.1.0.0/24".parse().unwrap());
+        other(Wanted { subnet, ..all() }).unwrap_err();
+        let limited = nodes(&[2]);
+        other(Wanted { limited, ..all() }).unwrap_err();
+        other(all()).unwrap();
     }
 
     /// Who is killed when only that is durable has yet to empty what is given away.
