@@ -100,8 +100,11 @@ pub struct Log {
     next: u64,
     /// Lines that a full disk did not take.
     lost: u64,
-    denials: BTreeMap<(Option<u32>, Option<String>, String), Series>,
+    denials: BTreeMap<Kind, Series>,
 }
+
+/// Who was denied what: uid, node, host and the request's name.
+type Kind = (Option<u32>, Option<String>, Option<String>, String);
 
 /// Denials of one kind.
 #[derive(Debug)]
@@ -181,9 +184,13 @@ impl Log {
             self.denials.retain(|_, series| !is_over(series));
         }
         let Happening {
-            uid, node, what, ..
+            uid,
+            node,
+            host,
+            what,
+            ..
         } = happening;
-        let key = (*uid, node.clone(), what.clone());
+        let key = (*uid, node.clone(), host.clone(), what.clone());
         let fresh = Series {
             since_ms: now,
             seen: 0,
@@ -342,6 +349,11 @@ mod tests {
         }
         assert_eq!(log.next(), BURST + 1);
         assert!(log.append(happening("down", Outcome::Denied), BTreeSet::new()));
+        let elsewhere = Happening {
+            host: Some("b".into()),
+            ..happening("domain_rm", Outcome::Denied)
+        };
+        assert!(log.append(elsewhere, BTreeSet::new()));
         for series in log.denials.values_mut() {
             series.since_ms -= 2 * WINDOW.as_millis() as u64;
         }

@@ -1,6 +1,7 @@
 //! What agents say to each other in a session.
 //!
-//! Whoever connects says [`Said::Hello`], the other [`Said::Welcome`] or [`Said::Refused`]. From
+//! Whoever connects says [`Said::Alive`], which is short and shows that the key is his, and
+//! [`Said::Hello`]; the other [`Said::Welcome`] or [`Said::Refused`]. From
 //! then on both ask and answer, in any order, and say [`Said::Alive`] often enough.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,6 +127,20 @@ pub(crate) enum Who {
         node: u32,
         owner: Option<u32>,
     },
+}
+
+impl Said {
+    /// What it is. What is in it is for whoever it was said to, and not for logs.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Said::Hello(_) => "hello",
+            Said::Welcome => "a welcome",
+            Said::Refused(_) => "a refusal",
+            Said::Alive => "nothing",
+            Said::Ask { .. } => "a question",
+            Said::Answer { .. } => "an answer",
+        }
+    }
 }
 
 impl Who {

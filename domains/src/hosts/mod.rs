@@ -60,3 +60,20 @@ pub enum SessionError {
     #[error("malformed message: {0}")]
     Malformed(String),
 }
+
+impl SessionError {
+    /// Which one it is, without what the other side can choose in it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            SessionError::Io(_) => "io",
+            SessionError::Closed => "closed",
+            SessionError::NoAgent => "no agent",
+            SessionError::Version { .. } => "version",
+            SessionError::WrongKey => "wrong key",
+            SessionError::Busy => "busy",
+            SessionError::BadTicket => "bad ticket",
+            SessionError::Altered => "altered",
+            SessionError::Malformed(_) => "malformed",
+        }
+    }
+}

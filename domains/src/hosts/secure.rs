@@ -38,6 +38,9 @@ const TAG: usize = 16;
 const MAX_RECORD: usize = 65_535;
 const MAX_TEXT: usize = MAX_RECORD - TAG;
 
+/// The longest record of whoever has connected until he has shown, with it, that his opening is his.
+const MAX_FIRST_RECORD: usize = 256;
+
 /// Bytes of a message's length.
 const LENGTH: usize = 4;
 
@@ -90,7 +93,8 @@ pub(crate) fn present(stream: &TcpStream, ticket: [u8; PROOF]) -> Result<(), Ses
     read_answer(stream, Instant::now() + HANDSHAKE).map(drop)
 }
 
-/// The other side of [`connect`], when all of its opening has come.
+/// The other side of [`connect`], when all of its opening has come. Until a first short record has
+/// come, too, that opening may be one that somebody else has heard: [`HANDSHAKE`] is the time for it.
 ///
 /// # Errors
 /// [`SessionError`]; the other side has been told.
@@ -119,7 +123,9 @@ pub(crate) fn accept(
     let written = handshake.write_message(&[], &mut proof);
     written.map_err(|_| SessionError::Altered)?;
     (&stream).write_all(&Opening::new(Word::Welcome, proof).bytes())?;
-    Session::new(stream, handshake, version)
+    let mut session = Session::new(stream, handshake, version)?;
+    session.reader.doubts = Some(Instant::now() + HANDSHAKE);
+    Ok(session)
 }
 
 /// Tells a stranger why it ends here. A new connection's buffer has room for it.
@@ -140,21 +146,7 @@ fn builder<'a>(secret: &'a Secret, begin: &'a [u8; PREAMBLE]) -> Result<Builder<
 
 fn read_answer(stream: &TcpStream, deadline: Instant) -> Result<Opening<Word>, SessionError> {
     let mut bytes = [0; OPENING];
-    let mut stream = stream;
-    let mut read = 0;
-    while read < OPENING {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut bytes[read..]) {
-            Ok(0) => return Err(SessionError::Closed),
-            Ok(count) => read += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(timed_out(error).into()),
-        }
-    }
+    read_until(stream, &mut bytes, deadline)?;
     let answer = Opening::<Word>::parse(&bytes).ok_or(SessionError::NoAgent)?;
     match answer.word {
         Word::Welcome => Ok(answer),
@@ -165,6 +157,39 @@ fn read_answer(stream: &TcpStream, deadline: Instant) -> Result<Opening<Word>, S
         Word::WrongKey => Err(SessionError::WrongKey),
         Word::Busy => Err(SessionError::Busy),
         Word::BadTicket => Err(SessionError::BadTicket),
+    }
+}
+
+/// Reads all of it; however slowly the bytes come, no longer than that.
+fn read_until(
+    mut stream: &TcpStream,
+    bytes: &mut [u8],
+    deadline: Instant,
+) -> Result<(), SessionError> {
+    let mut read = 0;
+    while read < bytes.len() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes[read..]) {
+            Ok(0) => return Err(SessionError::Closed),
+            Ok(count) => read += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(broken(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Why nothing can be read or written any more.
+fn broken(error: io::Error) -> SessionError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset => SessionError::Closed,
+        _ => timed_out(error).into(),
     }
 }
 
@@ -192,6 +217,7 @@ impl Session {
             stream: Arc::clone(&stream),
             cipher: Arc::clone(&cipher),
             nonce: 0,
+            doubts: None,
         };
         let writer = Writer(Arc::new(Sending {
             stream,
@@ -206,13 +232,15 @@ impl Session {
     }
 }
 
-/// The receiving half.
+/// The receiving half. The session ends with it.
 #[derive(Debug)]
 pub(crate) struct Reader {
     stream: Arc<TcpStream>,
     cipher: Arc<StatelessTransportState>,
     /// The number of the next record.
     nonce: u64,
+    /// Until when the other side has to show that its opening is its own, if it has not.
+    doubts: Option<Instant>,
 }
 
 impl Reader {
@@ -249,7 +277,11 @@ impl Reader {
     fn record(&mut self) -> Result<Vec<u8>, SessionError> {
         let mut length = [0; 2];
         self.read(&mut length)?;
-        let mut sealed = vec![0; usize::from(u16::from_le_bytes(length))];
+        let length = usize::from(u16::from_le_bytes(length));
+        if self.doubts.is_some() && length > MAX_FIRST_RECORD {
+            return Err(SessionError::Altered);
+        }
+        let mut sealed = vec![0; length];
         self.read(&mut sealed)?;
         let mut text = vec![0; sealed.len()];
         let opened = self.cipher.read_message(self.nonce, &sealed, &mut text);
@@ -260,19 +292,32 @@ impl Reader {
         }
         text.truncate(length);
         self.nonce += 1;
+        if self.doubts.take().is_some() {
+            self.stream.set_read_timeout(Some(SILENCE))?;
+        }
         Ok(text)
     }
 
     fn read(&mut self, bytes: &mut [u8]) -> Result<(), SessionError> {
+        if let Some(deadline) = self.doubts {
+            return read_until(&self.stream, bytes, deadline);
+        }
         let mut stream = &*self.stream;
-        stream
-            .read_exact(bytes)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-                    SessionError::Closed
-                }
-                _ => timed_out(error).into(),
-            })
+        stream.read_exact(bytes).map_err(broken)
+    }
+
+    /// Waits until the other side has ended the session, because of what it was told last. What is
+    /// closed too early may take that with it.
+    pub(crate) fn see_off(self) {
+        let deadline = Instant::now() + HANDSHAKE;
+        let mut nothing = [0; 512];
+        while read_until(&self.stream, &mut nothing, deadline).is_ok() {}
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        shut_down(&self.stream);
     }
 }
 
@@ -319,19 +364,23 @@ impl Writer {
         // A record is no longer than MAX_RECORD, because its text is no longer than MAX_TEXT.
         record[..2].copy_from_slice(&(length as u16).to_le_bytes());
         let mut stream = &*self.0.stream;
-        stream
-            .write_all(&record)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => SessionError::Closed,
-                _ => timed_out(error).into(),
-            })
+        stream.write_all(&record).map_err(broken)
+    }
+
+    /// Whether both send in one session.
+    pub(crate) fn is_of_same_session(&self, other: &Writer) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Ends the session.
     pub(crate) fn shut_down(&self) {
-        // It fails only when the connection has ended already.
-        let _ = self.0.stream.shutdown(Shutdown::Both);
+        shut_down(&self.0.stream);
     }
+}
+
+fn shut_down(stream: &TcpStream) {
+    // It fails only when the connection has ended already.
+    let _ = stream.shutdown(Shutdown::Both);
 }
 
 #[cfg(test)]
@@ -430,6 +479,40 @@ mod tests {
             let error = session.reader.receive::<String>().unwrap_err();
             assert!(matches!(error, SessionError::Altered), "{error}");
         });
+    }
+
+    /// Once such a session was held for as long as a byte came now and then.
+    #[test]
+    fn whoever_shows_nothing_has_little_time_and_little_memory() {
+        let [ours, mut theirs] = pair();
+        theirs.reader.doubts = Some(Instant::now());
+        ours.writer.send(&"text").unwrap();
+        let late = theirs.reader.receive::<String>().unwrap_err();
+        assert!(
+            matches!(&late, SessionError::Io(e) if e.kind() == io::ErrorKind::TimedOut),
+            "{late}"
+        );
+        let [ours, mut theirs] = pair();
+        let text = "x".repeat(MAX_FIRST_RECORD);
+        ours.writer.send(&text).unwrap();
+        let long = theirs.reader.receive::<String>().unwrap_err();
+        assert!(matches!(long, SessionError::Altered), "{long}");
+        let [ours, mut theirs] = pair();
+        ours.writer.send(&"text").unwrap();
+        ours.writer.send(&text).unwrap();
+        theirs.reader.receive::<String>().unwrap();
+        assert_eq!(theirs.reader.receive::<String>().unwrap(), text);
+    }
+
+    /// Once each session that failed early left a thread and a socket, because whoever said that
+    /// he lived had a writer, too.
+    #[test]
+    fn a_session_ends_with_its_reader() {
+        let [ours, mut theirs] = pair();
+        let writer = ours.writer.clone();
+        drop(ours);
+        theirs.reader.receive::<String>().unwrap_err();
+        writer.send(&"text").unwrap_err();
     }
 
     #[test]

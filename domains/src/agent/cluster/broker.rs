@@ -4,10 +4,10 @@
 //! its own, which it then gives to the process. A ticket is good for one connection, and not for long.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::TcpStream;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
 
 use fabric::{NodeId, Partition};
 
@@ -18,7 +18,7 @@ use crate::agent::host::Host;
 use crate::directory::Directory;
 use crate::hosts::messages::{Answer, Ask, Wanted};
 use crate::hosts::opening::{Opening, PROOF, Word};
-use crate::hosts::secure::{self, HANDSHAKE, SILENCE};
+use crate::hosts::secure::{self, HANDSHAKE, SILENCE, Session};
 use crate::protocol::{Refusal, RefusalKind};
 
 /// How long a ticket is good.
@@ -211,7 +211,7 @@ impl Host {
         let proof = match link.ask(Ask::Ticket(wanted), SILENCE) {
             Ok(Answer::Ticket(text)) => parse(&text).ok_or_else(|| failed("bad ticket".into()))?,
             Ok(Answer::Refused(refusal)) => return Err(refusal),
-            Ok(other) => return Err(failed(format!("it answered {other:?}"))),
+            Ok(_) => return Err(failed("it does not answer as it should".into())),
             Err(error) => return Err(failed(error.to_string())),
         };
         let address = cluster.config.hosts.get(&carrier);
@@ -223,21 +223,15 @@ impl Host {
     }
 
     /// The session with another host, made if there is none.
-    fn link_to(&self, cluster: &Cluster, carrier: &str) -> Result<std::sync::Arc<Link>, Refusal> {
+    fn link_to(&self, cluster: &Cluster, carrier: &str) -> Result<Arc<Link>, Refusal> {
         if let Some(link) = cluster.link_of(carrier) {
             return Ok(link);
         }
         let session = cluster.dial(carrier, None);
         let session = session.map_err(|error| unreachable(carrier, &error.to_string(), REMEDY))?;
-        let link = Link::new(carrier.into(), session.writer);
-        cluster.peers().insert(carrier.into(), link.clone());
-        let attended = link.clone();
-        // It asks nothing: whoever does has a session of its own.
-        let attend = move || attended.attend(session.reader, |_| Answer::Done);
-        std::thread::Builder::new()
-            .spawn(attend)
-            .map_err(|error| unreachable(carrier, &error.to_string(), REMEDY))?;
-        Ok(link)
+        cluster
+            .add_peer(carrier, session)
+            .map_err(|error| unreachable(carrier, &error.to_string(), REMEDY))
     }
 }
 
@@ -254,6 +248,22 @@ impl Cluster {
         let peer = || self.peers().get(host).cloned();
         let link = follower.or_else(holder).or_else(peer);
         link.filter(|link| !link.has_ended())
+    }
+
+    /// Attends to a session that was made for the sake of tickets, unless somebody else has just
+    /// made one.
+    fn add_peer(&self, host: &str, session: Session) -> io::Result<Arc<Link>> {
+        let mut peers = self.peers();
+        if let Some(link) = peers.get(host).filter(|link| !link.has_ended()) {
+            return Ok(Arc::clone(link));
+        }
+        let link = Link::new(host.into(), session.writer);
+        let attended = Arc::clone(&link);
+        // It asks nothing: whoever does has a session of its own.
+        let attend = move || attended.attend(session.reader, |_| Answer::Done);
+        thread::Builder::new().spawn(attend)?;
+        peers.insert(host.into(), Arc::clone(&link));
+        Ok(link)
     }
 }
 

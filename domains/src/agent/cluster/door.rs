@@ -1,44 +1,29 @@
-//! Who connects from outside. Until he has shown the key or a ticket he is a stranger, of whom 64
-//! bytes are taken and nothing is kept; when there are many the oldest has to go.
+//! Who connects from outside. Until he has shown the key or a ticket he is one of the [`strangers`], of
+//! whom 64 bytes are taken and nothing is kept. Whoever has opened a session may yet have only repeated
+//! what he has heard: he has a thread and little time, and when there are many the oldest has to go.
 
-use std::io::{self, Read};
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
+use super::strangers::{Stranger, Strangers};
 use super::{Cluster, hold};
 use crate::agent::AgentError;
 use crate::agent::host::Host;
 use crate::hosts::SessionError;
-use crate::hosts::opening::{Kind, OPENING, Opening, PROOF, Word};
-use crate::hosts::secure::{self, HANDSHAKE};
+use crate::hosts::messages::Said;
+use crate::hosts::opening::{Kind, Opening, PROOF};
+use crate::hosts::secure::{self, HANDSHAKE, Session, Writer};
 
-/// Strangers at a time.
-const MAX_STRANGERS: usize = 64;
-
-/// Sessions at a time, besides two of each host: who has heard an opening of another can say it
-/// again, and is found out only when he has to go on.
+/// Sessions at a time, besides two of each host: some that are about to end.
 const MORE_SESSIONS: usize = 16;
 
-/// Pause after the system had no descriptor for a connection.
-const BREATH: Duration = Duration::from_millis(100);
+/// Sessions at a time whose openings may be repetitions.
+const MAX_UNPROVEN: usize = 32;
 
 const STACK_BYTES: usize = 256 * 1024;
-
-/// Somebody who has connected.
-#[derive(Debug)]
-struct Stranger {
-    stream: TcpStream,
-    address: SocketAddr,
-    bytes: [u8; OPENING],
-    read: usize,
-    until: Instant,
-}
 
 /// Lets people come.
 pub(super) fn open(
@@ -50,90 +35,41 @@ pub(super) fn open(
         action: "listen to other hosts",
         source,
     };
-    listener.set_nonblocking(true).map_err(failed)?;
     let door = Door {
         host: Arc::clone(host),
         cluster: Arc::clone(cluster),
-        listener,
-        strangers: Vec::new(),
-        sessions: Arc::default(),
+        sessions: Arc::new(Sessions {
+            limit: MORE_SESSIONS + 2 * cluster.config.hosts.len(),
+            ..Sessions::default()
+        }),
     };
+    let strangers = Strangers::new(listener).map_err(failed)?;
     let builder = thread::Builder::new().stack_size(STACK_BYTES);
-    builder.spawn(|| door.attend()).map_err(failed)?;
+    builder.spawn(|| door.attend(strangers)).map_err(failed)?;
     Ok(())
 }
 
 struct Door {
     host: Arc<Host>,
     cluster: Arc<Cluster>,
-    listener: TcpListener,
-    /// The oldest first.
-    strangers: Vec<Stranger>,
-    sessions: Arc<AtomicUsize>,
+    sessions: Arc<Sessions>,
+}
+
+/// Those that were let in here.
+#[derive(Debug, Default)]
+struct Sessions {
+    /// Those of whoever has the key.
+    proven: AtomicUsize,
+    limit: usize,
+    /// Those that may be of somebody who only repeats an opening; the oldest first.
+    unproven: Mutex<VecDeque<Writer>>,
 }
 
 impl Door {
-    fn attend(mut self) {
+    fn attend(self, mut strangers: Strangers) {
         loop {
-            self.wait();
-            self.accept();
-            self.listen_to_strangers();
-        }
-    }
-
-    /// Until somebody comes or says something, or has taken too long.
-    fn wait(&self) {
-        let now = Instant::now();
-        let next = self.strangers.first();
-        let next = next.map(|oldest| oldest.until.saturating_duration_since(now));
-        let next = next.and_then(|left| Timespec::try_from(left).ok());
-        let streams = self.strangers.iter().map(|s| s.stream.as_fd());
-        let all = streams.chain([self.listener.as_fd()]);
-        let mut all: Vec<PollFd<'_>> = all
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .collect();
-        // What fails is found out by whoever reads.
-        let _ = poll(&mut all, next.as_ref());
-    }
-
-    fn accept(&mut self) {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, address)) => {
-                    if stream.set_nonblocking(true).is_err() {
-                        continue;
-                    }
-                    if self.strangers.len() >= MAX_STRANGERS {
-                        let oldest = self.strangers.remove(0);
-                        secure::refuse(&oldest.stream, Word::Busy);
-                    }
-                    self.strangers.push(Stranger {
-                        stream,
-                        address,
-                        bytes: [0; OPENING],
-                        read: 0,
-                        until: Instant::now() + HANDSHAKE,
-                    });
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if is_of_peer(&error) => {}
-                Err(error) => {
-                    tracing::warn!("cannot accept a connection of another host: {error}");
-                    thread::sleep(BREATH);
-                    return;
-                }
-            }
-        }
-    }
-
-    fn listen_to_strangers(&mut self) {
-        let now = Instant::now();
-        for mut stranger in std::mem::take(&mut self.strangers) {
-            match stranger.read() {
-                Ok(true) => self.admit(stranger),
-                Ok(false) if stranger.until > now => self.strangers.push(stranger),
-                // Nobody is told: it may be a port scan.
-                Ok(false) | Err(_) => tracing::debug!("{} said nothing of use", stranger.address),
+            for stranger in strangers.next() {
+                self.admit(stranger);
             }
         }
     }
@@ -171,56 +107,110 @@ impl Door {
         address: SocketAddr,
         opening: &Opening<Kind>,
     ) -> Result<(), SessionError> {
-        let limit = MORE_SESSIONS + 2 * self.cluster.config.hosts.len();
-        if self.sessions.load(Ordering::Relaxed) >= limit {
-            secure::refuse(&stream, Word::Busy);
-            return Err(SessionError::Busy);
-        }
         let session = secure::accept(stream, opening, &self.cluster.secret)?;
         let (host, cluster) = (Arc::clone(&self.host), Arc::clone(&self.cluster));
         let sessions = Arc::clone(&self.sessions);
-        sessions.fetch_add(1, Ordering::Relaxed);
-        let count = Arc::clone(&sessions);
+        let writer = session.writer.clone();
+        sessions.doubt(&writer);
         let attend = move || {
-            if let Err(error) = hold::receive(&host, &cluster, session) {
+            let received = sessions
+                .prove(session)
+                .and_then(|session| sessions.count(|| hold::receive(&host, &cluster, session)));
+            if let Err(error) = received {
                 host.note_stranger(&cluster, address, &error);
             }
-            count.fetch_sub(1, Ordering::Relaxed);
         };
         let builder = thread::Builder::new().stack_size(STACK_BYTES);
-        if let Err(error) = builder.spawn(attend) {
-            sessions.fetch_sub(1, Ordering::Relaxed);
-            return Err(error.into());
-        }
+        let started = builder.spawn(attend);
+        started.inspect_err(|_| self.sessions.settle(&writer))?;
         Ok(())
     }
 }
 
-impl Stranger {
-    /// Reads what has come; returns whether that is all.
-    fn read(&mut self) -> io::Result<bool> {
-        while self.read < OPENING {
-            match self.stream.read(&mut self.bytes[self.read..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.read += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+impl Sessions {
+    /// Begins with one; if there are too many the oldest ends. An honest side takes no longer than
+    /// the network does.
+    fn doubt(&self, writer: &Writer) {
+        let mut unproven = self.unproven();
+        unproven.push_back(writer.clone());
+        if unproven.len() > MAX_UNPROVEN
+            && let Some(oldest) = unproven.pop_front()
+        {
+            oldest.shut_down();
+        }
+    }
+
+    /// Waits until the other side has shown that the opening was its own.
+    fn prove(&self, mut session: Session) -> Result<Session, SessionError> {
+        let first = session.reader.receive();
+        self.settle(&session.writer);
+        match first? {
+            Said::Alive => Ok(session),
+            other => {
+                let message = format!("{} comes too early", other.kind());
+                Err(SessionError::Malformed(message))
             }
         }
-        Ok(true)
     }
-}
 
-/// Whether the connection had ended before it was accepted.
-fn is_of_peer(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::Interrupted
-    )
+    /// There is no doubt about one any more.
+    fn settle(&self, writer: &Writer) {
+        self.unproven()
+            .retain(|other| !other.is_of_same_session(writer));
+    }
+
+    /// Attends to a session, if there are not too many.
+    fn count(&self, attend: impl FnOnce() -> Result<(), SessionError>) -> Result<(), SessionError> {
+        let is_free = self.proven.fetch_add(1, Ordering::Relaxed) < self.limit;
+        let attended = match is_free {
+            true => attend(),
+            false => Err(SessionError::Busy),
+        };
+        self.proven.fetch_sub(1, Ordering::Relaxed);
+        attended
+    }
+
+    fn unproven(&self) -> MutexGuard<'_, VecDeque<Writer>> {
+        self.unproven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A ticket as it is presented.
 pub(super) type Proof = [u8; PROOF];
+
+#[cfg(test)]
+mod tests {
+    use super::super::link::tests::sessions;
+    use super::*;
+
+    /// Once whoever repeated an opening took a place of the hosts, and for as long as he liked.
+    #[test]
+    fn who_shows_nothing_takes_no_place_of_the_hosts() {
+        let book = Sessions {
+            limit: 1,
+            ..Sessions::default()
+        };
+        let mut silent = Vec::new();
+        for _ in 0..MAX_UNPROVEN + 1 {
+            let [ours, theirs] = sessions();
+            book.doubt(&theirs.writer);
+            silent.push([ours, theirs]);
+        }
+        assert_eq!(book.unproven().len(), MAX_UNPROVEN);
+        let [thief, first] = silent.swap_remove(0);
+        assert!(book.prove(first).is_err());
+        drop(thief);
+        let [honest, last] = silent.pop().unwrap();
+        honest.writer.send(&Said::Alive).unwrap();
+        let last = book.prove(last).unwrap();
+        assert_eq!(book.unproven().len(), MAX_UNPROVEN - 1);
+        let second = || book.count(|| Ok(()));
+        let attended = book.count(|| {
+            assert!(matches!(second(), Err(SessionError::Busy)));
+            drop(last);
+            Ok(())
+        });
+        attended.unwrap();
+        second().unwrap();
+    }
+}

@@ -16,7 +16,7 @@ use crate::agent::changes::{Standing, carry_out, is_change};
 use crate::agent::host::Host;
 use crate::directory::Directory;
 use crate::hosts::SessionError;
-use crate::hosts::messages::{Answer, Ask, Claim, Hello, Said, Who};
+use crate::hosts::messages::{Adoption, Answer, Ask, Claim, Hello, Said, Who};
 use crate::hosts::secure::Session;
 use crate::protocol::{Refusal, RefusalKind, Reply, Request};
 use crate::rights::Actor;
@@ -44,65 +44,108 @@ pub(super) struct Follower {
     except: Option<(u64, String)>,
 }
 
+/// A follower's place among those who follow. However its session ends, it is free afterwards.
+#[derive(Debug)]
+struct Place<'a> {
+    cluster: &'a Cluster,
+    link: &'a Arc<Link>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.link.end();
+        self.cluster.forget(self.link);
+    }
+}
+
 /// Attends to whoever has shown the key, until it ends.
 pub(super) fn receive(
     host: &Arc<Host>,
     cluster: &Arc<Cluster>,
     mut session: Session,
 ) -> Result<(), SessionError> {
-    stay_alive(&session.writer)?;
     let hello = loop {
         match session.reader.receive()? {
             Said::Alive => {}
             Said::Hello(hello) => break hello,
-            other => return Err(SessionError::Malformed(format!("{other:?} is no hello"))),
+            other => {
+                let message = format!("{} is no hello", other.kind());
+                return Err(SessionError::Malformed(message));
+            }
         }
     };
-    let link = Link::new(hello.host.clone(), session.writer.clone());
-    let admitted = cluster
-        .check(&hello, session.version)
-        .and_then(|()| match &hello.follows {
-            Some(claim) => cluster.admit_follower(host, &link, claim),
-            None => Ok(()),
-        });
-    if let Err(refusal) = admitted {
-        host.note_problem(cluster, &hello.host, &refusal.message);
-        session.writer.send(&Said::Refused(refusal))?;
-        return Ok(());
+    if let Err(refusal) = cluster.check(&hello, session.version) {
+        return refuse(host, cluster, &hello, session, refusal);
     }
+    // Others may have to be waited for now.
+    stay_alive(&session.writer)?;
+    let link = Link::new(hello.host.clone(), session.writer.clone());
+    let hello = Arc::new(hello);
+    let Some(claim) = hello.follows.clone() else {
+        session.writer.send(&Said::Welcome)?;
+        let (served, books) = (Arc::clone(host), Arc::clone(cluster));
+        link.attend(session.reader, move |ask| {
+            serve(&served, &books, &hello, ask)
+        });
+        return Ok(());
+    };
+    match cluster.admit_follower(host, &link, &claim) {
+        Ok(place) => lead(host, cluster, &place, hello, session),
+        Err(refusal) => refuse(host, cluster, &hello, session, refusal),
+    }
+}
+
+/// Tells it why not.
+fn refuse(
+    host: &Host,
+    cluster: &Cluster,
+    hello: &Hello,
+    session: Session,
+    refusal: Refusal,
+) -> Result<(), SessionError> {
+    host.note_problem(cluster, &hello.host, &refusal.message);
+    session.writer.send(&Said::Refused(refusal))?;
+    session.reader.see_off();
+    Ok(())
+}
+
+/// Lets it follow, until it ends.
+fn lead(
+    host: &Arc<Host>,
+    cluster: &Arc<Cluster>,
+    place: &Place<'_>,
+    hello: Arc<Hello>,
+    session: Session,
+) -> Result<(), SessionError> {
     session.writer.send(&Said::Welcome)?;
+    let name = hello.host.clone();
+    tracing::info!("host {name} follows");
+    cluster.problems.clear(&name);
+    let (publisher, told) = (Arc::clone(cluster), Arc::clone(place.link));
+    thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(move || publisher.tell(&told))?;
     let (served, books) = (Arc::clone(host), Arc::clone(cluster));
-    let (from, follows) = (hello.host.clone(), hello.follows.is_some());
-    let serve = move |ask| match ask {
-        Ask::Change { who, pid, request } if follows => change(&served, &from, who, pid, &request),
-        Ask::Ticket(wanted) => broker::give_ticket(&served, &books, &from, wanted),
+    let end = place.link.attend(session.reader, move |ask| {
+        serve(&served, &books, &hello, ask)
+    });
+    host.note_problem(cluster, &name, &format!("its session has ended: {end}"));
+    Ok(())
+}
+
+fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: Ask) -> Answer {
+    let from = &hello.host;
+    match ask {
+        Ask::Change { who, pid, request } if hello.follows.is_some() => {
+            change(host, from, who, pid, &request)
+        }
+        Ask::Ticket(wanted) => broker::give_ticket(host, cluster, from, wanted),
         _ => Answer::Refused(Refusal::new(
             RefusalKind::Invalid,
-            format!("host {} is not asked this", books.config.host),
+            format!("host {} is not asked this", cluster.config.host),
             "use the same release on all hosts",
         )),
-    };
-    if !follows {
-        link.attend(session.reader, serve);
-        return Ok(());
     }
-    tracing::info!("host {} follows", hello.host);
-    cluster.problems.clear(&hello.host);
-    let (publisher, told) = (Arc::clone(cluster), Arc::clone(&link));
-    let telling = thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(move || publisher.tell(&told));
-    let end = match telling {
-        Ok(_) => link.attend(session.reader, serve),
-        Err(error) => error.into(),
-    };
-    cluster.forget(&link);
-    host.note_problem(
-        cluster,
-        &hello.host,
-        &format!("its session has ended: {end}"),
-    );
-    Ok(())
 }
 
 /// Somebody on another host wants a change.
@@ -191,7 +234,12 @@ impl Cluster {
     }
 
     /// Notes what a host carries, if that can be, and that it follows.
-    fn admit_follower(&self, host: &Host, link: &Arc<Link>, claim: &Claim) -> Result<(), Refusal> {
+    fn admit_follower<'a>(
+        &'a self,
+        host: &Host,
+        link: &'a Arc<Link>,
+        claim: &Claim,
+    ) -> Result<Place<'a>, Refusal> {
         let name = &link.host;
         let _turn = host.turns.take(Actor::Administrator(host.identity.uid))?;
         let is_there = |follower: &Follower| !follower.link.has_ended();
@@ -213,14 +261,21 @@ impl Cluster {
             name_nodes(directory, &nodes, &claim.aliases);
             Ok(())
         })?;
+        Ok(self.place(link))
+    }
+
+    fn place<'a>(&'a self, link: &'a Arc<Link>) -> Place<'a> {
         let follower = Follower {
             link: Arc::clone(link),
             has: None,
             failed: None,
             except: None,
         };
-        self.followers().insert(name.clone(), follower);
-        Ok(())
+        self.followers().insert(link.host.clone(), follower);
+        Place {
+            cluster: self,
+            link,
+        }
     }
 
     fn forget(&self, link: &Arc<Link>) {
@@ -241,7 +296,7 @@ impl Cluster {
         let mut has = None;
         let mut pause = BACK_OFF[0];
         while let Some((number, adoption)) = self.publication.after(has, || link.has_ended()) {
-            match link.ask(Ask::Adopt(adoption), PATIENCE) {
+            match self.let_adopt(link, adoption) {
                 Ok(Answer::Done) => {
                     (has, pause) = (Some(number), BACK_OFF[0]);
                     self.note_progress(link, number, Progress::Done);
@@ -259,6 +314,21 @@ impl Cluster {
                     pause = BACK_OFF[1].min(pause * 2);
                 }
                 Ok(_) | Err(NoAnswer::Late | NoAnswer::Ended) => link.end(),
+            }
+        }
+    }
+
+    /// Waits for as long as the host says that it lives: acknowledgements that take longer than a
+    /// change waits are no reason to cut it off.
+    fn let_adopt(&self, link: &Link, adoption: Adoption) -> Result<Answer, NoAnswer> {
+        let question = link.begin(Ask::Adopt(adoption))?;
+        loop {
+            match question.wait(PATIENCE) {
+                Err(NoAnswer::Late) => {
+                    let problem = "it takes long to bring a change into effect";
+                    self.problems.note(&link.host, problem);
+                }
+                answer => return answer,
             }
         }
     }
@@ -379,14 +449,12 @@ impl Host {
     /// Notes what is wrong with another host, for people: in the log and the events only when it is
     /// new.
     pub(super) fn note_problem(&self, cluster: &Cluster, host: &str, problem: &str) {
-        let is_known = cluster.config.hosts.contains_key(host);
-        let is_new = match is_known {
+        let is_new = match cluster.config.hosts.contains_key(host) {
             true => cluster.problems.note(host, problem),
-            false => cluster.problems.note_stranger(host, problem),
+            false => cluster.problems.may_tell(host, "refused", Instant::now()),
         };
         if is_new {
-            tracing::warn!("host {host}: {problem}");
-            self.audit.note_host(host, problem);
+            self.tell_problem(host, problem);
         }
     }
 
@@ -401,9 +469,70 @@ impl Host {
         let host = hosts.iter().find(|(_, its)| its.ip() == address.ip());
         let name = host.map_or_else(|| address.ip().to_string(), |(host, _)| host.clone());
         // Whoever has that address now says nothing about a host that is connected.
-        match cluster.followers().contains_key(&name) {
-            true => tracing::debug!("{address}: {error}"),
-            false => self.note_problem(cluster, &name, &error.to_string()),
+        if cluster.followers().contains_key(&name) {
+            return tracing::debug!("{address}: {error}");
         }
+        let problem = error.to_string();
+        let is_new = host.is_none() || cluster.problems.note(&name, &problem);
+        // What he says, and with it the text, may be another each time.
+        if is_new
+            && cluster
+                .problems
+                .may_tell(&name, error.kind(), Instant::now())
+        {
+            self.tell_problem(&name, &problem);
+        }
+    }
+
+    fn tell_problem(&self, host: &str, problem: &str) {
+        tracing::warn!("host {host}: {problem}");
+        self.audit.note_host(host, problem);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::link::tests::sessions;
+    use super::*;
+    use crate::hosts::config::{HostConfig, Provider};
+
+    fn cluster() -> Cluster {
+        let directory = tempfile::tempdir().unwrap();
+        let key = directory.path().join("key");
+        fs::write(&key, "00".repeat(32)).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        let config = HostConfig {
+            host: "a".into(),
+            torus: "2x1x1".parse().unwrap(),
+            nodes: [0].into(),
+            aliases: BTreeMap::new(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            key,
+            directory: "a".into(),
+            provider: Provider::Tcp,
+            hosts: [("b".into(), "127.0.0.1:1".parse().unwrap())].into(),
+        };
+        Cluster::new(config).unwrap().0
+    }
+
+    /// Once a follower whose session broke just before its welcome was locked out for ever.
+    #[test]
+    fn a_place_is_free_however_the_session_ends() {
+        let cluster = cluster();
+        let [ours, _theirs] = sessions();
+        let early = Link::new("b".into(), ours.writer);
+        let first = cluster.place(&early);
+        assert!(cluster.followers().contains_key("b"));
+        let [ours, _theirs] = sessions();
+        let late = Link::new("b".into(), ours.writer);
+        let second = cluster.place(&late);
+        drop(first);
+        assert!(early.has_ended() && !late.has_ended());
+        assert!(cluster.followers().contains_key("b"));
+        drop(second);
+        assert!(late.has_ended() && cluster.followers().is_empty());
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use crate::hosts::SessionError;
-use crate::hosts::messages::{Answer, Ask, Said};
+use crate::hosts::messages::{Answer, Ask, Said, Who};
 use crate::hosts::secure::{Reader, Writer};
 use crate::protocol::{Refusal, RefusalKind};
 
@@ -17,6 +17,9 @@ const ALIVE: Duration = Duration::from_secs(1);
 
 /// Questions of the other side that are answered at a time. Each takes a thread.
 const MAX_SERVED: usize = 64;
+
+/// Those of them that are kept for what administrators and the agent itself ask.
+const RESERVED: usize = 16;
 
 const STACK_BYTES: usize = 256 * 1024;
 
@@ -54,24 +57,25 @@ impl Link {
 
     /// Asks, and waits for the answer.
     pub(super) fn ask(&self, ask: Ask, patience: Duration) -> Result<Answer, NoAnswer> {
+        self.begin(ask)?.wait(patience)
+    }
+
+    /// Asks.
+    pub(super) fn begin(&self, ask: Ask) -> Result<Question<'_>, NoAnswer> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (answers, answer) = sync_channel(1);
         match &mut *self.lock() {
             Some(waiting) => waiting.insert(number, answers),
             None => return Err(NoAnswer::Ended),
         };
-        let sent = self.writer.send(&Said::Ask { number, ask });
-        let received = match sent {
-            Ok(()) => answer.recv_timeout(patience).map_err(|error| match error {
-                RecvTimeoutError::Timeout => NoAnswer::Late,
-                RecvTimeoutError::Disconnected => NoAnswer::Ended,
-            }),
-            Err(_) => Err(NoAnswer::Ended),
+        let question = Question {
+            link: self,
+            number,
+            answer,
         };
-        if let Some(waiting) = &mut *self.lock() {
-            waiting.remove(&number);
-        }
-        received
+        let sent = self.writer.send(&Said::Ask { number, ask });
+        sent.map_err(|_| NoAnswer::Ended)?;
+        Ok(question)
     }
 
     /// Whether it has ended.
@@ -100,7 +104,10 @@ impl Link {
                     Ok(())
                 }
                 Ok(Said::Ask { number, ask }) => self.serve(number, ask, serve.clone()),
-                Ok(other) => Err(SessionError::Malformed(format!("{other:?} comes too late"))),
+                Ok(other) => {
+                    let message = format!("{} comes too late", other.kind());
+                    Err(SessionError::Malformed(message))
+                }
                 Err(error) => Err(error),
             };
             if let Err(error) = heard {
@@ -125,9 +132,10 @@ impl Link {
         ask: Ask,
         serve: impl Fn(Ask) -> Answer + Send + 'static,
     ) -> Result<(), SessionError> {
-        if self.served.fetch_add(1, Ordering::Relaxed) >= MAX_SERVED {
+        let limit = most_served(&ask);
+        if self.served.fetch_add(1, Ordering::Relaxed) >= limit {
             self.served.fetch_sub(1, Ordering::Relaxed);
-            let message = format!("{MAX_SERVED} requests of this host are under way");
+            let message = format!("{limit} requests of this host are under way");
             let refusal = Refusal::new(RefusalKind::Exhausted, message, "try again later");
             let answer = Answer::Refused(refusal);
             return self.writer.send(&Said::Answer { number, answer });
@@ -150,12 +158,56 @@ impl Link {
     }
 }
 
-/// Says that this side lives until the session ends.
+/// What was asked and not yet answered. It is forgotten with this.
+#[derive(Debug)]
+pub(super) struct Question<'a> {
+    link: &'a Link,
+    number: u64,
+    answer: Receiver<Answer>,
+}
+
+impl Question<'_> {
+    /// Waits for the answer; may wait on when it is late.
+    pub(super) fn wait(&self, patience: Duration) -> Result<Answer, NoAnswer> {
+        self.answer
+            .recv_timeout(patience)
+            .map_err(|error| match error {
+                RecvTimeoutError::Timeout => NoAnswer::Late,
+                RecvTimeoutError::Disconnected => NoAnswer::Ended,
+            })
+    }
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = &mut *self.link.lock() {
+            waiting.remove(&self.number);
+        }
+    }
+}
+
+/// How many questions may be under way with this one. Users and nodes cannot take all places.
+fn most_served(ask: &Ask) -> usize {
+    match ask {
+        Ask::Adopt(_)
+        | Ask::Change {
+            who: Who::Administrator(_),
+            ..
+        } => MAX_SERVED,
+        Ask::Change { .. } | Ask::Ticket(_) => MAX_SERVED - RESERVED,
+    }
+}
+
+/// Says that this side lives: at once, and then until the session ends.
 pub(super) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
     let writer = writer.clone();
+    writer.send(&Said::Alive)?;
     let say = move || {
-        while writer.send(&Said::Alive).is_ok() {
+        loop {
             thread::sleep(ALIVE);
+            if writer.send(&Said::Alive).is_err() {
+                return;
+            }
         }
     };
     thread::Builder::new().stack_size(STACK_BYTES).spawn(say)?;
@@ -163,7 +215,7 @@ pub(super) fn stay_alive(writer: &Writer) -> Result<(), SessionError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
 
@@ -173,7 +225,7 @@ mod tests {
     use crate::hosts::secret::Secret;
     use crate::hosts::secure::{self, Session};
 
-    fn sessions() -> [Session; 2] {
+    pub(in super::super) fn sessions() -> [Session; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         thread::scope(|scope| {
@@ -230,8 +282,11 @@ mod tests {
             assert!(matches!(b.ask(ask(3), patience), Ok(Answer::Done)));
             go.send(()).unwrap();
             assert_eq!(slow.join().unwrap(), "1");
-            let late = a.ask(ask(1), Duration::from_millis(10));
-            assert!(matches!(late, Err(NoAnswer::Late)));
+            let late = a.begin(ask(1)).unwrap();
+            let nothing = late.wait(Duration::from_millis(10));
+            assert!(matches!(nothing, Err(NoAnswer::Late)));
+            go.send(()).unwrap();
+            assert_eq!(says(late.wait(patience)), "1");
             let cut = scope.spawn(|| a.ask(ask(1), patience));
             b.end();
             assert!(matches!(cut.join().unwrap(), Err(NoAnswer::Ended)));
@@ -239,5 +294,42 @@ mod tests {
         });
         assert!(a.has_ended() && b.has_ended());
         assert!(matches!(a.ask(ask(1), patience), Err(NoAnswer::Ended)));
+    }
+
+    /// Once the users of a host could keep its administrators waiting.
+    #[test]
+    fn some_places_are_not_for_users() {
+        let [ours, theirs] = sessions();
+        let (go, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let serve = move |ask| {
+            if let Ask::Ticket(_) = ask {
+                gate.lock().unwrap().recv().ok();
+            }
+            Answer::Done
+        };
+        let change = |who| Ask::Change {
+            who,
+            pid: None,
+            request: crate::protocol::Request::Status,
+        };
+        let patience = Duration::from_secs(60);
+        let (a, b) = (
+            Link::new("b".into(), ours.writer),
+            Link::new("a".into(), theirs.writer),
+        );
+        thread::scope(|scope| {
+            scope.spawn(|| a.attend(ours.reader, |_| Answer::Done));
+            scope.spawn(|| b.attend(theirs.reader, serve));
+            let slow: Vec<_> = (0..MAX_SERVED - RESERVED)
+                .map(|_| a.begin(ask(1)).unwrap())
+                .collect();
+            let user = a.ask(change(Who::User(1)), patience).unwrap();
+            assert!(matches!(user, Answer::Refused(_)), "{user:?}");
+            let root = a.ask(change(Who::Administrator(0)), patience).unwrap();
+            assert!(matches!(root, Answer::Done), "{root:?}");
+            drop((go, slow));
+            a.end();
+        });
     }
 }

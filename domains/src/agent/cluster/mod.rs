@@ -23,6 +23,7 @@ mod hold;
 mod link;
 mod problems;
 pub(super) mod publish;
+mod strangers;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -132,7 +133,7 @@ impl Cluster {
                 Said::Welcome => return Ok(session),
                 Said::Refused(refusal) => return Err(CannotDial::Refused(refusal)),
                 other => {
-                    let message = format!("{other:?} before a welcome");
+                    let message = format!("{} comes before a welcome", other.kind());
                     return Err(SessionError::Malformed(message).into());
                 }
             }

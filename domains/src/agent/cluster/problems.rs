@@ -2,13 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Strangers whose last problem is remembered.
+/// Problems of strangers that people are told of in that time.
 const MAX_STRANGERS: usize = 64;
+const QUIET: Duration = Duration::from_secs(60);
 
-/// What is wrong, by host, or by address of those who are none that is known.
+/// What is wrong.
 #[derive(Debug, Default)]
-pub(super) struct Problems(Mutex<BTreeMap<String, String>>);
+pub(super) struct Problems {
+    /// By host.
+    hosts: Mutex<BTreeMap<String, String>>,
+    /// When people were told of somebody who may be anybody, by name or address and kind.
+    strangers: Mutex<BTreeMap<(String, &'static str), Instant>>,
+}
 
 impl Problems {
     /// What is wrong with a host.
@@ -26,16 +33,18 @@ impl Problems {
         true
     }
 
-    /// The same of somebody who may be anybody. When there are too many all of them are new again.
-    pub(super) fn note_stranger(&self, address: &str, problem: &str) -> bool {
-        let key = format!("stranger {address}");
-        let mut all = self.lock();
-        let is_stranger = |key: &str| key.starts_with("stranger ");
-        if all.keys().filter(|key| is_stranger(key)).count() >= MAX_STRANGERS {
-            all.retain(|key, _| !is_stranger(key));
+    /// Whether people are told of somebody who may be anybody: of each kind of problem once in a
+    /// while, and not of too many at a time.
+    pub(super) fn may_tell(&self, name: &str, kind: &'static str, now: Instant) -> bool {
+        let strangers = self.strangers.lock();
+        let mut strangers = strangers.unwrap_or_else(PoisonError::into_inner);
+        strangers.retain(|_, told| now.saturating_duration_since(*told) < QUIET);
+        let key = (name.to_owned(), kind);
+        if strangers.contains_key(&key) || strangers.len() >= MAX_STRANGERS {
+            return false;
         }
-        drop(all);
-        self.note(&key, problem)
+        strangers.insert(key, now);
+        true
     }
 
     /// Nothing is wrong with a host any more.
@@ -44,7 +53,7 @@ impl Problems {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -59,9 +68,21 @@ mod tests {
         assert!(problems.note("b", "other key"));
         problems.clear("b");
         assert_eq!(problems.of("b"), None);
-        for n in 0..10 * MAX_STRANGERS {
-            assert!(problems.note_stranger(&n.to_string(), "other key"));
-        }
-        assert!(problems.lock().len() <= MAX_STRANGERS);
+    }
+
+    /// Once strangers could fill the log, because each text that they chose was news.
+    #[test]
+    fn of_strangers_people_are_told_now_and_then() {
+        let problems = Problems::default();
+        let now = Instant::now();
+        assert!(problems.may_tell("b", "version", now));
+        assert!(!problems.may_tell("b", "version", now + QUIET / 2));
+        assert!(problems.may_tell("b", "key", now + QUIET / 2));
+        assert!(problems.may_tell("b", "version", now + QUIET));
+        let later = now + 2 * QUIET;
+        let told = (0..10 * MAX_STRANGERS)
+            .filter(|n| problems.may_tell(&n.to_string(), "key", later))
+            .count();
+        assert_eq!(told, MAX_STRANGERS);
     }
 }
