@@ -70,8 +70,9 @@ const WRITTEN: [&str; 7] = [
 ];
 const LEARNED: [&str; 6] = ["memory", "pins", "pipes", "child", "moved", "disk"];
 
-/// Cycles after which the leaver has so many descriptors that another process takes its place.
-const FULL: u32 = 1000;
+/// Cycles after which another process takes the leaver's place: it has acknowledged none of them, so
+/// each has used up one of the 512 words of its fence page.
+const FULL: u32 = 500;
 
 /// A region in 0,0,0 in which 2,0,0 counts while it sends packets there, and which hostile
 /// processes in 1,0,0 haunt all the time.
