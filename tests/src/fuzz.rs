@@ -16,7 +16,6 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::str::FromStr;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
 use domains::addressing::Subnet;
@@ -150,10 +149,7 @@ const RING_HEADER: u64 = 4096;
 pub fn ring(bytes: &[u8]) -> bool {
     let (ours, theirs) = ChannelEnds::create(RING_BYTES).expect("memory");
     let [to_us, from_us, ..] = theirs.into_fds().map(File::from);
-    let membership = Membership {
-        epoch: Arc::new(AtomicU32::new(1)),
-        drops: Arc::default(),
-    };
+    let membership = Membership::at(CHECK.since);
     let channel = Channel::open(ours, NodeId(0), CHECK, membership, Arc::default(), None);
     let mut channel = channel.expect("a channel");
     let (mut rest, mut packet, mut received) = (bytes, Vec::new(), 0);

@@ -1,7 +1,7 @@
 //! Packets between two processes: what a consumer of the fabric asks of a channel.
 
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::key::Partition;
 use crate::topology::NodeId;
@@ -76,4 +76,29 @@ pub trait PacketChannel {
 
     /// Takes the request back and empties the descriptor, after waking up.
     fn disarm(&mut self);
+}
+
+/// How long a wait looks before it sleeps: about what falling asleep and being woken costs, so that
+/// it at most doubles the price of either.
+const SPIN: Duration = Duration::from_micros(10);
+
+/// Bytes of a packet that consists of `parts`.
+pub(crate) fn total_len(parts: &[&[u8]]) -> Result<usize, ChannelError> {
+    let len = parts.iter().map(|part| part.len()).sum();
+    match len <= MAX_PAYLOAD {
+        true => Ok(len),
+        false => Err(ChannelError::TooLong { len }),
+    }
+}
+
+/// Spins for a moment until there is news; if there is none, returns how long to sleep.
+pub(crate) fn spin(timeout: Duration, mut has_news: impl FnMut() -> bool) -> Option<Duration> {
+    let start = Instant::now();
+    while start.elapsed() < SPIN.min(timeout) {
+        if has_news() {
+            return None;
+        }
+        std::hint::spin_loop();
+    }
+    Some(timeout.saturating_sub(start.elapsed()))
 }

@@ -10,13 +10,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::link::{DropCounters, DropReason};
+use fabric::link::DropReason;
 use fabric::region::Keep;
 use fabric::shm::channel::Membership;
 use fabric::shm::fence::FencePage;
@@ -512,10 +512,7 @@ impl Books {
         let membership = self
             .partitions
             .entry(partition)
-            .or_insert_with(|| Membership {
-                epoch: Arc::new(AtomicU32::new(epoch)),
-                drops: Arc::new(DropCounters::default()),
-            });
+            .or_insert_with(|| Membership::at(Epoch(epoch)));
         // Release: pairs with the Acquire in `Channel::send`.
         membership.epoch.fetch_max(epoch, Ordering::Release);
         membership.clone()

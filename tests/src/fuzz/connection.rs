@@ -4,7 +4,6 @@
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
 use fabric::channel::ChannelError;
@@ -111,10 +110,7 @@ pub fn connection_replies(bytes: &[u8]) -> bool {
 /// What who receives packets is sent: what it sends itself is taken or refused.
 pub fn connection_packets(bytes: &[u8]) -> bool {
     let (ours, _stranger) = told(bytes);
-    let membership = Membership {
-        epoch: Arc::new(AtomicU32::new(1)),
-        drops: Arc::default(),
-    };
+    let membership = Membership::at(CHECK.since);
     let channel = Channel::open(
         ours.into(),
         NodeId(0),

@@ -5,23 +5,19 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::control::create_memory;
 use super::memory::{Mapping, copy};
 use super::status::Status;
 use super::wake::{Sleeper, Waker, pipe};
-use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
+use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, spin, total_len};
 use crate::endpoint::OpError;
 use crate::key::{Epoch, Partition};
 use crate::link::{DropCounters, LinkCheck, LinkHeader};
 use crate::region::Keep;
 use crate::ring::{Consumer, Control, Producer, RingError, Storage};
 use crate::topology::NodeId;
-
-/// How long [`Channel::wait`] looks before it sleeps: about what falling asleep and being woken
-/// costs, so that it at most doubles the price of either.
-const SPIN: Duration = Duration::from_micros(10);
 
 /// Packets that one call drops before it gives its caller a chance to do something else: a peer
 /// can forge them faster than they are dropped.
@@ -108,6 +104,16 @@ pub struct Membership {
     pub epoch: Arc<AtomicU32>,
     /// Packets dropped.
     pub drops: Arc<DropCounters>,
+}
+
+impl Membership {
+    /// At this epoch, with nothing dropped yet.
+    pub fn at(Epoch(epoch): Epoch) -> Self {
+        Membership {
+            epoch: Arc::new(AtomicU32::new(epoch)),
+            drops: Arc::default(),
+        }
+    }
 }
 
 /// A ring in memory shared with a peer.
@@ -253,10 +259,7 @@ impl PacketChannel for Channel {
 
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
         self.alive()?;
-        let len = parts.iter().map(|part| part.len()).sum();
-        if len > MAX_PAYLOAD {
-            return Err(ChannelError::TooLong { len });
-        }
+        let len = total_len(parts)?;
         let header = LinkHeader {
             partition: self.check.partition,
             // Acquire: pairs with the Release of the control thread that announces an epoch.
@@ -313,15 +316,10 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        let start = Instant::now();
-        while start.elapsed() < SPIN.min(timeout) {
-            if self.has_news() {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-        if self.arm() {
-            self.sleeper.sleep(timeout.saturating_sub(start.elapsed()));
+        if let Some(left) = spin(timeout, || self.has_news())
+            && self.arm()
+        {
+            self.sleeper.sleep(left);
             self.disarm();
         }
     }
@@ -356,10 +354,7 @@ mod tests {
             protocol: Protocol(1),
             since: Epoch(5),
         };
-        let membership = Membership {
-            epoch: Arc::new(AtomicU32::new(5)),
-            drops: Arc::default(),
-        };
+        let membership = Membership::at(Epoch(5));
         Channel::open(ends, local, check, membership, Arc::default(), None).unwrap()
     }
 

@@ -14,7 +14,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::stream::{Cut, Cutter, Stream};
 use super::wire::{End, Frame, Malformed};
-use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
+use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
 use crate::endpoint::OpError;
 use crate::key::{Epoch, Partition};
 use crate::link::{LinkCheck, LinkHeader};
@@ -259,10 +259,7 @@ impl PacketChannel for Channel {
 
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
         self.state()?;
-        let len = parts.iter().map(|part| part.len()).sum();
-        if len > MAX_PAYLOAD {
-            return Err(ChannelError::TooLong { len });
-        }
+        let len = total_len(parts)?;
         if !self.has_room(HEAD + len) {
             self.pump();
             self.state()?;

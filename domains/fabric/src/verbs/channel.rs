@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ibverbs_sys as ffi;
 
@@ -27,10 +27,9 @@ use super::completion::{channel_error, status_of};
 use super::connection::{Closer, Connection, Room};
 use super::device::Device;
 use super::objects::{CompletionQueue, Local, Protection, sleep_on};
-use super::queue_pair::SPIN;
 use super::receive::{Buffers, CREDITS, Pool};
 use super::watch::Watch;
-use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
+use crate::channel::{ChannelError, PacketChannel, spin, total_len};
 use crate::endpoint::OpError;
 use crate::key::{Epoch, Partition};
 use crate::link::{LinkCheck, LinkHeader};
@@ -346,10 +345,7 @@ impl PacketChannel for Channel {
 
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
         self.alive()?;
-        let len = parts.iter().map(|part| part.len()).sum();
-        if len > MAX_PAYLOAD {
-            return Err(ChannelError::TooLong { len });
-        }
+        let len = total_len(parts)?;
         if !self.can_send() {
             self.take_completions();
             self.alive()?;
@@ -413,15 +409,10 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        let start = Instant::now();
-        while start.elapsed() < SPIN.min(timeout) {
-            if self.has_news() {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-        if self.arm() {
-            sleep_on(self.watch.fd(), timeout.saturating_sub(start.elapsed()));
+        if let Some(left) = spin(timeout, || self.has_news())
+            && self.arm()
+        {
+            sleep_on(self.watch.fd(), left);
             self.disarm();
         }
     }

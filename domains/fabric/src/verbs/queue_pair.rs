@@ -36,7 +36,7 @@ use crate::shm::status::Status;
 use crate::topology::NodeId;
 
 /// How long a wait looks before it sleeps: about what sleeping costs.
-pub(super) const SPIN: Duration = Duration::from_micros(10);
+const SPIN: Duration = Duration::from_micros(10);
 
 /// Bytes of the registered memory through which [`Endpoint::read_batch`] reads.
 const BOUNCE: u64 = 64 * 1024;

@@ -1,7 +1,6 @@
 //! Channels and relays.
 
 use std::io::{Read as _, Write as _};
-use std::sync::atomic::AtomicU32;
 
 use super::*;
 use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
@@ -22,10 +21,7 @@ fn check(peer: NodeId) -> LinkCheck {
 }
 
 fn membership() -> Membership {
-    Membership {
-        epoch: Arc::new(AtomicU32::new(5)),
-        drops: Arc::default(),
-    }
+    Membership::at(Epoch(5))
 }
 
 fn end(socket: OwnedFd, local: NodeId, peer: NodeId) -> Channel {
