@@ -36,6 +36,17 @@ pub const SERVER: NodeId = NodeId(0);
 /// The partition of tests.
 pub const PARTITION: Partition = Partition(1);
 
+/// What an end of a channel whose other end is at `peer` goes by.
+pub fn link(peer: NodeId) -> (LinkCheck, Membership) {
+    let check = LinkCheck {
+        partition: PARTITION,
+        peer,
+        protocol: PROTOCOL,
+        since: Epoch(0),
+    };
+    (check, Membership::at(check.since))
+}
+
 /// A key that no other region has.
 fn remote_key(node: NodeId) -> RemoteKey {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -222,17 +233,7 @@ impl TestNetwork {
     pub fn channel(&self, peer: &TestNetwork) -> [Channel; 2] {
         let (here, there) = ChannelEnds::create(256 * 1024).unwrap();
         let end = |ends, local: NodeId, peer| {
-            let (protocol, since) = (PROTOCOL, Epoch(0));
-            let check = LinkCheck {
-                partition: PARTITION,
-                peer,
-                protocol,
-                since,
-            };
-            let membership = Membership {
-                epoch: Arc::default(),
-                drops: Arc::default(),
-            };
+            let (check, membership) = link(peer);
             let status = Arc::clone(&self.status);
             Channel::open(ends, local, check, membership, status, None).unwrap()
         };

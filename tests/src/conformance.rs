@@ -11,12 +11,35 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::channel::{ChannelError, MAX_PAYLOAD};
+use fabric::link::LinkCheck;
+use fabric::shm::channel::Membership;
 use fabric::{
-    Access, Completion, Endpoint, OpError, Operation, PacketChannel, PostError, Read, Region,
+    Access, Completion, Endpoint, Epoch, NodeId, OpError, Operation, PacketChannel, Partition,
+    PostError, Protocol, Read, Region,
 };
 
 /// Nothing here takes this long; a test that waits for it has hung.
 const FOR_EVER: Duration = Duration::from_secs(20);
+
+/// Our node in a rig.
+pub const HERE: NodeId = NodeId(0);
+
+/// The peer's.
+pub const THERE: NodeId = NodeId(1);
+
+/// The partition that both are in.
+pub const PARTITION: Partition = Partition(7);
+
+/// What an end of a channel whose other end is at `peer` goes by.
+pub fn link(peer: NodeId) -> (LinkCheck, Membership) {
+    let check = LinkCheck {
+        partition: PARTITION,
+        peer,
+        protocol: Protocol(1),
+        since: Epoch(1),
+    };
+    (check, Membership::at(check.since))
+}
 
 /// Two connected nodes of a provider, and what an agent would do to them.
 pub trait Rig: Sync {

@@ -1,19 +1,14 @@
 //! On `shm`, without an agent: the rig does what its control thread would.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use fabric::link::LinkCheck;
-use fabric::shm::channel::{Membership, RING_BYTES};
+use fabric::shm::channel::RING_BYTES;
 use fabric::shm::control::{create_memory, read_only};
 use fabric::shm::wake::Waker;
 use fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion, Status};
-use fabric::{Access, Epoch, NodeId, Partition, Protocol, Region, RegionId, RemoteKey};
-use tests::conformance::Rig;
-
-pub const HERE: NodeId = NodeId(0);
-pub const THERE: NodeId = NodeId(1);
-pub const PARTITION: Partition = Partition(7);
+use fabric::{Access, NodeId, Region, RegionId, RemoteKey};
+use tests::conformance::{HERE, PARTITION, Rig, THERE, link};
 
 pub struct Shm {
     status: Arc<Status>,
@@ -43,16 +38,7 @@ impl Shm {
     }
 
     fn end(&self, ends: ChannelEnds, local: NodeId, peer: NodeId) -> Channel {
-        let check = LinkCheck {
-            partition: PARTITION,
-            peer,
-            protocol: Protocol(1),
-            since: Epoch(1),
-        };
-        let membership = Membership {
-            epoch: Arc::new(AtomicU32::new(1)),
-            drops: Arc::default(),
-        };
+        let (check, membership) = link(peer);
         let status = Arc::clone(&self.status);
         let channel = Channel::open(ends, local, check, membership, status, None).unwrap();
         self.wakers.lock().unwrap().push(channel.waker());

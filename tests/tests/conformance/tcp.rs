@@ -6,20 +6,17 @@ use std::fs::File;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use fabric::link::LinkCheck;
 use fabric::shm;
 use fabric::shm::Status;
-use fabric::shm::channel::Membership;
 use fabric::tcp::wire::{End, Frame};
 use fabric::tcp::{Channel, Cutter, QueuePair, Regions, RemoteRegion, serve, tune};
-use fabric::{Access, Epoch, NodeId, OpError, Protocol, Region, RemoteKey};
-use tests::conformance::Rig;
+use fabric::{Access, NodeId, OpError, Region, RemoteKey};
+use tests::conformance::{HERE, PARTITION, Rig, THERE, link};
 
-use crate::shm::{HERE, PARTITION, Shm, THERE};
+use crate::shm::Shm;
 
 pub struct Tcp {
     /// The peer's host.
@@ -75,16 +72,7 @@ impl Tcp {
 
     fn end(&self, socket: OwnedFd, local: NodeId, peer: NodeId) -> Channel {
         tune::for_packets(&socket).unwrap();
-        let check = LinkCheck {
-            partition: PARTITION,
-            peer,
-            protocol: Protocol(1),
-            since: Epoch(1),
-        };
-        let membership = Membership {
-            epoch: Arc::new(AtomicU32::new(1)),
-            drops: Arc::default(),
-        };
+        let (check, membership) = link(peer);
         let status = Arc::<Status>::default();
         let copy = (local == THERE).then(|| socket.try_clone().unwrap().into());
         let channel = Channel::open(socket, local, check, membership, Arc::clone(&status), None);

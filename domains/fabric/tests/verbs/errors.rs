@@ -7,7 +7,7 @@ use fabric::shm::Status;
 use fabric::verbs::{Device, DeviceError, QueuePair, RegionParameters, RemoteRegion, Selection};
 use fabric::{Access, Completion, Endpoint, OpError, Operation, PostError, Region};
 
-use crate::conformance::Rig;
+use crate::conformance::{Rig, THERE};
 use crate::rig::{Verbs, connect};
 
 const FOR_EVER: Duration = Duration::from_secs(60);
@@ -201,9 +201,7 @@ fn a_buffer_of_the_users_own_is_used_where_it_is() {
     let rig = Verbs::new();
     let buffer: Box<[u64]> = (0..512).collect();
     let (owner, local) = (Region::adopt(buffer).unwrap(), Region::local(4096).unwrap());
-    let export = rig
-        .there
-        .export_of(crate::rig::THERE, &owner, Access::all());
+    let export = rig.there.export_of(THERE, &owner, Access::all());
     let remote = RemoteRegion::open(export.parameters());
     let mut pair = rig.endpoint(2);
     let read = Operation::read(&remote, 8, &local, 0..4088);

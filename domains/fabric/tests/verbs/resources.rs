@@ -7,8 +7,9 @@ use fabric::shm::Status;
 use fabric::verbs::RemoteRegion;
 use fabric::{Access, Operation, PacketChannel, Region};
 
+use crate::conformance::{HERE, THERE};
 use crate::errors::results;
-use crate::rig::{HERE, Side, THERE, channels, connect};
+use crate::rig::{Side, channels, connect};
 
 /// What `rdma resource` of iproute2 counts, by adapter.
 fn resources() -> String {

@@ -1,23 +1,17 @@
 //! Two nodes, each with an adapter, and what an agent would do to them.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use fabric::link::LinkCheck;
 use fabric::shm::Status;
-use fabric::shm::channel::Membership;
 use fabric::shm::wake::Waker;
 use fabric::verbs::{
     Channel, ConnectionParameters, Device, Export, ProtectionDomain, QueuePair, RegionParameters,
     RemoteRegion, Selection,
 };
-use fabric::{Access, Endpoint, Epoch, NodeId, Partition, Protocol, Region, RegionId, RemoteKey};
+use fabric::{Access, Endpoint, NodeId, Region, RegionId, RemoteKey};
 
-use crate::conformance::Rig;
-
-pub const HERE: NodeId = NodeId(0);
-pub const THERE: NodeId = NodeId(1);
-pub const PARTITION: Partition = Partition(7);
+use crate::conformance::{HERE, PARTITION, Rig, THERE, link};
 
 /// A node's side.
 pub struct Side {
@@ -77,16 +71,7 @@ pub fn connect(here: &Side, there: &Side, depth: usize, status: &Arc<Status>) ->
 
 pub fn channels(here: &Side, there: &Side, status: &Arc<Status>) -> [Channel; 2] {
     let prepare = |side: &Side, peer| {
-        let check = LinkCheck {
-            partition: PARTITION,
-            peer,
-            protocol: Protocol(1),
-            since: Epoch(1),
-        };
-        let membership = Membership {
-            epoch: Arc::new(AtomicU32::new(1)),
-            drops: Arc::default(),
-        };
+        let (check, membership) = link(peer);
         side.domain.prepare_channel(check, membership).unwrap()
     };
     let (ours, theirs) = (prepare(here, there.node), prepare(there, here.node));

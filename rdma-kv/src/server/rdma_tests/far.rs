@@ -6,15 +6,12 @@ use std::sync::Arc;
 use std::thread;
 
 use domains::member::MemberError;
-use fabric::link::LinkCheck;
 use fabric::provider::{Channel, QueuePair, RemoteRegion};
-use fabric::shm::channel::Membership;
-use fabric::{Access, Epoch, NodeId, OpError, Region, RemoteKey, shm, tcp};
+use fabric::{Access, NodeId, OpError, Region, RemoteKey, shm, tcp};
 
 use super::*;
-use crate::control::PROTOCOL;
 use crate::network::Network;
-use crate::testing::{PARTITION, SERVER};
+use crate::testing::{PARTITION, SERVER, link};
 
 /// The domain as seen from a node of another host.
 struct Far(TestNetwork);
@@ -64,17 +61,7 @@ impl Network for Far {
 fn channels(node: NodeId) -> [tcp::Channel; 2] {
     let (far, card) = UnixStream::pair().unwrap();
     let end = |socket: UnixStream, local, peer| {
-        let (protocol, since) = (PROTOCOL, Epoch(0));
-        let check = LinkCheck {
-            partition: PARTITION,
-            peer,
-            protocol,
-            since,
-        };
-        let membership = Membership {
-            epoch: Arc::default(),
-            drops: Arc::default(),
-        };
+        let (check, membership) = link(peer);
         let status = Arc::default();
         tcp::Channel::open(socket.into(), local, check, membership, status, None).unwrap()
     };
