@@ -91,16 +91,28 @@ pub(crate) enum Adoption {
     },
 }
 
-/// Which nodes a data connection is for.
+/// What a data connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Wanted {
+    /// A process of one host and a node of the other.
+    Node(Between),
+    /// Frames between the drivers of the two hosts.
+    Frames,
+}
+
+/// What a process of one host wants of a node of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wanted {
-    /// The one whose process has it, of the host that asks.
+pub(crate) struct Between {
+    /// The node whose process it is, of the host that asks.
     pub(crate) from: u32,
-    /// The one whose memory it is about, of the host that is asked.
+    /// The other node, of the host that is asked.
     pub(crate) to: u32,
     /// The domain.
     pub(crate) partition: u32,
+    /// Packets for who listens for this protocol; otherwise operations on the node's memory.
+    pub(crate) protocol: Option<u16>,
 }
 
 /// The answer.

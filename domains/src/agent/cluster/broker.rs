@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
-use fabric::{NodeId, Partition};
+use fabric::NodeId;
 
 use super::door::Proof;
 use super::link::Link;
 use super::{Cluster, unreachable};
 use crate::agent::host::Host;
 use crate::directory::Directory;
-use crate::hosts::messages::{Answer, Ask, Wanted};
+use crate::hosts::messages::{Answer, Ask, Between, Wanted};
 use crate::hosts::opening::{Opening, PROOF, Word};
 use crate::hosts::secure::{self, HANDSHAKE, SILENCE, Session};
 use crate::protocol::{Refusal, RefusalKind};
@@ -40,13 +40,10 @@ const REMEDY: &str = "see `toroid status` on both hosts; then try again";
 )]
 pub(in crate::agent) struct DataConnection {
     pub(in crate::agent) stream: TcpStream,
-    /// The host where the process is.
+    /// The host that has made it.
     pub(in crate::agent) host: String,
-    /// The node for which it is, there.
-    pub(in crate::agent) from: NodeId,
-    /// The node of this host whose memory it is about.
-    pub(in crate::agent) to: NodeId,
-    pub(in crate::agent) partition: Partition,
+    /// What for.
+    pub(in crate::agent) wanted: Wanted,
 }
 
 type Server = Box<dyn Fn(DataConnection) + Send + Sync>;
@@ -119,9 +116,7 @@ impl Broker {
         server(DataConnection {
             stream,
             host: ticket.host,
-            from: NodeId(ticket.wanted.from),
-            to: NodeId(ticket.wanted.to),
-            partition: Partition(ticket.wanted.partition),
+            wanted: ticket.wanted,
         });
     }
 
@@ -139,15 +134,17 @@ impl fmt::Debug for Broker {
 /// Gives another host a ticket, if the nodes are whose they should be and may talk.
 pub(super) fn give_ticket(host: &Host, cluster: &Cluster, to: &str, wanted: Wanted) -> Answer {
     let directory = host.members.directory(Directory::clone);
-    let given = may_connect(&directory, to, &cluster.config.host, wanted).and_then(|()| {
-        match cluster.broker.server.get() {
-            Some(_) => cluster.broker.issue(to, wanted),
-            None => Err(Refusal::new(
-                RefusalKind::Failed,
-                format!("host {} serves no data connections", cluster.config.host),
-                "use the same release on both hosts",
-            )),
-        }
+    let permitted = match wanted {
+        Wanted::Node(between) => may_connect(&directory, to, &cluster.config.host, between),
+        Wanted::Frames => Ok(()),
+    };
+    let given = permitted.and_then(|()| match cluster.broker.server.get() {
+        Some(_) => cluster.broker.issue(to, wanted),
+        None => Err(Refusal::new(
+            RefusalKind::Failed,
+            format!("host {} serves no data connections", cluster.config.host),
+            "use the same release on both hosts",
+        )),
     });
     given.map_or_else(Answer::Refused, Answer::Ticket)
 }
@@ -156,9 +153,9 @@ fn may_connect(
     directory: &Directory,
     host: &str,
     ours: &str,
-    wanted: Wanted,
+    between: Between,
 ) -> Result<(), Refusal> {
-    let (from, to) = (NodeId(wanted.from), NodeId(wanted.to));
+    let (from, to) = (NodeId(between.from), NodeId(between.to));
     let denied = |message: String| {
         let remedy = "see `toroid node ls` and `toroid domain show` on both hosts";
         Err(Refusal::new(RefusalKind::Denied, message, remedy))
@@ -169,7 +166,7 @@ fn may_connect(
             return denied(format!("host {carrier} does not carry node {node}"));
         }
     }
-    let domain = directory.domain_by_id(wanted.partition);
+    let domain = directory.domain_by_id(between.partition);
     match domain.is_some_and(|domain| domain.may_talk(from, to)) {
         true => Ok(()),
         false => denied("the two nodes may not talk in that domain".into()),
@@ -177,44 +174,33 @@ fn may_connect(
 }
 
 impl Host {
-    /// A connection for a process of node `from` of this host to the agent of the host that
-    /// carries node `to`, about its memory in a domain. Takes as long as the network does, and
-    /// at most some seconds.
+    /// A connection to another host for this purpose. Takes as long as the network does, and at
+    /// most some seconds.
     #[expect(
         dead_code,
         reason = "no provider asks for connections to other hosts yet"
     )]
     pub(in crate::agent) fn data_connection(
         &self,
-        from: NodeId,
-        to: NodeId,
-        partition: Partition,
+        carrier: &str,
+        wanted: Wanted,
     ) -> Result<TcpStream, Refusal> {
-        let carrier = self
-            .members
-            .directory(|directory| directory.host_of(to).map(str::to_owned));
-        let (Some(cluster), Some(carrier)) = (&self.cluster, carrier) else {
-            let message = "no other host carries that node";
-            return Err(Refusal::new(
-                RefusalKind::NotFound,
-                message,
-                "see `toroid node ls`",
+        let Some(cluster) = &self.cluster else {
+            return Err(unreachable(
+                carrier,
+                "this agent knows no other hosts",
+                REMEDY,
             ));
         };
-        let wanted = Wanted {
-            from: from.0,
-            to: to.0,
-            partition: partition.0,
-        };
-        let link = self.link_to(cluster, &carrier)?;
-        let failed = |why: String| unreachable(&carrier, &why, REMEDY);
+        let link = self.link_to(cluster, carrier)?;
+        let failed = |why: String| unreachable(carrier, &why, REMEDY);
         let proof = match link.ask(Ask::Ticket(wanted), SILENCE) {
             Ok(Answer::Ticket(text)) => parse(&text).ok_or_else(|| failed("bad ticket".into()))?,
             Ok(Answer::Refused(refusal)) => return Err(refusal),
             Ok(_) => return Err(failed("it does not answer as it should".into())),
             Err(error) => return Err(failed(error.to_string())),
         };
-        let address = cluster.config.hosts.get(&carrier);
+        let address = cluster.config.hosts.get(carrier);
         let address = address.ok_or_else(|| failed("its address is unknown".into()))?;
         let stream = TcpStream::connect_timeout(address, HANDSHAKE);
         let stream = stream.map_err(|error| failed(error.to_string()))?;
@@ -287,11 +273,13 @@ mod tests {
     use crate::directory::Wanted as NewDomain;
     use crate::hosts::SessionError;
 
-    const WANTED: Wanted = Wanted {
+    const BETWEEN: Between = Between {
         from: 1,
         to: 2,
         partition: 1,
+        protocol: None,
     };
+    const WANTED: Wanted = Wanted::Node(BETWEEN);
 
     /// How presenting a ticket ends.
     fn present(broker: &Broker, ticket: &str) -> Result<(), SessionError> {
@@ -318,12 +306,9 @@ mod tests {
         let DataConnection {
             stream,
             host,
-            from,
-            to,
-            partition,
+            wanted,
         } = connection;
-        assert_eq!((host.as_str(), from, to), ("b", NodeId(1), NodeId(2)));
-        assert_eq!(partition, Partition(1));
+        assert_eq!((host.as_str(), wanted), ("b", WANTED));
         // Whoever serves it has it without a byte read.
         stream.take_error().unwrap();
         let again = present(&broker, &ticket).unwrap_err();
@@ -351,25 +336,25 @@ mod tests {
             ..NewDomain::default()
         };
         directory.create(blue).unwrap();
-        may_connect(&directory, "b", "a", WANTED).unwrap();
+        may_connect(&directory, "b", "a", BETWEEN).unwrap();
         let refused = [
-            ("c", WANTED),
-            ("a", WANTED),
-            ("b", Wanted { from: 3, ..WANTED }),
-            ("b", Wanted { from: 0, ..WANTED }),
-            ("b", Wanted { to: 3, ..WANTED }),
-            ("b", Wanted { to: 9, ..WANTED }),
+            ("c", BETWEEN),
+            ("a", BETWEEN),
+            ("b", Between { from: 3, ..BETWEEN }),
+            ("b", Between { from: 0, ..BETWEEN }),
+            ("b", Between { to: 3, ..BETWEEN }),
+            ("b", Between { to: 9, ..BETWEEN }),
             (
                 "b",
-                Wanted {
+                Between {
                     partition: 2,
-                    ..WANTED
+                    ..BETWEEN
                 },
             ),
         ];
-        for (host, wanted) in refused {
-            let refusal = may_connect(&directory, host, "a", wanted).unwrap_err();
-            assert_eq!(refusal.kind, RefusalKind::Denied, "{host} {wanted:?}");
+        for (host, between) in refused {
+            let refusal = may_connect(&directory, host, "a", between).unwrap_err();
+            assert_eq!(refusal.kind, RefusalKind::Denied, "{host} {between:?}");
         }
     }
 }

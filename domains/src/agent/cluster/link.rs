@@ -220,7 +220,7 @@ pub(super) mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::hosts::messages::Wanted;
+    use crate::hosts::messages::{Between, Wanted};
     use crate::hosts::opening::{Kind, OPENING, Opening};
     use crate::hosts::secret::Secret;
     use crate::hosts::secure::{self, Session};
@@ -240,12 +240,13 @@ pub(super) mod tests {
     }
 
     fn ask(from: u32) -> Ask {
-        let (to, partition) = (0, 0);
-        Ask::Ticket(Wanted {
+        let (to, partition, protocol) = (0, 0, None);
+        Ask::Ticket(Wanted::Node(Between {
             from,
             to,
             partition,
-        })
+            protocol,
+        }))
     }
 
     fn says(answer: Result<Answer, NoAnswer>) -> String {
@@ -261,13 +262,13 @@ pub(super) mod tests {
         let (go, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         let serve = move |ask| {
-            let Ask::Ticket(wanted) = ask else {
+            let Ask::Ticket(Wanted::Node(between)) = ask else {
                 return Answer::Done;
             };
-            if wanted.from == 1 {
+            if between.from == 1 {
                 gate.lock().unwrap().recv().ok();
             }
-            Answer::Ticket(wanted.from.to_string())
+            Answer::Ticket(between.from.to_string())
         };
         let patience = Duration::from_secs(60);
         let (a, b) = (
