@@ -31,13 +31,6 @@ const REMEDY: &str = "see `toroid status` on both hosts; then try again";
 
 /// A connection that has shown its ticket. Nothing has been read or written on it since.
 #[derive(Debug)]
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "no provider serves connections of other hosts yet"
-    )
-)]
 pub(in crate::agent) struct DataConnection {
     pub(in crate::agent) stream: TcpStream,
     /// The host that has made it.
@@ -64,13 +57,6 @@ struct Ticket {
 
 impl Broker {
     /// Lets data connections be served; without this none are promised. It must not take long.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "no provider serves connections of other hosts yet"
-        )
-    )]
     pub(in crate::agent) fn serve(&self, server: impl Fn(DataConnection) + Send + Sync + 'static) {
         // A second one would be a mistake of ours.
         assert!(self.server.set(Box::new(server)).is_ok(), "there is one");

@@ -13,10 +13,11 @@
 //! with when the holder is away, and changes nothing by itself. The holder [`publish`]es what has
 //! become durable and waits for the hosts that it concerns. [`adopt`] is how a host becomes what
 //! another directory says. Strangers stand at the [`door`] until they have shown the key, or a
-//! ticket of the [`broker`].
+//! ticket of the [`broker`], with which they connect for [`data`].
 
 mod adopt;
 mod broker;
+mod data;
 mod door;
 mod follow;
 mod hold;
@@ -193,6 +194,7 @@ pub(super) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), Agent
     let Some(cluster) = &host.cluster else {
         return Ok(());
     };
+    data::serve(host, cluster);
     door::open(host, cluster, listener)?;
     match cluster.holds() {
         true => Ok(()),
