@@ -231,6 +231,7 @@ impl PacketChannel for Channel {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
     use std::thread;
@@ -262,9 +263,15 @@ mod tests {
         let mapped = shm::RemoteRegion::map(&memory, 64, KEY, all, status, None).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let host = Host(mapped.clone());
-        thread::spawn(move || tcp::serve(theirs.into(), &host));
+        thread::spawn(move || tcp::serve(OwnedFd::from(theirs), &host));
         let near = shm::QueuePair::new(KEY.node, KEY.partition, 4);
-        let mut far = tcp::QueuePair::new(ours.into(), KEY.node, KEY.partition, 4, Arc::default());
+        let mut far = tcp::QueuePair::new(
+            OwnedFd::from(ours),
+            KEY.node,
+            KEY.partition,
+            4,
+            Arc::default(),
+        );
         let opened = far.open(KEY, all, Arc::default(), None).unwrap();
         [
             (RemoteRegion::Shm(mapped), QueuePair::Shm(near)),

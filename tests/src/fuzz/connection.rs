@@ -3,6 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 
@@ -64,7 +65,7 @@ fn host() -> &'static OneRegion {
 /// What who serves is asked: every answer is one, whatever the questions were.
 pub fn connection_requests(bytes: &[u8]) -> bool {
     let (ours, mut stranger) = told(bytes);
-    let served = serve(ours.into(), host());
+    let served = serve(OwnedFd::from(ours), host());
     let mut replies = Vec::new();
     stranger.read_to_end(&mut replies).expect("it was closed");
     let (mut rest, mut done) = (&replies[..], 0);
@@ -80,7 +81,13 @@ pub fn connection_requests(bytes: &[u8]) -> bool {
 /// What who asks is answered: every operation ends once, in order.
 pub fn connection_replies(bytes: &[u8]) -> bool {
     let (ours, _stranger) = told(bytes);
-    let mut pair = QueuePair::new(ours.into(), KEY.node, KEY.partition, 4, Arc::default());
+    let mut pair = QueuePair::new(
+        OwnedFd::from(ours),
+        KEY.node,
+        KEY.partition,
+        4,
+        Arc::default(),
+    );
     let Ok(remote) = pair.open(KEY, Access::all(), Arc::default(), None) else {
         return false;
     };

@@ -71,7 +71,7 @@ impl Channel {
     /// # Errors
     /// The system's: no descriptor left.
     pub fn open(
-        socket: OwnedFd,
+        socket: impl Into<Arc<OwnedFd>>,
         local: NodeId,
         check: LinkCheck,
         membership: Membership,

@@ -119,7 +119,7 @@ impl QueuePair {
     /// yet polled, over a connection to who [serves](super::serve::serve) there. When `status`
     /// ends, so does everything here.
     pub fn new(
-        socket: OwnedFd,
+        socket: impl Into<Arc<OwnedFd>>,
         peer: NodeId,
         partition: Partition,
         depth: usize,

@@ -1,6 +1,7 @@
 //! One-sided operations over a connection: the serving side, which is the target's network card.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::stream::{Cut, Stream};
@@ -37,7 +38,7 @@ pub trait Regions {
 ///
 /// # Errors
 /// [`Malformed`] when the other side breaks the protocol; the connection is cut.
-pub fn serve(socket: OwnedFd, regions: &impl Regions) -> Result<(), Malformed> {
+pub fn serve(socket: impl Into<Arc<OwnedFd>>, regions: &impl Regions) -> Result<(), Malformed> {
     let mut server = Server {
         stream: Stream::new(socket, ROOM),
         regions,

@@ -32,6 +32,11 @@ pub(super) struct Stream {
 pub struct Cutter(Weak<OwnedFd>);
 
 impl Cutter {
+    /// One for the connection with this socket.
+    pub fn of(socket: &Arc<OwnedFd>) -> Self {
+        Cutter(Arc::downgrade(socket))
+    }
+
     /// Ends it. The status under which it is must have ended before, so that it can say why.
     pub fn cut(&self) {
         if let Some(socket) = self.0.upgrade() {
@@ -43,9 +48,9 @@ impl Cutter {
 
 impl Stream {
     /// `room` is for bytes that were received and not yet used.
-    pub(super) fn new(socket: OwnedFd, room: usize) -> Self {
+    pub(super) fn new(socket: impl Into<Arc<OwnedFd>>, room: usize) -> Self {
         Stream {
-            socket: Arc::new(socket),
+            socket: socket.into(),
             outgoing: Vec::new(),
             sent: 0,
             incoming: vec![0; room].into_boxed_slice(),
@@ -55,7 +60,7 @@ impl Stream {
     }
 
     pub(super) fn cutter(&self) -> Cutter {
-        Cutter(Arc::downgrade(&self.socket))
+        Cutter::of(&self.socket)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -168,7 +173,7 @@ mod tests {
     #[test]
     fn bytes_are_used_in_order_and_taken_out_of_the_middle() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut stream = Stream::new(ours.into(), 8);
+        let mut stream = Stream::new(OwnedFd::from(ours), 8);
         assert_eq!(stream.pull(), Ok(0));
         theirs.write_all(b"abcdefghij").unwrap();
         assert_eq!(stream.pull(), Ok(8));
@@ -187,7 +192,7 @@ mod tests {
     #[test]
     fn what_a_socket_does_not_take_waits() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut stream = Stream::new(ours.into(), 8);
+        let mut stream = Stream::new(OwnedFd::from(ours), 8);
         stream.outgoing().resize(4 << 20, 7);
         assert_eq!(stream.push(), Ok(false));
         let unsent = stream.unsent();
@@ -202,7 +207,7 @@ mod tests {
     #[test]
     fn a_cut_wakes_who_sleeps() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let mut stream = Stream::new(ours.into(), 8);
+        let mut stream = Stream::new(OwnedFd::from(ours), 8);
         let cutter = stream.cutter();
         std::thread::scope(|scope| {
             scope.spawn(move || cutter.cut());

@@ -72,7 +72,7 @@ impl Host {
     fn serve(self: &Arc<Self>, depth: usize) -> (QueuePair, JoinHandle<Result<(), Malformed>>) {
         let (ours, theirs) = connection();
         let host = Arc::clone(self);
-        let server = thread::spawn(move || serve(theirs.into(), &*host));
+        let server = thread::spawn(move || serve(OwnedFd::from(theirs), &*host));
         (pair(ours, depth), server)
     }
 }

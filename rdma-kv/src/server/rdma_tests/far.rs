@@ -1,6 +1,7 @@
 //! A client on another host, over the provider `tcp`: the other host's network card is here a
 //! thread for each connection.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
@@ -32,8 +33,8 @@ impl Far {
     fn pair(&self, peer: NodeId) -> tcp::QueuePair {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let card = Card(self.0.clone());
-        thread::spawn(move || tcp::serve(theirs.into(), &card).unwrap());
-        tcp::QueuePair::new(ours.into(), peer, PARTITION, 16, Arc::default())
+        thread::spawn(move || tcp::serve(OwnedFd::from(theirs), &card).unwrap());
+        tcp::QueuePair::new(OwnedFd::from(ours), peer, PARTITION, 16, Arc::default())
     }
 }
 
@@ -63,7 +64,15 @@ fn channels(node: NodeId) -> [tcp::Channel; 2] {
     let end = |socket: UnixStream, local, peer| {
         let (check, membership) = link(peer);
         let status = Arc::default();
-        tcp::Channel::open(socket.into(), local, check, membership, status, None).unwrap()
+        tcp::Channel::open(
+            OwnedFd::from(socket),
+            local,
+            check,
+            membership,
+            status,
+            None,
+        )
+        .unwrap()
     };
     [end(far, node, SERVER), end(card, SERVER, node)]
 }
