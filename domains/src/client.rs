@@ -231,7 +231,7 @@ impl Control {
     /// [`ClientError`], as for all that follow.
     pub fn status(&mut self) -> Result<Status, ClientError> {
         match self.call(&Request::Status)? {
-            Reply::Status(status) => Ok(status),
+            Reply::Status(status) => Ok(*status),
             other => Err(unexpected(&other)),
         }
     }

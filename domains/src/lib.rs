@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapter;
 pub mod addressing;
 pub mod agent;
 pub mod allocation;

@@ -6,6 +6,7 @@
 //! before the application gets it, so that no news about a grant can be missed.
 
 mod control;
+mod far;
 mod nodes;
 mod regions;
 mod stack;
@@ -26,6 +27,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::credentials::peer_uid;
 use crate::protocol::{DomainInfo, NODE_SOCKET, Refusal, RefusalKind, Reply, Request};
+pub(crate) use control::Dial;
 use control::{Control, Incoming, ListenerRelease};
 use regions::Mapped;
 
@@ -84,7 +86,12 @@ impl Member {
     }
 
     fn attach_once() -> Result<Self, MemberError> {
-        let control = Control::start(connect()?)?;
+        Self::attach_through(Dial::new(connect))
+    }
+
+    /// Attaches to the agent to which `dial` leads.
+    pub(crate) fn attach_through(dial: Dial) -> Result<Self, MemberError> {
+        let control = Control::start(dial)?;
         let reply = control.call(Request::Whoami)?;
         let Reply::Whoami {
             torus, node, place, ..
@@ -236,9 +243,26 @@ impl Domain {
     /// [`MemberError::Refused`] when the key is wrong, the right was not given, or one of the
     /// two nodes is not a member; [`MemberError::System`].
     pub fn open(&self, key: RemoteKey, access: Access) -> Result<RemoteRegion, MemberError> {
-        match self.member.control.map(Request::Open { key, access })? {
-            Mapped::Remote(region) => Ok(RemoteRegion::Shm(region)),
-            Mapped::Own(_) => Err(mixed_up()),
+        match self.open_here(key, access)? {
+            Some(region) => Ok(RemoteRegion::Shm(region)),
+            None => Ok(RemoteRegion::Tcp(self.open_far(key, access)?)),
+        }
+    }
+
+    /// Opens a region of a node of this host; `None` if another one carries it.
+    pub(crate) fn open_here(
+        &self,
+        key: RemoteKey,
+        access: Access,
+    ) -> Result<Option<shm::RemoteRegion>, MemberError> {
+        let answer = self.member.control.call(Request::Open { key, access })?;
+        match (answer.reply, answer.region) {
+            (Reply::Elsewhere, _) => Ok(None),
+            (_, Some(mapped)) => match mapped? {
+                Mapped::Remote(region) => Ok(Some(region)),
+                Mapped::Own(_) => Err(mixed_up()),
+            },
+            (other, None) => Err(unexpected(&other)),
         }
     }
 
@@ -248,23 +272,13 @@ impl Domain {
     /// # Errors
     /// [`MemberError::Refused`] when `place` is not a member.
     pub fn queue_pair(&self, place: Place, depth: usize) -> Result<QueuePair, MemberError> {
-        let is_member = self
-            .info()?
-            .members
-            .iter()
-            .any(|member| member.node == place);
-        match self.member.torus.node(place) {
-            Some(node) if is_member => {
-                let pair = shm::QueuePair::new(node, self.partition, depth);
-                Ok(QueuePair::Shm(pair))
-            }
-            _ => Err(Refusal::new(
-                RefusalKind::NotFound,
-                format!("node {place} is not a member of domain {}", self.name),
-                format!("see `toroid domain show {}`", self.name),
-            )
-            .into()),
+        if let Some(pair) = self.far_queue_pair(place, depth)? {
+            return Ok(QueuePair::Tcp(Box::new(pair)));
         }
+        let node = self.member.torus.node(place);
+        let node = node.ok_or_else(|| MemberError::Agent(format!("there is no node {place}")))?;
+        let pair = shm::QueuePair::new(node, self.partition, depth);
+        Ok(QueuePair::Shm(pair))
     }
 
     /// A packet channel to whoever listens for `protocol` at `place`.
@@ -278,9 +292,13 @@ impl Domain {
             protocol: protocol.0,
         };
         let answer = self.member.control.call(request)?;
-        match answer.channel {
-            Some(channel) => Ok(Channel::Shm(channel)),
-            None => Err(io::Error::other("no descriptor or no memory for a channel").into()),
+        let local = self.member.node;
+        match (answer.channel, answer.far) {
+            (Some(channel), _) => Ok(Channel::Shm(channel)),
+            (None, Some(far)) => Ok(Channel::Tcp(Box::new(far.channel(local, protocol)?))),
+            (None, None) => {
+                Err(io::Error::other("no descriptor or no memory for a channel").into())
+            }
         }
     }
 
@@ -382,6 +400,7 @@ fn unexpected(reply: &Reply) -> MemberError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::thread::JoinHandle;
 
     use fabric::RegionId;
@@ -443,7 +462,9 @@ mod tests {
     fn a_grant_whose_descriptors_are_lost_fails_alone_and_is_given_back() {
         let (here, there) = UnixStream::pair().unwrap();
         let agent = agent_whose_descriptors_are_lost(there);
-        let control = Control::start(here).unwrap();
+        let once = Mutex::new(Some(here));
+        let dial = move || once.lock().unwrap().take().ok_or(MemberError::NotInNode);
+        let control = Control::start(Dial::new(dial)).unwrap();
         control.set_node(NodeId(0));
         let torus: Torus = "2x2x2".parse().unwrap();
         let place = torus.place(NodeId(1)).unwrap();

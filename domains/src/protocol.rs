@@ -31,7 +31,7 @@ pub use info::{
 };
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -277,7 +277,8 @@ pub enum Request {
         key: RemoteKey,
     },
     /// Node socket. Asks for access to a peer's region. Reply: [`Reply::Region`] with one
-    /// descriptor, read-only unless a right that writes was asked for.
+    /// descriptor, read-only unless a right that writes was asked for; or [`Reply::Elsewhere`] when
+    /// another host carries the peer.
     Open {
         /// The key that its owner published.
         #[serde(with = "as_text")]
@@ -301,8 +302,19 @@ pub enum Request {
         /// The protocol.
         protocol: u16,
     },
+    /// Node socket. Asks how to operate on a member's memory. Reply: [`Reply::Here`] when this host
+    /// carries it, otherwise [`Reply::Far`] with one descriptor: a connection to who serves its
+    /// memory ([`fabric::tcp::QueuePair`]).
+    Reach {
+        /// The domain.
+        domain: String,
+        /// The member's place.
+        #[serde(with = "as_text")]
+        place: Place,
+    },
     /// Node socket. Opens a packet channel to whoever listens. Reply: [`Reply::Channel`] with
-    /// the descriptors of [`fabric::shm::ChannelEnds`].
+    /// the descriptors of [`fabric::shm::ChannelEnds`]; or [`Reply::Far`] with one descriptor
+    /// ([`fabric::tcp::Channel`]) when another host carries the peer.
     Connect {
         /// The domain.
         domain: String,
@@ -409,7 +421,7 @@ pub enum Reply {
     /// The request failed and changed nothing.
     Error(Refusal),
     /// To [`Request::Status`].
-    Status(Status),
+    Status(Box<Status>),
     /// To [`Request::NodeList`].
     Nodes {
         /// In order of their number.
@@ -502,6 +514,14 @@ pub enum Reply {
     Fence,
     /// To [`Request::Connect`].
     Channel(ChannelInfo),
+    /// To [`Request::Reach`]: this host carries it.
+    Here,
+    /// To [`Request::Reach`] and [`Request::Connect`]: another host carries it. A connection comes
+    /// with it.
+    Far(FarInfo),
+    /// To [`Request::Open`]: another host carries the region's node. It is to be opened there, over
+    /// a connection that [`Request::Reach`] gives.
+    Elsewhere,
     /// To [`Request::Stack`].
     Stack(StackInfo),
     /// To [`Request::Lookup`].
@@ -600,6 +620,19 @@ pub struct ChannelInfo {
     pub place: Place,
     /// The protocol.
     pub protocol: u16,
+    /// Its word on the page of [`Reply::Fence`].
+    pub fence: u32,
+}
+
+/// A connection to a node that another host carries.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FarInfo {
+    /// The domain's partition.
+    pub partition: u32,
+    /// The epoch in which it was made.
+    pub epoch: u32,
+    /// The node at the other end.
+    pub peer: u32,
     /// Its word on the page of [`Reply::Fence`].
     pub fence: u32,
 }

@@ -6,13 +6,16 @@
 
 use std::env;
 
-use crate::{agent, node};
+use crate::{adapter, agent, node};
 
 /// Runs an agent; the configuration follows as JSON.
 pub const AGENT: &str = "__agent";
 
 /// Keeps what outlives an agent; the agent's state directory follows.
 pub const KEEPER: &str = "__keeper";
+
+/// Serves processes of other hosts.
+pub const ADAPTER: &str = "__adapter";
 
 /// Carries a caller's descriptors to a node.
 pub const PORTER: &str = "__porter";
@@ -27,6 +30,8 @@ pub enum Role {
     Agent,
     /// [`KEEPER`].
     Keeper,
+    /// [`ADAPTER`].
+    Adapter,
     /// [`PORTER`].
     Porter,
     /// [`NODE_INIT`].
@@ -38,6 +43,7 @@ pub fn asked() -> Option<Role> {
     match env::args_os().nth(1)?.to_str()? {
         AGENT => Some(Role::Agent),
         KEEPER => Some(Role::Keeper),
+        ADAPTER => Some(Role::Adapter),
         PORTER => Some(Role::Porter),
         NODE_INIT => Some(Role::NodeInit),
         _ => None,
@@ -52,6 +58,7 @@ impl Role {
         match self {
             Role::Agent => agent::background::run_role(&config),
             Role::Keeper => agent::keeper::run_role(),
+            Role::Adapter => adapter::run_role(),
             Role::Porter => agent::porter::run_role(),
             Role::NodeInit => node::init::run_role(&config),
         }

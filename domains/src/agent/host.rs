@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use fabric::{NodeId, Torus};
 
+use super::adapter::Adapter;
 use super::audit::Audit;
 use super::changes::usable_node;
 use super::cluster::Cluster;
@@ -64,6 +65,8 @@ pub(super) struct Host {
     pub(super) identity: Identity,
     /// Other hosts, if there are any.
     pub(super) cluster: Option<Arc<Cluster>>,
+    /// Serves and reaches nodes of these.
+    pub(super) adapter: Option<Adapter>,
     /// Those of the nodes, if they have users of their own.
     pub(super) users: Option<Arc<Users>>,
     pub(super) torus: Torus,
@@ -270,6 +273,9 @@ impl Host {
         self.nodes.iter().for_each(HostedNode::keep);
         if let Some(driver) = &self.driver {
             driver.keep();
+        }
+        if let Some(adapter) = &self.adapter {
+            adapter.keep();
         }
         self.members.keep_all();
     }
@@ -586,6 +592,7 @@ impl Host {
             },
             driver_pid,
             driver_restarts,
+            adapter_pid: self.adapter.as_ref().and_then(Adapter::pid),
             attached: attached as u32,
             registered_bytes,
             moving_bytes,

@@ -1,6 +1,7 @@
 //! Who listens for what, and the channels between processes.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::sync::{MutexGuard, PoisonError};
 
 use fabric::shm::ChannelEnds;
@@ -13,8 +14,8 @@ use super::{
     check_member, no_memory, usage, within,
 };
 use crate::agent::fences::Granted;
-use crate::directory::Domain;
-use crate::protocol::{ChannelInfo, Event, Refusal, RefusalKind, Reply};
+use crate::directory::{Directory, Domain};
+use crate::protocol::{ChannelInfo, Event, FarInfo, Refusal, RefusalKind, Reply};
 
 /// The most channels of one process with processes of one other node that these opened: others
 /// want to reach it, too.
@@ -171,26 +172,107 @@ impl Members {
         domain: &str,
         protocol: u16,
     ) -> Result<Vec<String>, Refusal> {
-        let mut books = self.lock();
-        let (partition, node) = books.membership(id, domain)?;
-        let domain = books.directory.domain(domain)?;
+        let (partition, node) = self.membership(id, domain)?;
+        let nodes = self.listening(partition, node, protocol);
+        let torus = self.directory(Directory::torus);
+        let places = nodes.iter().filter_map(|node| torus.place(*node));
+        Ok(places.map(|place| place.to_string()).collect())
+    }
+
+    /// The partition and the node of a process, if that is a member.
+    pub(in crate::agent) fn membership(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+    ) -> Result<(Partition, NodeId), Refusal> {
+        self.lock().membership(id, domain)
+    }
+
+    /// The nodes of this host of which a process listens, and with which `node` may talk.
+    pub(in crate::agent) fn listening(
+        &self,
+        partition: Partition,
+        node: NodeId,
+        protocol: u16,
+    ) -> BTreeSet<NodeId> {
+        let books = self.lock();
+        let Some(domain) = books.directory.domain_by_id(partition.0) else {
+            return BTreeSet::new();
+        };
         let wanted = |s: &&Service| {
             let is_it = s.partition == partition && s.protocol == protocol;
             is_it && domain.may_talk(node, s.node)
         };
-        let nodes: BTreeSet<NodeId> = books
-            .listeners
-            .keys()
-            .filter(wanted)
-            .map(|service| service.node)
-            .collect();
-        let torus = books.directory.torus();
-        let places = nodes.iter().filter_map(|node| torus.place(*node));
-        Ok(places.map(|place| place.to_string()).collect())
+        let services = books.listeners.keys().filter(wanted);
+        services.map(|service| service.node).collect()
+    }
+
+    /// Refuses what nobody listens for.
+    pub(in crate::agent) fn check_listener(
+        &self,
+        domain: &str,
+        place: Place,
+        protocol: u16,
+    ) -> Result<(), Refusal> {
+        let books = self.await_listener(domain, place, protocol);
+        books.listener_at(domain, place, protocol).map(drop)
+    }
+
+    /// The partition, the node of a process, and that of another member.
+    pub(in crate::agent) fn fellow(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
+        self.lock().fellow(id, domain, place)
+    }
+
+    /// Replies with a connection to a member that another host carries, if the two may still talk.
+    pub(in crate::agent) fn grant_far(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+        connection: OwnedFd,
+    ) -> Result<(), Refusal> {
+        let mut books = self.lock();
+        let (partition, node, peer) = books.fellow(id, domain, place)?;
+        let of = books.directory.domain(domain)?;
+        check_may_talk(&books.directory, of, node, peer)?;
+        let epoch = of.epoch;
+        let fence = books.slot(id, partition, Granted::Shared)?;
+        let far = Reply::Far(FarInfo {
+            partition: partition.0,
+            epoch,
+            peer: peer.0,
+            fence,
+        });
+        books.attachment(id)?.outbox.reply(far, vec![connection]);
+        Ok(())
     }
 }
 
 impl Books {
+    fn fellow(
+        &mut self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
+        let (partition, node) = self.membership(id, domain)?;
+        let members = &self.directory.domain(domain)?.members;
+        let peer = self.directory.torus().node(place);
+        let peer = peer.filter(|peer| members.contains(peer)).ok_or_else(|| {
+            Refusal::new(
+                RefusalKind::NotFound,
+                format!("node {place} is not a member of domain {domain}"),
+                format!("see `toroid domain show {domain}`"),
+            )
+        })?;
+        Ok((partition, node, peer))
+    }
+
     /// What a process listens for, if it is a member.
     fn service(
         &mut self,

@@ -11,14 +11,17 @@
 //! agent lets go of them or when both have gone, and outlive an agent that was killed until the
 //! next one takes them over.
 
+mod adapter;
 mod allocation;
 mod audit;
 pub mod background;
 mod changes;
 mod cluster;
 mod data_dir;
+mod dependant;
 mod driver;
 mod estate;
+mod far;
 mod fences;
 mod gateways;
 mod host;

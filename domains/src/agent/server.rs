@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use fabric::NodeId;
 
+use super::adapter::Adapter;
 use super::audit::Caller;
 use super::changes::{Standing, carry_out, is_change, usable_node};
+use super::far;
 use super::host::{Ending, Host, names};
 use super::members::{AttachmentId, Known, check_member};
 use super::nodes::HostedNode;
@@ -62,6 +64,8 @@ pub(super) enum Door {
     Control,
     /// A node's, in one of its tenancies.
     Node(NodeId, u64),
+    /// None: the adapter of this host speaks for a node that another host carries.
+    StandIn(NodeId),
 }
 
 /// Serves connections until the listener is shut down.
@@ -122,7 +126,7 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
     let caller = Caller {
         actor: match door {
             Door::Control => actor(host, uid),
-            Door::Node(node, _) => Actor::Node(node),
+            Door::Node(node, _) | Door::StandIn(node) => Actor::Node(node),
         },
         pid: peer_pid(&stream),
         host: None,
@@ -148,6 +152,26 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
         tracing::warn!(?door, "no thread for a connection: {error}");
         open.remove(uid);
     }
+}
+
+/// Serves the adapter, which speaks for a node that another host carries, on a thread of its own.
+pub(super) fn stand_in(host: &Arc<Host>, node: NodeId, stream: UnixStream) -> io::Result<()> {
+    let caller = Caller {
+        actor: Actor::Node(node),
+        pid: host.adapter.as_ref().and_then(Adapter::pid),
+        host: None,
+    };
+    let host = Arc::clone(host);
+    let talk = move || {
+        let door = Door::StandIn(node);
+        if let Err(error) = converse(&host, stream, door, caller) {
+            tracing::debug!(?door, "a connection ended: {error}");
+        }
+    };
+    thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(talk)
+        .map(drop)
 }
 
 /// Whoever came through the control socket. That of a user's agent lets nobody else in, and
@@ -215,7 +239,11 @@ fn converse(
             caller,
         }
         .converse(),
-        Door::Node(node, tenancy) => {
+        Door::Node(node, _) | Door::StandIn(node) => {
+            let tenancy = match door {
+                Door::Node(_, tenancy) => Some(tenancy),
+                _ => None,
+            };
             let outbox = Outbox::start(writer)?;
             let id = host.members.attach(node, outbox.clone())?;
             let mut attached = Attached {
@@ -227,7 +255,11 @@ fn converse(
                 outbox,
             };
             // Asked when it is in the books: who is there at the end of a tenancy is expelled.
-            let end = match host.is_current(node, tenancy) {
+            let is_current = match tenancy {
+                Some(tenancy) => host.is_current(node, tenancy),
+                None => host.node(node).is_none(),
+            };
+            let end = match is_current {
                 true => attached.converse(reader),
                 false => Err(WireError::Closed),
             };
@@ -307,7 +339,7 @@ fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Re
         Reply::Domains { domains }
     };
     match request {
-        Request::Status => Some(Ok(Reply::Status(host.status(actor)))),
+        Request::Status => Some(Ok(Reply::Status(Box::new(host.status(actor))))),
         Request::NodeList => Some(Ok(Reply::Nodes {
             nodes: host.list_nodes(actor),
         })),
@@ -479,7 +511,8 @@ struct Attached<'a> {
     host: &'a Arc<Host>,
     caller: Caller,
     node: NodeId,
-    tenancy: u64,
+    /// A stand-in has none.
+    tenancy: Option<u64>,
     id: AttachmentId,
     outbox: Outbox,
 }
@@ -510,8 +543,8 @@ impl Attached<'_> {
                     if let Some(change) = changing.take() {
                         let _ = change.join();
                     }
-                    match is_change(&request) {
-                        true => *changing = Some(self.change(request)?),
+                    match is_change(&request) || far::is_far(self.host, &request) {
+                        true => *changing = Some(self.begin(request)?),
                         false => self.answer(&request),
                     }
                 }
@@ -563,18 +596,30 @@ impl Attached<'_> {
         }
     }
 
-    /// Changes a domain on a thread of its own, and replies. A shrink waits until processes
-    /// have acknowledged it, and this may be one of them.
-    fn change(&self, request: Request) -> io::Result<JoinHandle<()>> {
+    /// Does on a thread of its own what takes a while, and replies. Another host may not answer; a
+    /// shrink waits until processes have acknowledged it, and this may be one of them.
+    fn begin(&self, request: Request) -> io::Result<JoinHandle<()>> {
         let (host, outbox) = (Arc::clone(self.host), self.outbox.clone());
-        let (caller, standing) = (self.caller.clone(), Standing::Tenancy(self.tenancy));
-        let change = move || {
-            let result = host.audited(&caller, &request, || {
-                carry_out(&host, &caller, standing, &request).unwrap_or(Ok(Reply::Done))
-            });
-            outbox.reply(result.unwrap_or_else(Reply::Error), vec![]);
+        let (caller, tenancy, id) = (self.caller.clone(), self.tenancy, self.id);
+        let work = move || {
+            let answer = match (is_change(&request), tenancy) {
+                (false, _) => {
+                    let answer = far::serve(&host, id, &request);
+                    host.note_denial(&caller, &request, answer)
+                }
+                (true, Some(tenancy)) => host.audited(&caller, &request, || {
+                    let standing = Standing::Tenancy(tenancy);
+                    carry_out(&host, &caller, standing, &request).transpose()
+                }),
+                (true, None) => Err(not_here()),
+            };
+            match answer {
+                Ok(None) => {}
+                Ok(Some(reply)) => outbox.reply(reply, vec![]),
+                Err(refusal) => outbox.reply(Reply::Error(refusal), vec![]),
+            }
         };
-        thread::Builder::new().stack_size(STACK_BYTES).spawn(change)
+        thread::Builder::new().stack_size(STACK_BYTES).spawn(work)
     }
 
     /// Serves what only processes in nodes ask; returns the reply if there is one to send yet.
@@ -589,9 +634,16 @@ impl Attached<'_> {
                 members.alloc(id, domain, *len, *access)?;
                 return Ok(None);
             }
+            Request::Open { key, .. } if self.host.is_elsewhere(key.node) => {
+                return Ok(Some(Reply::Elsewhere));
+            }
             Request::Open { key, access } => {
                 members.open(id, *key, *access)?;
                 return Ok(None);
+            }
+            Request::Reach { domain, place } => {
+                members.fellow(id, domain, *place)?;
+                return Ok(Some(Reply::Here));
             }
             Request::Connect {
                 domain,
@@ -628,13 +680,7 @@ impl Attached<'_> {
             }
             Request::Whoami => return self.whoami().map(Some),
             Request::Ticket => return members.ticket(id).map(Some),
-            _ => {
-                return Err(Refusal::new(
-                    RefusalKind::Denied,
-                    "a process in a node may not ask this",
-                    "ask outside of the node",
-                ));
-            }
+            _ => return Err(not_here()),
         }
         Ok(Some(Reply::Done))
     }
@@ -655,6 +701,14 @@ impl Attached<'_> {
             domains: self.host.members.directory(|d| names(d, self.node)),
         })
     }
+}
+
+fn not_here() -> Refusal {
+    Refusal::new(
+        RefusalKind::Denied,
+        "a process in a node may not ask this",
+        "ask outside of the node",
+    )
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::adapter::{self, Adapter};
 use super::audit::Audit;
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
@@ -239,7 +240,11 @@ fn build(
     audit.note_start(identity.uid, &directory);
     let (mut members, moves) = Members::new(directory, store, memory);
     members.inherit(Arc::clone(&estate.keeper), &mut estate);
+    let adapter = cluster
+        .is_some()
+        .then(|| Adapter::new(Arc::clone(&estate.keeper), estate.inherit(Adapter::KEY)));
     let host = Host {
+        adapter,
         audit,
         state: state.path().into(),
         data: data.path().into(),
@@ -321,6 +326,7 @@ fn open_for_business(
         let host = Arc::clone(host);
         spawn(move || keep_alive(&host, n, birth))?;
     }
+    adapter::begin(host).map_err(during("start the process for other hosts"))?;
     let host = Arc::clone(host);
     spawn(move || serve(&host, &control, Door::Control))
 }
@@ -403,6 +409,9 @@ fn take_down(host: &Host) {
     host.gateways.come_to_rest();
     for node in &host.nodes {
         node.tell_to_end();
+    }
+    if let Some(adapter) = &host.adapter {
+        adapter.end();
     }
     if let Some(driver) = &host.driver {
         driver.end();

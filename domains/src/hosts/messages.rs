@@ -76,6 +76,8 @@ pub(crate) enum Ask {
     Adopt(Adoption),
     /// Of anybody: a ticket for a data connection.
     Ticket(Wanted),
+    /// Of anybody: which of its nodes listen.
+    Listeners(Sought),
 }
 
 /// A directory.
@@ -115,6 +117,18 @@ pub(crate) struct Between {
     pub(crate) protocol: Option<u16>,
 }
 
+/// What a process of one host looks for at another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sought {
+    /// Its node, of the host that asks.
+    pub(crate) from: u32,
+    /// The domain.
+    pub(crate) partition: u32,
+    /// What others listen for.
+    pub(crate) protocol: u16,
+}
+
 /// The answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -126,6 +140,8 @@ pub(crate) enum Answer {
     Reply(Box<Reply>),
     /// In hexadecimal digits.
     Ticket(String),
+    /// Numbers of nodes.
+    Nodes(BTreeSet<u32>),
 }
 
 /// Who wants something of the holder of the directory.

@@ -7,6 +7,7 @@
 mod resume;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -25,6 +26,7 @@ use fabric::shm::wake::Waker;
 use fabric::shm::{Channel, ChannelEnds, Memory, Status};
 use fabric::{Epoch, NodeId, Partition, Protocol, RemoteKey};
 
+use super::far::{Connection, Links, Openers};
 use super::regions::{self, Grant, Mapped, Regions, no_room};
 use super::{LinkCheck, MemberError, unexpected};
 use crate::protocol::{ChannelInfo, Event, Message, Reply, Request, VERSION};
@@ -51,6 +53,8 @@ pub(super) struct Answer {
     pub(super) region: Option<io::Result<Mapped>>,
     /// The channel that was connected.
     pub(super) channel: Option<Channel>,
+    /// The connection to another host.
+    pub(super) far: Option<Connection>,
 }
 
 /// What the calling threads and the control thread share.
@@ -61,6 +65,30 @@ pub(super) struct Control {
     node: OnceLock<NodeId>,
     ticket: OnceLock<Ticket>,
     fence: OnceLock<Arc<FencePage>>,
+    /// How there is a connection to an agent.
+    dial: Dial,
+    pub(super) openers: Openers,
+}
+
+/// Connects to the agent, or to where one will listen.
+pub(crate) struct Dial(Box<dyn Fn() -> Result<UnixStream, MemberError> + Send + Sync>);
+
+impl Dial {
+    pub(crate) fn new(
+        dial: impl Fn() -> Result<UnixStream, MemberError> + Send + Sync + 'static,
+    ) -> Self {
+        Dial(Box::new(dial))
+    }
+
+    pub(super) fn dial(&self) -> Result<UnixStream, MemberError> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dial").finish_non_exhaustive()
+    }
 }
 
 /// With what this process can come back.
@@ -111,6 +139,7 @@ struct Books {
     /// Channels whose other end has gone. What it left behind can be received until its node
     /// leaves.
     forsaken: Vec<OpenChannel>,
+    links: Links,
     listeners: HashMap<Service, Arc<Incoming>>,
 }
 
@@ -124,8 +153,8 @@ struct OpenChannel {
 
 impl Control {
     /// Shakes hands and starts the control thread.
-    pub(super) fn start(stream: UnixStream) -> Result<Arc<Self>, MemberError> {
-        let (reader, writer) = wire::split(stream)?;
+    pub(super) fn start(dial: Dial) -> Result<Arc<Self>, MemberError> {
+        let (reader, writer) = wire::split(dial.dial()?)?;
         let control = Arc::new(Control {
             outbox: Mutex::new(Outbox {
                 writer,
@@ -139,6 +168,8 @@ impl Control {
             node: OnceLock::new(),
             ticket: OnceLock::new(),
             fence: OnceLock::new(),
+            dial,
+            openers: Openers::default(),
         });
         let listening = Arc::downgrade(&control);
         let builder = thread::Builder::new().name("toroid-control".into());
@@ -179,7 +210,7 @@ impl Control {
         Ok(())
     }
 
-    fn status(&self, slot: u32) -> Status {
+    pub(super) fn status(&self, slot: u32) -> Status {
         let fenced = |page| Status::fenced(Arc::clone(page), slot);
         self.fence.get().map_or_else(Status::default, fenced)
     }
@@ -283,6 +314,7 @@ impl Control {
             descriptors,
             region: None,
             channel: None,
+            far: None,
         };
         let Some(expected) = lock(&self.outbox).expected.pop_front() else {
             return;
@@ -300,6 +332,10 @@ impl Control {
         if let Reply::Channel(info) = &answer.reply {
             let descriptors = std::mem::take(&mut answer.descriptors);
             answer.channel = self.open_channel(info, descriptors);
+        }
+        if let Reply::Far(info) = &answer.reply {
+            let descriptors = std::mem::take(&mut answer.descriptors);
+            answer.far = self.book_far(info, descriptors);
         }
         if let (Some((service, incoming)), Reply::Done) = (expected.listener, &answer.reply) {
             lock(&self.books).listeners.insert(service, incoming);
@@ -361,7 +397,10 @@ impl Control {
             }
             Event::Fenced { partition } => {
                 let partition = Partition(partition);
-                let ended = lock(&self.books).regions.forget_partition(partition);
+                let mut books = lock(&self.books);
+                let ended = books.regions.forget_partition(partition);
+                books.links.end(|of, _| of == partition, Status::revoke);
+                drop(books);
                 regions::end(ended, Status::revoke);
                 self.end_listeners(partition);
             }
@@ -423,7 +462,7 @@ impl Control {
             protocol: Protocol(info.protocol),
             since: Epoch(info.epoch),
         };
-        let membership = lock(&self.books).learn_epoch(check.partition, info.epoch);
+        let membership = self.membership(check.partition, info.epoch);
         let status = Arc::new(self.status(info.fence));
         let booked = Arc::downgrade(&status);
         let node = *self.node.get()?;
@@ -436,6 +475,16 @@ impl Control {
         };
         lock(&self.books).channels.insert(info.id, open);
         Some(channel)
+    }
+
+    /// The membership in a partition, which follows the news.
+    pub(super) fn membership(&self, partition: Partition, epoch: u32) -> Membership {
+        lock(&self.books).learn_epoch(partition, epoch)
+    }
+
+    /// The links to peers on other hosts.
+    pub(super) fn with_links(&self, change: impl FnOnce(&mut Links)) {
+        change(&mut lock(&self.books).links);
     }
 
     /// Notes that the agent has gone; returns whether it makes sense to wait for another.
@@ -475,6 +524,7 @@ impl Control {
             .forget_where(|_, booked| !booked.is_own || booked.is_awaited());
         regions::end(ended, Status::peer_died);
         books.forsake_channels(|_| true);
+        books.links.end(|_, _| true, Status::peer_died);
         for listener in books.listeners.values() {
             listener.close(End::NoAgent);
         }
@@ -544,6 +594,8 @@ impl Books {
         };
         self.channels.retain(|_, channel| stays(channel));
         self.forsaken.retain_mut(stays);
+        let ends = |of: Partition, peer| of == partition && gone(peer);
+        self.links.end(ends, Status::revoke);
         self.learn_epoch(partition, epoch);
         self.regions.forget_peers(partition, gone)
     }
@@ -730,6 +782,6 @@ impl Drop for ListenerRelease {
 }
 
 /// A thread that panicked held no half-done change: every critical section here is a few moves.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use fabric::{NodeId, Partition, Protocol};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Control, End, lock};
-use crate::member::{connect, regions};
+use crate::member::regions;
 use crate::protocol::{DomainMembers, Message, RefusalKind, Reply, Request, VERSION};
 use crate::wire::{self, Reader, WireError, Writer};
 
@@ -61,7 +61,11 @@ pub(super) fn come_back(listening: &Weak<Control>) -> Option<Reader> {
 }
 
 fn attempt(listening: &Weak<Control>) -> Result<Option<Reader>, Failure> {
-    let stream = connect().map_err(|_| Failure::NotYet)?;
+    let Some(control) = listening.upgrade() else {
+        return Ok(None);
+    };
+    let stream = control.dial.dial().map_err(|_| Failure::NotYet)?;
+    drop(control);
     let (mut reader, writer) = wire::split(stream)?;
     match listening.upgrade() {
         Some(control) => control.ask_for_return(&writer)?,

@@ -55,6 +55,9 @@ pub struct Status {
     pub driver_pid: Option<u32>,
     /// How often the driver was restarted.
     pub driver_restarts: u32,
+    /// The process for connections with other hosts, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter_pid: Option<u32>,
     /// Processes attached through node sockets.
     pub attached: u32,
     /// Registered bytes.

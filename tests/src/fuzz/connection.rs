@@ -119,7 +119,7 @@ pub fn connection_packets(bytes: &[u8]) -> bool {
     let (ours, _stranger) = told(bytes);
     let membership = Membership::at(CHECK.since);
     let channel = Channel::open(
-        ours.into(),
+        OwnedFd::from(ours),
         NodeId(0),
         CHECK,
         membership,

@@ -21,6 +21,7 @@ mod gateway;
 mod histories;
 mod hostile;
 mod hosts;
+mod hosts_far;
 mod identity;
 mod lifecycle;
 mod offload;

@@ -142,6 +142,11 @@ impl QueuePair {
         }
     }
 
+    /// What ends it.
+    pub fn status(&self) -> &Arc<Status> {
+        &self.status
+    }
+
     /// For the control thread: ends the connection, after the status has.
     pub fn cutter(&self) -> Cutter {
         self.stream.cutter()

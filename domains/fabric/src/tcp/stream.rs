@@ -37,6 +37,11 @@ impl Cutter {
         Cutter(Arc::downgrade(socket))
     }
 
+    /// Whether nobody has the connection any more.
+    pub fn is_over(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
     /// Ends it. The status under which it is must have ended before, so that it can say why.
     pub fn cut(&self) {
         if let Some(socket) = self.0.upgrade() {

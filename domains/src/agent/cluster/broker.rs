@@ -121,7 +121,8 @@ impl fmt::Debug for Broker {
 pub(super) fn give_ticket(host: &Host, cluster: &Cluster, to: &str, wanted: Wanted) -> Answer {
     let directory = host.members.directory(Directory::clone);
     let permitted = match wanted {
-        Wanted::Node(between) => may_connect(&directory, to, &cluster.config.host, between),
+        Wanted::Node(between) => may_connect(&directory, to, &cluster.config.host, between)
+            .and_then(|()| has_listener(host, &directory, between)),
         Wanted::Frames => Ok(()),
     };
     let given = permitted.and_then(|()| match cluster.broker.server.get() {
@@ -133,6 +134,18 @@ pub(super) fn give_ticket(host: &Host, cluster: &Cluster, to: &str, wanted: Want
         )),
     });
     given.map_or_else(Answer::Refused, Answer::Ticket)
+}
+
+/// Whether somebody listens for the packets that it is about, if any.
+fn has_listener(host: &Host, directory: &Directory, between: Between) -> Result<(), Refusal> {
+    let domain = directory.domain_by_id(between.partition);
+    let place = directory.torus().place(NodeId(between.to));
+    match (between.protocol, domain, place) {
+        (Some(protocol), Some(domain), Some(place)) => {
+            host.members.check_listener(&domain.name, place, protocol)
+        }
+        _ => Ok(()),
+    }
 }
 
 fn may_connect(
@@ -162,10 +175,6 @@ fn may_connect(
 impl Host {
     /// A connection to another host for this purpose. Takes as long as the network does, and at
     /// most some seconds.
-    #[expect(
-        dead_code,
-        reason = "no provider asks for connections to other hosts yet"
-    )]
     pub(in crate::agent) fn data_connection(
         &self,
         carrier: &str,
@@ -195,7 +204,7 @@ impl Host {
     }
 
     /// The session with another host, made if there is none.
-    fn link_to(&self, cluster: &Cluster, carrier: &str) -> Result<Arc<Link>, Refusal> {
+    pub(super) fn link_to(&self, cluster: &Cluster, carrier: &str) -> Result<Arc<Link>, Refusal> {
         if let Some(link) = cluster.link_of(carrier) {
             return Ok(link);
         }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::link::{Link, NoAnswer};
-use super::{Cluster, adopt, broker, unreachable};
+use super::{Cluster, adopt, broker, listeners, unreachable};
 use crate::agent::AgentError;
 use crate::agent::audit::Caller;
 use crate::agent::host::Host;
@@ -81,6 +81,9 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, ask: Ask) -> Answer {
         },
         Ask::Ticket(wanted) => {
             broker::give_ticket(host, cluster, &cluster.config.directory, wanted)
+        }
+        Ask::Listeners(sought) => {
+            listeners::answer(host, cluster, &cluster.config.directory, sought)
         }
         Ask::Change { .. } => {
             let message = format!("host {} does not hold the directory", cluster.config.host);

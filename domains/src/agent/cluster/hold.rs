@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fabric::NodeId;
 
 use super::link::{Link, NoAnswer, stay_alive};
-use super::{Cluster, broker};
+use super::{Cluster, broker, listeners};
 use crate::agent::audit::Caller;
 use crate::agent::changes::{Standing, carry_out, is_change};
 use crate::agent::host::Host;
@@ -140,6 +140,7 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, hello: &Hello, ask: Ask) -> Answer
             change(host, from, who, pid, &request)
         }
         Ask::Ticket(wanted) => broker::give_ticket(host, cluster, from, wanted),
+        Ask::Listeners(sought) => listeners::answer(host, cluster, from, sought),
         _ => Answer::Refused(Refusal::new(
             RefusalKind::Invalid,
             format!("host {} is not asked this", cluster.config.host),

@@ -194,7 +194,7 @@ fn most_served(ask: &Ask) -> usize {
             who: Who::Administrator(_),
             ..
         } => MAX_SERVED,
-        Ask::Change { .. } | Ask::Ticket(_) => MAX_SERVED - RESERVED,
+        Ask::Change { .. } | Ask::Ticket(_) | Ask::Listeners(_) => MAX_SERVED - RESERVED,
     }
 }
 

@@ -22,6 +22,7 @@ mod door;
 mod follow;
 mod hold;
 mod link;
+mod listeners;
 mod problems;
 pub(super) mod publish;
 mod strangers;

@@ -1,0 +1,52 @@
+//! What an agent and its adapter say to each other on a session of the adapter's lifeline.
+
+use serde::{Deserialize, Serialize};
+
+/// From the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Order {
+    /// Serves a process of another host. One descriptor: the connection with that host.
+    Serve(Service),
+    /// Carries what a process of this host and an adapter of another say to each other. Two
+    /// descriptors: the connection with that host, and one end of the process's.
+    Carry(Carriage),
+}
+
+/// What a process of another host wants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Service {
+    /// Its node.
+    pub(crate) from: u32,
+    /// The node of this host that it is about.
+    pub(crate) to: u32,
+    /// The domain.
+    pub(crate) domain: String,
+    /// Its number.
+    pub(crate) partition: u32,
+    /// Packets for who listens for it; otherwise operations on the node's memory.
+    pub(crate) protocol: Option<u16>,
+}
+
+/// Whose connection it is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Carriage {
+    /// The node of the process.
+    pub(crate) from: u32,
+    /// Whether packets travel on it; otherwise operations.
+    pub(crate) packets: bool,
+}
+
+/// From the adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "errand", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Errand {
+    /// Attaches the adapter in the name of a node that another host carries. One descriptor: the
+    /// end of a connection on which the agent is to serve it as it serves processes of nodes.
+    Attach {
+        /// The node.
+        node: u32,
+    },
+}

@@ -1,0 +1,223 @@
+//! The adapter as the agent sees it: the process that serves others hosts' processes, and carries
+//! what this host's have to say to others. See [`crate::adapter`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fabric::NodeId;
+
+use super::dependant::Dependant;
+use super::host::Host;
+use super::keeper::{Entry, Keeper};
+use super::process::{ends_within, outlast};
+use super::server;
+use crate::adapter::messages::{Errand, Order};
+use crate::protocol::{Refusal, RefusalKind};
+use crate::roles;
+use crate::wire::{Reader, WireError, Writer};
+
+/// Pauses before restarts grow from the first to the second while it keeps dying.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+
+/// One that has lived as long as this may be started anew soon.
+const GOOD_LIFE: Duration = Duration::from_secs(10);
+
+/// How many milliseconds it may take to end.
+const LAST_WORDS_MS: u16 = 2000;
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// The adapter of this host.
+#[derive(Debug)]
+pub(super) struct Adapter {
+    keeper: Arc<Keeper>,
+    kept: Mutex<Option<Entry>>,
+    books: Mutex<Books>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    process: Option<(Dependant, Writer)>,
+    ending: bool,
+}
+
+/// One that runs.
+struct Instance {
+    handle: Arc<OwnedFd>,
+    errands: Reader,
+    /// If this agent started it.
+    child: Option<Child>,
+}
+
+impl Adapter {
+    /// What the keeper holds of it.
+    pub(super) const KEY: &str = "adapter";
+
+    /// None yet; that of the agent before is to be taken over.
+    pub(super) fn new(keeper: Arc<Keeper>, kept: Option<Entry>) -> Self {
+        Adapter {
+            keeper,
+            kept: Mutex::new(kept),
+            books: Mutex::default(),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Lets the keeper hold it, too, while it runs.
+    pub(super) fn keep(&self) {
+        if let Some((process, _)) = &self.lock().process {
+            process.keep(&self.keeper, Self::KEY);
+        }
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.lock().process.as_ref().map(|(process, _)| process.pid)
+    }
+
+    /// Lets it do something.
+    ///
+    /// # Errors
+    /// There is none at this moment.
+    pub(super) fn order(
+        &self,
+        order: &Order,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), Refusal> {
+        let books = self.lock();
+        let sent = match &books.process {
+            Some((_, orders)) => orders.send(order, descriptors),
+            None => Err(WireError::Closed),
+        };
+        sent.map_err(|error| {
+            let message = format!("the process for connections with other hosts is away: {error}");
+            Refusal::new(RefusalKind::Failed, message, "try again")
+        })
+    }
+
+    /// Ends it for good; returns when it has gone, or soon.
+    pub(super) fn end(&self) {
+        let mut books = self.lock();
+        books.ending = true;
+        self.ended.notify_all();
+        if let Some((process, orders)) = &books.process {
+            process.let_go();
+            orders.shut_down();
+            if !ends_within(&process.handle, LAST_WORDS_MS) {
+                process.kill();
+            }
+        }
+    }
+
+    fn start(&self) -> io::Result<Instance> {
+        let kept = self
+            .kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let (process, child) = match kept.and_then(Dependant::take_over) {
+            Some(process) => (process, None),
+            None => {
+                let mut command = Command::new("/proc/self/exe");
+                command.arg0("toroid-adapter").arg(roles::ADAPTER);
+                let (process, child) = Dependant::start(command)?;
+                (process, Some(child))
+            }
+        };
+        let (errands, orders) = process.open_session()?;
+        process.keep(&self.keeper, Self::KEY);
+        let handle = Arc::clone(&process.handle);
+        self.lock().process = Some((process, orders));
+        Ok(Instance {
+            handle,
+            errands,
+            child,
+        })
+    }
+
+    /// Serves one until it has ended.
+    fn attend(&self, host: &Arc<Host>, instance: Instance) {
+        let Instance {
+            handle,
+            mut errands,
+            child,
+        } = instance;
+        while let Ok((Errand::Attach { node }, descriptors)) = errands.receive() {
+            let Some(stream) = descriptors.into_iter().next() else {
+                continue;
+            };
+            // Otherwise it sees the end of the connection.
+            if let Err(error) = server::stand_in(host, NodeId(node), stream.into()) {
+                tracing::warn!("no thread for a process of another host: {error}");
+            }
+        }
+        let books = self.lock();
+        if let (Some((process, _)), false) = (&books.process, books.ending) {
+            process.kill();
+        }
+        drop(books);
+        outlast(&handle, child);
+        self.keeper.remove(Self::KEY);
+        self.lock().process = None;
+    }
+
+    /// Waits before a restart; returns whether there shall be none.
+    fn pause(&self, time: Duration) -> bool {
+        let waiting = self
+            .ended
+            .wait_timeout_while(self.lock(), time, |books| !books.ending);
+        waiting.unwrap_or_else(PoisonError::into_inner).0.ending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts the adapter of a host among several, and keeps it going.
+pub(super) fn begin(host: &Arc<Host>) -> io::Result<()> {
+    let Some(adapter) = &host.adapter else {
+        return Ok(());
+    };
+    let first = adapter.start()?;
+    let host = Arc::clone(host);
+    let builder = thread::Builder::new().name("adapter".into());
+    builder.stack_size(STACK_BYTES).spawn(move || {
+        if let Some(adapter) = &host.adapter {
+            supervise(&host, adapter, first);
+        }
+    })?;
+    Ok(())
+}
+
+fn supervise(host: &Arc<Host>, adapter: &Adapter, first: Instance) {
+    let mut instance = Ok(first);
+    let mut pause = BACK_OFF[0];
+    loop {
+        let began = Instant::now();
+        match instance {
+            Ok(instance) => adapter.attend(host, instance),
+            Err(error) => tracing::error!("cannot start the process for other hosts: {error}"),
+        }
+        if began.elapsed() > GOOD_LIFE {
+            pause = BACK_OFF[0];
+        }
+        if adapter.pause(pause) {
+            return;
+        }
+        tracing::warn!("the process for connections with other hosts ended; starting it again");
+        pause = BACK_OFF[1].min(pause * 2);
+        instance = adapter.start();
+    }
+}
+
+/// Borrows descriptors that go along with an order.
+pub(super) fn borrow<const N: usize>(descriptors: [&OwnedFd; N]) -> [BorrowedFd<'_>; N] {
+    descriptors.map(AsFd::as_fd)
+}

@@ -1,0 +1,108 @@
+//! What processes of this host want of nodes that other hosts carry.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use fabric::{NodeId, Place};
+
+use super::adapter::borrow;
+use super::host::Host;
+use super::members::AttachmentId;
+use crate::adapter::messages::{Carriage, Order};
+use crate::directory::Directory;
+use crate::hosts::messages::{Between, Wanted};
+use crate::protocol::{Refusal, RefusalKind, Reply, Request};
+
+/// Whether a request is about nodes that other hosts carry, so that it takes as long as the network
+/// does.
+pub(super) fn is_far(host: &Host, request: &Request) -> bool {
+    match request {
+        Request::Reach { place, .. } | Request::Connect { place, .. } => {
+            let node = host.torus.node(*place);
+            node.is_some_and(|node| host.is_elsewhere(node))
+        }
+        Request::Lookup { .. } => host.cluster.is_some(),
+        _ => false,
+    }
+}
+
+/// Serves such a request; returns the reply if there is one to send yet.
+pub(super) fn serve(
+    host: &Host,
+    id: AttachmentId,
+    request: &Request,
+) -> Result<Option<Reply>, Refusal> {
+    match request {
+        Request::Reach { domain, place } => reach(host, id, domain, *place, None).map(|()| None),
+        Request::Connect {
+            domain,
+            place,
+            protocol,
+        } => reach(host, id, domain, *place, Some(*protocol)).map(|()| None),
+        Request::Lookup { domain, protocol } => {
+            let (partition, node) = host.members.membership(id, domain)?;
+            let mut nodes = host.members.listening(partition, node, *protocol);
+            nodes.extend(host.far_listeners(partition, node, *protocol));
+            let places = host.places(&nodes);
+            Ok(Some(Reply::Listeners { places }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Connects a process with the host that carries the node at `place`, and replies with its end.
+fn reach(
+    host: &Host,
+    id: AttachmentId,
+    domain: &str,
+    place: Place,
+    protocol: Option<u16>,
+) -> Result<(), Refusal> {
+    let (partition, from, to) = host.members.fellow(id, domain, place)?;
+    let (Some(adapter), Some(carrier)) = (&host.adapter, host.carrier(to)) else {
+        let message = format!("no host carries node {place}");
+        return Err(Refusal::new(
+            RefusalKind::NotFound,
+            message,
+            "see `toroid node ls`",
+        ));
+    };
+    let wanted = Wanted::Node(Between {
+        from: from.0,
+        to: to.0,
+        partition: partition.0,
+        protocol,
+    });
+    let far = OwnedFd::from(host.data_connection(&carrier, wanted)?);
+    let (ours, theirs) = UnixStream::pair().map_err(|error| {
+        let message = format!("no descriptor for a connection: {error}");
+        Refusal::new(
+            RefusalKind::Exhausted,
+            message,
+            "raise `ulimit -n` of the agent",
+        )
+    })?;
+    let carriage = Carriage {
+        from: from.0,
+        packets: protocol.is_some(),
+    };
+    let ends = [&far, &theirs.into()];
+    adapter.order(&Order::Carry(carriage), &borrow(ends))?;
+    host.members.grant_far(id, domain, place, ours.into())
+}
+
+impl Host {
+    /// The host that carries a node, if that is not this one.
+    pub(super) fn carrier(&self, node: NodeId) -> Option<String> {
+        if self.cluster.is_none() || self.node(node).is_some() {
+            return None;
+        }
+        let carrier = |directory: &Directory| directory.host_of(node).map(str::to_owned);
+        self.members.directory(carrier)
+    }
+
+    /// Whether another host carries a node.
+    pub(super) fn is_elsewhere(&self, node: NodeId) -> bool {
+        self.carrier(node).is_some()
+    }
+}

@@ -1,0 +1,263 @@
+//! Peers on other hosts. What leads to them are connections to their hosts' adapters, which the
+//! agent has made; they end when one of the two nodes leaves.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+use std::time::Duration;
+
+use fabric::link::LinkCheck;
+use fabric::shm::Status;
+use fabric::shm::channel::Membership;
+use fabric::tcp::{self, Cutter};
+use fabric::{Access, Epoch, NodeId, OpError, Partition, Place, Protocol, RemoteKey};
+
+use super::control::{Control, lock};
+use super::regions::no_room;
+use super::{Domain, MemberError, unexpected};
+use crate::protocol::{FarInfo, Refusal, RefusalKind, Reply, Request};
+
+/// A connection that the agent has granted.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) partition: Partition,
+    pub(super) peer: NodeId,
+    pub(super) status: Arc<Status>,
+    pub(super) membership: Membership,
+}
+
+/// Connections that are to end with the membership of one of their two nodes.
+#[derive(Debug, Default)]
+pub(super) struct Links(Vec<Link>);
+
+#[derive(Debug)]
+struct Link {
+    partition: Partition,
+    peer: NodeId,
+    /// Of what is done here by it. What is done for the other side has none.
+    status: Option<Weak<Status>>,
+    cutter: Cutter,
+}
+
+/// How long the other side may take to hear why it is refused.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Connections on which regions are opened; others may use them then.
+#[derive(Debug, Default)]
+pub(super) struct Openers(Mutex<HashMap<(Partition, NodeId), Opener>>);
+
+/// To one peer, once there has been one. Who opens waits for its host.
+type Opener = Arc<Mutex<Option<tcp::QueuePair>>>;
+
+impl Links {
+    pub(super) fn book(&mut self, connection: &Connection) {
+        self.push(Link {
+            partition: connection.partition,
+            peer: connection.peer,
+            status: Some(Arc::downgrade(&connection.status)),
+            cutter: Cutter::of(&connection.socket),
+        });
+    }
+
+    /// The same of one on which the other side asks.
+    pub(super) fn book_late(&mut self, partition: Partition, peer: NodeId, cutter: Cutter) {
+        self.push(Link {
+            partition,
+            peer,
+            status: None,
+            cutter,
+        });
+    }
+
+    fn push(&mut self, link: Link) {
+        let is_used = |status: &Weak<Status>| status.strong_count() > 0;
+        self.0
+            .retain(|link| !link.cutter.is_over() || link.status.as_ref().is_some_and(is_used));
+        self.0.push(link);
+    }
+
+    /// Ends those to which this applies.
+    pub(super) fn end(&mut self, ends: impl Fn(Partition, NodeId) -> bool, how: fn(&Status)) {
+        let ended = self
+            .0
+            .extract_if(.., |link| ends(link.partition, link.peer));
+        let mut late = Vec::new();
+        for Link { status, cutter, .. } in ended {
+            match status.map(|status| status.upgrade()) {
+                None => late.push(cutter),
+                Some(status) => {
+                    status.iter().for_each(|status| how(status));
+                    cutter.cut();
+                }
+            }
+        }
+        if !late.is_empty() {
+            // Without a thread they end with the processes at the other side.
+            let _ = thread::Builder::new().spawn(move || {
+                thread::sleep(FAREWELL);
+                late.iter().for_each(Cutter::cut);
+            });
+        }
+    }
+}
+
+impl Openers {
+    fn to(&self, partition: Partition, peer: NodeId) -> Opener {
+        let mut all = lock(&self.0);
+        Arc::clone(all.entry((partition, peer)).or_default())
+    }
+}
+
+impl Control {
+    /// Books a connection that was granted; `None` if this process had no room for it.
+    pub(super) fn book_far(&self, info: &FarInfo, descriptors: Vec<OwnedFd>) -> Option<Connection> {
+        let partition = Partition(info.partition);
+        let socket = Arc::new(descriptors.into_iter().next()?);
+        let status = Arc::new(self.status(info.fence));
+        let membership = self.membership(partition, info.epoch);
+        let connection = Connection {
+            socket,
+            partition,
+            peer: NodeId(info.peer),
+            status,
+            membership,
+        };
+        self.with_links(|links| links.book(&connection));
+        Some(connection)
+    }
+}
+
+impl Domain {
+    /// Ends a connection when one of the two nodes has left, after a while in which whoever is at
+    /// its other end can hear why.
+    pub(crate) fn cut_when_revoked(&self, peer: NodeId, cutter: Cutter) {
+        let partition = self.partition;
+        let control = &self.member.control;
+        control.with_links(|links| links.book_late(partition, peer, cutter));
+    }
+
+    /// The membership in it, which follows the news.
+    pub(crate) fn membership(&self) -> Membership {
+        self.member.control.membership(self.partition, 0)
+    }
+}
+
+impl Connection {
+    fn queue_pair(self, depth: usize) -> tcp::QueuePair {
+        let Connection {
+            socket,
+            partition,
+            peer,
+            status,
+            ..
+        } = self;
+        tcp::QueuePair::new(socket, peer, partition, depth, status)
+    }
+
+    /// A channel of node `local`.
+    pub(super) fn channel(self, local: NodeId, protocol: Protocol) -> io::Result<tcp::Channel> {
+        let check = LinkCheck {
+            partition: self.partition,
+            peer: self.peer,
+            protocol,
+            // The two hosts may hear of a change at different times. A connection ends with the
+            // membership of its nodes, so nothing on it is older than that.
+            since: Epoch(0),
+        };
+        let Connection {
+            socket,
+            status,
+            membership,
+            ..
+        } = self;
+        tcp::Channel::open(socket, local, check, membership, status, None)
+    }
+}
+
+impl Domain {
+    /// A connection to who serves the memory of the member at `place`; `None` if that is here.
+    fn reach(&self, place: Place) -> Result<Option<Connection>, MemberError> {
+        let domain = self.name.to_string();
+        let answer = self.member.control.call(Request::Reach { domain, place })?;
+        match (answer.reply, answer.far) {
+            (Reply::Here, _) => Ok(None),
+            (Reply::Far(_), Some(connection)) => Ok(Some(connection)),
+            (Reply::Far(_), None) => Err(no_room().into()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// A queue pair to the member at `place`, if another host carries it.
+    pub(super) fn far_queue_pair(
+        &self,
+        place: Place,
+        depth: usize,
+    ) -> Result<Option<tcp::QueuePair>, MemberError> {
+        let connection = self.reach(place)?;
+        Ok(connection.map(|connection| connection.queue_pair(depth)))
+    }
+
+    /// Opens a region at the host that carries its node.
+    pub(super) fn open_far(
+        &self,
+        key: RemoteKey,
+        access: Access,
+    ) -> Result<tcp::RemoteRegion, MemberError> {
+        let control = &self.member.control;
+        let opener = control.openers.to(self.partition, key.node);
+        let mut opener = lock(&opener);
+        loop {
+            let (mut pair, is_new) = match opener.take() {
+                Some(pair) => (pair, false),
+                None => (self.opener_to(key.node)?, true),
+            };
+            let (status, keep) = (Arc::clone(pair.status()), Arc::clone(control));
+            match pair.open(key, access, status, Some(keep)) {
+                // It may be an old connection, and there is a better one by now.
+                Err(OpError::Unreachable | OpError::Corrupt | OpError::Revoked) if !is_new => {}
+                Err(error @ (OpError::Unreachable | OpError::Corrupt | OpError::Revoked)) => {
+                    return Err(refused(error));
+                }
+                result => {
+                    *opener = Some(pair);
+                    return result.map_err(refused);
+                }
+            }
+        }
+    }
+
+    fn opener_to(&self, node: NodeId) -> Result<tcp::QueuePair, MemberError> {
+        let place = self.member.torus.place(node);
+        let pair = place
+            .map(|place| self.far_queue_pair(place, 1))
+            .transpose()?;
+        // It was elsewhere a moment ago.
+        pair.flatten().ok_or_else(|| refused(OpError::WrongKey))
+    }
+}
+
+/// What the agent would have said of a region of this host.
+fn refused(error: OpError) -> MemberError {
+    let (kind, remedy) = match error {
+        OpError::Revoked => return MemberError::Revoked,
+        OpError::WrongKey | OpError::PeerDead => {
+            (RefusalKind::NotFound, "its owner may have freed it")
+        }
+        OpError::MissingRight { .. } => (
+            RefusalKind::Denied,
+            "ask for less, or let the owner allocate it with more",
+        ),
+        _ => (
+            RefusalKind::Failed,
+            "see `toroid status` on both hosts; then try again",
+        ),
+    };
+    let message = match error {
+        OpError::WrongKey => "no region has this key".into(),
+        error => error.to_string(),
+    };
+    Refusal::new(kind, message, remedy).into()
+}

@@ -1,0 +1,180 @@
+//! Processes use memory and listeners of nodes that another host carries.
+
+use nix::sys::signal::Signal;
+use tests::cluster::{leaves_nothing, program};
+use tests::hosts::{Host, Hosts};
+use tests::process::{Running, eventually, send};
+
+/// Where the memory is, on host b, and who uses it, on host a.
+const OWNER: &str = "0,1,0";
+const USER: &str = "0,0,0";
+
+/// Two hosts, and one domain of all nodes.
+fn hosts() -> Hosts {
+    let hosts = Hosts::up(2);
+    hosts.each::<2>()[0].agent.domain("blue", &["*,*,0"]);
+    hosts.agree();
+    hosts
+}
+
+/// A process of host b that exports memory, and its key.
+fn owner(b: &Host) -> (Running, String) {
+    let mut owner = b.agent.spawn(OWNER, "probe own blue");
+    let key = owner.line();
+    (owner, key)
+}
+
+/// One of host a that counts in it until it fails.
+fn counter(a: &Host, node: &str, key: &str) -> Running {
+    let counter = a
+        .agent
+        .spawn(node, &format!("probe count blue {OWNER} {key}"));
+    counter.says("open");
+    counter
+}
+
+/// How its counting ended.
+#[track_caller]
+fn error_of(counter: Running) -> String {
+    let end = counter.wait().ok();
+    let last = end.text().lines().last().unwrap_or_default();
+    last.split_once(' ').unwrap_or_default().1.to_owned()
+}
+
+/// What the owner's word has come to.
+#[track_caller]
+fn counted(mut owner: Running) -> u64 {
+    drop(owner.stdin());
+    let end = owner.wait().ok();
+    let last = end.text().lines().last().unwrap_or_default();
+    last.parse().expect("a number")
+}
+
+#[test]
+fn the_example_reads_writes_and_counts_between_hosts() {
+    leaves_nothing(|| {
+        let hosts = hosts();
+        let [a, b] = hosts.each();
+        let pingpong = program("examples/pingpong");
+        let mut pong = b
+            .agent
+            .spawn(OWNER, &format!("{} blue", pingpong.display()));
+        let key = pong.line();
+        let words = format!("{} blue {OWNER} {key}", pingpong.display());
+        let ping = a.agent.exec(USER, &words).ok();
+        assert!(ping.text().ends_with("\nping"), "it read our word: {ping}");
+        let pong = pong.wait().ok();
+        assert!(pong.text().ends_with("\npong"), "it wrote its own: {pong}");
+    });
+}
+
+#[test]
+fn who_leaves_is_cut_off_at_the_other_host_and_those_who_stay_go_on() {
+    let hosts = hosts();
+    let [a, b] = hosts.each();
+    let (owner, key) = owner(b);
+    let (leaver, member) = (counter(a, "1,0,0", &key), counter(a, USER, &key));
+    b.agent.toroid(&["domain", "shrink", "blue", "1,0,0"]).ok();
+    assert_eq!(error_of(leaver), "Revoked");
+    let again = a.agent.exec("1,0,0", &format!("probe open blue {key}"));
+    again.fails(1, &["blue", "1,0,0"]);
+    a.agent.exec(USER, &format!("probe open blue {key}")).ok();
+    let count = member.kill();
+    assert!(!count.text().contains("Revoked"), "{count}");
+    assert!(counted(owner) > 0);
+    // Back again it gets on.
+    a.agent.toroid(&["domain", "grow", "blue", "1,0,0"]).ok();
+    let (owner, key) = self::owner(b);
+    let back = counter(a, "1,0,0", &key);
+    // The owner's leaving, too, ends what others have of it.
+    a.agent.toroid(&["domain", "shrink", "blue", OWNER]).ok();
+    assert_eq!(error_of(back), "Revoked");
+    drop(owner);
+}
+
+#[test]
+fn who_is_gone_cannot_be_reached() {
+    let hosts = hosts();
+    let [a, b] = hosts.each();
+    let (owner, key) = owner(b);
+    let orphan = counter(a, USER, &key);
+    owner.kill();
+    // The one if it had used it before.
+    let end = error_of(orphan);
+    assert!(["PeerDead", "WrongKey"].contains(&&*end), "{end}");
+    let gone = a.agent.exec(USER, &format!("probe open blue {key}"));
+    gone.fails(1, &["no region has this key"]);
+    let (_owner, key) = self::owner(b);
+    let wrong = key.replace(&key[60..], "0000");
+    let wrong = a.agent.exec(USER, &format!("probe open blue {wrong}"));
+    wrong.fails(1, &["no region has this key"]);
+    // A cable that is cut is noticed, and what is asked for afterwards says so.
+    let cut_off = counter(a, USER, &key);
+    hosts.cut(b);
+    assert_eq!(error_of(cut_off), "Unreachable");
+    let open = a.agent.exec(USER, &format!("probe open blue {key}"));
+    open.fails(1, &["host b"]);
+    hosts.mend(b);
+    a.meets("b");
+    eventually("it is reached again", || {
+        let open = a.agent.exec(USER, &format!("probe open blue {key}"));
+        open.status == 0
+    });
+}
+
+#[test]
+fn whoever_is_killed_of_the_two_agents_and_their_adapters_is_replaced() {
+    leaves_nothing(|| {
+        let hosts = hosts();
+        let [a, b] = hosts.each();
+        let (owner, key) = owner(b);
+        let mut member = counter(a, USER, &key);
+        // What agents have begun goes on without them.
+        for host in [a, b] {
+            host.agent.kill_agent();
+            host.up();
+        }
+        a.meets("b");
+        assert!(!member.has_ended());
+        a.agent.exec(USER, &format!("probe open blue {key}")).ok();
+        // Their adapters carry it, on both sides.
+        for host in [a, b] {
+            let adapter = host.agent.status()["adapter_pid"].as_i64().expect("one");
+            send(adapter.try_into().unwrap(), Signal::SIGKILL);
+            let end = error_of(member);
+            assert_eq!(end, "Unreachable", "{end}");
+            eventually("there is another one", || {
+                let now = host.agent.status()["adapter_pid"].as_i64();
+                now.is_some_and(|now| now != adapter)
+            });
+            eventually("it serves", || {
+                let open = a.agent.exec(USER, &format!("probe open blue {key}"));
+                open.status == 0
+            });
+            member = counter(a, USER, &key);
+        }
+        member.kill();
+        assert!(counted(owner) > 0);
+    });
+}
+
+#[test]
+fn a_store_on_one_host_serves_clients_on_others_by_rdma() {
+    let hosts = hosts();
+    let [a, b] = hosts.each();
+    let server = b.agent.spawn(OWNER, "toroid-kv serve");
+    server.says("blue");
+    let kv = |words: &str| a.agent.exec(USER, &format!("toroid-kv {words}"));
+    kv("set greeting hello").ok();
+    assert_eq!(kv("get greeting").ok().text(), "hello");
+    let stats = b
+        .agent
+        .exec_with("1,1,0", "probe tcp 0-1-0.blue 11211", b"stats\r\nquit\r\n");
+    // The server has had no part in the get.
+    let stats = stats.ok();
+    assert!(stats.text().contains("STAT cmd_get 0"), "{stats}");
+    assert!(stats.text().contains("STAT cmd_set 1"), "{stats}");
+    kv("delete greeting").ok();
+    kv("get greeting").fails(1, &["there is no key"]);
+    drop(server);
+}
