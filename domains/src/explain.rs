@@ -84,6 +84,11 @@ pub enum Guard {
     Agent,
     /// The Ethernet driver checks partition, epoch and source of every frame.
     Driver,
+    /// The process that plays the network card at the host of the memory looks at the right of every
+    /// request.
+    Adapter,
+    /// What travels between hosts is not encrypted: whoever can alter it there could.
+    Network,
     /// It stays within the node, whose namespaces hold it.
     Node,
     /// All nodes run as one user, so their processes could reach into each other.
@@ -96,6 +101,8 @@ impl fmt::Display for Guard {
             Guard::Mapping => "mappings, which need a descriptor",
             Guard::Agent => "the agent, which hands those to members only",
             Guard::Driver => "the driver, which checks every frame",
+            Guard::Adapter => "the adapter of the other host, which looks at every request",
+            Guard::Network => "the network between the hosts, where nothing is encrypted",
             Guard::Node => "the node itself",
             Guard::Cooperation => "cooperation, because nodes have no users of their own",
         })
@@ -160,7 +167,7 @@ impl Facts<'_> {
         let (ethernet, rdma) = match self.objection(info, from, to) {
             Some(objection) => (Path::no(objection.clone()), Path::no(objection)),
             None => match self.apart(from, to) {
-                Some((here, there)) => (Path::no(no_ethernet(here, there)), self.far(here, there)),
+                Some((here, there)) => (Path::no(no_ethernet(here, there)), self.far()),
                 None => (self.ethernet(from == to), self.rdma()),
             },
         };
@@ -293,15 +300,10 @@ impl Facts<'_> {
     }
 
     /// Between two hosts, by what the agents are told to use.
-    fn far(&self, here: &str, there: &str) -> Path {
+    fn far(&self) -> Path {
         let provider = self.status.between_hosts.unwrap_or_default();
-        Path::no(Objection::new(
-            format!(
-                "the nodes are on hosts {here} and {there}, which {provider} is to connect, and this \
-                 release has no data path for it yet"
-            ),
-            "use nodes of one host",
-        ))
+        let guards = self.with_cooperation(&[Guard::Adapter, Guard::Network]);
+        Path::yes(&provider.to_string(), &guards)
     }
 
     fn with_cooperation(&self, guards: &[Guard]) -> Vec<Guard> {

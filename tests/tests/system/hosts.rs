@@ -69,6 +69,11 @@ fn what_is_of_another_host_says_so() {
     };
     assert_eq!(explain("0,1,0", "1,1,0")["rdma"]["provider"], "shm");
     let far = explain("0,0,0", "1,1,0");
+    assert_eq!(far["rdma"]["provider"], "tcp");
+    assert_eq!(
+        far["rdma"]["enforced_by"],
+        serde_json::json!(["adapter", "network"])
+    );
     let reason = far["ethernet"]["reason"].as_str().unwrap();
     assert!(reason.contains("no Ethernet between hosts yet"), "{reason}");
 }

@@ -36,7 +36,8 @@ const BATCH: u32 = 64;
 struct Task {
     domain: String,
     place: String,
-    key: String,
+    /// Absent if another host carries it.
+    key: Option<String>,
     /// Absent without Ethernet.
     ipv4: Option<Ipv4Addr>,
     count: u32,
@@ -76,11 +77,15 @@ impl Path {
 pub(crate) fn run(agent: &mut Control, options: &Ping, show: Show) -> Result<u8, Failure> {
     let (info, from) = exec::member(agent, &options.from, options.domain.as_deref())?;
     let (_, to) = exec::member(agent, &options.to, Some(&info.name))?;
-    let mut answering = Helper::start(agent, to.node, &[ANSWER, &info.name])?;
+    // Who could answer on another host only that one's agent can start.
+    let is_here = from.host == to.host;
+    let start = || Helper::start(agent, to.node, &[ANSWER, &info.name]);
+    let mut answering = is_here.then(start).transpose()?;
+    let key = answering.as_mut().map(Helper::line).transpose()?;
     let task = Task {
         domain: info.name.clone(),
         place: to.node.to_string(),
-        key: answering.line()?,
+        key,
         ipv4: to.ifname.is_some().then_some(to.ipv4),
         count: options.count,
         size: options.size,
@@ -142,7 +147,12 @@ fn print(
             path.lost
         );
     }
-    if provider == "shm" {
+    if from.host != to.host {
+        line!(
+            "rdma: not measured, because another host carries {}",
+            to.node
+        );
+    } else if provider == "shm" {
         line!("rdma: one-sided reads, for which shared memory stands in here");
     }
 }
@@ -227,13 +237,16 @@ fn ask(task: &str) -> Result<(), Failure> {
         let samples = echo(address, task.count, task.size)?;
         paths.push(Path::new("ethernet", task.count, 1, samples));
     }
-    paths.push(Path::new("rdma", task.count, BATCH, read(&task)?));
+    if let Some(key) = &task.key {
+        let samples = read(&task, key)?;
+        paths.push(Path::new("rdma", task.count, BATCH, samples));
+    }
     say(&serde_json::to_string(&paths).map_err(io::Error::from)?)
 }
 
-fn read(task: &Task) -> Result<Vec<Duration>, Failure> {
+fn read(task: &Task, key: &str) -> Result<Vec<Duration>, Failure> {
     let malformed = |what: &str| Failure::new(format!("not a {what}"));
-    let key: RemoteKey = task.key.parse().map_err(|_| malformed("key"))?;
+    let key: RemoteKey = key.parse().map_err(|_| malformed("key"))?;
     let place: Place = task.place.parse().map_err(|_| malformed("place"))?;
     let domain = Member::attach()?.domain(&task.domain)?;
     let remote = domain.open(key, Access::REMOTE_READ)?;
