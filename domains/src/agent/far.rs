@@ -58,7 +58,7 @@ fn reach(
     place: Place,
     protocol: Option<u16>,
 ) -> Result<(), Refusal> {
-    let (partition, from, to) = host.members.fellow(id, domain, place)?;
+    let (partition, from, to) = host.members.partner(id, domain, place)?;
     let (Some(adapter), Some(carrier)) = (&host.adapter, host.carrier(to)) else {
         let message = format!("no host carries node {place}");
         return Err(Refusal::new(

@@ -554,11 +554,13 @@ impl Host {
     /// The state of the agent, with the sums that concern the actor.
     pub(super) fn status(&self, actor: Actor) -> Status {
         let directory = self.members.directory(Directory::clone);
-        let its = |node| match actor {
+        let concerns = |node| match actor {
             Actor::Administrator(_) => true,
             Actor::User(uid) => directory.owner_of(node) == Some(uid),
             Actor::Node(only) => node == only,
         };
+        // The adapter, which stands in for those of other hosts, is no process of a node.
+        let its = |node| self.node(node).is_some() && concerns(node);
         let (attached, registered_bytes) = self.members.totals(its);
         let moving_bytes = self.members.moving_bytes(its);
         let domains = directory.domains().filter(|d| actor.sees(&directory, d));

@@ -228,6 +228,16 @@ impl Members {
         self.lock().fellow(id, domain, place)
     }
 
+    /// The same of one with which it may talk.
+    pub(in crate::agent) fn partner(
+        &self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
+        self.lock().partner(id, domain, place)
+    }
+
     /// Replies with a connection to a member that another host carries, if the two may still talk.
     pub(in crate::agent) fn grant_far(
         &self,
@@ -237,10 +247,8 @@ impl Members {
         connection: OwnedFd,
     ) -> Result<(), Refusal> {
         let mut books = self.lock();
-        let (partition, node, peer) = books.fellow(id, domain, place)?;
-        let of = books.directory.domain(domain)?;
-        check_may_talk(&books.directory, of, node, peer)?;
-        let epoch = of.epoch;
+        let (partition, _, peer) = books.partner(id, domain, place)?;
+        let epoch = books.directory.domain(domain)?.epoch;
         let fence = books.slot(id, partition, Granted::Shared)?;
         let far = Reply::Far(FarInfo {
             partition: partition.0,
@@ -270,6 +278,18 @@ impl Books {
                 format!("see `toroid domain show {domain}`"),
             )
         })?;
+        Ok((partition, node, peer))
+    }
+
+    fn partner(
+        &mut self,
+        id: AttachmentId,
+        domain: &str,
+        place: Place,
+    ) -> Result<(Partition, NodeId, NodeId), Refusal> {
+        let (partition, node, peer) = self.fellow(id, domain, place)?;
+        let domain = self.directory.domain(domain)?;
+        check_may_talk(&self.directory, domain, node, peer)?;
         Ok((partition, node, peer))
     }
 

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use tests::cluster::{leaves_nothing, program};
 use tests::hosts::{Host, Hosts};
-use tests::process::{Running, eventually, send};
+use tests::process::{Outcome, Running, eventually, send};
 
 /// Where the memory is, on host b, and who uses it, on host a.
 const OWNER: &str = "0,1,0";
@@ -36,18 +36,22 @@ fn counter(a: &Host, node: &str, key: &str) -> Running {
 /// How its counting ended.
 #[track_caller]
 fn error_of(counter: Running) -> String {
-    let end = counter.wait().ok();
+    last_words(&counter.wait().ok()).1
+}
+
+/// The number in the last line of what a process has said, and the word behind it.
+fn last_words(end: &Outcome) -> (String, String) {
     let last = end.text().lines().last().unwrap_or_default();
-    last.split_once(' ').unwrap_or_default().1.to_owned()
+    let (number, word) = last.split_once(' ').unwrap_or((last, ""));
+    (number.to_owned(), word.to_owned())
 }
 
 /// What the owner's word has come to.
 #[track_caller]
 fn counted(mut owner: Running) -> u64 {
     drop(owner.stdin());
-    let end = owner.wait().ok();
-    let last = end.text().lines().last().unwrap_or_default();
-    last.parse().expect("a number")
+    let number = last_words(&owner.wait().ok()).0;
+    number.parse().expect("a number")
 }
 
 #[test]
@@ -90,6 +94,35 @@ fn who_leaves_is_cut_off_at_the_other_host_and_those_who_stay_go_on() {
     a.agent.toroid(&["domain", "shrink", "blue", OWNER]).ok();
     assert_eq!(error_of(back), "Revoked");
     drop(owner);
+}
+
+/// Its connection is still there when it goes on, and its bytes may be on their way.
+#[test]
+fn who_sleeps_while_it_is_cut_off_wakes_up_without_access() {
+    let hosts = hosts();
+    let [a, b] = hosts.each();
+    let (owner, key) = owner(b);
+    let mut member = a
+        .agent
+        .spawn(USER, &format!("probe tally blue {OWNER} {key}"));
+    member.says("open");
+    let mut counts = 0;
+    for _ in 0..5 {
+        let leaver = counter(a, "1,0,0", &key);
+        a.agent.exec("1,0,0", "pkill -STOP -f ^probe.count").ok();
+        b.agent.toroid(&["domain", "shrink", "blue", "1,0,0"]).ok();
+        a.agent.exec("1,0,0", "pkill -CONT -f ^probe.count").ok();
+        let end = leaver.wait().ok();
+        let (count, error) = last_words(&end);
+        assert_eq!(error, "Revoked", "{end}");
+        counts += count.parse::<u64>().expect("a number");
+        a.agent.toroid(&["domain", "grow", "blue", "1,0,0"]).ok();
+    }
+    drop(member.stdin());
+    counts += last_words(&member.wait().ok()).0.parse::<u64>().unwrap();
+    // One of each that left may have been done without its word about it.
+    let more = counted(owner) - counts;
+    assert!(more <= 5, "{more} more than all have counted");
 }
 
 #[test]
@@ -156,6 +189,42 @@ fn whoever_is_killed_of_the_two_agents_and_their_adapters_is_replaced() {
         member.kill();
         assert!(counted(owner) > 0);
     });
+}
+
+#[test]
+fn what_is_denied_here_is_denied_there() {
+    let hosts = Hosts::up(2);
+    let [a, b] = hosts.each();
+    a.agent.domain("blue", &["*,1,0"]);
+    a.agent
+        .toroid(&["domain", "grow", "blue", USER, "--limited"])
+        .ok();
+    a.agent.toroid(&["domain", "shrink", "blue", "1,1,0"]).ok();
+    a.agent
+        .toroid(&["domain", "grow", "blue", "1,1,0", "--limited"])
+        .ok();
+    a.agent.domain("red", &["1,0,0", OWNER]);
+    let (_owner, key) = owner(b);
+    let open = |node: &str, key: &str| a.agent.exec(node, &format!("probe open blue {key}"));
+    open(USER, &key).ok();
+    open("1,0,0", &key).fails(1, &["not a member of domain blue"]);
+    // Two limited members.
+    let mut limited = b.agent.spawn("1,1,0", "probe own blue");
+    let limited_key = limited.line();
+    open(USER, &limited_key).fails(1, &["limited members"]);
+    // A right that was not given, and a listener that is not there.
+    a.agent
+        .exec(USER, "toroid-kv get key")
+        .fails(1, &["blue", "toroid-kv serve"]);
+    // So are connections to a host that is away.
+    b.agent.kill_agent();
+    open(USER, &key).fails(1, &["host b"]);
+    a.agent
+        .exec(USER, "toroid-kv get key")
+        .fails(1, &["blue", "toroid-kv serve"]);
+    b.up();
+    a.meets("b");
+    open(USER, &key).ok();
 }
 
 #[test]
