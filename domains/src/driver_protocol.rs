@@ -3,7 +3,8 @@
 //! The driver's standard input is its lifeline, over which come sessions (see
 //! [`crate::lifeline`]), one at a time, on which the rest is said; frames are those of
 //! [`crate::wire`]. The agent alone commands; the driver answers [`Command::Sync`], in order,
-//! after everything before it has been carried out, [`Command::Drops`] and [`Command::Plug`]. The end of a session leaves the ports as they
+//! after everything before it has been carried out, [`Command::Retain`], [`Command::Drops`] and [`Command::Plug`]. Unasked it tells of
+//! trunks that have ended. The end of a session leaves ports and trunks as they
 //! are, for the next agent; the end of the lifeline ends the driver.
 
 use std::collections::BTreeMap;
@@ -17,18 +18,28 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
-    /// First in a session: ports that are not among these go, as by [`Command::RemovePort`].
+    /// First in a session: ports and far members that are not among these go, as by
+    /// [`Command::RemovePort`], and trunks to hosts that are not. Asks for [`Answer::Trunks`].
     Retain {
         /// Numbers of domains and nodes.
         ports: Vec<(u32, u32)>,
+        /// Names of other hosts.
+        hosts: Vec<String>,
     },
     /// Makes an interface, or takes it over if it is there, as after a restart of the driver.
     /// One descriptor: the node's network namespace. A port that is there already may come again
     /// with another epoch, or with [`Port::limited`], [`Port::offload`], [`Port::gateway`] or
     /// [`Port::forward`] changed.
     AddPort(Port),
+    /// Names a member that another host carries, or what has changed of it.
+    AddFar {
+        /// The host.
+        host: String,
+        /// As its own driver is told of it; what concerns its interface alone does not matter here.
+        port: Port,
+    },
     /// Cuts a port's packets and takes its interface down; the interface is deleted some time
-    /// later. Nothing to do if there is no such port.
+    /// later. For a far member: it is none any longer. Nothing to do if there is neither.
     RemovePort {
         /// The domain's number.
         domain_id: u32,
@@ -42,6 +53,12 @@ pub enum Command {
         domain_id: u32,
         /// The epoch.
         epoch: u32,
+    },
+    /// Gives a trunk: a connection to the driver of another host, in place of the one before. One
+    /// descriptor: the socket. The driver tells of its end ([`Answer::Trunks`]).
+    Trunk {
+        /// The host.
+        host: String,
     },
     /// Which domains shall be one Ethernet with what is outside, and no others.
     Uplinks {
@@ -98,6 +115,13 @@ pub enum Answer {
         n: u64,
         /// Of each port of the domain.
         ports: Vec<PortDrops>,
+        /// Of what other hosts have sent in its name.
+        hosts: BTreeMap<String, BTreeMap<DropReason, u64>>,
+    },
+    /// To which hosts there are trunks now.
+    Trunks {
+        /// Their names.
+        up: Vec<String>,
     },
 }
 
@@ -156,7 +180,7 @@ pub struct PortDrops {
 pub enum DropReason {
     /// It ends within its headers, or they contradict it.
     Malformed,
-    /// Its source address is not its sender's.
+    /// Its source address is not its sender's, or the host that has sent it does not carry that.
     WrongSource,
     /// The packet in it is from an address that the directory gave to somebody else.
     ForeignAddress,
@@ -172,9 +196,11 @@ pub enum DropReason {
     Limited,
     /// It tells to which groups its sender listens (IGMP, MLD), and no router is there who needs it.
     LinkReport,
+    /// Another host has sent it in another epoch of its domain than the present one.
+    OtherEpoch,
     /// The receiver took no more at that moment.
     Full,
-    /// The receiver's interface was down or gone.
+    /// The receiver's interface was down or gone, or there was no connection to its host.
     Down,
     /// The kernel refused it for another reason.
     Refused,
@@ -182,7 +208,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [DropReason; 12] = [
+    pub const ALL: [DropReason; 13] = [
         DropReason::Malformed,
         DropReason::WrongSource,
         DropReason::ForeignAddress,
@@ -192,6 +218,7 @@ impl DropReason {
         DropReason::NoSuchMember,
         DropReason::Limited,
         DropReason::LinkReport,
+        DropReason::OtherEpoch,
         DropReason::Full,
         DropReason::Down,
         DropReason::Refused,
@@ -327,8 +354,14 @@ mod tests {
         let sent = [
             Command::Retain {
                 ports: vec![(7, 3)],
+                hosts: vec!["b".into()],
             },
             Command::AddPort(port()),
+            Command::AddFar {
+                host: "b".into(),
+                port: port(),
+            },
+            Command::Trunk { host: "b".into() },
             Command::RemovePort {
                 domain_id: 7,
                 node: 3,
@@ -379,6 +412,12 @@ mod tests {
                 outside: true,
                 dropped: DropReason::ALL.map(|reason| (reason, 1 << 40)).into(),
             }],
+            hosts: [("b".into(), [(DropReason::WrongSource, 7)].into())].into(),
+        };
+        writer.send(&answer, &[]).unwrap();
+        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
+        let answer = Answer::Trunks {
+            up: vec!["b".into()],
         };
         writer.send(&answer, &[]).unwrap();
         assert_eq!(answers.receive::<Answer>().unwrap().0, answer);

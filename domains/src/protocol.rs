@@ -728,6 +728,31 @@ pub(crate) mod as_text {
             .parse()
             .map_err(D::Error::custom)
     }
+
+    /// Of what may be missing.
+    pub(crate) mod optional {
+        use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+        pub(crate) fn serialize<T: ToString, S: Serializer>(
+            value: &Option<T>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            match value {
+                Some(value) => serializer.serialize_some(&value.to_string()),
+                None => serializer.serialize_none(),
+            }
+        }
+
+        pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+        where
+            T: std::str::FromStr<Err: std::fmt::Display>,
+            D: Deserializer<'de>,
+        {
+            let text = Option::<String>::deserialize(deserializer)?;
+            text.map(|text| text.parse().map_err(D::Error::custom))
+                .transpose()
+        }
+    }
 }
 
 /// Access flags as their bits; unknown ones are refused.

@@ -1,12 +1,12 @@
 //! The driver: carries out the agent's commands, beside a [`Switch`] that moves the frames.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,13 @@ use tracing::{debug, warn};
 
 use crate::cable::Cable;
 use crate::exit::Exit;
+use crate::forward::AttachError;
 use crate::interface::{self, Interface, InterfaceError, Settling};
 use crate::offload::Capabilities;
 use crate::probe;
 use crate::removal::{Leaver, Removal};
-use crate::switch::{Ended, JoinError, Remote, Switch};
+use crate::switch::{Ended, JoinError, Remote, Switch, TrunkId};
+use crate::trunk::{HostId, Trunk};
 use crate::uplink::{Uplink, UplinkError};
 
 /// Why the driver ended before its agent did.
@@ -54,6 +56,8 @@ enum PortFailure {
     #[error(transparent)]
     Interface(#[from] InterfaceError),
     #[error(transparent)]
+    Attach(#[from] AttachError),
+    #[error(transparent)]
     Join(#[from] JoinError),
     #[error(transparent)]
     Uplink(#[from] UplinkError),
@@ -72,7 +76,10 @@ enum PortFailure {
 /// [`DriverError`]. What fails for one port only is told to the agent.
 pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
     let (sessions, lifeline) = wire::split(lifeline).map_err(DriverError::Start)?;
-    let (switch, remote) = Switch::new().map_err(DriverError::Start)?;
+    let (ended, trunks_ended) = mpsc::channel();
+    let (switch, remote) = Switch::new(ended).map_err(DriverError::Start)?;
+    let trunks = Arc::new(Trunks::default());
+    trunks.watch(trunks_ended).map_err(DriverError::Start)?;
     let line = Arc::new(Mutex::new(vec![lifeline]));
     let hang_up = HangUp(Arc::clone(&line));
     let frames = thread::Builder::new()
@@ -83,7 +90,7 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
         })
         .map_err(DriverError::Start)?;
     let removal = Removal::start().map_err(DriverError::Start)?;
-    let served = Control::new(remote, removal).serve(Lifeline::new(sessions), &line);
+    let served = Control::new(remote, removal, trunks).serve(Lifeline::new(sessions), &line);
     frames
         .join()
         .map_err(|_| Ended)?
@@ -109,6 +116,93 @@ fn lock(line: &Line) -> MutexGuard<'_, Vec<Writer>> {
     line.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The trunks that there are, and the session in which the agent is told of them.
+#[derive(Default)]
+struct Trunks(Mutex<TrunkBooks>);
+
+#[derive(Default)]
+struct TrunkBooks {
+    up: BTreeMap<HostId, (String, u64)>,
+    /// How many there were.
+    count: u64,
+    agent: Option<Writer>,
+}
+
+impl Trunks {
+    /// Notes those that have ended by themselves, for as long as there is a data path.
+    fn watch(self: &Arc<Self>, ended: mpsc::Receiver<(TrunkId, String)>) -> io::Result<()> {
+        let trunks = Arc::clone(self);
+        let watch = move || {
+            for (id, why) in ended {
+                if let Some(host) = trunks.remove(id) {
+                    warn!("the connection to the driver of host {host} has ended: {why}");
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("trunks".into())
+            .spawn(watch)
+            .map(drop)
+    }
+
+    /// Notes one that is about to be used. It may have ended before this is known to have succeeded.
+    fn add(&self, host: HostId, name: String) -> TrunkId {
+        let mut books = self.lock();
+        books.count += 1;
+        let number = books.count;
+        books.up.insert(host, (name, number));
+        books.tell();
+        TrunkId { host, number }
+    }
+
+    /// It is none any longer; returns whose it was, unless there is another by now.
+    fn remove(&self, id: TrunkId) -> Option<String> {
+        let mut books = self.lock();
+        books.up.get(&id.host).filter(|up| up.1 == id.number)?;
+        let (name, _) = books.up.remove(&id.host)?;
+        books.tell();
+        Some(name)
+    }
+
+    /// Those to hosts that are not among these.
+    fn others_than(&self, hosts: &[String]) -> Vec<TrunkId> {
+        let books = self.lock();
+        let others = books
+            .up
+            .iter()
+            .filter(|(_, (name, _))| !hosts.contains(name));
+        others
+            .map(|(&host, &(_, number))| TrunkId { host, number })
+            .collect()
+    }
+
+    /// Lets an agent know, now and from now on.
+    fn tell(&self, agent: &Writer) {
+        let mut books = self.lock();
+        books.agent = Some(agent.clone());
+        books.tell();
+    }
+
+    /// Until there is another agent.
+    fn tell_nobody(&self) {
+        self.lock().agent = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TrunkBooks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TrunkBooks {
+    fn tell(&self) {
+        if let Some(agent) = &self.agent {
+            let up = self.up.values().map(|(name, _)| name.clone()).collect();
+            // If it fails the agent has gone, and the next one asks.
+            let _ = agent.send(&Answer::Trunks { up }, &[]);
+        }
+    }
+}
+
 /// Domain number and node number.
 type Key = (u32, u32);
 
@@ -120,6 +214,11 @@ const BRIEFLY: Duration = Duration::from_millis(200);
 struct Control {
     remote: Remote,
     ports: HashMap<Key, Member>,
+    /// Members that other hosts carry.
+    far: HashSet<Key>,
+    /// Names of other hosts, in the order of their numbers.
+    hosts: Vec<String>,
+    trunks: Arc<Trunks>,
     /// Those that are open, by domain number.
     uplinks: HashMap<u32, Outside>,
     /// Interfaces of which the kernel may not receive packets yet: [`Command::Sync`] waits.
@@ -144,10 +243,13 @@ struct Member {
 }
 
 impl Control {
-    fn new(remote: Remote, removal: Removal) -> Self {
+    fn new(remote: Remote, removal: Removal, trunks: Arc<Trunks>) -> Self {
         Control {
             remote,
             ports: HashMap::new(),
+            far: HashSet::new(),
+            hosts: Vec::new(),
+            trunks,
             uplinks: HashMap::new(),
             settling: HashMap::new(),
             tardy: HashSet::new(),
@@ -173,6 +275,7 @@ impl Control {
             writers.truncate(1);
             writers.push(answers.clone());
             drop(writers);
+            self.trunks.tell_nobody();
             self.converse(commands, &answers)?;
         }
     }
@@ -185,10 +288,14 @@ impl Control {
                 Err(error @ WireError::Malformed(_)) => return Err(DriverError::Agent(error)),
                 Err(_) => return Ok(()),
             };
+            let is_first = matches!(command, Command::Retain { .. });
             if let Some(answer) = self.carry_out(command, descriptors)?
                 && answers.send(&answer, &[]).is_err()
             {
                 return Ok(());
+            }
+            if is_first {
+                self.trunks.tell(answers);
             }
         }
     }
@@ -200,16 +307,26 @@ impl Control {
     ) -> Result<Option<Answer>, Ended> {
         debug!(?command, "from the agent");
         match command {
-            Command::Retain { ports } => self.retain(&ports)?,
+            Command::Retain { ports, hosts } => self.retain(&ports, &hosts)?,
             Command::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
+            Command::AddFar { host, port } => self.add_far(&host, port)?,
+            Command::Trunk { host } => self.connect_trunk(host, descriptors.into_iter().next())?,
             Command::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
             Command::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
             Command::Uplinks { uplinks } => self.connect(uplinks)?,
             Command::Sync { n } => return Ok(Some(self.sync(n))),
             Command::Drops { n, domain_id } => {
                 let partition = Partition(domain_id);
-                let ports = self.remote.call(move |switch| switch.drops(partition))?;
-                return Ok(Some(Answer::Dropped { n, ports }));
+                let dropped = move |switch: &mut Switch| {
+                    (switch.drops(partition), switch.far_drops(partition))
+                };
+                let (ports, far) = self.remote.call(dropped)?;
+                let named = far.into_iter().filter_map(|(host, dropped)| {
+                    let name = self.hosts.get(host.0 as usize)?;
+                    Some((name.clone(), dropped))
+                });
+                let hosts = named.collect();
+                return Ok(Some(Answer::Dropped { n, ports, hosts }));
             }
             Command::Plug { n, domain_id, node } => {
                 let cable = descriptors.into_iter().next();
@@ -226,6 +343,10 @@ impl Control {
         let moved = |member: &Member| place.as_ref().is_some_and(|(home, _)| *home != member.home);
         if self.ports.get(&key).is_some_and(moved) {
             // The node was made anew, and the interface that we know died with the old one.
+            self.remove(key)?;
+        }
+        if self.far.contains(&key) {
+            // Its node was given to this host.
             self.remove(key)?;
         }
         let outcome = match (self.ports.get(&key), place) {
@@ -269,11 +390,62 @@ impl Control {
         }
     }
 
-    fn retain(&mut self, wanted: &[Key]) -> Result<(), Ended> {
+    /// Adds a member that another host carries, or changes it.
+    fn add_far(&mut self, host: &str, port: Port) -> Result<(), Ended> {
+        let key = (port.domain_id, port.node);
+        if self.ports.contains_key(&key) {
+            // Its node was given to that host.
+            self.remove(key)?;
+        }
+        let host = self.host(host);
+        let attached = self
+            .remote
+            .call(move |switch| switch.attach_far(port, host))?;
+        if attached.is_ok() {
+            self.far.insert(key);
+        }
+        self.note(key, attached.map_err(PortFailure::from));
+        Ok(())
+    }
+
+    /// The number of a host.
+    fn host(&mut self, name: &str) -> HostId {
+        let known = self.hosts.iter().position(|known| known == name);
+        let number = known.unwrap_or_else(|| {
+            self.hosts.push(name.into());
+            self.hosts.len() - 1
+        });
+        HostId(number as u32)
+    }
+
+    fn connect_trunk(&mut self, host: String, socket: Option<OwnedFd>) -> Result<(), Ended> {
+        let id = self.host(&host);
+        let id = self.trunks.add(id, host);
+        let connected = match socket.map(Trunk::new) {
+            Some(Ok(trunk)) => self
+                .remote
+                .call(move |switch| switch.connect_trunk(id, trunk))?,
+            Some(Err(error)) => Err(error),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        if let Err(error) = connected {
+            warn!("cannot use a connection to another host: {error}");
+            self.remote.call(move |switch| switch.cut_trunk(id.host))?;
+            self.trunks.remove(id);
+        }
+        Ok(())
+    }
+
+    fn retain(&mut self, wanted: &[Key], hosts: &[String]) -> Result<(), Ended> {
         let wanted: HashSet<Key> = wanted.iter().copied().collect();
-        let extra: Vec<Key> = self.ports.keys().copied().collect();
-        let extra = extra.into_iter().filter(|key| !wanted.contains(key));
-        extra.into_iter().try_for_each(|key| self.remove(key))
+        let present = self.ports.keys().chain(&self.far);
+        let extra: Vec<Key> = present.filter(|k| !wanted.contains(k)).copied().collect();
+        extra.into_iter().try_for_each(|key| self.remove(key))?;
+        for id in self.trunks.others_than(hosts) {
+            self.remote.call(move |switch| switch.cut_trunk(id.host))?;
+            self.trunks.remove(id);
+        }
+        Ok(())
     }
 
     /// Opens and closes uplinks; those that are as they shall be stay.
@@ -398,6 +570,7 @@ impl Control {
         }
         let (partition, node) = (Partition(key.0), NodeId(key.1));
         let member = self.ports.remove(&key);
+        self.far.remove(&key);
         self.settling.remove(&key);
         let exit = self
             .remote

@@ -27,9 +27,15 @@
 //!
 //! A further check has no counterpart in a header: limited members talk to full ones only, so
 //! nothing passes between two of them, and neither is told the other's address.
+//!
+//! Some members may be on [other hosts](far). Frames for them go to their host's driver, those for
+//! groups once to each host, and what comes from there has a header, of which nothing holds by construction: it
+//! is believed of a host only that it speaks for the members that it carries, in the present epoch. Then
+//! it has to pass what a frame of a member here has to.
 
 mod audience;
 mod backlog;
+mod far;
 mod ingress;
 
 use std::cell::RefCell;
@@ -45,8 +51,10 @@ use crate::address::{self, Destination, Mac};
 use crate::neighbour::Question;
 use audience::Audience;
 use backlog::Backlog;
+use far::Far;
+pub use far::NotHere;
 use ingress::Sender;
-pub use ingress::{Action, Ingress, Others};
+pub use ingress::{Action, Ingress, Others, Way};
 
 /// The longest packet in bytes: one of the fabric, so that any provider could carry it.
 pub const MAX_PACKET: usize = fabric::channel::MAX_PAYLOAD;
@@ -87,6 +95,8 @@ struct Segment<X> {
     domain: u16,
     epoch: Epoch,
     members: HashMap<Place, Member<X>>,
+    /// Those that other hosts carry.
+    far: Far,
     /// Who has an address that the directory assigned.
     owners: HashMap<IpAddr, Place>,
     /// Who hears which groups, which frames tell.
@@ -201,7 +211,7 @@ impl<X> Segments<X> {
 
     fn forget_if_empty(&mut self, partition: Partition) {
         let is_empty =
-            |segment: &Segment<X>| segment.members.is_empty() && segment.uplink.is_none();
+            |s: &Segment<X>| s.members.is_empty() && s.far.is_empty() && s.uplink.is_none();
         if self.segments.get(&partition).is_some_and(is_empty) {
             self.segments.remove(&partition);
             self.networks.remove(&partition);
@@ -318,8 +328,8 @@ impl<X> Segments<X> {
     /// say so.
     fn may_forward(&self, port: &Port, from: Partition) -> bool {
         let there = self.segments.get(&from);
-        let there = there.and_then(|segment| segment.members.get(&port.place));
-        port.forward && there.is_some_and(|member| member.port.forward)
+        let there = there.and_then(|segment| segment.port(port.place));
+        port.forward && there.is_some_and(|port| port.forward)
     }
 
     fn ingress_of<'a>(&'a self, segment: &'a Segment<X>, sender: Sender<'a, X>) -> Ingress<'a, X> {
@@ -337,6 +347,7 @@ impl<X> Segment<X> {
             domain,
             epoch: Epoch(0),
             members: HashMap::new(),
+            far: Far::default(),
             owners: HashMap::new(),
             audience: RefCell::default(),
             uplink: None,
@@ -344,20 +355,8 @@ impl<X> Segment<X> {
     }
 
     fn attach(&mut self, port: Port, exit: X) -> Result<(), AttachError> {
-        if port.epoch < self.epoch.0 {
-            return Err(AttachError::OldEpoch {
-                offered: port.epoch,
-                current: self.epoch.0,
-            });
-        }
-        let (place, addresses) = (port.place, addresses(&port));
-        let taken = |address| self.owners.contains_key(address);
-        if self.members.contains_key(&place) || addresses.iter().any(taken) {
-            return Err(AttachError::Taken(place));
-        }
-        self.epoch = Epoch(port.epoch);
-        self.owners
-            .extend(addresses.map(|address| (address, place)));
+        self.claim(&port)?;
+        let place = port.place;
         let member = Member {
             port,
             exit,
@@ -368,14 +367,46 @@ impl<X> Segment<X> {
         Ok(())
     }
 
+    /// Notes whose addresses those of a new member are.
+    fn claim(&mut self, port: &Port) -> Result<(), AttachError> {
+        if port.epoch < self.epoch.0 {
+            return Err(AttachError::OldEpoch {
+                offered: port.epoch,
+                current: self.epoch.0,
+            });
+        }
+        let (place, addresses) = (port.place, addresses(port));
+        let taken = |address| self.owners.contains_key(address);
+        if self.port(place).is_some() || addresses.iter().any(taken) {
+            return Err(AttachError::Taken(place));
+        }
+        self.epoch = Epoch(port.epoch);
+        self.owners
+            .extend(addresses.map(|address| (address, place)));
+        Ok(())
+    }
+
     fn detach(&mut self, node: NodeId) -> Option<X> {
-        let place = self.place_of(node)?;
+        let Some(place) = self.place_of(node) else {
+            self.detach_far(node);
+            return None;
+        };
         let member = self.members.remove(&place)?;
-        self.audience.get_mut().forget(place);
-        for address in addresses(&member.port) {
+        self.forget(&member.port);
+        Some(member.exit)
+    }
+
+    fn forget(&mut self, port: &Port) {
+        self.audience.get_mut().forget(port.place);
+        for address in addresses(port) {
             self.owners.remove(&address);
         }
-        Some(member.exit)
+    }
+
+    /// That of a member, wherever it is.
+    fn port(&self, place: Place) -> Option<&Port> {
+        let here = self.members.get(&place).map(|member| &member.port);
+        here.or_else(|| self.far.port(place))
     }
 
     fn place_of(&self, node: NodeId) -> Option<Place> {
@@ -393,10 +424,10 @@ impl<X> Segment<X> {
     }
 
     /// The member other than `asker` whose address is in question.
-    fn owner(&self, question: &Question, asker: Option<Place>) -> Option<&Member<X>> {
+    fn owner(&self, question: &Question, asker: Option<Place>) -> Option<&Port> {
         let place = self.owners.get(&question.target())?;
         // Who asks for its own address announces it, and an answer would tell of a conflict.
-        self.members.get(place).filter(|_| Some(*place) != asker)
+        self.port(*place).filter(|_| Some(*place) != asker)
     }
 }
 

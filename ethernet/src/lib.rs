@@ -2,7 +2,7 @@
 //! sockets.
 //!
 //! One driver per host holds every TAP of that host. Frames between two of its nodes go from TAP
-//! to TAP. From the bytes up:
+//! to TAP, those to nodes of other hosts from driver to driver. From the bytes up:
 //!
 //! * [`offload`]: what comes before a frame: super-frames and checksums left out; [`layout`] finds
 //!   a super-frame's headers, and [`segment`] does what was left undone, with [`checksum`].
@@ -16,6 +16,7 @@
 //! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace;
 //!   [`removal`] deletes interfaces in batches, behind everybody's back.
 //! * [`uplink`]: an interface of the host that leads outside; [`exit`](mod@exit) is a TAP or an uplink.
+//! * [`trunk`]: a connection to the driver of another host.
 //! * [`probe`]: what this kernel may leave undone, tried out with a [`sample`].
 //! * [`switch`]: the data path, a single thread that moves frames; [`patience`] tells it when to
 //!   sleep.
@@ -51,5 +52,6 @@ pub mod stack;
 pub mod switch;
 #[allow(unsafe_code)]
 pub mod tap;
+pub mod trunk;
 #[allow(unsafe_code)]
 pub mod uplink;

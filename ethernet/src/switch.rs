@@ -1,16 +1,17 @@
-//! The data path: one thread that waits for all TAPs and uplinks of the host and moves frames between
-//! them.
+//! The data path: one thread that waits for all TAPs, uplinks and trunks of the host and moves frames
+//! between them.
 //!
 //! Nothing needs to be held back here. Writing to a TAP goes all the way up through the receiver's
 //! kernel and returns when the packet is in a socket, or was thrown away because that is full: of
 //! 75,751 writes to a node whose sockets nobody read, none waited or said `EAGAIN`. Its kernel
 //! counted 75,529 datagrams lost, and TCP's window stopped the stream. While the switch writes it
 //! does not read, so what others send waits in their own queues, and what does not fit there is
-//! their kernels' to drop.
+//! their kernels' to drop. Only a trunk may take less than it is given, and has an outbox for the rest.
 //!
 //! It alone owns the [`Segments`], so nothing is locked. Whoever wants a change hands it a piece
 //! of work ([`Remote::call`]), which it does between two batches of frames.
 
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -27,10 +28,11 @@ use tracing::warn;
 
 use crate::cable::Cable;
 use crate::exit::{Exit, is_gone};
-use crate::forward::{Action, AttachError, Ingress, MAX_PACKET, Segments};
+use crate::forward::{Action, AttachError, Ingress, MAX_PACKET, NotHere, Segments, Way};
 use crate::offload::Capabilities;
 use crate::patience::Patience;
 use crate::segment::{Piece, Segmenter};
+use crate::trunk::{HostId, Inbox, Trunk};
 use crate::uplink::{Uplink, is_down};
 
 /// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
@@ -40,11 +42,14 @@ const BATCH: usize = 64;
 /// Ready TAPs to take notice of at once.
 const EVENTS: usize = 64;
 
-/// The event of the doorbell. No port has it: those fit 57 bits.
+/// The event of the doorbell. No port and no trunk has it: those fit 58 bits.
 const DOORBELL: u64 = u64::MAX;
 
 /// In the event of an uplink.
 const OUTSIDE: u64 = 1 << 56;
+
+/// In the event of a trunk, with the host's number.
+const TRUNK: u64 = 1 << 57;
 
 /// Something for the switch to do.
 type Work = Box<dyn FnOnce(&mut Switch) + Send>;
@@ -53,9 +58,31 @@ type Work = Box<dyn FnOnce(&mut Switch) + Send>;
 pub struct Switch {
     epoll: Epoll,
     segments: Segments<Exit>,
+    trunks: Trunks,
+    /// Is told of those that have ended, and why.
+    ended: Sender<(TrunkId, String)>,
     patience: Patience,
     work: Receiver<Work>,
     doorbell: Arc<EventFd>,
+}
+
+type Trunks = HashMap<HostId, Connected>;
+
+/// Tells a trunk from those to the same host before and after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrunkId {
+    /// Where it leads.
+    pub host: HostId,
+    /// Any number.
+    pub number: u64,
+}
+
+/// A trunk in use.
+struct Connected {
+    trunk: Trunk,
+    number: u64,
+    /// Whether its room is waited for.
+    awaits_room: bool,
 }
 
 /// Hands work to a [`Switch`] in another thread. The switch ends with its remote.
@@ -115,11 +142,12 @@ impl Drop for Remote {
 }
 
 impl Switch {
-    /// A switch without ports, and the remote that ends it.
+    /// A switch without ports, and the remote that ends it. It tells `ended` of trunks that have ended by
+    /// themselves, and why.
     ///
     /// # Errors
     /// The system's: out of descriptors.
-    pub fn new() -> io::Result<(Self, Remote)> {
+    pub fn new(ended: Sender<(TrunkId, String)>) -> io::Result<(Self, Remote)> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         epoll.add(&doorbell, EpollEvent::new(EpollFlags::EPOLLIN, DOORBELL))?;
@@ -132,6 +160,8 @@ impl Switch {
         let switch = Switch {
             epoll,
             segments: Segments::default(),
+            trunks: Trunks::default(),
+            ended,
             patience: Patience::default(),
             work,
             doorbell,
@@ -158,9 +188,13 @@ impl Switch {
                         Ok(()) => {}
                         Err(Ended) => return Ok(()),
                     },
+                    trunk if trunk & TRUNK != 0 => {
+                        self.attend(HostId(trunk as u32), event.events(), &mut desk);
+                    }
                     port => self.drain(port, &mut desk),
                 }
             }
+            self.flush();
         }
     }
 
@@ -172,6 +206,36 @@ impl Switch {
         let event = event_of(Partition(port.domain_id), port.place);
         self.heed(&exit, event).map_err(JoinError::Epoll)?;
         Ok(self.segments.attach(port, exit)?)
+    }
+
+    /// Adds a member that another host carries, or changes it.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach_far(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
+        self.segments.attach_far(port, host)
+    }
+
+    /// Connects to the driver of another host, in place of the connection before.
+    ///
+    /// # Errors
+    /// The system's: it cannot be waited for.
+    pub fn connect_trunk(&mut self, id: TrunkId, trunk: Trunk) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_trunk(id.host));
+        self.epoll.add(&trunk, event)?;
+        let connected = Connected {
+            trunk,
+            number: id.number,
+            awaits_room: false,
+        };
+        // The one before is closed, and so not waited for any longer.
+        self.trunks.insert(id.host, connected);
+        Ok(())
+    }
+
+    /// Cuts the connection to another host.
+    pub fn cut_trunk(&mut self, host: HostId) {
+        self.trunks.remove(&host);
     }
 
     /// Gives a process the link of a port.
@@ -270,6 +334,11 @@ impl Switch {
         self.segments.drops(partition)
     }
 
+    /// The same of what other hosts have sent.
+    pub fn far_drops(&self, partition: Partition) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
+        self.segments.far_drops(partition)
+    }
+
     /// Raises the epoch of a partition.
     pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
         self.segments.raise_epoch(partition, epoch);
@@ -325,15 +394,19 @@ impl Switch {
             0 => self.segments.ingress(partition, place),
             _ => self.segments.outside(partition),
         };
-        let Some(ingress) = ingress else {
+        let Some((ingress, exit)) = ingress.and_then(|ingress| {
+            let exit = ingress.exit()?;
+            Some((ingress, exit))
+        }) else {
             return;
         };
+        let Desk { buffer, segmenter } = desk;
         let mut sent = 0;
         while sent < BATCH {
-            match ingress.exit().receive(&mut desk.buffer) {
+            match exit.receive(buffer) {
                 Ok(len) => {
                     ingress.has_read();
-                    sent += desk.carry(&ingress, len).max(1);
+                    sent += carry(&ingress, &buffer[..len], segmenter, &self.trunks).max(1);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -343,16 +416,97 @@ impl Switch {
                     return warn!(?partition, "an uplink is down");
                 }
                 Err(error) => {
-                    if matches!(ingress.exit(), Exit::Tap(_)) {
+                    if matches!(exit, Exit::Tap(_)) {
                         warn!(?partition, %place, %error, "an interface of a port has gone");
                     }
-                    self.ignore(ingress.exit());
+                    self.ignore(exit);
                     if event & OUTSIDE == 0 {
                         self.unplug(partition, place);
                     }
                     return;
                 }
             }
+        }
+    }
+
+    /// Looks after a trunk that has brought something, or has room.
+    fn attend(&mut self, host: HostId, events: EpollFlags, desk: &mut Desk) {
+        // It may have been cut after it was found ready.
+        let Some(Connected { trunk, .. }) = self.trunks.get_mut(&host) else {
+            return;
+        };
+        if events.contains(EpollFlags::EPOLLOUT) {
+            trunk.has_room();
+        }
+        if events == EpollFlags::EPOLLOUT {
+            return;
+        }
+        // Looked at while others are written to, which it itself never is.
+        let mut inbox = std::mem::take(&mut trunk.inbox);
+        let received = match trunk.receive(&mut inbox) {
+            Ok(_) => self.take_in(host, &mut inbox, desk),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+                _ => Err(error),
+            },
+        };
+        match (received, self.trunks.get_mut(&host)) {
+            (Ok(()), Some(connected)) => connected.trunk.inbox = inbox,
+            (Err(error), _) => self.end_trunk(host, &error),
+            (Ok(()), None) => {}
+        }
+    }
+
+    /// Takes in the packets that have come from another host.
+    fn take_in(&mut self, host: HostId, inbox: &mut Inbox, desk: &mut Desk) -> io::Result<()> {
+        let mut strays = 0;
+        while let Some((tag, packet)) = inbox.next_packet().map_err(io::Error::other)? {
+            match self.segments.far(host, &tag) {
+                Ok(Some(ingress)) => {
+                    carry(&ingress, packet, &mut desk.segmenter, &self.trunks);
+                }
+                Ok(None) => {}
+                Err(NotHere) => strays += 1,
+            }
+        }
+        if let Some(connected) = self.trunks.get_mut(&host) {
+            connected.trunk.strays += strays;
+        }
+        Ok(())
+    }
+
+    /// Sends what waits at trunks, and lets those that take no more tell when they do.
+    fn flush(&mut self) {
+        let mut ended = Vec::new();
+        for (host, connected) in &mut self.trunks {
+            let Connected { trunk, .. } = connected;
+            trunk.flush();
+            if trunk.has_ended() {
+                ended.push(*host);
+            } else if trunk.is_stuck() != connected.awaits_room {
+                connected.awaits_room = trunk.is_stuck();
+                let mut awaited = EpollFlags::EPOLLIN;
+                awaited.set(EpollFlags::EPOLLOUT, connected.awaits_room);
+                let mut event = EpollEvent::new(awaited, event_of_trunk(*host));
+                if self.epoll.modify(&*trunk, &mut event).is_err() {
+                    ended.push(*host);
+                }
+            }
+        }
+        for host in ended {
+            self.end_trunk(host, &io::ErrorKind::BrokenPipe.into());
+        }
+    }
+
+    /// It has broken, or is of no use any more.
+    fn end_trunk(&mut self, host: HostId, why: &io::Error) {
+        if let Some(Connected { trunk, number, .. }) = self.trunks.remove(&host) {
+            let why = match trunk.strays {
+                0 => why.to_string(),
+                strays => format!("{why}; {strays} packets were of domains without members here"),
+            };
+            // Nobody wants to know only when the driver ends.
+            let _ = self.ended.send((TrunkId { host, number }, why));
         }
     }
 
@@ -385,46 +539,68 @@ struct Desk {
     segmenter: Segmenter,
 }
 
-impl Desk {
-    /// Carries the packet in the buffer on; returns how many frames it became.
-    fn carry(&mut self, ingress: &Ingress<'_, Exit>, len: usize) -> usize {
-        let packet = &self.buffer[..len];
-        let mut deliver = |exit: &Exit| match exit.deliver(packet, &mut self.segmenter) {
-            Ok(frames) => frames,
-            Err(error) => {
-                ingress.count(reason(&error));
-                1
-            }
+/// Carries a packet on; returns how many frames it became.
+fn carry(
+    ingress: &Ingress<'_, Exit>,
+    packet: &[u8],
+    segmenter: &mut Segmenter,
+    trunks: &Trunks,
+) -> usize {
+    let mut deliver = |way: Way<'_, Exit>| {
+        let delivered = match way {
+            Way::Exit(exit) => exit.deliver(packet, segmenter),
+            Way::Host(host) => send_far(ingress, packet, trunks.get(&host)).map(|()| 1),
         };
-        match ingress.decide(packet) {
-            Action::Deliver(exit) => deliver(exit),
-            Action::DeliverAll(exits) => {
-                let frames = exits.map(|exit| match exit {
-                    Ok(exit) => deliver(exit),
-                    Err(reason) => {
-                        ingress.count(reason);
-                        0
-                    }
-                });
-                frames.sum()
-            }
-            Action::Answer(frame) => {
-                if let Err(error) = ingress.exit().send_piece(&Piece([&frame, &[], &[]])) {
-                    ingress.count(reason(&error));
+        delivered.unwrap_or_else(|error| {
+            ingress.count(reason(&error));
+            1
+        })
+    };
+    match ingress.decide(packet) {
+        Action::Deliver(way) => deliver(way),
+        Action::DeliverAll(ways) => {
+            let frames = ways.map(|way| match way {
+                Ok(way) => deliver(way),
+                Err(reason) => {
+                    ingress.count(reason);
+                    0
                 }
-                1
-            }
-            Action::Drop(reason) => {
-                ingress.count(reason);
-                0
-            }
+            });
+            frames.sum()
         }
+        Action::Answer(frame) => {
+            let answer = Piece([&frame, &[], &[]]);
+            let sent = ingress
+                .exit()
+                .map_or(Ok(()), |exit| exit.send_piece(&answer));
+            if let Err(error) = sent {
+                ingress.count(reason(&error));
+            }
+            1
+        }
+        Action::Drop(reason) => {
+            ingress.count(reason);
+            0
+        }
+    }
+}
+
+fn send_far(
+    ingress: &Ingress<'_, Exit>,
+    packet: &[u8],
+    connected: Option<&Connected>,
+) -> io::Result<()> {
+    match (ingress.tag(), connected) {
+        (Some(tag), Some(connected)) => connected.trunk.send(&tag, packet),
+        _ => Err(io::ErrorKind::NotConnected.into()),
     }
 }
 
 fn reason(error: &io::Error) -> DropReason {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => DropReason::Full,
+        // Of an outbox.
+        None if error.kind() == io::ErrorKind::WouldBlock => DropReason::Full,
         Some(Errno::EIO | Errno::ENETDOWN | Errno::ENXIO) => DropReason::Down,
         Some(Errno::EMSGSIZE) => DropReason::TooLong,
         _ if is_gone(error) => DropReason::Down,
@@ -433,14 +609,19 @@ fn reason(error: &io::Error) -> DropReason {
 }
 
 /// ```text
-///  63  57        56          24   16   8    0
-///  +---+---------+-----------+----+----+----+
-///  | 0 | outside | partition | x  | y  | z  |
-///  +---+---------+-----------+----+----+----+
+///  63  58      57        56          24   16   8    0
+///  +---+-------+---------+-----------+----+----+----+
+///  | 0 | trunk | outside | partition | x  | y  | z  |
+///  +---+-------+---------+-----------+----+----+----+
+///                        | 0         | host         |
 /// ```
 fn event_of(partition: Partition, place: Place) -> u64 {
     let [x, y, z] = [place.x, place.y, place.z].map(u64::from);
     u64::from(partition.0) << 24 | x << 16 | y << 8 | z
+}
+
+fn event_of_trunk(host: HostId) -> u64 {
+    TRUNK | u64::from(host.0)
 }
 
 fn port_of(event: u64) -> (Partition, Place) {
@@ -462,7 +643,7 @@ mod tests {
 
     #[test]
     fn a_switch_works_for_its_remote_and_ends_with_it() {
-        let (switch, remote) = Switch::new().unwrap();
+        let (switch, remote) = Switch::new(mpsc::channel().0).unwrap();
         let thread = std::thread::spawn(|| switch.run());
         let left = remote.call(|switch| switch.detach(Partition(1), NodeId(1)).is_some());
         assert_eq!(left, Ok(false));

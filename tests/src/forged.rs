@@ -1,13 +1,14 @@
-//! Two domains beside each other on one host, without interfaces: what a member of one sends, and
-//! whom it reaches.
+//! Two domains beside each other on one host, without interfaces: what a member of one sends, or another
+//! host does, and whom it reaches.
 
 use domains::addressing;
 use domains::driver_protocol::{DropReason, Port};
-use ethernet::forward::{Action, Segments};
+use ethernet::forward::{Action, Segments, Way};
 use ethernet::frame::HEADER_LEN;
 use ethernet::offload::Offload;
 use ethernet::segment::Segmenter;
-use fabric::{Partition, Place};
+use ethernet::trunk::{HostId, Inbox, Nonsense, Tag};
+use fabric::{Epoch, Partition, Place};
 
 /// The sender's domain, and the other one.
 const DOMAINS: [u32; 2] = [7, 8];
@@ -64,8 +65,8 @@ impl Neighbours {
         };
         let ingress = self.segments.ingress(Partition(DOMAINS[0]), sender);
         let reached: Vec<(u32, u8)> = match ingress.expect("a member").decide(packet) {
-            Action::Deliver(to) => vec![*to],
-            Action::DeliverAll(others) => others.filter_map(|to| to.ok().copied()).collect(),
+            Action::Deliver(way) => vec![exit(way)],
+            Action::DeliverAll(others) => others.flatten().map(exit).collect(),
             Action::Answer(frame) => {
                 let asker = packet[Offload::LEN + 6..].first_chunk::<6>();
                 assert_eq!(frame.first_chunk(), asker);
@@ -127,6 +128,92 @@ impl Neighbours {
         if let Some(bytes) = packet.get_mut(Offload::LEN + 6..Offload::LEN + 12) {
             bytes.copy_from_slice(&source);
         }
+    }
+}
+
+/// Another host, which carries member 2 of each domain; a third one carries members 3.
+#[derive(Debug)]
+pub struct FarHost {
+    segments: Segments<(u32, u8)>,
+}
+
+const FAR: HostId = HostId(0);
+
+impl Default for FarHost {
+    fn default() -> Self {
+        let mut segments = Segments::default();
+        for domain in DOMAINS {
+            for x in [0, SENDER] {
+                let joined = segments.attach(port(domain, x), (domain, x));
+                joined.expect("a member");
+            }
+            for (x, host) in [(2, FAR), (3, HostId(1))] {
+                let joined = segments.attach_far(port(domain, x), host);
+                joined.expect("a member");
+            }
+        }
+        FarHost { segments }
+    }
+}
+
+impl FarHost {
+    /// Sends all that a connection brings. Returns whether all of it was understood and each packet reached
+    /// somebody.
+    ///
+    /// # Panics
+    /// When any reaches whom it may not.
+    pub fn send(&mut self, mut bytes: &[u8]) -> bool {
+        let (mut inbox, mut count, mut rest) = (Inbox::default(), 0, bytes.len());
+        while !bytes.is_empty() {
+            inbox.fill(&mut bytes).expect("there are some");
+            loop {
+                match inbox.next_packet() {
+                    Ok(Some((tag, packet))) => {
+                        if !self.let_in(tag, packet) {
+                            return false;
+                        }
+                        count += 1;
+                        rest -= Tag::LEN + packet.len();
+                    }
+                    Ok(None) => break,
+                    Err(Nonsense) => return false,
+                }
+            }
+        }
+        count > 0 && rest == 0
+    }
+
+    fn let_in(&self, tag: Tag, packet: &[u8]) -> bool {
+        let Ok(Some(ingress)) = self.segments.far(FAR, &tag) else {
+            return false;
+        };
+        assert_eq!(
+            (tag.place.x, tag.epoch),
+            (2, Epoch(1)),
+            "it speaks for another"
+        );
+        let reached: Vec<(u32, u8)> = match ingress.decide(packet) {
+            Action::Deliver(way) => vec![exit(way)],
+            Action::DeliverAll(others) => others.flatten().map(exit).collect(),
+            Action::Answer(_) => panic!("what is asked was answered there"),
+            Action::Drop(_) => return false,
+        };
+        let source = addressing::mac(tag.partition.0 as u16, tag.place);
+        assert_eq!(packet[Offload::LEN + 6..][..6], source);
+        // Member 1 is limited, as it is itself.
+        assert!(
+            reached.iter().all(|to| *to == (tag.partition.0, 0)),
+            "{reached:?}"
+        );
+        !reached.is_empty()
+    }
+}
+
+/// All are of one host.
+fn exit(way: Way<'_, (u32, u8)>) -> (u32, u8) {
+    match way {
+        Way::Exit(exit) => *exit,
+        Way::Host(host) => panic!("{host:?}"),
     }
 }
 

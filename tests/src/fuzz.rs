@@ -41,7 +41,7 @@ use rdma_kv::text::{Conversation, Next};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::forged::Neighbours;
+use crate::forged::{FarHost, Neighbours};
 pub use connection::{connection_packets, connection_replies, connection_requests};
 pub use proxied::proxy;
 pub use remote::{store_memory, store_replies, store_requests};
@@ -50,7 +50,7 @@ pub use remote::{store_memory, store_replies, store_requests};
 pub type Target = fn(&[u8]) -> bool;
 
 /// All targets with their names, which are also those of the corpus directories.
-pub const TARGETS: [(&str, Target); 20] = [
+pub const TARGETS: [(&str, Target); 21] = [
     ("request", request),
     ("message", message),
     ("driver", driver),
@@ -68,6 +68,7 @@ pub const TARGETS: [(&str, Target); 20] = [
     ("conversation", conversation),
     ("proxy", proxy),
     ("listener", listener),
+    ("trunk", trunk),
     ("store_requests", store_requests),
     ("store_replies", store_replies),
     ("store_memory", store_memory),
@@ -314,6 +315,11 @@ pub fn listener(bytes: &[u8]) -> bool {
         assert!(report.claims().count() <= report.len(), "out of nothing");
     }
     message.is_some()
+}
+
+/// What the driver of another host sends, from its first byte to its last.
+pub fn trunk(bytes: &[u8]) -> bool {
+    FarHost::default().send(bytes)
 }
 
 fn place(x: u8) -> Place {

@@ -192,6 +192,12 @@ impl Host {
         });
     }
 
+    /// Waits until its driver is connected to that of another one.
+    #[track_caller]
+    pub fn trunk_to(&self, other: &str) {
+        eventually("frames get there", || self.about(other)["frames"] == true);
+    }
+
     /// Waits until its agent says that something is wrong with another host.
     #[track_caller]
     pub fn objects_to(&self, other: &str, words: &str) {

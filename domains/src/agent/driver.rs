@@ -5,7 +5,7 @@
 //! are sent, so a driver that starts meanwhile misses nothing. The driver hangs on its lifeline and
 //! is told on a session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,8 @@ use super::keeper::{Entry, Keeper};
 use super::process::{ends_within, has_ended, outlast};
 use super::stack_link;
 use crate::driver_protocol::{
-    Answer, Command as Order, OffloadKind, PlugFailure, Port, PortDrops, PortError, Uplink,
+    Answer, Command as Order, DropReason, OffloadKind, PlugFailure, Port, PortDrops, PortError,
+    Uplink,
 };
 use crate::lifeline;
 use crate::wire::{self, Reader, Writer};
@@ -79,6 +80,8 @@ pub(super) enum PlugError {
 #[derive(Debug)]
 pub(super) struct Driver {
     command: Vec<OsString>,
+    /// Names of other hosts.
+    hosts: Vec<String>,
     keeper: Arc<Keeper>,
     books: Mutex<Books>,
     /// Something in the books changed that someone may wait for.
@@ -89,6 +92,10 @@ pub(super) struct Driver {
 struct Books {
     process: Option<Process>,
     ports: BTreeMap<(u32, u32), PlacedPort>,
+    /// Members that other hosts carry.
+    far: BTreeMap<(u32, u32), FarPort>,
+    /// Hosts to which the driver has trunks, once it has said so.
+    trunks: Option<BTreeSet<String>>,
     /// Not known before the gateways of the agent before have been looked through.
     uplinks: Option<Vec<Uplink>>,
     /// The newest sync asked for.
@@ -100,7 +107,7 @@ struct Books {
     offload: Vec<OffloadKind>,
     /// The newest question about drops, and the answers that nobody has taken yet.
     drops_asked: u64,
-    drops: BTreeMap<u64, Vec<PortDrops>>,
+    drops: BTreeMap<u64, Drops>,
     /// The same of links for processes.
     plugs_asked: u64,
     plugs: BTreeMap<u64, Option<PlugFailure>>,
@@ -142,22 +149,39 @@ struct Instance {
 /// A port and the network namespace that it is in.
 pub(super) type PlacedPort = (Port, Arc<OwnedFd>);
 
+/// A port and the host that carries its node.
+pub(super) type FarPort = (Port, String);
+
+/// What became of frames that nobody received.
+#[derive(Debug)]
+pub(super) struct Drops {
+    pub(super) ports: Vec<PortDrops>,
+    /// Those that other hosts have sent.
+    pub(super) hosts: BTreeMap<String, BTreeMap<DropReason, u64>>,
+}
+
 impl Driver {
     /// Takes the driver over from the agent before, if it lives, or starts it; and a thread that
-    /// keeps it going. There shall be these ports.
+    /// keeps it going. There shall be these ports, and these members on these other hosts.
     pub(super) fn start(
         command: Vec<OsString>,
         keeper: Arc<Keeper>,
         kept: Option<Entry>,
-        ports: impl Iterator<Item = PlacedPort>,
+        ports: impl IntoIterator<Item = PlacedPort>,
+        far: impl IntoIterator<Item = FarPort>,
+        hosts: Vec<String>,
     ) -> Result<Arc<Self>, DriverError> {
-        let key = |placed: PlacedPort| ((placed.0.domain_id, placed.0.node), placed);
+        let key = |port: &Port| (port.domain_id, port.node);
+        let ports = ports.into_iter().map(|placed| (key(&placed.0), placed));
+        let far = far.into_iter().map(|far| (key(&far.0), far));
         let books = Books {
-            ports: ports.map(key).collect(),
+            ports: ports.collect(),
+            far: far.collect(),
             ..Books::default()
         };
         let driver = Arc::new(Driver {
             command,
+            hosts,
             keeper,
             books: Mutex::new(books),
             changed: Condvar::new(),
@@ -219,6 +243,70 @@ impl Driver {
             .insert((port.domain_id, port.node), (port, network));
     }
 
+    /// Other hosts shall carry these members of a domain, and no others.
+    pub(super) fn set_far(&self, domain_id: u32, members: Vec<FarPort>) {
+        let mut books = self.lock();
+        let wanted: BTreeMap<_, _> = members
+            .into_iter()
+            .map(|far| ((domain_id, far.0.node), far))
+            .collect();
+        let present = books.far.range((domain_id, 0)..=(domain_id, u32::MAX));
+        let gone: Vec<_> = present.map(|(key, _)| *key).collect();
+        for key in gone.into_iter().filter(|key| !wanted.contains_key(key)) {
+            books.far.remove(&key);
+            // One that this host carries now has taken its place.
+            if !books.ports.contains_key(&key) {
+                let (domain_id, node) = key;
+                books.send(&Order::RemovePort { domain_id, node }, None);
+            }
+        }
+        for (key, far) in wanted {
+            let before = books.far.insert(key, far.clone());
+            // Of another epoch alone the driver is told for the whole domain.
+            let is_known = |(port, host): &FarPort| {
+                let epoch = far.0.epoch;
+                (
+                    &Port {
+                        epoch,
+                        ..port.clone()
+                    },
+                    host,
+                ) == (&far.0, &far.1)
+            };
+            if !before.as_ref().is_some_and(is_known) {
+                let (port, host) = far;
+                books.send(&Order::AddFar { host, port }, None);
+            }
+        }
+    }
+
+    /// Gives the driver a connection to that of another host.
+    pub(super) fn connect_trunk(&self, host: &str, socket: OwnedFd) {
+        let mut books = self.lock();
+        let order = Order::Trunk { host: host.into() };
+        books.send(&order, Some(&Arc::new(socket)));
+        // Until the driver says otherwise.
+        if let Some(trunks) = &mut books.trunks {
+            trunks.insert(host.into());
+        }
+    }
+
+    /// Whether the driver has a connection to that of another host.
+    pub(super) fn has_trunk(&self, host: &str) -> bool {
+        let books = self.lock();
+        books.trunks.as_ref().is_some_and(|all| all.contains(host))
+    }
+
+    /// Waits until there is a driver that has no trunk to another host; returns whether one is of use.
+    pub(super) fn await_lack_of_trunk(&self, host: &str) -> bool {
+        let lacks = |books: &mut Books| {
+            let trunks = books.trunks.as_ref();
+            books.ending || trunks.is_some_and(|trunks| !trunks.contains(host))
+        };
+        let waiting = self.changed.wait_while(self.lock(), |books| !lacks(books));
+        !waiting.unwrap_or_else(PoisonError::into_inner).ending
+    }
+
     /// There shall be these uplinks. Tells the driver also when they are the same, because it may not
     /// have been able to open one. Returns whether they are others than before.
     pub(super) fn set_uplinks(&self, uplinks: Vec<Uplink>) -> bool {
@@ -234,6 +322,7 @@ impl Driver {
     pub(super) fn remove(&self, domain_id: u32, node: u32) {
         let mut books = self.lock();
         books.ports.remove(&(domain_id, node));
+        books.far.remove(&(domain_id, node));
         books.send(&Order::RemovePort { domain_id, node }, None);
     }
 
@@ -244,6 +333,10 @@ impl Driver {
             .ports
             .range_mut((domain_id, 0)..=(domain_id, u32::MAX));
         for (_, (port, _)) in of_domain {
+            port.epoch = epoch;
+        }
+        let far = books.far.range_mut((domain_id, 0)..=(domain_id, u32::MAX));
+        for (_, (port, _)) in far {
             port.epoch = epoch;
         }
         books.send(&Order::Epoch { domain_id, epoch }, None);
@@ -295,7 +388,7 @@ impl Driver {
 
     /// What became of the frames that a domain's ports sent and nobody received. Nothing that it
     /// was told waits for this.
-    pub(super) fn drops(&self, domain_id: u32) -> Result<Vec<PortDrops>, DriverError> {
+    pub(super) fn drops(&self, domain_id: u32) -> Result<Drops, DriverError> {
         let mut books = self.lock();
         books.drops_asked += 1;
         let (n, generation) = (books.drops_asked, books.generation);
@@ -399,7 +492,8 @@ impl Driver {
         let mut books = self.lock();
         books.process = Some(process);
         books.generation += 1;
-        books.tell_all();
+        books.trunks = None;
+        books.tell_all(&self.hosts);
         drop(books);
         self.keep();
         Ok(Instance {
@@ -447,17 +541,24 @@ impl Driver {
         } = instance;
         let mut answered = false;
         while let Ok((answer, _)) = answers.receive() {
-            answered = true;
             let mut books = self.lock();
+            if let Answer::Trunks { up } = answer {
+                // It says so unasked, and may fail at all that it is asked.
+                books.trunks = Some(up.into_iter().collect());
+                self.changed.notify_all();
+                continue;
+            }
+            answered = true;
             books.failures = 0;
             match answer {
+                Answer::Trunks { .. } => {}
                 Answer::Synced { n, errors, offload } => {
                     books.offload = offload;
                     books.answered = books.answered.max(n);
                     books.errors.extend(errors);
                 }
-                Answer::Dropped { n, ports } => {
-                    books.drops.insert(n, ports);
+                Answer::Dropped { n, ports, hosts } => {
+                    books.drops.insert(n, Drops { ports, hosts });
                 }
                 Answer::Plugged { n, failure } => {
                     books.plugs.insert(n, failure);
@@ -473,6 +574,7 @@ impl Driver {
         outlast(&handle, child);
         let mut books = self.lock();
         books.process = None;
+        books.trunks = None;
         self.keeper.remove(Self::KEY);
         books.failures += u32::from(!answered);
         self.changed.notify_all();
@@ -505,11 +607,16 @@ impl Books {
         }
     }
 
-    fn tell_all(&self) {
-        let ports = self.ports.keys().copied().collect();
-        self.send(&Order::Retain { ports }, None);
+    fn tell_all(&self, hosts: &[String]) {
+        let ports = self.ports.keys().chain(self.far.keys()).copied().collect();
+        let hosts = hosts.to_vec();
+        self.send(&Order::Retain { ports, hosts }, None);
         for (port, network) in self.ports.values() {
             self.send(&Order::AddPort(port.clone()), Some(network));
+        }
+        for (port, host) in self.far.values() {
+            let (host, port) = (host.clone(), port.clone());
+            self.send(&Order::AddFar { host, port }, None);
         }
         if let Some(uplinks) = self.uplinks.clone() {
             self.send(&Order::Uplinks { uplinks }, None);

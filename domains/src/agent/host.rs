@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use fabric::{NodeId, Torus};
+use fabric::{NodeId, Place, Torus};
 
 use super::adapter::Adapter;
 use super::audit::Audit;
 use super::changes::usable_node;
 use super::cluster::Cluster;
-use super::driver::{Driver, PlacedPort};
+use super::driver::{Driver, Drops, FarPort, PlacedPort};
 use super::estate;
 use super::gateways::{self, Gateways};
 use super::hosts;
@@ -32,8 +32,8 @@ use crate::driver_protocol::{Port, PortError};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::placement::Figures;
 use crate::protocol::{
-    DomainInfo, MemberDrops, MemberInfo, NewDomain, NodeInfo, Refusal, RefusalKind, ShrinkNeeds,
-    Status,
+    DomainInfo, HostInfo, MemberDrops, MemberInfo, NewDomain, NodeInfo, Refusal, RefusalKind,
+    ShrinkNeeds, Status,
 };
 use crate::rights::Actor;
 use crate::wire::Writer;
@@ -283,7 +283,7 @@ impl Host {
     /// Prepares what joins, and last makes it durable: until then it can be taken back.
     pub(super) fn join(&self, change: Change, directory: Directory) -> Result<DomainInfo, Refusal> {
         let prepared = self
-            .add_ports(&change)
+            .add_ports(&change, &directory)
             .and_then(|()| self.write_hosts(&directory, &change.domain.members))
             .and_then(|()| self.members.keep(&directory));
         if let Err(refusal) = prepared {
@@ -302,7 +302,7 @@ impl Host {
         change: Change,
         directory: Directory,
     ) -> Result<Option<Refusal>, Refusal> {
-        let spoiled = self.add_ports(&change).err();
+        let spoiled = self.add_ports(&change, &directory).err();
         let prepared = self.write_hosts(&directory, &change.domain.members);
         if let Err(refusal) = prepared.and_then(|()| self.members.keep(&directory)) {
             self.take_back(&change);
@@ -315,10 +315,14 @@ impl Host {
     /// Undoes what was prepared for those who would have joined.
     fn take_back(&self, change: &Change) {
         let Change { domain, joined, .. } = change;
+        let present = self.members.directory(Directory::clone);
+        match present.domain_by_id(domain.id.into()) {
+            Some(domain) => self.tell_far(domain, &present),
+            None => self.forget_far(domain),
+        }
         self.remove_ports(domain, joined);
         // The port that failed is none that the driver could remove.
         self.delete_interfaces(domain, joined);
-        let present = self.members.directory(Directory::clone);
         if let Err(error) = self.write_hosts(&present, &domain.members) {
             tracing::warn!("{error}");
         }
@@ -346,6 +350,7 @@ impl Host {
         let mut concerned = BTreeSet::new();
         for Change { domain, left, .. } in &changes {
             self.tell_to_remove(domain, left);
+            self.tell_far(domain, &directory);
             if self.loses_gateway(domain) {
                 self.tell_ports(domain);
             }
@@ -400,9 +405,34 @@ impl Host {
         let Some(driver) = &self.driver else {
             return;
         };
+        let directory = self.members.directory(Directory::clone);
+        self.tell_far(domain, &directory);
         for node in domain.members.iter().filter_map(|id| self.node(*id)) {
             let port = port(domain, node, self.interfaces);
             driver.add(port, node.network());
+        }
+    }
+
+    /// Lets the driver know which members of a domain other hosts carry, as this directory has it. To be followed
+    /// by a wait for the driver.
+    fn tell_far(&self, domain: &Domain, directory: &Directory) {
+        if let (Some(driver), Some(cluster)) = (&self.driver, &self.cluster) {
+            let ours = &cluster.config.host;
+            let far = far_ports_of(domain, directory, ours, self.interfaces);
+            driver.set_far(domain.id.into(), far);
+        }
+    }
+
+    fn forget_far(&self, domain: &Domain) {
+        if let Some(driver) = &self.driver {
+            driver.set_far(domain.id.into(), Vec::new());
+        }
+    }
+
+    /// The same of all domains, after nodes were given to other hosts.
+    pub(super) fn tell_all_far(&self, directory: &Directory) {
+        for domain in directory.domains() {
+            self.tell_far(domain, directory);
         }
     }
 
@@ -433,10 +463,11 @@ impl Host {
         }
     }
 
-    fn add_ports(&self, change: &Change) -> Result<(), Refusal> {
+    fn add_ports(&self, change: &Change, directory: &Directory) -> Result<(), Refusal> {
         let Some(driver) = &self.driver else {
             return Ok(());
         };
+        self.tell_far(&change.domain, directory);
         for id in &change.joined {
             if let Some(node) = self.node(*id) {
                 let port = port(&change.domain, node, self.interfaces);
@@ -572,10 +603,7 @@ impl Host {
             data: self.data.display().to_string(),
             torus: self.torus,
             nodes: self.nodes.len() as u32,
-            hosts: self
-                .cluster
-                .as_ref()
-                .map_or_else(Vec::new, |c| c.describe()),
+            hosts: self.describe_hosts(),
             between_hosts: self.cluster.as_ref().map(|c| c.config.provider),
             domains: domains.count() as u32,
             provider: "shm".into(),
@@ -599,6 +627,17 @@ impl Host {
             registered_bytes,
             moving_bytes,
         }
+    }
+
+    fn describe_hosts(&self) -> Vec<HostInfo> {
+        let hosts = self.cluster.iter().flat_map(|cluster| cluster.describe());
+        let has_trunk = |host: &str| self.driver.as_ref().is_some_and(|d| d.has_trunk(host));
+        hosts
+            .map(|host| HostInfo {
+                frames: has_trunk(&host.name),
+                ..host
+            })
+            .collect()
     }
 
     /// All nodes, with the domains that the actor may see.
@@ -663,20 +702,28 @@ impl Host {
                     .is_some_and(|uid| directory.owner_of(node) == Some(uid))
             }
         };
-        let ports = driver.drops(domain.id.into()).map_err(|error| {
+        let Drops { ports, hosts } = driver.drops(domain.id.into()).map_err(|error| {
             Refusal::new(RefusalKind::Failed, error.to_string(), "ask once more")
         })?;
         let seen = ports.into_iter().filter(|port| sees(NodeId(port.node)));
         let mut drops: Vec<_> = seen
             .filter_map(|port| {
                 Some(MemberDrops {
-                    node: self.torus.place(NodeId(port.node))?,
+                    node: Some(self.torus.place(NodeId(port.node))?),
+                    host: None,
                     outside: port.outside,
                     dropped: port.dropped,
                 })
             })
             .collect();
-        drops.sort_by_key(|member| self.torus.node(member.node));
+        drops.sort_by_key(|member| member.node.and_then(|place| self.torus.node(place)));
+        let of_host = |(host, dropped)| MemberDrops {
+            node: None,
+            host: Some(host),
+            outside: false,
+            dropped,
+        };
+        drops.extend(hosts.into_iter().filter(|_| owns).map(of_host));
         Ok(drops)
     }
 
@@ -801,23 +848,50 @@ pub(super) fn ports(
     directory.domains().flat_map(of).collect()
 }
 
+/// The members that other hosts carry, of domains that this host has members of.
+pub(super) fn far_ports(directory: &Directory, ours: &str, interfaces: Interfaces) -> Vec<FarPort> {
+    let of = |domain| far_ports_of(domain, directory, ours, interfaces);
+    directory.domains().flat_map(of).collect()
+}
+
+fn far_ports_of(
+    domain: &Domain,
+    directory: &Directory,
+    ours: &str,
+    interfaces: Interfaces,
+) -> Vec<FarPort> {
+    let host = |node: &NodeId| directory.host_of(*node);
+    let is_here = domain.members.iter().any(|node| host(node) == Some(ours));
+    let members = domain.members.iter().filter(|_| is_here);
+    let far = members.filter_map(move |node| {
+        let host = host(node).filter(|host| *host != ours)?;
+        let place = directory.torus().place(*node)?;
+        Some((port_at(domain, *node, place, interfaces), host.to_owned()))
+    });
+    far.collect()
+}
+
 fn port(domain: &Domain, node: &HostedNode, interfaces: Interfaces) -> Port {
+    port_at(domain, node.id, node.place, interfaces)
+}
+
+fn port_at(domain: &Domain, node: NodeId, place: Place, interfaces: Interfaces) -> Port {
     Port {
-        node: node.id.0,
-        place: node.place,
+        node: node.0,
+        place,
         domain_id: domain.id.into(),
         epoch: domain.epoch,
         ifname: domain.name.clone(),
-        mac: mac(domain.id, node.place),
-        ipv4: domain.subnet.address(node.id),
+        mac: mac(domain.id, place),
+        ipv4: domain.subnet.address(node),
         prefix: domain.subnet.prefix(),
-        ipv6: ipv6(domain.id, node.place),
+        ipv6: ipv6(domain.id, place),
         ipv6_prefix: IPV6_PREFIX,
         mtu: domain.mtu,
-        limited: domain.limited.contains(&node.id),
-        offload: interfaces.offload && !domain.plain.contains(&node.id),
-        gateway: gateways::way_out(domain, node.id),
+        limited: domain.limited.contains(&node),
+        offload: interfaces.offload && !domain.plain.contains(&node),
+        gateway: gateways::way_out(domain, node),
         forward: domain.forward,
-        stack: interfaces.is_stack(domain, node.id),
+        stack: interfaces.is_stack(domain, node),
     }
 }

@@ -20,7 +20,7 @@ use super::data_dir::DataDir;
 use super::driver::Driver;
 use super::estate::{self, Estate};
 use super::gateways::{self, Gateways};
-use super::host::{Ending, Host, log_errors, ports};
+use super::host::{Ending, Host, far_ports, log_errors, ports};
 use super::hosts;
 use super::interfaces::Interfaces;
 use super::keeper::Watch;
@@ -226,7 +226,21 @@ fn build(
     let start_driver = |command| {
         let kept = estate.inherit(Driver::KEY);
         let ports = ports(&directory, &nodes, interfaces);
-        Driver::start(command, Arc::clone(&estate.keeper), kept, ports.into_iter())
+        let (far, others) = match &cluster {
+            Some(cluster) => (
+                far_ports(&directory, &cluster.config.host, interfaces),
+                cluster.config.hosts.keys().cloned().collect(),
+            ),
+            None => Default::default(),
+        };
+        Driver::start(
+            command,
+            Arc::clone(&estate.keeper),
+            kept,
+            ports,
+            far,
+            others,
+        )
     };
     let driver = config.driver_command.map(start_driver).transpose()?;
     if let Some(driver) = &driver {

@@ -78,6 +78,9 @@ pub struct HostInfo {
     pub directory: bool,
     /// Whether its agent is there.
     pub state: HostState,
+    /// Whether frames get from driver to driver.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub frames: bool,
     /// What is wrong with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -127,9 +130,16 @@ pub struct QuotaInfo {
 /// is there or the driver was started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberDrops {
-    /// The member.
-    #[serde(with = "as_text")]
-    pub node: Place,
+    /// The member, unless it is about a host.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "as_text::optional"
+    )]
+    pub node: Option<Place>,
+    /// Another host, if it is about frames that its driver has sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Whether it is about frames from outside, which came to its domain by the gateway there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outside: bool,

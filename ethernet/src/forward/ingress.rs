@@ -2,14 +2,15 @@
 //! may reach.
 
 use std::cell::RefCell;
-use std::collections::hash_map;
+use std::collections::{btree_map, hash_map};
 use std::net::IpAddr;
 
-use domains::driver_protocol::DropReason;
-use fabric::{Place, Protection};
+use domains::driver_protocol::{DropReason, Port};
+use fabric::{Partition, Place, Protection};
 
 use super::audience::Audience;
-use super::{DropCounters, MAX_PACKET, Member, Outside, Segment, Segments};
+use super::far::{Crew, FarMember};
+use super::{MAX_PACKET, Member, Outside, Segment, Segments};
 use crate::address::{Destination, Mac};
 use crate::frame::Frame;
 use crate::listener::{self, Message, Report};
@@ -17,18 +18,28 @@ use crate::neighbour::Question;
 use crate::offload::Offload;
 use crate::router;
 use crate::source;
+use crate::trunk::{HostId, Tag};
 
 /// What is to be done with a packet.
 #[derive(Debug)]
 pub enum Action<'a, X> {
-    /// Send it out here, as it is.
-    Deliver(&'a X),
+    /// Send it out there, as it is.
+    Deliver(Way<'a, X>),
     /// Send it out at each of these, as it is, and count those that are held back.
     DeliverAll(Others<'a, X>),
     /// Send this frame back where the packet came from.
     Answer(Vec<u8>),
     /// Count it.
     Drop(DropReason),
+}
+
+/// How a packet gets to whom it is for.
+#[derive(Debug)]
+pub enum Way<'a, X> {
+    /// Out here.
+    Exit(&'a X),
+    /// To the driver of another host, which decides there.
+    Host(HostId),
 }
 
 /// Where frames of one member come in, or of the outside. It sees one segment only.
@@ -51,12 +62,32 @@ impl<'a, X> Ingress<'a, X> {
 
     /// Counts a frame from here that did not reach an interface.
     pub fn count(&self, reason: DropReason) {
-        self.sender.drops().count(reason);
+        match self.sender {
+            Sender::Member(member) => member.drops.count(reason),
+            Sender::Outside(outside) => outside.drops.count(reason),
+            Sender::Far(far) => self.segment.far.count(far.host, reason),
+        }
     }
 
-    /// How frames go back to where those come from that come in here.
-    pub fn exit(&self) -> &'a X {
-        self.sender.exit()
+    /// How frames go back to where those come from that come in here, unless it is another host.
+    pub fn exit(&self) -> Option<&'a X> {
+        match self.sender {
+            Sender::Member(member) => Some(&member.exit),
+            Sender::Outside(outside) => Some(&outside.exit),
+            Sender::Far(_) => None,
+        }
+    }
+
+    /// What other hosts are told of frames that come in here; nothing of what nobody tells them.
+    pub fn tag(&self) -> Option<Tag> {
+        match self.sender {
+            Sender::Member(member) => Some(Tag {
+                partition: Partition(self.segment.domain.into()),
+                epoch: self.segment.epoch,
+                place: member.port.place,
+            }),
+            Sender::Outside(_) | Sender::Far(_) => None,
+        }
     }
 
     /// Tells that a packet was read that came in here. Once there were so many that others may have been
@@ -104,9 +135,8 @@ impl<'a, X> Ingress<'a, X> {
 
     fn belongs_to_another(&self, address: IpAddr) -> bool {
         let is_members = || self.segment.owner_of(address).is_some();
-        let port = match self.sender {
-            Sender::Member(member) => &member.port,
-            Sender::Outside(_) => return is_members(),
+        let Some(port) = self.sender.port() else {
+            return is_members();
         };
         if self.segment.owner_of(address) == Some(port.place) {
             return false;
@@ -124,17 +154,17 @@ impl<'a, X> Ingress<'a, X> {
 
     /// Whether a member says that it is a router, where none is expected among members.
     fn is_uninvited(&self, frame: Frame<'_>) -> bool {
-        match self.sender {
-            Sender::Member(member) => !member.port.forward && router::is_advertisement(frame),
-            Sender::Outside(_) => false,
-        }
+        let port = self.sender.port();
+        port.is_some_and(|port| !port.forward) && router::is_advertisement(frame)
     }
 
     fn answer(&self, frame: Frame<'_>) -> Option<Action<'a, X>> {
+        // Those of other hosts have been answered there.
+        self.exit()?;
         let question = Question::read(frame)?;
         let owner = self.segment.owner(&question, self.sender.place())?;
         Some(match self.sender.may_reach(owner) {
-            true => Action::Answer(question.answer(Mac(owner.port.mac))),
+            true => Action::Answer(question.answer(Mac(owner.mac))),
             false => Action::Drop(DropReason::Limited),
         })
     }
@@ -145,20 +175,30 @@ impl<'a, X> Ingress<'a, X> {
             Destination::Member { domain, .. } if domain != self.segment.domain => {
                 Action::Drop(DropReason::OtherDomain)
             }
-            Destination::Member { place, .. } if Some(place) != self.sender.place() => {
-                match self.segment.members.get(&place) {
-                    Some(member) if self.sender.may_reach(member) => Action::Deliver(&member.exit),
-                    Some(_) => Action::Drop(DropReason::Limited),
-                    None => Action::Drop(DropReason::NoSuchMember),
-                }
-            }
+            Destination::Member { place, .. } => match self.way_to(place) {
+                Some((port, way)) if self.sender.may_reach(port) => Action::Deliver(way),
+                Some(_) => Action::Drop(DropReason::Limited),
+                None => Action::Drop(DropReason::NoSuchMember),
+            },
             Destination::Elsewhere => match self.way_out() {
-                Some(Ok(exit)) => Action::Deliver(exit),
+                Some(Ok(exit)) => Action::Deliver(Way::Exit(exit)),
                 Some(Err(reason)) => Action::Drop(reason),
                 None => Action::Drop(DropReason::NoSuchMember),
             },
-            Destination::Member { .. } => Action::Drop(DropReason::NoSuchMember),
         }
+    }
+
+    /// How frames get to another member.
+    fn way_to(&self, place: Place) -> Option<(&'a Port, Way<'a, X>)> {
+        if Some(place) == self.sender.place() {
+            return None;
+        }
+        if let Some(member) = self.segment.members.get(&place) {
+            return Some((&member.port, Way::Exit(&member.exit)));
+        }
+        self.tag()?;
+        let far = self.segment.far.member(place)?;
+        Some((&far.port, Way::Host(far.host)))
     }
 
     fn spread(&self, frame: Frame<'_>) -> Action<'a, X> {
@@ -185,23 +225,33 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// A report is for those who bring groups from elsewhere: routers, and switches outside. Other hosts that
-    /// hear it may keep silent about themselves.
+    /// A report is for those who bring groups from elsewhere: routers, switches outside, and drivers of other
+    /// hosts. Other hosts that hear it may keep silent about themselves.
     fn report(&self, report: &Report<'_>) -> Action<'a, X> {
-        let has_routers = || self.segment.audience.borrow().has_routers();
+        let audience = &self.segment.audience;
+        let is_wanted = || self.crews().next().is_some() || audience.borrow().has_routers();
         // Switches may bring any group only to where a report has come from, routers none of the link.
         let is_useful =
-            self.segment.uplink.is_some() || has_routers() && report.claims().next().is_some();
+            self.segment.uplink.is_some() || is_wanted() && report.claims().next().is_some();
         match is_useful {
             true => Action::DeliverAll(self.others(Hearers::Routers)),
             false => Action::Drop(DropReason::LinkReport),
         }
     }
 
+    /// The other hosts that frames for several go to.
+    fn crews(&self) -> btree_map::Iter<'a, HostId, Crew> {
+        match self.tag() {
+            Some(_) => self.segment.far.crews(),
+            None => btree_map::Iter::default(),
+        }
+    }
+
     /// How frames of a member get outside, if there is a way.
     fn way_out(&self) -> Option<Result<&'a X, DropReason>> {
         let outside = self.segment.uplink.as_ref()?;
-        self.sender.place()?;
+        // What is outside is where it came from, and so not told to come back from other hosts.
+        self.tag()?;
         Some(match self.sender.is_limited() && outside.limited {
             false => Ok(&outside.exit),
             true => Err(DropReason::Limited),
@@ -211,6 +261,7 @@ impl<'a, X> Ingress<'a, X> {
     fn others(&self, hearers: Hearers) -> Others<'a, X> {
         Others {
             members: self.segment.members.values(),
+            crews: self.crews(),
             sender: self.sender,
             hearers,
             audience: &self.segment.audience,
@@ -228,11 +279,12 @@ enum Hearers {
     Routers,
 }
 
-/// The exits to members of a segment and to the outside, but the sender, with [`DropReason::Limited`] in place of
-/// those that it may not reach.
+/// The ways to members of a segment and to the outside, but the sender, with [`DropReason::Limited`] in place of
+/// those that it may not reach. Members of one other host have one way.
 #[derive(Debug)]
 pub struct Others<'a, X> {
     members: hash_map::Values<'a, Place, Member<X>>,
+    crews: btree_map::Iter<'a, HostId, Crew>,
     sender: Sender<'a, X>,
     hearers: Hearers,
     audience: &'a RefCell<Audience>,
@@ -251,18 +303,25 @@ impl<X> Others<'_, X> {
 }
 
 impl<'a, X> Iterator for Others<'a, X> {
-    type Item = Result<&'a X, DropReason>;
+    type Item = Result<Way<'a, X>, DropReason>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(member) = self.members.next() {
             if self.is_for(member.port.place) {
-                return Some(match self.sender.may_reach(member) {
-                    true => Ok(&member.exit),
+                return Some(match self.sender.may_reach(&member.port) {
+                    true => Ok(Way::Exit(&member.exit)),
                     false => Err(DropReason::Limited),
                 });
             }
         }
-        self.outside.take()
+        // Which of its members hear a group each host knows best.
+        if let Some((host, crew)) = self.crews.next() {
+            return Some(match self.sender.is_limited() && !crew.has_full() {
+                true => Err(DropReason::Limited),
+                false => Ok(Way::Host(*host)),
+            });
+        }
+        self.outside.take().map(|exit| exit.map(Way::Exit))
     }
 }
 
@@ -271,6 +330,7 @@ impl<'a, X> Iterator for Others<'a, X> {
 pub(super) enum Sender<'a, X> {
     Member(&'a Member<X>),
     Outside(&'a Outside<X>),
+    Far(&'a FarMember),
 }
 
 impl<X> Clone for Sender<'_, X> {
@@ -282,51 +342,45 @@ impl<X> Clone for Sender<'_, X> {
 impl<X> Copy for Sender<'_, X> {}
 
 impl<'a, X> Sender<'a, X> {
-    /// Its place, if it is a member.
-    fn place(self) -> Option<Place> {
+    /// Its port, if it is a member.
+    fn port(self) -> Option<&'a Port> {
         match self {
-            Sender::Member(member) => Some(member.port.place),
+            Sender::Member(member) => Some(&member.port),
+            Sender::Far(far) => Some(&far.port),
             Sender::Outside(_) => None,
         }
     }
 
+    /// Its place, if it is a member.
+    fn place(self) -> Option<Place> {
+        self.port().map(|port| port.place)
+    }
+
     fn is_limited(self) -> bool {
         match self {
-            Sender::Member(member) => member.port.limited,
+            Sender::Member(Member { port, .. }) | Sender::Far(FarMember { port, .. }) => {
+                port.limited
+            }
             Sender::Outside(outside) => outside.limited,
         }
     }
 
     fn mtu(self) -> u32 {
         match self {
-            Sender::Member(member) => member.port.mtu,
+            Sender::Member(Member { port, .. }) | Sender::Far(FarMember { port, .. }) => port.mtu,
             Sender::Outside(outside) => outside.mtu,
         }
     }
 
     /// Whether a frame may say that it is from `source`.
     fn may_be(self, source: Mac) -> bool {
-        match self {
-            Sender::Member(member) => source == Mac(member.port.mac),
-            Sender::Outside(_) => source.destination() == Destination::Elsewhere,
+        match self.port() {
+            Some(port) => source == Mac(port.mac),
+            None => source.destination() == Destination::Elsewhere,
         }
     }
 
-    fn may_reach(self, member: &Member<X>) -> bool {
-        !(self.is_limited() && member.port.limited)
-    }
-
-    fn exit(self) -> &'a X {
-        match self {
-            Sender::Member(member) => &member.exit,
-            Sender::Outside(outside) => &outside.exit,
-        }
-    }
-
-    fn drops(self) -> &'a DropCounters {
-        match self {
-            Sender::Member(member) => &member.drops,
-            Sender::Outside(outside) => &outside.drops,
-        }
+    fn may_reach(self, port: &Port) -> bool {
+        !(self.is_limited() && port.limited)
     }
 }

@@ -1,6 +1,6 @@
+mod far;
 mod groups;
 
-use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 
 use proptest::prelude::*;
@@ -101,14 +101,24 @@ fn reached(segments: &Segments<Name>, x: u8, bytes: &[u8]) -> Result<Vec<Name>, 
 
 fn whom(ingress: &Ingress<'_, Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
     match ingress.decide(bytes) {
-        Action::Deliver(name) => Ok(vec![*name]),
-        Action::DeliverAll(others) => Ok(others
-            .filter_map(|other| other.ok().copied())
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect()),
-        Action::Answer(_) => Ok(vec![*ingress.exit()]),
+        Action::Deliver(way) => Ok(vec![name(&way)]),
+        Action::DeliverAll(others) => {
+            let mut all: Vec<Name> = others.filter_map(|way| Some(name(&way.ok()?))).collect();
+            all.sort();
+            Ok(all)
+        }
+        Action::Answer(_) => Ok(ingress.exit().copied().into_iter().collect()),
         Action::Drop(reason) => Err(reason),
+    }
+}
+
+/// Drivers of other hosts are exits of this domain, which there is not.
+const HOSTS: u32 = u32::MAX;
+
+fn name(way: &Way<'_, Name>) -> Name {
+    match way {
+        Way::Exit(name) => **name,
+        Way::Host(host) => (HOSTS, host.0 as u8),
     }
 }
 
@@ -498,8 +508,8 @@ proptest! {
         let segments = segments();
         let ingress = segments.ingress(Partition(7), place(x)).unwrap();
         let reached: Vec<Name> = match ingress.decide(&bytes) {
-            Action::Deliver(name) => vec![*name],
-            Action::DeliverAll(others) => others.filter_map(|o| o.ok().copied()).collect(),
+            Action::Deliver(way) => vec![name(&way)],
+            Action::DeliverAll(others) => others.filter_map(|o| Some(name(&o.ok()?))).collect(),
             Action::Answer(_) | Action::Drop(_) => vec![],
         };
         for (domain, receiver) in reached {

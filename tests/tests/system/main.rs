@@ -22,6 +22,7 @@ mod histories;
 mod hostile;
 mod hosts;
 mod hosts_far;
+mod hosts_frames;
 mod identity;
 mod lifecycle;
 mod offload;

@@ -217,7 +217,7 @@ impl Host {
 }
 
 impl Cluster {
-    fn link_of(&self, host: &str) -> Option<std::sync::Arc<Link>> {
+    pub(super) fn link_of(&self, host: &str) -> Option<std::sync::Arc<Link>> {
         let follower = self
             .followers()
             .get(host)

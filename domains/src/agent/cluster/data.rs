@@ -3,8 +3,8 @@
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use super::Cluster;
 use super::broker::DataConnection;
+use super::{Cluster, trunks};
 use crate::adapter::messages::{Order, Service};
 use crate::agent::adapter::borrow;
 use crate::agent::host::Host;
@@ -21,20 +21,15 @@ pub(super) fn serve(host: &Arc<Host>, cluster: &Cluster) {
 
 /// Must not take long: others wait at the door meanwhile.
 fn receive(host: &Arc<Host>, connection: DataConnection) {
-    let DataConnection {
-        stream,
-        host: from,
-        wanted,
-    } = connection;
-    match wanted {
+    match connection.wanted {
+        Wanted::Frames => trunks::receive(host, connection),
         Wanted::Node(between) => {
+            let DataConnection {
+                stream, host: from, ..
+            } = connection;
             if let Err(refusal) = serve_node(host, between, stream) {
                 tracing::warn!("host {from} connects in vain: {refusal}");
             }
-        }
-        Wanted::Frames => {
-            tracing::debug!("host {from} connects for {wanted:?}, which nothing serves");
-            drop(stream);
         }
     }
 }

@@ -262,6 +262,7 @@ impl Cluster {
             name_nodes(directory, &nodes, &claim.aliases);
             Ok(())
         })?;
+        host.tell_all_far(&host.members.directory(Directory::clone));
         Ok(self.place(link))
     }
 

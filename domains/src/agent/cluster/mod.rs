@@ -13,7 +13,8 @@
 //! with when the holder is away, and changes nothing by itself. The holder [`publish`]es what has
 //! become durable and waits for the hosts that it concerns. [`adopt`] is how a host becomes what
 //! another directory says. Strangers stand at the [`door`] until they have shown the key, or a
-//! ticket of the [`broker`], with which they connect for [`data`].
+//! ticket of the [`broker`], with which they connect for [`data`]. [`trunks`]
+//! connect the drivers.
 
 mod adopt;
 mod broker;
@@ -26,6 +27,7 @@ mod listeners;
 mod problems;
 pub(super) mod publish;
 mod strangers;
+mod trunks;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -143,6 +145,7 @@ impl Cluster {
     }
 
     /// The hosts as this agent knows them.
+    /// Drivers are not its matter.
     pub(super) fn describe(&self) -> Vec<HostInfo> {
         let config = &self.config;
         let all = config.hosts.iter().map(|(host, address)| (host, *address));
@@ -171,6 +174,7 @@ impl Cluster {
             address: address.to_string(),
             directory: host == self.config.directory,
             state,
+            frames: false,
             problem: self.problems.of(host),
         }
     }
@@ -197,6 +201,7 @@ pub(super) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), Agent
     };
     data::serve(host, cluster);
     door::open(host, cluster, listener)?;
+    trunks::begin(host, cluster)?;
     match cluster.holds() {
         true => Ok(()),
         false => follow::begin(host, cluster),

@@ -106,9 +106,13 @@ impl Show {
             true => ", holds the directory",
             false => "",
         };
+        let frames = match host.frames {
+            true => ", frames pass",
+            false => "",
+        };
         let problem = host.problem.as_ref();
         let problem = problem.map_or_else(String::new, |problem| format!(": {problem}"));
-        line!("host       {name} at {address}, {state}{directory}{problem}");
+        line!("host       {name} at {address}, {state}{directory}{frames}{problem}");
     }
 
     pub(crate) fn nodes(self, nodes: &[NodeInfo]) {
@@ -235,9 +239,10 @@ impl Show {
             member.dropped.iter().map(|(reason, count)| {
                 let reason = serde_json::to_value(reason).unwrap_or_default();
                 let reason = reason.as_str().unwrap_or_default().replace('_', " ");
-                let sender = match member.outside {
-                    true => "outside".into(),
-                    false => member.node.to_string(),
+                let sender = match (member.outside, &member.host, member.node) {
+                    (true, ..) => "outside".into(),
+                    (_, Some(host), _) => format!("host {host}"),
+                    (.., node) => node.map_or_else(String::new, |node| node.to_string()),
                 };
                 [sender, reason, count.to_string()]
             })

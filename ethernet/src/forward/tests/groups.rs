@@ -1,7 +1,10 @@
 //! Who hears which groups.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::interface::QUEUE_LEN;
+use crate::trunk::{HostId, Tag};
 
 const GROUP: [u8; 4] = [239, 1, 2, 3];
 
@@ -103,6 +106,45 @@ fn a_group_that_somebody_joined_reaches_only_who_did() {
     tell(&segments, 2, &says(2, 3, LEAVE, GROUP));
     tell(&segments, 2, &says(2, 3, LEAVE, GROUP));
     assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, 2]);
+}
+
+/// Which members of another host listen to what its own driver knows, but that any do must be known here.
+#[test]
+fn reports_travel_to_other_hosts_and_are_believed_there() {
+    let mut segments = segments();
+    let b = HostId(1);
+    let far = Port {
+        ipv4: [10, 64, 0, 4].into(),
+        ipv6: addressing::ipv6(0, place(3)),
+        ..port(7, 3)
+    };
+    segments.attach_far(far, b).unwrap();
+    let report = says(1, 2, JOIN, GROUP);
+    assert_eq!(reached(&segments, 1, &report), Ok(vec![(HOSTS, 1)]));
+    let tag = Tag {
+        partition: Partition(7),
+        epoch: Epoch(1),
+        place: place(3),
+    };
+    let ingress = segments.far(b, &tag).unwrap().unwrap();
+    assert_eq!(whom(&ingress, &data(3, GROUP)), Ok(vec![(7, 1)]));
+    assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, b.0 as u8]);
+    // One that is heard there only.
+    let other = [239, 9, 9, 9];
+    assert_eq!(hear(&segments, 0, &data(0, other)), [1, 2, b.0 as u8]);
+    let useless = Err(DropReason::LinkReport);
+    assert_eq!(whom(&ingress, &says(3, 4, JOIN, other)), useless);
+    assert_eq!(hear(&segments, 0, &data(0, other)), [b.0 as u8]);
+    assert!(whom(&ingress, &data(3, other)).unwrap().is_empty());
+    assert_eq!(whom(&ingress, &says(3, 4, LEAVE, other)), useless);
+    assert_eq!(hear(&segments, 0, &data(0, other)), [1, 2, b.0 as u8]);
+    // A router there hears of those here, and asks them.
+    assert_eq!(
+        whom(&ingress, &says(3, 4, QUERY, [224, 0, 0, 1]))
+            .unwrap()
+            .len(),
+        3
+    );
 }
 
 #[test]

@@ -1,0 +1,296 @@
+//! Ethernet between nodes of different hosts, whose drivers are connected.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nix::sys::signal::Signal;
+use tests::cluster::leaves_nothing;
+use tests::hosts::{Host, Hosts};
+use tests::process::{Running, eventually, send};
+use tests::software::{bytes, goes_on, iperf3_server};
+
+/// Two hosts whose nodes, all four, are members of `blue`.
+fn blue() -> Hosts {
+    let hosts = Hosts::up(2);
+    let [a, b] = hosts.each();
+    a.agent.domain("blue", &["*,*,0"]);
+    a.trunk_to("b");
+    b.trunk_to("a");
+    hosts
+}
+
+#[test]
+fn members_of_two_hosts_reach_each_other_by_name_however_long_the_packet() {
+    leaves_nothing(|| {
+        let hosts = blue();
+        let [a, b] = hosts.each();
+        for (from, node, to) in [(a, "0,0,0", "1-1-0.blue"), (b, "1,1,0", "0-0-0.blue")] {
+            for options in ["", "-s 8000 -M do", "-s 30000", "-6", "-6 -s 30000"] {
+                from.agent.reaches(node, &format!("{options} {to}"));
+            }
+        }
+        let ping = a.agent.ask(&["ping", "0,0,0", "1,1,0", "--count", "3"]);
+        assert_eq!(ping["paths"][0]["path"], "ethernet");
+        assert_eq!(ping["paths"][0]["lost"], 0);
+        // Near ones as ever.
+        a.agent.reaches("0,0,0", "1-0-0.blue");
+    });
+}
+
+#[test]
+fn streams_and_datagrams_cross_both_ways() {
+    let hosts = blue();
+    let [a, b] = hosts.each();
+    // What is on its way at the end the server does not count.
+    const LEN: u64 = 32 << 20;
+    for (server, to, client, from) in [(b, "1,1,0", a, "0,0,0"), (a, "0,0,0", b, "1,1,0")] {
+        let name = to.replace(',', "-") + ".blue";
+        for options in [
+            "-n 64M",
+            "-6 -n 64M",
+            "-n 64M -M 700",
+            "-n 64M -P 4",
+            "-n 64M -R",
+        ] {
+            let listening = iperf3_server(&server.agent, to);
+            let command = format!("iperf3 -J -c {name} {options}");
+            let report = client.agent.exec(from, &command).ok().json();
+            assert!(bytes(&report, "sum_received") >= LEN, "{options}: {report}");
+            listening.wait().ok();
+        }
+        let listening = iperf3_server(&server.agent, to);
+        let command = format!("iperf3 -J -c {name} -u -b 50M -n 4M");
+        let report = client.agent.exec(from, &command).ok().json();
+        listening.wait().ok();
+        assert!(bytes(&report, "sum_received") > 0, "{report}");
+    }
+}
+
+/// Who has an interface without offload gets whole frames from another host, too.
+#[test]
+fn super_frames_are_cut_for_whom_takes_none() {
+    let hosts = Hosts::up(2);
+    let [a, b] = hosts.each();
+    a.agent.domain("blue", &["*,0,0"]);
+    b.agent
+        .toroid(&["domain", "grow", "blue", "0,1,0", "--offload", "off"])
+        .ok();
+    b.agent.toroid(&["domain", "grow", "blue", "1,1,0"]).ok();
+    a.trunk_to("b");
+    b.trunk_to("a");
+    for to in ["0,1,0", "1,1,0"] {
+        let sniffer = b
+            .agent
+            .spawn(to, "tcpdump -i blue -nn tcp and greater 9020");
+        sniffer.warns("listening on");
+        let server = iperf3_server(&b.agent, to);
+        let name = to.replace(',', "-") + ".blue";
+        let report = a
+            .agent
+            .exec("0,0,0", &format!("iperf3 -J -c {name} -n 64M"));
+        assert!(bytes(&report.ok().json(), "sum_received") >= 32 << 20);
+        server.wait().ok();
+        sniffer.signal(Signal::SIGINT);
+        let outcome = sniffer.wait();
+        let long = outcome.text().lines().count();
+        assert_eq!(long > 0, to == "1,1,0", "{long} long frames for {to}");
+    }
+}
+
+/// A server that says what it hears by UDP on a port.
+const EAR: &str = r#"
+import socket, struct, sys
+group, port = sys.argv[1], int(sys.argv[2])
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("", port))
+if group != "-":
+    own = socket.inet_aton(socket.gethostbyname(sys.argv[3]))
+    s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + own)
+print("ready", flush=True)
+while True:
+    print(s.recv(100).decode(), flush=True)
+"#;
+
+const MOUTH: &str = r#"
+import socket, sys
+to, port, own, words = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(socket.gethostbyname(own)))
+for word in words:
+    s.sendto(word.encode(), (to, port))
+"#;
+
+fn ear(at: &Host, node: &str, group: &str) -> Running {
+    let own = node.replace(',', "-") + ".blue";
+    let mut command = at
+        .agent
+        .in_node(node, &["/usr/bin/python3", "-uc", EAR, group, "4000", &own]);
+    let ear = Running::start(command.stdin(std::process::Stdio::piped()));
+    ear.says("ready");
+    ear
+}
+
+fn shout(at: &Host, node: &str, to: &str, words: &[&str]) {
+    let own = node.replace(',', "-") + ".blue";
+    let arguments = [&["/usr/bin/python3", "-c", MOUTH, to, "4000", &own], words].concat();
+    tests::process::run(&mut at.agent.in_node(node, &arguments)).ok();
+}
+
+#[test]
+fn what_is_for_all_reaches_members_of_other_hosts_once() {
+    let hosts = Hosts::up(3);
+    let [a, b, c] = hosts.each();
+    a.agent.domain("blue", &["*,0-1,0", "0,2,0"]);
+    for (from, to) in [(a, "b"), (a, "c"), (b, "c")] {
+        from.trunk_to(to);
+    }
+    let group = "239.1.2.3";
+    let members = [(a, "1,0,0"), (b, "0,1,0"), (b, "1,1,0"), (c, "0,2,0")];
+    let deaf = ear(b, "1,1,0", "-");
+    let ears: Vec<Running> = members
+        .iter()
+        .filter(|(_, node)| *node != "1,1,0")
+        .map(|(at, node)| ear(at, node, group))
+        .collect();
+    shout(a, "0,0,0", group, &["joined", "again"]);
+    shout(a, "0,0,0", "10.64.0.255", &["all", "end"]);
+    for ear in &ears {
+        ear.says("end");
+        assert_eq!(ear.so_far(), "ready\njoined\nagain\nall\nend\n");
+    }
+    // Only its neighbour has joined, and its kernel has not; the driver there tells them apart.
+    deaf.says("end");
+    assert_eq!(deaf.so_far(), "ready\nall\nend\n");
+}
+
+#[test]
+fn who_has_left_is_cut_off_on_all_hosts_and_may_come_again() {
+    let hosts = blue();
+    let [a, b] = hosts.each();
+    let server = iperf3_server(&a.agent, "0,0,0");
+    let stream = b.agent.spawn("1,1,0", "iperf3 -c 0-0-0.blue -t 600");
+    let at_member = a.agent.spawn("0,0,0", "probe listen 7000");
+    let at_leaver = b.agent.spawn("1,1,0", "probe listen 7000");
+    at_member.says("ready");
+    at_leaver.says("ready");
+    let mut from_leaver = b.agent.spawn("1,1,0", "probe flood 10.64.0.1 7000");
+    let mut from_member = a.agent.spawn("1,0,0", "probe flood 10.64.0.4 7000");
+    at_member.says("first");
+    at_leaver.says("first");
+    let staying = b.agent.spawn("0,1,0", "ping -i 0.01 1-0-0.blue");
+    staying.says("icmp_seq=3");
+    goes_on(&server);
+
+    // Of the host that does not carry the leaver, which waits for the other.
+    a.agent.toroid(&["domain", "shrink", "blue", "1,1,0"]).ok();
+    let returned = now_ns();
+
+    for flood in [&mut from_leaver, &mut from_member] {
+        drop(flood.stdin());
+    }
+    from_leaver.wait().ok();
+    from_member.wait().ok();
+    for mut listener in [at_member, at_leaver] {
+        drop(listener.stdin());
+        let end = listener.wait().ok();
+        let last = end.text().lines().last().expect("counts").to_owned();
+        let (count, newest) = last.split_once(' ').expect("two numbers");
+        assert!(count.parse::<u64>().expect("a number") > 0, "{end}");
+        let newest: u64 = newest.parse().expect("a number");
+        assert!(newest < returned, "{} ns too late", newest - returned);
+    }
+    let seen = staying.so_far().lines().count();
+    eventually("those who stay go on", || {
+        staying.so_far().lines().count() > seen + 5
+    });
+    drop((stream, server));
+    b.agent.cannot_reach("1,1,0", "10.64.0.1");
+    a.agent.cannot_reach("0,0,0", "10.64.0.4");
+
+    b.agent.toroid(&["domain", "grow", "blue", "1,1,0"]).ok();
+    b.agent.reaches("1,1,0", "0-0-0.blue");
+    a.agent.reaches("1,0,0", "-6 1-1-0.blue");
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("after 1970").as_nanos() as u64
+}
+
+#[test]
+fn limited_members_of_two_hosts_do_not_reach_each_other() {
+    let hosts = Hosts::up(2);
+    let [a, b] = hosts.each();
+    let blue = a.agent.domain("blue", &["0,0,0", "0,1,0"]);
+    for node in ["1,0,0", "1,1,0"] {
+        a.agent
+            .toroid(&["domain", "grow", "blue", node, "--limited"])
+            .ok();
+    }
+    a.trunk_to("b");
+    b.trunk_to("a");
+    a.agent.reaches("1,0,0", "0-1-0.blue");
+    b.agent.reaches("1,1,0", "0-0-0.blue");
+    a.agent.cannot_reach("1,0,0", &blue.ipv4("1,1,0"));
+    b.agent.cannot_reach("1,1,0", &blue.ipv4("1,0,0"));
+}
+
+#[test]
+fn a_stream_goes_on_when_drivers_and_agents_are_killed() {
+    let hosts = blue();
+    let [a, b] = hosts.each();
+    let server = iperf3_server(&b.agent, "1,1,0");
+    let mut client = a.agent.spawn("0,0,0", "iperf3 -c 1-1-0.blue -t 600");
+    goes_on(&server);
+    for host in [a, b] {
+        let driver = host.agent.driver_pid().expect("there is one");
+        send(driver, Signal::SIGKILL);
+        eventually("there is another driver", || {
+            let now = host.agent.driver_pid();
+            now.is_some_and(|now| now != driver)
+        });
+        goes_on(&server);
+    }
+    let drivers = [a, b].map(|host| host.agent.driver_pid());
+    for host in [a, b] {
+        host.agent.kill_agent();
+        goes_on(&server);
+        host.up();
+        goes_on(&server);
+    }
+    // Nobody has noticed.
+    assert_eq!([a, b].map(|host| host.agent.driver_pid()), drivers);
+    a.trunk_to("b");
+    b.trunk_to("a");
+    assert!(!client.has_ended(), "{}", client.wait());
+    // Both at once.
+    b.agent.kill_agent();
+    send(drivers[1].expect("it runs"), Signal::SIGKILL);
+    b.up();
+    goes_on(&server);
+}
+
+#[test]
+fn a_stream_goes_on_when_the_cable_has_been_cut_or_the_connection() {
+    let hosts = blue();
+    let [a, b] = hosts.each();
+    let server = iperf3_server(&b.agent, "1,1,0");
+    let mut client = a.agent.spawn("0,0,0", "iperf3 -c 1-1-0.blue -t 600");
+    goes_on(&server);
+    hosts.cut(b);
+    eventually("the trunk is gone", || a.about("b")["frames"].is_null());
+    hosts.mend(b);
+    goes_on(&server);
+    a.trunk_to("b");
+    for host in [a, b] {
+        // All connections between the two.
+        host.spawn(
+            "ss",
+            &["-K", "dport", "=", ":7470", "or", "sport", "=", ":7470"],
+        )
+        .wait()
+        .ok();
+        goes_on(&server);
+    }
+    assert!(!client.has_ended(), "{}", client.wait());
+}
