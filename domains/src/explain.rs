@@ -7,7 +7,7 @@ use std::fmt;
 use fabric::Place;
 use serde::Serialize;
 
-use crate::protocol::{DomainInfo, MemberInfo, NodeInfo, Status, as_text};
+use crate::protocol::{DomainInfo, HostInfo, HostState, MemberInfo, NodeInfo, Status, as_text};
 
 /// What is known.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +84,8 @@ pub enum Guard {
     Agent,
     /// The Ethernet driver checks partition, epoch and source of every frame.
     Driver,
+    /// That of the other host checks them again, and that the host carries the source.
+    FarDriver,
     /// The process that plays the network card at the host of the memory looks at the right of every
     /// request.
     Adapter,
@@ -101,6 +103,7 @@ impl fmt::Display for Guard {
             Guard::Mapping => "mappings, which need a descriptor",
             Guard::Agent => "the agent, which hands those to members only",
             Guard::Driver => "the driver, which checks every frame",
+            Guard::FarDriver => "the other host's driver, which checks source and epoch again",
             Guard::Adapter => "the adapter of the other host, which looks at every request",
             Guard::Network => "the network between the hosts, where nothing is encrypted",
             Guard::Node => "the node itself",
@@ -167,7 +170,7 @@ impl Facts<'_> {
         let (ethernet, rdma) = match self.objection(info, from, to) {
             Some(objection) => (Path::no(objection.clone()), Path::no(objection)),
             None => match self.apart(from, to) {
-                Some((here, there)) => (Path::no(no_ethernet(here, there)), self.far()),
+                Some((here, there)) => (self.far_ethernet(here, there), self.far()),
                 None => (self.ethernet(from == to), self.rdma()),
             },
         };
@@ -284,6 +287,48 @@ impl Facts<'_> {
         Path::yes(&self.status.ethernet, &guards)
     }
 
+    /// From driver to driver.
+    fn far_ethernet(&self, here: &str, there: &str) -> Path {
+        let near = self.ethernet(false);
+        if !near.may {
+            return near;
+        }
+        let host = |name: &str| self.status.hosts.iter().find(|host| host.name == name);
+        let [here, there] = match [host(here), host(there)] {
+            [Some(here), Some(there)] => [here, there],
+            _ => {
+                return Path::no(Objection::new(
+                    format!("the nodes are on hosts {here} and {there}, one of which is unknown"),
+                    "compare the files for `toroid up --config` of the hosts",
+                ));
+            }
+        };
+        // Of connections between others this agent does not know.
+        let is_ours = |host: &HostInfo| host.state == HostState::Here;
+        let is_cut = (is_ours(here) && !there.frames) || (is_ours(there) && !here.frames);
+        if is_cut {
+            return Path::no(Objection::new(
+                format!(
+                    "the drivers of hosts {} and {} are not connected",
+                    here.name, there.name
+                ),
+                "they connect again and again; see `toroid status` and agent.log on both hosts",
+            ));
+        }
+        let address = |host: &HostInfo| {
+            let address = host.address.rsplit_once(':');
+            address.map_or_else(|| host.address.clone(), |(address, _)| address.into())
+        };
+        let provider = format!(
+            "{} over tcp, {} - {}",
+            self.status.ethernet,
+            address(here),
+            address(there)
+        );
+        let guards = [Guard::Driver, Guard::FarDriver, Guard::Network];
+        Path::yes(&provider, &self.with_cooperation(&guards))
+    }
+
     fn rdma(&self) -> Path {
         let guards = self.with_cooperation(&[Guard::Mapping, Guard::Agent]);
         Path::yes(&self.status.provider, &guards)
@@ -310,13 +355,6 @@ impl Facts<'_> {
         let cooperation = (!self.status.private_users).then_some(Guard::Cooperation);
         guards.iter().copied().chain(cooperation).collect()
     }
-}
-
-fn no_ethernet(here: &str, there: &str) -> Objection {
-    Objection::new(
-        format!("no Ethernet between hosts yet: the nodes are on {here} and {there}"),
-        "use nodes of one host",
-    )
 }
 
 fn has_both(info: &DomainInfo, a: Place, b: Place) -> bool {
@@ -452,6 +490,39 @@ mod tests {
         assert!(told.contains("they share red"), "{told}");
         let told = reason(&explain(&status, 0, 3, None));
         assert!(told.contains("0,0,0 is in blue, 3,0,0 is in red"), "{told}");
+    }
+
+    #[test]
+    fn frames_between_hosts_need_their_drivers_connection() {
+        let told = |frames: bool| {
+            let mut status = status("tap", false, Some(7));
+            let host = |name: &str, state: &str, frames: bool| {
+                let fields = json!({
+                    "name": name, "address": format!("10.0.0.{}:7470", name.len()), "directory": false,
+                    "state": state, "frames": frames
+                });
+                serde_json::from_value(fields).unwrap()
+            };
+            status.hosts = vec![host("a", "here", false), host("bb", "connected", frames)];
+            let (mut nodes, domains) = (nodes(), domains());
+            for node in &mut nodes {
+                let name = if node.id == 0 { "a" } else { "bb" };
+                node.host = Some(name.into());
+            }
+            let facts = Facts {
+                status: &status,
+                nodes: &nodes,
+                domains: &domains,
+            };
+            let answer = facts.explain(place(1), place(0), None);
+            answer.domains[0].ethernet.clone()
+        };
+        let open = told(true);
+        assert_eq!(open.provider.unwrap(), "tap over tcp, 10.0.0.2 - 10.0.0.1");
+        let guards = [Guard::Driver, Guard::FarDriver, Guard::Network];
+        assert_eq!(open.enforced_by, guards);
+        let objection = told(false).objection.unwrap();
+        assert!(objection.reason.contains("bb and a are not connected"));
     }
 
     #[test]

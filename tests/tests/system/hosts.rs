@@ -63,6 +63,7 @@ fn what_is_of_another_host_says_so() {
     assert_eq!(a.about("b")["state"], "connected");
     assert_eq!(b.about("a")["directory"], true);
     a.agent.domain("blue", &["*,*,0"]);
+    b.trunk_to("a");
     let explain = |from: &str, to: &str| {
         let answer = b.agent.toroid(&["explain", from, to, "--json"]);
         answer.json()["domains"][0].clone()
@@ -74,8 +75,8 @@ fn what_is_of_another_host_says_so() {
         far["rdma"]["enforced_by"],
         serde_json::json!(["adapter", "network"])
     );
-    let reason = far["ethernet"]["reason"].as_str().unwrap();
-    assert!(reason.contains("no Ethernet between hosts yet"), "{reason}");
+    let carrier = far["ethernet"]["provider"].as_str().unwrap();
+    assert_eq!(carrier, "tap over tcp, 10.99.0.1 - 10.99.0.2");
 }
 
 #[test]
