@@ -251,8 +251,8 @@ mod tests {
     struct Host(shm::RemoteRegion);
 
     impl tcp::Regions for Host {
-        fn open(&self, _: RemoteKey, _: Access) -> Result<shm::RemoteRegion, OpError> {
-            Ok(self.0.clone())
+        fn open(&self, _: RemoteKey, _: Access) -> Result<tcp::Opened, OpError> {
+            Ok(self.0.clone().into())
         }
     }
 

@@ -33,8 +33,10 @@ use crate::member::MemberError;
 use crate::wire::{self, Reader, WireError, Writer};
 use messages::{Errand, Order};
 
-/// Connections at a time of processes of one node, in each direction.
+/// Connections at a time of processes of one node, and of all, in each direction: each takes a
+/// thread.
 const MAX_OF_NODE: usize = 1024;
+const MAX_OF_ALL: usize = 8192;
 
 const STACK_BYTES: usize = 256 * 1024;
 
@@ -47,6 +49,7 @@ struct Adapter {
     served: Mutex<HashMap<NodeId, usize>>,
     carried: Mutex<HashMap<NodeId, usize>>,
     members: serve::Members,
+    accounts: serve::Accounts,
 }
 
 /// Serves until the lifeline, which is standard input, ends.
@@ -105,7 +108,7 @@ impl Adapter {
                 let of = Count::add(self, |adapter| &adapter.carried, NodeId(carriage.from))?;
                 spawn(move || {
                     let _of = of;
-                    carry::carry(carriage, far.into(), near.into());
+                    carry::carry(carriage, &far.into(), &near.into());
                 })
             }
         }
@@ -140,6 +143,9 @@ impl Count {
         node: NodeId,
     ) -> io::Result<Self> {
         let mut counts = lock(of(adapter));
+        if counts.values().sum::<usize>() >= MAX_OF_ALL {
+            return Err(io::Error::other(format!("there are {MAX_OF_ALL} of them")));
+        }
         let its = counts.entry(node).or_default();
         if *its >= MAX_OF_NODE {
             let message = format!("node number {} has {MAX_OF_NODE} of them already", node.0);

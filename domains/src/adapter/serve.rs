@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use fabric::link::LinkCheck;
 use fabric::provider::Channel;
-use fabric::shm::RemoteRegion;
-use fabric::tcp::{self, Cutter, tune};
+use fabric::tcp::{self, Cutter, Opened, tune};
 use fabric::{Access, Epoch, NodeId, OpError, Partition, Protocol, RemoteKey};
+use nix::errno::Errno;
 
 use super::messages::Service;
 use super::{Adapter, lock};
@@ -17,26 +17,67 @@ use crate::protocol::{Refusal, RefusalKind};
 
 /// Attachments in the names of far nodes, as long as somebody is served by them.
 #[derive(Debug, Default)]
-pub(super) struct Members(Mutex<HashMap<NodeId, (Member, usize)>>);
+pub(super) struct Members(Mutex<HashMap<NodeId, Slot>>);
+
+/// Who attaches is waited for by those who need the same.
+type Slot = Arc<Mutex<Option<Member>>>;
 
 /// One of them.
 struct Attached<'a> {
     adapter: &'a Adapter,
+    node: NodeId,
+    slot: Slot,
     member: Member,
+}
+
+/// Regions that are open for processes of far nodes: each takes a mapping of this process, of which
+/// there are not many, and of its addresses.
+#[derive(Debug, Default)]
+pub(super) struct Accounts(Mutex<HashMap<NodeId, Amount>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Amount {
+    regions: usize,
+    bytes: u64,
+}
+
+/// Limits for one node, and for all.
+const MAX: [Amount; 2] = [
+    Amount {
+        regions: 4096,
+        bytes: 16 << 40,
+    },
+    Amount {
+        regions: 32_768,
+        bytes: 64 << 40,
+    },
+];
+
+/// An open region of an account.
+struct Entry {
+    adapter: Arc<Adapter>,
+    node: NodeId,
+    bytes: u64,
 }
 
 /// Serves a connection until it ends.
 pub(super) fn serve(adapter: &Arc<Adapter>, service: &Service, socket: OwnedFd) {
     let from = NodeId(service.from);
     let result = Attached::new(adapter, from).and_then(|attached| {
+        let socket = Arc::new(socket);
+        let (partition, to) = (Partition(service.partition), NodeId(service.to));
+        // Those who hold the other end hear of its end from their own agent; who does not listen
+        // shall not hold this one for ever. Booked before it is asked whether both are members.
+        attached
+            .member
+            .cut_when_revoked(partition, to, Cutter::of(&socket));
         let domain = attached.member.domain(&service.domain)?;
-        if domain.partition() != Partition(service.partition) {
-            // Another one has its name by now.
+        if !are_members(&domain, partition, to) {
             return Err(MemberError::Revoked);
         }
         match service.protocol {
-            None => operate(&domain, service, socket),
-            Some(protocol) => relay(&domain, service, Protocol(protocol), socket),
+            None => operate(adapter, &domain, to, socket),
+            Some(protocol) => relay(&domain, to, Protocol(protocol), socket),
         }
     });
     if let Err(error) = result {
@@ -47,27 +88,40 @@ pub(super) fn serve(adapter: &Arc<Adapter>, service: &Service, socket: OwnedFd) 
     }
 }
 
+/// Whether a domain is still the one that was meant, and this node and `to` are in it.
+fn are_members(domain: &Domain, partition: Partition, to: NodeId) -> bool {
+    let place = domain.member().torus().place(to);
+    let info = domain.info();
+    info.is_ok_and(|info| {
+        info.id == partition.0 && info.members.iter().any(|member| Some(member.node) == place)
+    })
+}
+
 /// Executes operations on the memory of a node.
-fn operate(domain: &Domain, service: &Service, socket: OwnedFd) -> Result<(), MemberError> {
+fn operate(
+    adapter: &Arc<Adapter>,
+    domain: &Domain,
+    to: NodeId,
+    socket: Arc<OwnedFd>,
+) -> Result<(), MemberError> {
     tune::for_serving(&socket)?;
-    let socket = Arc::new(socket);
-    let to = NodeId(service.to);
-    // Those who hold the other end hear of its end from their own agent; who does not listen shall
-    // not hold this one for ever.
-    domain.cut_when_revoked(to, Cutter::of(&socket));
-    let regions = Regions { domain, to };
+    let regions = Regions {
+        adapter,
+        domain,
+        to,
+    };
     tcp::serve(socket, &regions).map_err(|error| MemberError::Agent(error.to_string()))
 }
 
 /// Carries packets to a listener, and back.
 fn relay(
     domain: &Domain,
-    service: &Service,
+    to: NodeId,
     protocol: Protocol,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
 ) -> Result<(), MemberError> {
     tune::for_packets(&socket)?;
-    let (member, to) = (domain.member(), NodeId(service.to));
+    let member = domain.member();
     let check = LinkCheck {
         partition: domain.partition(),
         peer: member.node(),
@@ -92,67 +146,124 @@ fn relay(
 
 /// The regions of a node, as a far one may open them.
 struct Regions<'a> {
+    adapter: &'a Arc<Adapter>,
     domain: &'a Domain,
     to: NodeId,
 }
 
 impl tcp::Regions for Regions<'_> {
-    fn open(&self, key: RemoteKey, access: Access) -> Result<RemoteRegion, OpError> {
-        if (key.node, key.partition) != (self.to, self.domain.partition()) {
+    fn open(&self, key: RemoteKey, access: Access) -> Result<Opened, OpError> {
+        let partition = self.domain.partition();
+        if (key.node, key.partition) != (self.to, partition) {
             return Err(OpError::WrongKey);
         }
         let opened = self.domain.open_here(key, access);
         let opened = opened.map_err(|error| match error {
             MemberError::Refused(Refusal { kind, .. }) => match kind {
                 RefusalKind::NotFound => OpError::WrongKey,
-                RefusalKind::Denied if self.is_member() => OpError::MissingRight { needed: access },
+                RefusalKind::Denied if are_members(self.domain, partition, self.to) => {
+                    OpError::MissingRight { needed: access }
+                }
                 RefusalKind::Denied => OpError::Revoked,
+                RefusalKind::Exhausted => NO_ROOM,
                 _ => OpError::Unreachable,
             },
             MemberError::Revoked => OpError::Revoked,
+            MemberError::System(_) => NO_ROOM,
             _ => OpError::Unreachable,
         });
-        opened?.ok_or(OpError::WrongKey)
+        let region = opened?.ok_or(OpError::WrongKey)?;
+        let node = self.domain.member().node();
+        let entry = Entry::add(self.adapter, node, region.len()).ok_or(NO_ROOM)?;
+        Ok(Opened::new(region, Arc::new(entry)))
     }
 }
 
-impl Regions<'_> {
-    /// Whether both nodes are members, so that it is for another reason that something is denied.
-    fn is_member(&self) -> bool {
-        let place = self.domain.member().torus().place(self.to);
-        let info = self.domain.info();
-        info.is_ok_and(|info| info.members.iter().any(|member| Some(member.node) == place))
+/// This host has no room for what the other side wants.
+const NO_ROOM: OpError = OpError::System {
+    errno: Errno::ENOBUFS as i32,
+};
+
+impl Entry {
+    /// Adds a region to a node's account, unless that is too much.
+    fn add(adapter: &Arc<Adapter>, node: NodeId, bytes: u64) -> Option<Self> {
+        let mut accounts = lock(&adapter.accounts.0);
+        let its = accounts.get(&node).copied().unwrap_or_default();
+        let all = accounts
+            .values()
+            .fold(Amount::default(), |sum, amount| Amount {
+                regions: sum.regions + amount.regions,
+                bytes: sum.bytes.saturating_add(amount.bytes),
+            });
+        let fits = |used: &Amount, max: &Amount| {
+            used.regions < max.regions && used.bytes.saturating_add(bytes) <= max.bytes
+        };
+        if ![its, all]
+            .iter()
+            .zip(&MAX)
+            .all(|(used, max)| fits(used, max))
+        {
+            return None;
+        }
+        accounts.insert(
+            node,
+            Amount {
+                regions: its.regions + 1,
+                bytes: its.bytes + bytes,
+            },
+        );
+        Some(Entry {
+            adapter: Arc::clone(adapter),
+            node,
+            bytes,
+        })
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut accounts = lock(&self.adapter.accounts.0);
+        if let Some(its) = accounts.get_mut(&self.node) {
+            its.regions -= 1;
+            its.bytes -= self.bytes;
+        }
+        accounts.retain(|_, amount| amount.regions > 0);
     }
 }
 
 impl<'a> Attached<'a> {
     fn new(adapter: &'a Arc<Adapter>, node: NodeId) -> Result<Self, MemberError> {
-        let mut members = lock(&adapter.members.0);
-        if let Some((member, count)) = members.get_mut(&node) {
-            *count += 1;
-            let member = member.clone();
-            return Ok(Attached { adapter, member });
-        }
-        let dialing = Arc::downgrade(adapter);
-        let dial = move || {
-            let adapter = dialing.upgrade().ok_or(MemberError::NotInNode)?;
-            adapter.dial(node)
+        let slot = Arc::clone(lock(&adapter.members.0).entry(node).or_default());
+        let mut place = lock(&slot);
+        // The agent may know it no more: then another attachment is needed.
+        let present = place.take().filter(|member| !member.has_ended());
+        let member = match present {
+            Some(member) => member,
+            None => {
+                let dialing = Arc::downgrade(adapter);
+                Member::attach_through(Dial::new(move || {
+                    let adapter = dialing.upgrade().ok_or(MemberError::NotInNode)?;
+                    adapter.dial(node)
+                }))?
+            }
         };
-        let member = Member::attach_through(Dial::new(dial))?;
-        members.insert(node, (member.clone(), 1));
-        Ok(Attached { adapter, member })
+        *place = Some(member.clone());
+        drop(place);
+        Ok(Attached {
+            adapter,
+            node,
+            slot,
+            member,
+        })
     }
 }
 
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
         let mut members = lock(&self.adapter.members.0);
-        let node = self.member.node();
-        if let Some((_, count)) = members.get_mut(&node) {
-            *count -= 1;
-            if *count == 0 {
-                members.remove(&node);
-            }
+        // The books have it, and so does this one.
+        if Arc::strong_count(&self.slot) <= 2 {
+            members.remove(&self.node);
         }
     }
 }

@@ -27,6 +27,9 @@ const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(
 /// One that has lived as long as this may be started anew soon.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
+/// How long an order may wait to be read: others wait behind it.
+const WRITE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How many milliseconds it may take to end.
 const LAST_WORDS_MS: u16 = 2000;
 
@@ -90,9 +93,13 @@ impl Adapter {
         order: &Order,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), Refusal> {
-        let books = self.lock();
-        let sent = match &books.process {
-            Some((_, orders)) => orders.send(order, descriptors),
+        let orders = self
+            .lock()
+            .process
+            .as_ref()
+            .map(|(_, orders)| orders.clone());
+        let sent = match orders {
+            Some(orders) => orders.send(order, descriptors),
             None => Err(WireError::Closed),
         };
         sent.map_err(|error| {
@@ -130,7 +137,7 @@ impl Adapter {
                 (process, Some(child))
             }
         };
-        let (errands, orders) = process.open_session()?;
+        let (errands, orders) = process.open_session(WRITE_PATIENCE)?;
         process.keep(&self.keeper, Self::KEY);
         let handle = Arc::clone(&process.handle);
         self.lock().process = Some((process, orders));

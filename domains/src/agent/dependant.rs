@@ -16,7 +16,7 @@ use super::process::has_ended;
 use crate::lifeline;
 use crate::wire::{self, Reader, Writer};
 
-/// How long a message may wait for the process to read.
+/// How long a message on the lifeline may wait to be read.
 const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One of them.
@@ -71,10 +71,10 @@ impl Dependant {
         keeper.put(key, &record, &[lifeline, self.handle.as_fd()]);
     }
 
-    /// A session with it.
-    pub(super) fn open_session(&self) -> io::Result<(Reader, Writer)> {
+    /// A session with it, in which a message may wait for so long to be read.
+    pub(super) fn open_session(&self, patience: Duration) -> io::Result<(Reader, Writer)> {
         let (reader, writer) = wire::split(lifeline::open_session(&self.lifeline)?)?;
-        writer.give_up_after(WRITE_PATIENCE)?;
+        writer.give_up_after(patience)?;
         Ok((reader, writer))
     }
 

@@ -2,10 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use fabric::{NodeId, Place};
 
 use super::adapter::borrow;
+use super::cluster::listeners::far_listeners;
 use super::host::Host;
 use super::members::AttachmentId;
 use crate::adapter::messages::{Carriage, Order};
@@ -28,7 +30,7 @@ pub(super) fn is_far(host: &Host, request: &Request) -> bool {
 
 /// Serves such a request; returns the reply if there is one to send yet.
 pub(super) fn serve(
-    host: &Host,
+    host: &Arc<Host>,
     id: AttachmentId,
     request: &Request,
 ) -> Result<Option<Reply>, Refusal> {
@@ -42,7 +44,7 @@ pub(super) fn serve(
         Request::Lookup { domain, protocol } => {
             let (partition, node) = host.members.membership(id, domain)?;
             let mut nodes = host.members.listening(partition, node, *protocol);
-            nodes.extend(host.far_listeners(partition, node, *protocol));
+            nodes.extend(far_listeners(host, partition, node, *protocol));
             let places = host.places(&nodes);
             Ok(Some(Reply::Listeners { places }))
         }

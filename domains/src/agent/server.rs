@@ -536,7 +536,10 @@ impl Attached<'_> {
         loop {
             self.outbox.await_room();
             match reader.receive() {
-                Ok((request @ Request::Ack { .. }, _)) => self.answer(&request),
+                // Neither has an answer, and somebody may wait for what they cause.
+                Ok((request @ (Request::Ack { .. } | Request::Fetch { .. }), _)) => {
+                    self.answer(&request);
+                }
                 Ok((request @ Request::Resume { .. }, _)) => self.resume(&request),
                 Ok((request, _)) => {
                     // Answers come in the order of the requests.

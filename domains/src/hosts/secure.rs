@@ -90,7 +90,10 @@ pub(crate) fn connect(stream: TcpStream, secret: &Secret) -> Result<Session, Ses
 pub(crate) fn present(stream: &TcpStream, ticket: [u8; PROOF]) -> Result<(), SessionError> {
     let mut stream = stream;
     stream.write_all(&Opening::new(Kind::Data, ticket).bytes())?;
-    read_answer(stream, Instant::now() + HANDSHAKE).map(drop)
+    read_answer(stream, Instant::now() + HANDSHAKE)?;
+    // Whoever has it next may wait for as long as he likes.
+    stream.set_read_timeout(None)?;
+    Ok(())
 }
 
 /// The other side of [`connect`], when all of its opening has come. Until a first short record has

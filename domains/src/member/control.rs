@@ -482,6 +482,10 @@ impl Control {
         lock(&self.books).learn_epoch(partition, epoch)
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.outbox).closed
+    }
+
     /// The links to peers on other hosts.
     pub(super) fn with_links(&self, change: impl FnOnce(&mut Links)) {
         change(&mut lock(&self.books).links);

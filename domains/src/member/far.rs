@@ -16,7 +16,7 @@ use fabric::{Access, Epoch, NodeId, OpError, Partition, Place, Protocol, RemoteK
 
 use super::control::{Control, lock};
 use super::regions::no_room;
-use super::{Domain, MemberError, unexpected};
+use super::{Domain, Member, MemberError, unexpected};
 use crate::protocol::{FarInfo, Refusal, RefusalKind, Reply, Request};
 
 /// A connection that the agent has granted.
@@ -107,6 +107,12 @@ impl Links {
 impl Openers {
     fn to(&self, partition: Partition, peer: NodeId) -> Opener {
         let mut all = lock(&self.0);
+        let is_good = |pair: &tcp::QueuePair| pair.status().check().is_ok();
+        // One that is in use is not looked at now.
+        all.retain(|_, opener| match opener.try_lock() {
+            Ok(pair) => pair.as_ref().is_some_and(is_good),
+            Err(_) => true,
+        });
         Arc::clone(all.entry((partition, peer)).or_default())
     }
 }
@@ -130,15 +136,21 @@ impl Control {
     }
 }
 
-impl Domain {
-    /// Ends a connection when one of the two nodes has left, after a while in which whoever is at
+impl Member {
+    /// Ends a connection when this node or `peer` has left, after a while in which whoever is at
     /// its other end can hear why.
-    pub(crate) fn cut_when_revoked(&self, peer: NodeId, cutter: Cutter) {
-        let partition = self.partition;
-        let control = &self.member.control;
+    pub(crate) fn cut_when_revoked(&self, partition: Partition, peer: NodeId, cutter: Cutter) {
+        let control = &self.control;
         control.with_links(|links| links.book_late(partition, peer, cutter));
     }
 
+    /// Whether the agent knows it no more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.control.is_closed()
+    }
+}
+
+impl Domain {
     /// The membership in it, which follows the news.
     pub(crate) fn membership(&self) -> Membership {
         self.member.control.membership(self.partition, 0)
@@ -250,6 +262,10 @@ fn refused(error: OpError) -> MemberError {
             RefusalKind::Denied,
             "ask for less, or let the owner allocate it with more",
         ),
+        OpError::System { .. } => (
+            RefusalKind::Exhausted,
+            "drop some of the regions that this node's processes have open there",
+        ),
         _ => (
             RefusalKind::Failed,
             "see `toroid status` on both hosts; then try again",
@@ -257,6 +273,7 @@ fn refused(error: OpError) -> MemberError {
     };
     let message = match error {
         OpError::WrongKey => "no region has this key".into(),
+        OpError::System { .. } => "the other host has no room for another open region".into(),
         error => error.to_string(),
     };
     Refusal::new(kind, message, remedy).into()

@@ -12,7 +12,7 @@ use fabric::shm;
 use fabric::shm::channel::Membership;
 use fabric::shm::control::create_memory;
 use fabric::tcp::wire::Reply;
-use fabric::tcp::{Channel, QueuePair, Regions, serve};
+use fabric::tcp::{Channel, Opened, QueuePair, Regions, serve};
 use fabric::{
     Access, Completion, Endpoint, NodeId, OpError, Operation, PacketChannel, Read, Region,
     RegionId, RemoteKey,
@@ -44,9 +44,9 @@ fn told(bytes: &[u8]) -> (UnixStream, UnixStream) {
 struct OneRegion(shm::RemoteRegion);
 
 impl Regions for OneRegion {
-    fn open(&self, key: RemoteKey, _: Access) -> Result<shm::RemoteRegion, OpError> {
+    fn open(&self, key: RemoteKey, _: Access) -> Result<Opened, OpError> {
         match key == KEY {
-            true => Ok(self.0.clone()),
+            true => Ok(self.0.clone().into()),
             false => Err(OpError::WrongKey),
         }
     }

@@ -12,7 +12,7 @@ use std::thread;
 use fabric::shm;
 use fabric::shm::Status;
 use fabric::tcp::wire::{End, Frame};
-use fabric::tcp::{Channel, Cutter, QueuePair, Regions, RemoteRegion, serve, tune};
+use fabric::tcp::{Channel, Cutter, Opened, QueuePair, Regions, RemoteRegion, serve, tune};
 use fabric::{Access, NodeId, OpError, Region, RemoteKey};
 use tests::conformance::{HERE, PARTITION, Rig, THERE, link};
 
@@ -38,9 +38,10 @@ struct Open {
 }
 
 impl Regions for Exported {
-    fn open(&self, key: RemoteKey, _: Access) -> Result<shm::RemoteRegion, OpError> {
+    fn open(&self, key: RemoteKey, _: Access) -> Result<Opened, OpError> {
         let exported = self.0.lock().unwrap();
-        exported.get(&key).cloned().ok_or(OpError::WrongKey)
+        let region = exported.get(&key).cloned();
+        Ok(region.ok_or(OpError::WrongKey)?.into())
     }
 }
 

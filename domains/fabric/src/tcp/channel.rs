@@ -231,6 +231,11 @@ impl Channel {
         self.arm_for(false)
     }
 
+    /// Whether the other side will send no more than what is there.
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.stream.has_hung_up()
+    }
+
     fn arm_for(&mut self, packets: bool) -> bool {
         self.pump();
         self.give_credit();

@@ -26,5 +26,5 @@ mod words;
 pub use channel::Channel;
 pub use queue_pair::{QueuePair, RemoteRegion};
 pub use relay::relay;
-pub use serve::{Regions, serve};
+pub use serve::{Opened, Regions, serve};
 pub use stream::Cutter;

@@ -1,12 +1,18 @@
 //! Packets between a process of this host and one of another: the target's network card carries
 //! them from a connection to a channel of the host, and back.
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::channel::Channel;
 use super::wire::End;
 use crate::channel::{ChannelError, PacketChannel};
 use crate::shm;
+
+/// See [`sleep`].
+const LINGER: Timespec = Timespec {
+    tv_sec: 60,
+    tv_nsec: 0,
+};
 
 /// Packets that are carried in one direction before it is the other's turn.
 const TURN: usize = 64;
@@ -28,7 +34,12 @@ pub fn relay(mut near: shm::Channel, mut far: Channel) {
             (Carried::SourceEnded(_), _) => return drop(near),
             _ if inward.is_closed && outward.is_closed => return,
             (Carried::More, _) | (_, Carried::More) => {}
-            _ => sleep(&mut near, &mut far, &inward, &outward),
+            _ => {
+                let has_moved = sleep(&mut near, &mut far, &inward, &outward);
+                if !has_moved && inward.is_held && far.has_hung_up() {
+                    return;
+                }
+            }
         }
     }
 }
@@ -98,8 +109,10 @@ impl Passage {
     }
 }
 
-/// Sleeps until there is something to carry or room for it.
-fn sleep(near: &mut shm::Channel, far: &mut Channel, inward: &Passage, outward: &Passage) {
+/// Sleeps until there is something to carry or room for it; returns whether that is so before the
+/// time is over that a process may take for the last packets of one that has gone.
+fn sleep(near: &mut shm::Channel, far: &mut Channel, inward: &Passage, outward: &Passage) -> bool {
+    let mut has_moved = true;
     // Who neither is to give nor to take anything is not asked: the same news would come again.
     let near_sleeps = match (outward.is_hungry(), inward.is_held) {
         (true, _) => near.arm(),
@@ -114,15 +127,18 @@ fn sleep(near: &mut shm::Channel, far: &mut Channel, inward: &Passage, outward: 
     if near_sleeps && far_sleeps {
         let fds = [near.wake_fd(), far.wake_fd()];
         let [near, far] = &fds;
+        let timeout = inward.is_held.then_some(&LINGER);
         // An interrupted sleep is one that ends early.
-        let _ = poll(
+        let woken = poll(
             &mut [
                 PollFd::new(near, PollFlags::IN),
                 PollFd::new(far, PollFlags::IN),
             ],
-            None,
+            timeout,
         );
+        has_moved = woken != Ok(0);
     }
     near.disarm();
     far.disarm();
+    has_moved
 }

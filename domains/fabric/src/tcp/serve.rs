@@ -10,6 +10,7 @@ use super::words::{read_whole, write_whole};
 use crate::endpoint::OpError;
 use crate::key::{Access, RemoteKey};
 use crate::mapped::Mapped;
+use crate::region::Keep;
 use crate::shm::RemoteRegion;
 
 /// Room for requests that were received and not yet executed: two of the longest.
@@ -21,13 +22,39 @@ const ENOUGH: usize = CHUNK;
 /// The longest that one sleep lasts. The system knows how long a connection may be silent.
 const LONG: Duration = Duration::from_secs(3600);
 
+/// A region that was opened for the other side, and what is dropped when that has closed it.
+#[derive(Debug)]
+pub struct Opened {
+    region: RemoteRegion,
+    _keep: Option<Keep>,
+}
+
+impl Opened {
+    /// One that is accounted for by `keep`.
+    pub fn new(region: RemoteRegion, keep: Keep) -> Self {
+        Opened {
+            region,
+            _keep: Some(keep),
+        }
+    }
+}
+
+impl From<RemoteRegion> for Opened {
+    fn from(region: RemoteRegion) -> Self {
+        Opened {
+            region,
+            _keep: None,
+        }
+    }
+}
+
 /// Who opens regions for the other side.
 pub trait Regions {
     /// Opens a region as the node of the other side may, or says why it may not.
     ///
     /// # Errors
     /// [`OpError`], which the other side gets.
-    fn open(&self, key: RemoteKey, access: Access) -> Result<RemoteRegion, OpError>;
+    fn open(&self, key: RemoteKey, access: Access) -> Result<Opened, OpError>;
 }
 
 /// Executes what the other side of a connection asks for, until it ends the connection.
@@ -63,7 +90,7 @@ struct Server<'a, R> {
     stream: Stream,
     regions: &'a R,
     /// By handle; `None` is not open.
-    opened: Vec<Option<Result<RemoteRegion, OpError>>>,
+    opened: Vec<Option<Result<Opened, OpError>>>,
     /// Whether the last request was not done.
     has_failed: bool,
 }
@@ -145,7 +172,7 @@ impl<R: Regions> Server<'_, R> {
 
     fn region(&self, handle: u32) -> Result<&RemoteRegion, OpError> {
         match self.opened.get(handle as usize) {
-            Some(Some(Ok(region))) => Ok(region),
+            Some(Some(Ok(opened))) => Ok(&opened.region),
             Some(Some(Err(error))) => Err(*error),
             _ => Err(OpError::WrongKey),
         }
@@ -161,7 +188,7 @@ impl<R: Regions> Server<'_, R> {
         let opened = self.regions.open(key, access);
         let len = opened
             .as_ref()
-            .map(RemoteRegion::len)
+            .map(|opened| opened.region.len())
             .map_err(|error| *error);
         self.opened[handle] = Some(opened);
         len

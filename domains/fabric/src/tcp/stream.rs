@@ -97,6 +97,16 @@ impl Stream {
         Ok(true)
     }
 
+    /// Whether the other side will send no more than what is there.
+    pub(super) fn has_hung_up(&self) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut socket = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        poll(&mut socket, Some(&now)).is_ok_and(|count| count > 0)
+    }
+
     /// Drops what waits to be sent.
     pub(super) fn forget_outgoing(&mut self) {
         self.outgoing.clear();

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::wire::Malformed;
-use super::{QueuePair, Regions, serve};
+use super::{Opened, QueuePair, Regions, serve};
 use crate::endpoint::OpError;
 use crate::key::{Access, Partition, RegionId, RemoteKey};
 use crate::region::Region;
@@ -52,9 +52,10 @@ struct Host {
 }
 
 impl Regions for Host {
-    fn open(&self, key: RemoteKey, _: Access) -> Result<RemoteRegion, OpError> {
+    fn open(&self, key: RemoteKey, _: Access) -> Result<Opened, OpError> {
         let regions = self.regions.lock().unwrap();
-        regions.get(&key.id).cloned().ok_or(OpError::WrongKey)
+        let region = regions.get(&key.id).cloned();
+        Ok(region.ok_or(OpError::WrongKey)?.into())
     }
 }
 

@@ -249,6 +249,7 @@ pub enum Failure {
     Revoked,
     PeerDead,
     Unreachable,
+    System { errno: i32 },
 }
 
 impl Reply {
@@ -267,6 +268,7 @@ impl Reply {
             Reply::Failed(Failure::Revoked) => (7, 0, 0),
             Reply::Failed(Failure::PeerDead) => (8, 0, 0),
             Reply::Failed(Failure::Unreachable) => (9, 0, 0),
+            Reply::Failed(Failure::System { errno }) => (10, 0, u64::from(errno.cast_unsigned())),
         };
         let mut bytes = [0; Self::LEN];
         bytes[0] = kind;
@@ -293,6 +295,9 @@ impl Reply {
             7 => Reply::Failed(Failure::Revoked),
             8 => Reply::Failed(Failure::PeerDead),
             9 => Reply::Failed(Failure::Unreachable),
+            10 => Reply::Failed(Failure::System {
+                errno: (value as u32).cast_signed(),
+            }),
             _ => return Err(Malformed),
         };
         let is_sound = len as usize <= CHUNK && reply.to_bytes() == *bytes;
@@ -320,9 +325,8 @@ impl Failure {
             OpError::PeerDead => Failure::PeerDead,
             OpError::Unreachable | OpError::Corrupt | OpError::NotMapped => Failure::Unreachable,
             // Adapters have these, and no adapter answers here.
-            OpError::Flushed | OpError::Adapter { .. } | OpError::System { .. } => {
-                Failure::Unreachable
-            }
+            OpError::Flushed | OpError::Adapter { .. } => Failure::Unreachable,
+            OpError::System { errno } => Failure::System { errno },
         }
     }
 
@@ -336,6 +340,7 @@ impl Failure {
             Failure::Revoked => OpError::Revoked,
             Failure::PeerDead => OpError::PeerDead,
             Failure::Unreachable => OpError::Unreachable,
+            Failure::System { errno } => OpError::System { errno },
         }
     }
 }
@@ -496,6 +501,7 @@ mod tests {
                 needed: Access::from_bits_truncate(rights)
             })),
             Just(Reply::Skipped),
+            any::<i32>().prop_map(|errno| Reply::Failed(Failure::System { errno })),
             Just(Reply::Failed(Failure::Misaligned)),
             Just(Reply::Failed(Failure::WrongKey)),
             Just(Reply::Failed(Failure::Revoked)),

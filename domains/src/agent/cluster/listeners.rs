@@ -1,7 +1,9 @@
 //! Who listens on other hosts.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fabric::{NodeId, Partition};
 
@@ -10,52 +12,69 @@ use crate::agent::host::Host;
 use crate::hosts::messages::{Answer, Ask, Sought};
 use crate::protocol::{Refusal, RefusalKind};
 
-/// How long each of them may take. One that is away has nobody who listens.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// How long all of them together may take. One that is away has nobody who listens.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-impl Host {
-    /// The nodes of other hosts of which a process listens, as far as those can be reached.
-    pub(in crate::agent) fn far_listeners(
-        &self,
-        partition: Partition,
-        from: NodeId,
-        protocol: u16,
-    ) -> BTreeSet<NodeId> {
-        let Some(cluster) = &self.cluster else {
-            return BTreeSet::new();
-        };
-        let carriers: BTreeSet<String> = self.members.directory(|directory| {
-            let members = directory
-                .domain_by_id(partition.0)
-                .map(|domain| &domain.members);
-            let members = members.into_iter().flatten();
-            let carriers = members.filter_map(|node| directory.host_of(*node));
-            carriers.map(str::to_owned).collect()
-        });
-        let sought = Sought {
-            from: from.0,
-            partition: partition.0,
-            protocol,
-        };
-        let carriers = carriers.into_iter().filter(|c| *c != cluster.config.host);
-        let links: Vec<_> = carriers
-            .filter_map(|carrier| Some((self.link_to(cluster, &carrier).ok()?, carrier)))
-            .collect();
-        // All are asked before the first is waited for.
-        let asked: Vec<_> = links
-            .iter()
-            .filter_map(|(link, carrier)| Some((carrier, link.begin(Ask::Listeners(sought)).ok()?)))
-            .collect();
-        let mut all = BTreeSet::new();
-        for (carrier, question) in asked {
-            let Ok(Answer::Nodes(nodes)) = question.wait(PATIENCE) else {
-                continue;
-            };
-            let nodes = nodes.into_iter().map(NodeId);
-            // It speaks for its own.
-            all.extend(nodes.filter(|node| self.carrier(*node).as_ref() == Some(carrier)));
+/// The nodes of other hosts of which a process listens, as far as those answer in time.
+pub(in crate::agent) fn far_listeners(
+    host: &Arc<Host>,
+    partition: Partition,
+    from: NodeId,
+    protocol: u16,
+) -> BTreeSet<NodeId> {
+    let Some(cluster) = &host.cluster else {
+        return BTreeSet::new();
+    };
+    let carriers: BTreeSet<String> = host.members.directory(|directory| {
+        let members = directory
+            .domain_by_id(partition.0)
+            .map(|domain| &domain.members);
+        let members = members.into_iter().flatten();
+        let carriers = members.filter_map(|node| directory.host_of(*node));
+        carriers.map(str::to_owned).collect()
+    });
+    let sought = Sought {
+        from: from.0,
+        partition: partition.0,
+        protocol,
+    };
+    let (answers, received) = mpsc::channel();
+    for carrier in carriers {
+        // One with which something is wrong would be waited for in vain.
+        if carrier == cluster.config.host || cluster.problems.of(&carrier).is_some() {
+            continue;
         }
-        all
+        let (host, answers) = (Arc::clone(host), answers.clone());
+        let ask = move || {
+            if let Some(nodes) = ask(&host, &carrier, sought) {
+                // Nobody waits for it when it is late.
+                let _ = answers.send((carrier, nodes));
+            }
+        };
+        // Without a thread it is as one that does not answer.
+        let _ = thread::Builder::new().stack_size(STACK_BYTES).spawn(ask);
+    }
+    drop(answers);
+    let deadline = Instant::now() + PATIENCE;
+    let mut all = BTreeSet::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok((carrier, nodes)) = received.recv_timeout(left) else {
+            return all;
+        };
+        // It speaks for its own.
+        let nodes = nodes.into_iter().map(NodeId);
+        all.extend(nodes.filter(|node| host.carrier(*node).as_ref() == Some(&carrier)));
+    }
+}
+
+fn ask(host: &Host, carrier: &str, sought: Sought) -> Option<BTreeSet<u32>> {
+    let link = host.link_to(host.cluster.as_ref()?, carrier).ok()?;
+    match link.ask(Ask::Listeners(sought), PATIENCE) {
+        Ok(Answer::Nodes(nodes)) => Some(nodes),
+        _ => None,
     }
 }
 

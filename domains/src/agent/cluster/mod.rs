@@ -23,7 +23,7 @@ mod door;
 mod follow;
 mod hold;
 mod link;
-mod listeners;
+pub(super) mod listeners;
 mod problems;
 pub(super) mod publish;
 mod strangers;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// The version of what is kept: of these messages, of the records, and of what nodes and drivers
 /// understand. An agent takes over only what is of its own.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// From an agent, or from whoever ends what an agent has left.
 #[derive(Clone, Debug, Serialize, Deserialize)]

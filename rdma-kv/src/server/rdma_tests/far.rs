@@ -8,7 +8,7 @@ use std::thread;
 
 use domains::member::MemberError;
 use fabric::provider::{Channel, QueuePair, RemoteRegion};
-use fabric::{Access, NodeId, OpError, Region, RemoteKey, shm, tcp};
+use fabric::{Access, NodeId, OpError, Region, RemoteKey, tcp};
 
 use super::*;
 use crate::network::Network;
@@ -21,10 +21,10 @@ struct Far(TestNetwork);
 struct Card(TestNetwork);
 
 impl tcp::Regions for Card {
-    fn open(&self, key: RemoteKey, access: Access) -> Result<shm::RemoteRegion, OpError> {
+    fn open(&self, key: RemoteKey, access: Access) -> Result<tcp::Opened, OpError> {
         let opened = self.0.open(key, access);
         opened
-            .map(|(region, _)| region)
+            .map(|(region, _)| region.into())
             .map_err(|_| OpError::WrongKey)
     }
 }
