@@ -9,24 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde::{Deserialize, Serialize};
-
+use super::dependant::Dependant;
 use super::keeper::{Entry, Keeper};
-use super::process::{ends_within, has_ended, outlast};
+use super::process::{ends_within, outlast};
 use super::stack_link;
 use crate::driver_protocol::{
     Answer, Command as Order, DropReason, OffloadKind, PlugFailure, Port, PortDrops, PortError,
     Uplink,
 };
-use crate::lifeline;
-use crate::wire::{self, Reader, Writer};
+use crate::wire::{Reader, Writer};
 
 /// How long the driver may take for what it was told.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -123,18 +119,9 @@ const GONE_MS: u16 = 2000;
 
 #[derive(Debug)]
 struct Process {
-    pid: u32,
-    /// For killing: a number might be another process's by then.
-    handle: Arc<OwnedFd>,
-    lifeline: Writer,
+    its: Dependant,
     /// The present session.
     orders: Writer,
-}
-
-/// What the keeper is told of the driver. Lifeline and process come with it.
-#[derive(Debug, Serialize, Deserialize)]
-struct Record {
-    pid: u32,
 }
 
 /// A driver that runs, and what it answers in the present session.
@@ -209,17 +196,14 @@ impl Driver {
     /// Lets the keeper hold the driver, too, while it runs.
     pub(super) fn keep(&self) {
         if let Some(process) = &self.lock().process {
-            let record = Record { pid: process.pid };
-            let lifeline = process.lifeline.stream().as_fd();
-            let descriptors = [lifeline, process.handle.as_fd()];
-            self.keeper.put(Self::KEY, &record, &descriptors);
+            process.its.keep(&self.keeper, Self::KEY);
         }
     }
 
     /// Its process id, and how often it was restarted.
     pub(super) fn status(&self) -> (Option<u32>, u32) {
         let books = self.lock();
-        let pid = books.process.as_ref().map(|process| process.pid);
+        let pid = books.process.as_ref().map(|process| process.its.pid);
         (pid, books.generation.saturating_sub(1))
     }
 
@@ -376,7 +360,7 @@ impl Driver {
             books.kill();
             if let Some(process) = &books.process {
                 // Until it has gone it may forward what it was told to stop.
-                ends_within(&process.handle, GONE_MS);
+                ends_within(&process.its.handle, GONE_MS);
             }
             return Err(DriverError::Silent);
         }
@@ -439,7 +423,7 @@ impl Driver {
         let mut books = self.lock();
         books.ending = true;
         if let Some(process) = &books.process {
-            process.lifeline.shut_down();
+            process.its.let_go();
             process.orders.shut_down();
         }
         self.changed.notify_all();
@@ -452,45 +436,23 @@ impl Driver {
     }
 
     fn spawn(&self) -> io::Result<Instance> {
-        let (ours, theirs) = UnixStream::pair()?;
         let (program, arguments) = self.command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let mut command = Command::new(program);
-        command.args(arguments).stdin(OwnedFd::from(theirs));
-        let child = command.stdout(Stdio::null()).spawn()?;
-        let pid = Pid::from_raw(child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
-        let handle = pidfd_open(pid, PidfdFlags::empty())?;
-        self.talk_to(child.id(), handle, ours, Some(child))
+        command.args(arguments);
+        let (its, child) = Dependant::start(command)?;
+        self.talk_to(its, Some(child))
     }
 
     /// The driver of the agent before, if it lives.
     fn take_over(&self, kept: Entry) -> Option<Instance> {
-        let (Record { pid }, [lifeline, handle]) = kept.parse()?;
-        if has_ended(&handle) {
-            return None;
-        }
-        self.talk_to(pid, handle, lifeline.into(), None).ok()
+        self.talk_to(Dependant::take_over(kept)?, None).ok()
     }
 
-    fn talk_to(
-        &self,
-        pid: u32,
-        handle: OwnedFd,
-        lifeline: UnixStream,
-        child: Option<Child>,
-    ) -> io::Result<Instance> {
-        let (_, lifeline) = wire::split(lifeline)?;
-        lifeline.give_up_after(WRITE_PATIENCE)?;
-        let (answers, orders) = wire::split(lifeline::open_session(&lifeline)?)?;
-        orders.give_up_after(WRITE_PATIENCE)?;
-        let handle = Arc::new(handle);
-        let process = Process {
-            pid,
-            handle: Arc::clone(&handle),
-            lifeline,
-            orders,
-        };
+    fn talk_to(&self, its: Dependant, child: Option<Child>) -> io::Result<Instance> {
+        let (answers, orders) = its.open_session(WRITE_PATIENCE)?;
+        let handle = Arc::clone(&its.handle);
         let mut books = self.lock();
-        books.process = Some(process);
+        books.process = Some(Process { its, orders });
         books.generation += 1;
         books.trunks = None;
         books.tell_all(&self.hosts);
@@ -628,8 +590,7 @@ impl Books {
 
     fn kill(&self) {
         if let Some(process) = &self.process {
-            // It fails when the process has ended already.
-            let _ = pidfd_send_signal(&process.handle, Signal::KILL);
+            process.its.kill();
         }
     }
 }
