@@ -145,11 +145,16 @@ impl<S: Storage> Producer<S> {
         Ok(())
     }
 
+    /// Whether there is more room than when we last looked, or the consumer has broken the ring.
+    pub(crate) fn has_news(&mut self) -> bool {
+        let before = self.head;
+        self.look_at_head().is_err() || self.head != before
+    }
+
     /// Asks to be woken when there is more room; returns whether to sleep.
     pub(crate) fn arm(&mut self) -> bool {
         announce(&self.storage.control().producer_sleeps);
-        let before = self.head;
-        let sleep = self.look_at_head().is_ok() && self.head == before;
+        let sleep = !self.has_news();
         if !sleep {
             self.disarm();
         }

@@ -244,7 +244,9 @@ impl Channel {
     }
 
     fn has_news(&mut self) -> bool {
-        self.alive().is_err() || self.incoming.has_news()
+        self.alive().is_err()
+            || self.incoming.has_news()
+            || (self.wants_room && self.outgoing.has_news())
     }
 }
 
@@ -433,6 +435,19 @@ mod tests {
         assert!(!receiver.arm(), "there is more to look at");
         assert_eq!(receiver.receive(&mut packet), Ok(false));
         assert!(receiver.arm());
+    }
+
+    /// Once it was seen only when the time for looking was over: every wait for room took all of it.
+    #[test]
+    fn who_waits_for_room_sees_it_before_it_sleeps() {
+        let (mut sender, mut receiver) = pair();
+        while sender.send(&[&[0; 60_000]]).is_ok() {}
+        assert!(!sender.has_news(), "nobody has made room");
+        assert_eq!(receiver.receive(&mut Vec::new()), Ok(true));
+        assert!(sender.has_news());
+        assert_eq!(sender.send(&[&[0; 60_000]]), Ok(()));
+        assert_eq!(receiver.receive(&mut Vec::new()), Ok(true));
+        assert!(!sender.has_news(), "it does not wait for room any more");
     }
 
     /// Once they were delivered: the status was looked at only before the ring was. And once a
