@@ -2,8 +2,8 @@
 //!
 //! The command `toroid-bench compare` puts the two ways of talking between two nodes side by
 //! side, virtual Ethernet and RDMA, with what there is without Toroid beside them; `domains`
-//! measures changes of membership, `ether` the Ethernet beside its limits, `kv` the store beside
-//! memcached. From the bottom up:
+//! measures changes of membership, `ether` the Ethernet beside its limits, `fabric` messages and
+//! one-sided operations beside libfabric, `kv` the store beside memcached. From the bottom up:
 //!
 //! * [`pattern`], [`stats`], [`sampler`]: bytes that can be verified, percentiles, and timing.
 //! * [`network`], [`one_sided`], [`store`], [`files`], [`memcpy`]: the measurements. Each runs
@@ -14,7 +14,8 @@
 //! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`], [`memory`].
 //! * [`concurrent`]: the same two paths at once, and what each loses.
 //! * [`domains`]: the command on changes of membership; [`ether`]: the one on Ethernet alone, which
-//!   sets [`features`] of interfaces; [`kv`]: the one on the store beside memcached.
+//!   sets [`features`] of interfaces; [`fabric`]: the one on what is below both; [`kv`]: the one on
+//!   the store beside memcached.
 //! * [`rows`], [`report`], [`table`], [`targets`]: what comes out, for programs and people.
 
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod compare;
 pub mod concurrent;
 pub mod domains;
 pub mod ether;
+pub mod fabric;
 pub mod features;
 pub mod files;
 pub mod kv;

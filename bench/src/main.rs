@@ -8,7 +8,7 @@ use bench::cluster::ClusterError;
 use bench::compare::{Options, compare};
 use bench::plan::Effort;
 use bench::progress::Progress;
-use bench::{concurrent, domains, ether, files, kv, roles, table};
+use bench::{concurrent, domains, ether, fabric, files, kv, roles, table};
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
@@ -46,6 +46,13 @@ enum Command {
     /// Starts an agent of its own and leaves nothing behind. Needs /dev/net/tun and root.
     Ether(Ether),
 
+    /// Measure messages between two nodes beside those of libfabric's provider `shm`, and one-sided
+    /// operations beside them.
+    ///
+    /// Starts an agent of its own and leaves nothing behind. Needs the program fi_pingpong, which is in
+    /// Debian's package libfabric-bin; root is not needed.
+    Fabric(Fabric),
+
     /// Measure the store beside memcached and memcpy: by its own client, which reads the server's
     /// memory, and by memcached's protocol.
     ///
@@ -57,6 +64,17 @@ enum Command {
 #[derive(Args)]
 struct Kv {
     /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+
+    /// Be done in a minute.
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Args)]
+struct Fabric {
+    /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
 
@@ -159,6 +177,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => run(&arguments),
         Command::Domains(arguments) => run_domains(&arguments),
         Command::Ether(arguments) => run_ether(&arguments),
+        Command::Fabric(arguments) => run_fabric(&arguments),
         Command::Kv(arguments) => run_kv(&arguments),
     };
     match result {
@@ -214,6 +233,19 @@ fn run_kv(arguments: &Kv) -> anyhow::Result<u64> {
     };
     let mut progress = Progress::new();
     let report = kv::measure(effort, &mut progress)?;
+    drop(progress);
+    print(&report, arguments.json, || report.render())?;
+    Ok(report.errors())
+}
+
+/// The same for the command `fabric`.
+fn run_fabric(arguments: &Fabric) -> anyhow::Result<u64> {
+    let effort = match arguments.quick {
+        true => Effort::Quick,
+        false => Effort::Default,
+    };
+    let mut progress = Progress::new();
+    let report = fabric::measure(effort, &mut progress)?;
     drop(progress);
     print(&report, arguments.json, || report.render())?;
     Ok(report.errors())

@@ -13,8 +13,8 @@ use crate::pattern;
 use crate::sampler::{BATCH, Pace, Work, sample};
 use crate::stats::Slice;
 
-/// Bytes of each exported region. With the local side of the operations it is hot.
-const REGION: usize = 256 * 1024;
+/// Bytes of an exported region that is hot, together with the local side of the operations.
+pub const HOT: usize = 256 * 1024;
 
 /// What the owner fills its readable region with.
 const READABLE_SEED: u64 = 1;
@@ -63,18 +63,18 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Registers a region to read, filled, and one to write.
+    /// Registers a region to read, filled, and one to write, each of `len` bytes.
     ///
     /// # Errors
     /// The agent's.
-    pub fn new(domain: &Domain) -> Result<Self, OneSidedError> {
-        let readable = domain.alloc(REGION as u64, Access::REMOTE_READ)?;
-        let writable = domain.alloc(REGION as u64, Access::REMOTE_WRITE)?;
+    pub fn new(domain: &Domain, len: usize) -> Result<Self, OneSidedError> {
+        let readable = domain.alloc(len as u64, Access::REMOTE_READ)?;
+        let writable = domain.alloc(len as u64, Access::REMOTE_WRITE)?;
         Self::of(readable, writable)
     }
 
     fn of(readable: Region, writable: Region) -> Result<Self, OneSidedError> {
-        readable.write(0, &image(READABLE_SEED))?;
+        readable.write(0, &image(READABLE_SEED, readable.len()))?;
         Ok(Exports { readable, writable })
     }
 
@@ -92,10 +92,11 @@ impl Exports {
     /// # Errors
     /// None, as long as `bytes` fits the region.
     pub fn wrong_writes(&self, bytes: usize, count: u64, salt: u64) -> Result<u64, OneSidedError> {
-        let mut found = vec![0; REGION];
+        let len = self.writable.len();
+        let mut found = vec![0; len as usize];
         self.writable.read(0, &mut found)?;
-        let written = count.min(slots(bytes)) as usize;
-        let expected = image(salt);
+        let written = count.min(slots(len, bytes)) as usize;
+        let expected = image(salt, len);
         let pairs = found.chunks(bytes).zip(expected.chunks(bytes));
         let wrong = pairs.take(written).filter(|(a, b)| a != b).count();
         Ok(wrong as u64)
@@ -132,9 +133,9 @@ impl Peer {
         Ok(Peer {
             node: key.node,
             partition: key.partition,
+            local: Region::local(readable.len() as usize)?,
             readable,
             writable,
-            local: Region::local(REGION)?,
         })
     }
 
@@ -154,7 +155,7 @@ impl Peer {
             Direction::Read => READABLE_SEED,
             Direction::Write => salt,
         };
-        let image = image(seed);
+        let image = image(seed, self.local.len());
         self.local.write(0, &image)?;
         let mut work = OneSided {
             peer: self,
@@ -178,16 +179,16 @@ impl Peer {
     }
 }
 
-/// What a region holds in version `salt`.
-fn image(salt: u64) -> Vec<u8> {
-    let mut bytes = vec![0; REGION];
+/// What a region of `len` bytes holds in version `salt`.
+fn image(salt: u64, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
     pattern::fill(salt, &mut bytes);
     bytes
 }
 
-/// Places for operations of `bytes` bytes in a region, used in order.
-fn slots(bytes: usize) -> u64 {
-    (REGION / bytes) as u64
+/// Places for operations of `bytes` bytes in a region of `len`, used in order.
+fn slots(len: u64, bytes: usize) -> u64 {
+    len / bytes as u64
 }
 
 struct OneSided<'a> {
@@ -215,7 +216,7 @@ impl OneSided<'_> {
     }
 
     fn offset(&self, number: u64) -> u64 {
-        number % slots(self.copy.len()) * self.bytes
+        number % slots(self.peer.local.len(), self.copy.len()) * self.bytes
     }
 }
 
@@ -276,12 +277,12 @@ mod tests {
             id: RegionId(id),
             secret: [0; 16],
         };
-        let memory = create_memory(REGION as u64).unwrap();
+        let memory = create_memory(HOT as u64).unwrap();
         let status = Arc::default();
         (
-            Region::exported(&memory, REGION, key, Arc::default(), None).unwrap(),
+            Region::exported(&memory, HOT, key, Arc::default(), None).unwrap(),
             RemoteRegion::Shm(
-                shm::RemoteRegion::map(&memory, REGION, key, access, status, None).unwrap(),
+                shm::RemoteRegion::map(&memory, HOT, key, access, status, None).unwrap(),
             ),
         )
     }
@@ -310,7 +311,7 @@ mod tests {
             assert_eq!(slice.errors, 0, "{bytes} bytes, depth {depth}");
             assert_eq!(slice.bytes, slice.ops * bytes as u64);
         }
-        exports.readable.write(0, &[0; REGION]).unwrap();
+        exports.readable.write(0, &[0; HOT]).unwrap();
         let slice = peer.measure(Direction::Read, 1, 200, 0, PACE).unwrap();
         assert!(slice.errors > 0, "wrong bytes went unnoticed");
     }

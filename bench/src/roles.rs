@@ -18,6 +18,7 @@ use rdma_kv::store::Limits;
 use serde::{Deserialize, Serialize};
 
 use crate::domains::member;
+use crate::fabric::member as fabric_member;
 use crate::network::server::start_with;
 use crate::network::socket::Sockets;
 use crate::{cluster, kv, worker};
@@ -33,6 +34,9 @@ pub const MEMBER: &str = "__bench-member";
 
 /// The hidden argument of a client of stores.
 pub const KV_CLIENT: &str = "__bench-kv-client";
+
+/// The hidden argument of a node of the command `fabric`.
+pub const FABRIC: &str = "__bench-fabric";
 
 /// The hidden argument of another program: its path, its name for itself, and its arguments follow.
 pub const EXEC: &str = "__bench-exec";
@@ -79,6 +83,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
         MEMBER => run_member().map_err(|error| error.to_string()),
         STORE => run_store(),
         KV_CLIENT => run_kv_client().map_err(|error| error.to_string()),
+        FABRIC => run_fabric().map_err(|error| error.to_string()),
         EXEC => Err(become_another()),
         _ => return None,
     };
@@ -114,6 +119,11 @@ fn run_member() -> io::Result<()> {
 fn run_kv_client() -> io::Result<()> {
     let mut client = kv::client::Process::default();
     worker::serve(io::stdin().lock(), io::stdout(), |order| client.obey(order))
+}
+
+fn run_fabric() -> io::Result<()> {
+    let mut node = fabric_member::Process::default();
+    worker::serve(io::stdin().lock(), io::stdout(), |order| node.obey(order))
 }
 
 /// Returns only why that is not possible.

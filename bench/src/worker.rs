@@ -24,7 +24,7 @@ use crate::memcpy::Source;
 use crate::network::flood::{self, Flood};
 use crate::network::socket::Sockets;
 use crate::network::{Transport, client, server};
-use crate::one_sided::{ExportedKeys, Exports, OneSidedError, Peer};
+use crate::one_sided::{self, ExportedKeys, Exports, OneSidedError, Peer};
 use crate::plan::{Path, Test};
 use crate::sampler::Pace;
 use crate::stats::Slice;
@@ -408,7 +408,7 @@ impl Worker {
 
     fn export(&mut self, domain: &str) -> Result<Value, WorkerError> {
         let domain = self.member()?.domain(domain)?;
-        let exports = self.exports.insert(Exports::new(&domain)?);
+        let exports = self.exports.insert(Exports::new(&domain, one_sided::HOT)?);
         let keys = exports.keys().ok_or(WorkerError::NotSetUp("a key"))?;
         answer(keys)
     }

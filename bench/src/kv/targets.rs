@@ -25,7 +25,8 @@ pub struct Target {
 }
 
 impl Target {
-    fn at_least(wanted: f64, what: String, found: Option<f64>) -> Self {
+    /// A goal for which more is better.
+    pub fn at_least(wanted: f64, what: String, found: Option<f64>) -> Self {
         Target {
             met: found.is_some_and(|found| found >= wanted),
             at_most: false,
@@ -35,7 +36,8 @@ impl Target {
         }
     }
 
-    fn at_most(wanted: f64, what: String, found: Option<f64>) -> Self {
+    /// A goal for which less is better.
+    pub fn at_most(wanted: f64, what: String, found: Option<f64>) -> Self {
         Target {
             met: found.is_some_and(|found| found <= wanted),
             at_most: true,
@@ -215,6 +217,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-fn quotient(over: Option<f64>, under: Option<f64>) -> Option<f64> {
+/// How many times one is the other.
+pub fn quotient(over: Option<f64>, under: Option<f64>) -> Option<f64> {
     Some(over? / under?)
 }

@@ -16,6 +16,7 @@ mod ethernet;
 mod events;
 mod exec;
 mod explain;
+mod fabric;
 mod failures;
 mod gateway;
 mod histories;

@@ -1,0 +1,495 @@
+//! Messages between two nodes: to and fro, and in one direction.
+//!
+//! A message of up to 64 KiB is a packet, which the receiver takes into a buffer of its own. A longer
+//! one is written into the receiver's memory by a one-sided operation, and a packet says that it is
+//! there, as message libraries do over adapters. Either way the receiver has all of it when it has
+//! the packet.
+//!
+//! Each carries its number, at which every receiver looks. The first messages of a session and the
+//! last are looked at whole, which takes no part in what is timed.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use domains::member::{Domain, Listener, MemberError};
+use fabric::channel::ChannelError;
+use fabric::link::LinkHeader;
+use fabric::provider::{Channel, QueuePair, RemoteRegion};
+use fabric::shm::channel::RING_BYTES;
+use fabric::{
+    Access, Completion, Endpoint, OpError, Operation, PacketChannel, Place, PostError, Protocol,
+    Region,
+};
+use serde::{Deserialize, Serialize};
+
+use super::plan::Op;
+use crate::pattern;
+use crate::stats::Slice;
+
+/// Bytes of the longest message that is a packet.
+const PACKET: usize = 64 << 10;
+
+/// Bytes of the longest message.
+const LONGEST: usize = 1 << 20;
+
+/// Messages that fit a receiver's memory.
+const PLACES: u32 = 4;
+
+/// Messages before those that are timed.
+const WARM_UP: u64 = 32;
+
+/// Bytes of a message's number, at its start.
+const NUMBER: usize = 8;
+
+const PROTOCOL: Protocol = Protocol(0xfab1);
+
+/// After so long without a word of the other side a wait looks again.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How many messages of this size may be under way in one direction.
+pub fn window(bytes: usize) -> u32 {
+    let record = (LinkHeader::LEN + bytes).next_multiple_of(8);
+    match bytes {
+        ..=PACKET => (RING_BYTES / record) as u32,
+        _ => PLACES,
+    }
+}
+
+/// Why messages could not be exchanged.
+#[derive(Debug, thiserror::Error)]
+pub enum MessageError {
+    /// The channel's.
+    #[error("messages: {0}")]
+    Channel(#[from] ChannelError),
+    /// The agent's.
+    #[error("messages: {0}")]
+    Member(#[from] MemberError),
+    /// The system had no memory.
+    #[error("messages: {0}")]
+    Io(#[from] std::io::Error),
+    /// A write was not accepted.
+    #[error("messages: {0}")]
+    Post(#[from] PostError),
+    /// A write failed, or memory is smaller than agreed.
+    #[error("messages: {0}")]
+    Op(#[from] OpError),
+    /// The other side does not speak as agreed.
+    #[error("the other side of the channel said what was not agreed")]
+    Nonsense,
+}
+
+/// What the two sides do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// To and fro, or in one direction.
+    pub op: Op,
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// Messages that are timed, in one direction.
+    pub count: u32,
+}
+
+impl Session {
+    fn is_long(&self) -> bool {
+        self.bytes > PACKET
+    }
+
+    fn is_pingpong(&self) -> bool {
+        self.op == Op::Pingpong
+    }
+
+    /// What is behind a message's number: in all that are timed the same, as in libfabric's program.
+    fn seed(&self, number: u64) -> u64 {
+        pattern::mix(self.bytes as u64) ^ number.min(WARM_UP)
+    }
+}
+
+/// Listens for who measures.
+///
+/// # Errors
+/// The agent's.
+pub fn listen(domain: &Domain) -> Result<Listener, MessageError> {
+    Ok(domain.listen(PROTOCOL)?)
+}
+
+/// Accepts a channel and takes part in the sessions that are asked for there, until it ends.
+///
+/// # Errors
+/// [`MessageError`].
+pub fn serve(domain: &Domain, listener: &Listener) -> Result<(), MessageError> {
+    let channel = loop {
+        if let Some(channel) = listener.accept(LOOK)? {
+            break channel;
+        }
+    };
+    let mut side = Side::new(domain, channel)?;
+    loop {
+        match side.take() {
+            Ok(()) => {}
+            Err(MessageError::Channel(ChannelError::PeerDead)) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let session = serde_json::from_slice(&side.packet);
+        side.run(session.map_err(|_| MessageError::Nonsense)?, false)?;
+        let wrong = side.wrong;
+        side.say(&wrong.to_le_bytes())?;
+    }
+}
+
+/// The side that measures.
+#[derive(Debug)]
+pub struct Client(Side);
+
+impl Client {
+    /// Connects to who serves at a place.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    pub fn connect(domain: &Domain, place: Place) -> Result<Self, MessageError> {
+        let channel = domain.connect(place, PROTOCOL)?;
+        Ok(Client(Side::new(domain, channel)?))
+    }
+
+    /// Does a session, which is one sample.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    pub fn measure(&mut self, session: Session) -> Result<Slice, MessageError> {
+        let side = &mut self.0;
+        let request = serde_json::to_vec(&session).map_err(|_| MessageError::Nonsense)?;
+        side.say(&request)?;
+        let elapsed = side.run(session, true)?;
+        side.take()?;
+        let theirs = side.packet[..].try_into().map(u64::from_le_bytes);
+        let theirs = theirs.map_err(|_| MessageError::Nonsense)?;
+        let ways = if session.is_pingpong() { 2 } else { 1 };
+        let ops = u64::from(session.count) * ways;
+        Ok(Slice {
+            batch: ops as u32,
+            samples_ns: vec![elapsed.as_nanos() as f64 / ops as f64],
+            ops,
+            bytes: ops * session.bytes as u64,
+            elapsed_ns: elapsed.as_nanos() as u64,
+            errors: side.wrong + theirs,
+        })
+    }
+}
+
+/// One of two sides that exchange messages.
+#[derive(Debug)]
+struct Side {
+    channel: Channel,
+    pair: QueuePair,
+    /// Where long messages come to, and where they go to.
+    inbox: Region,
+    outbox: RemoteRegion,
+    /// The long message that is sent.
+    long: Region,
+    /// The short one.
+    short: Vec<u8>,
+    /// The packet that came last.
+    packet: Vec<u8>,
+    /// Messages of this session that were not as they should be.
+    wrong: u64,
+}
+
+impl Side {
+    /// Each side says where its long messages go to.
+    fn new(domain: &Domain, mut channel: Channel) -> Result<Self, MessageError> {
+        let len = LONGEST * PLACES as usize;
+        let inbox = domain.alloc(len as u64, Access::REMOTE_WRITE)?;
+        let key = inbox.remote_key().ok_or(MessageError::Nonsense)?;
+        say(&mut channel, key.to_string().as_bytes())?;
+        let mut packet = Vec::new();
+        take(&mut channel, &mut packet)?;
+        let key = String::from_utf8(packet).map_err(|_| MessageError::Nonsense)?;
+        let key = key.parse().map_err(|_| MessageError::Nonsense)?;
+        let place = domain.member().torus().place(channel.peer());
+        let pair = domain.queue_pair(place.ok_or(MessageError::Nonsense)?, 1)?;
+        let outbox = domain.open(key, Access::REMOTE_WRITE)?;
+        Self::of(channel, pair, inbox, outbox)
+    }
+
+    fn of(
+        channel: Channel,
+        pair: QueuePair,
+        inbox: Region,
+        outbox: RemoteRegion,
+    ) -> Result<Self, MessageError> {
+        Ok(Side {
+            channel,
+            pair,
+            outbox,
+            inbox,
+            long: Region::local(LONGEST)?,
+            short: Vec::new(),
+            packet: Vec::new(),
+            wrong: 0,
+        })
+    }
+
+    /// Takes part in a session; returns what the messages took that are timed.
+    fn run(&mut self, session: Session, begins: bool) -> Result<Duration, MessageError> {
+        self.wrong = 0;
+        for number in 0..WARM_UP {
+            self.exchange(session, number..number + 1, begins)?;
+        }
+        let numbers = WARM_UP..WARM_UP + u64::from(session.count);
+        self.exchange(session, numbers, begins)
+    }
+
+    /// Exchanges messages, and looks at the last one whole.
+    fn exchange(
+        &mut self,
+        session: Session,
+        numbers: Range<u64>,
+        begins: bool,
+    ) -> Result<Duration, MessageError> {
+        self.fill(session, numbers.start)?;
+        let last = numbers.end - 1;
+        let start = Instant::now();
+        match (session.is_pingpong(), begins) {
+            (true, true) => {
+                for number in numbers {
+                    self.send(session, number)?;
+                    self.receive(session, number)?;
+                }
+            }
+            (true, false) => {
+                for number in numbers {
+                    self.receive(session, number)?;
+                    self.send(session, number)?;
+                }
+            }
+            (false, true) => self.send_all(session, numbers)?,
+            (false, false) => self.receive_all(session, numbers)?,
+        }
+        let elapsed = start.elapsed();
+        if session.is_pingpong() {
+            self.examine(session, last)?;
+        } else if begins {
+            // The place of a message that is being looked at is not free.
+            self.take()?;
+        } else {
+            self.examine(session, last)?;
+            self.say(&[])?;
+        }
+        Ok(elapsed)
+    }
+
+    /// Ends when the other side has all.
+    fn send_all(&mut self, session: Session, numbers: Range<u64>) -> Result<(), MessageError> {
+        let mut unanswered = 0;
+        for number in numbers {
+            if session.is_long() && unanswered == PLACES {
+                self.take()?;
+                unanswered -= 1;
+            }
+            self.send(session, number)?;
+            unanswered += 1;
+        }
+        let answers = if session.is_long() { unanswered } else { 1 };
+        (0..answers).try_for_each(|_| self.take())
+    }
+
+    /// Says of long messages that their place is free, and of the last one that it has come.
+    fn receive_all(&mut self, session: Session, numbers: Range<u64>) -> Result<(), MessageError> {
+        let end = numbers.end;
+        for number in numbers {
+            self.receive(session, number)?;
+            if session.is_long() || number + 1 == end {
+                self.say(&[])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is sent from now on.
+    fn fill(&mut self, session: Session, number: u64) -> Result<(), MessageError> {
+        self.short.resize(session.bytes, 0);
+        pattern::fill(session.seed(number), &mut self.short[NUMBER..]);
+        if session.is_long() {
+            self.long.write(0, &self.short)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, session: Session, number: u64) -> Result<(), MessageError> {
+        if session.is_long() {
+            return self.write(session, number);
+        }
+        self.short[..NUMBER].copy_from_slice(&number.to_le_bytes());
+        say(&mut self.channel, &self.short)
+    }
+
+    fn write(&mut self, session: Session, number: u64) -> Result<(), MessageError> {
+        self.long.write(0, &number.to_le_bytes())?;
+        let (to, len) = (place_of(number), session.bytes as u64);
+        let write = Operation::write(&self.outbox, to, &self.long, 0..len);
+        self.pair.post(number, write)?;
+        self.pair.flush();
+        let mut done = [Completion::default()];
+        while self.pair.poll(&mut done) == 0 {
+            self.pair.wait(LOOK);
+        }
+        done[0].result?;
+        self.say(&number.to_le_bytes())
+    }
+
+    fn receive(&mut self, session: Session, number: u64) -> Result<(), MessageError> {
+        self.take()?;
+        let mut expected = self.packet.starts_with(&number.to_le_bytes());
+        if session.is_long() {
+            let mut arrived = [0; NUMBER];
+            self.inbox.read(place_of(number), &mut arrived)?;
+            expected &= arrived == number.to_le_bytes();
+        } else {
+            expected &= self.packet.len() == session.bytes;
+        }
+        self.wrong += u64::from(!expected);
+        Ok(())
+    }
+
+    /// Looks at the whole of the message that came last.
+    fn examine(&mut self, session: Session, number: u64) -> Result<(), MessageError> {
+        if session.is_long() {
+            self.packet.resize(session.bytes, 0);
+            self.inbox.read(place_of(number), &mut self.packet)?;
+        }
+        let seed = session.seed(number);
+        let is_whole = |bytes| pattern::matches(seed, bytes);
+        let whole = self.packet.get(NUMBER..).is_some_and(is_whole);
+        self.wrong += u64::from(!whole);
+        Ok(())
+    }
+
+    fn say(&mut self, packet: &[u8]) -> Result<(), MessageError> {
+        say(&mut self.channel, packet)
+    }
+
+    fn take(&mut self) -> Result<(), MessageError> {
+        take(&mut self.channel, &mut self.packet)
+    }
+}
+
+/// Where in the receiver's memory a long message goes.
+fn place_of(number: u64) -> u64 {
+    number % u64::from(PLACES) * LONGEST as u64
+}
+
+fn say(channel: &mut Channel, packet: &[u8]) -> Result<(), MessageError> {
+    loop {
+        match channel.send(&[packet]) {
+            Err(ChannelError::Full) => channel.wait(LOOK),
+            sent => return Ok(sent?),
+        }
+    }
+}
+
+fn take(channel: &mut Channel, into: &mut Vec<u8>) -> Result<(), MessageError> {
+    while !channel.receive(into)? {
+        channel.wait(LOOK);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use fabric::link::LinkCheck;
+    use fabric::shm::channel::Membership;
+    use fabric::shm::control::create_memory;
+    use fabric::shm::{self, ChannelEnds};
+    use fabric::{Epoch, NodeId, Partition, RegionId, RemoteKey};
+
+    use super::*;
+
+    const PARTITION: Partition = Partition(1);
+
+    fn inbox(node: NodeId) -> (Region, RemoteRegion) {
+        let len = LONGEST * PLACES as usize;
+        let (memory, status) = (create_memory(len as u64).unwrap(), Arc::default());
+        let key = RemoteKey {
+            node,
+            partition: PARTITION,
+            id: RegionId(1),
+            secret: [0; 16],
+        };
+        let access = Access::REMOTE_WRITE;
+        let remote = shm::RemoteRegion::map(&memory, len, key, access, status, None).unwrap();
+        (
+            Region::exported(&memory, len, key, Arc::default(), None).unwrap(),
+            RemoteRegion::Shm(remote),
+        )
+    }
+
+    fn sides() -> [Side; 2] {
+        let (ours, theirs) = ChannelEnds::create(RING_BYTES).unwrap();
+        let side = |ends, local, peer, inbox, outbox| {
+            let check = LinkCheck {
+                partition: PARTITION,
+                peer,
+                protocol: PROTOCOL,
+                since: Epoch(0),
+            };
+            let membership = Membership::at(Epoch(0));
+            let status = Arc::default();
+            let channel = shm::Channel::open(ends, local, check, membership, status, None);
+            let pair = shm::QueuePair::new(peer, PARTITION, 1);
+            let channel = Channel::Shm(channel.unwrap());
+            Side::of(channel, QueuePair::Shm(pair), inbox, outbox).unwrap()
+        };
+        let (here, there) = (NodeId(0), NodeId(1));
+        let ((near, to_near), (far, to_far)) = (inbox(here), inbox(there));
+        [
+            side(ours, here, there, near, to_far),
+            side(theirs, there, here, far, to_near),
+        ]
+    }
+
+    fn both(of: impl Fn(&mut Side, bool) + Sync) -> u64 {
+        let [mut one, mut other] = sides();
+        thread::scope(|scope| {
+            scope.spawn(|| of(&mut other, false));
+            of(&mut one, true);
+        });
+        one.wrong + other.wrong
+    }
+
+    const SESSIONS: [(Op, usize); 6] = [
+        (Op::Pingpong, 64),
+        (Op::Pingpong, PACKET),
+        (Op::Pingpong, LONGEST),
+        (Op::Stream, 64),
+        (Op::Stream, PACKET),
+        (Op::Stream, LONGEST),
+    ];
+
+    /// Once a place was overwritten by the next session's messages while the last one was looked at.
+    #[test]
+    fn all_messages_arrive_whole() {
+        for (op, bytes) in SESSIONS {
+            let count = 20;
+            let session = Session { op, bytes, count };
+            let wrong = both(|side, begins| _ = side.run(session, begins).unwrap());
+            assert_eq!(wrong, 0, "{session:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_numbers_and_wrong_bytes_are_noticed() {
+        for (op, bytes) in SESSIONS {
+            let count = 2;
+            let session = Session { op, bytes, count };
+            let wrong = both(|side, begins| {
+                let first = if begins { 3 } else { 0 };
+                side.exchange(session, first..first + 2, begins).unwrap();
+            });
+            // Each message has another number, and the last is looked at whole.
+            let receivers = if op == Op::Pingpong { 2 } else { 1 };
+            assert_eq!(wrong, 3 * receivers, "{session:?}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What is measured, side by side with what, and how often.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Effort;
+use crate::stats::Slice;
+
+/// Bytes of messages that go to and fro.
+const PINGPONGS: [usize; 4] = [64, 4096, 64 << 10, 1 << 20];
+
+/// Bytes of messages in one direction.
+const STREAMS: [usize; 3] = [64, 64 << 10, 1 << 20];
+
+/// Bytes of one-sided reads and writes.
+const OPERATIONS: [usize; 3] = [64, 4096, 1 << 20];
+
+/// Bytes of an atomic operation.
+pub const WORD: usize = 8;
+
+/// One-sided operations in flight.
+const DEPTHS: [u32; 2] = [1, 16];
+
+/// By what messages go, or operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Provider {
+    /// Ours, between two nodes.
+    Shm,
+    /// Libfabric's, between two processes of one node.
+    LibfabricShm,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// A message there, and one back: each is an operation.
+    Pingpong,
+    /// Messages in one direction.
+    Stream,
+    /// One-sided, from the peer's memory.
+    Read,
+    /// One-sided, to the peer's memory.
+    Write,
+    /// Addition to a word of the peer's memory, one-sided.
+    Atomic,
+}
+
+impl Op {
+    /// Whether both processes take part.
+    pub fn is_two_sided(self) -> bool {
+        matches!(self, Op::Pingpong | Op::Stream)
+    }
+}
+
+/// One thing to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Measurement {
+    /// By what.
+    pub provider: Provider,
+    /// What.
+    pub op: Op,
+    /// Bytes of a message or operation.
+    pub bytes: usize,
+    /// Messages or operations under way, at most.
+    pub depth: u32,
+}
+
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Measurement {
+            provider,
+            op,
+            bytes,
+            depth,
+        } = self;
+        write!(f, "{op:?} of {bytes} bytes by {provider:?}, depth {depth}")
+    }
+}
+
+/// What is compared with each other.
+pub fn contests() -> Vec<Vec<Measurement>> {
+    let both = |op: Op, bytes| {
+        [Provider::Shm, Provider::LibfabricShm]
+            .map(|provider| Measurement {
+                provider,
+                op,
+                bytes,
+                depth: depth(provider, op, bytes),
+            })
+            .into()
+    };
+    let pingpongs = PINGPONGS.iter().map(|&bytes| both(Op::Pingpong, bytes));
+    let streams = STREAMS.iter().map(|&bytes| both(Op::Stream, bytes));
+    pingpongs.chain(streams).chain([one_sided()]).collect()
+}
+
+/// Of libfabric's program there is no more than one under way.
+fn depth(provider: Provider, op: Op, bytes: usize) -> u32 {
+    match (provider, op) {
+        (Provider::Shm, Op::Stream) => super::messages::window(bytes),
+        _ => 1,
+    }
+}
+
+fn one_sided() -> Vec<Measurement> {
+    let copies = [Op::Read, Op::Write].map(|op| OPERATIONS.map(|bytes| (op, bytes)));
+    let all = copies.into_iter().flatten().chain([(Op::Atomic, WORD)]);
+    all.flat_map(|(op, bytes)| {
+        DEPTHS.map(|depth| Measurement {
+            provider: Provider::Shm,
+            op,
+            bytes,
+            depth,
+        })
+    })
+    .collect()
+}
+
+/// Messages of a round in each direction, the same for both: enough that what the first of them
+/// cost is hardly seen in libfabric's mean, which begins with them.
+pub fn messages(bytes: usize) -> u32 {
+    match bytes {
+        0..65_536 => 100_000,
+        65_536..1_048_576 => 10_000,
+        _ => 1000,
+    }
+}
+
+/// Which part of them is tried before.
+pub const TRIAL: u32 = 10;
+
+/// Messages in each direction for which there is time. Others that want the processors make one
+/// take 60 times as long, since both sides poll.
+pub fn messages_in(time: Duration, trial: &Slice) -> u32 {
+    let took_ns = trial.elapsed_ns.max(1) as f64 / trial.ops.max(1) as f64;
+    let there_and_back = time.as_nanos() as f64 / (2.0 * took_ns);
+    (there_and_back as u32).max(LEAST_MESSAGES)
+}
+
+const LEAST_MESSAGES: u32 = 100;
+
+/// How often everything is measured, if there is time.
+pub fn rounds(effort: Effort) -> u32 {
+    match effort {
+        Effort::Quick => 7,
+        Effort::Default | Effort::Full => 21,
+    }
+}
+
+/// The time for all rounds.
+pub fn limit(effort: Effort) -> Duration {
+    match effort {
+        Effort::Quick => Duration::from_secs(45),
+        Effort::Default | Effort::Full => Duration::from_secs(150),
+    }
+}
+
+/// For how long operations of one side alone are measured each time.
+pub const SLICE: Duration = Duration::from_millis(40);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_slow_sends_fewer_messages() {
+        let trial = |elapsed_ns| Slice {
+            ops: 1000,
+            elapsed_ns,
+            ..Slice::default()
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(messages_in(second, &trial(1_000_000)), 500_000);
+        assert_eq!(messages_in(second, &trial(20_000_000)), 25_000);
+        assert_eq!(messages_in(Duration::ZERO, &trial(1)), LEAST_MESSAGES);
+    }
+
+    #[test]
+    fn all_that_both_can_do_is_a_contest_of_both() {
+        for contest in contests() {
+            let two_sided = contest[0].op.is_two_sided();
+            assert!(contest.iter().all(|one| one.op.is_two_sided() == two_sided));
+            if two_sided {
+                assert_eq!(contest.len(), 2);
+                assert_ne!(contest[0].provider, contest[1].provider);
+                assert_eq!(contest[0].bytes, contest[1].bytes);
+            }
+        }
+    }
+}
