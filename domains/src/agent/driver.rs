@@ -277,17 +277,16 @@ impl Driver {
 
     /// Whether the driver has a connection to that of another host.
     pub(super) fn has_trunk(&self, host: &str) -> bool {
-        let books = self.lock();
-        books.trunks.as_ref().is_some_and(|all| all.contains(host))
+        self.lock().has_trunk(host)
     }
 
     /// Waits until there is a driver that has no trunk to another host; returns whether one is of use.
     pub(super) fn await_lack_of_trunk(&self, host: &str) -> bool {
-        let lacks = |books: &mut Books| {
-            let trunks = books.trunks.as_ref();
-            books.ending || trunks.is_some_and(|trunks| !trunks.contains(host))
+        let has_it = |books: &mut Books| {
+            let is_known = books.trunks.is_some();
+            !books.ending && (!is_known || books.has_trunk(host))
         };
-        let waiting = self.changed.wait_while(self.lock(), |books| !lacks(books));
+        let waiting = self.changed.wait_while(self.lock(), has_it);
         !waiting.unwrap_or_else(PoisonError::into_inner).ending
     }
 
@@ -506,7 +505,14 @@ impl Driver {
             let mut books = self.lock();
             if let Answer::Trunks { up } = answer {
                 // It says so unasked, and may fail at all that it is asked.
-                books.trunks = Some(up.into_iter().collect());
+                let before = books.trunks.replace(up.into_iter().collect());
+                for host in before
+                    .iter()
+                    .flatten()
+                    .filter(|host| !books.has_trunk(host))
+                {
+                    tracing::warn!("the connection to the driver of host {host} has ended");
+                }
                 self.changed.notify_all();
                 continue;
             }
@@ -561,6 +567,10 @@ impl Driver {
 }
 
 impl Books {
+    fn has_trunk(&self, host: &str) -> bool {
+        self.trunks.as_ref().is_some_and(|all| all.contains(host))
+    }
+
     fn send(&self, order: &Order, network: Option<&Arc<OwnedFd>>) {
         if let Some(process) = &self.process {
             let network = network.map(|network| network.as_fd());

@@ -217,6 +217,25 @@ fn now_ns() -> u64 {
     since.expect("after 1970").as_nanos() as u64
 }
 
+/// The way of a packet: a node of host b, host a's driver, the gateway's node, host a's cable, host b.
+#[test]
+fn a_gateway_serves_members_of_other_hosts() {
+    leaves_nothing(|| {
+        let hosts = blue();
+        let [a, b] = hosts.each();
+        let outside = b.address();
+        let (outside, _) = outside.split_once(':').expect("an address and a port");
+        b.agent.cannot_reach("1,1,0", outside);
+        let gateway = ["gateway", "add", "0,0,0", "--uplink", "eth0", "-d", "blue"];
+        b.agent.toroid(&gateway).ok();
+        b.agent.reaches("1,1,0", outside);
+        a.agent.reaches("1,0,0", outside);
+        let gateway = ["gateway", "rm", "0,0,0", "-d", "blue"];
+        a.agent.toroid(&gateway).ok();
+        b.agent.cannot_reach("1,1,0", outside);
+    });
+}
+
 #[test]
 fn limited_members_of_two_hosts_do_not_reach_each_other() {
     let hosts = Hosts::up(2);
@@ -283,6 +302,8 @@ fn a_stream_goes_on_when_the_cable_has_been_cut_or_the_connection() {
     goes_on(&server);
     a.trunk_to("b");
     for host in [a, b] {
+        let ended = || a.agent.log().matches("driver of host b has ended").count();
+        let before = ended();
         // All connections between the two.
         host.spawn(
             "ss",
@@ -290,6 +311,8 @@ fn a_stream_goes_on_when_the_cable_has_been_cut_or_the_connection() {
         )
         .wait()
         .ok();
+        eventually("the trunk is cut", || ended() > before);
+        a.trunk_to("b");
         goes_on(&server);
     }
     assert!(!client.has_ended(), "{}", client.wait());

@@ -123,7 +123,14 @@ pub(super) fn give_ticket(host: &Host, cluster: &Cluster, to: &str, wanted: Want
     let permitted = match wanted {
         Wanted::Node(between) => may_connect(&directory, to, &cluster.config.host, between)
             .and_then(|()| has_listener(host, &directory, between)),
-        Wanted::Frames => Ok(()),
+        Wanted::Frames => match host.driver {
+            Some(_) => Ok(()),
+            None => Err(Refusal::new(
+                RefusalKind::Invalid,
+                format!("host {} runs without Ethernet", cluster.config.host),
+                "start it without --no-ethernet",
+            )),
+        },
     };
     let given = permitted.and_then(|()| match cluster.broker.server.get() {
         Some(_) => cluster.broker.issue(to, wanted),
