@@ -332,6 +332,11 @@ impl<X> Segments<X> {
         port.forward && there.is_some_and(|port| port.forward)
     }
 
+    /// Whether a member of a partition is on this host.
+    fn is_here(&self, partition: Partition) -> bool {
+        self.segments.contains_key(&partition)
+    }
+
     fn ingress_of<'a>(&'a self, segment: &'a Segment<X>, sender: Sender<'a, X>) -> Ingress<'a, X> {
         Ingress {
             segment,
@@ -428,6 +433,12 @@ impl<X> Segment<X> {
         let place = self.owners.get(&question.target())?;
         // Who asks for its own address announces it, and an answer would tell of a conflict.
         self.port(*place).filter(|_| Some(*place) != asker)
+    }
+
+    /// Whether the address in question is a member's that another host carries.
+    fn is_far(&self, question: &Question) -> bool {
+        let place = self.owners.get(&question.target());
+        place.is_some_and(|place| self.far.member(*place).is_some())
     }
 }
 

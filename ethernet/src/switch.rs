@@ -11,7 +11,7 @@
 //! It alone owns the [`Segments`], so nothing is locked. Whoever wants a change hands it a piece
 //! of work ([`Remote::call`]), which it does between two batches of frames.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::forward::{Action, AttachError, Ingress, MAX_PACKET, NotHere, Segments
 use crate::offload::Capabilities;
 use crate::patience::Patience;
 use crate::segment::{Piece, Segmenter};
-use crate::trunk::{HostId, Inbox, Trunk};
+use crate::trunk::{HostId, Trunk};
 use crate::uplink::{Uplink, is_down};
 
 /// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
@@ -59,6 +59,8 @@ pub struct Switch {
     epoll: Epoll,
     segments: Segments<Exit>,
     trunks: Trunks,
+    /// Other hosts of which more has come than their turns were long.
+    unread: BTreeSet<HostId>,
     /// Is told of those that have ended, and why.
     ended: Sender<(TrunkId, String)>,
     patience: Patience,
@@ -161,6 +163,7 @@ impl Switch {
             epoll,
             segments: Segments::default(),
             trunks: Trunks::default(),
+            unread: BTreeSet::new(),
             ended,
             patience: Patience::default(),
             work,
@@ -182,6 +185,8 @@ impl Switch {
         };
         loop {
             let ready = self.wait(&mut events)?;
+            // Before others get their turn with what is left of these by then.
+            let unread = std::mem::take(&mut self.unread);
             for event in &events[..ready] {
                 match event.data() {
                     DOORBELL => match self.work() {
@@ -193,6 +198,9 @@ impl Switch {
                     }
                     port => self.drain(port, &mut desk),
                 }
+            }
+            for host in unread {
+                self.take_in(host, &mut desk);
             }
             self.flush();
         }
@@ -350,11 +358,12 @@ impl Switch {
         let looking_ends = began + self.patience.look(began);
         let mut now = began;
         loop {
-            let timeout = match now < looking_ends {
+            let timeout = match now < looking_ends || !self.unread.is_empty() {
                 true => EpollTimeout::ZERO,
                 false => EpollTimeout::NONE,
             };
             match self.epoll.wait(events, timeout) {
+                Ok(0) if !self.unread.is_empty() => return Ok(0),
                 Ok(0) => now = self.give_way(),
                 Ok(ready) => {
                     self.patience.waited(began, Instant::now());
@@ -438,41 +447,54 @@ impl Switch {
         if events.contains(EpollFlags::EPOLLOUT) {
             trunk.has_room();
         }
-        if events == EpollFlags::EPOLLOUT {
+        // What came before has to be taken in first.
+        if events == EpollFlags::EPOLLOUT || trunk.inbox.has_packet() {
             return;
         }
-        // Looked at while others are written to, which it itself never is.
-        let mut inbox = std::mem::take(&mut trunk.inbox);
-        let received = match trunk.receive(&mut inbox) {
-            Ok(_) => self.take_in(host, &mut inbox, desk),
+        match trunk.receive() {
+            Ok(_) => self.take_in(host, desk),
             Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
-                _ => Err(error),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
+                _ => self.end_trunk(host, &error),
             },
-        };
-        match (received, self.trunks.get_mut(&host)) {
-            (Ok(()), Some(connected)) => connected.trunk.inbox = inbox,
-            (Err(error), _) => self.end_trunk(host, &error),
-            (Ok(()), None) => {}
         }
     }
 
-    /// Takes in the packets that have come from another host.
-    fn take_in(&mut self, host: HostId, inbox: &mut Inbox, desk: &mut Desk) -> io::Result<()> {
-        let mut strays = 0;
-        while let Some((tag, packet)) = inbox.next_packet().map_err(io::Error::other)? {
-            match self.segments.far(host, &tag) {
-                Ok(Some(ingress)) => {
-                    carry(&ingress, packet, &mut desk.segmenter, &self.trunks);
-                }
-                Ok(None) => {}
-                Err(NotHere) => strays += 1,
+    /// Takes in packets that have come from another host, until there are no more or its turn ends.
+    fn take_in(&mut self, host: HostId, desk: &mut Desk) {
+        let Some(Connected { trunk, .. }) = self.trunks.get_mut(&host) else {
+            return;
+        };
+        // Looked at while others are written to, which it itself never is.
+        let mut inbox = std::mem::take(&mut trunk.inbox);
+        let (mut taken, mut strays) = (0, 0);
+        let end = loop {
+            if taken >= BATCH {
+                self.unread.insert(host);
+                break Ok(());
             }
+            let (tag, packet) = match inbox.next_packet() {
+                Ok(Some(next)) => next,
+                Ok(None) => break Ok(()),
+                Err(nonsense) => break Err(io::Error::other(nonsense)),
+            };
+            let frames = match self.segments.far(host, &tag) {
+                Ok(Some(ingress)) => carry(&ingress, packet, &mut desk.segmenter, &self.trunks),
+                Ok(None) => 0,
+                Err(NotHere) => {
+                    strays += 1;
+                    0
+                }
+            };
+            taken += frames.max(1);
+        };
+        if let Some(Connected { trunk, .. }) = self.trunks.get_mut(&host) {
+            trunk.strays += strays;
+            trunk.inbox = inbox;
         }
-        if let Some(connected) = self.trunks.get_mut(&host) {
-            connected.trunk.strays += strays;
+        if let Err(error) = end {
+            self.end_trunk(host, &error);
         }
-        Ok(())
     }
 
     /// Sends what waits at trunks, and lets those that take no more tell when they do.

@@ -119,6 +119,15 @@ impl Inbox {
         }
     }
 
+    /// Whether all of a packet is here, or nonsense.
+    pub fn has_packet(&self) -> bool {
+        let bytes = &self.bytes[self.start..self.end];
+        bytes.first_chunk().is_some_and(|header| {
+            let whole = |(_, len): (Tag, usize)| Tag::LEN + len <= bytes.len();
+            Tag::from_bytes(header).map_or(true, whole)
+        })
+    }
+
     /// The next packet, if all of it is here.
     ///
     /// # Errors
@@ -173,12 +182,12 @@ impl Trunk {
         })
     }
 
-    /// Reads what has come into an inbox; returns how many bytes there were.
+    /// Reads what has come into the inbox, in which no packet is; returns how many bytes there were.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when there is nothing; anything else when it has ended.
-    pub fn receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
-        inbox.fill(&self.stream)
+    pub fn receive(&mut self) -> io::Result<usize> {
+        self.inbox.fill(&self.stream)
     }
 
     /// Sends a packet, or lets it wait for [`Trunk::flush`].
@@ -228,8 +237,8 @@ impl Outbox {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let mut sent = 0;
-        if packet.len() >= SHORT && !self.is_stuck {
-            // Straight from where it is.
+        if self.bytes.len() + packet.len() >= SHORT && !self.is_stuck {
+            // Behind what waits, straight from where it is.
             sent = self.write(to, [tag, packet]);
         }
         for part in [tag, packet] {
@@ -383,13 +392,13 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         drop(listener.accept().unwrap());
-        let trunk = Trunk::new(ours.into()).unwrap();
+        let mut trunk = Trunk::new(ours.into()).unwrap();
         let ended = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             trunk.send(&TAG, &packet(SHORT)).is_err()
         });
         assert!(ended && trunk.has_ended());
-        let end = trunk.receive(&mut Inbox::default()).unwrap_err();
+        let end = trunk.receive().unwrap_err();
         assert_ne!(end.kind(), io::ErrorKind::WouldBlock);
     }
 }

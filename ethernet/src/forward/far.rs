@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, btree_map};
 
 use domains::driver_protocol::{DropReason, Port};
-use fabric::{NodeId, Partition, Place};
+use fabric::{Epoch, NodeId, Partition, Place};
 
 use super::ingress::Sender;
 use super::{AttachError, DropCounters, Ingress, Network, Segment, Segments, checked_domain};
@@ -24,6 +24,8 @@ pub(super) struct Far {
 pub(super) struct FarMember {
     pub(super) port: Port,
     pub(super) host: HostId,
+    /// The epoch in which it was told to be a member, from when it has been one without a break.
+    since: Epoch,
 }
 
 /// The members of one host.
@@ -63,11 +65,12 @@ impl Far {
         drops.entry(host).or_default().count(reason);
     }
 
-    fn insert(&mut self, port: Port, host: HostId) {
+    fn insert(&mut self, port: Port, host: HostId, since: Epoch) {
         let crew = self.crews.entry(host).or_default();
         crew.members += 1;
         crew.full += usize::from(!port.limited);
-        self.members.insert(port.place, FarMember { port, host });
+        let far = FarMember { port, host, since };
+        self.members.insert(far.port.place, far);
     }
 
     fn remove(&mut self, node: NodeId) -> Option<FarMember> {
@@ -135,13 +138,17 @@ impl<X> Segment<X> {
             let addresses = |port: &Port| (port.node, port.ipv4, port.ipv6);
             addresses(&far.port) == addresses(&port)
         };
-        if port.epoch >= self.epoch.0 && self.far.member(port.place).is_some_and(is_same) {
-            self.far.remove(NodeId(port.node));
-            self.epoch.0 = port.epoch;
-        } else {
-            self.claim(&port)?;
+        let mut since = Epoch(port.epoch);
+        let present = self.far.member(port.place).filter(|far| is_same(far));
+        match present.map(|far| far.since) {
+            Some(before) if port.epoch >= self.epoch.0 => {
+                since = before;
+                self.far.remove(NodeId(port.node));
+                self.epoch.0 = port.epoch;
+            }
+            _ => self.claim(&port)?,
         }
-        self.far.insert(port, host);
+        self.far.insert(port, host, since);
         Ok(())
     }
 
@@ -155,8 +162,10 @@ impl<X> Segment<X> {
     fn admit(&self, host: HostId, tag: &Tag) -> Result<&FarMember, DropReason> {
         let far = self.far.member(tag.place).filter(|far| far.host == host);
         let far = far.ok_or(DropReason::WrongSource)?;
-        // One that is ahead of us has heard of a change that we have not.
-        match tag.epoch == self.epoch {
+        // A host that is behind us has not heard of somebody else's leaving yet: who left is no far
+        // member any more, and of one that is back only what is newer counts. One that is ahead of us
+        // has heard of a change that we have not.
+        match (far.since..=self.epoch).contains(&tag.epoch) {
             true => Ok(far),
             false => Err(DropReason::OtherEpoch),
         }

@@ -149,7 +149,12 @@ impl<'a, X> Ingress<'a, X> {
             return false;
         }
         let other = self.all.domain_of(address, port);
-        other.is_some_and(|other| !self.all.may_forward(port, other))
+        match (other, self.sender) {
+            (None, _) => false,
+            // Whether it is in both, only its host can know where nobody here is in the other.
+            (Some(other), Sender::Far(_)) if !self.all.is_here(other) => !port.forward,
+            (Some(other), _) => !self.all.may_forward(port, other),
+        }
     }
 
     /// Whether a member says that it is a router, where none is expected among members.
@@ -163,6 +168,10 @@ impl<'a, X> Ingress<'a, X> {
         self.exit()?;
         let question = Question::read(frame)?;
         let owner = self.segment.owner(&question, self.sender.place())?;
+        // From outside there is no way to the others.
+        if matches!(self.sender, Sender::Outside(_)) && self.segment.is_far(&question) {
+            return None;
+        }
         Some(match self.sender.may_reach(owner) {
             true => Action::Answer(question.answer(Mac(owner.mac))),
             false => Action::Drop(DropReason::Limited),

@@ -164,6 +164,56 @@ fn what_a_far_member_sends_passes_all_that_a_near_ones_does() {
     assert_eq!(counted(&segments, B, DropReason::Limited), 1);
 }
 
+/// Where nobody was in the other domain, IPv6 packets from there once were foreign, IPv4 ones not.
+#[test]
+fn a_far_router_brings_packets_of_domains_that_are_not_here() {
+    let mut segments = spread();
+    let from = |domain| {
+        let mut bytes = packet(mac(7, 1), mac(7, 2), 0);
+        let ethertype = bytes.len() - 2;
+        bytes[ethertype..].copy_from_slice(&[0x86, 0xdd]);
+        bytes.extend([0x60, 0, 0, 0, 0, 0, 59, 64]);
+        let addresses = [
+            addressing::ipv6(domain, place(5)),
+            addressing::ipv6(7, place(1)),
+        ];
+        bytes.extend(addresses.map(|ip| ip.octets()).concat());
+        bytes
+    };
+    let foreign = Err(DropReason::ForeignAddress);
+    for domain in [8, 9] {
+        assert_eq!(told(&segments, B, 2, &from(domain)), foreign, "{domain}");
+    }
+    let router = Port {
+        forward: true,
+        ..unique(7, 2)
+    };
+    segments.attach_far(router, B).unwrap();
+    assert_eq!(told(&segments, B, 2, &from(9)), Ok(vec![(7, 1)]));
+    assert_eq!(told(&segments, B, 2, &from(8)), foreign, "it is none of 8");
+}
+
+#[test]
+fn outside_learns_only_of_members_of_this_host() {
+    let mut segments = spread();
+    let uplink = Uplink {
+        domain_id: 7,
+        node: 0,
+        ifname: "eth1".into(),
+        index: 2,
+        mtu: 1500,
+        limited: false,
+    };
+    segments.connect(&uplink, (7, OUTSIDE));
+    let asked = |member: u8| {
+        let question = arp(STRANGER, [10, 64, 7, member + 1]);
+        let ingress = segments.outside(Partition(7)).unwrap();
+        matches!(ingress.decide(&question), Action::Answer(_))
+    };
+    assert!(asked(0) && asked(1));
+    assert!(!asked(2) && !asked(4));
+}
+
 #[test]
 fn nothing_goes_on_from_host_to_host() {
     let segments = spread();
@@ -182,15 +232,27 @@ fn nothing_goes_on_from_host_to_host() {
 }
 
 #[test]
-fn only_the_present_epoch_counts() {
+fn epochs_count_from_when_one_is_a_member_to_the_present() {
     let mut segments = spread();
     let is_admitted =
         |segments: &Segments<Name>, epoch| segments.far(B, &tag(7, epoch, 2)).unwrap().is_some();
     assert!(is_admitted(&segments, 1));
     assert!(!is_admitted(&segments, 0) && !is_admitted(&segments, 2));
     segments.raise_epoch(Partition(7), Epoch(2));
+    // Its host may not have heard yet that somebody else has left.
+    assert!(is_admitted(&segments, 1) && is_admitted(&segments, 2));
+    assert!(!is_admitted(&segments, 0) && !is_admitted(&segments, 3));
+    assert_eq!(counted(&segments, B, DropReason::OtherEpoch), 4);
+    // It is told again, as to a driver's next agent, and then leaves and comes back.
+    let again = Port {
+        epoch: 2,
+        ..unique(7, 2)
+    };
+    segments.attach_far(again.clone(), B).unwrap();
+    assert!(is_admitted(&segments, 1));
+    segments.detach(Partition(7), NodeId(2));
+    segments.attach_far(again, B).unwrap();
     assert!(!is_admitted(&segments, 1) && is_admitted(&segments, 2));
-    assert_eq!(counted(&segments, B, DropReason::OtherEpoch), 3);
     let ingress = segments.ingress(Partition(7), place(0)).unwrap();
     assert_eq!(ingress.tag(), Some(tag(7, 2, 0)));
     let old = AttachError::OldEpoch {
