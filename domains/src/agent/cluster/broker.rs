@@ -132,6 +132,7 @@ pub(super) fn give_ticket(host: &Host, cluster: &Cluster, to: &str, wanted: Want
             )),
         },
     };
+    let permitted = cluster.check_directory().and(permitted);
     let given = permitted.and_then(|()| match cluster.broker.server.get() {
         Some(_) => cluster.broker.issue(to, wanted),
         None => Err(Refusal::new(
@@ -194,6 +195,7 @@ impl Host {
                 REMEDY,
             ));
         };
+        cluster.check_directory()?;
         let link = self.link_to(cluster, carrier)?;
         let failed = |why: String| unreachable(carrier, &why, REMEDY);
         let proof = match link.ask(Ask::Ticket(wanted), SILENCE) {

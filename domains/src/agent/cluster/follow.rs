@@ -57,7 +57,10 @@ fn attend(host: &Arc<Host>, cluster: &Arc<Cluster>, session: Session) {
     tracing::info!("following the directory of host {holder}");
     cluster.problems.clear(holder);
     let link = Link::new(holder.clone(), session.writer);
-    cluster.holder().link = Some(Arc::clone(&link));
+    let mut to_holder = cluster.holder();
+    to_holder.link = Some(Arc::clone(&link));
+    to_holder.differs = true;
+    drop(to_holder);
     let (served, books) = (Arc::clone(host), Arc::clone(cluster));
     let end = link.attend(session.reader, move |ask| serve(&served, &books, ask));
     cluster.holder().link = None;
@@ -70,11 +73,15 @@ fn serve(host: &Arc<Host>, cluster: &Cluster, ask: Ask) -> Answer {
     match ask {
         Ask::Adopt(adoption) => match adopt::adopt(host, adoption) {
             Ok(exceptions) => {
-                cluster.holder().has_come = true;
+                let mut holder = cluster.holder();
+                holder.has_come = true;
+                holder.differs = false;
+                drop(holder);
                 cluster.came.notify_all();
                 done_except(&exceptions)
             }
             Err(refusal) => {
+                cluster.holder().differs = true;
                 host.note_problem(cluster, &cluster.config.directory, &refusal.message);
                 Answer::Refused(refusal)
             }

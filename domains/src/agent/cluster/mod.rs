@@ -77,6 +77,9 @@ pub(super) struct Cluster {
 struct ToHolder {
     link: Option<Arc<Link>>,
     has_come: bool,
+    /// Whether this host has refused what the holder has last told it, or not been told yet. Numbers
+    /// of domains mean something else then, perhaps.
+    differs: bool,
 }
 
 impl Cluster {
@@ -176,6 +179,22 @@ impl Cluster {
             state,
             frames: false,
             problem: self.problems.of(host),
+        }
+    }
+
+    /// Refuses to have to do with other hosts' nodes as long as the directory here is not that of the
+    /// holder.
+    fn check_directory(&self) -> Result<(), Refusal> {
+        match self.holder().differs {
+            false => Ok(()),
+            true => Err(Refusal::new(
+                RefusalKind::Failed,
+                format!(
+                    "host {} has not agreed with host {} on the directory",
+                    self.config.host, self.config.directory
+                ),
+                "see `toroid status` on both hosts",
+            )),
         }
     }
 
