@@ -185,3 +185,27 @@ fn no_room() -> io::Error {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_node_cannot_have_all_connections() {
+        let adapter = Arc::new(Adapter::default());
+        let add = |node| Count::add(&adapter, |adapter| &adapter.served, NodeId(node));
+        let mut held: Vec<_> = (0..MAX_OF_NODE).map(|_| add(1).unwrap()).collect();
+        assert!(add(1).is_err());
+        held.pop();
+        held.push(add(1).unwrap());
+        for node in 2.. {
+            held.extend((0..MAX_OF_NODE).map_while(|_| add(node).ok()));
+            if held.len() == MAX_OF_ALL {
+                break;
+            }
+        }
+        assert!(add(1000).is_err());
+        drop(held);
+        assert!(lock(&adapter.served).is_empty());
+    }
+}

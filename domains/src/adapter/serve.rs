@@ -267,3 +267,35 @@ impl Drop for Attached<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_node_cannot_have_all_mappings() {
+        let adapter = Arc::new(Adapter::default());
+        let add = |node: u32, bytes| Entry::add(&adapter, NodeId(node), bytes);
+        let [its, all] = MAX;
+        let mut held: Vec<_> = (0..its.regions).map(|_| add(1, 4096).unwrap()).collect();
+        assert!(add(1, 4096).is_none());
+        held.pop();
+        held.extend(add(1, 4096));
+        assert_eq!(held.len(), its.regions);
+        // Nor all addresses, and others have theirs.
+        assert!(add(2, its.bytes + 1).is_none());
+        held.extend(add(2, its.bytes));
+        assert!(add(2, 1).is_none());
+        for node in 3.. {
+            let more = (0..its.regions).map_while(|_| add(node, 1));
+            let before = held.len();
+            held.extend(more);
+            if held.len() - before < its.regions {
+                break;
+            }
+        }
+        assert_eq!(held.len(), all.regions);
+        drop(held);
+        assert!(lock(&adapter.accounts.0).is_empty());
+    }
+}
