@@ -11,6 +11,10 @@ use nix::unistd::Pid;
 use crate::mapping::Mapping;
 use crate::{COUNTED, FORKED, Result};
 
+/// In what it tells: of its rounds so far, how many have begun and ended.
+const BEGUN: u64 = 8;
+const ENDED: u64 = 16;
+
 /// Between its rounds.
 const PAUSE: libc::timespec = libc::timespec {
     tv_sec: 0,
@@ -42,6 +46,11 @@ impl Child {
     pub fn told(&self) -> u64 {
         self.told.read(COUNTED)
     }
+
+    /// How many rounds have begun, and how many have ended.
+    pub fn rounds(&self) -> [u64; 2] {
+        [BEGUN, ENDED].map(|word| self.told.read(word))
+    }
 }
 
 impl Drop for Child {
@@ -60,11 +69,13 @@ fn haunt(memory: &Mapping, file: i32, told: &Mapping) -> ! {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         loop {
             n += 1;
+            told.write(BEGUN, n);
             memory.write(FORKED, n);
             let bytes = (&raw const n).cast();
             // It fails where writing has been ended.
             libc::pwrite(file, bytes, size_of::<u64>(), FORKED as libc::off_t);
             told.write(COUNTED, memory.read(COUNTED));
+            told.write(ENDED, n);
             libc::nanosleep(&PAUSE, std::ptr::null_mut());
         }
     }

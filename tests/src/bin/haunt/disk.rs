@@ -33,6 +33,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// A thread that lets the disk do it again and again.
 pub struct Disk {
     told: Arc<AtomicU64>,
+    /// Of the rounds so far, how many have begun and ended.
+    rounds: Arc<[AtomicU64; 2]>,
     is_over: Arc<AtomicBool>,
 }
 
@@ -46,6 +48,7 @@ impl Disk {
             file.map_err(|error| format!("no direct access to a disk in {PLACE}: {error}"))?;
         let disk = Disk {
             told: Arc::default(),
+            rounds: Arc::default(),
             is_over: Arc::default(),
         };
         let memory = Mapping::of(memory, FROM_DISK as usize / PAGE + 1)?;
@@ -54,11 +57,15 @@ impl Disk {
             Arc::clone(&disk.told),
             Arc::clone(&disk.is_over),
         );
+        let rounds = Arc::clone(&disk.rounds);
         thread::spawn(move || {
             for n in 1.. {
+                rounds[0].store(n, Ordering::Release);
                 own.write(0, n);
                 go_on(&file, &memory, &own).expect("the disk goes on");
                 told.store(own.read(COUNTED), Ordering::Relaxed);
+                // Release: who sees it sees what was told.
+                rounds[1].store(n, Ordering::Release);
                 if is_over.load(Ordering::Relaxed) {
                     return;
                 }
@@ -71,6 +78,12 @@ impl Disk {
     /// What others count, as it was on the disk last.
     pub fn told(&self) -> u64 {
         self.told.load(Ordering::Relaxed)
+    }
+
+    /// How many rounds have begun, and how many have ended.
+    pub fn rounds(&self) -> [u64; 2] {
+        let [begun, ended] = &*self.rounds;
+        [begun, ended].map(|count| count.load(Ordering::Acquire))
     }
 }
 

@@ -32,6 +32,11 @@ impl Grips {
         self.faults.go_on(n)
     }
 
+    /// How many rounds of the disk and of the child have begun, and how many have ended.
+    pub fn rounds(&self) -> [[u64; 2]; 2] {
+        [self.disk.rounds(), self.child.rounds()]
+    }
+
     /// What others count, on the disk, for the child, and at other addresses.
     pub fn counted(&self) -> (u64, u64, [u64; 2]) {
         (self.disk.told(), self.child.told(), self.moved.counted())

@@ -39,6 +39,9 @@ const HELD: usize = 2;
 const BREATH: Duration = Duration::from_micros(50);
 const REST: Duration = Duration::from_millis(20);
 
+/// A disk that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 pub fn leave(key: RemoteKey, other: Place) -> Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
@@ -242,6 +245,7 @@ impl Kept {
         const WAYS: [&str; 7] = [
             "memory", "packets", "pins", "pipes", "disk", "child", "moved",
         ];
+        self.settle()?;
         let (start, mut changes) = (Instant::now(), Tally::new());
         let mut before = self.seen()?;
         while start.elapsed() < LOOK {
@@ -255,6 +259,28 @@ impl Kept {
             before = now;
         }
         Ok(changes)
+    }
+
+    /// What a disk or a child had read before may be told only now, so what is under way is waited
+    /// for. Who sees what is newer sees more of it afterwards.
+    fn settle(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let rounds = || {
+            let grips = self
+                .regions
+                .iter()
+                .filter_map(|region| region.grips.as_ref());
+            grips.flat_map(Grips::rounds).collect::<Vec<_>>()
+        };
+        let began = rounds();
+        let has_ended = |(before, now): (&[u64; 2], &[u64; 2])| now[1] >= before[0];
+        while !began.iter().zip(&rounds()).all(has_ended) {
+            if Instant::now() > deadline {
+                return Err("a disk or a child does not go on".into());
+            }
+            thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
     }
 
     /// In the order of the ways in which it is seen.
