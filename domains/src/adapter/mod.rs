@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use fabric::NodeId;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -37,6 +38,9 @@ use messages::{Errand, Order};
 /// thread.
 const MAX_OF_NODE: usize = 1024;
 const MAX_OF_ALL: usize = 8192;
+
+/// How long nothing more is said of connections that cannot be served.
+const QUIET: Duration = Duration::from_secs(60);
 
 const STACK_BYTES: usize = 256 * 1024;
 
@@ -82,9 +86,15 @@ fn run() -> Result<(), WireError> {
 impl Adapter {
     /// Does what an agent orders until it has gone. What it has begun goes on.
     fn attend(self: &Arc<Self>, mut orders: Reader) {
+        let mut told = None::<Instant>;
         while let Ok((order, descriptors)) = orders.receive::<Order>() {
-            if let Err(error) = self.begin(order, descriptors) {
-                tracing::warn!("cannot serve a connection of another host: {error}");
+            let Err(error) = self.begin(order, descriptors) else {
+                continue;
+            };
+            // Whoever has too many could fill the disk with it.
+            if told.is_none_or(|told| told.elapsed() > QUIET) {
+                told = Some(Instant::now());
+                tracing::warn!("cannot serve a connection with another host: {error}");
             }
         }
     }

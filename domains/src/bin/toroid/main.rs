@@ -37,8 +37,10 @@ use locate::Places;
 use show::Show;
 
 fn main() -> ExitCode {
-    if roles::asked() == Some(Role::Agent) {
-        start_log("info");
+    match roles::asked() {
+        Some(Role::Agent) => start_log("info"),
+        Some(Role::Adapter) => start_log("warn"),
+        _ => {}
     }
     if let Some(status) = ping::run_if_asked().or_else(roles::run_if_asked) {
         return status.into();
