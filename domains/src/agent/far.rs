@@ -1,4 +1,4 @@
-//! What processes of this host want of nodes that other hosts carry.
+//! What processes of this host want of nodes that other hosts may carry.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -28,7 +28,7 @@ pub(super) fn is_far(host: &Host, request: &Request) -> bool {
     }
 }
 
-/// Serves such a request; returns the reply if there is one to send yet.
+/// Serves a request that may be like that; returns the reply if there is one to send yet.
 pub(super) fn serve(
     host: &Arc<Host>,
     id: AttachmentId,

@@ -14,7 +14,7 @@ use super::{
     check_member, no_memory, usage, within,
 };
 use crate::agent::fences::Granted;
-use crate::directory::{Directory, Domain};
+use crate::directory::Domain;
 use crate::protocol::{ChannelInfo, Event, FarInfo, Refusal, RefusalKind, Reply};
 
 /// The most channels of one process with processes of one other node that these opened: others
@@ -163,20 +163,6 @@ impl Members {
             books.end_channel(channel);
         }
         Ok(())
-    }
-
-    /// The places of the members that listen.
-    pub(in crate::agent) fn lookup(
-        &self,
-        id: AttachmentId,
-        domain: &str,
-        protocol: u16,
-    ) -> Result<Vec<String>, Refusal> {
-        let (partition, node) = self.membership(id, domain)?;
-        let nodes = self.listening(partition, node, protocol);
-        let torus = self.directory(Directory::torus);
-        let places = nodes.iter().filter_map(|node| torus.place(*node));
-        Ok(places.map(|place| place.to_string()).collect())
     }
 
     /// The partition and the node of a process, if that is a member.

@@ -283,10 +283,9 @@ fn peers_hear_of_the_end_of_a_channel_and_of_a_process() {
     let mut server = Process::attach(&members, 0);
     let mut client = Process::attach(&members, 1);
     server.listen().unwrap();
-    assert_eq!(
-        members.lookup(client.id, "blue", PROTOCOL).unwrap(),
-        ["0,0,0"]
-    );
+    let (partition, node) = members.membership(client.id, "blue").unwrap();
+    let listening = members.listening(partition, node, PROTOCOL);
+    assert_eq!(listening, [NodeId(0)].into());
     let own = "0,0,0".parse().unwrap();
     let itself = members.connect(server.id, "blue", own, PROTOCOL);
     assert_eq!(itself.unwrap_err().kind, RefusalKind::Invalid);
@@ -306,12 +305,7 @@ fn peers_hear_of_the_end_of_a_channel_and_of_a_process() {
         "{heard:?}"
     );
     assert!(heard.contains(&Event::RegionGone { key }), "{heard:?}");
-    assert!(
-        members
-            .lookup(client.id, "blue", PROTOCOL)
-            .unwrap()
-            .is_empty()
-    );
+    assert!(members.listening(partition, node, PROTOCOL).is_empty());
     members.detach(client.id);
     assert_eq!(members.totals(|_| true).0, 0);
 }

@@ -677,10 +677,7 @@ impl Attached<'_> {
             Request::Listen { domain, protocol } => members.listen(id, domain, *protocol)?,
             Request::Unlisten { domain, protocol } => members.unlisten(id, domain, *protocol)?,
             Request::Disconnect { id: channel } => members.disconnect(id, *channel)?,
-            Request::Lookup { domain, protocol } => {
-                let places = members.lookup(id, domain, *protocol)?;
-                return Ok(Some(Reply::Listeners { places }));
-            }
+            Request::Lookup { .. } => return far::serve(self.host, id, request),
             Request::Whoami => return self.whoami().map(Some),
             Request::Ticket => return members.ticket(id).map(Some),
             _ => return Err(not_here()),

@@ -150,13 +150,6 @@ impl Member {
     }
 }
 
-impl Domain {
-    /// The membership in it, which follows the news.
-    pub(crate) fn membership(&self) -> Membership {
-        self.member.control.membership(self.partition, 0)
-    }
-}
-
 impl Connection {
     fn queue_pair(self, depth: usize) -> tcp::QueuePair {
         let Connection {
@@ -190,6 +183,11 @@ impl Connection {
 }
 
 impl Domain {
+    /// The membership in it, which follows the news.
+    pub(crate) fn membership(&self) -> Membership {
+        self.member.control.membership(self.partition, 0)
+    }
+
     /// A connection to who serves the memory of the member at `place`; `None` if that is here.
     fn reach(&self, place: Place) -> Result<Option<Connection>, MemberError> {
         let domain = self.name.to_string();
