@@ -269,10 +269,7 @@ impl Report {
 
     /// The report for people.
     pub fn render(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text);
-        text
+        table::text(|to| self.write(to))
     }
 
     fn write(&self, to: &mut String) -> std::fmt::Result {

@@ -12,6 +12,14 @@ use crate::targets;
 const LABEL: usize = 18;
 const COLUMN: usize = 11;
 
+/// What is written to it, as text.
+pub fn text(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = write(&mut text);
+    text
+}
+
 /// Renders a report.
 pub fn render(report: &Report) -> String {
     let mut table = Table {

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::machine::Machine;
 use crate::plan::Effort;
+use crate::table;
 use crate::targets::Target;
 
 /// What members export in a scenario.
@@ -236,10 +237,7 @@ impl Report {
 
     /// The report for people.
     pub fn render(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text);
-        text
+        table::text(|to| self.write(to))
     }
 
     fn write(&self, to: &mut String) -> std::fmt::Result {

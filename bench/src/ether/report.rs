@@ -8,6 +8,7 @@ use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, STACK_LINKS
 use super::series::{Figure, Rounds, Sample};
 use crate::machine::Machine;
 use crate::plan::Effort;
+use crate::table;
 
 /// A measurement, over all rounds. What does not apply to it is null.
 #[derive(Clone, Debug, Serialize)]
@@ -285,10 +286,7 @@ fn judge(rounds: &Rounds, compared: Compared, target: f64, at_most: bool) -> Rat
 impl Report {
     /// The report for people.
     pub fn render(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text);
-        text
+        table::text(|to| self.write(to))
     }
 
     fn write(&self, to: &mut String) -> std::fmt::Result {

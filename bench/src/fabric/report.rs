@@ -9,7 +9,7 @@ use crate::kv::targets::{Target, quotient};
 use crate::machine::Machine;
 use crate::plan::Effort;
 use crate::stats::Series;
-use crate::table::{rate, time};
+use crate::table::{self, rate, time};
 
 /// A measurement over all rounds.
 #[derive(Clone, Debug, Serialize)]
@@ -99,10 +99,7 @@ impl Report {
 
     /// The table.
     pub fn render(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text);
-        text
+        table::text(|to| self.write(to))
     }
 
     fn write(&self, to: &mut String) -> std::fmt::Result {

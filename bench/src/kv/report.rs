@@ -14,7 +14,7 @@ use super::targets::{self, Target};
 use crate::machine::Machine;
 use crate::plan::{Effort, WorkingSet};
 use crate::stats::{Series, median};
-use crate::table::time;
+use crate::table::{self, time};
 
 /// All rounds of all measurements, in the order in which they were first made.
 #[derive(Debug, Default)]
@@ -181,10 +181,7 @@ impl Report {
 
     /// The tables.
     pub fn render(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text);
-        text
+        table::text(|to| self.write(to))
     }
 
     fn write(&self, to: &mut String) -> std::fmt::Result {
