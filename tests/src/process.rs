@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -377,4 +377,30 @@ impl Gathered {
 
 fn lock(bytes: &Mutex<Vec<u8>>) -> std::sync::MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nanoseconds since 1970, as `probe flood` writes them into what it sends.
+pub fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanoseconds = now.expect("it is after 1970").as_nanos();
+    nanoseconds.try_into().expect("it is before 2554")
+}
+
+/// Ends a `probe listen`, which has heard something, but nothing that was sent since then.
+#[track_caller]
+pub fn heard_nothing_since(then: u64, mut listener: Running) {
+    drop(listener.stdin());
+    let end = listener.wait().ok();
+    let last = end.text().lines().last().expect("counts").to_owned();
+    let (count, newest) = last.split_once(' ').expect("two numbers");
+    assert!(
+        count.parse::<u64>().expect("a number") > 0,
+        "there was traffic before: {end}"
+    );
+    let newest: u64 = newest.parse().expect("a number");
+    assert!(
+        newest < then,
+        "sent {} ns after that, and it arrived",
+        newest - then
+    );
 }

@@ -75,17 +75,20 @@ fn arp(source: [u8; 6], target: [u8; 4]) -> Vec<u8> {
 /// Domain 7 is connected to the outside, which is called 99.
 const OUTSIDE: u8 = 99;
 
-fn connected(limited: bool) -> Segments<Name> {
-    let mut segments = segments();
-    let uplink = Uplink {
+fn uplink(limited: bool) -> Uplink {
+    Uplink {
         domain_id: 7,
         node: 0,
         ifname: "eth1".into(),
         index: 2,
         mtu: 1500,
         limited,
-    };
-    assert_eq!(segments.connect(&uplink, (7, OUTSIDE)), None);
+    }
+}
+
+fn connected(limited: bool) -> Segments<Name> {
+    let mut segments = segments();
+    assert_eq!(segments.connect(&uplink(limited), (7, OUTSIDE)), None);
     segments
 }
 
@@ -177,15 +180,7 @@ fn a_packet_has_no_address_that_is_anothers() {
     segments.detach(Partition(8), NodeId(0));
     assert_eq!(sent(&segments, [10, 64, 1, 200]), foreign);
 
-    let uplink = Uplink {
-        domain_id: 7,
-        node: 0,
-        ifname: "eth1".into(),
-        index: 2,
-        mtu: 1500,
-        limited: false,
-    };
-    segments.connect(&uplink, (7, OUTSIDE));
+    segments.connect(&uplink(false), (7, OUTSIDE));
     assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
     assert_eq!(sent(&segments, [10, 64, 0, 2]), foreign);
     let mut from_outside = packet_from(0, [10, 64, 0, 2]);
@@ -480,6 +475,23 @@ fn wrong_ports_are_refused() {
     assert!(segments.attach(port(7, 3), (7, 3)).is_err());
 }
 
+/// What may be a packet: with or without the headers of one.
+fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
+    let offload = prop_oneof![
+        Just(Offload::NONE.to_vec()),
+        proptest::collection::vec(0_u8..6, 0..12),
+    ];
+    let addresses = proptest::option::of((any_mac(), any_mac()));
+    let rest = proptest::collection::vec(any::<u8>(), 0..1600);
+    (offload, addresses, rest).prop_map(|(mut bytes, addresses, rest)| {
+        if let Some((destination, source)) = addresses {
+            bytes.extend([destination, source].concat());
+        }
+        bytes.extend(rest);
+        bytes
+    })
+}
+
 /// Addresses that hit, miss and nearly hit.
 fn any_mac() -> impl Strategy<Value = [u8; 6]> {
     prop_oneof![
@@ -493,18 +505,8 @@ proptest! {
     #[test]
     fn no_bytes_reach_another_domain_or_their_sender(
         x in 0_u8..3,
-        offload in prop_oneof![
-            Just(Offload::NONE.to_vec()),
-            proptest::collection::vec(0_u8..6, 0..12),
-        ],
-        addresses in proptest::option::of((any_mac(), any_mac())),
-        rest in proptest::collection::vec(any::<u8>(), 0..1600),
+        bytes in any_bytes(),
     ) {
-        let mut bytes = offload;
-        if let Some((destination, source)) = addresses {
-            bytes.extend([destination, source].concat());
-        }
-        bytes.extend(rest);
         let segments = segments();
         let ingress = segments.ingress(Partition(7), place(x)).unwrap();
         let reached: Vec<Name> = match ingress.decide(&bytes) {

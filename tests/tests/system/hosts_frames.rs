@@ -1,11 +1,9 @@
 //! Ethernet between nodes of different hosts, whose drivers are connected.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use nix::sys::signal::Signal;
 use tests::cluster::leaves_nothing;
 use tests::hosts::{Host, Hosts};
-use tests::process::{Running, eventually, send};
+use tests::process::{Running, eventually, heard_nothing_since, now_ns, send};
 use tests::software::{bytes, goes_on, iperf3_server};
 
 /// Two hosts whose nodes, all four, are members of `blue`.
@@ -190,14 +188,8 @@ fn who_has_left_is_cut_off_on_all_hosts_and_may_come_again() {
     }
     from_leaver.wait().ok();
     from_member.wait().ok();
-    for mut listener in [at_member, at_leaver] {
-        drop(listener.stdin());
-        let end = listener.wait().ok();
-        let last = end.text().lines().last().expect("counts").to_owned();
-        let (count, newest) = last.split_once(' ').expect("two numbers");
-        assert!(count.parse::<u64>().expect("a number") > 0, "{end}");
-        let newest: u64 = newest.parse().expect("a number");
-        assert!(newest < returned, "{} ns too late", newest - returned);
+    for listener in [at_member, at_leaver] {
+        heard_nothing_since(returned, listener);
     }
     let seen = staying.so_far().lines().count();
     eventually("those who stay go on", || {
@@ -210,11 +202,6 @@ fn who_has_left_is_cut_off_on_all_hosts_and_may_come_again() {
     b.agent.toroid(&["domain", "grow", "blue", "1,1,0"]).ok();
     b.agent.reaches("1,1,0", "0-0-0.blue");
     a.agent.reaches("1,0,0", "-6 1-1-0.blue");
-}
-
-fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.expect("after 1970").as_nanos() as u64
 }
 
 /// The way of a packet: a node of host b, host a's driver, the gateway's node, host a's cable, host b.

@@ -196,15 +196,7 @@ fn a_far_router_brings_packets_of_domains_that_are_not_here() {
 #[test]
 fn outside_learns_only_of_members_of_this_host() {
     let mut segments = spread();
-    let uplink = Uplink {
-        domain_id: 7,
-        node: 0,
-        ifname: "eth1".into(),
-        index: 2,
-        mtu: 1500,
-        limited: false,
-    };
-    segments.connect(&uplink, (7, OUTSIDE));
+    segments.connect(&uplink(false), (7, OUTSIDE));
     let asked = |member: u8| {
         let question = arp(STRANGER, [10, 64, 7, member + 1]);
         let ingress = segments.outside(Partition(7)).unwrap();
@@ -332,15 +324,7 @@ fn members_have_one_place_each() {
 #[test]
 fn what_is_outside_is_not_for_other_hosts() {
     let mut segments = spread();
-    let uplink = Uplink {
-        domain_id: 7,
-        node: 0,
-        ifname: "eth1".into(),
-        index: 2,
-        mtu: 1500,
-        limited: false,
-    };
-    segments.connect(&uplink, (7, OUTSIDE));
+    segments.connect(&uplink(false), (7, OUTSIDE));
     let nobody = Err(DropReason::NoSuchMember);
     let out = packet(STRANGER, mac(7, 2), 100);
     assert_eq!(told(&segments, B, 2, &out), nobody);
@@ -358,18 +342,8 @@ proptest! {
         x in 0_u8..6,
         domain in 6_u32..10,
         epoch in 0_u32..3,
-        offload in prop_oneof![
-            Just(Offload::NONE.to_vec()),
-            proptest::collection::vec(0_u8..6, 0..12),
-        ],
-        addresses in proptest::option::of((any_mac(), any_mac())),
-        rest in proptest::collection::vec(any::<u8>(), 0..1600),
+        bytes in any_bytes(),
     ) {
-        let mut bytes = offload;
-        if let Some((destination, source)) = addresses {
-            bytes.extend([destination, source].concat());
-        }
-        bytes.extend(rest);
         let segments = spread();
         if let Ok(Some(ingress)) = segments.far(B, &tag(domain, epoch, x)) {
             prop_assert!((2..4).contains(&x) && epoch == 1);
