@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -35,6 +36,21 @@ impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} x {}, Linux {}", self.cpus, self.cpu, self.kernel)
     }
+}
+
+/// For how long the processors of this machine, all together, have done anything since it started
+/// (`/proc/stat` of proc(5), in steps of 10 ms).
+pub fn busy_time() -> Option<Duration> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let fields = text.lines().next()?.split_whitespace().skip(1);
+    let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+    let [user, nice, system, _idle, _waiting, irq, softirq, ..] = ticks[..] else {
+        return None;
+    };
+    // The kernel counts in USER_HZ, which is 100 everywhere.
+    Some(Duration::from_millis(
+        10 * (user + nice + system + irq + softirq),
+    ))
 }
 
 fn kernel_release() -> String {

@@ -20,6 +20,7 @@ use super::search::{Search, Trial};
 use super::series::Sample;
 use crate::cluster::{Cluster, ClusterError, Process, check_tun};
 use crate::features;
+use crate::machine::busy_time;
 use crate::network::flood::{Flood, Flow};
 use crate::pair;
 use crate::relay::Relay;
@@ -163,13 +164,18 @@ impl Bed {
         let bytes = key.write_bytes();
         match key.test {
             Test::TcpStream => {
-                let slice: Slice = self.ask(&Order::Stream {
+                let before = busy_time();
+                let order = Order::Stream {
                     server,
                     bytes,
                     time_us,
-                })?;
+                };
+                let slice: Slice = self.ask(&order)?;
+                let busy = before.and_then(|before| busy_time()?.checked_sub(before));
+                let bytes = slice.bytes.max(1) as f64;
                 Ok(Sample {
-                    bits_per_s: Some(slice.bytes as f64 * 8e9 / slice.elapsed_ns.max(1) as f64),
+                    bits_per_s: Some(bytes * 8e9 / slice.elapsed_ns.max(1) as f64),
+                    cpu_ns_per_byte: busy.map(|busy| busy.as_nanos() as f64 / bytes),
                     errors: slice.errors,
                     ..Sample::default()
                 })

@@ -9,7 +9,7 @@ use crate::plan::{Effort, LONG_WRITE};
 
 /// The links on which streams are compared: MTU, and whether there is offload.
 pub const LINKS: [Link; 5] = [
-    with(65_521),
+    LONGEST,
     with(9000),
     with(1500),
     without(9000),
@@ -18,6 +18,9 @@ pub const LINKS: [Link; 5] = [
 
 /// The link of everything else: that of a domain by default.
 pub const USUAL: Link = with(9000);
+
+/// The one with the longest frames.
+pub const LONGEST: Link = with(65_521);
 
 /// The links on which streams between stacks are measured: super-frames are cut for them.
 pub const STACK_LINKS: [Link; 2] = [without(9000), without(65_521)];

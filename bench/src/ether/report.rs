@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, STACK_LINKS, Test, USUAL};
+use super::plan::{
+    Delivery, IDLE, Key, LINKS, LONGEST, Link, Path, RECEIVERS, STACK_LINKS, Test, USUAL,
+};
 use super::series::{Figure, Rounds, Sample};
 use crate::machine::Machine;
 use crate::plan::Effort;
@@ -40,6 +42,9 @@ pub struct Row {
     pub receivers: Option<usize>,
     /// Copies of a message that the sender's interface sent.
     pub copies_sent: Option<f64>,
+    /// Time of all processors of the machine for a byte of a stream, in nanoseconds: the median over
+    /// rounds.
+    pub cpu_ns_per_byte: Option<f64>,
     /// Messages that were wrong.
     pub errors: u64,
 }
@@ -139,6 +144,7 @@ const STACKS_WANTED: f64 = 1e9;
 const BITS: Figure = |sample| sample.bits_per_s;
 const TIME: Figure = |sample| sample.p50_ns;
 const RATE: Figure = |sample| sample.pps;
+const CPU: Figure = |sample| sample.cpu_ns_per_byte;
 
 fn row(key: &Key, samples: &[Sample], rounds: &Rounds) -> Row {
     Row {
@@ -155,6 +161,7 @@ fn row(key: &Key, samples: &[Sample], rounds: &Rounds) -> Row {
         delivery: key.delivery,
         receivers: key.delivery.map(|_| RECEIVERS),
         copies_sent: rounds.median(key, |sample| sample.copies_sent),
+        cpu_ns_per_byte: rounds.median(key, CPU),
         errors: samples.iter().map(|sample| sample.errors).sum(),
     }
 }
@@ -237,6 +244,16 @@ fn reported(rounds: &Rounds) -> Vec<Comparison> {
     }
     compared.push(by_path(Test::TcpRr, USUAL, Path::Veth, TIME));
     compared.push(by_path(Test::UdpPps, USUAL, Path::Veth, RATE));
+    // Why a driver in user space cannot be as fast as veth where all processors are busy.
+    for path in [Path::Toroid, Path::Relay] {
+        let stream = |path| Key::new(Test::TcpStream, path, LONGEST);
+        compared.push(Compared {
+            name: format!("tcp_stream, {LONGEST}, CPU for a byte, {path} over veth"),
+            over: stream(path),
+            under: stream(Path::Veth),
+            figure: CPU,
+        });
+    }
     let comparison = |compared: Compared| {
         let Compared {
             name,
@@ -425,6 +442,7 @@ mod tests {
                 p50_ns: (key.test == Test::TcpRr).then_some(1e18 / value),
                 pps: (key.test == Test::UdpPps).then_some(value),
                 copies_sent: key.delivery.map(|_| 1.0),
+                cpu_ns_per_byte: (key.test == Test::TcpStream).then_some(1.0),
                 errors: 0,
             };
             rounds.add(key, sample);
@@ -468,7 +486,7 @@ mod tests {
     fn every_row_has_every_key() {
         let rows = serde_json::to_value(&report(1e9).rows).unwrap();
         for row in rows.as_array().unwrap() {
-            assert_eq!(row.as_object().unwrap().len(), 14, "{row}");
+            assert_eq!(row.as_object().unwrap().len(), 15, "{row}");
         }
     }
 }

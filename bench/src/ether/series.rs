@@ -14,6 +14,8 @@ pub struct Sample {
     pub pps: Option<f64>,
     /// Copies of a message that the sender's interface sent.
     pub copies_sent: Option<f64>,
+    /// Time of all processors for a byte of a stream, in nanoseconds.
+    pub cpu_ns_per_byte: Option<f64>,
     /// Messages that were wrong.
     pub errors: u64,
 }

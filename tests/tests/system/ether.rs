@@ -26,6 +26,7 @@ const KEYS: [&str; 14] = [
     "delivery",
     "receivers",
     "copies_sent",
+    "cpu_ns_per_byte",
     "errors",
 ];
 
