@@ -33,8 +33,9 @@ pub(super) fn examine(files: &Files, asker: Asker) -> Vec<Finding> {
     findings.push(memlock(asker));
     findings.push(Finding::limited(
         "provider",
-        "this version moves data by shared memory alone: domains end at this host",
-        "none yet: providers for RDMA NICs and between hosts are to come",
+        "nodes of one host share memory, those of different hosts use TCP: this version uses no \
+         RDMA NIC between them",
+        "none yet: agents that use RDMA NICs are to come",
     ));
     findings
 }
