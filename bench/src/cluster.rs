@@ -121,6 +121,10 @@ fn system(action: &'static str) -> impl FnOnce(io::Error) -> ClusterError {
     move |source| ClusterError::System { action, source }
 }
 
+/// How long a shrink waits for a process. One that a busy machine keeps waiting shall make a shrink
+/// slow, which is then seen; at the usual time it would be fenced, and the run would end.
+const PATIENCE_MS: u64 = 5000;
+
 /// What happens to a run: news of all its processes, and signals.
 #[derive(Debug)]
 enum News {
@@ -163,7 +167,7 @@ impl Cluster {
             offload: None,
             lifeline: true,
             hosts: None,
-            ack_timeout_ms: domains::agent::ACK_TIMEOUT_MS,
+            ack_timeout_ms: PATIENCE_MS,
         });
         // A signal may have hit the agent before it had a session of its own.
         let agent = agent.map_err(|error| interruption(&news).unwrap_or(error.into()))?;
