@@ -13,6 +13,7 @@
 //! * [`tcp`]: the provider for hosts without RDMA.
 //! * `verbs`: the provider for RDMA adapters, behind the feature of that name.
 //! * [`provider`]: one type over all of them.
+//! * [`parameters`]: what two sides have to know of each other's RDMA adapters.
 //! * [`protection`]: what tests may leave out.
 //! * [`inherited`]: what processes shall not pass on.
 //!
@@ -25,6 +26,7 @@ pub mod inherited;
 pub mod key;
 pub mod link;
 pub mod mapped;
+pub mod parameters;
 pub mod protection;
 #[cfg(not(loom))]
 pub mod provider;

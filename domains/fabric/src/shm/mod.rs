@@ -16,6 +16,8 @@ pub mod moving;
 pub mod queue_pair;
 pub mod status;
 pub mod thread;
+#[cfg(feature = "verbs")]
+pub(crate) mod told;
 pub mod transfer;
 mod userfault;
 #[cfg(not(loom))]

@@ -28,9 +28,9 @@ const RECHECK_BYTES: usize = 64 * 1024;
 /// The memory of a region as one process has it mapped.
 #[derive(Debug)]
 pub struct Memory {
-    /// Dropped before the memory is unmapped.
+    /// First, so that it is dropped before the memory is unmapped.
     #[cfg(feature = "verbs")]
-    attached: Mutex<Vec<crate::region::Keep>>,
+    told: super::told::Told,
     mapping: Mapping,
     writable: bool,
     status: Arc<Status>,
@@ -108,23 +108,23 @@ impl Memory {
         Self::new(Mapping::adopted(words), true, Arc::default())
     }
 
-    /// Whether an agent may move it, so that no adapter can use it where it is.
+    /// What adapters have been told of it, which they must forget before it moves or goes.
     #[cfg(feature = "verbs")]
-    pub(crate) fn can_move(&self) -> bool {
-        self.mapping.is_shared()
+    pub(crate) fn told(&self) -> &super::told::Told {
+        &self.told
     }
 
-    /// Has `what` dropped just before this memory is unmapped.
-    #[cfg(feature = "verbs")]
-    pub(crate) fn attach(&self, what: crate::region::Keep) {
-        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
-        attached.push(what);
+    /// Lets no adapter use the old memory any more, nor the fresh one before all of it is there: it
+    /// would neither wait for what has not arrived, nor notice that it uses the wrong one.
+    fn withdraw(&self) {
+        #[cfg(feature = "verbs")]
+        self.told.withdraw();
     }
 
     fn new(mapping: Mapping, writable: bool, status: Arc<Status>) -> Self {
         Memory {
             #[cfg(feature = "verbs")]
-            attached: Mutex::default(),
+            told: super::told::Told::default(),
             mapping,
             writable,
             status,
@@ -167,6 +167,7 @@ impl Memory {
 
     fn change(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<Aside> {
         self.end_last_move()?;
+        self.withdraw();
         let table = Table::map(table, self.mapping.len())?;
         match self.writable {
             true => self.change_written(fresh, table, ask),
@@ -214,6 +215,7 @@ impl Memory {
     /// # Errors
     /// As [`Memory::start_moving`].
     pub fn join_move(&self, old: &File, table: &File, ask: Ask) -> io::Result<()> {
+        self.withdraw();
         let joined = Table::map(table, self.mapping.len()).and_then(|table| match self.writable {
             true => self.join_written(table, ask),
             false => {
@@ -275,6 +277,10 @@ impl Memory {
         let passage = self.passage().take();
         self.moves.stop();
         end(passage);
+        #[cfg(feature = "verbs")]
+        if self.status.check().is_ok() {
+            self.told.permit();
+        }
     }
 
     /// Whether a move has begun and not ended.
@@ -291,6 +297,7 @@ impl Memory {
     /// Lets go of the memory. Its status must have ended before: accesses meet zeros from now
     /// on, and whoever waited goes on.
     pub fn forsake(&self) {
+        self.withdraw();
         let passage = self.passage().take();
         let aside = self.set_aside(passage.as_ref());
         // It fails when the process can map nothing any more; then the old memory stays, and the

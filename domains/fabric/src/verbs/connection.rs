@@ -8,8 +8,8 @@ use ibverbs_sys as ffi;
 
 use super::device::Device;
 use super::objects::{CompletionQueue, Object, Protection, SharedReceive, errno};
-use super::parameters::ConnectionParameters;
 use crate::key::Access;
+use crate::parameters::ConnectionParameters;
 
 /// Time after which an unanswered request is repeated: 4.096 us times 2 to this, 0.27 s.
 const TIMEOUT: u8 = 16;
@@ -217,8 +217,8 @@ fn modify(pair: *mut ffi::ibv_qp, attributes: &mut ffi::ibv_qp_attr, mask: Mask)
     errno(unsafe { ffi::ibv_modify_qp(pair, attributes, mask.0 as libc::c_int) })
 }
 
-/// What peers may do, in the words of the device. It must be able to write what they may.
-pub(super) fn access_flags(access: Access) -> ffi::ibv_access_flags {
+/// What peers may do, in the words of the device.
+fn peer_flags(access: Access) -> ffi::ibv_access_flags {
     use ffi::ibv_access_flags as Flags;
     let flags = [
         (Access::REMOTE_READ, Flags::IBV_ACCESS_REMOTE_READ),
@@ -226,7 +226,17 @@ pub(super) fn access_flags(access: Access) -> ffi::ibv_access_flags {
         (Access::REMOTE_ATOMIC, Flags::IBV_ACCESS_REMOTE_ATOMIC),
     ];
     let granted = flags.iter().filter(|(right, _)| access.contains(*right));
-    granted.fold(Flags::IBV_ACCESS_LOCAL_WRITE, |all, (_, flag)| all | *flag)
+    granted.fold(ffi::ibv_access_flags(0), |all, (_, flag)| all | *flag)
+}
+
+/// The same of memory that the device may also write for us, as it must be able to where peers may.
+pub(super) fn access_flags(access: Access) -> ffi::ibv_access_flags {
+    peer_flags(access) | ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+}
+
+/// The same of memory that nobody may write.
+pub(super) fn read_only_flags(access: Access) -> ffi::ibv_access_flags {
+    peer_flags(access & Access::REMOTE_READ)
 }
 
 /// A number that differs from one connection to the next, so that a late packet of an old one is

@@ -3,20 +3,23 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::channel::{Channel, Ends};
-use super::connection::{Connection, Room, access_flags};
+use super::connection::{Connection, Room, access_flags, read_only_flags};
 use super::device::Device;
 use super::objects::{CompletionQueue, Protection, Registration};
-use super::parameters::{ConnectionParameters, RegionParameters};
 use super::queue_pair::QueuePair;
 use super::receive::Pool;
 use super::remote::Route;
 use crate::key::{Access, Partition, RemoteKey};
 use crate::link::LinkCheck;
-use crate::region::Region;
+use crate::parameters::{ConnectionParameters, RegionParameters};
+use crate::region::{Keep, Region};
+use crate::shm;
 use crate::shm::channel::Membership;
+use crate::shm::memory::Mapping;
 use crate::shm::moving::Memory;
 use crate::shm::status::Status;
 use crate::topology::NodeId;
@@ -29,7 +32,7 @@ const INLINE: u32 = 128;
 #[derive(Debug)]
 pub struct ProtectionDomain {
     /// Memory of ours, by its place; before the domain that it is registered in.
-    local: Mutex<HashMap<usize, Registration>>,
+    local: Mutex<HashMap<usize, Pinned>>,
     /// As long as there are channels.
     pool: Mutex<Weak<Pool>>,
     protection: Arc<Protection>,
@@ -60,48 +63,112 @@ impl ProtectionDomain {
     }
 
     /// Lets peers use a region as `access` says, by any queue pair of this domain, until what is
-    /// returned is dropped.
+    /// returned is dropped, or the memory moves or ends.
     ///
     /// # Errors
-    /// The system's: no right to lock so much memory (`ulimit -l`), or memory that may move.
+    /// The system's: no right to lock so much memory (`ulimit -l`); `WouldBlock` while it moves.
     pub fn export(&self, region: &Region, key: RemoteKey, access: Access) -> io::Result<Export> {
-        let registration = self.register_as(region.memory(), access)?;
-        Ok(Export {
-            registration,
-            region: region.clone(),
-            key,
+        self.export_memory(region.memory(), key, access, Arc::new(region.clone()))
+    }
+
+    /// The same with a peer's region, as far as it was granted, but for atomics: those of an adapter
+    /// are none for who uses the processor's on the same words.
+    ///
+    /// # Errors
+    /// As [`ProtectionDomain::export`].
+    pub fn export_remote(&self, region: &shm::RemoteRegion) -> io::Result<Export> {
+        let access = region.access() & (Access::REMOTE_READ | Access::REMOTE_WRITE);
+        self.export_memory(
+            region.memory(),
+            region.key(),
             access,
-        })
+            Arc::new(region.clone()),
+        )
+    }
+
+    fn export_memory(
+        &self,
+        memory: &Arc<Memory>,
+        key: RemoteKey,
+        access: Access,
+        owner: Keep,
+    ) -> io::Result<Export> {
+        let mut export = Export {
+            pinned: Weak::new(),
+            memory: Arc::clone(memory),
+            parameters: RegionParameters {
+                key,
+                rkey: 0,
+                access,
+                address: 0,
+                len: memory.mapping().len() as u64,
+            },
+            _owner: owner,
+        };
+        // Who is about to move the memory waits while it is pinned, and others for that.
+        let goes_on = || memory.told().is_permitted();
+        memory.mapping().bring_pages(memory.is_writable(), goes_on);
+        memory.told().register(|| {
+            let pinned = Arc::new(self.pin(memory, access)?);
+            export.parameters.rkey = pinned.registration.rkey();
+            export.parameters.address = pinned.start(memory) as u64;
+            export.pinned = Arc::downgrade(&pinned);
+            Ok(pinned)
+        })?;
+        Ok(export)
     }
 
     /// The key by which our own requests use a region. It is registered the first time, for as
-    /// long as both it and this domain are there.
+    /// long as both it and this domain are there, and it does not move.
     pub(super) fn register(self: &Arc<Self>, region: &Region) -> io::Result<u32> {
         let memory = region.memory();
         let place = Arc::as_ptr(memory) as usize;
         let mut local = self.local();
-        if let Some(registration) = local.get(&place) {
-            return Ok(registration.lkey());
+        if let Some(pinned) = local.get(&place) {
+            return Ok(pinned.registration.lkey());
         }
-        let registration = self.register_as(memory, Access::empty())?;
-        let lkey = registration.lkey();
-        local.insert(place, registration);
-        memory.attach(Arc::new(Forget {
-            domain: Arc::downgrade(self),
-            place,
-        }));
+        let mut lkey = 0;
+        memory.told().register(|| {
+            let pinned = self.pin(memory, Access::empty())?;
+            lkey = pinned.registration.lkey();
+            local.insert(place, pinned);
+            Ok(Arc::new(Forget {
+                domain: Arc::downgrade(self),
+                place,
+            }))
+        })?;
         Ok(lkey)
     }
 
-    fn register_as(&self, memory: &Arc<Memory>, access: Access) -> io::Result<Registration> {
-        if memory.can_move() {
-            return Err(io::ErrorKind::Unsupported.into());
+    /// Tells the adapter of memory. Whoever calls it does so by [`Told::register`], so that the
+    /// memory forgets it in time.
+    ///
+    /// [`Told::register`]: crate::shm::told::Told::register
+    fn pin(&self, memory: &Memory, access: Access) -> io::Result<Pinned> {
+        let flags = match memory.is_writable() {
+            true => access_flags(access).0,
+            false => read_only_flags(access).0,
+        };
+        let register = |mapping: &Mapping| {
+            // SAFETY: the memory is mapped until the registration is dropped: `Memory` drops what
+            // it was told of before its mapping, and `Pinned` drops it before its own. Nobody has a
+            // reference to it.
+            unsafe { Registration::new(&self.protection, mapping.start(), mapping.len(), flags) }
+        };
+        match register(memory.mapping()) {
+            // Until 6.2 Linux took only memory that the process itself may write.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && !memory.is_writable() => {
+                let writable = memory.mapping().again_writable()?;
+                Ok(Pinned {
+                    registration: register(&writable)?,
+                    elsewhere: Some(writable),
+                })
+            }
+            registered => Ok(Pinned {
+                registration: registered?,
+                elsewhere: None,
+            }),
         }
-        let mapping = memory.mapping();
-        let flags = access_flags(access).0;
-        // SAFETY: the memory is mapped while it is alive: an export keeps its region, and what is
-        // registered for our own use is forgotten before (`Forget`). Nobody has a reference to it.
-        unsafe { Registration::new(&self.protection, mapping.start(), mapping.len(), flags) }
     }
 
     /// A queue pair to `peer` for up to `depth` operations that are posted or not yet polled.
@@ -124,6 +191,26 @@ impl ProtectionDomain {
             domain: Arc::clone(self),
             peer,
             depth,
+        })
+    }
+
+    /// A queue pair by which the end that has these parameters can reach what is exported here, and
+    /// which asks for nothing itself.
+    ///
+    /// # Errors
+    /// The system's, also when there is no way to the peer.
+    pub fn answer(&self, peer: &ConnectionParameters) -> io::Result<Answering> {
+        let completions = CompletionQueue::new(self.device.context(), 1)?;
+        let room = Room {
+            requests: 1,
+            inline: 0,
+        };
+        let connection = Connection::new(&self.protection, &completions, None, room)?;
+        connection.connect(&self.device, peer)?;
+        Ok(Answering {
+            parameters: connection.parameters(&self.device),
+            _connection: connection,
+            _completions: completions,
         })
     }
 
@@ -156,7 +243,7 @@ impl ProtectionDomain {
         Ok(made)
     }
 
-    fn local(&self) -> MutexGuard<'_, HashMap<usize, Registration>> {
+    fn local(&self) -> MutexGuard<'_, HashMap<usize, Pinned>> {
         self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -177,27 +264,66 @@ impl Drop for Forget {
     }
 }
 
-/// A region that peers may use as long as this is here. Once it is dropped the key is worth
-/// nothing, whoever kept it.
+/// Memory that an adapter has been told of.
 #[derive(Debug)]
-pub struct Export {
+struct Pinned {
     /// Before the memory.
     registration: Registration,
-    region: Region,
-    key: RemoteKey,
-    access: Access,
+    /// Where it was mapped once more for that.
+    elsewhere: Option<Mapping>,
+}
+
+impl Pinned {
+    /// Where the adapter knows it.
+    fn start(&self, memory: &Memory) -> usize {
+        self.elsewhere.as_ref().unwrap_or(memory.mapping()).start()
+    }
+}
+
+/// A region that peers may use as long as this is here, and the region neither moves nor ends. Then
+/// the key is worth nothing any more, whoever kept it.
+#[derive(Debug)]
+pub struct Export {
+    /// The memory alone keeps it.
+    pinned: Weak<Pinned>,
+    memory: Arc<Memory>,
+    parameters: RegionParameters,
+    _owner: Keep,
 }
 
 impl Export {
     /// What a peer has to know to use it.
     pub fn parameters(&self) -> RegionParameters {
-        RegionParameters {
-            key: self.key,
-            rkey: self.registration.rkey(),
-            access: self.access,
-            address: self.region.memory().mapping().start() as u64,
-            len: self.region.len(),
-        }
+        self.parameters
+    }
+
+    /// Whether it can still be used.
+    pub fn is_valid(&self) -> bool {
+        self.pinned.strong_count() > 0
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let ours = self.pinned.as_ptr();
+        let is_ours = |keep: &Keep| ptr::addr_eq(Arc::as_ptr(keep), ours);
+        self.memory.told().forget(is_ours);
+    }
+}
+
+/// A queue pair that answers its peer until it is dropped.
+#[derive(Debug)]
+pub struct Answering {
+    parameters: ConnectionParameters,
+    /// Before where it would tell what has ended.
+    _connection: Connection,
+    _completions: CompletionQueue,
+}
+
+impl Answering {
+    /// What the other end has to know.
+    pub fn parameters(&self) -> ConnectionParameters {
+        self.parameters
     }
 }
 

@@ -4,7 +4,7 @@
 //! * [`control`]: what is made once: a [`ProtectionDomain`] for each partition, registered memory,
 //!   queue pairs and what two sides tell each other to [connect](control::Prepared).
 //! * [`queue_pair`], [`channel`]: the data path.
-//! * [`parameters`]: what the two sides tell each other, as bytes.
+//! * [`crate::parameters`]: what the two sides tell each other, as bytes.
 //! * [`completion`]: what an adapter says of an operation, as values.
 //!
 //! The adapter checks keys, bounds and rights. A queue pair checks them before, by what it was
@@ -22,7 +22,6 @@ mod connection;
 pub mod control;
 pub mod device;
 mod objects;
-pub mod parameters;
 pub mod queue_pair;
 mod receive;
 pub mod remote;
@@ -31,11 +30,11 @@ mod steps;
 mod watch;
 mod window;
 
+pub use crate::parameters::{ConnectionParameters, RegionParameters};
 pub use channel::Channel;
 pub use completion::Counters;
 pub use connection::Closer;
-pub use control::{Export, Prepared, PreparedChannel, ProtectionDomain};
+pub use control::{Answering, Export, Prepared, PreparedChannel, ProtectionDomain};
 pub use device::{Device, DeviceError, Selection};
-pub use parameters::{ConnectionParameters, RegionParameters};
 pub use queue_pair::QueuePair;
 pub use remote::RemoteRegion;

@@ -102,7 +102,7 @@ impl Registration {
         // by its own call only.
         let object = unsafe {
             let raw = ffi::ibv_reg_mr(pd, address, len, flags as libc::c_int);
-            Object::new(raw, ffi::ibv_dereg_mr)?
+            Object::new(raw, deregister)?
         };
         let _protection = Arc::clone(protection);
         Ok(Registration {
@@ -122,6 +122,24 @@ impl Registration {
         // SAFETY: as in `lkey`.
         unsafe { (*self.object.raw()).rkey }
     }
+}
+
+/// Lets the device forget memory, which is about to be unmapped, or to move.
+///
+/// # Safety
+/// As `ibv_dereg_mr`.
+unsafe extern "C" fn deregister(registered: *mut ffi::ibv_mr) -> libc::c_int {
+    // SAFETY: the caller's promise.
+    if unsafe { ffi::ibv_dereg_mr(registered) } != 0 {
+        // The device goes on writing there. Its kernel takes all from it that a process had which
+        // has ended.
+        eprintln!(
+            "an RDMA adapter does not let go of memory: {}",
+            io::Error::last_os_error()
+        );
+        std::process::abort();
+    }
+    0
 }
 
 /// Where a device tells what has ended, and a descriptor that becomes readable when it was asked

@@ -148,7 +148,7 @@ impl QueuePair {
             }
             return;
         }
-        while self.handed < self.flushed && self.requests.has_room() {
+        while self.handed < self.flushed && self.requests.has_room() && self.broken.is_none() {
             let number = self.oldest + self.handed as u64;
             let word = self.scratch.word(self.word_of(number));
             let operation = &self.operations[self.handed].operation;
@@ -162,7 +162,14 @@ impl QueuePair {
                     }
                 }
                 Ok(None) => self.ends_unasked(Ok(0)),
-                Err(error) => self.ends_unasked(Err(error)),
+                Err(error) => {
+                    // Who has another way for what could not be registered, or has begun to move,
+                    // takes all from there on by that.
+                    if let OpError::System { .. } = error {
+                        self.broken = Some(OpError::Flushed);
+                    }
+                    self.ends_unasked(Err(error));
+                }
             }
         }
         self.ring();
@@ -411,13 +418,24 @@ impl Endpoint for QueuePair {
     }
 
     fn read_batch(&mut self, reads: &mut [Read<'_, RemoteRegion>]) -> Result<(), OpError> {
+        self.read_each(reads, |remote| Ok(remote.clone()))
+    }
+}
+
+impl QueuePair {
+    /// Reads of anything that leads to a region of ours, see [`Endpoint::read_batch`].
+    pub(super) fn read_each<R>(
+        &mut self,
+        reads: &mut [Read<'_, R>],
+        region: impl Fn(&R) -> Result<RemoteRegion, OpError>,
+    ) -> Result<(), OpError> {
         self.flush();
         let is_idle = |pair: &Self| pair.handed == pair.flushed && pair.requests.is_empty();
         self.wait_until(Duration::MAX, is_idle);
         self.batch_error = None;
         let mut from = Position::default();
         while from.read < reads.len() {
-            let to = self.ask_for_window(reads, from)?;
+            let to = self.ask_for_window(reads, &region, from)?;
             self.ring();
             let last = self.requests.next();
             self.wait_until(Duration::MAX, |pair| pair.requests.ended() >= last);
@@ -429,14 +447,13 @@ impl Endpoint for QueuePair {
         }
         self.status.check()
     }
-}
 
-impl QueuePair {
     /// Asks for as much of the next read of a batch as fits. The one behind it has to wait: its
     /// memory is to be loaded after that of this one, and adapters load that of several at a time.
-    fn ask_for_window(
+    fn ask_for_window<R>(
         &mut self,
-        reads: &[Read<'_, RemoteRegion>],
+        reads: &[Read<'_, R>],
+        region: impl Fn(&R) -> Result<RemoteRegion, OpError>,
         from: Position,
     ) -> Result<Position, OpError> {
         let mut window = self.window(from);
@@ -445,7 +462,8 @@ impl QueuePair {
             && self.requests.has_room()
             && let Some(piece) = window.next(read.into.len() as u64)
         {
-            self.ask_for_piece(read, &piece)
+            region(read.remote)
+                .and_then(|remote| self.ask_for_piece(&remote, read, &piece))
                 .map_err(|error| self.because(error))?;
         }
         Ok(window.at)
@@ -455,9 +473,10 @@ impl QueuePair {
         Window::new(from, BOUNCE, self.steps.longest)
     }
 
-    fn ask_for_piece(
+    fn ask_for_piece<R>(
         &mut self,
-        read: &Read<'_, RemoteRegion>,
+        remote: &RemoteRegion,
+        read: &Read<'_, R>,
         piece: &Piece,
     ) -> Result<(), OpError> {
         self.look_at_status();
@@ -465,7 +484,7 @@ impl QueuePair {
             return Err(error);
         }
         let whole = read.into.len() as u64;
-        let remote = self.steps.route.leads_to(read.remote)?;
+        let remote = self.steps.route.leads_to(remote)?;
         let mut target = remote.target(Access::REMOTE_READ, read.offset, whole)?;
         target.address = target.address.wrapping_add(piece.byte);
         if piece.len == 0 {
@@ -481,9 +500,9 @@ impl QueuePair {
         Ok(())
     }
 
-    fn copy_window(
+    fn copy_window<R>(
         &self,
-        reads: &mut [Read<'_, RemoteRegion>],
+        reads: &mut [Read<'_, R>],
         from: Position,
         to: Position,
     ) -> Result<(), OpError> {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::chain::Target;
-use super::parameters::RegionParameters;
 use crate::endpoint::OpError;
 use crate::key::{Access, Partition, RemoteKey};
+use crate::parameters::RegionParameters;
 use crate::topology::NodeId;
 
 /// A peer's region, as its owner told of it. Clones are handles to the same.

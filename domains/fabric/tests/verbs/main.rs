@@ -8,6 +8,7 @@ mod conformance;
 mod compare;
 mod counters;
 mod errors;
+mod moving;
 mod resources;
 mod revocation;
 mod rig;

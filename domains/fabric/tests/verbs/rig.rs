@@ -31,13 +31,7 @@ impl Side {
     }
 
     pub fn export_of(&self, node: NodeId, region: &Region, rights: Access) -> Export {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let key = RemoteKey {
-            node,
-            partition: PARTITION,
-            id: RegionId(NEXT.fetch_add(1, Ordering::Relaxed)),
-            secret: [0; 16],
-        };
+        let key = key_of(node);
         self.domain.export(region, key, rights).unwrap()
     }
 
@@ -45,6 +39,17 @@ impl Side {
         let region = Region::local(len as usize).unwrap();
         let export = self.export_of(self.node, &region, rights);
         (region, export)
+    }
+}
+
+/// The key of a new region of a node.
+pub fn key_of(node: NodeId) -> RemoteKey {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    RemoteKey {
+        node,
+        partition: PARTITION,
+        id: RegionId(NEXT.fetch_add(1, Ordering::Relaxed)),
+        secret: [0; 16],
     }
 }
 
