@@ -11,6 +11,8 @@ use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read}
 use crate::key::{Access, Partition, RemoteKey};
 use crate::mapped::Mapped;
 use crate::topology::NodeId;
+#[cfg(feature = "verbs")]
+use crate::verbs;
 use crate::{shm, tcp};
 
 /// A peer's region.
@@ -107,6 +109,9 @@ pub enum QueuePair {
     Shm(shm::QueuePair<RemoteRegion>),
     /// To a node of another host.
     Tcp(Box<tcp::QueuePair>),
+    /// To a node of another host, by its RDMA adapter and ours where that can be.
+    #[cfg(feature = "verbs")]
+    Verbs(Box<verbs::Hybrid>),
 }
 
 impl Endpoint for QueuePair {
@@ -116,6 +121,8 @@ impl Endpoint for QueuePair {
         match self {
             QueuePair::Shm(pair) => pair.peer(),
             QueuePair::Tcp(pair) => pair.peer(),
+            #[cfg(feature = "verbs")]
+            QueuePair::Verbs(pair) => pair.peer(),
         }
     }
 
@@ -123,6 +130,8 @@ impl Endpoint for QueuePair {
         match self {
             QueuePair::Shm(pair) => pair.partition(),
             QueuePair::Tcp(pair) => pair.partition(),
+            #[cfg(feature = "verbs")]
+            QueuePair::Verbs(pair) => pair.partition(),
         }
     }
 
@@ -130,6 +139,8 @@ impl Endpoint for QueuePair {
         match self {
             QueuePair::Shm(pair) => pair.post(id, operation),
             QueuePair::Tcp(pair) => pair.post_checked(id, operation.on(RemoteRegion::into_tcp)),
+            #[cfg(feature = "verbs")]
+            QueuePair::Verbs(pair) => pair.post_checked(id, operation.on(RemoteRegion::into_tcp)),
         }
     }
 
@@ -137,6 +148,8 @@ impl Endpoint for QueuePair {
         match self {
             QueuePair::Shm(pair) => pair.flush(),
             QueuePair::Tcp(pair) => pair.flush(),
+            #[cfg(feature = "verbs")]
+            QueuePair::Verbs(pair) => pair.flush(),
         }
     }
 
@@ -144,6 +157,8 @@ impl Endpoint for QueuePair {
         match self {
             QueuePair::Shm(pair) => pair.poll(into),
             QueuePair::Tcp(pair) => pair.poll(into),
+            #[cfg(feature = "verbs")]
+            QueuePair::Verbs(pair) => pair.poll(into),
         }
     }
 
@@ -151,6 +166,8 @@ impl Endpoint for QueuePair {
         match self {
             QueuePair::Shm(pair) => pair.wait(timeout),
             QueuePair::Tcp(pair) => pair.wait(timeout),
+            #[cfg(feature = "verbs")]
+            QueuePair::Verbs(pair) => pair.wait(timeout),
         }
     }
 
@@ -158,6 +175,8 @@ impl Endpoint for QueuePair {
         match self {
             QueuePair::Shm(pair) => pair.read_batch(reads),
             QueuePair::Tcp(pair) => pair.read_each(reads, RemoteRegion::as_tcp),
+            #[cfg(feature = "verbs")]
+            QueuePair::Verbs(pair) => pair.read_each(reads, RemoteRegion::as_tcp),
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+#[cfg(feature = "verbs")]
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use super::batch;
@@ -12,6 +14,8 @@ use super::wire::{CHUNK, Malformed, Reply, Request};
 use super::words::{read_whole, write_whole};
 use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 use crate::key::{Access, Partition, RemoteKey};
+#[cfg(feature = "verbs")]
+use crate::parameters::{ConnectionParameters, RegionParameters};
 use crate::region::Keep;
 use crate::shm::Status;
 use crate::topology::NodeId;
@@ -62,6 +66,30 @@ impl RemoteRegion {
     pub fn status(&self) -> &Arc<Status> {
         &self.0.status
     }
+
+    /// What all handles to the same have in common.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn identity(&self) -> Identity {
+        Identity(Arc::downgrade(&self.0))
+    }
+
+    #[cfg(feature = "verbs")]
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+}
+
+/// Which region it is. No other has its address as long as this is here.
+#[cfg(feature = "verbs")]
+#[derive(Clone, Debug)]
+pub(crate) struct Identity(Weak<Grant>);
+
+#[cfg(feature = "verbs")]
+impl Identity {
+    /// Whether nobody has it open any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
 }
 
 /// A queue pair over a connection to the peer's host.
@@ -84,6 +112,9 @@ pub struct QueuePair {
     completed: VecDeque<Completion>,
     /// Bytes of the region that was opened last, or why it was not.
     opened: Result<u64, OpError>,
+    /// What was asked for last that is no operation, or why it is not there.
+    #[cfg(feature = "verbs")]
+    answer: Result<Vec<u8>, OpError>,
     /// Since when no reply has come, although some are due.
     silent: Instant,
     broken: Option<OpError>,
@@ -96,6 +127,9 @@ enum InFlight {
     Open {
         handle: u32,
     },
+    /// Something of the other side's adapter.
+    #[cfg(feature = "verbs")]
+    Question,
     /// It was never sent.
     Failed {
         id: u64,
@@ -137,6 +171,8 @@ impl QueuePair {
             operations: 0,
             completed: VecDeque::with_capacity(depth),
             opened: Ok(0),
+            #[cfg(feature = "verbs")]
+            answer: Ok(Vec::new()),
             silent: Instant::now(),
             broken: None,
         }
@@ -385,6 +421,11 @@ impl QueuePair {
                     }
                     self.in_flight.pop_front();
                 }
+                #[cfg(feature = "verbs")]
+                InFlight::Question => {
+                    self.answer = answered(reply, data)?;
+                    self.in_flight.pop_front();
+                }
                 InFlight::Failed { .. } => {}
             }
             self.stream.consume(used);
@@ -399,6 +440,8 @@ impl QueuePair {
                 InFlight::Operation(sent) => (sent.id, sent.outcome(&self.status)),
                 InFlight::Failed { id, error } => (*id, Err(*error)),
                 InFlight::Open { .. } => return,
+                #[cfg(feature = "verbs")]
+                InFlight::Question => return,
             };
             self.in_flight.pop_front();
             self.complete(id, result);
@@ -421,12 +464,14 @@ impl QueuePair {
                 InFlight::Operation(sent) => self.complete(sent.id, sent.result.and(Err(error))),
                 InFlight::Failed { id, error } => self.complete(id, Err(error)),
                 InFlight::Open { .. } => {}
+                #[cfg(feature = "verbs")]
+                InFlight::Question => {}
             }
         }
     }
 
     /// How the connection has ended, if it has.
-    pub(super) fn end(&self) -> Result<(), OpError> {
+    pub(crate) fn end(&self) -> Result<(), OpError> {
         self.status.check()?;
         self.broken.map_or(Ok(()), Err)
     }
@@ -440,6 +485,79 @@ impl QueuePair {
         self.flush();
         self.settle();
         batch::read(self, reads, region)
+    }
+}
+
+/// What concerns the other side's RDMA adapter.
+#[cfg(feature = "verbs")]
+impl QueuePair {
+    pub(crate) fn peer_and_partition(&self) -> (NodeId, Partition) {
+        (self.peer, self.partition)
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Whether the right to do something has ended.
+    pub(crate) fn end_of(&self, operation: &Operation<RemoteRegion>) -> Result<(), OpError> {
+        self.status.check()?;
+        target(operation).0.0.status.check()
+    }
+
+    /// Connects the other side's adapter with a queue pair of ours, and waits for the answer.
+    pub(crate) fn connect(
+        &mut self,
+        ours: ConnectionParameters,
+    ) -> Result<ConnectionParameters, OpError> {
+        let answer = self.ask(Request::Connect(ours))?;
+        let theirs = answer.first_chunk().map(ConnectionParameters::from_bytes);
+        match theirs {
+            Some(Ok(theirs)) if answer.len() == ConnectionParameters::LEN => Ok(theirs),
+            _ => Err(self.breach()),
+        }
+    }
+
+    /// Lets that queue pair use a region, and waits for the answer.
+    pub(crate) fn register(&mut self, remote: &RemoteRegion) -> Result<RegionParameters, OpError> {
+        self.flush();
+        let handle = self.reach(remote, 0, 0)?;
+        let answer = self.ask(Request::Register { handle })?;
+        let told = answer.first_chunk().map(RegionParameters::from_bytes);
+        match told {
+            Some(Ok(told))
+                if answer.len() == RegionParameters::LEN
+                    && (told.key, told.len) == (remote.key(), remote.len())
+                    && remote.access().contains(told.access) =>
+            {
+                Ok(told)
+            }
+            _ => Err(self.breach()),
+        }
+    }
+
+    /// Has that queue pair reach nothing more, before anything that is sent from now on is executed.
+    pub(crate) fn disconnect(&mut self) {
+        if self.broken.is_none() {
+            let bytes = Request::Disconnect.to_bytes();
+            self.stream.outgoing().extend(bytes);
+            self.push_out();
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Vec<u8>, OpError> {
+        self.flush();
+        self.end()?;
+        self.stream.outgoing().extend(request.to_bytes());
+        self.in_flight.push_back(InFlight::Question);
+        self.settle();
+        self.end()?;
+        std::mem::replace(&mut self.answer, Ok(Vec::new()))
+    }
+
+    fn breach(&mut self) -> OpError {
+        self.fail(OpError::Corrupt);
+        OpError::Corrupt
     }
 }
 
@@ -605,6 +723,15 @@ pub(super) fn split_reply(bytes: &[u8]) -> Result<Option<(Reply, &[u8])>, Malfor
     };
     let reply = Reply::from_bytes(head)?;
     Ok(rest.get(..reply.data_len()).map(|data| (reply, data)))
+}
+
+#[cfg(feature = "verbs")]
+fn answered(reply: Reply, data: &[u8]) -> Result<Result<Vec<u8>, OpError>, Malformed> {
+    match reply {
+        Reply::Done { value: 0, .. } => Ok(Ok(data.to_vec())),
+        Reply::Failed(failure) => Ok(Err(failure.error(0, 0))),
+        _ => Err(Malformed),
+    }
 }
 
 fn region_len(reply: Reply) -> Result<Result<u64, OpError>, Malformed> {

@@ -10,6 +10,7 @@ use super::words::{read_whole, write_whole};
 use crate::endpoint::OpError;
 use crate::key::{Access, RemoteKey};
 use crate::mapped::Mapped;
+use crate::parameters::{ConnectionParameters, RegionParameters};
 use crate::region::Keep;
 use crate::shm::RemoteRegion;
 
@@ -55,6 +56,12 @@ pub trait Regions {
     /// # Errors
     /// [`OpError`], which the other side gets.
     fn open(&self, key: RemoteKey, access: Access) -> Result<Opened, OpError>;
+
+    /// The RDMA adapter by which the other side may reach them as well, if there is one.
+    #[cfg(feature = "verbs")]
+    fn device(&self) -> Option<Arc<crate::verbs::Device>> {
+        None
+    }
 }
 
 /// Executes what the other side of a connection asks for, until it ends the connection.
@@ -71,6 +78,8 @@ pub fn serve(socket: impl Into<Arc<OwnedFd>>, regions: &impl Regions) -> Result<
         regions,
         opened: Vec::new(),
         has_failed: false,
+        #[cfg(feature = "verbs")]
+        answering: None,
     };
     loop {
         let executed = server.execute_received();
@@ -93,6 +102,9 @@ struct Server<'a, R> {
     opened: Vec<Option<Result<Opened, OpError>>>,
     /// Whether the last request was not done.
     has_failed: bool,
+    /// What the other side's adapter may reach.
+    #[cfg(feature = "verbs")]
+    answering: Option<crate::verbs::hybrid::Answerer>,
 }
 
 impl<R: Regions> Server<'_, R> {
@@ -135,6 +147,15 @@ impl<R: Regions> Server<'_, R> {
                 key,
             } => self.open(handle, key, access),
             Request::Close { handle } => return self.close(handle),
+            Request::Connect(parameters) => {
+                let told = self.connect(&parameters);
+                return self.tell(told);
+            }
+            Request::Register { handle } => {
+                let told = self.register(handle);
+                return self.tell(told);
+            }
+            Request::Disconnect => return self.disconnect(),
             Request::Read {
                 handle,
                 offset,
@@ -184,7 +205,7 @@ impl<R: Regions> Server<'_, R> {
             self.opened.resize_with(handle + 1, || None);
         }
         // What was there is given back first: the other side may be at a limit.
-        self.opened[handle] = None;
+        self.vacate(handle);
         let opened = self.regions.open(key, access);
         let len = opened
             .as_ref()
@@ -195,11 +216,84 @@ impl<R: Regions> Server<'_, R> {
     }
 
     fn close(&mut self, handle: u32) {
-        if let Some(slot) = self.opened.get_mut(handle as usize) {
+        self.vacate(handle as usize);
+    }
+
+    fn vacate(&mut self, handle: usize) {
+        #[cfg(feature = "verbs")]
+        if let Some(answering) = &mut self.answering {
+            answering.forget(handle);
+        }
+        if let Some(slot) = self.opened.get_mut(handle) {
             *slot = None;
         }
     }
 
+    /// Replies with what is to be known of an adapter.
+    fn tell<const N: usize>(&mut self, told: Result<[u8; N], OpError>) {
+        let reply = self.reply(told.map(|_| 0), N as u32);
+        let outgoing = self.stream.outgoing();
+        outgoing.extend(reply.to_bytes());
+        outgoing.extend(told.into_iter().flatten());
+    }
+}
+
+/// What is for who has an RDMA adapter.
+#[cfg(feature = "verbs")]
+impl<R: Regions> Server<'_, R> {
+    fn connect(&mut self, peer: &ConnectionParameters) -> Result<ToldConnection, OpError> {
+        // Its regions are its own.
+        self.answering = None;
+        let device = self.regions.device().ok_or(NO_ADAPTER)?;
+        let answering = crate::verbs::hybrid::Answerer::new(&device, peer);
+        let answering = self.answering.insert(answering.map_err(|e| failure(&e))?);
+        Ok(answering.parameters().to_bytes())
+    }
+
+    fn register(&mut self, handle: u32) -> Result<ToldRegion, OpError> {
+        let region = self.region(handle)?.clone();
+        let answering = self.answering.as_mut().ok_or(NO_ADAPTER)?;
+        let registered = answering.register(handle as usize, &region);
+        Ok(registered.map_err(|e| failure(&e))?.to_bytes())
+    }
+
+    fn disconnect(&mut self) {
+        self.answering = None;
+    }
+}
+
+/// Everything else is done without.
+#[cfg(not(feature = "verbs"))]
+impl<R: Regions> Server<'_, R> {
+    fn connect(&self, _: &ConnectionParameters) -> Result<ToldConnection, OpError> {
+        Err(NO_ADAPTER)
+    }
+
+    fn register(&self, _: u32) -> Result<ToldRegion, OpError> {
+        Err(NO_ADAPTER)
+    }
+
+    fn disconnect(&self) {}
+}
+
+type ToldConnection = [u8; ConnectionParameters::LEN];
+type ToldRegion = [u8; RegionParameters::LEN];
+
+/// There is no adapter, and will be none on this connection.
+const NO_ADAPTER: OpError = OpError::System {
+    errno: libc::EOPNOTSUPP,
+};
+
+#[cfg(feature = "verbs")]
+fn failure(error: &std::io::Error) -> OpError {
+    let errno = match error.kind() {
+        std::io::ErrorKind::WouldBlock => libc::EAGAIN,
+        _ => error.raw_os_error().unwrap_or(libc::EIO),
+    };
+    OpError::System { errno }
+}
+
+impl<R: Regions> Server<'_, R> {
     /// Replies with bytes, which are copied to where they are sent from.
     fn read(&mut self, handle: u32, offset: u64, len: u32) {
         let mut outgoing = std::mem::take(self.stream.outgoing());

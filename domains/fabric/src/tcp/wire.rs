@@ -1,7 +1,8 @@
 //! What the two sides of a connection say to each other.
 //!
 //! For one-sided operations: a request, behind a write's its bytes, and a reply for each request
-//! but *close*, in order, behind a read's its bytes.
+//! but *close* and *disconnect*, in order, behind a read's its bytes, behind a *connect*'s and a
+//! *register*'s what they ask for.
 //!
 //! ```text
 //!  0      1        2      4        8           40
@@ -30,6 +31,7 @@
 use crate::channel::ChannelError;
 use crate::endpoint::OpError;
 use crate::key::{Access, RemoteKey};
+use crate::parameters::ConnectionParameters;
 
 /// The most bytes of one read or write; longer operations are made of several. After each the
 /// serving side looks at the right again.
@@ -102,6 +104,17 @@ pub enum Request {
         /// What to add.
         add: u64,
     },
+    /// Let this queue pair of an RDMA adapter reach what is [registered](Request::Register), in place
+    /// of the one before. The reply is [`ConnectionParameters`].
+    Connect(ConnectionParameters),
+    /// Register a region for it. The reply is [`RegionParameters`](crate::parameters::RegionParameters).
+    Register {
+        /// Which region.
+        handle: u32,
+    },
+    /// Let the queue pair reach nothing more: what of its operations has not been executed by now
+    /// never will be.
+    Disconnect,
 }
 
 impl Request {
@@ -140,6 +153,9 @@ impl Request {
                 offset,
                 add,
             } => (6, 0, handle, words([offset, add, 0, 0])),
+            Request::Connect(parameters) => (7, 0, 0, parameters.to_bytes()),
+            Request::Register { handle } => (8, 0, handle, words([0; 4])),
+            Request::Disconnect => (9, 0, 0, words([0; 4])),
         };
         let mut bytes = [0; Self::LEN];
         bytes[0] = kind;
@@ -188,6 +204,11 @@ impl Request {
                 offset,
                 add: second,
             },
+            7 => Request::Connect(
+                ConnectionParameters::from_bytes(arguments).map_err(|_| Malformed)?,
+            ),
+            8 => Request::Register { handle },
+            9 => Request::Disconnect,
             _ => return Err(Malformed),
         };
         let is_bounded = handle < HANDLES && request.data_len().max(request.wanted()) <= CHUNK;
@@ -438,6 +459,20 @@ mod tests {
 
     use super::*;
 
+    fn connections() -> impl Strategy<Value = ConnectionParameters> {
+        let numbers = (0..1u32 << 24, 0..1u32 << 24, any::<u16>());
+        (numbers, 1..=5u8, any::<u8>(), any::<[u8; 16]>()).prop_map(
+            |((number, psn, lid), mtu, depth, gid)| ConnectionParameters {
+                number,
+                psn,
+                lid,
+                mtu,
+                depth,
+                gid,
+            },
+        )
+    }
+
     fn requests() -> impl Strategy<Value = Request> {
         let (handles, rights) = (0..HANDLES, 0..8u8);
         let transfers = (
@@ -489,6 +524,9 @@ mod tests {
                 offset,
                 add
             }),
+            connections().prop_map(Request::Connect),
+            (0..HANDLES).prop_map(|handle| Request::Register { handle }),
+            Just(Request::Disconnect),
         ]
     }
 
@@ -528,7 +566,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_understood_has_one_form(bytes: [u8; Request::LEN], kind in 0..8u8) {
+        fn what_is_understood_has_one_form(bytes: [u8; Request::LEN], kind in 0..11u8) {
             let mut bytes = bytes;
             bytes[0] = kind;
             if let Ok(request) = Request::from_bytes(&bytes) {

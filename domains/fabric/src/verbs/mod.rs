@@ -5,6 +5,7 @@
 //!   queue pairs and what two sides tell each other to [connect](control::Prepared).
 //! * [`queue_pair`], [`channel`]: the data path.
 //! * [`crate::parameters`]: what the two sides tell each other, as bytes.
+//! * [`hybrid`]: the data path for who has a connection of [`tcp`](crate::tcp) as well.
 //! * [`completion`]: what an adapter says of an operation, as values.
 //!
 //! The adapter checks keys, bounds and rights. A queue pair checks them before, by what it was
@@ -21,6 +22,7 @@ pub mod completion;
 mod connection;
 pub mod control;
 pub mod device;
+pub mod hybrid;
 mod objects;
 pub mod queue_pair;
 mod receive;
@@ -36,5 +38,6 @@ pub use completion::Counters;
 pub use connection::Closer;
 pub use control::{Answering, Export, Prepared, PreparedChannel, ProtectionDomain};
 pub use device::{Device, DeviceError, Selection};
+pub use hybrid::Hybrid;
 pub use queue_pair::QueuePair;
 pub use remote::RemoteRegion;

@@ -8,6 +8,7 @@ mod conformance;
 mod compare;
 mod counters;
 mod errors;
+mod hybrid;
 mod moving;
 mod resources;
 mod revocation;
