@@ -7,6 +7,7 @@ use std::fmt;
 use fabric::Place;
 use serde::Serialize;
 
+use crate::hosts::config::Provider;
 use crate::protocol::{DomainInfo, HostInfo, HostState, MemberInfo, NodeInfo, Status, as_text};
 
 /// What is known.
@@ -89,6 +90,9 @@ pub enum Guard {
     /// The process that plays the network card at the host of the memory looks at the right of every
     /// request.
     Adapter,
+    /// The RDMA adapter of that host takes keys of what its agent has granted, until it has taken
+    /// that back.
+    RemoteKeys,
     /// What travels between hosts is not encrypted: whoever can alter it there could.
     Network,
     /// It stays within the node, whose namespaces hold it.
@@ -105,6 +109,9 @@ impl fmt::Display for Guard {
             Guard::Driver => "the driver, which checks every frame",
             Guard::FarDriver => "the other host's driver, which checks source and epoch again",
             Guard::Adapter => "the adapter of the other host, which looks at every request",
+            Guard::RemoteKeys => {
+                "its RDMA adapter, which knows only what is granted at that moment"
+            }
             Guard::Network => "the network between the hosts, where nothing is encrypted",
             Guard::Node => "the node itself",
             Guard::Cooperation => "cooperation, because nodes have no users of their own",
@@ -347,8 +354,11 @@ impl Facts<'_> {
     /// Between two hosts, by what the agents are told to use.
     fn far(&self) -> Path {
         let provider = self.status.between_hosts.unwrap_or_default();
-        let guards = self.with_cooperation(&[Guard::Adapter, Guard::Network]);
-        Path::yes(&provider.to_string(), &guards)
+        let guards: &[Guard] = match provider {
+            Provider::Tcp => &[Guard::Adapter, Guard::Network],
+            Provider::Verbs => &[Guard::RemoteKeys, Guard::Adapter, Guard::Network],
+        };
+        Path::yes(&provider.to_string(), &self.with_cooperation(guards))
     }
 
     fn with_cooperation(&self, guards: &[Guard]) -> Vec<Guard> {
@@ -523,6 +533,29 @@ mod tests {
         assert_eq!(open.enforced_by, guards);
         let objection = told(false).objection.unwrap();
         assert!(objection.reason.contains("bb and a are not connected"));
+    }
+
+    #[test]
+    fn adapters_between_hosts_know_only_what_is_granted() {
+        let told = |provider: Provider| {
+            let mut status = status("tap", false, Some(7));
+            status.between_hosts = Some(provider);
+            let (mut nodes, domains) = (nodes(), domains());
+            nodes[0].host = Some("a".into());
+            nodes[1].host = Some("b".into());
+            let facts = Facts {
+                status: &status,
+                nodes: &nodes,
+                domains: &domains,
+            };
+            let answer = facts.explain(place(1), place(0), None);
+            let rdma = answer.domains[0].rdma.clone();
+            (rdma.provider.unwrap(), rdma.enforced_by)
+        };
+        let tcp = vec![Guard::Adapter, Guard::Network];
+        assert_eq!(told(Provider::Tcp), ("tcp".into(), tcp.clone()));
+        let verbs = [vec![Guard::RemoteKeys], tcp].concat();
+        assert_eq!(told(Provider::Verbs), ("verbs".into(), verbs));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! and its Ethernet driver do, [`wire`] how both travel, [`lifeline`] what nodes and driver hang on. [`addressing`] computes the addresses
 //! of members; [`netlink`] gives them to interfaces, from inside of their [`namespace`]. A [`gateway`] connects a domain to the outside.
 //! [`hosts`] is how the agents of several hosts find and trust each other.
-//! [`roles`] lets one binary be all of these. [`doctor`] tells what a machine lacks.
+//! [`rdma`] is what a host is told of its RDMA adapter. [`roles`] lets one binary be all of these. [`doctor`] tells what a machine lacks.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +34,7 @@ pub mod nodeset;
 pub mod placement;
 pub mod protocol;
 pub mod quota;
+pub mod rdma;
 pub mod rights;
 pub mod roles;
 mod settings;

@@ -273,7 +273,7 @@ impl Domain {
     /// [`MemberError::Refused`] when `place` is not a member.
     pub fn queue_pair(&self, place: Place, depth: usize) -> Result<QueuePair, MemberError> {
         if let Some(pair) = self.far_queue_pair(place, depth)? {
-            return Ok(QueuePair::Tcp(Box::new(pair)));
+            return Ok(pair);
         }
         let node = self.member.torus.node(place);
         let node = node.ok_or_else(|| MemberError::Agent(format!("there is no node {place}")))?;

@@ -24,6 +24,7 @@ use crate::events::Happening;
 use crate::gateway::GatewayKind;
 use crate::placement::Policy;
 use crate::quota::Resource;
+use crate::rdma::Rdma;
 
 pub use info::{
     Acknowledging, DomainInfo, DomainMembers, Ending, GatewayInfo, HostInfo, HostState,
@@ -635,6 +636,10 @@ pub struct FarInfo {
     pub peer: u32,
     /// Its word on the page of [`Reply::Fence`].
     pub fence: u32,
+    /// The RDMA adapter of this host, for operations on the node's memory: the other end can tell
+    /// whether it has one as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<Rdma>,
 }
 
 /// What a process needs to be a node's end of the link in a domain. With it comes one end of a

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::rdma::Rdma;
+
 /// From the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]
@@ -27,6 +29,9 @@ pub(crate) struct Service {
     pub(crate) partition: u32,
     /// Packets for who listens for it; otherwise operations on the node's memory.
     pub(crate) protocol: Option<u16>,
+    /// The RDMA adapter for that memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rdma: Option<Rdma>,
 }
 
 /// Whose connection it is.

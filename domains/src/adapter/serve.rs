@@ -14,6 +14,7 @@ use super::messages::Service;
 use super::{Adapter, lock};
 use crate::member::{Dial, Domain, Member, MemberError};
 use crate::protocol::{Refusal, RefusalKind};
+use crate::rdma::Rdma;
 
 /// Attachments in the names of far nodes, as long as somebody is served by them.
 #[derive(Debug, Default)]
@@ -76,7 +77,7 @@ pub(super) fn serve(adapter: &Arc<Adapter>, service: &Service, socket: OwnedFd) 
             return Err(MemberError::Revoked);
         }
         match service.protocol {
-            None => operate(adapter, &domain, to, socket),
+            None => operate(adapter, &domain, to, service.rdma.as_ref(), socket),
             Some(protocol) => relay(&domain, to, Protocol(protocol), socket),
         }
     });
@@ -102,6 +103,7 @@ fn operate(
     adapter: &Arc<Adapter>,
     domain: &Domain,
     to: NodeId,
+    rdma: Option<&Rdma>,
     socket: Arc<OwnedFd>,
 ) -> Result<(), MemberError> {
     tune::for_serving(&socket)?;
@@ -109,7 +111,11 @@ fn operate(
         adapter,
         domain,
         to,
+        #[cfg(feature = "verbs")]
+        rdma,
     };
+    #[cfg(not(feature = "verbs"))]
+    let _ = rdma;
     tcp::serve(socket, &regions).map_err(|error| MemberError::Agent(error.to_string()))
 }
 
@@ -149,6 +155,8 @@ struct Regions<'a> {
     adapter: &'a Arc<Adapter>,
     domain: &'a Domain,
     to: NodeId,
+    #[cfg(feature = "verbs")]
+    rdma: Option<&'a Rdma>,
 }
 
 impl tcp::Regions for Regions<'_> {
@@ -176,6 +184,11 @@ impl tcp::Regions for Regions<'_> {
         let node = self.domain.member().node();
         let entry = Entry::add(self.adapter, node, region.len()).ok_or(NO_ROOM)?;
         Ok(Opened::new(region, Arc::new(entry)))
+    }
+
+    #[cfg(feature = "verbs")]
+    fn device(&self) -> Option<Arc<fabric::verbs::Device>> {
+        self.rdma?.device()
     }
 }
 

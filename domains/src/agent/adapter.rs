@@ -122,6 +122,17 @@ impl Adapter {
         }
     }
 
+    /// Kills it, so that another takes its place; returns when it has gone.
+    pub(super) fn kill(&self) {
+        let handle = self.lock().process.as_ref().map(|(process, _)| {
+            process.kill();
+            Arc::clone(&process.handle)
+        });
+        if handle.is_some_and(|handle| !ends_within(&handle, LAST_WORDS_MS)) {
+            tracing::error!("the process for other hosts does not end");
+        }
+    }
+
     fn start(&self) -> io::Result<Instance> {
         let kept = self
             .kept

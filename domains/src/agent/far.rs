@@ -1,5 +1,6 @@
 //! What processes of this host want of nodes that other hosts may carry.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use crate::adapter::messages::{Carriage, Order};
 use crate::directory::Directory;
 use crate::hosts::messages::{Between, Wanted};
 use crate::protocol::{Refusal, RefusalKind, Reply, Request};
+use crate::rdma::Rdma;
 
 /// Whether a request is about nodes that other hosts carry, so that it takes as long as the network
 /// does.
@@ -90,7 +92,8 @@ fn reach(
     };
     let ends = [&far, &theirs.into()];
     adapter.order(&Order::Carry(carriage), &borrow(ends))?;
-    host.members.grant_far(id, domain, place, ours.into())
+    let rdma = host.rdma(protocol);
+    host.members.grant_far(id, domain, place, rdma, ours.into())
 }
 
 impl Host {
@@ -101,6 +104,26 @@ impl Host {
         }
         let carrier = |directory: &Directory| directory.host_of(node).map(str::to_owned);
         self.members.directory(carrier)
+    }
+
+    /// The RDMA adapter for what concerns memory, and no packets.
+    pub(super) fn rdma(&self, protocol: Option<u16>) -> Option<Rdma> {
+        let config = &self.cluster.as_ref()?.config;
+        config.rdma.clone().filter(|_| protocol.is_none())
+    }
+
+    /// What was granted to these nodes has ended without their processes' help. Where those are our
+    /// process for other hosts, which has not acknowledged that, an RDMA adapter may still do what
+    /// it was told, and heeds no fence. The kernel ends it with that process.
+    pub(super) fn let_adapters_forget(&self, nodes: &BTreeSet<NodeId>) {
+        let is_far = |node: &NodeId| self.node(*node).is_none();
+        if self.rdma(None).is_some()
+            && nodes.iter().any(is_far)
+            && let Some(adapter) = &self.adapter
+        {
+            tracing::warn!("the process for other hosts is late, so another takes its place");
+            adapter.kill();
+        }
     }
 
     /// Whether another host carries a node.

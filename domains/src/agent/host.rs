@@ -451,7 +451,8 @@ impl Host {
     }
 
     fn await_members(&self, changed: &Changed, patience: Duration) {
-        let late = self.members.complete(changed, patience);
+        let fenced = |nodes: &_| self.let_adapters_forget(nodes);
+        let late = self.members.complete(changed, patience, fenced);
         if late > 0 {
             let domain = &changed.change.domain;
             tracing::warn!(
@@ -605,6 +606,7 @@ impl Host {
             nodes: self.nodes.len() as u32,
             hosts: self.describe_hosts(),
             between_hosts: self.cluster.as_ref().map(|c| c.config.provider),
+            rdma: self.rdma(None),
             domains: domains.count() as u32,
             provider: "shm".into(),
             ethernet: match &self.driver {

@@ -267,7 +267,7 @@ fn kill_in(phase: Phase) {
     };
     let members = Arc::clone(&agent.members);
     thread::scope(|scope| {
-        let completed = scope.spawn(|| members.complete(changed, PATIENCE));
+        let completed = scope.spawn(|| members.complete(changed, PATIENCE, |_| ()));
         assert_eq!(leaver.returns(&members), [0; 0]);
         for (survivor, is_owner) in [(&mut owner, true), (&mut stayer, false)] {
             assert_eq!(survivor.returns(&members), [key.id.0]);
@@ -319,7 +319,7 @@ fn copying_goes_on_where_it_was_and_waits_for_nobody() {
     let changed = agent.members.change(change, fabric.directory.clone());
     owner.moves();
     owner.acknowledges(epoch);
-    assert_eq!(agent.members.complete(&changed, PATIENCE), 0);
+    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
     agent.members.fetch(owner.process.id, key, 0);
     assert_eq!(owner.process.hears_event(), Event::Arrived { key });
     owner.writes(0, 8);
@@ -359,7 +359,7 @@ fn who_does_not_come_back_is_fenced_and_the_rest_goes_on() {
     owner.acknowledges(epoch);
     let late = agent
         .members
-        .complete(&agent.unfinished[0], Duration::from_millis(1));
+        .complete(&agent.unfinished[0], Duration::from_millis(1), |_| ());
     assert_eq!(late, 1);
     assert!(is_set(&page), "it finds out when it goes on");
     agent.carry_all();

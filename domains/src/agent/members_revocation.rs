@@ -108,12 +108,18 @@ impl Members {
     }
 
     /// Waits until every process that stays has acknowledged a change, or has gone; fences those
-    /// that have not in time, and lets what moves go on. Returns how many were late.
-    pub(in crate::agent) fn complete(&self, changed: &Changed, timeout: Duration) -> usize {
+    /// that have not in time, and lets what moves go on. Before that `fenced` is called with their
+    /// nodes, if there are any. Returns how many were late.
+    pub(in crate::agent) fn complete(
+        &self,
+        changed: &Changed,
+        timeout: Duration,
+        fenced: impl FnOnce(&BTreeSet<NodeId>),
+    ) -> usize {
         let (partition, epoch) = (changed.partition(), changed.change.domain.epoch);
         let late = self.await_epoch(&changed.waiting_for, partition, epoch, timeout);
         if !late.is_empty() {
-            self.fence(partition, &late);
+            fenced(&self.fence(partition, &late));
         }
         self.release_moves(&changed.moves, &changed.leavers, &late, epoch);
         self.lock().forget_leaving(partition);
@@ -142,11 +148,13 @@ impl Members {
         late(&waiting.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Cuts processes as if they had left: a stopped one finds out when it goes on.
-    fn fence(&self, partition: Partition, late: &[AttachmentId]) {
+    /// Cuts processes as if they had left: a stopped one finds out when it goes on. Returns their
+    /// nodes.
+    fn fence(&self, partition: Partition, late: &[AttachmentId]) -> BTreeSet<NodeId> {
         let mut books = self.lock();
-        let mut ended = Vec::new();
+        let (mut ended, mut nodes) = (Vec::new(), BTreeSet::new());
         for id in late {
+            nodes.extend(books.attachments.get(id).map(|attachment| attachment.node));
             ended.extend(self.end_grants(&mut books, *id, partition));
         }
         drop(books);
@@ -154,6 +162,7 @@ impl Members {
             tracing::error!("cannot make sure that a fence is seen: {error}");
         }
         drop(ended);
+        nodes
     }
 
     /// Ends what a process has in a partition; returns the memory that is to be dropped without

@@ -16,6 +16,7 @@ use super::{
 use crate::agent::fences::Granted;
 use crate::directory::Domain;
 use crate::protocol::{ChannelInfo, Event, FarInfo, Refusal, RefusalKind, Reply};
+use crate::rdma::Rdma;
 
 /// The most channels of one process with processes of one other node that these opened: others
 /// want to reach it, too.
@@ -230,6 +231,7 @@ impl Members {
         id: AttachmentId,
         domain: &str,
         place: Place,
+        rdma: Option<Rdma>,
         connection: OwnedFd,
     ) -> Result<(), Refusal> {
         let mut books = self.lock();
@@ -241,6 +243,7 @@ impl Members {
             epoch,
             peer: peer.0,
             fence,
+            rdma,
         });
         books.attachment(id)?.outbox.reply(far, vec![connection]);
         Ok(())

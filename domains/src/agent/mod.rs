@@ -61,6 +61,7 @@ use crate::hosts::config::HostConfig;
 use crate::hosts::secret::SecretError;
 use crate::node::GIVE_USERS;
 use crate::protocol::{Refusal, RefusalKind};
+use crate::rdma::RdmaError;
 
 /// The most nodes that one host emulates.
 pub const MAX_NODES: u32 = 1024;
@@ -200,6 +201,9 @@ pub enum AgentError {
     /// The key that all hosts share cannot be had.
     #[error(transparent)]
     Key(#[from] SecretError),
+    /// There is no way to other hosts as the file wants it.
+    #[error(transparent)]
+    Rdma(#[from] RdmaError),
     /// Other hosts cannot be listened to.
     #[error("cannot listen to other hosts on {address}: {source}")]
     Listen {
@@ -325,6 +329,7 @@ impl AgentError {
                 "let this host hold the directory (`directory` in its file), or begin anew with \
                  `toroid up --fresh`, which moves it aside"
             }
+            AgentError::Rdma(error) => error.remedy(),
             AgentError::Key(_) => "see `key` in the file for `toroid up --config`",
             AgentError::Listen { .. } => {
                 "see `listen` in the file for `toroid up --config`: an address of this host, and a \

@@ -110,6 +110,10 @@ fn live(
     {
         tracing::info!("the directory before is kept as {}", aside.display());
     }
+    if let Some(rdma) = config.hosts.as_ref().and_then(|hosts| hosts.rdma.as_ref()) {
+        let chosen = rdma.check()?;
+        tracing::info!("between hosts: {chosen}");
+    }
     let (cluster, others) = config.hosts.clone().map(Cluster::new).transpose()?.unzip();
     let (ending, endings) = mpsc::channel();
     catch_signals(&ending)?;

@@ -31,12 +31,6 @@ pub(super) fn examine(files: &Files, asker: Asker) -> Vec<Finding> {
         }
     }
     findings.push(memlock(asker));
-    findings.push(Finding::limited(
-        "provider",
-        "nodes of one host share memory, those of different hosts use TCP: this version uses no \
-         RDMA NIC between them",
-        "none yet: agents that use RDMA NICs are to come",
-    ));
     findings
 }
 

@@ -7,7 +7,11 @@
 //! listen = "10.0.0.1:7470"
 //! key = "/etc/toroid/key"
 //! directory = "a"                    # whose agent holds the directory
-//! provider = "tcp"                   # between hosts; absent: tcp
+//! provider = "verbs"                 # between hosts; absent: tcp
+//! device = "mlx5_0"                  # with provider verbs; absent: the first, as the next three
+//! port = 1
+//! gid-index = 3
+//! partition-key-index = 0
 //!
 //! [hosts]                            # all others
 //! b = "10.0.0.2:7470"
@@ -30,12 +34,13 @@ use crate::agent::MAX_ACK_TIMEOUT_MS;
 use crate::directory::is_alias;
 use crate::nodeset::{self, Names};
 use crate::protocol::{Refusal, as_text};
+use crate::rdma::Rdma;
 use crate::settings::{Key, Lines, Problem, Value};
 
 /// The most other hosts.
 pub const MAX_HOSTS: usize = 255;
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 18] = [
     "host",
     "torus",
     "nodes",
@@ -43,6 +48,10 @@ const KEYS: [&str; 14] = [
     "key",
     "directory",
     "provider",
+    "device",
+    "port",
+    "gid-index",
+    "partition-key-index",
     "hosts",
     "alias",
     "state",
@@ -72,6 +81,9 @@ pub struct HostConfig {
     pub directory: String,
     /// What connects nodes of different hosts.
     pub provider: Provider,
+    /// Its RDMA adapter, if the provider is verbs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<Rdma>,
     /// The other hosts, and where their agents listen.
     pub hosts: BTreeMap<String, SocketAddr>,
 }
@@ -83,6 +95,8 @@ pub enum Provider {
     /// Connections to the agent of the host where the memory is.
     #[default]
     Tcp,
+    /// RDMA adapters, beside such connections.
+    Verbs,
 }
 
 /// A file.
@@ -113,6 +127,7 @@ impl fmt::Display for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Provider::Tcp => "tcp",
+            Provider::Verbs => "verbs",
         })
     }
 }
@@ -123,7 +138,8 @@ impl FromStr for Provider {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "tcp" => Ok(Provider::Tcp),
-            _ => Err("there is tcp"),
+            "verbs" => Ok(Provider::Verbs),
+            _ => Err("there are tcp and verbs"),
         }
     }
 }
@@ -157,6 +173,8 @@ impl File<'_> {
         let directory = self.required(table, "directory");
         let holder = directory.and_then(|value| self.host(value));
         let provider = table.get("provider").map(|value| self.parsed(value));
+        let provider = provider.unwrap_or(Some(Provider::default()));
+        let rdma = self.rdma(table, provider);
         let hosts = self.hosts(table);
         if let (Some(host), Some(holder), Some(value)) = (&host, &holder, directory)
             && host != holder
@@ -183,7 +201,8 @@ impl File<'_> {
                 listen: listen?,
                 key: key?,
                 directory: holder?,
-                provider: provider.unwrap_or(Some(Provider::default()))?,
+                provider: provider?,
+                rdma,
                 hosts,
             },
         };
@@ -195,6 +214,32 @@ impl File<'_> {
             self.lines.problem(key.span().start, message);
         }
         Some(file)
+    }
+
+    /// The keys for an RDMA adapter, which are for one provider alone.
+    fn rdma(&mut self, table: &DeTable<'_>, provider: Option<Provider>) -> Option<Rdma> {
+        let keys = ["device", "port", "gid-index", "partition-key-index"];
+        let [device, port, gid_index, partition_key_index] = keys.map(|key| table.get(key));
+        let mut number = |value: Option<&Value<'_>>, range| {
+            value.and_then(|value| self.lines.integer(value, range))
+        };
+        let port = number(port, 1..=255).map(|port| port as u8);
+        let gid_index = number(gid_index, 0..=255).map(|index| index as u8);
+        let key_index = number(partition_key_index, 0..=65_535).map(|index| index as u16);
+        let rdma = Rdma {
+            device: device.and_then(|value| self.lines.string(value).map(str::to_owned)),
+            port,
+            gid_index,
+            partition_key_index: key_index,
+        };
+        if provider == Some(Provider::Verbs) {
+            return Some(rdma);
+        }
+        for (key, value) in keys.iter().filter_map(|key| Some((key, table.get(*key)?))) {
+            let message = format!("\"{key}\" is for provider = \"verbs\"");
+            self.lines.problem(value.span().start, message);
+        }
+        None
     }
 
     fn required<'t, 'i>(&mut self, table: &'t DeTable<'i>, key: &str) -> Option<&'t Value<'i>> {
@@ -377,6 +422,27 @@ db = "0,1,1"
     }
 
     #[test]
+    fn an_adapter_can_be_chosen() {
+        let with = |lines: &str| {
+            let text = SOUND.replace("state = \"/run/a\"", lines);
+            let host = parse(&text).unwrap().host;
+            (host.provider, host.rdma)
+        };
+        assert_eq!(with(""), (Provider::Tcp, None));
+        let verbs = "provider = \"verbs\"\n";
+        assert_eq!(with(verbs), (Provider::Verbs, Some(Rdma::default())));
+        let all = "device = \"rxe0\"\nport = 2\ngid-index = 3\npartition-key-index = 4";
+        let chosen = Rdma {
+            device: Some("rxe0".into()),
+            port: Some(2),
+            gid_index: Some(3),
+            partition_key_index: Some(4),
+        };
+        let (_, rdma) = with(&format!("{verbs}{all}"));
+        assert_eq!(rdma, Some(chosen));
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_its_line() {
         let bad = [
             ("host = \"a\"", "host = \"A\"", 1, "names no host"),
@@ -394,7 +460,14 @@ db = "0,1,1"
             ),
             ("500", "0", 7, "0 is not from 1"),
             ("offload = false", "offload = 0", 8, "true or false"),
-            ("state = ", "provider = ", 9, "there is tcp"),
+            ("state = ", "provider = ", 9, "there are tcp and verbs"),
+            (
+                "state = \"/run/a\"",
+                "device = \"mlx5_0\"",
+                9,
+                "is for provider = \"verbs\"",
+            ),
+            ("offload = false", "port = 0", 8, "0 is not from 1"),
             (
                 "b = \"[fd00::2]:7470\"",
                 "a = \"[fd00::2]:7470\"",

@@ -68,6 +68,8 @@ pub(super) struct Control {
     /// How there is a connection to an agent.
     dial: Dial,
     pub(super) openers: Openers,
+    #[cfg(feature = "verbs")]
+    pub(super) protections: super::far::Protections,
 }
 
 /// Connects to the agent, or to where one will listen.
@@ -170,6 +172,8 @@ impl Control {
             fence: OnceLock::new(),
             dial,
             openers: Openers::default(),
+            #[cfg(feature = "verbs")]
+            protections: super::far::Protections::default(),
         });
         let listening = Arc::downgrade(&control);
         let builder = thread::Builder::new().name("toroid-control".into());

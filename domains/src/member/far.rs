@@ -9,15 +9,20 @@ use std::thread;
 use std::time::Duration;
 
 use fabric::link::LinkCheck;
+use fabric::provider::QueuePair;
 use fabric::shm::Status;
 use fabric::shm::channel::Membership;
 use fabric::tcp::{self, Cutter};
+#[cfg(feature = "verbs")]
+use fabric::verbs::{Hybrid, ProtectionDomain};
 use fabric::{Access, Epoch, NodeId, OpError, Partition, Place, Protocol, RemoteKey};
 
 use super::control::{Control, lock};
 use super::regions::no_room;
 use super::{Domain, Member, MemberError, unexpected};
 use crate::protocol::{FarInfo, Refusal, RefusalKind, Reply, Request};
+#[cfg(feature = "verbs")]
+use crate::rdma::Rdma;
 
 /// A connection that the agent has granted.
 #[derive(Debug)]
@@ -27,6 +32,9 @@ pub(super) struct Connection {
     pub(super) peer: NodeId,
     pub(super) status: Arc<Status>,
     pub(super) membership: Membership,
+    /// The RDMA adapter that may be used as well.
+    #[cfg(feature = "verbs")]
+    rdma: Option<Rdma>,
 }
 
 /// Connections that are to end with the membership of one of their two nodes.
@@ -104,6 +112,28 @@ impl Links {
     }
 }
 
+/// What each partition may use of this host's RDMA adapter, as long as a queue pair uses it.
+#[cfg(feature = "verbs")]
+#[derive(Debug, Default)]
+pub(super) struct Protections(Mutex<HashMap<Partition, Weak<ProtectionDomain>>>);
+
+#[cfg(feature = "verbs")]
+impl Protections {
+    fn of(&self, domain: &Domain, rdma: &Rdma) -> Option<Arc<ProtectionDomain>> {
+        let device = rdma.device()?;
+        let mut all = lock(&self.0);
+        all.retain(|_, protection| protection.strong_count() > 0);
+        let present = all.get(&domain.partition).and_then(Weak::upgrade);
+        present.or_else(|| {
+            let made = ProtectionDomain::new(&device, domain.member.node, domain.partition);
+            let made = made.inspect_err(|error| tracing::warn!("no protection domain: {error}"));
+            let made = made.ok()?;
+            all.insert(domain.partition, Arc::downgrade(&made));
+            Some(made)
+        })
+    }
+}
+
 impl Openers {
     fn to(&self, partition: Partition, peer: NodeId) -> Opener {
         let mut all = lock(&self.0);
@@ -130,6 +160,8 @@ impl Control {
             peer: NodeId(info.peer),
             status,
             membership,
+            #[cfg(feature = "verbs")]
+            rdma: info.rdma.clone(),
         };
         self.with_links(|links| links.book(&connection));
         Some(connection)
@@ -200,8 +232,34 @@ impl Domain {
         }
     }
 
-    /// A queue pair to the member at `place`, if another host carries it.
+    /// A queue pair to the member at `place` for a program, if another host carries it.
     pub(super) fn far_queue_pair(
+        &self,
+        place: Place,
+        depth: usize,
+    ) -> Result<Option<QueuePair>, MemberError> {
+        let connection = self.reach(place)?;
+        Ok(connection.map(|connection| self.by_any_adapter(connection, depth)))
+    }
+
+    #[cfg(feature = "verbs")]
+    fn by_any_adapter(&self, connection: Connection, depth: usize) -> QueuePair {
+        let rdma = connection.rdma.clone();
+        let protection = rdma.and_then(|rdma| self.member.control.protections.of(self, &rdma));
+        let pair = connection.queue_pair(depth);
+        match protection {
+            Some(protection) => QueuePair::Verbs(Box::new(Hybrid::new(pair, protection))),
+            None => QueuePair::Tcp(Box::new(pair)),
+        }
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    fn by_any_adapter(&self, connection: Connection, depth: usize) -> QueuePair {
+        QueuePair::Tcp(Box::new(connection.queue_pair(depth)))
+    }
+
+    /// A queue pair to the member at `place` over a connection alone, if another host carries it.
+    fn connected_queue_pair(
         &self,
         place: Place,
         depth: usize,
@@ -242,7 +300,7 @@ impl Domain {
     fn opener_to(&self, node: NodeId) -> Result<tcp::QueuePair, MemberError> {
         let place = self.member.torus.place(node);
         let pair = place
-            .map(|place| self.far_queue_pair(place, 1))
+            .map(|place| self.connected_queue_pair(place, 1))
             .transpose()?;
         // It was elsewhere a moment ago.
         pair.flatten().ok_or_else(|| refused(OpError::WrongKey))

@@ -13,6 +13,7 @@ use crate::gateway::GatewayKind;
 use crate::hosts::config::Provider;
 use crate::placement::Figures;
 use crate::quota::Amounts;
+use crate::rdma::Rdma;
 
 /// The state of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +35,9 @@ pub struct Status {
     /// What connects nodes of different hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_hosts: Option<Provider>,
+    /// The RDMA adapter that is used for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<Rdma>,
     /// The number of domains.
     pub domains: u32,
     /// The data path.

@@ -515,6 +515,7 @@ mod tests {
             key,
             directory: "a".into(),
             provider: Provider::Tcp,
+            rdma: None,
             hosts: [("b".into(), "127.0.0.1:1".parse().unwrap())].into(),
         };
         Cluster::new(config).unwrap().0

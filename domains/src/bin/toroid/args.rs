@@ -73,7 +73,11 @@ A file for --config; each host has its own, and docs/hosts.md explains it:
   listen = \"10.0.0.1:7470\"        # for the agents of other hosts
   key = \"/etc/toroid/key\"         # 64 hexadecimal digits, the same on all hosts, mode 600
   directory = \"a\"                 # whose agent holds the directory
-  provider = \"tcp\"                # between hosts; absent: tcp
+  provider = \"tcp\"                # between hosts, tcp or verbs; absent: tcp
+  device = \"mlx5_0\"               # with provider verbs; absent: the first, as the next three
+  port = 1
+  gid-index = 3
+  partition-key-index = 0
   state = \"/run/toroid\"           # absent: as without a file; the same of those below
   data = \"/var/lib/toroid\"
   ack-timeout = 200

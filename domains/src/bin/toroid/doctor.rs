@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use domains::doctor::{self, Asker, Finding};
+use domains::protocol::Status;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::Uid;
 
@@ -21,7 +22,12 @@ pub(crate) fn run(places: &Places, show: Show) -> Result<u8, Failure> {
         memlock: (memlock != RLIM_INFINITY).then_some(memlock),
     };
     let mut diagnosis = doctor::examine(Path::new("/"), asker);
-    let ours = [data(), agent(places)];
+    let status = places
+        .connect()
+        .and_then(|mut agent| Ok(agent.status()?))
+        .ok();
+    let ours = [data(), agent(status.as_ref())];
+    diagnosis.findings.push(provider(status.as_ref()));
     // Behind the version, before what only some need.
     diagnosis.findings.splice(1..1, ours);
     let exit = u8::from(!diagnosis.has_nodes());
@@ -58,11 +64,34 @@ fn data() -> Finding {
     }
 }
 
-fn agent(places: &Places) -> Finding {
-    let status = places.connect().and_then(|mut agent| Ok(agent.status()?));
+/// What connects nodes of different hosts: what the agent was told, or what could be.
+fn provider(status: Option<&Status>) -> Finding {
+    let check = "provider";
+    let Some(rdma) = status.and_then(|status| status.rdma.as_ref()) else {
+        let used = status.and_then(|status| status.between_hosts);
+        let used = used.map_or(String::new(), |used| {
+            format!("between hosts it is {used}; ")
+        });
+        let built = match cfg!(feature = "verbs") {
+            true => "this build can use RDMA NICs between hosts as well (provider = \"verbs\")",
+            false => "this build has no provider verbs, which RDMA NICs between hosts need",
+        };
+        return Finding::ok(check, format!("{used}{built}"));
+    };
+    match rdma.check() {
+        Ok(chosen) => Finding::ok(check, format!("between hosts it is verbs, by {chosen}")),
+        Err(error) => Finding::missing(
+            check,
+            format!("between hosts it is verbs, but {error}"),
+            error.remedy(),
+        ),
+    }
+}
+
+fn agent(status: Option<&Status>) -> Finding {
     match status {
-        Ok(status) => Finding::ok("agent", format!("an agent of {} nodes runs", status.nodes)),
-        Err(_) => Finding::limited(
+        Some(status) => Finding::ok("agent", format!("an agent of {} nodes runs", status.nodes)),
+        None => Finding::limited(
             "agent",
             "no agent runs that this user can reach",
             "toroid up",
