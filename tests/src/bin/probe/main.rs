@@ -10,6 +10,10 @@
 //! probe spoil DOMAIN PLACE KEY adds to the word behind it until it fails
 //! probe watch DOMAIN PLACE KEY reads and adds to that word until both fail; says how often it added,
 //!                              when the newest read began that succeeded, and how they failed
+//! probe mix DOMAIN PLACE KEY AT EVERY
+//!                              writes two words there and reads them back until its input ends or it fails, and
+//!                              every so many times (0 is never) adds to the first word of all; says how often it
+//!                              added, and how it failed
 //! probe open DOMAIN KEY        says whether it may
 //! probe hold SOCKET COUNT      holds so many connections until its input ends
 //! probe storm INTERFACE MARK [FROM]
@@ -67,6 +71,9 @@ fn main() -> Result<()> {
         ["tally", domain, place, key] => tally(domain, place, key),
         ["spoil", domain, place, key] => count(domain, place, key, 8),
         ["watch", domain, place, key] => watch(domain, place, key),
+        ["mix", domain, place, key, at, every] => {
+            mix(domain, place, key, at.parse()?, every.parse()?)
+        }
         ["open", domain, key] => open(domain, key),
         ["hold", socket, count] => hold(socket, count.parse()?),
         ["storm", interface, mark] => storm::storm(interface, mark, None),
@@ -191,6 +198,51 @@ fn tally(domain: &str, place: &str, key: &str) -> Result<()> {
         counted += 1;
     }
     println!("{counted}");
+    Ok(())
+}
+
+fn mix(domain: &str, place: &str, key: &str, at: u64, every: u64) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    let remote = domain.open(key.parse()?, Access::all())?;
+    let mut pair = domain.queue_pair(place.parse()?, 4)?;
+    let local = Region::local(64)?;
+    println!("open");
+    io::stdout().flush()?;
+    let has_ended = watch_input();
+    let (mut round, mut added) = (0u64, 0u64);
+    while !has_ended.load(Ordering::Acquire) {
+        round += 1;
+        local.store(0, round)?;
+        pair.post(0, Operation::write(&remote, at, &local, 0..8))?;
+        pair.post(1, Operation::write(&remote, at + 8, &local, 0..8))?;
+        pair.post(2, Operation::read(&remote, at, &local, 8..24))?;
+        let adds = round.checked_rem(every) == Some(0);
+        if adds {
+            pair.post(3, Operation::fetch_add(&remote, 0, 1))?;
+        }
+        pair.flush();
+        for id in 0..3 + u64::from(adds) {
+            pair.wait(PATIENCE);
+            let mut done = [Completion::default()];
+            if pair.poll(&mut done) != 1 || done[0].id != id {
+                return Err(
+                    format!("round {round}: not operation {id} ended, but {done:?}").into(),
+                );
+            }
+            match done[0].result {
+                Ok(_) => added += u64::from(id == 3),
+                Err(error) => return ended(added, error),
+            }
+        }
+        if (local.load(8)?, local.load(16)?) != (round, round) {
+            let found = (local.load(8)?, local.load(16)?);
+            return Err(format!("round {round}: read {found:?}").into());
+        }
+        if round % 64 == 0 {
+            println!("round {round}");
+        }
+    }
+    println!("{added}");
     Ok(())
 }
 

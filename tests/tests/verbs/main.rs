@@ -1,0 +1,305 @@
+//! Two hosts with an RDMA adapter each: two agents in the virtual machine of `tests/verbs/vm`,
+//! whose emulated adapters `rxe0` and `rxe1` are at the ends of a cable.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use tests::cluster::Cluster;
+use tests::hosts::KEY;
+use tests::process::{Outcome, Running, eventually, run, send, stop};
+
+/// Where the memory is, on host b, and who uses it, on host a.
+const OWNER: &str = "0,1,0";
+const USER: &str = "0,0,0";
+const THIRD: &str = "1,0,0";
+
+/// Packets that show that an adapter is in use: more than it takes to connect.
+const MANY: u64 = 100;
+
+/// How long agents wait for acknowledgements, in milliseconds: emulated processors are slow.
+const ACK_TIMEOUT: u32 = 3000;
+
+struct Host {
+    agent: Cluster,
+    name: &'static str,
+    device: &'static str,
+}
+
+impl Host {
+    /// What its file says of the provider, and the rest.
+    fn try_up(&self, provider: &str) -> Outcome {
+        let (directory, row) = (self.agent.files(), self.row());
+        let key = directory.join("key");
+        fs::write(&key, KEY).unwrap();
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+        let (other, other_row) = [("b", 1), ("a", 0)][row];
+        let address = |row: usize| format!("10.9.0.{}:7470", row + 1);
+        let text = format!(
+            "host = \"{}\"\ntorus = \"2x2x1\"\nnodes = [\"*,{row},0\"]\nlisten = \"{}\"\n\
+             key = \"key\"\ndirectory = \"a\"\nethernet = false\nack-timeout = {ACK_TIMEOUT}\n\
+             {provider}\n[hosts]\n\
+             {other} = \"{}\"\n",
+            self.name,
+            address(row),
+            address(other_row),
+        );
+        let file = directory.join("host.toml");
+        fs::write(&file, text).unwrap();
+        run(self
+            .agent
+            .command("toroid")
+            .arg("up")
+            .arg("--config")
+            .arg(file))
+    }
+
+    #[track_caller]
+    fn up(&self) {
+        let provider = format!("provider = \"verbs\"\ndevice = \"{}\"", self.device);
+        self.try_up(&provider).ok();
+    }
+
+    fn row(&self) -> usize {
+        usize::from(self.name == "b")
+    }
+
+    /// Packets that its adapter has sent.
+    fn sent(&self) -> u64 {
+        let path = format!(
+            "/sys/class/infiniband/{}/ports/1/hw_counters/sent_pkts",
+            self.device
+        );
+        fs::read_to_string(path).unwrap().trim().parse().unwrap()
+    }
+
+    /// Waits until its adapter has sent many packets from now on.
+    #[track_caller]
+    fn is_used(&self) {
+        let before = self.sent();
+        eventually("the adapter is used", || self.sent() > before + MANY);
+    }
+}
+
+/// What `rdma resource` of iproute2 counts, by adapter.
+fn resources() -> String {
+    run(Command::new("rdma").args(["resource", "show"]))
+        .ok()
+        .text()
+        .to_owned()
+}
+
+/// Two hosts without agents yet.
+fn down_yet() -> [Host; 2] {
+    let host = |name, device| Host {
+        agent: Cluster::down_yet(),
+        name,
+        device,
+    };
+    [host("a", "rxe0"), host("b", "rxe1")]
+}
+
+/// Two hosts, and one domain of all nodes.
+fn hosts() -> [Host; 2] {
+    let hosts = down_yet();
+    hosts.iter().for_each(Host::up);
+    let [a, b] = &hosts;
+    eventually("they have a session", || {
+        let others = b.agent.status()["hosts"].clone();
+        let others = others.as_array().unwrap().iter();
+        others.filter(|host| host["state"] == "connected").count() == 1
+    });
+    a.agent.domain("blue", &["*,*,0"]);
+    hosts
+}
+
+/// A process of host b that exports memory, and its key.
+fn owner(b: &Host) -> (Running, String) {
+    let mut owner = b.agent.spawn(OWNER, "probe own blue");
+    let key = owner.line();
+    (owner, key)
+}
+
+/// One of host a that writes and reads there, and adds every eighth time.
+#[track_caller]
+fn user(a: &Host, node: &str, key: &str, at: u64) -> Running {
+    mixing(a, node, key, at, 8)
+}
+
+#[track_caller]
+fn mixing(a: &Host, node: &str, key: &str, at: u64, every: u64) -> Running {
+    let user = a
+        .agent
+        .spawn(node, &format!("probe mix blue {OWNER} {key} {at} {every}"));
+    user.says("open");
+    user
+}
+
+/// How often it has added, and how it failed.
+#[track_caller]
+fn end(user: Running) -> (u64, String) {
+    let end = user.wait().ok();
+    let last = end.text().lines().last().unwrap_or_default().to_owned();
+    let (number, word) = last.split_once(' ').unwrap_or((&last, ""));
+    (number.parse().unwrap(), word.to_owned())
+}
+
+/// What those who stay have read, written and added is right however often another leaves, and goes
+/// by the adapters again each time. Who leaves is cut off.
+#[test]
+fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
+    let before = resources();
+    let [a, b] = hosts();
+    let explain = a.agent.ask(&["explain", USER, OWNER, "-d", "blue"]);
+    let rdma = &explain["domains"][0]["rdma"];
+    assert_eq!(rdma["provider"], "verbs", "{explain}");
+    assert_eq!(rdma["enforced_by"][0], "remote_keys", "{explain}");
+    let doctor = run(a.agent.command("toroid").arg("doctor")).ok();
+    assert!(
+        doctor.text().contains("between hosts it is verbs, by rxe0"),
+        "{doctor}"
+    );
+    let (mut owner, key) = owner(&b);
+    let mut stays = user(&a, USER, &key, 1024);
+    // The answers to reads and writes.
+    b.is_used();
+    let mut added = 0;
+    for _ in 0..3 {
+        let leaver = user(&a, THIRD, &key, 2048);
+        leaver.says("round 64");
+        b.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
+        let (count, error) = end(leaver);
+        assert_eq!(error, "Revoked");
+        added += count;
+        a.agent
+            .exec(THIRD, &format!("probe open blue {key}"))
+            .fails(1, &["blue"]);
+        // Those who stay go on, and soon by the adapters.
+        b.is_used();
+        a.agent.toroid(&["domain", "grow", "blue", THIRD]).ok();
+    }
+    assert!(!stays.has_ended());
+    drop(stays.stdin());
+    let (count, error) = end(stays);
+    assert_eq!(error, "");
+    added += count;
+    drop(owner.stdin());
+    let (sum, _) = end(owner);
+    // One addition of each that left may have been done without its word about it.
+    assert!((added..=added + 3).contains(&sum), "{sum} of {added}");
+    for host in [a, b] {
+        host.agent.down();
+    }
+    eventually("nothing is left at the adapters", || resources() == before);
+}
+
+#[test]
+fn whoever_is_killed_is_noticed_and_replaced() {
+    let [a, b] = hosts();
+    let (orphaning, key) = owner(&b);
+    let orphan = user(&a, USER, &key, 1024);
+    b.is_used();
+    orphaning.kill();
+    let (_, error) = end(orphan);
+    assert!(["PeerDead", "WrongKey"].contains(&&*error), "{error}");
+    // Agents have no part in it.
+    let (_owner, key) = owner(&b);
+    let mut lasting = user(&a, USER, &key, 1024);
+    b.agent.kill_agent();
+    b.is_used();
+    b.up();
+    assert!(!lasting.has_ended());
+    // The adapter's process has: it holds what the adapters know.
+    let adapter = b.agent.status()["adapter_pid"].as_i64().expect("one");
+    send(adapter.try_into().unwrap(), Signal::SIGKILL);
+    let (_, error) = end(lasting);
+    assert_eq!(error, "Unreachable");
+    eventually("it is replaced", || {
+        let open = a.agent.exec(USER, &format!("probe open blue {key}"));
+        open.status == 0
+    });
+    let _again = user(&a, USER, &key, 1024);
+    b.is_used();
+}
+
+/// An adapter heeds no fence. If this one went on with what it was told, what is written by it
+/// would be lost, and nobody would be told.
+#[test]
+fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
+    let [a, b] = hosts();
+    let (_owner, key) = owner(&b);
+    // All that it does, the adapters do.
+    let stays = mixing(&a, USER, &key, 1024, 0);
+    let _leaver = user(&a, THIRD, &key, 2048);
+    b.is_used();
+    let adapter = || b.agent.status()["adapter_pid"].as_u64();
+    let before = adapter().expect("one");
+    stop(before.try_into().unwrap());
+    // It answers all the same: that is the adapters' business.
+    b.is_used();
+    a.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
+    let (_, error) = end(stays);
+    assert_eq!(error, "Unreachable");
+    eventually("it is replaced", || {
+        adapter().is_some_and(|now| now != before)
+            && a.agent.exec(USER, &format!("probe open blue {key}")).status == 0
+    });
+    let _again = user(&a, USER, &key, 1024);
+    b.is_used();
+}
+
+#[test]
+fn a_store_is_read_by_the_adapters() {
+    use std::io::Write;
+
+    let [a, b] = hosts();
+    let server = b.agent.spawn(OWNER, "toroid-kv serve");
+    server.says("blue");
+    let mut client = a.agent.spawn(USER, "store-client");
+    let mut input = client.stdin();
+    let mut says = |line: &str| {
+        writeln!(input, "{line}").unwrap();
+        client.line()
+    };
+    assert_eq!(says("connect"), "connected");
+    for n in 0..50 {
+        assert_eq!(says(&format!("get key-{n}")), "nothing");
+        assert_eq!(says(&format!("set key-{n} first-{n}")), "stored");
+        assert_eq!(says(&format!("get key-{n}")), format!("first-{n}"));
+        assert_eq!(says(&format!("set key-{n} second-{n}")), "stored");
+    }
+    let before = b.sent();
+    for n in 0..50 {
+        assert_eq!(says(&format!("get key-{n}")), format!("second-{n}"));
+    }
+    // A get takes a read at least.
+    assert!(b.sent() >= before + 50, "{} after {before}", b.sent());
+    let kv = |words: &str| a.agent.exec(USER, &format!("toroid-kv {words}"));
+    for n in [0, 49] {
+        assert_eq!(
+            kv(&format!("get key-{n}")).ok().text(),
+            format!("second-{n}")
+        );
+        kv(&format!("delete key-{n}")).ok();
+        kv(&format!("get key-{n}")).fails(1, &["there is no key"]);
+        assert_eq!(says(&format!("get key-{n}")), "nothing");
+    }
+    assert_eq!(says("get key-1"), "second-1");
+    drop(server);
+}
+
+#[test]
+fn an_agent_says_what_is_wrong_with_its_adapter() {
+    let [a, _b] = down_yet();
+    let missing = a.try_up("provider = \"verbs\"\ndevice = \"mlx5_7\"");
+    missing.fails(
+        1,
+        &[
+            "no RDMA device named mlx5_7: there is rxe0, rxe1",
+            "gid-index",
+        ],
+    );
+    let missing = a.try_up("provider = \"verbs\"\ndevice = \"rxe0\"\npartition-key-index = 9");
+    missing.fails(1, &["has no partition key at index 9"]);
+}
