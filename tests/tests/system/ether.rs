@@ -12,7 +12,7 @@ use tests::user::User;
 
 use crate::compare::{is_empty, stop, temporary};
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "test",
     "path",
     "mtu",
