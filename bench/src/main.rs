@@ -70,6 +70,16 @@ struct Kv {
     /// Be done in a minute.
     #[arg(long)]
     quick: bool,
+
+    /// Only rows with all these words, such as set/1024/hot or rdma/get/64; may be repeated.
+    ///
+    /// A row's words are its path, operation, bytes, set and load, as the table has them.
+    #[arg(long, value_name = "WORD/...")]
+    rows: Vec<kv::plan::Words>,
+
+    /// How often everything is measured.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
 }
 
 #[derive(Args)]
@@ -231,8 +241,13 @@ fn run_kv(arguments: &Kv) -> anyhow::Result<u64> {
         true => Effort::Quick,
         false => Effort::Default,
     };
+    let options = kv::Options {
+        effort,
+        rows: arguments.rows.clone(),
+        rounds: arguments.rounds,
+    };
     let mut progress = Progress::new();
-    let report = kv::measure(effort, &mut progress)?;
+    let report = kv::measure(&options, &mut progress)?;
     drop(progress);
     print(&report, arguments.json, || report.render())?;
     Ok(report.errors())

@@ -19,38 +19,58 @@ use std::time::Instant;
 
 use self::bed::Bed;
 use self::mix::Mix;
-use self::plan::{Measurement, Path};
+use self::plan::{Measurement, Path, Words};
 use self::report::{Config, Report, Rounds};
 use crate::cluster::ClusterError;
 use crate::machine::Machine;
 use crate::plan::Effort;
 use crate::progress::Progress;
 
-/// Measures everything.
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// For how long.
+    pub effort: Effort,
+    /// Only these rows, without mixes and memory; all if there are none.
+    pub rows: Vec<Words>,
+    /// How often, if not as the effort says.
+    pub rounds: Option<u32>,
+}
+
+/// Measures everything, or the rows that were chosen.
 ///
 /// # Errors
 /// [`ClusterError`]; nothing is left behind.
-pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, ClusterError> {
+pub fn measure(options: &Options, progress: &mut Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
-    let contests = [plan::hot(), plan::crowds(), plan::cold()].concat();
-    let rounds = plan::rounds(effort);
-    let turns = Mix::ALL.len() * plan::MIX_CLIENTS.len() * plan::MIX_PATHS.len();
-    let turns = turns + contests.iter().map(Vec::len).sum::<usize>();
+    let effort = options.effort;
+    let contests = plan::contests(&options.rows);
+    let rounds = options.rounds.unwrap_or(plan::rounds(effort));
+    let mixes: &[Mix] = match options.rows.is_empty() {
+        true => &Mix::ALL,
+        false => &[],
+    };
+    let turns = mixes.len() * plan::MIX_CLIENTS.len() * plan::MIX_PATHS.len();
+    let in_parts = |contest: &Vec<Measurement>| contest.len() * plan::parts(contest) as usize;
+    let turns = turns + contests.iter().map(in_parts).sum::<usize>();
     progress.expect(rounds * turns as u32);
     progress.say("starting the servers");
     let mut bed = Bed::prepare()?;
     let mut run = Run {
         effort,
+        rounds,
         progress,
         measured: Rounds::default(),
     };
-    // First, while no server has memory from before.
-    run.count_memory(&mut bed)?;
+    if options.rows.is_empty() {
+        // First, while no server has memory from before.
+        run.count_memory(&mut bed)?;
+    }
     for contest in contests {
         run.contest(&mut bed, contest)?;
     }
-    for mix in Mix::ALL {
-        run.mix(&mut bed, mix)?;
+    for mix in mixes {
+        run.mix(&mut bed, *mix)?;
     }
     let Run { measured, .. } = run;
     let memcached = bed.memcached_version()?;
@@ -70,6 +90,7 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
 /// What a run has, and has found so far.
 struct Run<'a> {
     effort: Effort,
+    rounds: u32,
     progress: &'a mut Progress,
     measured: Rounds,
 }
@@ -91,10 +112,11 @@ impl Run<'_> {
     ) -> Result<(), ClusterError> {
         self.progress.say("storing the values");
         bed.fill(&contest)?;
-        for _ in 0..plan::rounds(self.effort) {
+        let parts = plan::parts(&contest);
+        for _ in 0..self.rounds * parts {
             for measurement in &contest {
                 self.progress.step(&measurement.to_string());
-                let slice = plan::slice(self.effort, measurement);
+                let slice = plan::slice(self.effort, measurement) / parts;
                 let sample = bed.measure(measurement, slice);
                 let sample = sample.map_err(|error| error.at(measurement))?;
                 self.measured.add(*measurement, sample);
@@ -109,7 +131,7 @@ impl Run<'_> {
         self.progress.say("storing the values");
         bed.fill_mix(mix)?;
         let mut paths = plan::MIX_PATHS;
-        for _ in 0..plan::rounds(self.effort) {
+        for _ in 0..self.rounds {
             for clients in plan::MIX_CLIENTS {
                 for path in paths {
                     self.progress.step(&format!("{mix}, {clients} clients"));

@@ -1,6 +1,8 @@
 //! What is measured, side by side with what, and for how long.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,19 @@ pub enum Path {
     Memcpy,
 }
 
+impl Path {
+    /// As tables and JSON have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::Rdma => "rdma",
+            Path::ToroidTcp => "toroid-tcp",
+            Path::MemcachedTcp => "memcached-tcp",
+            Path::MemcachedUnix => "memcached-unix",
+            Path::Memcpy => "memcpy",
+        }
+    }
+}
+
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -89,6 +104,11 @@ impl Load {
     /// Operations that a client has under way.
     pub fn operations(self) -> u32 {
         self.pipeline * self.keys
+    }
+
+    /// As tables have it.
+    pub fn name(self) -> String {
+        format!("{}x{}x{}", self.clients, self.pipeline, self.keys)
     }
 }
 
@@ -163,6 +183,45 @@ impl fmt::Display for Measurement {
             load => write!(f, ", {load}"),
         }
     }
+}
+
+/// Words that choose rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Words(Vec<String>);
+
+impl FromStr for Words {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Words(text.split('/').map(str::to_lowercase).collect()))
+    }
+}
+
+impl Words {
+    /// Whether these are words of the row.
+    fn choose(&self, row: &Measurement) -> bool {
+        let words = [
+            row.path.name().to_owned(),
+            format!("{:?}", row.op).to_lowercase(),
+            row.bytes.to_string(),
+            format!("{:?}", row.set).to_lowercase(),
+            row.load.name(),
+        ];
+        self.0.iter().all(|word| words.contains(word))
+    }
+}
+
+/// All that is compared, in the order in which the report has it; of that, what any of `words`
+/// choose, if there are any.
+pub fn contests(words: &[Words]) -> Vec<Vec<Measurement>> {
+    let mut contests = [hot(), crowds(), cold()].concat();
+    if !words.is_empty() {
+        for contest in &mut contests {
+            contest.retain(|row| words.iter().any(|words| words.choose(row)));
+        }
+        contests.retain(|contest| !contest.is_empty());
+    }
+    contests
 }
 
 /// What is compared with each other, in caches.
@@ -265,10 +324,52 @@ pub fn slice(effort: Effort, measurement: &Measurement) -> Duration {
     }
 }
 
+/// Into how many rounds each of a contest is divided. Over sockets a rate may double or halve with where the
+/// system puts both ends, for as long as it leaves them there. What is compared is the median of
+/// rounds, so many short ones tell more than a few long ones.
+pub fn parts(contest: &[Measurement]) -> u32 {
+    let is_text = |row: &Measurement| row.path == Path::ToroidTcp && row.bytes == CROWD_BYTES;
+    match contest.iter().any(is_text) {
+        true => 5,
+        false => 1,
+    }
+}
+
 /// For how long a mix is carried out each time.
 pub fn mix_slice(effort: Effort) -> Duration {
     match effort {
         Effort::Quick => Duration::from_millis(60),
         Effort::Default | Effort::Full => Duration::from_millis(250),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_chosen_by_their_words() {
+        let chosen = |texts: &[&str]| -> Vec<String> {
+            let words: Vec<Words> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            let contests = contests(&words).concat();
+            contests.iter().map(Measurement::to_string).collect()
+        };
+        assert_eq!(
+            chosen(&["rdma/borrow/64"]),
+            ["Borrow of 64 bytes by Rdma, Hot"]
+        );
+        assert_eq!(
+            chosen(&["set/50x1x1", "Memcpy/cold/1048576"]),
+            [
+                "Set of 1024 bytes by ToroidTcp, Hot, 50 x 1 requests of 1",
+                "Set of 1024 bytes by MemcachedTcp, Hot, 50 x 1 requests of 1",
+                "Copy of 1048576 bytes by Memcpy, Cold",
+            ]
+        );
+        assert_eq!(chosen(&["rdma/get/6"]), [""; 0]);
+        assert_eq!(
+            contests(&[]).concat(),
+            [hot(), crowds(), cold()].concat().concat()
+        );
     }
 }

@@ -13,7 +13,7 @@ use super::plan::{Load, Measurement, Op, Path, SMALL};
 use super::targets::{self, Target};
 use crate::machine::Machine;
 use crate::plan::{Effort, WorkingSet};
-use crate::stats::{Series, median};
+use crate::stats::{Series, median, quantile};
 use crate::table::{self, time};
 
 /// All rounds of all measurements, in the order in which they were first made.
@@ -28,9 +28,35 @@ pub struct Rounds {
 #[derive(Debug, Default)]
 struct Measured {
     series: Series,
-    /// Of each round.
-    cpu_ns_per_op: Vec<f64>,
+    rounds: Vec<Round>,
     reads: Reads,
+}
+
+/// What one round gave.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Round {
+    /// Operations per second.
+    pub ops_per_s: Option<f64>,
+    /// Of its samples.
+    pub p50_ns: Option<f64>,
+    /// Of its samples.
+    pub p99_ns: Option<f64>,
+    /// Processor time of the server.
+    pub server_cpu_ns_per_op: Option<f64>,
+}
+
+impl Round {
+    fn of(sample: &Sample) -> Self {
+        let slice = &sample.measured.slice;
+        let (ops, seconds) = (slice.ops as f64, slice.elapsed_ns as f64 / 1e9);
+        let cpu_ns = sample.server_cpu_ns.filter(|_| slice.ops > 0);
+        Round {
+            ops_per_s: (seconds > 0.0).then(|| ops / seconds),
+            p50_ns: quantile(&slice.samples_ns, 0.5),
+            p99_ns: quantile(&slice.samples_ns, 0.99),
+            server_cpu_ns_per_op: cpu_ns.map(|cpu_ns| cpu_ns as f64 / ops),
+        }
+    }
 }
 
 impl Rounds {
@@ -43,11 +69,7 @@ impl Rounds {
         let slice = &sample.measured.slice;
         measured.series.add(slice);
         measured.reads.add(sample.measured.reads);
-        if let Some(cpu_ns) = sample.server_cpu_ns.filter(|_| slice.ops > 0) {
-            measured
-                .cpu_ns_per_op
-                .push(cpu_ns as f64 / slice.ops as f64);
-        }
+        measured.rounds.push(Round::of(&sample));
     }
 
     /// Adds a round of a mix.
@@ -112,6 +134,8 @@ pub struct Row {
     pub reads_per_get: Option<f64>,
     /// Operations that failed or gave wrong bytes.
     pub errors: u64,
+    /// The same of each round: those of rows that are compared follow each other.
+    pub rounds: Vec<Round>,
 }
 
 impl Row {
@@ -219,10 +243,10 @@ impl Report {
             writeln!(
                 to,
                 "{:<16}{op:<10}{:>9} {:<5}{:>9}{:>10}{:>10}{:>10}{:>12.0}{:>13}{:>7}",
-                name_of(row.path),
+                row.path.name(),
                 row.bytes,
                 format!("{:?}", row.set).to_lowercase(),
-                format!("{}x{}x{}", row.clients, row.pipeline, row.keys_per_request),
+                row.load().name(),
                 time(row.p50_ns),
                 time(row.p99_ns),
                 time(row.p999_ns),
@@ -262,7 +286,7 @@ impl Report {
                 to,
                 "{:<8}{:<16}{:>7}{:>12.0}{:>11}{:>11}{:>11}{:>11}{:>7.3}{:>8}{:>7}",
                 row.mix.to_string(),
-                name_of(row.path),
+                row.path.name(),
                 row.clients,
                 row.ops_per_s.unwrap_or_default(),
                 time(row.get_p50_ns),
@@ -279,7 +303,7 @@ impl Report {
             writeln!(
                 to,
                 "{} takes {} bytes of memory for each of {} values of {} bytes",
-                name_of(row.path),
+                row.path.name(),
                 or_none(row.bytes_per_item, 0),
                 row.items,
                 row.bytes
@@ -289,21 +313,15 @@ impl Report {
     }
 }
 
-/// As in `--json`.
-fn name_of(path: Path) -> &'static str {
-    match path {
-        Path::Rdma => "rdma",
-        Path::ToroidTcp => "toroid-tcp",
-        Path::MemcachedTcp => "memcached-tcp",
-        Path::MemcachedUnix => "memcached-unix",
-        Path::Memcpy => "memcpy",
-    }
-}
-
 fn row(key: &Measurement, measured: &Measured) -> Row {
     let series = &measured.series;
     let Reads { gets, reads, .. } = measured.reads;
     let reads_per_get = reads as f64 / gets as f64;
+    let cpu_ns = measured
+        .rounds
+        .iter()
+        .filter_map(|round| round.server_cpu_ns_per_op);
+    let cpu_ns: Vec<f64> = cpu_ns.collect();
     Row {
         path: key.path,
         op: key.op,
@@ -317,8 +335,9 @@ fn row(key: &Measurement, measured: &Measured) -> Row {
         p50_ns: series.quantile_ns(0.5),
         p99_ns: series.quantile_ns(0.99),
         p999_ns: series.quantile_ns(0.999),
-        server_cpu_ns_per_op: median(&measured.cpu_ns_per_op),
+        server_cpu_ns_per_op: median(&cpu_ns),
         reads_per_get: (gets > 0 && key.op != Op::Set).then_some(reads_per_get),
         errors: series.errors(),
+        rounds: measured.rounds.clone(),
     }
 }
