@@ -787,17 +787,33 @@ impl<E: Endpoint> Reader<E> {
 
     /// Reads the item of a slot with the key's tag, as far as the slot word says it may reach.
     fn try_slot(&mut self, hash: u64, place: Placement, key: &[u8]) -> Result<Tried, OpError> {
-        let offset = place.word.place().offset();
-        let Some(rest) = self.items_len.checked_sub(offset) else {
+        let Some(len) = self.reach(place.word) else {
             return Ok(Tried::Changed);
         };
-        let len = rest.min(place.word.len_limit()).min(self.max_item.into());
-        if self.read_item(place, len, Consistency::Strict)?.is_some() {
+        let unlike = self.read_item(place, len, Consistency::Strict)?;
+        self.judge_new(hash, place, key, 0..len as usize, unlike)
+    }
+
+    /// How many bytes an item may have of which only the slot word is known; `None` when there can be
+    /// none.
+    fn reach(&self, word: SlotWord) -> Option<u64> {
+        let rest = self.items_len.checked_sub(word.place().offset())?;
+        Some(rest.min(word.len_limit()).min(self.max_item.into()))
+    }
+
+    /// As [`Reader::judge`], of an item of which only the slot was known. Where it is, is remembered.
+    fn judge_new(
+        &mut self,
+        hash: u64,
+        place: Placement,
+        key: &[u8],
+        item: Range<usize>,
+        unlike: Option<Tried>,
+    ) -> Result<Tried, OpError> {
+        if unlike.is_some() {
             return Ok(Tried::Changed);
         }
-        let tried = self.examine(key, 0..len as usize, |header| {
-            place.word.is_of(header.generation)
-        });
+        let tried = self.examine(key, item, |header| place.word.is_of(header.generation));
         if let Tried::Found(item) = &tried {
             self.note_place(hash, place, &item.header);
         }

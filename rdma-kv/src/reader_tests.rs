@@ -101,6 +101,8 @@ pub(super) enum How {
     Restless,
     /// Its place is known, and it is got together with another.
     Many,
+    /// The same, and it is expected that others have replaced it.
+    RestlessMany,
     /// Its place is known, and it is got into a buffer.
     Into,
 }
@@ -108,7 +110,7 @@ pub(super) enum How {
 impl How {
     pub(super) fn get(self, reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> {
         match self {
-            How::Many => first_of_many(reader, key),
+            How::Many | How::RestlessMany => first_of_many(reader, key),
             How::Into => into_a_buffer(reader, key),
             How::Cold | How::Cached | How::Restless => value_of(reader.get(key).unwrap()),
         }
@@ -152,7 +154,7 @@ pub(super) fn get_amid(
     if how != How::Cold {
         value_of(reader.get(b"key").unwrap());
     }
-    if how == How::Restless {
+    if matches!(how, How::Restless | How::RestlessMany) {
         reader.expect_changes(b"key");
     }
     let states = std::sync::Arc::new(std::sync::Mutex::new(vec![testing::value(&store, b"key")]));
@@ -186,10 +188,18 @@ pub(super) fn schedules(steps: usize, pieces: usize) -> Vec<Vec<usize>> {
 /// How many schedules give a get something that the key never was meanwhile.
 fn wrong(checks: Checks) -> usize {
     let mut wrong = 0;
+    let all = [
+        How::Cold,
+        How::Cached,
+        How::Restless,
+        How::Many,
+        How::RestlessMany,
+        How::Into,
+    ];
     for script in SCRIPTS {
         for at in schedules(script.len(), 9) {
             for order in [Order::Forward, Order::Backward, Order::Inside] {
-                for how in [How::Cold, How::Cached, How::Restless, How::Many, How::Into] {
+                for how in all {
                     let (got, states) =
                         get_amid(script, &at, order, how, checks, Consistency::Strict);
                     wrong += usize::from(!states.contains(&got));
@@ -208,6 +218,20 @@ fn a_get_returns_what_the_key_was_meanwhile() {
 /// Three reads, whether it was replaced or not, where it would be two or four.
 #[test]
 fn a_key_that_others_replace_takes_few_reads() {
+    few_reads(|reader| value_of(reader.get(b"key").unwrap()));
+}
+
+#[test]
+fn a_key_that_others_replace_takes_few_reads_among_many() {
+    few_reads(|reader| {
+        let mut got = None;
+        let each = |_, sought: Sought<ValueRef<'_>>| got = value_of(sought);
+        reader.get_many(&[b"key"], each).unwrap();
+        got
+    });
+}
+
+fn few_reads(get: fn(&mut Reader<Adversary>) -> Option<Vec<u8>>) {
     let store = testing::shared(LIMITS);
     set(&store, b"key", 0);
     let mut reader = reader(&store, Order::Forward);
@@ -216,7 +240,7 @@ fn a_key_that_others_replace_takes_few_reads() {
             set(&store, b"key", byte);
         }
         let before = reader.stats().reads;
-        assert_eq!(value_of(reader.get(b"key").unwrap()), Some(vec![byte; 100]));
+        assert_eq!(get(&mut reader), Some(vec![byte; 100]));
         reader.stats().reads - before
     };
     reads(false, 0);

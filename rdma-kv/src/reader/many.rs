@@ -2,9 +2,9 @@
 
 use fabric::{Endpoint, OpError, Read};
 
-use super::{Item, Reader, Sought, Tried, ValueRef, Way, unless_outside};
+use super::{Consistency, Item, Reader, Sought, Tried, ValueRef, Way, unless_outside};
 use crate::hash::hash;
-use crate::layout::{Placement, Word};
+use crate::layout::{Placement, SlotWord, Word};
 
 /// Keys whose items are read in one go, at most.
 const KEYS: usize = 64;
@@ -13,11 +13,14 @@ const KEYS: usize = 64;
 const BYTES: usize = 1 << 20;
 
 /// An item to be read.
+#[derive(Clone, Copy)]
 struct Planned {
     /// Which of the keys.
     number: usize,
     hash: u64,
     place: Placement,
+    /// Only its slot was seen: the length is how far it may reach, and the generation is not known.
+    is_new: bool,
     /// Where in the buffer it goes.
     start: usize,
 }
@@ -49,10 +52,11 @@ impl<E: Endpoint> Reader<E> {
     ) -> Result<(), OpError> {
         self.stats.gets += keys.len() as u64;
         let mut others = Vec::new();
-        let mut next = 0;
-        while next < keys.len() {
-            let planned = self.plan(keys, &mut next, &mut others);
-            self.read_planned(keys, &planned, &mut others, &mut each)?;
+        for first in (0..keys.len()).step_by(KEYS) {
+            let planned = self.plan(keys, first, &mut others)?;
+            let replaced = self.read_planned(keys, planned, &mut others, &mut each)?;
+            // What is behind their slots now. None is followed twice.
+            self.read_planned(keys, replaced, &mut others, &mut each)?;
         }
         for (number, hash) in others {
             let sought = self.look_up_repeatedly(hash, keys[number], Way::Copied)?;
@@ -62,69 +66,154 @@ impl<E: Endpoint> Reader<E> {
         Ok(())
     }
 
-    /// Plans a batch from `next` on, and moves that behind it; whose place is not known is added to
-    /// `others`.
+    /// Plans a batch from `first` on; whose place is not known is added to `others`.
     fn plan(
-        &self,
+        &mut self,
         keys: &[&[u8]],
-        next: &mut usize,
+        first: usize,
         others: &mut Vec<(usize, u64)>,
-    ) -> Vec<Planned> {
-        let mut planned: Vec<Planned> = Vec::new();
-        let mut bytes = 0;
-        while let Some(key) = keys.get(*next) {
+    ) -> Result<Vec<Planned>, OpError> {
+        let (mut planned, mut restless) = (Vec::with_capacity(KEYS), Vec::new());
+        for (number, key) in keys.iter().enumerate().skip(first).take(KEYS) {
             let hash = hash(self.seed, key);
-            match self.places.find(hash) {
-                None => others.push((*next, hash)),
-                Some(place) => {
-                    let len = place.len as usize;
-                    if planned.len() == KEYS || !planned.is_empty() && bytes + len > BYTES {
-                        break;
-                    }
-                    planned.push(Planned {
-                        number: *next,
-                        hash,
-                        place,
-                        start: bytes,
-                    });
-                    // Each aligned as a single one is, so that words travel whole.
-                    bytes += len.next_multiple_of(64);
-                }
-            }
-            *next += 1;
+            let Some(known) = self.places.look(hash) else {
+                others.push((number, hash));
+                continue;
+            };
+            let of_its_kind = match known.is_restless && self.consistency == Consistency::Strict {
+                true => &mut restless,
+                false => &mut planned,
+            };
+            of_its_kind.push(Planned {
+                number,
+                hash,
+                place: known.placement,
+                is_new: false,
+                start: 0,
+            });
         }
-        planned
+        if !restless.is_empty() {
+            self.look_at_slots(&restless, &mut planned, others)?;
+        }
+        Ok(planned)
     }
 
+    /// Plans to read what is in the slots of restless places now.
+    fn look_at_slots(
+        &mut self,
+        restless: &[Planned],
+        planned: &mut Vec<Planned>,
+        others: &mut Vec<(usize, u64)>,
+    ) -> Result<(), OpError> {
+        let mut words = vec![Word::default(); restless.len()];
+        let slots = restless.iter().zip(&mut words);
+        let reads = slots.map(|(Planned { place, .. }, word)| Read {
+            remote: &self.index,
+            offset: place.slot.offset(),
+            into: &mut word.0,
+        });
+        let mut reads: Vec<_> = reads.collect();
+        self.stats.reads += reads.len() as u64;
+        match self.endpoint.read_batch(&mut reads) {
+            Err(OpError::OutOfBounds { .. }) => {
+                self.give_up(restless, others);
+                return Ok(());
+            }
+            read => read?,
+        }
+        for (known, word) in restless.iter().zip(words) {
+            let word = SlotWord(word.value());
+            if word == known.place.word {
+                self.places.calm(known.hash);
+                planned.push(*known);
+                continue;
+            }
+            match self.behind(known, word) {
+                Some(new) => planned.push(new),
+                None => self.give_up(&[*known], others),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is now in the slot of a place, if that can be the same key's.
+    fn behind(&self, known: &Planned, word: SlotWord) -> Option<Planned> {
+        let len = self.reach(word).filter(|_| word.may_be(known.hash))?;
+        let place = Placement {
+            word,
+            generation: 0,
+            len: len as u32,
+            ..known.place
+        };
+        Some(Planned {
+            place,
+            is_new: true,
+            ..*known
+        })
+    }
+
+    /// Forgets places that are wrong; their keys are looked up.
+    fn give_up(&mut self, wrong: &[Planned], others: &mut Vec<(usize, u64)>) {
+        for Planned { number, hash, .. } in wrong {
+            self.places.remove(*hash);
+            others.push((*number, *hash));
+        }
+    }
+
+    /// Reads what is planned, as much in one go as may be; returns where others have replaced it.
     fn read_planned(
         &mut self,
         keys: &[&[u8]],
-        planned: &[Planned],
+        mut planned: Vec<Planned>,
+        others: &mut Vec<(usize, u64)>,
+        each: &mut impl FnMut(usize, Sought<Item<'_>>),
+    ) -> Result<Vec<Planned>, OpError> {
+        let (mut rest, mut replaced) = (&mut planned[..], Vec::new());
+        while !rest.is_empty() {
+            let count = lay_out(rest);
+            let (batch, later) = rest.split_at_mut(count);
+            rest = later;
+            match self.read_all(batch) {
+                // A place is wrong. Which one does not matter: it happens once.
+                Err(OpError::OutOfBounds { .. }) => self.give_up(batch, others),
+                unlike => {
+                    let all = batch.iter().zip(unlike?);
+                    for (item, unlike) in all {
+                        self.take(keys, item, unlike, &mut replaced, others, each)?;
+                    }
+                }
+            }
+        }
+        Ok(replaced)
+    }
+
+    /// Judges one that was read, and gives it to `each` if it is whole.
+    fn take(
+        &mut self,
+        keys: &[&[u8]],
+        item: &Planned,
+        unlike: Option<Tried>,
+        replaced: &mut Vec<Planned>,
         others: &mut Vec<(usize, u64)>,
         each: &mut impl FnMut(usize, Sought<Item<'_>>),
     ) -> Result<(), OpError> {
-        let unlike = self.read_all(planned);
-        let unlike = match unlike {
-            // A place is wrong. Which one does not matter: it happens once.
-            Err(OpError::OutOfBounds { .. }) => {
-                for Planned { number, hash, .. } in planned {
-                    self.places.remove(*hash);
-                    others.push((*number, *hash));
-                }
-                return Ok(());
-            }
-            unlike => unlike?,
+        let (key, bytes) = (keys[item.number], item.start..item.end());
+        let tried = match item.is_new {
+            true => self.judge_new(item.hash, item.place, key, bytes, unlike),
+            false => self.judge(item.place, key, bytes, unlike),
         };
-        for (item, unlike) in planned.iter().zip(unlike) {
-            let bytes = item.start..item.start + item.place.len as usize;
-            let tried = self.judge(item.place, keys[item.number], bytes, unlike);
-            let tried = unless_outside(tried)?;
-            match self.settle(item.hash, tried) {
-                Sought::Unsettled => others.push((item.number, item.hash)),
-                settled => {
-                    self.note_use(item.hash, &settled);
-                    each(item.number, settled.map(|item| self.item(&item)));
-                }
+        let tried = unless_outside(tried)?;
+        if let Tried::Replaced(word) = tried
+            && let Some(new) = self.behind(item, word)
+        {
+            replaced.push(new);
+            return Ok(());
+        }
+        match self.settle(item.hash, tried) {
+            Sought::Unsettled => others.push((item.number, item.hash)),
+            settled => {
+                self.note_use(item.hash, &settled);
+                each(item.number, settled.map(|item| self.item(&item)));
             }
         }
         Ok(())
@@ -132,9 +221,7 @@ impl<E: Endpoint> Reader<E> {
 
     /// Reads all items, then what tells that they are whole; returns what it means where they are not.
     fn read_all(&mut self, planned: &[Planned]) -> Result<Vec<Option<Tried>>, OpError> {
-        let end = planned
-            .last()
-            .map_or(0, |last| last.start + last.place.len as usize);
+        let end = planned.last().map_or(0, Planned::end);
         if self.item.len() < end {
             self.item.resize(end, 0);
         }
@@ -170,4 +257,25 @@ impl<E: Endpoint> Reader<E> {
         let unlike = all.map(|(n, word)| last.get(n)?.unlike(*word).filter(|_| is_needed));
         Ok(unlike.collect())
     }
+}
+
+impl Planned {
+    /// Where it ends in the buffer.
+    fn end(&self) -> usize {
+        self.start + self.place.len as usize
+    }
+}
+
+/// Gives the first items their places in the buffer; returns how many are read in one go.
+fn lay_out(planned: &mut [Planned]) -> usize {
+    let mut start = 0;
+    for (count, item) in planned.iter_mut().enumerate() {
+        item.start = start;
+        if count > 0 && item.end() > BYTES {
+            return count;
+        }
+        // Each aligned as a single one is, so that words travel whole.
+        start = item.end().next_multiple_of(64);
+    }
+    planned.len()
 }
