@@ -12,6 +12,10 @@ use rustix::net::{SendFlags, send};
 use super::auth::{Gate, Knock};
 use crate::text::Next;
 
+/// Reads of a turn, at most. Requests that were sent in one go may be more than there is room for at a
+/// time; the client then is not woken for the first replies while the others are on their way.
+const READS: usize = 4;
+
 /// What is at this host's end of a connection: bytes in, replies appended.
 pub(crate) trait Converse {
     /// Notes that the client said who it is, before anything else, and whether it is welcome.
@@ -69,7 +73,7 @@ impl<C: Converse> Connection<C> {
         }
     }
 
-    /// Reads once, carries out, writes once. `replies` is empty memory for this turn, and is empty
+    /// Reads, carries out, writes once. `replies` is empty memory for this turn, and is empty
     /// after it.
     ///
     /// # Errors
@@ -99,6 +103,9 @@ impl<C: Converse> Connection<C> {
             }
         }
         self.next = self.conversation.run(replies)?;
+        if more {
+            more = self.read_on(replies)?;
+        }
         Ok(match (self.send(replies)?, self.next) {
             (false, _) => Wait::Write,
             (true, Next::Close) => Wait::End,
@@ -106,6 +113,30 @@ impl<C: Converse> Connection<C> {
             (true, Next::Read) if more => Wait::Turn,
             (true, Next::Read) => Wait::Read,
         })
+    }
+
+    /// Reads and carries out what follows, if there is no more to do before; returns whether there may be
+    /// more to read.
+    fn read_on(&mut self, replies: &mut Vec<u8>) -> io::Result<bool> {
+        for _ in 1..READS {
+            if self.next != Next::Read {
+                break;
+            }
+            let room = self.conversation.room();
+            let len = room.len();
+            let count = match rustix::io::read(&self.socket, room) {
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+                // First the replies to what came before. The next turn sees how it ended.
+                Ok(0) | Err(_) => break,
+                Ok(count) => count,
+            };
+            self.conversation.received(count);
+            self.next = self.conversation.run(replies)?;
+            if count < len {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Takes `count` bytes that were read into the conversation's room; what it waits for if none
@@ -217,6 +248,28 @@ mod tests {
         assert_eq!(said, expected);
         client.write_all(b"n\r\nquit\r\n").unwrap();
         assert_eq!(connection.turn(&mut replies).unwrap(), Wait::End);
+    }
+
+    /// Replies once came with each piece that was read, and woke the client each time.
+    #[test]
+    fn what_is_more_than_fits_is_answered_at_once() {
+        let store = testing::shared(Limits::DEFAULT);
+        let (mut client, mut connection) = pair(&store);
+        let (mut replies, sets) = (Vec::new(), 40);
+        let set = [&b"set a 0 0 1000\r\n"[..], &[b'v'; 1000], b"\r\n"].concat();
+        client.write_all(&set.repeat(sets)).unwrap();
+        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Read);
+        let mut said = vec![0; 1000];
+        let len = client.read(&mut said).unwrap();
+        assert_eq!(said[..len], b"STORED\r\n".repeat(sets));
+        // Also when nothing can follow.
+        client.write_all(&set.repeat(sets)).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        while connection.turn(&mut replies).unwrap() != Wait::End {}
+        drop(connection);
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"STORED\r\n".repeat(sets));
     }
 
     #[test]
