@@ -113,6 +113,11 @@ impl Loans {
         self.places.retain(|(other, _)| *other != borrower);
     }
 
+    /// Clients that may borrow.
+    pub fn borrowers(&self) -> usize {
+        self.borrowers.len()
+    }
+
     /// Looks at all slips. To be done after the slots have changed that led to the memory that is
     /// to be used again.
     pub fn look(&mut self) {

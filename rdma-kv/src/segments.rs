@@ -1,7 +1,8 @@
 //! Who owns which part of the items region: a log of segments.
 //!
 //! The region is divided into segments of one length. Items are appended to the open one; what is
-//! removed leaves a hole, and holes are not filled: a segment becomes free as a whole, when
+//! removed leaves a hole, and holes are not filled, but those of the open one by items of just their
+//! length ([`crate::holes`]): a segment becomes free as a whole, when
 //! nothing in it is live, or when the store has *cleaned* it by moving to another what is to be
 //! kept. So memory is never bound to a size, and no size that was once common starves another.
 //!
@@ -18,6 +19,7 @@
 
 use std::collections::VecDeque;
 
+use crate::holes::Holes;
 use crate::layout::{Place, UNIT};
 use crate::loans::Loans;
 
@@ -54,13 +56,17 @@ pub struct Segments {
     lent: Vec<u32>,
     loans: Loans,
     open: [Option<u32>; 2],
+    /// In the open segment of young items.
+    holes: Holes,
+    /// What is read by somebody who does not keep others out, once for each of them.
+    held: Vec<Place>,
     /// Full ones, the oldest first.
     sealed: [VecDeque<u32>; 2],
     /// The last that was given to a segment.
     stamp: u64,
-    /// Tests: memory that was given back, to be used again before all other.
+    /// Tests: holes are filled at once, wherever they are.
     #[cfg(test)]
-    again: Option<Vec<(Place, u32)>>,
+    reuses_at_once: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,10 +119,12 @@ impl Segments {
             lent: Vec::new(),
             loans: Loans::default(),
             open: [None; 2],
+            holes: Holes::default(),
+            held: Vec::new(),
             sealed: [VecDeque::new(), VecDeque::new()],
             stamp: 0,
             #[cfg(test)]
-            again: None,
+            reuses_at_once: false,
         }
     }
 
@@ -140,16 +148,14 @@ impl Segments {
         usize::from(self.count() >= 4)
     }
 
-    /// Gives out `room` bytes at the end of a queue, leaving `spare` segments free. They are
-    /// reserved: their segment is not cleaned until [`Segments::commit`] or
+    /// Gives out `room` bytes at the end of a queue, leaving `spare` segments free, or those of a hole
+    /// there. They are reserved: their segment is not cleaned until [`Segments::commit`] or
     /// [`Segments::release`].
     pub fn append(&mut self, queue: Queue, room: u32, spare: usize) -> Option<Place> {
-        #[cfg(test)]
-        if let Some(place) = self.take_again(room) {
-            let number = self.number_of(place);
-            let segment = &mut self.segments[number.0 as usize];
-            segment.live += room;
-            segment.reserved += room;
+        if queue == Queue::Young
+            && let Some(place) = self.take_hole(room)
+        {
+            self.hold_memory(place, room);
             return Some(place);
         }
         if room > self.len {
@@ -169,6 +175,26 @@ impl Segments {
         Some(Place((at / UNIT as u64) as u32))
     }
 
+    /// A hole of this length, of which nobody has borrowed what was there.
+    fn take_hole(&mut self, room: u32) -> Option<Place> {
+        if !self.holes.has(room) && self.holes.is_look_due(self.borrowers()) {
+            self.loans.look();
+            let loans = &self.loans;
+            let is_lent = |hole| loans.any(|place| place == hole);
+            self.holes.admit(is_lent);
+        }
+        self.holes.take(room)
+    }
+
+    /// Clients for each of whom a look at slips costs something.
+    fn borrowers(&self) -> usize {
+        #[cfg(test)]
+        if self.reuses_at_once {
+            return 0;
+        }
+        self.loans.borrowers()
+    }
+
     fn fits(&self, number: u32, room: u32) -> bool {
         self.segments[number as usize].used + room <= self.len
     }
@@ -183,6 +209,9 @@ impl Segments {
         if !is_lent {
             let segment = &mut self.segments[number as usize];
             (segment.used, segment.earliest) = (0, u32::MAX);
+            if self.open[Queue::Young as usize] == Some(number) {
+                self.holes.clear();
+            }
         }
         !is_lent
     }
@@ -195,6 +224,9 @@ impl Segments {
             return None;
         }
         let next = self.free.pop()?;
+        if queue == Queue::Young {
+            self.forget_holes();
+        }
         if let Some(full) = self.open[queue as usize].replace(next) {
             self.sealed[queue as usize].push_back(full);
             self.recycle_if_empty(full);
@@ -217,25 +249,61 @@ impl Segments {
     }
 
     /// The memory of an item is to stay as it is, also without the item, until
-    /// [`Segments::abandon`].
+    /// [`Segments::let_go`].
     pub fn hold(&mut self, place: Place, room: u32) {
+        self.held.push(place);
+        self.hold_memory(place, room);
+    }
+
+    fn hold_memory(&mut self, place: Place, room: u32) {
         let number = self.number_of(place);
         let segment = &mut self.segments[number.0 as usize];
         segment.live += room;
         segment.reserved += room;
     }
 
+    /// The end of [`Segments::hold`].
+    pub fn let_go(&mut self, place: Place, room: u32) {
+        if let Some(at) = self.held.iter().position(|held| *held == place) {
+            self.held.swap_remove(at);
+        }
+        let SegmentNumber(number) = self.number_of(place);
+        let segment = &mut self.segments[number as usize];
+        segment.live -= room;
+        segment.reserved -= room;
+        self.recycle_if_empty(number);
+    }
+
     /// An item is gone.
     pub fn release(&mut self, place: Place, room: u32) {
-        let number = self.number_of(place);
-        let segment = &mut self.segments[number.0 as usize];
-        segment.live -= room;
+        let SegmentNumber(number) = self.number_of(place);
+        self.segments[number as usize].live -= room;
+        if self.may_be_filled(number) && !self.held.contains(&place) {
+            self.holes.add(place, room);
+        }
         #[cfg(test)]
-        if let Some(again) = &mut self.again {
-            again.push((place, room));
+        if self.reuses_at_once {
             return;
         }
-        self.recycle_if_empty(number.0);
+        self.recycle_if_empty(number);
+    }
+
+    /// Whether holes in a segment are for new items.
+    fn may_be_filled(&self, number: u32) -> bool {
+        #[cfg(test)]
+        if self.reuses_at_once {
+            return true;
+        }
+        self.open[Queue::Young as usize] == Some(number)
+    }
+
+    /// New items go to another segment from now on.
+    fn forget_holes(&mut self) {
+        #[cfg(test)]
+        if self.reuses_at_once {
+            return;
+        }
+        self.holes.clear();
     }
 
     /// An item now expires at `exptime`, unless that is 0.
@@ -300,7 +368,10 @@ impl Segments {
             return None;
         }
         self.sealed[queue as usize].retain(|&other| other != number);
-        self.open[Queue::Young as usize].take_if(|open| *open == number);
+        let open = &mut self.open[Queue::Young as usize];
+        if open.take_if(|open| *open == number).is_some() {
+            self.forget_holes();
+        }
         Some((SegmentNumber(number), queue, Cleaning::Compact))
     }
 
@@ -408,8 +479,7 @@ impl Segments {
         self.sealed = [VecDeque::new(), VecDeque::new()];
         self.free.clear();
         self.lent.clear();
-        #[cfg(test)]
-        self.again.iter_mut().for_each(Vec::clear);
+        self.holes.clear();
         for number in (0..self.count() as u32).rev() {
             let segment = &mut self.segments[number as usize];
             segment.live = segment.reserved;
@@ -468,20 +538,7 @@ impl Segments {
     /// length: the worst that can happen to a reader.
     #[cfg(test)]
     pub fn reuse_at_once(&mut self) {
-        self.again = Some(Vec::new());
-    }
-
-    #[cfg(test)]
-    fn take_again(&mut self, room: u32) -> Option<Place> {
-        self.loans.look();
-        let again = self.again.as_mut()?;
-        let is_lent = |from: Place| {
-            let places = from.0..from.0 + room / UNIT as u32;
-            self.loans.any(|place| places.contains(&place.0))
-        };
-        let fits = |&(place, other): &(Place, u32)| other == room && !is_lent(place);
-        let at = again.iter().rposition(fits)?;
-        Some(again.remove(at).0)
+        self.reuses_at_once = true;
     }
 }
 
@@ -538,7 +595,7 @@ mod tests {
         segments.hold(places[0], LEN);
         segments.release(places[0], LEN);
         assert_eq!(segments.free(), 0);
-        segments.abandon(places[0], LEN);
+        segments.let_go(places[0], LEN);
         assert_eq!(segments.free(), 1);
         // Also by who began to clean it before.
         let (number, queue, _) = segments.victim(true).unwrap();
@@ -546,8 +603,40 @@ mod tests {
         segments.release(places[1], LEN);
         assert!(!segments.recycle_unless_held(number, queue));
         assert_eq!(segments.free(), 1);
-        segments.abandon(places[1], LEN);
+        segments.let_go(places[1], LEN);
         assert_eq!(segments.free(), 2);
+    }
+
+    #[test]
+    fn holes_are_filled_where_new_items_go_and_nowhere_else() {
+        let mut segments = Segments::new(8 * u64::from(LEN), LEN);
+        let append = |segments: &mut Segments, room| {
+            let place = segments.append(Queue::Young, room, 0).unwrap();
+            segments.commit(place, room, 0);
+            place
+        };
+        let places: Vec<Place> = (0..3).map(|_| append(&mut segments, 1024)).collect();
+        segments.release(places[1], 1024);
+        let other = append(&mut segments, 512);
+        assert!(!places.contains(&other));
+        assert_eq!(append(&mut segments, 1024), places[1]);
+        // Somebody reads it.
+        segments.hold(places[0], 1024);
+        segments.release(places[0], 1024);
+        segments.let_go(places[0], 1024);
+        // Not this one, which is in the next segment, but those before it.
+        let next = append(&mut segments, 1024);
+        segments.release(places[2], 1024);
+        assert!(
+            ![&places[..], &[next]]
+                .concat()
+                .contains(&append(&mut segments, 1024))
+        );
+        segments.release(next, 1024);
+        assert_eq!(append(&mut segments, 1024), next);
+        segments.release(next, 1024);
+        segments.clear();
+        assert_ne!(segments.append(Queue::Young, 1024, 0), Some(next));
     }
 
     #[test]

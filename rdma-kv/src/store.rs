@@ -405,7 +405,7 @@ impl Store {
     /// The end of [`Store::hold`].
     pub fn let_go(&mut self, item: &Item) {
         self.segments
-            .abandon(item.placement.word.place(), item.room());
+            .let_go(item.placement.word.place(), item.room());
     }
 
     /// What clients have borrowed.

@@ -1,0 +1,94 @@
+//! Holes in the segment that new items go to: memory that the next item of the same length takes before
+//! any other.
+//!
+//! A store whose items are set again and again would else write through several whole segments in
+//! turn, and meet only memory that has left the caches. Holes elsewhere are not filled: what is put there would
+//! be as old as what is around it, and leave with that.
+//!
+//! What was given back may still be [borrowed](crate::loans), so it is not used before the slips have been looked at. A
+//! look costs something for each client that borrows; so then it is for many holes at a time.
+
+use std::collections::BTreeMap;
+
+use crate::layout::Place;
+
+/// Bytes that are given back for each client that borrows before there is a look: little enough to
+/// stay in the caches.
+const BYTES_PER_LOOK: u64 = 64 << 10;
+
+/// Memory of one segment that was given back.
+#[derive(Debug, Default)]
+pub(crate) struct Holes {
+    /// Since the last look.
+    fresh: Vec<(Place, u32)>,
+    fresh_bytes: u64,
+    /// Free to be used, by their bytes.
+    ready: BTreeMap<u32, Vec<Place>>,
+}
+
+impl Holes {
+    /// What was here is gone.
+    pub(crate) fn add(&mut self, place: Place, room: u32) {
+        self.fresh.push((place, room));
+        self.fresh_bytes += u64::from(room);
+    }
+
+    /// Whether it is time to look at the slips of so many clients, and then to
+    /// [admit](Holes::admit).
+    pub(crate) fn is_look_due(&self, borrowers: usize) -> bool {
+        !self.fresh.is_empty() && self.fresh_bytes >= BYTES_PER_LOOK * borrowers as u64
+    }
+
+    /// After a look: all that is not lent may be used. The rest stays a hole until its segment is
+    /// cleaned.
+    pub(crate) fn admit(&mut self, is_lent: impl Fn(Place) -> bool) {
+        self.fresh_bytes = 0;
+        for (place, room) in self.fresh.drain(..).filter(|(place, _)| !is_lent(*place)) {
+            self.ready.entry(room).or_default().push(place);
+        }
+    }
+
+    /// A hole of exactly so many bytes: the newest, which is the likeliest to be in a cache.
+    pub(crate) fn take(&mut self, room: u32) -> Option<Place> {
+        self.ready.get_mut(&room)?.pop()
+    }
+
+    /// Whether there is one for [`Holes::take`].
+    pub(crate) fn has(&self, room: u32) -> bool {
+        self.ready
+            .get(&room)
+            .is_some_and(|places| !places.is_empty())
+    }
+
+    /// They are not to be filled any more.
+    pub(crate) fn clear(&mut self) {
+        *self = Holes::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_filled_by_their_like_once_slips_were_looked_at() {
+        let mut holes = Holes::default();
+        for n in 0..4 {
+            holes.add(Place(n), 32 << (n / 3));
+        }
+        assert!(holes.is_look_due(0) && !holes.is_look_due(1));
+        assert!(!holes.has(32));
+        holes.admit(|place| place == Place(1));
+        assert!(!holes.is_look_due(0));
+        assert!(holes.has(32) && holes.has(64) && !holes.has(16));
+        let taken = [32, 32, 32, 64, 64].map(|room| holes.take(room));
+        let expected = [Some(2), Some(0), None, Some(3), None];
+        assert_eq!(taken, expected.map(|place| place.map(Place)));
+        holes.add(Place(7), 48 << 10);
+        assert!(!holes.is_look_due(1));
+        holes.add(Place(8), 16 << 10);
+        assert!(holes.is_look_due(1) && !holes.is_look_due(2));
+        holes.clear();
+        assert!(!holes.is_look_due(0));
+    }
+}
