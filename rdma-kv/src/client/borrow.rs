@@ -27,8 +27,9 @@ impl<N: Network> Client<N> {
             return Ok(self.get(key)?.map(copied));
         }
         self.report_if_due()?;
+        let sighted = self.reader.sight(key)?;
         let slip = self.slip()?;
-        match self.reader.borrow(key, slip)? {
+        match self.reader.borrow(key, sighted, slip)? {
             Sought::Found(view) => return Ok(Some(view)),
             Sought::Absent => return Ok(None),
             Sought::Unsettled => {}

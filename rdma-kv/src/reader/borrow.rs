@@ -4,13 +4,49 @@ use fabric::{Endpoint, Mapped, OpError, Read};
 
 use super::{Accepted, Reader, Sought, Tried, Way, unless_outside};
 use crate::hash::hash;
-use crate::layout::{ItemHeader, MAX_KEY, Placement, Word};
+use crate::layout::{BucketLine, ItemHeader, MAX_KEY, Placement, Word};
 use crate::view::{Slip, View};
+
+/// A key on its way to be borrowed.
+#[derive(Clone, Copy)]
+pub(crate) struct Sighted {
+    hash: u64,
+    /// The first slot with its tag, if its main bucket has one.
+    place: Option<Placement>,
+}
 
 impl<E: Endpoint<Remote: Mapped>> Reader<E> {
     /// Whether the values are where this process reaches them.
     pub(crate) fn can_borrow(&self) -> bool {
         self.items.is_mapped()
+    }
+
+    /// Looks in the index where the value is, before a slip is at hand. A bucket tells of more keys than a
+    /// line of places, so of many keys it is likelier in a cache; nor is it ever stale. And what is
+    /// read behind the slip's fence comes to the caches meanwhile.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    pub(crate) fn sight(&mut self, key: &[u8]) -> Result<Sighted, OpError> {
+        let hash = hash(self.seed, key);
+        let bucket = self.buckets.main(hash);
+        let line = self.read_bucket(bucket)?;
+        let line = BucketLine(&line);
+        let mut slots = bucket.slots().zip(line.words());
+        let found = slots.find(|(_, word)| word.may_be(hash));
+        let place = found.map(|(slot, word)| {
+            let item = word.place().offset();
+            let end = item + ItemHeader::len_of(key.len(), 0) as u64 - 1;
+            self.items.fetch_ahead(item);
+            self.items.fetch_ahead(end);
+            Placement {
+                slot,
+                word,
+                generation: 0,
+                len: 0,
+            }
+        });
+        Ok(Sighted { hash, place })
     }
 
     /// Gets a view of a value, which stays as it is for as long as `slip` says so.
@@ -20,38 +56,30 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
     pub(crate) fn borrow(
         &mut self,
         key: &[u8],
+        Sighted { hash, place }: Sighted,
         mut slip: Slip,
     ) -> Result<Sought<View<E::Remote>>, OpError> {
         self.stats.gets += 1;
-        let hash = hash(self.seed, key);
-        let sought = match self.places.find(hash) {
-            Some(place) => {
-                self.fetch_ahead(place, key);
-                let tried = unless_outside(self.lend(place, key, &mut slip))?;
-                self.settle(hash, tried)
+        let tried = place.map(|place| unless_outside(self.lend(place, key, &mut slip)));
+        let (sought, place) = match tried.transpose()? {
+            Some(Tried::Found(item)) => (Sought::Found(item), place),
+            Some(Tried::Expired) => (Sought::Absent, None),
+            // It is in no slot with its tag, or not in the first.
+            _ => {
+                let way = Way::Lent(&mut slip);
+                (self.look_up_repeatedly(hash, key, way)?, None)
             }
-            None => Sought::Unsettled,
-        };
-        let sought = match sought {
-            Sought::Unsettled => self.look_up_repeatedly(hash, key, Way::Lent(&mut slip))?,
-            settled => settled,
         };
         // What was checked may have been anything if the server had forgotten the slip by then.
         if slip.is_recalled()? {
             return Ok(Sought::Unsettled);
         }
-        self.note_use(hash, &sought);
+        match place {
+            Some(place) => self.uses.hit(place.slot, place.word),
+            None => self.note_use(hash, &sought),
+        }
         let items = self.items.clone();
         Ok(sought.map(|Accepted { header, .. }| View::lent(slip, items, &header)))
-    }
-
-    /// What is read behind the slip's fence comes to the caches while that takes its time.
-    fn fetch_ahead(&self, place: Placement, key: &[u8]) {
-        let item = place.word.place().offset();
-        let end = item + ItemHeader::len_of(key.len(), 0) as u64 - 1;
-        self.index.fetch_ahead(place.slot.offset());
-        self.items.fetch_ahead(item);
-        self.items.fetch_ahead(end);
     }
 }
 

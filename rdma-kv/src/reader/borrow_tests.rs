@@ -11,10 +11,10 @@ use super::*;
 use crate::layout::Place;
 use crate::loans::{RECALLED, SLIPS, SLIPS_LEN, slip_offset, slip_word};
 use crate::reader::Checks;
-use crate::reader::tests::{LIMITS, alike, reader, schedules, value_of};
+use crate::reader::tests::{LIMITS, alike, reader, schedules};
 use crate::shared::Shared;
 use crate::store::{Limits, Store};
-use crate::testing::{self, Order};
+use crate::testing::{self, Adversary, Order};
 use crate::view::{Slips, ViewError};
 
 /// Of 32 segments.
@@ -29,6 +29,16 @@ fn slips(store: &Shared) -> (Arc<Slips>, Region) {
     let seen = Box::new(region.clone());
     store.with(|store| store.loans().admit(seen));
     (Slips::new(region.clone()), region)
+}
+
+/// As a client does it.
+fn borrow(
+    reader: &mut Reader<Adversary>,
+    key: &[u8],
+    slips: &Arc<Slips>,
+) -> Result<Sought<View<Region>>, OpError> {
+    let sighted = reader.sight(key)?;
+    reader.borrow(key, sighted, slips.take().unwrap())
 }
 
 /// Two keys whose items differ in the first of several pieces only.
@@ -107,9 +117,9 @@ impl Play {
     }
 }
 
-/// Borrows with the first steps of `script` before the moments `at`, of which the first is before all
-/// and each other before a piece, and the rest afterwards; returns whether all was well.
-fn is_well(script: Script, at: &[usize], order: Order, cached: bool, leave: Leave) -> bool {
+/// Borrows with the first steps of `script` at the moments `at`: before all, before the bucket, before the
+/// slip, and before each piece of what is read then; and the rest afterwards. Returns whether all was well.
+fn is_well(script: Script, at: &[usize], order: Order, leave: Leave) -> bool {
     let store = testing::shared_that_reuses(SMALL);
     if leave.blind {
         store.with(|store| store.loans().go_blind());
@@ -117,26 +127,28 @@ fn is_well(script: Script, at: &[usize], order: Order, cached: bool, leave: Leav
     set(&store, &KEY, 1);
     let (slips, _) = slips(&store);
     let mut reader = reader(&store, order).with_checks(leave.checks);
-    if cached {
-        value_of(reader.get(&KEY).unwrap());
-    }
     let play = Arc::new(Mutex::new(Play {
         store: store.clone(),
         script,
         next: 0,
         states: vec![],
     }));
-    at.iter()
-        .filter(|at| **at == 0)
-        .for_each(|_| play.lock().unwrap().step());
+    let step_at = |moment: usize| {
+        let steps = at.iter().filter(|at| **at == moment);
+        steps.for_each(|_| play.lock().unwrap().step());
+    };
+    step_at(0);
     play.lock().unwrap().states = vec![testing::value(&store, &KEY)];
-    let (at, amid) = (at.to_vec(), play.clone());
+    let (moments, amid) = (at.to_vec(), play.clone());
     reader.endpoint_mut().before_piece(move |piece| {
-        at.iter()
-            .filter(|at| **at == piece + 1)
-            .for_each(|_| amid.lock().unwrap().step());
+        let moment = piece + if piece == 0 { 1 } else { 2 };
+        let steps = moments.iter().filter(|at| **at == moment);
+        steps.for_each(|_| amid.lock().unwrap().step());
     });
-    let sought = reader.borrow(&KEY, slips.take().unwrap()).unwrap();
+    let sighted = reader.sight(&KEY).unwrap();
+    step_at(2);
+    let slip = slips.take().unwrap();
+    let sought = reader.borrow(&KEY, sighted, slip).unwrap();
     let mut play = play.lock().unwrap();
     let view = match sought {
         Sought::Found(view) => view,
@@ -166,9 +178,8 @@ fn goes_wrong(leave: Leave) -> bool {
         schedules.map(move |at| (script, at))
     });
     all.into_iter().any(|(script, at)| {
-        let ways = orders.map(|order| [(order, false), (order, true)]);
-        let mut ways = ways.into_iter().flatten();
-        ways.any(|(order, cached)| !is_well(script, &at, order, cached, leave))
+        let mut orders = orders.into_iter();
+        orders.any(|order| !is_well(script, &at, order, leave))
     })
 }
 
@@ -212,10 +223,10 @@ fn the_whole_key_is_needed_to_borrow() {
         ..Checks::ALL
     };
     let mut reckless = reader(&store, Order::Forward).with_checks(checks);
-    let wrong = reckless.borrow(&first, slips.take().unwrap()).unwrap();
+    let wrong = borrow(&mut reckless, &first, &slips).unwrap();
     assert!(matches!(wrong, Sought::Found(_)));
     let mut reader = reader(&store, Order::Forward);
-    let mut borrow = |key: &[u8]| reader.borrow(key, slips.take().unwrap()).unwrap();
+    let mut borrow = |key: &[u8]| borrow(&mut reader, key, &slips).unwrap();
     assert!(matches!(borrow(&first), Sought::Absent));
     set(&store, &first, 1);
     for (key, byte) in [(&first, 1), (&second, 2), (&first, 1)] {
@@ -234,7 +245,7 @@ fn views_are_read_in_pieces() {
     for len in [0usize, 1, 4095, 4096, 4097, 100_000] {
         let value: Vec<u8> = (0..len).map(|n| n as u8).collect();
         store.set(b"key", 5, 0, &value).unwrap();
-        let sought = reader.borrow(b"key", slips.take().unwrap()).unwrap();
+        let sought = borrow(&mut reader, b"key", &slips).unwrap();
         let Sought::Found(view) = sought else {
             panic!("it is there");
         };
@@ -294,7 +305,7 @@ fn neither_eviction_nor_compaction_changes_what_is_borrowed() {
         .map(|n| {
             let len = 100 + usize::from(n) * 11_000;
             store.set(&[b'k', n], 0, 0, &vec![n; len]).unwrap();
-            let sought = reader.borrow(&[b'k', n], slips.take().unwrap()).unwrap();
+            let sought = borrow(&mut reader, &[b'k', n], &slips).unwrap();
             let Sought::Found(view) = sought else {
                 panic!("it is there");
             };
@@ -328,12 +339,9 @@ fn who_borrows_everything_loses_it_and_harms_nobody() {
     let (greedy, everything) = slips(&store);
     let mut reader = reader(&store, Order::Forward);
     store.set(b"key", 0, 0, &[1; 1000]).unwrap();
-    let mut borrow = |slips: &Arc<Slips>| {
-        let slip = slips.take().unwrap();
-        match reader.borrow(b"key", slip).unwrap() {
-            Sought::Found(view) => view,
-            _ => panic!("it is there"),
-        }
+    let mut borrow = |slips: &Arc<Slips>| match borrow(&mut reader, b"key", slips).unwrap() {
+        Sought::Found(view) => view,
+        _ => panic!("it is there"),
     };
     let (mine, theirs) = (borrow(&honest), borrow(&greedy));
     borrow_everywhere(&everything);
@@ -360,7 +368,7 @@ fn no_set_is_refused_for_what_is_borrowed() {
                 Ok(false) => slips.clone(),
                 _ => self::slips(&store).0,
             };
-            let sought = reader.borrow(b"key", slips.take().unwrap()).unwrap();
+            let sought = borrow(&mut reader, b"key", &slips).unwrap();
             let Sought::Found(view) = sought else {
                 panic!("it is there");
             };
@@ -392,18 +400,15 @@ proptest::proptest! {
         let store = testing::shared(LIMITS);
         set(&store, &KEY, 1);
         let mut reader = reader(&store, Order::Forward);
-        for cached in [false, true] {
+        for _ in 0..2 {
             let (slips, _) = slips(&store);
-            if cached {
-                let _ = reader.get(&KEY);
-            }
             for region in store.regions() {
                 for (word, value) in &bytes {
                     let value = if small { value & 0xff_ffff } else { *value };
                     region.store(word * 8, value).unwrap();
                 }
             }
-            if let Ok(Sought::Found(view)) = reader.borrow(&KEY, slips.take().unwrap()) {
+            if let Ok(Sought::Found(view)) = borrow(&mut reader, &KEY, &slips) {
                 proptest::prop_assert!(view.len() <= LIMITS.item as usize);
                 let _ = view.to_vec();
             }
