@@ -51,8 +51,8 @@ pub fn measure(options: &Options, progress: &mut Progress) -> Result<Report, Clu
         false => &[],
     };
     let turns = mixes.len() * plan::MIX_CLIENTS.len() * plan::MIX_PATHS.len();
-    let in_parts = |contest: &Vec<Measurement>| contest.len() * plan::parts(contest) as usize;
-    let turns = turns + contests.iter().map(in_parts).sum::<usize>();
+    let in_parts = contests.iter().flatten().map(plan::parts);
+    let turns = turns + in_parts.sum::<u32>() as usize;
     progress.expect(rounds * turns as u32);
     progress.say("starting the servers");
     let mut bed = Bed::prepare()?;
@@ -112,11 +112,12 @@ impl Run<'_> {
     ) -> Result<(), ClusterError> {
         self.progress.say("storing the values");
         bed.fill(&contest)?;
-        let parts = plan::parts(&contest);
-        for _ in 0..self.rounds * parts {
-            for measurement in &contest {
+        for part in 0..self.rounds * plan::PARTS {
+            let part = part % plan::PARTS;
+            let has_turn = |row: &&Measurement| part < plan::parts(row);
+            for measurement in contest.iter().filter(has_turn) {
                 self.progress.step(&measurement.to_string());
-                let slice = plan::slice(self.effort, measurement) / parts;
+                let slice = plan::slice(self.effort, measurement) / plan::parts(measurement);
                 let sample = bed.measure(measurement, slice);
                 let sample = sample.map_err(|error| error.at(measurement))?;
                 self.measured.add(*measurement, sample);

@@ -23,6 +23,9 @@ pub const SUM_BYTES: usize = 1 << 20;
 /// Bytes of a value where many ask at once.
 pub const CROWD_BYTES: usize = 1024;
 
+/// The most parts of a round.
+pub const PARTS: u32 = 5;
+
 /// Clients of a mix at the same time.
 pub const MIX_CLIENTS: [u32; 3] = [1, 2, 8];
 
@@ -324,13 +327,13 @@ pub fn slice(effort: Effort, measurement: &Measurement) -> Duration {
     }
 }
 
-/// Into how many rounds each of a contest is divided. Over sockets a rate may double or halve with where the
+/// Into how many parts a round of it is divided. Over sockets a rate may double or halve with where the
 /// system puts both ends, for as long as it leaves them there. What is compared is the median of
-/// rounds, so many short ones tell more than a few long ones.
-pub fn parts(contest: &[Measurement]) -> u32 {
-    let is_text = |row: &Measurement| row.path == Path::ToroidTcp && row.bytes == CROWD_BYTES;
-    match contest.iter().any(is_text) {
-        true => 5,
+/// all parts, and many short ones tell more than a few long ones.
+pub fn parts(measurement: &Measurement) -> u32 {
+    let is_text = matches!(measurement.path, Path::ToroidTcp | Path::MemcachedTcp);
+    match is_text && measurement.bytes == CROWD_BYTES {
+        true => PARTS,
         false => 1,
     }
 }
