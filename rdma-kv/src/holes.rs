@@ -24,7 +24,12 @@ pub(crate) struct Holes {
     fresh_bytes: u64,
     /// Free to be used, by their bytes.
     ready: BTreeMap<u32, Vec<Place>>,
+    /// For [`Holes::is_worn`].
+    random: u64,
 }
+
+/// Of so many holes one is worn.
+const WEAR: u64 = 16;
 
 impl Holes {
     /// What was here is gone.
@@ -60,15 +65,39 @@ impl Holes {
             .is_some_and(|places| !places.is_empty())
     }
 
+    /// Whether the next hole is to stay one, by chance. A reader tells an item from another in the same place
+    /// by the low bits of its generation. If one key, set again and again, had two places in turn, both
+    /// would be the same once in 131,072 sets; so places are used some times only, and new ones follow.
+    pub(crate) fn is_worn(&mut self) -> bool {
+        // Knuth's generator (MMIX), whose upper bits are good.
+        let next = self.random.wrapping_mul(6_364_136_223_846_793_005);
+        self.random = next.wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 32).is_multiple_of(WEAR)
+    }
+
     /// They are not to be filled any more.
     pub(crate) fn clear(&mut self) {
-        *self = Holes::default();
+        *self = Holes {
+            random: self.random,
+            ..Holes::default()
+        };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_place_is_used_for_long() {
+        let mut holes = Holes::default();
+        let uses: Vec<bool> = (0..1 << 20).map(|_| holes.is_worn()).collect();
+        let longest = uses.split(|worn| *worn).map(<[bool]>::len).max();
+        assert!(
+            longest.is_some_and(|uses| (16..400).contains(&uses)),
+            "{longest:?}"
+        );
+    }
 
     #[test]
     fn holes_are_filled_by_their_like_once_slips_were_looked_at() {

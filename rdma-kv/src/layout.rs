@@ -397,7 +397,7 @@ impl Slot {
 }
 
 /// Where an item is, in units of 16 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(pub u32);
 
 impl Place {

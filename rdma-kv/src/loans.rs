@@ -141,6 +141,13 @@ impl Loans {
         self.places.iter().any(|(_, place)| is_there(*place))
     }
 
+    /// What was on the slips at the last look, in order.
+    pub fn sorted(&self) -> Vec<Place> {
+        let mut places: Vec<Place> = self.places.iter().map(|(_, place)| *place).collect();
+        places.sort_unstable();
+        places
+    }
+
     /// Dismisses who had the most slips with places for which `is_there` at the last look; returns
     /// whether there was anybody.
     pub fn recall_most(&mut self, is_there: impl Fn(Place) -> bool) -> bool {

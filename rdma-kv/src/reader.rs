@@ -226,8 +226,12 @@ impl<E: Endpoint> Reader<E> {
         })
     }
 
-    /// What gets promise from now on.
+    /// What gets promise from now on. Places are forgotten if that is something else than before: which
+    /// of them is newer than what was borrowed nobody has kept.
     pub fn set_consistency(&mut self, consistency: Consistency) {
+        if consistency != self.consistency {
+            self.forget_all();
+        }
         self.consistency = consistency;
     }
 

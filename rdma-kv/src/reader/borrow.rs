@@ -2,7 +2,7 @@
 
 use fabric::{Endpoint, Mapped, OpError, Read};
 
-use super::{Accepted, Reader, Sought, Tried, Way, unless_outside};
+use super::{Accepted, Consistency, Reader, Sought, Tried, Way, unless_outside};
 use crate::hash::hash;
 use crate::layout::{BucketLine, ItemHeader, MAX_KEY, Placement, Word};
 use crate::view::{Slip, View};
@@ -77,6 +77,14 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         match place {
             Some(place) => self.uses.hit(place.slot, place.word),
             None => self.note_use(hash, &sought),
+        }
+        // Strict gets find out by themselves that a place is old.
+        if self.consistency == Consistency::Relaxed {
+            match (&sought, place) {
+                (Sought::Found(item), Some(place)) => self.note_place(hash, place, &item.header),
+                (Sought::Absent, _) => self.places.remove(hash),
+                _ => {}
+            }
         }
         let items = self.items.clone();
         Ok(sought.map(|Accepted { header, .. }| View::lent(slip, items, &header)))

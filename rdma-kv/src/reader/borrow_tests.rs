@@ -238,6 +238,33 @@ fn the_whole_key_is_needed_to_borrow() {
 }
 
 #[test]
+fn a_relaxed_get_is_never_older_than_what_was_borrowed() {
+    let store = testing::shared(LIMITS);
+    let (slips, _) = slips(&store);
+    let mut reader = reader(&store, Order::Forward);
+    reader.set_consistency(Consistency::Relaxed);
+    let got = |reader: &mut Reader<_>| reader.get(b"key").unwrap().map(|value| value.data.to_vec());
+    store.set(b"key", 0, 0, b"old").unwrap();
+    assert_eq!(got(&mut reader), Sought::Found(b"old".to_vec()));
+    store.set(b"key", 0, 0, b"new").unwrap();
+    let borrowed = borrow(&mut reader, b"key", &slips).unwrap();
+    assert!(matches!(borrowed, Sought::Found(view) if view.to_vec() == Ok(b"new".to_vec())));
+    assert_eq!(got(&mut reader), Sought::Found(b"new".to_vec()));
+    store.delete(b"key").unwrap();
+    let borrowed = borrow(&mut reader, b"key", &slips).unwrap();
+    assert!(matches!(borrowed, Sought::Absent));
+    assert_eq!(got(&mut reader), Sought::Absent);
+    // Who was strict when it borrowed has kept no places that are of use.
+    store.set(b"key", 0, 0, b"old").unwrap();
+    reader.set_consistency(Consistency::Strict);
+    assert_eq!(got(&mut reader), Sought::Found(b"old".to_vec()));
+    store.set(b"key", 0, 0, b"new").unwrap();
+    borrow(&mut reader, b"key", &slips).unwrap();
+    reader.set_consistency(Consistency::Relaxed);
+    assert_eq!(got(&mut reader), Sought::Found(b"new".to_vec()));
+}
+
+#[test]
 fn views_are_read_in_pieces() {
     let store = testing::shared(LIMITS);
     let (slips, _) = slips(&store);

@@ -37,10 +37,10 @@ fn a_relaxed_get_returns_what_the_key_once_was() {
 fn a_relaxed_get_looks_at_no_slot_and_sees_its_own_changes() {
     let store = testing::shared(LIMITS);
     let mut reader = reader(&store, Order::Forward);
+    reader.set_consistency(Consistency::Relaxed);
     let placement = store.set(b"key", 0, 0, b"old").unwrap();
     reader.remember(b"key", placement);
     store.delete(b"key").unwrap();
-    reader.set_consistency(Consistency::Relaxed);
     let mut into = [0; 3];
     for _ in 0..2 {
         assert_eq!(value_of(reader.get(b"key").unwrap()), Some(b"old".to_vec()));
