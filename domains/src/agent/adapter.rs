@@ -14,7 +14,7 @@ use fabric::NodeId;
 use super::dependant::Dependant;
 use super::host::Host;
 use super::keeper::{Entry, Keeper};
-use super::process::{ends_within, outlast};
+use super::process::{ends_within, outlast, outlast_killed};
 use super::server;
 use crate::adapter::messages::{Errand, Order};
 use crate::protocol::{Refusal, RefusalKind};
@@ -32,6 +32,9 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How many milliseconds it may take to end.
 const LAST_WORDS_MS: u16 = 2000;
+
+/// How often the log says that one that was killed is still there.
+const COMPLAINT: Duration = Duration::from_secs(5);
 
 const STACK_BYTES: usize = 256 * 1024;
 
@@ -122,14 +125,23 @@ impl Adapter {
         }
     }
 
-    /// Kills it, so that another takes its place; returns when it has gone.
+    /// Kills it, so that another takes its place; returns when it has gone. Until then an RDMA adapter
+    /// may do what it was told, so there is no going on before, however long the kernel takes.
     pub(super) fn kill(&self) {
         let handle = self.lock().process.as_ref().map(|(process, _)| {
             process.kill();
             Arc::clone(&process.handle)
         });
-        if handle.is_some_and(|handle| !ends_within(&handle, LAST_WORDS_MS)) {
-            tracing::error!("the process for other hosts does not end");
+        let begun = Instant::now();
+        let complain = || {
+            let seconds = begun.elapsed().as_secs();
+            tracing::error!(
+                "the process for other hosts was killed and has not ended for {seconds} s; what \
+                 was shared with them waits for that"
+            );
+        };
+        if let Some(handle) = handle {
+            outlast_killed(&handle, COMPLAINT, complain);
         }
     }
 

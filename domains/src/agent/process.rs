@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -20,6 +21,15 @@ pub(super) fn outlast(process: &OwnedFd, child: Option<Child>) {
     if let Some(mut child) = child {
         // It has ended, so this only takes it off the books.
         let _ = child.wait();
+    }
+}
+
+/// Waits for the end of a process that was killed, however long it takes, and calls `complain` each
+/// time that so much has passed.
+pub(super) fn outlast_killed(process: &OwnedFd, each: Duration, mut complain: impl FnMut()) {
+    let each = PollTimeout::try_from(each).unwrap_or(PollTimeout::MAX);
+    while !ends_within(process, each) {
+        complain();
     }
 }
 
@@ -95,6 +105,27 @@ mod tests {
         assert!(is_dying(pid));
         child.wait().unwrap();
         assert!(is_dying(pid));
+    }
+
+    /// A process whose end the kernel holds up once counted as gone after a while.
+    #[test]
+    fn who_was_killed_is_waited_for_until_it_has_gone() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let handle = rustix::process::pidfd_open(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::PidfdFlags::empty(),
+        );
+        let handle = handle.unwrap();
+        let mut complaints = 0;
+        outlast_killed(&handle, Duration::from_millis(1), || {
+            complaints += 1;
+            if complaints == 3 {
+                child.kill().unwrap();
+            }
+        });
+        assert!(complaints >= 3);
+        assert!(has_ended(&handle));
+        child.wait().unwrap();
     }
 
     #[test]
