@@ -45,14 +45,16 @@ impl Told {
         !self.lock().withdrawn
     }
 
-    /// Lets the adapter forget one thing, if it has not yet.
+    /// Lets the adapter forget one thing, if it has not yet. The drop of that must not wait for
+    /// anybody who waits for this memory.
     pub(crate) fn forget(&self, is_it: impl Fn(&Keep) -> bool) {
         let mut books = self.lock();
         let found = books.registered.iter().position(is_it);
         let forgotten = found.map(|at| books.registered.swap_remove(at));
-        drop(books);
-        // Without the lock, which who forgets may need for something else.
+        // Before others have the lock: who withdraws meanwhile would find nothing, and say that all
+        // is forgotten.
         drop(forgotten);
+        drop(books);
     }
 
     /// Lets the adapter forget all, and adds nothing more until it is permitted.
@@ -61,6 +63,8 @@ impl Told {
         books.withdrawn = true;
         let forgotten = std::mem::take(&mut books.registered);
         drop(books);
+        // Without the lock: what is of a protection domain's own takes that domain's, whose holder
+        // may be about to register.
         drop(forgotten);
     }
 
@@ -75,7 +79,48 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
     use super::*;
+
+    /// Takes its time to be forgotten.
+    struct Slow {
+        begun: Sender<()>,
+        go_on: Mutex<Receiver<()>>,
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.begun.send(()).unwrap();
+            self.go_on.get_mut().unwrap().recv().unwrap();
+        }
+    }
+
+    /// A move once was acknowledged while the adapter still used the old memory: what was just
+    /// being forgotten was in no books any more.
+    #[test]
+    fn who_withdraws_waits_for_what_is_being_forgotten() {
+        let told = Told::default();
+        let (begun, has_begun) = channel();
+        let (goes_on, go_on) = channel();
+        let (withdrawn, has_withdrawn) = channel();
+        let go_on = Mutex::new(go_on);
+        told.register(|| Ok(Arc::new(Slow { begun, go_on })))
+            .unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| told.forget(|_| true));
+            has_begun.recv().unwrap();
+            scope.spawn(|| {
+                told.withdraw();
+                withdrawn.send(()).unwrap();
+            });
+            let early = has_withdrawn.recv_timeout(std::time::Duration::from_millis(100));
+            goes_on.send(()).unwrap();
+            assert!(early.is_err(), "it has not waited");
+            has_withdrawn.recv().unwrap();
+        });
+    }
 
     #[test]
     fn nothing_is_registered_while_it_is_withdrawn() {
