@@ -130,16 +130,26 @@ impl Registration {
 /// As `ibv_dereg_mr`.
 unsafe extern "C" fn deregister(registered: *mut ffi::ibv_mr) -> libc::c_int {
     // SAFETY: the caller's promise.
-    if unsafe { ffi::ibv_dereg_mr(registered) } != 0 {
+    let failed = unsafe { ffi::ibv_dereg_mr(registered) };
+    let error = match failed {
+        0 => return 0,
+        // Some drivers return no number.
+        -1 => io::Error::last_os_error(),
+        number => io::Error::from_raw_os_error(number.abs()),
+    };
+    if !is_gone(&error) {
         // The device goes on writing there. Its kernel takes all from it that a process had which
         // has ended.
-        eprintln!(
-            "an RDMA adapter does not let go of memory: {}",
-            io::Error::last_os_error()
-        );
+        eprintln!("an RDMA adapter does not let go of memory: {error}");
         std::process::abort();
     }
     0
+}
+
+/// Whether it says that there is no device any more: it was reset or taken out, before which its
+/// kernel has taken all from it that processes had.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV))
 }
 
 /// Where a device tells what has ended, and a descriptor that becomes readable when it was asked
@@ -325,5 +335,20 @@ pub(super) fn errno(failed: libc::c_int) -> io::Result<()> {
         0 => Ok(()),
         // Some drivers return it negated.
         number => Err(io::Error::from_raw_os_error(number.abs())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reset of the device once ended every program that had told it of memory.
+    #[test]
+    fn only_a_device_that_is_gone_may_refuse_to_forget() {
+        let is_gone = |errno| is_gone(&io::Error::from_raw_os_error(errno));
+        assert!(is_gone(libc::EIO) && is_gone(libc::ENODEV));
+        for errno in [libc::EBUSY, libc::EINVAL, libc::ENOMEM, libc::EPERM] {
+            assert!(!is_gone(errno));
+        }
     }
 }
