@@ -18,6 +18,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,7 @@ pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
         Writer {
             stream,
             turn: Arc::default(),
+            is_cut: Arc::default(),
         },
     ))
 }
@@ -289,6 +291,8 @@ pub(crate) fn is_too_deep(json: &[u8]) -> bool {
 pub struct Writer {
     stream: Arc<UnixStream>,
     turn: Arc<Mutex<()>>,
+    /// Whether this side has ended the connection.
+    is_cut: Arc<AtomicBool>,
 }
 
 impl Writer {
@@ -313,8 +317,13 @@ impl Writer {
         frame[..4].copy_from_slice(&len.to_le_bytes());
         frame[4..6].copy_from_slice(&(descriptors.len() as u16).to_le_bytes());
         let _turn = self.turn();
-        self.send_all(&frame, descriptors)
-            .inspect_err(|_| self.shut_down())
+        let sent = self.send_all(&frame, descriptors);
+        match sent {
+            Ok(()) => {}
+            Err(WireError::Closed) => self.end(),
+            Err(_) => self.shut_down(),
+        }
+        sent
     }
 
     fn send_all(&self, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), WireError> {
@@ -361,8 +370,20 @@ impl Writer {
         self.stream.set_write_timeout(Some(time))
     }
 
+    /// Whether this side has ended the connection, and not the other.
+    pub(crate) fn is_cut(&self) -> bool {
+        // Pairs with `shut_down`: whoever has seen the end sees why.
+        self.is_cut.load(Ordering::Acquire)
+    }
+
     /// Ends the connection in both directions.
     pub fn shut_down(&self) {
+        // Pairs with `is_cut`.
+        self.is_cut.store(true, Ordering::Release);
+        self.end();
+    }
+
+    fn end(&self) {
         // It fails only when the connection has ended already.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }

@@ -50,6 +50,8 @@ pub(super) struct Adapter {
 #[derive(Debug, Default)]
 struct Books {
     process: Option<(Dependant, Writer)>,
+    /// Whether the agent before has started it.
+    is_inherited: bool,
     ending: bool,
 }
 
@@ -85,6 +87,12 @@ impl Adapter {
     /// Its process id.
     pub(super) fn pid(&self) -> Option<u32> {
         self.lock().process.as_ref().map(|(process, _)| process.pid)
+    }
+
+    /// Whether it is the one that the agent before has started.
+    pub(super) fn is_inherited(&self) -> bool {
+        let books = self.lock();
+        books.is_inherited && books.process.is_some()
     }
 
     /// Lets it do something.
@@ -163,7 +171,10 @@ impl Adapter {
         let (errands, orders) = process.open_session(WRITE_PATIENCE)?;
         process.keep(&self.keeper, Self::KEY);
         let handle = Arc::clone(&process.handle);
-        self.lock().process = Some((process, orders));
+        let mut books = self.lock();
+        books.is_inherited = child.is_none();
+        books.process = Some((process, orders));
+        drop(books);
         Ok(Instance {
             handle,
             errands,

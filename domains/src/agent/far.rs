@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fabric::{NodeId, Place};
 
-use super::adapter::borrow;
+use super::adapter::{Adapter, borrow};
 use super::cluster::listeners::far_listeners;
 use super::host::Host;
 use super::members::AttachmentId;
@@ -112,9 +112,10 @@ impl Host {
         config.rdma.clone().filter(|_| protocol.is_none())
     }
 
-    /// What was granted to these nodes has ended without their processes' help. Where those are our
+    /// What was granted to these nodes ends without their processes' help. Where those are our
     /// process for other hosts, which has not acknowledged that, an RDMA adapter may still do what
-    /// it was told, and heeds no fence. The kernel ends it with that process.
+    /// it was told, and heeds no fence. The kernel ends it with that process, which has gone when
+    /// this returns.
     pub(super) fn let_adapters_forget(&self, nodes: &BTreeSet<NodeId>) {
         let is_far = |node: &NodeId| self.node(*node).is_none();
         if self.rdma(None).is_some()
@@ -123,6 +124,14 @@ impl Host {
         {
             tracing::warn!("the process for other hosts is late, so another takes its place");
             adapter.kill();
+        }
+    }
+
+    /// The same with what the agent before has granted, to a process that has not come back. One that
+    /// this agent has started was granted nothing of that.
+    pub(super) fn let_inherited_adapter_forget(&self, nodes: &BTreeSet<NodeId>) {
+        if self.adapter.as_ref().is_some_and(Adapter::is_inherited) {
+            self.let_adapters_forget(nodes);
         }
     }
 

@@ -5,7 +5,7 @@
 //! [`Request::Resume`](crate::protocol::Request::Resume), and says what it has heard of. Who does
 //! not come back has ended meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -226,15 +226,21 @@ impl Members {
         regions.into_iter().filter_map(end).collect()
     }
 
-    /// Ends what belonged to processes that have not come back.
-    pub(in crate::agent) fn detach_absent(&self) {
+    /// Ends what belonged to processes that have not come back. Before that `forget` is called with
+    /// their nodes, if there are any.
+    pub(in crate::agent) fn detach_absent(&self, forget: impl FnOnce(&BTreeSet<NodeId>)) {
         let books = self.lock();
         let absent = books
             .attachments
             .iter()
             .filter(|(_, a)| a.outbox.is_absent());
-        let absent: Vec<AttachmentId> = absent.map(|(id, _)| *id).collect();
+        let (absent, nodes): (Vec<AttachmentId>, BTreeSet<NodeId>) = absent
+            .map(|(id, attachment)| (*id, attachment.node))
+            .unzip();
         drop(books);
+        if !nodes.is_empty() {
+            forget(&nodes);
+        }
         for id in absent {
             self.detach_if(id, |attachment| attachment.outbox.is_absent());
         }

@@ -380,8 +380,16 @@ fn who_comes_back_too_late_finds_out() {
 
     agent = fabric.agent();
     owner.returns(&agent.members);
-    agent.members.detach_absent();
+    let mut forgotten = BTreeSet::new();
+    agent.members.detach_absent(|nodes| {
+        assert_eq!(pages.each_ref().map(is_set), [false, false]);
+        let record = agent.members.regions.get(&key.id).unwrap();
+        assert_eq!(record.openers.len(), 1, "no change would wait for it");
+        forgotten.clone_from(nodes);
+    });
+    assert_eq!(forgotten, [NodeId(STAYER)].into());
     assert_eq!(pages.each_ref().map(is_set), [false, true]);
+    agent.members.detach_absent(|_| panic!("there is none"));
 }
 
 /// The directory decides.

@@ -106,6 +106,12 @@ impl Outbox {
         drop(queue.replies.fewer.wait_while(waiting, is_full));
     }
 
+    /// Whether it was this side that ended the connection.
+    pub(super) fn is_cut(&self) -> bool {
+        let queue = self.0.as_ref();
+        queue.is_some_and(|queue| queue.writer.is_cut())
+    }
+
     /// Ends the connection.
     pub(super) fn shut_down(&self) {
         if let Some(queue) = &self.0 {
@@ -188,5 +194,26 @@ mod tests {
         drop(reader);
         // Nothing will be read any more.
         outbox.await_room();
+        assert!(!outbox.is_cut(), "it was the other side that ended it");
+    }
+
+    /// It may live on with what it has, and who has ended the connection itself has nothing.
+    #[test]
+    fn who_does_not_read_at_all_is_cut_off() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (mut reader, writer) = wire::split(ours).unwrap();
+        let outbox = Outbox::start(writer).unwrap();
+        assert!(!outbox.is_cut());
+        let event = Event::Fenced { partition: 1 };
+        // More than may wait here, and in the socket's buffer.
+        for _ in 0..2 * CAPACITY {
+            outbox.event(event.clone(), vec![]);
+        }
+        assert!(matches!(
+            reader.receive::<Message>(),
+            Err(wire::WireError::Closed)
+        ));
+        assert!(outbox.is_cut());
+        drop(theirs);
     }
 }

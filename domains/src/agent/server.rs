@@ -263,6 +263,12 @@ fn converse(
                 true => attached.converse(reader),
                 false => Err(WireError::Closed),
             };
+            if let Door::StandIn(node) = door
+                && attached.was_cut(&end)
+            {
+                // While it is in the books: a change of membership waits until it has gone.
+                host.let_adapters_forget(&[node].into());
+            }
             host.members.detach(attached.id);
             end
         }
@@ -518,6 +524,11 @@ struct Attached<'a> {
 }
 
 impl Attached<'_> {
+    /// Whether the process did not end the connection itself: it may go on with what it has.
+    fn was_cut(&self, end: &Result<(), WireError>) -> bool {
+        self.outbox.is_cut() || !matches!(end, Err(WireError::Closed))
+    }
+
     fn converse(&mut self, reader: Reader) -> Result<(), WireError> {
         let mut changing = None;
         let end = self.serve_all(reader, &mut changing);

@@ -357,7 +357,8 @@ fn await_those_who_return(host: &Arc<Host>, unfinished: &[Changed]) -> Result<()
     let waiting = Arc::clone(host);
     spawn(move || {
         thread::sleep(end.saturating_duration_since(Instant::now()));
-        waiting.members.detach_absent();
+        let forget = |nodes: &_| waiting.let_inherited_adapter_forget(nodes);
+        waiting.members.detach_absent(forget);
     })
 }
 

@@ -249,6 +249,31 @@ fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     b.is_used();
 }
 
+/// The next agent gave up what one that was stopped had, but the adapter went on, and no change of
+/// membership waited for it any more.
+#[test]
+fn a_process_for_other_hosts_that_does_not_come_back_is_replaced() {
+    let [a, b] = hosts();
+    let (_owner, key) = owner(&b);
+    // All that it does, the adapters do.
+    let stays = mixing(&a, USER, &key, 1024, 0);
+    b.is_used();
+    let adapter = || b.agent.status()["adapter_pid"].as_u64();
+    let before = adapter().expect("one");
+    stop(before.try_into().unwrap());
+    b.agent.kill_agent();
+    b.up();
+    let (_, error) = end(stays);
+    assert_eq!(error, "Unreachable");
+    eventually("it is replaced", || {
+        adapter().is_some_and(|now| now != before)
+            && a.agent.exec(USER, &format!("probe open blue {key}")).status == 0
+    });
+    a.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
+    let _again = user(&a, USER, &key, 1024);
+    b.is_used();
+}
+
 #[test]
 fn a_store_is_read_by_the_adapters() {
     use std::io::Write;
