@@ -53,7 +53,9 @@ struct Adapter {
     served: Mutex<HashMap<NodeId, usize>>,
     carried: Mutex<HashMap<NodeId, usize>>,
     members: serve::Members,
-    accounts: serve::Accounts,
+    open: serve::Accounts,
+    #[cfg(any(feature = "verbs", test))]
+    registered: serve::Accounts,
 }
 
 /// Serves until the lifeline, which is standard input, ends.

@@ -31,8 +31,7 @@ struct Attached<'a> {
     member: Member,
 }
 
-/// Regions that are open for processes of far nodes: each takes a mapping of this process, of which
-/// there are not many, and of its addresses.
+/// What processes of far nodes have of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(Mutex<HashMap<NodeId, Amount>>);
 
@@ -42,21 +41,51 @@ struct Amount {
     bytes: u64,
 }
 
-/// Limits for one node, and for all.
-const MAX: [Amount; 2] = [
-    Amount {
-        regions: 4096,
-        bytes: 16 << 40,
-    },
-    Amount {
-        regions: 32_768,
-        bytes: 64 << 40,
-    },
-];
+/// What is limited.
+#[derive(Clone, Copy)]
+struct Kind {
+    accounts: fn(&Adapter) -> &Accounts,
+    /// For one node, and for all.
+    max: [Amount; 2],
+}
 
-/// An open region of an account.
+/// Regions that are open: each takes a mapping of this process, of which there are not many, and of
+/// its addresses.
+const OPEN: Kind = Kind {
+    accounts: |adapter| &adapter.open,
+    max: [
+        Amount {
+            regions: 4096,
+            bytes: 16 << 40,
+        },
+        Amount {
+            regions: 32_768,
+            bytes: 64 << 40,
+        },
+    ],
+};
+
+/// Regions that an RDMA adapter was told of: it has to forget all of a node's in the time that the
+/// node has to acknowledge a change.
+#[cfg(any(feature = "verbs", test))]
+const REGISTERED: Kind = Kind {
+    accounts: |adapter| &adapter.registered,
+    max: [
+        Amount {
+            regions: 64,
+            bytes: 16 << 30,
+        },
+        Amount {
+            regions: 1024,
+            bytes: 128 << 30,
+        },
+    ],
+};
+
+/// A region in an account.
 struct Entry {
     adapter: Arc<Adapter>,
+    accounts: fn(&Adapter) -> &Accounts,
     node: NodeId,
     bytes: u64,
 }
@@ -182,13 +211,20 @@ impl tcp::Regions for Regions<'_> {
         });
         let region = opened?.ok_or(OpError::WrongKey)?;
         let node = self.domain.member().node();
-        let entry = Entry::add(self.adapter, node, region.len()).ok_or(NO_ROOM)?;
+        let entry = Entry::add(self.adapter, OPEN, node, region.len()).ok_or(NO_ROOM)?;
         Ok(Opened::new(region, Arc::new(entry)))
     }
 
     #[cfg(feature = "verbs")]
     fn device(&self) -> Option<Arc<fabric::verbs::Device>> {
         self.rdma?.device()
+    }
+
+    #[cfg(feature = "verbs")]
+    fn admit(&self, region: &fabric::shm::RemoteRegion) -> Option<fabric::region::Keep> {
+        let node = self.domain.member().node();
+        let entry = Entry::add(self.adapter, REGISTERED, node, region.len())?;
+        Some(Arc::new(entry))
     }
 }
 
@@ -199,8 +235,8 @@ const NO_ROOM: OpError = OpError::System {
 
 impl Entry {
     /// Adds a region to a node's account, unless that is too much.
-    fn add(adapter: &Arc<Adapter>, node: NodeId, bytes: u64) -> Option<Self> {
-        let mut accounts = lock(&adapter.accounts.0);
+    fn add(adapter: &Arc<Adapter>, of: Kind, node: NodeId, bytes: u64) -> Option<Self> {
+        let mut accounts = lock(&(of.accounts)(adapter).0);
         let its = accounts.get(&node).copied().unwrap_or_default();
         let all = accounts
             .values()
@@ -213,7 +249,7 @@ impl Entry {
         };
         if ![its, all]
             .iter()
-            .zip(&MAX)
+            .zip(&of.max)
             .all(|(used, max)| fits(used, max))
         {
             return None;
@@ -227,6 +263,7 @@ impl Entry {
         );
         Some(Entry {
             adapter: Arc::clone(adapter),
+            accounts: of.accounts,
             node,
             bytes,
         })
@@ -235,7 +272,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let mut accounts = lock(&self.adapter.accounts.0);
+        let mut accounts = lock(&(self.accounts)(&self.adapter).0);
         if let Some(its) = accounts.get_mut(&self.node) {
             its.regions -= 1;
             its.bytes -= self.bytes;
@@ -287,9 +324,18 @@ mod tests {
 
     #[test]
     fn one_node_cannot_have_all_mappings() {
+        one_node_cannot_have_all(OPEN);
+    }
+
+    #[test]
+    fn one_node_cannot_keep_a_change_waiting_until_all_is_forgotten() {
+        one_node_cannot_have_all(REGISTERED);
+    }
+
+    fn one_node_cannot_have_all(of: Kind) {
         let adapter = Arc::new(Adapter::default());
-        let add = |node: u32, bytes| Entry::add(&adapter, NodeId(node), bytes);
-        let [its, all] = MAX;
+        let add = |node: u32, bytes| Entry::add(&adapter, of, NodeId(node), bytes);
+        let [its, all] = of.max;
         let mut held: Vec<_> = (0..its.regions).map(|_| add(1, 4096).unwrap()).collect();
         assert!(add(1, 4096).is_none());
         held.pop();
@@ -309,6 +355,6 @@ mod tests {
         }
         assert_eq!(held.len(), all.regions);
         drop(held);
-        assert!(lock(&adapter.accounts.0).is_empty());
+        assert!(lock(&(of.accounts)(&adapter).0).is_empty());
     }
 }

@@ -62,6 +62,14 @@ pub trait Regions {
     fn device(&self) -> Option<Arc<crate::verbs::Device>> {
         None
     }
+
+    /// Takes account of a region that is about to be registered with it, until what is returned is
+    /// dropped; nothing if that would be too much now.
+    #[cfg(feature = "verbs")]
+    fn admit(&self, region: &RemoteRegion) -> Option<Keep> {
+        let _ = region;
+        None
+    }
 }
 
 /// Executes what the other side of a connection asks for, until it ends the connection.
@@ -253,7 +261,8 @@ impl<R: Regions> Server<'_, R> {
     fn register(&mut self, handle: u32) -> Result<ToldRegion, OpError> {
         let region = self.region(handle)?.clone();
         let answering = self.answering.as_mut().ok_or(NO_ADAPTER)?;
-        let registered = answering.register(handle as usize, &region);
+        let admit = || self.regions.admit(&region);
+        let registered = answering.register(handle as usize, &region, admit);
         Ok(registered.map_err(|e| failure(&e))?.to_bytes())
     }
 

@@ -68,21 +68,28 @@ impl ProtectionDomain {
     /// # Errors
     /// The system's: no right to lock so much memory (`ulimit -l`); `WouldBlock` while it moves.
     pub fn export(&self, region: &Region, key: RemoteKey, access: Access) -> io::Result<Export> {
-        self.export_memory(region.memory(), key, access, Arc::new(region.clone()))
+        let owner = Arc::new(region.clone());
+        self.export_memory(region.memory(), key, access, owner, None)
     }
 
     /// The same with a peer's region, as far as it was granted, but for atomics: those of an adapter
-    /// are none for who uses the processor's on the same words.
+    /// are none for who uses the processor's on the same words. `account` is dropped when the adapter
+    /// has forgotten it.
     ///
     /// # Errors
     /// As [`ProtectionDomain::export`].
-    pub fn export_remote(&self, region: &shm::RemoteRegion) -> io::Result<Export> {
+    pub(super) fn export_remote(
+        &self,
+        region: &shm::RemoteRegion,
+        account: Keep,
+    ) -> io::Result<Export> {
         let access = region.access() & (Access::REMOTE_READ | Access::REMOTE_WRITE);
         self.export_memory(
             region.memory(),
             region.key(),
             access,
             Arc::new(region.clone()),
+            Some(account),
         )
     }
 
@@ -92,6 +99,7 @@ impl ProtectionDomain {
         key: RemoteKey,
         access: Access,
         owner: Keep,
+        account: Option<Keep>,
     ) -> io::Result<Export> {
         let mut export = Export {
             pinned: Weak::new(),
@@ -109,7 +117,11 @@ impl ProtectionDomain {
         let goes_on = || memory.told().is_permitted();
         memory.mapping().bring_pages(memory.is_writable(), goes_on);
         memory.told().register(|| {
-            let pinned = Arc::new(self.pin(memory, access)?);
+            let pinned = self.pin(memory, access)?;
+            let pinned = Arc::new(Pinned {
+                _account: account,
+                ..pinned
+            });
             export.parameters.rkey = pinned.registration.rkey();
             export.parameters.address = pinned.start(memory) as u64;
             export.pinned = Arc::downgrade(&pinned);
@@ -162,11 +174,13 @@ impl ProtectionDomain {
                 Ok(Pinned {
                     registration: register(&writable)?,
                     elsewhere: Some(writable),
+                    _account: None,
                 })
             }
             registered => Ok(Pinned {
                 registration: registered?,
                 elsewhere: None,
+                _account: None,
             }),
         }
     }
@@ -271,6 +285,8 @@ struct Pinned {
     registration: Registration,
     /// Where it was mapped once more for that.
     elsewhere: Option<Mapping>,
+    /// Last: it counts what is pinned.
+    _account: Option<Keep>,
 }
 
 impl Pinned {

@@ -31,7 +31,7 @@ use super::remote::RemoteRegion;
 use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 use crate::key::{Access, Partition};
 use crate::parameters::{ConnectionParameters, RegionParameters};
-use crate::region;
+use crate::region::{self, Keep};
 use crate::shm;
 use crate::tcp;
 use crate::tcp::queue_pair::Identity;
@@ -567,19 +567,28 @@ impl Answerer {
         self.pair.parameters()
     }
 
+    /// Registers a region, for which `admit` has to have room. One that is open under several handles
+    /// is registered for one of them: each registration has to be taken back before the memory may
+    /// move, one after another.
     pub(crate) fn register(
         &mut self,
         handle: usize,
         region: &shm::RemoteRegion,
+        admit: impl FnOnce() -> Option<Keep>,
     ) -> io::Result<RegionParameters> {
-        if let Some(export) = self.exports.get(&handle).filter(|export| export.is_valid()) {
+        self.exports.retain(|_, export| export.is_valid());
+        if let Some(export) = self.exports.get(&handle) {
             return Ok(export.parameters());
         }
-        self.exports.remove(&handle);
         if region.len() > LONGEST {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let export = self.domain.export_remote(region)?;
+        let key = region.key();
+        if self.exports.values().any(|e| e.parameters().key == key) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let account = admit().ok_or(io::ErrorKind::WouldBlock)?;
+        let export = self.domain.export_remote(region, account)?;
         let parameters = export.parameters();
         self.exports.insert(handle, export);
         Ok(parameters)

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fabric::region::Keep;
 use fabric::shm::Status;
 use fabric::shm::control::{create_memory, read_only};
 use fabric::tcp::{self, Opened, serve, tune};
@@ -35,6 +36,10 @@ pub struct Both {
 struct Exported {
     regions: Mutex<HashMap<RemoteKey, shm::RemoteRegion>>,
     device: Option<Arc<Device>>,
+    /// How many may be registered.
+    room: usize,
+    /// Has another owner for each that is.
+    registered: Arc<()>,
 }
 
 impl tcp::Regions for Exported {
@@ -45,6 +50,16 @@ impl tcp::Regions for Exported {
 
     fn device(&self) -> Option<Arc<Device>> {
         self.device.clone()
+    }
+
+    fn admit(&self, _: &shm::RemoteRegion) -> Option<Keep> {
+        (self.registered() < self.room).then(|| self.registered.clone() as Keep)
+    }
+}
+
+impl Exported {
+    fn registered(&self) -> usize {
+        Arc::strong_count(&self.registered) - 1
     }
 }
 
@@ -57,15 +72,23 @@ struct Shared {
 }
 
 impl Both {
-    fn with(device: Option<Arc<Device>>) -> Self {
+    fn with(device: impl FnOnce(&Verbs) -> Option<Arc<Device>>, room: usize) -> Self {
+        let verbs = Verbs::new();
         Both {
-            verbs: Verbs::new(),
             exported: Arc::new(Exported {
                 regions: Mutex::default(),
-                device,
+                device: device(&verbs),
+                room,
+                registered: Arc::default(),
             }),
+            verbs,
             status: Arc::default(),
         }
+    }
+
+    fn with_room_for(room: usize) -> Self {
+        let device = |verbs: &Verbs| Some(Arc::clone(verbs.there.domain.device()));
+        Both::with(device, room)
     }
 
     fn share(&self, node: NodeId, len: u64, rights: Access) -> Shared {
@@ -118,13 +141,7 @@ impl Rig for Both {
     const LOOKS: usize = 2_000;
 
     fn new() -> Self {
-        let both = Both::with(None);
-        let device = Some(Arc::clone(both.verbs.there.domain.device()));
-        let regions = Mutex::default();
-        Both {
-            exported: Arc::new(Exported { regions, device }),
-            ..both
-        }
+        Both::with_room_for(usize::MAX)
     }
 
     fn export(&self, len: u64, rights: Access) -> (Region, tcp::RemoteRegion) {
@@ -257,9 +274,41 @@ fn memory_that_is_only_read_is_read_by_the_adapters() {
     assert_eq!(pair.ways().adapter, 20);
 }
 
+/// A far node could once have each of its 1024 handles register the same region, and all of that
+/// was taken back, one after another, before a change was acknowledged.
+#[test]
+fn no_more_is_registered_than_there_is_room_for_and_nothing_twice() {
+    let rig = Both::with_room_for(2);
+    let [first, second, third] = [(); 3].map(|()| rig.share(THERE, 4096, Access::all()));
+    let mut opening = rig.connection(THERE, 1);
+    let key = first.owner.remote_key().unwrap();
+    let again = opening.open(key, Access::all(), Arc::default(), None);
+    let (again, mut pair) = (again.unwrap(), rig.endpoint(1));
+    let mut go = |remote: &tcp::RemoteRegion| {
+        assert_eq!(read(&mut pair, remote), Ok(0));
+        let ways = pair.ways();
+        (ways.adapter, ways.connection)
+    };
+    assert_eq!(go(&first.remote), (1, 0));
+    assert_eq!(go(&again), (1, 1));
+    assert_eq!(rig.exported.registered(), 1);
+    assert_eq!(go(&second.remote), (2, 1));
+    assert_eq!(go(&third.remote), (2, 2));
+    assert_eq!(go(&first.remote), (3, 2));
+    assert_eq!(rig.exported.registered(), 2);
+    // What the adapter had to forget makes room.
+    second.granted.memory().forsake();
+    assert_eq!(rig.exported.registered(), 1);
+    let began = Instant::now();
+    while go(&third.remote).0 == 3 {
+        assert!(began.elapsed() < FOR_EVER);
+    }
+    assert_eq!(rig.exported.registered(), 2);
+}
+
 #[test]
 fn a_host_without_an_adapter_is_reached_all_the_same() {
-    let rig = Both::with(None);
+    let rig = Both::with(|_| None, 0);
     let (owner, remote) = rig.export(4096, Access::all());
     let mut pair = rig.endpoint(1);
     for round in 1..=10 {
