@@ -135,6 +135,14 @@ impl ProtectionDomain {
     pub(super) fn register(self: &Arc<Self>, region: &Region) -> io::Result<u32> {
         let memory = region.memory();
         let place = Arc::as_ptr(memory) as usize;
+        if let Some(pinned) = self.local().get(&place) {
+            return Ok(pinned.registration.lkey());
+        }
+        // Before the locks, for which others wait whose memory is about to move.
+        let goes_on = || memory.told().is_permitted();
+        if goes_on() {
+            memory.mapping().bring_pages(memory.is_writable(), goes_on);
+        }
         let mut local = self.local();
         if let Some(pinned) = local.get(&place) {
             return Ok(pinned.registration.lkey());

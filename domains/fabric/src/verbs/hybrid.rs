@@ -31,7 +31,7 @@ use super::remote::RemoteRegion;
 use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 use crate::key::{Access, Partition};
 use crate::parameters::{ConnectionParameters, RegionParameters};
-use crate::region::{self, Keep};
+use crate::region::{self, Keep, Region};
 use crate::shm;
 use crate::tcp;
 use crate::tcp::queue_pair::Identity;
@@ -46,7 +46,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long one sleep for an adapter lasts at most: it does not hear that access has ended.
 const NAP: Duration = Duration::from_millis(20);
 
-/// Bytes of the longest region that is registered: a change of membership may wait for it, and must
+/// Bytes of the longest region, or buffer of ours, that is registered: a change of membership may wait for it, and must
 /// not take that for the sleep of a process.
 const LONGEST: u64 = 4 << 30;
 
@@ -61,6 +61,9 @@ pub struct Hybrid {
     adapter: Adapter,
     /// What the far side's adapter knows, by the address of the region.
     regions: HashMap<usize, Known>,
+    /// Buffers of ours that could not be registered, by the address of their memory: to try takes
+    /// long. Where another has come to be there, it waits in vain.
+    unregistered: HashMap<usize, Again>,
     depth: usize,
     /// Not handed over yet, oldest first.
     waiting: VecDeque<(u64, Result<Operation<tcp::RemoteRegion>, OpError>)>,
@@ -152,6 +155,7 @@ impl Hybrid {
             domain,
             adapter: Adapter::Down(Again::at_once()),
             regions: HashMap::new(),
+            unregistered: HashMap::new(),
             depth,
             waiting: VecDeque::with_capacity(depth),
             flushed: 0,
@@ -271,9 +275,29 @@ impl Hybrid {
         // What is wrong with it is for the other way to say.
         region::bounds(local.memory(), *local_offset, *len).ok()?;
         local.memory().status().check().ok()?;
-        self.domain.register(local).ok()?;
         let (remote, offset, len) = (remote.clone(), *offset, *len);
+        let local = local.clone();
+        self.register(&local)?;
         self.known(&remote, needed, offset, len).cloned()
+    }
+
+    /// Has our adapter know a buffer, unless that has just failed.
+    fn register(&mut self, local: &Region) -> Option<()> {
+        let place = Arc::as_ptr(local.memory()) as usize;
+        let failed = self.unregistered.get(&place).copied();
+        if local.len() > LONGEST || failed.is_some_and(|again| !again.is_now()) {
+            return None;
+        }
+        if self.domain.register(local).is_ok() {
+            self.unregistered.remove(&place);
+            return Some(());
+        }
+        if self.unregistered.len() >= MANY {
+            self.unregistered.clear();
+        }
+        let again = failed.map_or(Again::later(BACK_OFF[0]), Again::even_later);
+        self.unregistered.insert(place, again);
+        None
     }
 
     /// A region as the far side's adapter knows it, if that lets ours do this. What it has not been
