@@ -40,7 +40,7 @@ use crate::topology::NodeId;
 /// Pauses before the far side is asked again grow from the first to the second.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
 
-/// The same for an adapter that fails again and again: each time takes seconds.
+/// The same for an adapter that fails again and again, also to connect: each time takes seconds.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// How long one sleep for an adapter lasts at most: it does not hear that access has ended.
@@ -54,6 +54,10 @@ const LONGEST: u64 = 4 << 30;
 const MANY: usize = 1024;
 
 /// A queue pair with two ways.
+///
+/// What otherwise never waits may do so here, now and then: a flush connects the adapters if they
+/// are not, and a flush or a poll that hands over the first operation on a region, or on a buffer,
+/// has that registered. Each takes a round trip, and the kernel its time.
 #[derive(Debug)]
 pub struct Hybrid {
     tcp: tcp::QueuePair,
@@ -136,8 +140,8 @@ impl Again {
         }
     }
 
-    fn even_later(self) -> Self {
-        Self::later(BACK_OFF[1].min(self.pause * 2))
+    fn even_later(self, longest: Duration) -> Self {
+        Self::later(longest.min(self.pause * 2))
     }
 
     fn is_now(self) -> bool {
@@ -295,7 +299,9 @@ impl Hybrid {
         if self.unregistered.len() >= MANY {
             self.unregistered.clear();
         }
-        let again = failed.map_or(Again::later(BACK_OFF[0]), Again::even_later);
+        let again = failed.map_or(Again::later(BACK_OFF[0]), |again| {
+            again.even_later(BACK_OFF[1])
+        });
         self.unregistered.insert(place, again);
         None
     }
@@ -336,7 +342,7 @@ impl Hybrid {
         }
         let answer = self.tcp.register(remote).map(RemoteRegion::open);
         let answer = answer.map_err(|_| match refused {
-            Some(again) => again.even_later(),
+            Some(again) => again.even_later(BACK_OFF[1]),
             None => Again::later(BACK_OFF[0]),
         });
         let identity = remote.identity();
@@ -360,7 +366,7 @@ impl Hybrid {
             Err(OpError::System {
                 errno: libc::EOPNOTSUPP,
             }) => Adapter::Absent,
-            Err(_) => Adapter::Down(again.even_later()),
+            Err(_) => Adapter::Down(again.even_later(LONGEST_PAUSE)),
         };
     }
 
