@@ -13,10 +13,15 @@
 //! as while they move; and all from the first operation on that an adapter has failed to do.
 //!
 //! Operations execute as posted: what goes one way is handed over when what went the other way has
-//! ended. What failed is done once more, from the start. That is no harm to reads and writes, and
-//! nothing else goes by adapters; but a write that is still on its way must not arrive after
-//! another one that was posted later. So the far side is told first to let our queue pair reach
-//! nothing any more.
+//! ended. What failed is done once more, from the start, with all after it, and nothing but reads and
+//! writes goes by adapters. A write that is still on its way must not arrive after another one that
+//! was posted later, so the far side is told first to let our queue pair reach nothing any more.
+//!
+//! That is no harm as long as nobody else writes there. When the region was refused, nothing from
+//! the failed operation on has been executed. But when acknowledgements were lost until our adapter
+//! gave up, some may have been, and somebody may have seen them: writes are executed twice, the
+//! later ones before the earlier ones are repeated, and what a peer has written there in answer to
+//! one meanwhile is overwritten.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
