@@ -518,6 +518,11 @@ impl QueuePair {
         }
     }
 
+    /// Under which handle a region is open at the other side, if it is.
+    pub(crate) fn handle_of(&self, remote: &RemoteRegion) -> Option<u32> {
+        self.handles.find(&remote.0)
+    }
+
     /// Lets that queue pair use a region, and waits for the answer.
     pub(crate) fn register(&mut self, remote: &RemoteRegion) -> Result<RegionParameters, OpError> {
         self.flush();

@@ -111,6 +111,9 @@ enum Adapter {
 /// What the far side has said of a region.
 #[derive(Debug)]
 struct Known {
+    /// Under which it is open there. When many are, another region may get it, and with that the far
+    /// side forgets this one.
+    handle: Option<u32>,
     /// Keeps its address from being another's.
     identity: Identity,
     answer: Result<RemoteRegion, Again>,
@@ -332,15 +335,16 @@ impl Hybrid {
 
     /// Has the far side register a region, unless it has, or has just refused to.
     fn ask_of(&mut self, remote: &tcp::RemoteRegion) {
+        let handle = self.tcp.handle_of(remote);
         let refused = match self.regions.get(&remote.address()) {
-            Some(Known { answer: Ok(_), .. }) => return,
+            Some(known) if known.answer.is_ok() && known.handle == handle => return,
             Some(Known {
                 answer: Err(again), ..
             }) if !again.is_now() => return,
             Some(Known {
                 answer: Err(again), ..
             }) => Some(*again),
-            None => None,
+            _ => None,
         };
         if self.regions.len() >= MANY {
             self.regions.retain(|_, known| !known.identity.is_gone());
@@ -350,9 +354,12 @@ impl Hybrid {
             Some(again) => again.even_later(BACK_OFF[1]),
             None => Again::later(BACK_OFF[0]),
         });
-        let identity = remote.identity();
-        self.regions
-            .insert(remote.address(), Known { identity, answer });
+        let known = Known {
+            handle: self.tcp.handle_of(remote),
+            identity: remote.identity(),
+            answer,
+        };
+        self.regions.insert(remote.address(), known);
     }
 
     /// Connects our adapter with the far side's, if it is time for that.

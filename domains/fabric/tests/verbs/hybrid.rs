@@ -306,6 +306,34 @@ fn no_more_is_registered_than_there_is_room_for_and_nothing_twice() {
     assert_eq!(rig.exported.registered(), 2);
 }
 
+/// The handle of a region was given to another one, with which the far side forgot it; the adapters
+/// were disconnected by the next operation on it.
+#[test]
+fn a_region_whose_handle_another_got_is_registered_anew() {
+    /// How many a connection has.
+    const HANDLES: usize = 1024;
+    let rig = Both::new();
+    let [used, first] = [(); 2].map(|()| rig.share(THERE, 4096, Access::all()));
+    let mut pair = rig.endpoint(1);
+    for (n, remote) in [&first.remote, &used.remote].into_iter().enumerate() {
+        assert_eq!(read(&mut pair, remote), Ok(0));
+        assert_eq!(pair.ways().adapter, n as u64 + 1);
+    }
+    let (mut opening, key) = (rig.connection(THERE, 1), first.owner.remote_key().unwrap());
+    // So many that the last takes the place of the second.
+    let others: Vec<_> = (0..HANDLES - 1)
+        .map(|_| opening.open(key, Access::all(), Arc::default(), None))
+        .collect();
+    for other in &others {
+        assert_eq!(read(&mut pair, other.as_ref().unwrap()), Ok(0));
+    }
+    let others = others.len() as u64;
+    assert_eq!(read(&mut pair, &used.remote), Ok(0));
+    let ways = pair.ways();
+    let counted = (ways.adapter, ways.connection, ways.connects);
+    assert_eq!(counted, (3, others, 1));
+}
+
 #[test]
 fn a_host_without_an_adapter_is_reached_all_the_same() {
     let rig = Both::with(|_| None, 0);
