@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use fabric::NodeId;
 
 use super::dependant::Dependant;
+use super::estate::Estate;
 use super::host::Host;
 use super::keeper::{Entry, Keeper};
 use super::process::{ends_within, outlast, outlast_killed};
@@ -43,6 +44,8 @@ const STACK_BYTES: usize = 256 * 1024;
 pub(super) struct Adapter {
     keeper: Arc<Keeper>,
     kept: Mutex<Option<Entry>>,
+    /// Whether those that are started have an RDMA adapter.
+    has_rdma: bool,
     books: Mutex<Books>,
     ended: Condvar,
 }
@@ -52,6 +55,8 @@ struct Books {
     process: Option<(Dependant, Writer)>,
     /// Whether the agent before has started it.
     is_inherited: bool,
+    /// Whether it may have told an RDMA adapter of memory.
+    knows_rdma: bool,
     ending: bool,
 }
 
@@ -67,19 +72,30 @@ impl Adapter {
     /// What the keeper holds of it.
     pub(super) const KEY: &str = "adapter";
 
+    /// What the keeper holds if it may have told an RDMA adapter of memory: the next agent's file need
+    /// not say so any more.
+    const RDMA: &str = "rdma";
+
     /// None yet; that of the agent before is to be taken over.
-    pub(super) fn new(keeper: Arc<Keeper>, kept: Option<Entry>) -> Self {
+    pub(super) fn new(estate: &mut Estate, has_rdma: bool) -> Self {
+        let knows_rdma = estate.inherit(Self::RDMA).is_some();
         Adapter {
-            keeper,
-            kept: Mutex::new(kept),
-            books: Mutex::default(),
+            keeper: Arc::clone(&estate.keeper),
+            kept: Mutex::new(estate.inherit(Self::KEY)),
+            has_rdma,
+            books: Mutex::new(Books {
+                knows_rdma,
+                ..Books::default()
+            }),
             ended: Condvar::new(),
         }
     }
 
     /// Lets the keeper hold it, too, while it runs.
     pub(super) fn keep(&self) {
-        if let Some((process, _)) = &self.lock().process {
+        let books = self.lock();
+        if let Some((process, _)) = &books.process {
+            self.keep_rdma(books.knows_rdma);
             process.keep(&self.keeper, Self::KEY);
         }
     }
@@ -87,6 +103,18 @@ impl Adapter {
     /// Its process id.
     pub(super) fn pid(&self) -> Option<u32> {
         self.lock().process.as_ref().map(|(process, _)| process.pid)
+    }
+
+    /// Whether it may have told an RDMA adapter of memory.
+    pub(super) fn knows_rdma(&self) -> bool {
+        self.lock().knows_rdma
+    }
+
+    fn keep_rdma(&self, knows_rdma: bool) {
+        match knows_rdma {
+            true => self.keeper.put(Self::RDMA, &(), &[]),
+            false => self.keeper.remove(Self::RDMA),
+        }
     }
 
     /// Whether it is the one that the agent before has started.
@@ -169,10 +197,14 @@ impl Adapter {
             }
         };
         let (errands, orders) = process.open_session(WRITE_PATIENCE)?;
-        process.keep(&self.keeper, Self::KEY);
         let handle = Arc::clone(&process.handle);
         let mut books = self.lock();
         books.is_inherited = child.is_none();
+        // One that was started anew knows nothing of what another was told.
+        books.knows_rdma = self.has_rdma || books.is_inherited && books.knows_rdma;
+        // First: an agent after this one may come to hold the process any time.
+        self.keep_rdma(books.knows_rdma);
+        process.keep(&self.keeper, Self::KEY);
         books.process = Some((process, orders));
         drop(books);
         Ok(Instance {

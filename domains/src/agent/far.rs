@@ -118,9 +118,9 @@ impl Host {
     /// this returns.
     pub(super) fn let_adapters_forget(&self, nodes: &BTreeSet<NodeId>) {
         let is_far = |node: &NodeId| self.node(*node).is_none();
-        if self.rdma(None).is_some()
-            && nodes.iter().any(is_far)
+        if nodes.iter().any(is_far)
             && let Some(adapter) = &self.adapter
+            && adapter.knows_rdma()
         {
             tracing::warn!("the process for other hosts is late, so another takes its place");
             adapter.kill();

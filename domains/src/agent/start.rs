@@ -259,8 +259,8 @@ fn build(
     let (mut members, moves) = Members::new(directory, store, memory);
     members.inherit(Arc::clone(&estate.keeper), &mut estate);
     let adapter = cluster
-        .is_some()
-        .then(|| Adapter::new(Arc::clone(&estate.keeper), estate.inherit(Adapter::KEY)));
+        .as_ref()
+        .map(|cluster| Adapter::new(&mut estate, cluster.config.rdma.is_some()));
     let host = Host {
         adapter,
         audit,

@@ -249,6 +249,25 @@ fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     b.is_used();
 }
 
+/// What it has told the adapter does not end with the line in the file.
+#[test]
+fn the_same_becomes_of_it_where_the_file_says_tcp_by_then() {
+    let [a, b] = hosts();
+    let (_owner, key) = owner(&b);
+    let stays = mixing(&a, USER, &key, 1024, 0);
+    b.is_used();
+    let adapter = || b.agent.status()["adapter_pid"].as_u64();
+    let before = adapter().expect("one");
+    stop(before.try_into().unwrap());
+    b.agent.kill_agent();
+    b.try_up("provider = \"tcp\"").ok();
+    eventually("it is replaced", || {
+        adapter().is_some_and(|now| now != before)
+    });
+    let (_, error) = end(stays);
+    assert_eq!(error, "Unreachable");
+}
+
 /// The next agent gave up what one that was stopped had, but the adapter went on, and no change of
 /// membership waited for it any more.
 #[test]
