@@ -70,10 +70,23 @@ pub trait Rig: Sync {
 /// A handle to a region of the peer.
 pub type Remote<R> = <<R as Rig>::Endpoint as Endpoint>::Remote;
 
-/// Makes the suite a module of tests on a [`Rig`].
+/// Makes the suite a module of tests on a [`Rig`], or with `@operations` the part without packets.
 #[macro_export]
 macro_rules! conformance {
     ($rig:ty) => {
+        $crate::conformance!(@operations $rig);
+        $crate::conformance!(@each $rig:
+            packets_arrive_whole_and_in_order
+            a_full_channel_says_so_and_recovers
+            a_packet_too_long_is_refused
+            a_sleeper_is_woken_by_a_packet
+            a_sleeper_is_woken_by_room
+            an_armed_channel_signals_its_descriptor
+            a_revoked_channel_ends
+            a_dead_peers_packets_can_still_be_read
+        );
+    };
+    (@operations $rig:ty) => {
         $crate::conformance!(@each $rig:
             bytes_arrive_as_they_were
             every_operation_completes_once_in_order
@@ -89,14 +102,6 @@ macro_rules! conformance {
             revoked_operations_fail
             operations_on_a_dead_peer_fail
             revocation_ends_a_transfer_in_flight
-            packets_arrive_whole_and_in_order
-            a_full_channel_says_so_and_recovers
-            a_packet_too_long_is_refused
-            a_sleeper_is_woken_by_a_packet
-            a_sleeper_is_woken_by_room
-            an_armed_channel_signals_its_descriptor
-            a_revoked_channel_ends
-            a_dead_peers_packets_can_still_be_read
         );
     };
     (@each $rig:ty: $($test:ident)*) => {

@@ -253,36 +253,26 @@ impl Hybrid {
         let (_, Ok(operation)) = self.waiting.front()? else {
             return None;
         };
-        let (needed, remote, offset, local, local_offset, len) = match operation {
-            Operation::Read {
-                remote,
-                offset,
-                local,
-                local_offset,
-                len,
-            } => (
-                Access::REMOTE_READ,
-                remote,
-                offset,
-                local,
-                local_offset,
-                len,
-            ),
-            Operation::Write {
-                remote,
-                offset,
-                local,
-                local_offset,
-                len,
-            } => (
-                Access::REMOTE_WRITE,
-                remote,
-                offset,
-                local,
-                local_offset,
-                len,
-            ),
-            _ => return None,
+        let needed = match operation {
+            Operation::Read { .. } => Access::REMOTE_READ,
+            _ => Access::REMOTE_WRITE,
+        };
+        let (Operation::Read {
+            remote,
+            offset,
+            local,
+            local_offset,
+            len,
+        }
+        | Operation::Write {
+            remote,
+            offset,
+            local,
+            local_offset,
+            len,
+        }) = operation
+        else {
+            return None;
         };
         // What is wrong with it is for the other way to say.
         region::bounds(local.memory(), *local_offset, *len).ok()?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::shm::Status;
-use fabric::verbs::{Device, DeviceError, QueuePair, RegionParameters, RemoteRegion, Selection};
+use fabric::verbs::{Device, DeviceError, RegionParameters, RemoteRegion, Selection};
 use fabric::{Access, Completion, Endpoint, OpError, Operation, PostError, Region};
 
 use crate::conformance::{Rig, THERE};
@@ -13,7 +13,7 @@ use crate::rig::{Verbs, connect};
 const FOR_EVER: Duration = Duration::from_secs(60);
 
 /// What becomes of operations that are posted together.
-pub fn results(pair: &mut QueuePair, operations: &[Operation<RemoteRegion>]) -> Vec<Completion> {
+pub fn results<E: Endpoint>(pair: &mut E, operations: &[Operation<E::Remote>]) -> Vec<Completion> {
     for (n, operation) in operations.iter().enumerate() {
         pair.post(n as u64, operation.clone()).unwrap();
     }

@@ -15,11 +15,10 @@ use fabric::shm::Status;
 use fabric::shm::control::{create_memory, read_only};
 use fabric::tcp::{self, Opened, serve, tune};
 use fabric::verbs::{Channel, Device, Hybrid};
-use fabric::{
-    Access, Completion, Endpoint, NodeId, OpError, Operation, Read, Region, RemoteKey, shm,
-};
+use fabric::{Access, Endpoint, NodeId, OpError, Operation, Read, Region, RemoteKey, shm};
 
 use crate::conformance::{PARTITION, Rig, THERE};
+use crate::errors::results;
 use crate::moving::{LEN, bring, transfer};
 use crate::rig::{Verbs, key_of};
 
@@ -174,37 +173,7 @@ impl Rig for Both {
 }
 
 // Its packets are those of others.
-crate::conformance!(@each Both:
-    bytes_arrive_as_they_were
-    every_operation_completes_once_in_order
-    a_full_queue_takes_nothing_more
-    a_range_outside_is_refused
-    a_missing_right_is_refused
-    atomics_are_atomic
-    atomics_need_an_aligned_word
-    a_foreign_region_is_refused
-    words_are_never_torn
-    a_batch_reads_in_order
-    a_batch_stops_at_the_first_error
-    revoked_operations_fail
-    operations_on_a_dead_peer_fail
-    revocation_ends_a_transfer_in_flight
-);
-
-fn complete(pair: &mut Hybrid, operations: &[Operation<tcp::RemoteRegion>]) -> Vec<Completion> {
-    for (n, operation) in operations.iter().enumerate() {
-        pair.post(n as u64, operation.clone()).unwrap();
-    }
-    pair.flush();
-    let mut done = Vec::new();
-    while done.len() < operations.len() {
-        assert!(pair.wait(FOR_EVER), "{done:?}");
-        let mut some = [Completion::default(); 4];
-        let count = pair.poll(&mut some);
-        done.extend_from_slice(&some[..count]);
-    }
-    done
-}
+crate::conformance!(@operations Both);
 
 fn read(pair: &mut Hybrid, remote: &tcp::RemoteRegion) -> Result<u64, OpError> {
     let mut word = [0; 8];
@@ -225,7 +194,7 @@ fn reads_and_writes_go_by_the_adapters_and_atomics_do_not() {
     let mut pair = rig.endpoint(8);
     for round in 1..=100u64 {
         local.store(0, round).unwrap();
-        let done = complete(
+        let done = results(
             &mut pair,
             &[
                 Operation::write(&remote, 0, &local, 0..8),
@@ -264,11 +233,11 @@ fn memory_that_is_only_read_is_read_by_the_adapters() {
         owner.store(LONG - 8, round).unwrap();
         assert_eq!(read(&mut pair, &remote), Ok(round));
         let last = Operation::read(&remote, LONG - 8, &local, 0..8);
-        assert_eq!(complete(&mut pair, &[last])[0].result, Ok(8));
+        assert_eq!(results(&mut pair, &[last])[0].result, Ok(8));
         assert_eq!(local.load(0), Ok(round));
         let write = Operation::write(&remote, 0, &local, 0..8);
         let needed = Access::REMOTE_WRITE;
-        let result = complete(&mut pair, &[write])[0].result;
+        let result = results(&mut pair, &[write])[0].result;
         assert_eq!(result, Err(OpError::MissingRight { needed }));
     }
     assert_eq!(pair.ways().adapter, 20);
@@ -375,7 +344,7 @@ fn nothing_is_lost_while_memory_moves_and_the_adapters_are_used_again() {
                     operations.push(Operation::fetch_add(&remote, 4096, 1));
                     added += 1;
                 }
-                let done = complete(&mut pair, &operations);
+                let done = results(&mut pair, &operations);
                 assert!(done.iter().all(|done| done.result.is_ok()), "{done:?}");
                 assert_eq!(local.load(8), Ok(round));
                 assert_eq!(read(&mut pair, &remote), Ok(round));
@@ -425,7 +394,7 @@ fn who_loses_the_right_is_told_which() {
     assert_eq!(read(&mut pair, &shared.remote), Err(OpError::Revoked));
     let local = Region::local(64).unwrap();
     let write = Operation::write(&shared.remote, 0, &local, 0..8);
-    let done = complete(&mut pair, &[write.clone(), write]);
+    let done = results(&mut pair, &[write.clone(), write]);
     assert!(done.iter().all(|done| done.result == Err(OpError::Revoked)));
     assert_eq!(shared.owner.load(0), Ok(7));
 }
