@@ -74,6 +74,28 @@ impl Host {
         fs::read_to_string(path).unwrap().trim().parse().unwrap()
     }
 
+    /// The process that has told the adapter what it knows.
+    fn process(&self) -> Option<u32> {
+        let pid = self.agent.status()["adapter_pid"].as_u64()?;
+        Some(pid.try_into().unwrap())
+    }
+
+    /// Stops that process. What the adapter knows it goes on with.
+    #[track_caller]
+    fn stop_process(&self) -> u32 {
+        let pid = self.process().expect("one");
+        stop(pid);
+        pid
+    }
+
+    /// Waits until another process is there than this one.
+    #[track_caller]
+    fn has_replaced(&self, before: u32) {
+        eventually("it is replaced", || {
+            self.process().is_some_and(|now| now != before)
+        });
+    }
+
     /// Waits until its adapter has sent many packets from now on.
     #[track_caller]
     fn is_used(&self) {
@@ -134,6 +156,15 @@ fn mixing(a: &Host, node: &str, key: &str, at: u64, every: u64) -> Running {
         .spawn(node, &format!("probe mix blue {OWNER} {key} {at} {every}"));
     user.says("open");
     user
+}
+
+/// Waits until the memory can be opened from host a.
+#[track_caller]
+fn can_open(a: &Host, key: &str) {
+    eventually("it can be opened", || {
+        let open = a.agent.exec(USER, &format!("probe open blue {key}"));
+        open.status == 0
+    });
 }
 
 /// How often it has added, and how it failed.
@@ -211,14 +242,10 @@ fn whoever_is_killed_is_noticed_and_replaced() {
     b.up();
     assert!(!lasting.has_ended());
     // The adapter's process has: it holds what the adapters know.
-    let adapter = b.agent.status()["adapter_pid"].as_i64().expect("one");
-    send(adapter.try_into().unwrap(), Signal::SIGKILL);
+    send(b.process().expect("one"), Signal::SIGKILL);
     let (_, error) = end(lasting);
     assert_eq!(error, "Unreachable");
-    eventually("it is replaced", || {
-        let open = a.agent.exec(USER, &format!("probe open blue {key}"));
-        open.status == 0
-    });
+    can_open(&a, &key);
     let _again = user(&a, USER, &key, 1024);
     b.is_used();
 }
@@ -233,18 +260,14 @@ fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     let stays = mixing(&a, USER, &key, 1024, 0);
     let _leaver = user(&a, THIRD, &key, 2048);
     b.is_used();
-    let adapter = || b.agent.status()["adapter_pid"].as_u64();
-    let before = adapter().expect("one");
-    stop(before.try_into().unwrap());
+    let before = b.stop_process();
     // It answers all the same: that is the adapters' business.
     b.is_used();
     a.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
     let (_, error) = end(stays);
     assert_eq!(error, "Unreachable");
-    eventually("it is replaced", || {
-        adapter().is_some_and(|now| now != before)
-            && a.agent.exec(USER, &format!("probe open blue {key}")).status == 0
-    });
+    b.has_replaced(before);
+    can_open(&a, &key);
     let _again = user(&a, USER, &key, 1024);
     b.is_used();
 }
@@ -256,14 +279,10 @@ fn the_same_becomes_of_it_where_the_file_says_tcp_by_then() {
     let (_owner, key) = owner(&b);
     let stays = mixing(&a, USER, &key, 1024, 0);
     b.is_used();
-    let adapter = || b.agent.status()["adapter_pid"].as_u64();
-    let before = adapter().expect("one");
-    stop(before.try_into().unwrap());
+    let before = b.stop_process();
     b.agent.kill_agent();
     b.try_up("provider = \"tcp\"").ok();
-    eventually("it is replaced", || {
-        adapter().is_some_and(|now| now != before)
-    });
+    b.has_replaced(before);
     let (_, error) = end(stays);
     assert_eq!(error, "Unreachable");
 }
@@ -277,17 +296,13 @@ fn a_process_for_other_hosts_that_does_not_come_back_is_replaced() {
     // All that it does, the adapters do.
     let stays = mixing(&a, USER, &key, 1024, 0);
     b.is_used();
-    let adapter = || b.agent.status()["adapter_pid"].as_u64();
-    let before = adapter().expect("one");
-    stop(before.try_into().unwrap());
+    let before = b.stop_process();
     b.agent.kill_agent();
     b.up();
     let (_, error) = end(stays);
     assert_eq!(error, "Unreachable");
-    eventually("it is replaced", || {
-        adapter().is_some_and(|now| now != before)
-            && a.agent.exec(USER, &format!("probe open blue {key}")).status == 0
-    });
+    b.has_replaced(before);
+    can_open(&a, &key);
     a.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
     let _again = user(&a, USER, &key, 1024);
     b.is_used();
