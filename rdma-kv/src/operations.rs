@@ -9,7 +9,7 @@ pub use storing::{store, store_at_once, store_with};
 
 use crate::layout::{Marks, Placement};
 use crate::number::{self, Digits};
-use crate::store::{Attributes, Item, Reservation, SetError, Store};
+use crate::store::{Attributes, Item, Reservation, SetError, Store, is_chunked};
 use storing::commit;
 
 /// As much of a value is looked at for a number; one that goes on behind it is none.
@@ -120,7 +120,8 @@ pub fn count(store: &mut Store, key: &[u8], step: Step, cas: u64) -> Result<Coun
     let Some(old) = store.find(key)? else {
         return Ok(Counted::NotFound);
     };
-    if old.header.value_len == 0 {
+    let value_len = old.header.value_len as usize;
+    if value_len == 0 || is_chunked(key.len(), old.header.flags, value_len) {
         return Ok(Counted::NotANumber);
     }
     if cas != 0 && cas != old.header.cas {
@@ -135,8 +136,8 @@ pub fn count(store: &mut Store, key: &[u8], step: Step, cas: u64) -> Result<Coun
     };
     let digits = Digits::of(value);
     // As with memcached, a number does not get shorter: blanks follow it.
-    let len = digits.bytes().len().max(old.header.value_len as usize);
-    let grown = len > old.header.value_len as usize;
+    let len = digits.bytes().len().max(value_len);
+    let grown = len > value_len;
     let flags = old.header.flags;
     let room = match grown {
         true => store.reserve(key.len(), flags, len)?,
@@ -386,6 +387,21 @@ mod tests {
         )
         .unwrap();
         assert_eq!(step(Step::Up(1)), Some(42));
+    }
+
+    /// Memcached does not look for numbers in items that it keeps in chunks, and says so before it
+    /// compares their cas.
+    #[test]
+    fn what_memcached_keeps_in_chunks_is_no_number() {
+        let shared = small();
+        let chunk = (512 << 10) - (48 + 8 + 1 + 2) - b"k".len();
+        for (len, expected) in [(chunk, Counted::Exists), (chunk + 1, Counted::NotANumber)] {
+            let mut value = vec![b' '; len];
+            value[0] = b'1';
+            put(&shared, Mode::Set, &value).unwrap();
+            let counted = shared.with(|store| count(store, b"k", Step::Up(1), u64::MAX));
+            assert_eq!(counted, Ok(expected));
+        }
     }
 
     /// As an item never changes, a number needs room for the next one, which a full store that may

@@ -16,7 +16,7 @@ mod sweep;
 
 use fabric::{OpError, Region, RemoteKey};
 
-pub use limits::{Limits, LimitsError};
+pub use limits::{Limits, LimitsError, is_chunked};
 
 use cleaning::{Cursor, Need};
 use sweep::Sweep;

@@ -7,6 +7,9 @@ use crate::layout::{Place, UNIT};
 /// header with cas, the key's NUL and the value's line end.
 const MEMCACHED_OVERHEAD: usize = 48 + 8 + 1 + 2;
 
+/// Memcached keeps items of more bytes in chunks, whatever the limit: its `slab_chunk_max`.
+const MEMCACHED_CHUNK: usize = 512 << 10;
+
 /// How many segments the memory is divided into, if two of the largest items fit into one: where
 /// only one fits, almost half may stay unused.
 const SEGMENTS: u64 = 64;
@@ -74,8 +77,7 @@ impl Limits {
 
     /// Whether a value may be stored under a key of this length; memcached's arithmetic.
     pub fn admit(&self, key_len: usize, flags: u32, value_len: usize) -> bool {
-        let flags = if flags == 0 { 0 } else { 4 };
-        key_len + value_len + flags + MEMCACHED_OVERHEAD <= self.item as usize
+        memcached_len(key_len, flags, value_len) <= self.item as usize
     }
 
     /// Bytes of a segment.
@@ -92,4 +94,15 @@ impl Limits {
     pub fn regions(&self) -> (u64, u64) {
         (index::Geometry::of(self.memory).len, self.memory)
     }
+}
+
+/// Whether memcached would keep such an item in chunks. It takes none of these for a number.
+pub fn is_chunked(key_len: usize, flags: u32, value_len: usize) -> bool {
+    memcached_len(key_len, flags, value_len) > MEMCACHED_CHUNK
+}
+
+/// Bytes of an item as memcached counts them.
+fn memcached_len(key_len: usize, flags: u32, value_len: usize) -> usize {
+    let flags = if flags == 0 { 0 } else { 4 };
+    key_len + value_len + flags + MEMCACHED_OVERHEAD
 }
