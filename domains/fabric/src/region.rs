@@ -98,6 +98,21 @@ impl Region {
         unsafe { self.memory.read(at, into.as_mut_ptr(), len) }
     }
 
+    /// Copies `len` bytes at `offset` out of the region, behind those that `onto` has.
+    ///
+    /// # Errors
+    /// As [`Region::read`]; `onto` then has what it had.
+    pub fn read_onto(&self, offset: u64, len: usize, onto: &mut Vec<u8>) -> Result<(), OpError> {
+        let (at, len) = bounds(&self.memory, offset, len as u64)?;
+        onto.reserve(len);
+        let room = onto.spare_capacity_mut();
+        // SAFETY: as in `read`; there is room for `len` bytes, which `reserve` made.
+        unsafe { self.memory.read(at, room.as_mut_ptr().cast(), len)? };
+        // SAFETY: `len` bytes behind the others were written, within the capacity.
+        unsafe { onto.set_len(onto.len() + len) };
+        Ok(())
+    }
+
     /// Copies bytes into the region at `offset`.
     ///
     /// # Errors
@@ -240,6 +255,9 @@ mod tests {
             });
             assert_eq!(region.write(offset, b"abcdef"), outside);
             assert_eq!(region.read(offset, &mut back), outside);
+            let mut onto = vec![7];
+            assert_eq!(region.read_onto(offset, 6, &mut onto), outside);
+            assert_eq!(onto, [7]);
         }
         assert_eq!(
             region.load(4096),
@@ -276,6 +294,9 @@ mod tests {
                 let mut back = vec![0; len];
                 region.read(start, &mut back).unwrap();
                 assert_eq!(back, pattern[..len], "offset {start}, {len} bytes");
+                region.read_onto(start, len, &mut back).unwrap();
+                let twice = [&pattern[..len]; 2].concat();
+                assert_eq!(back, twice, "offset {start}, {len} bytes twice");
             }
         }
     }

@@ -11,11 +11,16 @@ use crate::counts::Count;
 use crate::layout::MAX_KEY;
 use crate::number::{self, Digits};
 use crate::operations::{self, Change, Counted, Mode, Step, Stored};
-use crate::store::{Item, SetError};
+use crate::store::{Item, SetError, Store};
 
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const DELETE_USAGE: &[u8] =
     b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+
+/// Keys of a get that are answered in one go, and bytes after which no other one is: the store's lock is
+/// taken once for them, and others wait for so long.
+const KEYS_AT_ONCE: usize = 32;
+const BYTES_AT_ONCE: usize = 32 * 1024;
 
 /// How the keys of a get are answered.
 #[derive(Clone, Copy, Debug)]
@@ -58,15 +63,8 @@ impl Turn<'_> {
 
     /// Answers until there is enough for a batch.
     pub(super) fn get(&mut self, mut keys: Tokens<'_>, getting: Getting) -> Result<Done, OpError> {
-        while self.replies.len() < REPLIES
-            && let Some(key) = keys.next()
-        {
-            let hit = self.get_one(key, getting)?;
-            self.counts().get(getting.exptime.is_some(), hit);
-            self.note_prefix(key, |tally| {
-                tally.gets += 1;
-                tally.hits += u64::from(hit);
-            });
+        while self.replies.len() < REPLIES && !keys.is_empty() {
+            self.get_some(&mut keys, getting)?;
         }
         if !keys.is_empty() {
             let left = keys.0.len();
@@ -76,19 +74,36 @@ impl Turn<'_> {
         Ok(Done::Used)
     }
 
-    fn get_one(&mut self, key: &[u8], getting: Getting) -> Result<bool, OpError> {
-        let replies = &mut *self.replies;
-        let (hit, expired) = self.store.with(|store| {
-            let (item, expired) = operations::get(store, key, getting.exptime.map(i64::from))?;
-            if let Some(item) = &item {
-                append_value(key, item, store.items(), getting.cas, replies)?;
+    /// Answers the next keys, as many as others may wait for.
+    fn get_some(&mut self, keys: &mut Tokens<'_>, getting: Getting) -> Result<(), OpError> {
+        let enough = REPLIES.min(self.replies.len() + BYTES_AT_ONCE);
+        let shared = self.store;
+        shared.with(|store| {
+            for key in keys.take(KEYS_AT_ONCE) {
+                self.get_one(store, key, getting)?;
+                if self.replies.len() >= enough {
+                    break;
+                }
             }
-            Ok((item.is_some(), expired))
-        })?;
+            Ok(())
+        })
+    }
+
+    fn get_one(&mut self, store: &mut Store, key: &[u8], getting: Getting) -> Result<(), OpError> {
+        let (item, expired) = operations::get(store, key, getting.exptime.map(i64::from))?;
+        if let Some(item) = &item {
+            append_value(key, item, store.items(), getting.cas, self.replies)?;
+        }
+        let hit = item.is_some();
+        self.counts().get(getting.exptime.is_some(), hit);
         if expired {
             self.count(Count::GetExpired);
         }
-        Ok(hit)
+        self.note_prefix(key, |tally| {
+            tally.gets += 1;
+            tally.hits += u64::from(hit);
+        });
+        Ok(())
     }
 
     pub(super) fn update(
@@ -312,9 +327,7 @@ pub(super) fn append_bytes(
     items: &Region,
     replies: &mut Vec<u8>,
 ) -> Result<(), OpError> {
-    let start = replies.len();
-    replies.resize(start + item.header.value_len as usize, 0);
-    items.read(item.value_offset(), &mut replies[start..])?;
+    items.read_onto(item.value_offset(), item.header.value_len as usize, replies)?;
     replies.extend_from_slice(b"\r\n");
     Ok(())
 }
