@@ -6,7 +6,8 @@
 //! up to its bound; then an older entry gives way.
 //!
 //! An entry also tells whether others replaced its item more often than not between two gets: then it
-//! is cheaper to ask first what is in the slot.
+//! is cheaper to ask first what is in the slot. While that is so of most places that are asked for, it is
+//! expected of all: no get then takes more reads than one that asks first.
 
 use crate::layout::{Placement, Slot, SlotWord};
 
@@ -16,6 +17,8 @@ pub struct Places {
     lines: Vec<Pair>,
     limit_log2: u32,
     victim: usize,
+    /// How many of the last places that were asked for had another item since, of [`Places::ALL`].
+    unrest: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +41,7 @@ struct Entry {
 pub struct Known {
     /// The place.
     pub placement: Placement,
-    /// Most gets found another item in its slot.
+    /// Most gets found another item in its slot, or in the slots of all places.
     pub is_restless: bool,
 }
 
@@ -59,17 +62,12 @@ impl Entry {
         }
     }
 
-    fn known(&self) -> Known {
-        let placement = Placement {
+    fn placement(&self) -> Placement {
+        Placement {
             slot: Slot(self.slot),
             word: SlotWord(self.word),
             generation: self.generation >> Self::REPLACED_BITS,
             len: self.len,
-        };
-        let is_restless = self.replaced() >= Self::RESTLESS;
-        Known {
-            placement,
-            is_restless,
         }
     }
 
@@ -82,16 +80,22 @@ impl Entry {
         self.generation = self.generation & !Self::REPLACED_MOST | replaced;
     }
 
-    /// This one instead, of the same key. What the key's owner forgot before was not replaced by others.
-    fn renew(&mut self, mut newer: Entry) {
+    /// This one instead, of the same key; returns whether others replaced it. What the key's owner forgot
+    /// before they did not.
+    fn renew(&mut self, mut newer: Entry) -> bool {
         let was_replaced = self.word != 0 && self.word != newer.word;
         newer.set_replaced(self.replaced() + u64::from(was_replaced));
         *self = newer;
+        was_replaced
     }
 }
 
 impl Places {
     const FIRST_LOG2: u32 = 6;
+
+    /// All of the last places. Each that is asked for counts for a 128th of them.
+    const ALL: u32 = 1 << 16;
+    const SHARE_LOG2: u32 = 7;
 
     /// An empty cache that grows to 2^`limit_log2` lines of 64 bytes, two places each.
     pub fn new(limit_log2: u32) -> Self {
@@ -100,22 +104,33 @@ impl Places {
             lines: vec![Pair::default(); 1 << Self::FIRST_LOG2],
             limit_log2,
             victim: 0,
+            unrest: 0,
         }
     }
 
     /// Where the key with this hash was last seen.
     pub fn find(&self, hash: u64) -> Option<Placement> {
-        self.look(hash).map(|known| known.placement)
+        self.entry(hash).map(Entry::placement)
     }
 
-    /// As [`Places::find`], with what to expect there.
-    pub fn look(&self, hash: u64) -> Option<Known> {
+    /// As [`Places::find`] for a get, with what to expect there.
+    pub fn look(&mut self, hash: u64) -> Option<Known> {
+        let entry = *self.entry(hash)?;
+        let most_change = self.unrest > Self::ALL / 2;
+        self.unrest -= self.unrest >> Self::SHARE_LOG2;
+        Some(Known {
+            placement: entry.placement(),
+            is_restless: entry.replaced() >= Entry::RESTLESS || most_change,
+        })
+    }
+
+    fn entry(&self, hash: u64) -> Option<&Entry> {
         let entry = self
             .lines_of(hash)
             .into_iter()
             .flat_map(|line| &self.lines[line].0);
         let mut entry = entry.filter(|entry| entry.hash == hash && entry.word != 0);
-        entry.next().map(Entry::known)
+        entry.next()
     }
 
     /// A restless place had the same item again.
@@ -161,9 +176,11 @@ impl Places {
             for line in lines {
                 let mut old = self.lines[line].0.iter_mut();
                 if let Some(old) = old.find(|old| usable(old, entry.hash)) {
-                    match old.hash == entry.hash {
-                        true => old.renew(entry),
-                        false => *old = entry,
+                    if old.hash != entry.hash {
+                        *old = entry;
+                    } else if old.renew(entry) {
+                        let more = self.unrest + (Self::ALL >> Self::SHARE_LOG2);
+                        self.unrest = more.min(Self::ALL);
                     }
                     return true;
                 }
@@ -243,24 +260,50 @@ mod tests {
     }
 
     #[test]
+    fn all_is_restless_while_most_is_replaced() {
+        let mut places = Places::new(10);
+        let get = |places: &mut Places, of: u32, is_new: bool| {
+            let known = places.look(key(of)).unwrap();
+            let word = SlotWord(known.placement.word.0 + u64::from(is_new));
+            let placement = Placement {
+                word,
+                ..known.placement
+            };
+            places.insert(key(of), placement);
+            // What this place alone tells.
+            places.calm(key(of));
+            known.is_restless
+        };
+        (0..100).for_each(|n| places.insert(key(n), placement(n)));
+        let mut gets = |changes: &[u32], last: u32| -> usize {
+            let restless = (0..1000).map(|n| get(&mut places, n % 100, changes.contains(&(n % 5))));
+            restless.skip(1000 - last as usize).filter(|is| *is).count()
+        };
+        assert_eq!(gets(&[], 1000), 0);
+        assert_eq!(gets(&[1, 3], 1000), 0);
+        assert_eq!(gets(&[1, 2, 3, 4], 500), 500);
+        assert_eq!(gets(&[2], 500), 0);
+    }
+
+    #[test]
     fn what_others_replace_is_restless_until_it_stays() {
         let mut places = Places::new(10);
-        let is_restless = |places: &Places| places.look(5).unwrap().is_restless;
+        let is_restless = |places: &mut Places| places.look(5).unwrap().is_restless;
         for (n, expected) in [(1, false), (2, false), (2, false), (3, true), (4, true)] {
             places.insert(5, placement(n));
-            assert_eq!(is_restless(&places), expected, "{n}");
+            assert_eq!(is_restless(&mut places), expected, "{n}");
             assert_eq!(places.find(5), Some(placement(n)));
         }
         places.calm(5);
-        assert!(!is_restless(&places));
+        assert!(!is_restless(&mut places));
         places.insert(5, placement(5));
-        assert!(is_restless(&places));
+        assert!(is_restless(&mut places));
         // Its own changes say nothing.
         places.calm(5);
         for n in 10..20 {
             places.remove(5);
             places.insert(5, placement(n));
         }
-        assert!(!is_restless(&places));
+        assert!(!is_restless(&mut places));
     }
 }
