@@ -3,7 +3,8 @@
 //! What depends on the clock, on memory, or on what memcached 1.6.18 gets wrong, is left out:
 //! short times to live, `ma` with `T` (lost when the number grows), `N` and additions for keys in
 //! base64 (which are then told in plain), delayed flushes (which bring flushed items back), values of
-//! white space alone (behind which, in memory that is not theirs, a number is looked for).
+//! white space alone (behind which, in memory that is not theirs, a number is looked for), and values
+//! with a minus (for which numbers from 2^63 on are searched likewise).
 
 use tests::random::Random;
 
@@ -145,7 +146,7 @@ fn value(random: &mut Random) -> String {
     match random.below(6) {
         0 => random.below(1000).to_string(),
         1 => random
-            .pick(&["18446744073709551615", "9999", " 5", "-1", "7 x", "0"])
+            .pick(&["18446744073709551615", "9999", " 5", "+1", "7 x", "0"])
             .to_owned(),
         2 => String::new(),
         3 => "v".repeat(random.below(1500)),
