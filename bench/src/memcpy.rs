@@ -11,8 +11,15 @@ use crate::stats::Slice;
 #[derive(Debug)]
 pub struct Source {
     memory: Vec<u8>,
+    /// Lines that each lead to a place, if they are for places of so many bytes.
+    lines: (usize, Vec<Line>),
     random: Random,
 }
+
+/// A cache line of its own.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Line(usize);
 
 impl Source {
     /// `len` bytes, all written, so that every page is there.
@@ -21,6 +28,7 @@ impl Source {
         pattern::fill(0, &mut memory);
         Source {
             memory,
+            lines: (0, Vec::new()),
             random: Random::new(1),
         }
     }
@@ -34,6 +42,82 @@ impl Source {
         };
         let Ok(slice) = sample(&mut work, pace);
         slice
+    }
+
+    /// Measures copies whose place is read from a line at another random place, one after the other: what
+    /// whoever looks something up has to wait for, whatever else it does.
+    pub fn copy_found(&mut self, bytes: usize, pace: Pace) -> Slice {
+        if self.lines.0 != bytes {
+            self.lines = (bytes, self.lines_to(self.memory.len() / bytes, bytes));
+        }
+        let mut work = CopyFound {
+            source: self,
+            from: Vec::new(),
+            into: vec![0; bytes],
+            none: black_box(0),
+        };
+        let Ok(slice) = sample(&mut work, pace);
+        slice
+    }
+
+    /// A line for each place, in any order.
+    fn lines_to(&mut self, places: usize, bytes: usize) -> Vec<Line> {
+        let mut lines: Vec<Line> = (0..places).map(|place| Line(place * bytes)).collect();
+        for last in (1..places).rev() {
+            let other = self.random.below(last as u64 + 1) as usize;
+            lines.swap(last, other);
+        }
+        lines
+    }
+}
+
+struct CopyFound<'a> {
+    source: &'a mut Source,
+    /// The lines to look at.
+    from: Vec<usize>,
+    into: Vec<u8>,
+    /// No bit of the last value, as only we know: so the next copy waits for it.
+    none: usize,
+}
+
+impl CopyFound<'_> {
+    fn place(&self, at: usize) -> usize {
+        self.source.lines.1[self.from[at]].0
+    }
+}
+
+impl Work for CopyFound<'_> {
+    type Error = Infallible;
+
+    fn bytes(&self) -> u64 {
+        self.into.len() as u64
+    }
+
+    fn prepare(&mut self, count: u32) -> Result<(), Infallible> {
+        let lines = self.source.lines.1.len() as u64;
+        let random = &mut self.source.random;
+        self.from.clear();
+        self.from
+            .extend((0..count).map(|_| random.below(lines) as usize));
+        Ok(())
+    }
+
+    fn run(&mut self, at: u32) -> Result<(), Infallible> {
+        let len = self.into.len();
+        let after = usize::from(self.into[len - 1]) & self.none;
+        let from = self.place(at as usize + after);
+        self.into
+            .copy_from_slice(black_box(&self.source.memory[from..from + len]));
+        black_box(&mut self.into);
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<u64, Infallible> {
+        let same = self.from.len().checked_sub(1).is_none_or(|last| {
+            let from = self.place(last);
+            self.into == self.source.memory[from..from + self.into.len()]
+        });
+        Ok(u64::from(!same))
     }
 }
 
@@ -88,9 +172,11 @@ mod tests {
             batch: None,
         };
         for bytes in [200, 8000, 65_536] {
-            let slice = Source::new(1 << 20).copy(bytes, pace);
-            assert_eq!(slice.errors, 0);
-            assert_eq!(slice.bytes, slice.ops * bytes as u64);
+            let mut source = Source::new(1 << 20);
+            for slice in [source.copy(bytes, pace), source.copy_found(bytes, pace)] {
+                assert_eq!(slice.errors, 0);
+                assert_eq!(slice.bytes, slice.ops * bytes as u64);
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, to_value};
 use super::crowd;
 use super::mix::{KEYS, Mix};
 use super::mixed::{self, Mixed};
-use super::plan::{Load, Measurement, Path};
+use super::plan::{Load, Measurement, Op, Path};
 use crate::memcpy::Source;
 use crate::network::socket::Sockets;
 use crate::pattern;
@@ -213,7 +213,11 @@ impl Process {
             return Ok(Measured { slice, reads });
         }
         let Some(op) = measurement.store_op() else {
-            return Ok(without_reads(self.source(set.total()).copy(bytes, pace)));
+            let source = self.source(set.total());
+            return Ok(without_reads(match measurement.op {
+                Op::CopyFound => source.copy_found(bytes, pace),
+                _ => source.copy(bytes, pace),
+            }));
         };
         if load != Load::ONE && path == Path::Rdma {
             // It has one connection.

@@ -83,6 +83,9 @@ pub enum Op {
     GetSum,
     /// Copies of as many bytes.
     Copy,
+    /// Copies of as many bytes, whose place has to be looked up first: see
+    /// [`crate::memcpy::Source::copy_found`].
+    CopyFound,
 }
 
 /// How much is under way at the same time.
@@ -156,7 +159,7 @@ impl Measurement {
         match self.op {
             Op::Get => Some(StoreOp::Get),
             Op::Set => Some(StoreOp::Set),
-            Op::Borrow | Op::BorrowSum | Op::GetSum | Op::Copy => None,
+            Op::Borrow | Op::BorrowSum | Op::GetSum | Op::Copy | Op::CopyFound => None,
         }
     }
 
@@ -166,7 +169,7 @@ impl Measurement {
             Op::Borrow => Some(Reading::Borrow),
             Op::BorrowSum => Some(Reading::BorrowSum),
             Op::GetSum => Some(Reading::GetSum),
-            Op::Get | Op::Set | Op::Copy => None,
+            Op::Get | Op::Set | Op::Copy | Op::CopyFound => None,
         }
     }
 }
@@ -259,15 +262,19 @@ pub fn hot() -> Vec<Vec<Measurement>> {
 /// What is compared with each other, in memory.
 pub fn cold() -> Vec<Vec<Measurement>> {
     let contest = |bytes| {
-        [(Path::Memcpy, Op::Copy), (Path::Rdma, Op::Get)]
-            .map(|(path, op)| Measurement {
-                path,
-                op,
-                bytes,
-                set: WorkingSet::Cold,
-                load: Load::ONE,
-            })
-            .into()
+        let rows = [
+            (Path::Memcpy, Op::Copy),
+            (Path::Memcpy, Op::CopyFound),
+            (Path::Rdma, Op::Get),
+        ];
+        rows.map(|(path, op)| Measurement {
+            path,
+            op,
+            bytes,
+            set: WorkingSet::Cold,
+            load: Load::ONE,
+        })
+        .into()
     };
     COLD_SIZES.map(contest).into()
 }
@@ -367,6 +374,7 @@ mod tests {
                 "Set of 1024 bytes by ToroidTcp, Hot, 50 x 1 requests of 1",
                 "Set of 1024 bytes by MemcachedTcp, Hot, 50 x 1 requests of 1",
                 "Copy of 1048576 bytes by Memcpy, Cold",
+                "CopyFound of 1048576 bytes by Memcpy, Cold",
             ]
         );
         assert_eq!(chosen(&["rdma/get/6"]), [""; 0]);
