@@ -57,9 +57,50 @@ impl Mapping {
     }
 
     fn shared(file: &File, len: usize, protection: i32) -> io::Result<Self> {
-        let mut mapping = Self::map(len, protection, libc::MAP_SHARED, file.as_raw_fd())?;
+        let mut mapping = match len < TABLE {
+            true => Self::map(len, protection, libc::MAP_SHARED, file.as_raw_fd())?,
+            false => Self::room_for(len)?.filled_by(file, len, protection)?,
+        };
         mapping.keep_from_children()?;
         mapping.only_in = Some(std::process::id());
+        Ok(mapping)
+    }
+
+    /// Addresses among which so many bytes have a place at the start of a page table, or as far
+    /// from it as wanted.
+    fn room_for(len: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let len = len.next_multiple_of(PAGE) + TABLE;
+        Self::map(len, libc::PROT_NONE, flags, -1)
+    }
+
+    /// Maps a file in a room for so many bytes, at the start of a page table: only there the kernel
+    /// maps huge pages as such. What is left of the room goes.
+    fn filled_by(self, file: &File, len: usize, protection: i32) -> io::Result<Self> {
+        let ahead = self.start().next_multiple_of(TABLE) - self.start();
+        let after = ahead + len.next_multiple_of(PAGE);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: all three ranges are in the room (`room_for`), which is ours alone and which
+        // nobody has an address of; the second and third are unmapped for good.
+        unsafe {
+            let address = self.address().byte_add(ahead);
+            let file = file.as_raw_fd();
+            let mapped = libc::mmap(address, len, protection, flags, file, 0);
+            done(mapped != libc::MAP_FAILED)?;
+            if ahead > 0 {
+                libc::munmap(self.address(), ahead);
+            }
+            libc::munmap(self.address().byte_add(after), self.len - after);
+        }
+        let mapping = Mapping {
+            // SAFETY: as above.
+            base: unsafe { self.base.byte_add(ahead) },
+            len,
+            only_in: None,
+            is_adopted: false,
+        };
+        // It is not all there any more.
+        std::mem::forget(self);
         Ok(mapping)
     }
 
@@ -203,8 +244,7 @@ impl Mapping {
         if self.pages() < TABLE {
             return None;
         }
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let room = Self::map(self.pages() + TABLE, libc::PROT_NONE, flags, -1).ok()?;
+        let room = Self::room_for(self.pages()).ok()?;
         let ahead = self.start().wrapping_sub(room.start()) % TABLE;
         Some(room.start() + ahead)
     }
@@ -446,6 +486,25 @@ unsafe fn copy_portable(from: *const u8, to: *mut u8, len: usize) {
 mod tests {
     use super::*;
     use crate::shm::control::create_memory;
+
+    #[test]
+    fn large_mappings_begin_with_a_page_table() {
+        let len = 2 * TABLE + PAGE + 8;
+        let memory = create_memory(len as u64).unwrap();
+        for _ in 0..20 {
+            let mapping = Mapping::of_file(&memory, len, true).unwrap();
+            assert!(mapping.start().is_multiple_of(TABLE));
+            assert_eq!(mapping.len(), len);
+            let last = mapping.byte(len as u64 - 1).unwrap();
+            last.fetch_add(1, Ordering::Relaxed);
+            let again = Mapping::of_file(&memory, len, false).unwrap();
+            let seen = again.byte(len as u64 - 1).unwrap();
+            assert_eq!(seen.load(Ordering::Relaxed), last.load(Ordering::Relaxed));
+        }
+        // Less than a page table maps lies anywhere.
+        let small = Mapping::of_file(&memory, PAGE, false).unwrap();
+        assert_eq!(small.len(), PAGE);
+    }
 
     #[test]
     fn what_is_set_aside_lies_as_before_among_page_tables() {
