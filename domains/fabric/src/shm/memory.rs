@@ -16,8 +16,8 @@ pub(crate) const PAGE: usize = 4096;
 /// Bytes whose pages are dropped at a time: some 300 us.
 const PIECE: usize = 4 << 20;
 
-/// Bytes that one page table maps, where pages have the usual size.
-const TABLE: usize = 2 << 20;
+/// Bytes that one page table maps, where pages have the usual size; and of a huge page.
+pub(super) const TABLE: usize = 2 << 20;
 
 /// A mapped range, shared with other processes or private, unmapped on drop.
 #[derive(Debug)]
@@ -56,10 +56,19 @@ impl Mapping {
         Self::shared(file, len, libc::PROT_NONE)
     }
 
+    /// Maps a part of `file` for reading, which must be there.
+    pub(super) fn of_part(file: &File, start: u64, len: usize) -> io::Result<Self> {
+        Self::shared_part(file, start, len, protection(false))
+    }
+
     fn shared(file: &File, len: usize, protection: i32) -> io::Result<Self> {
+        Self::shared_part(file, 0, len, protection)
+    }
+
+    fn shared_part(file: &File, start: u64, len: usize, protection: i32) -> io::Result<Self> {
         let mut mapping = match len < TABLE {
-            true => Self::map(len, protection, libc::MAP_SHARED, file.as_raw_fd())?,
-            false => Self::room_for(len)?.filled_by(file, len, protection)?,
+            true => Self::map(len, protection, libc::MAP_SHARED, file.as_raw_fd(), start)?,
+            false => Self::room_for(len)?.filled_by(file, start, len, protection)?,
         };
         mapping.keep_from_children()?;
         mapping.only_in = Some(std::process::id());
@@ -71,21 +80,22 @@ impl Mapping {
     fn room_for(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let len = len.next_multiple_of(PAGE) + TABLE;
-        Self::map(len, libc::PROT_NONE, flags, -1)
+        Self::map(len, libc::PROT_NONE, flags, -1, 0)
     }
 
     /// Maps a file in a room for so many bytes, at the start of a page table: only there the kernel
     /// maps huge pages as such. What is left of the room goes.
-    fn filled_by(self, file: &File, len: usize, protection: i32) -> io::Result<Self> {
+    fn filled_by(self, file: &File, start: u64, len: usize, protection: i32) -> io::Result<Self> {
         let ahead = self.start().next_multiple_of(TABLE) - self.start();
         let after = ahead + len.next_multiple_of(PAGE);
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let start = offset(start)?;
         // SAFETY: all three ranges are in the room (`room_for`), which is ours alone and which
         // nobody has an address of; the second and third are unmapped for good.
         unsafe {
             let address = self.address().byte_add(ahead);
             let file = file.as_raw_fd();
-            let mapped = libc::mmap(address, len, protection, flags, file, 0);
+            let mapped = libc::mmap(address, len, protection, flags, file, start);
             done(mapped != libc::MAP_FAILED)?;
             if ahead > 0 {
                 libc::munmap(self.address(), ahead);
@@ -123,6 +133,24 @@ impl Mapping {
         advise(DONTNEED_LOCKED).or_else(|_| advise(libc::MADV_DONTNEED))
     }
 
+    /// How many of its pages the memory behind it has, mapped or not. What is swapped is not counted.
+    pub(super) fn present_pages(&self) -> io::Result<usize> {
+        let mut states = vec![0u8; self.pages() / PAGE];
+        let states_of = states.as_mut_ptr();
+        // SAFETY: the range is ours, and there is a byte for each of its pages.
+        done(unsafe { libc::mincore(self.address(), self.pages(), states_of) } == 0)?;
+        Ok(states.iter().filter(|state| **state & 1 != 0).count())
+    }
+
+    /// Brings what is behind it into huge pages, wherever it is mapped. Nobody loses a byte or an
+    /// access; who comes by waits for as long as it takes to copy a page.
+    pub(super) fn collapse(&self) -> io::Result<()> {
+        /// Since Linux 6.1, and not in every C library.
+        const COLLAPSE: libc::c_int = 25;
+        // SAFETY: the range is ours, and the advice changes no byte of it.
+        done(unsafe { libc::madvise(self.address(), self.pages(), COLLAPSE) } == 0)
+    }
+
     /// Keeps the range out of forked children, which no control thread would tell of a move.
     fn keep_from_children(&self) -> io::Result<()> {
         // SAFETY: the range is ours; the advice changes nothing for this process.
@@ -138,12 +166,19 @@ impl Mapping {
     /// Maps `len` zero bytes that only this process sees.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        Self::map(len, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+        Self::map(
+            len,
+            protection,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
     }
 
-    fn map(len: usize, protection: i32, flags: i32, fd: i32) -> io::Result<Self> {
+    fn map(len: usize, protection: i32, flags: i32, fd: i32, start: u64) -> io::Result<Self> {
+        let (anywhere, start) = (std::ptr::null_mut(), offset(start)?);
         // SAFETY: a new mapping at an address that the kernel chooses aliases nothing.
-        let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
+        let address = unsafe { libc::mmap(anywhere, len, protection, flags, fd, start) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -370,6 +405,10 @@ impl Drop for Mapping {
         // them borrows or lives no longer than `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
+}
+
+fn offset(start: u64) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(start).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 fn protection(writable: bool) -> i32 {

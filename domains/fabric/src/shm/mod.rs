@@ -3,11 +3,13 @@
 //! [`queue_pair`] and [`channel`] are the data path of processes. [`control`] is what an agent
 //! does: create sealed memory, make read-only descriptors. When a node leaves, regions move to
 //! fresh memory: [`transfer`] is the agent's part of it, [`moving`] and [`faults`] that of the
-//! processes; a [`fence`] ends what a process holds that does not take part.
+//! processes; a [`fence`] ends what a process holds that does not take part. [`compact`] lets large
+//! memory move fast.
 
 #[cfg(not(loom))]
 pub mod channel;
 mod chunks;
+pub mod compact;
 pub mod control;
 pub mod faults;
 pub mod fence;
@@ -26,6 +28,7 @@ pub mod wake;
 #[cfg(not(loom))]
 pub use channel::{Channel, ChannelEnds};
 pub use chunks::CHUNK;
+pub use compact::Compaction;
 pub use moving::Memory;
 pub use queue_pair::{AsShm, QueuePair, RemoteRegion};
 pub use status::Status;

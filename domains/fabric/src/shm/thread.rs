@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::process::abort;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 /// Starts a thread in which no signal handler of the program runs: one might touch memory that
 /// waits for this very thread, or a lock that somebody holds who does.
@@ -62,6 +63,17 @@ impl Drop for Urgent {
         // SAFETY: concerns the calling thread, and reads what it is given.
         unsafe { libc::sched_setscheduler(0, self.policy, &raw const self.priority) };
     }
+}
+
+/// How long the calling thread has had a processor.
+pub(super) fn processor_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` can be written. With this clock it does not fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Ends the process when it is dropped: by a panic, or by the return of what must not return.

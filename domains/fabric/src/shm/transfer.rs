@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use super::chunks::{CHUNK, TableWriter};
 use super::control::{is_spoiled, read_only, seal_writes};
 use super::memory::PAGE;
+use super::thread::processor_time;
 
 const ZEROS: [u8; PAGE] = [0; PAGE];
 
@@ -326,17 +327,6 @@ fn seek_data(file: &File, from: u64) -> io::Result<Option<u64>> {
             error => Err(error),
         },
     }
-}
-
-/// How long the calling thread has had a processor.
-fn processor_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` can be written. With this clock it does not fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Gives pages back; who has them mapped sees zeros.

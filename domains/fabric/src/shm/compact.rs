@@ -1,0 +1,151 @@
+//! Memory in pages of 2 MiB, whatever the host gives shared memory: what the agent does.
+//!
+//! To drop a mapping, and to look for pins before [writes are sealed](super::control::seal_writes),
+//! takes the kernel some 70 us for each MiB in pages of 4 KiB, and 0.1 to 0.3 us in pages of 2 MiB.
+//! The host's switch (`shmem_enabled`) is not ours, but `madvise(MADV_COLLAPSE)` does not ask it
+//! unless it says `deny`. It copies a piece into one page behind everybody's back, and takes the
+//! small pages out of all mappings; an access waits meanwhile, and the next one maps the large page.
+//!
+//! What tells whether a piece is populated must not need the inode's lock, which a process that may
+//! write the memory can keep: so it is `mincore`, not `SEEK_DATA`.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::control::{create_memory, read_only};
+use super::memory::{Mapping, PAGE, TABLE};
+use super::thread::processor_time;
+
+/// Bytes of a piece. Memory that is smaller stays as it is, and so does the rest behind the last
+/// whole piece.
+pub const PIECE: u64 = TABLE as u64;
+
+/// A piece with fewer pages of 4 KiB than this is left alone, because it would have all of them
+/// afterwards: so memory grows by a seventh at most.
+const ENOUGH: usize = TABLE / PAGE / 8 * 7;
+
+/// A piece takes a millisecond or two, some more if a few dozen processes have it mapped. More than
+/// so much time of the processor it takes if somebody has it mapped thousands of times; or more than
+/// so much time at all, if somebody keeps the kernel's locks of its mappings busy.
+const TOO_LONG: Duration = Duration::from_millis(20);
+const MUCH_TOO_LONG: Duration = Duration::from_secs(1);
+
+/// Memory that is to be in huge pages.
+#[derive(Debug)]
+pub struct Compaction {
+    /// For reading, so that it can be sealed at any time.
+    memory: File,
+    /// Of each whole piece, whether it needs no further look.
+    is_done: Vec<bool>,
+}
+
+/// What came of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Another look would find nothing to do.
+    Done,
+    /// There are pieces that may be ready later: they have few pages, or somebody held one.
+    Later,
+    /// It takes the kernel too long. Leave it as it is.
+    TooLong,
+    /// It was told to stop.
+    Stopped,
+}
+
+/// What came of a piece.
+enum Outcome {
+    Huge,
+    NotNow,
+    NoHugePages,
+}
+
+/// Says whether this kernel can do it.
+///
+/// # Errors
+/// The system's: EINVAL before Linux 6.1, without huge pages, or where `shmem_enabled` is `deny`.
+pub fn available() -> io::Result<()> {
+    let memory = create_memory(PIECE)?;
+    let mapping = Mapping::of_file(&memory, TABLE, true)?;
+    for page in (0..PIECE).step_by(PAGE) {
+        if let Some(byte) = mapping.byte(page) {
+            byte.store(1, Ordering::Relaxed);
+        }
+    }
+    match mapping.collapse() {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(error),
+        // At another time it may work.
+        _ => Ok(()),
+    }
+}
+
+impl Compaction {
+    /// Prepares `len` bytes of memory made by [`create_memory`](super::control::create_memory) or
+    /// [`create_for_peers`](super::control::create_for_peers).
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(memory: &File, len: u64) -> io::Result<Self> {
+        Ok(Compaction {
+            memory: read_only(memory)?,
+            is_done: vec![false; (len / PIECE) as usize],
+        })
+    }
+
+    /// Bytes that a look would look at.
+    pub fn remaining(&self) -> u64 {
+        PIECE * self.is_done.iter().filter(|done| !**done).count() as u64
+    }
+
+    /// Looks at each piece once, and brings into a huge page what is populated. Before each it calls
+    /// `goes_on` with the bytes that are left of this look, and stops if that returns false. While
+    /// the memory moves, nobody may do this.
+    ///
+    /// # Errors
+    /// The system's, which has nothing to do with any piece.
+    pub fn look(&mut self, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<Look> {
+        let mut left = self.remaining();
+        for piece in 0..self.is_done.len() {
+            if self.is_done[piece] {
+                continue;
+            }
+            if !goes_on(left) {
+                return Ok(Look::Stopped);
+            }
+            left -= PIECE;
+            let (begun, worked) = (Instant::now(), processor_time());
+            match self.compact(piece as u64 * PIECE)? {
+                Outcome::Huge => self.is_done[piece] = true,
+                Outcome::NotNow => {}
+                // The kernel has tried hard to make one.
+                Outcome::NoHugePages => return Ok(Look::Later),
+            }
+            let work = processor_time().saturating_sub(worked);
+            if work > TOO_LONG || begun.elapsed() > MUCH_TOO_LONG {
+                return Ok(Look::TooLong);
+            }
+        }
+        Ok(match self.remaining() {
+            0 => Look::Done,
+            _ => Look::Later,
+        })
+    }
+
+    fn compact(&self, start: u64) -> io::Result<Outcome> {
+        let piece = Mapping::of_part(&self.memory, start, TABLE)?;
+        if piece.present_pages()? < ENOUGH {
+            return Ok(Outcome::NotNow);
+        }
+        let error = match piece.collapse() {
+            Ok(()) => return Ok(Outcome::Huge),
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            Some(libc::ENOMEM) => Ok(Outcome::NoHugePages),
+            // Somebody holds a page, or waits for one that is missing (userfaultfd).
+            Some(libc::EAGAIN | libc::EBUSY | libc::EINVAL) => Ok(Outcome::NotNow),
+            _ => Err(error),
+        }
+    }
+}
