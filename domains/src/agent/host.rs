@@ -595,6 +595,7 @@ impl Host {
         let its = |node| self.node(node).is_some() && concerns(node);
         let (attached, registered_bytes) = self.members.totals(its);
         let moving_bytes = self.members.moving_bytes(its);
+        let compacting_bytes = self.members.compactor.due_bytes(its);
         let domains = directory.domains().filter(|d| actor.sees(&directory, d));
         let driver = self.driver.as_ref().map(|driver| driver.status());
         let (driver_pid, driver_restarts) = driver.unwrap_or_default();
@@ -628,6 +629,7 @@ impl Host {
             attached: attached as u32,
             registered_bytes,
             moving_bytes,
+            compacting_bytes,
         }
     }
 

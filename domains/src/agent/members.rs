@@ -16,6 +16,7 @@ use fabric::shm::control::{is_spoiled, read_only, read_write};
 use fabric::shm::thread::urgently;
 use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 
+use super::compaction::Compactor;
 use super::fences::{Fences, Granted};
 use super::keeper::Keeper;
 use super::moves::{Move, Moves, memory_for};
@@ -67,6 +68,7 @@ pub(super) struct Members {
     pub(super) regions: DashMap<RegionId, RegionRecord>,
     /// To the thread that copies what moves.
     pub(super) moves: mpsc::Sender<Arc<Move>>,
+    pub(super) compactor: Compactor,
     /// The most registered bytes of one node.
     max_bytes: u64,
 }
@@ -154,6 +156,7 @@ impl Members {
             acknowledged: Condvar::new(),
             regions: DashMap::new(),
             moves,
+            compactor: Compactor::default(),
             max_bytes,
         };
         (members, moving)
@@ -405,6 +408,9 @@ impl Members {
         *record.mapped_by.entry(node).or_default() |= writes;
         books.note_region(&record);
         let (len, moving) = (record.len, record.moving.is_some());
+        if writes {
+            self.compact(&record);
+        }
         drop(record);
         let attachment = books.attachment(id)?;
         attachment.opened.insert(key.id);
@@ -443,6 +449,7 @@ impl Members {
         tell_users: bool,
     ) -> Option<File> {
         let (_, record) = self.regions.remove(&region)?;
+        self.compactor.stop(region);
         books.forget_region(region);
         if let Some(bytes) = books.registered.get_mut(&record.key.node) {
             *bytes -= record.len;

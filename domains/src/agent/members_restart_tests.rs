@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt;
 
 use fabric::shm::CHUNK;
+use fabric::shm::compact::PIECE;
 use tempfile::TempDir;
 
 use super::super::unfinished::LEAVING;
@@ -12,6 +13,7 @@ use crate::agent::keeper::InThread;
 
 const BLUE: Partition = Partition(1);
 const LEN: u64 = 3 * CHUNK;
+const MAX_BYTES: u64 = 2 * PIECE;
 const OWNER: u32 = 0;
 const STAYER: u32 = 1;
 const LEAVER: u32 = 2;
@@ -51,7 +53,7 @@ impl Fabric {
     fn agent(&self) -> Agent {
         let mut estate = self.estate();
         let store = Box::new(Memory::holding(&self.directory));
-        let (mut members, moves) = Members::new(self.directory.clone(), store, 1 << 20);
+        let (mut members, moves) = Members::new(self.directory.clone(), store, MAX_BYTES);
         members.inherit(Arc::clone(&estate.keeper), &mut estate);
         Agent {
             unfinished: members.take_up(),
@@ -109,9 +111,13 @@ struct Survivor {
 impl Survivor {
     /// Owns a region.
     fn owning(members: &Arc<Members>) -> (Self, RemoteKey) {
+        Self::owning_so_much(members, LEN)
+    }
+
+    fn owning_so_much(members: &Arc<Members>, len: u64) -> (Self, RemoteKey) {
         let mut process = Process::attach(members, OWNER);
         let ticket = ticket(&process);
-        let allocated = members.alloc(process.id, "blue", LEN, Access::all());
+        let allocated = members.alloc(process.id, "blue", len, Access::all());
         allocated.unwrap();
         let (key, memory) = process.hears_of_region();
         let owned = vec![key.id.0];
@@ -424,4 +430,43 @@ fn no_number_is_given_twice() {
     let all = [first(), first(), first()];
     let apart = |two: &[u64]| two[1] >= two[0] + NUMBERS_A_SECOND;
     assert!(all.windows(2).all(apart), "{all:?}");
+}
+
+/// What others write is brought into huge pages, but not while it moves.
+#[test]
+fn what_others_write_is_looked_at_while_it_rests() {
+    let mut fabric = Fabric::new();
+    let mut agent = fabric.agent();
+    let due = |agent: &Agent| agent.members.compactor.due_bytes(|node| node.0 == OWNER);
+    let (mut owner, key) = Survivor::owning_so_much(&agent.members, PIECE);
+    let mut reader = Survivor::using(&agent.members, STAYER, key, READ);
+    assert_eq!(due(&agent), 0);
+    let mut leaver = Survivor::using(&agent.members, LEAVER, key, Access::all());
+    assert_eq!(due(&agent), PIECE);
+    let small = owner.process.alloc(Access::all());
+    leaver.process.open(small, Access::all()).unwrap();
+    leaver.process.hears_of_region();
+    assert_eq!(due(&agent), PIECE);
+    agent.members.free(owner.process.id, small).unwrap();
+    drop(agent);
+
+    agent = fabric.agent();
+    assert_eq!(due(&agent), PIECE, "it has taken over");
+    for survivor in [&mut owner, &mut reader, &mut leaver] {
+        assert_eq!(survivor.returns(&agent.members), [key.id.0]);
+        survivor.acknowledges(1);
+    }
+    let change = fabric.shrink(&agent);
+    let epoch = change.domain.epoch;
+    let changed = agent.members.change(change, fabric.directory.clone());
+    assert_eq!(due(&agent), 0, "it moves");
+    for survivor in [&mut owner, &mut reader] {
+        survivor.moves();
+        survivor.acknowledges(epoch);
+    }
+    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
+    agent.carry_all();
+    assert_eq!(due(&agent), PIECE, "it has arrived");
+    agent.members.free(owner.process.id, key).unwrap();
+    assert_eq!(due(&agent), 0, "it has ended");
 }

@@ -58,6 +58,7 @@ impl Members {
             // It fails only when the agent is about to end.
             let _ = self.moves.send(moving);
         }
+        self.regions.iter().for_each(|record| self.compact(&record));
         drop(books);
         drop(ended);
         changed

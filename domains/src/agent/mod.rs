@@ -17,6 +17,7 @@ mod audit;
 pub mod background;
 mod changes;
 mod cluster;
+mod compaction;
 mod data_dir;
 mod dependant;
 mod driver;

@@ -30,6 +30,10 @@ const LEAVERS_TIME: Duration = Duration::from_millis(2);
 /// So much is rather copied than sealed.
 const SMALL: u64 = 1 << 20;
 
+/// How long a look at a piece of memory may hold up a move of it: usually it takes a millisecond or
+/// two, and who has not ended by then does no harm but that it cannot be sealed.
+const LOOK_TIME: Duration = Duration::from_millis(50);
+
 /// If it took so long to find that memory cannot be sealed, the kernel has waited in vain for
 /// pages that somebody has pinned, and would do so again.
 const IN_VAIN: Duration = Duration::from_millis(50);
@@ -227,6 +231,7 @@ impl Members {
             if !record.has_to_move(change) {
                 continue;
             }
+            self.compactor.stop(record.key.id);
             match record.start_moving(books, change) {
                 Ok(moving) => moves.push(moving),
                 Err(error) => {
@@ -259,7 +264,10 @@ impl Members {
         for moving in moves {
             let is_late = |writer| late.contains(writer);
             let done = match moving.leaver_wrote || moving.writers.iter().any(is_late) {
-                true => moving.shut_out_leavers(&mut may_seal),
+                true => {
+                    self.compactor.await_stop(moving.key.id, LOOK_TIME);
+                    moving.shut_out_leavers(&mut may_seal)
+                }
                 false => Ok(()),
             };
             match done {
@@ -344,6 +352,15 @@ impl Members {
             let key = moving.key;
             books.keep_region(&record);
             record.tell_users(&books, |outbox| outbox.event(Event::Moved { key }, vec![]));
+            self.compact(&record);
+        }
+    }
+
+    /// There is a reason to look whether a region can be in huge pages: only those that others may
+    /// write take longer to move the more of them was touched.
+    pub(super) fn compact(&self, record: &RegionRecord) {
+        if writes(record.access) && record.moving.is_none() {
+            self.compactor.look(record.key, &record.memory, record.len);
         }
     }
 }

@@ -136,6 +136,8 @@ fn live(
         .stack_size(STACK_BYTES)
         .spawn(move || carrying.members.carry(&moves))
         .map_err(during("start the thread that moves regions"))?;
+    let compacting = Arc::clone(&host);
+    spawn(move || compacting.members.compactor.run())?;
     let watched = watch.map_or(Ok(()), |watch| watch_keeper(&host, watch));
     // Nobody changes anything before what the agent before has begun is complete.
     let turn = host.turns.take(Actor::Administrator(host.identity.uid));

@@ -69,6 +69,10 @@ pub struct Status {
     /// Bytes on their way to fresh memory, because a node left that may have had them mapped:
     /// until they have arrived they take up memory twice.
     pub moving_bytes: u64,
+    /// Bytes of regions that others may write in which the agent is about to look for what can be in
+    /// huge pages: until it has, a shrink takes longer.
+    #[serde(default)]
+    pub compacting_bytes: u64,
 }
 
 /// A host of several.
