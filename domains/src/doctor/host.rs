@@ -8,6 +8,9 @@ use crate::agent::tun_remedy;
 pub(super) const NAMESPACES: &str = "namespaces";
 pub(super) const TUN: &str = "tun";
 
+/// The first Linux with `MADV_COLLAPSE`.
+const COLLAPSES: [u32; 2] = [6, 1];
+
 /// Users that a node has to itself, as far as there are so many.
 const USERS_OF_NODE: u64 = 65_536;
 
@@ -18,6 +21,7 @@ pub(super) fn examine(files: &Files, asker: Asker) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("version", version), namespaces(files, asker)];
     findings.push(users(files, asker));
     findings.push(tun(files));
+    findings.push(huge_pages(files, &kernel));
     findings
 }
 
@@ -85,4 +89,39 @@ fn tun(files: &Files) -> Finding {
             tun_remedy(&error),
         ),
     }
+}
+
+/// What the agent needs to bring regions into huge pages, see `fabric::shm::compact`.
+fn huge_pages(files: &Files, kernel: &str) -> Finding {
+    let check = "huge pages";
+    let slow = "regions that peers write stay in pages of 4 KiB, and shrinks take longer the more of \
+                them is used";
+    let switch = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    match files.text(switch) {
+        Err(_) => Finding::limited(
+            check,
+            format!("this kernel has none for shared memory: {slow}"),
+            "use one with CONFIG_TRANSPARENT_HUGEPAGE",
+        ),
+        Ok(policy) if policy.contains("[deny]") => Finding::limited(
+            check,
+            format!("{switch} denies them: {slow}"),
+            format!("echo never | sudo tee {switch}"),
+        ),
+        Ok(_) if version(kernel)[..] < COLLAPSES[..] => Finding::limited(
+            check,
+            format!("this kernel gives them on demand only since Linux 6.1: {slow}"),
+            "use a newer one",
+        ),
+        Ok(_) => Finding::ok(
+            check,
+            "regions that peers write are brought into pages of 2 MiB",
+        ),
+    }
+}
+
+/// The first two numbers of a kernel's version, as many as there are.
+fn version(kernel: &str) -> Vec<u32> {
+    let numbers = kernel.split(|c: char| !c.is_ascii_digit());
+    numbers.take(2).map_while(|n| n.parse().ok()).collect()
 }

@@ -28,18 +28,28 @@ fn found<'a>(diagnosis: &'a Diagnosis, check: &str) -> &'a Finding {
     findings.find(|finding| finding.check == check).unwrap()
 }
 
-const PLAIN: [(&str, &str); 4] = [
+const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
+const PLAIN: [(&str, &str); 5] = [
     ("/proc/sys/user/max_user_namespaces", "95000\n"),
     ("/proc/self/uid_map", "         0          0 4294967295\n"),
     ("/proc/sys/kernel/osrelease", "6.12.0\n"),
     ("/dev/net/tun", ""),
+    (SHMEM, "always within_size advise [never] deny force\n"),
 ];
 
 #[test]
 fn a_machine_without_rdma_says_what_is_missing_and_what_works() {
     let root = machine(&PLAIN);
     let diagnosis = examine(root.path(), ROOT);
-    for check in ["version", "namespaces", "users", "tun", "memlock"] {
+    for check in [
+        "version",
+        "namespaces",
+        "users",
+        "tun",
+        "huge pages",
+        "memlock",
+    ] {
         assert_eq!(found(&diagnosis, check).state, State::Ok, "{check}");
     }
     for check in ["libibverbs", "rdma"] {
@@ -110,6 +120,26 @@ fn what_keeps_users_from_nodes_has_a_remedy() {
     let diagnosis = examine(root.path(), USER);
     assert_eq!(found(&diagnosis, "users").state, State::Limited);
     assert_eq!(found(&diagnosis, "memlock").state, State::Limited);
+}
+
+#[test]
+fn what_keeps_regions_in_small_pages_has_a_remedy() {
+    let kernel = "/proc/sys/kernel/osrelease";
+    let with = |path: &str, text: &str| {
+        let mut files = PLAIN.to_vec();
+        files.push((path, text));
+        let root = machine(&files);
+        found(&examine(root.path(), ROOT), "huge pages").clone()
+    };
+    let denied = with(SHMEM, "always within_size advise never [deny] force\n");
+    assert_eq!(denied.state, State::Limited);
+    assert!(denied.message.contains("denies them"), "{denied:?}");
+    assert!(denied.remedy.unwrap().contains("echo never"));
+    assert_eq!(with(kernel, "5.15.0-91-generic\n").state, State::Limited);
+    assert_eq!(with(kernel, "6.0.19\n").state, State::Limited);
+    assert_eq!(with(kernel, "6.1.0\n").state, State::Ok);
+    let nothing = examine(Path::new("/nonexistent"), ROOT);
+    assert_eq!(found(&nothing, "huge pages").state, State::Limited);
 }
 
 #[test]
