@@ -22,6 +22,10 @@ const PROCESSES: u32 = 8;
 /// What was on its way has arrived after this time, or never will.
 const SETTLED: Duration = Duration::from_millis(2);
 
+/// How long to wait until regions are in huge pages: those in which nothing is touched, or whose
+/// pages somebody holds, never are, and the agent stops looking soon.
+const COMPACTED: Duration = Duration::from_secs(5);
+
 /// What to do how often.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
@@ -71,6 +75,8 @@ struct Play<'a> {
     _others: Vec<Process>,
     key: Option<String>,
     version: u64,
+    /// How long the last shrink was watched for pauses.
+    watched: Option<Duration>,
 }
 
 /// Plays a scenario in a cluster that has as many nodes.
@@ -107,6 +113,7 @@ pub fn play(cluster: &mut Cluster, scenario: Scenario) -> Result<Outcome, Cluste
     };
     outcome.shrink = Row {
         extra_bytes: extra,
+        pause_before_p99_ns: times.get("pause before").and_then(|t| quantile(t, 0.99)),
         ..row("shrink", "pause")
     };
     outcome.grow = row("grow", "grow pause");
@@ -149,6 +156,7 @@ impl<'a> Play<'a> {
             _others: others?,
             key: None,
             version: 1,
+            watched: None,
             cluster,
         };
         play.ear.1 = play.cluster.ask(&mut play.stayer, &Order::Listen)?;
@@ -196,12 +204,19 @@ impl<'a> Play<'a> {
     }
 
     /// Waits until nothing moves any more because the leaver left before: a shrink that comes
-    /// sooner first waits for that itself.
+    /// sooner first waits for that itself. Then, for a while, until what others write is in huge
+    /// pages.
     fn settle(&mut self) -> Result<(), ClusterError> {
-        while self.cluster.control()?.status()?.moving_bytes > 0 {
+        let mut resting = Instant::now();
+        loop {
+            let status = self.cluster.control()?.status()?;
+            if status.moving_bytes > 0 {
+                resting = Instant::now();
+            } else if status.compacting_bytes == 0 || resting.elapsed() > COMPACTED {
+                return Ok(());
+            }
             thread::sleep(SETTLED);
         }
-        Ok(())
     }
 
     fn shrink(&mut self) -> Result<f64, ClusterError> {
@@ -229,7 +244,7 @@ impl<'a> Play<'a> {
     }
 
     /// Lets the leaver have all that a member may have, shrinks, looks for leaks, and grows.
-    fn cycle(&mut self, outcome: &mut Outcome) -> Result<[(&'static str, f64); 4], ClusterError> {
+    fn cycle(&mut self, outcome: &mut Outcome) -> Result<Vec<(&'static str, f64)>, ClusterError> {
         let writable = self.scenario.export == Export::Rw;
         if let Some(key) = self.key.clone() {
             let () = self.leaver(&Order::Keep { key, writable })?;
@@ -238,6 +253,14 @@ impl<'a> Play<'a> {
         thread::sleep(SETTLED);
         self.settle()?;
         let _: Pause = self.stayer(&Order::Pause)?;
+        let before = match self.watched {
+            Some(as_long) => {
+                thread::sleep(as_long);
+                Some(self.stayer::<Pause>(&Order::Pause)?)
+            }
+            None => None,
+        };
+        let start = Instant::now();
         let shrink = self.shrink()?;
         let returned = now_ns();
         if self.key.is_some() {
@@ -247,15 +270,18 @@ impl<'a> Play<'a> {
         let after = Order::Arrived { after: returned };
         outcome.leaked_frames += self.stayer::<u64>(&after)?;
         let shrunk: Pause = self.stayer(&Order::Pause)?;
+        self.watched = Some(start.elapsed());
         let grow = self.grow()?;
         let grown: Pause = self.stayer(&Order::Pause)?;
         outcome.failed += shrunk.failed + grown.failed;
-        Ok([
+        let before = before.map(|before| ("pause before", before.longest_ns as f64));
+        let found = [
             ("shrink", shrink),
             ("pause", shrunk.longest_ns as f64),
             ("grow", grow),
             ("grow pause", grown.longest_ns as f64),
-        ])
+        ];
+        Ok(found.into_iter().chain(before).collect())
     }
 
     /// The owner writes something new, which the leaver must not see, and the leaver writes
@@ -309,6 +335,7 @@ impl Row {
             p99_ns: at(times_ns, 0.99),
             pause_p99_ns: at(pauses_ns, 0.99),
             pause_p50_ns: at(pauses_ns, 0.5),
+            pause_before_p99_ns: None,
             cycles: times_ns.len() as u32,
             extra_bytes: None,
         }

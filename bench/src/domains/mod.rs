@@ -60,7 +60,7 @@ impl Plan {
     fn of(effort: Effort) -> Self {
         match effort {
             Effort::Quick => Plan {
-                cycles: [40, 15, 15, 4],
+                cycles: [40, 15, 15, 3],
                 idle_domains: 200,
                 busy_domains: 100,
                 busy: Duration::from_secs(2),

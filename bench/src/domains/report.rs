@@ -39,6 +39,10 @@ pub struct Row {
     pub pause_p50_ns: f64,
     /// The longest time without an operation of one who stays, in each change.
     pub pause_p99_ns: f64,
+    /// The same in as much time before each change but the first, in which nothing happens: what the
+    /// machine does by itself. Of shrinks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause_before_p99_ns: Option<f64>,
     /// How many.
     pub cycles: u32,
     /// Shared memory that was there more than before, while regions moved; of one shrink.
@@ -262,6 +266,7 @@ impl Report {
                 "p99",
                 "pause p50",
                 "pause p99",
+                "without",
                 "extra",
                 "times",
             ];
@@ -278,6 +283,7 @@ impl Report {
                     ms(row.p99_ns),
                     ms(row.pause_p50_ns),
                     ms(row.pause_p99_ns),
+                    crate::table::time(row.pause_before_p99_ns),
                     row.extra_bytes.map_or_else(|| "-".into(), mebibytes),
                     row.cycles.to_string(),
                 ];
