@@ -34,6 +34,10 @@ const LEN: u64 = CHUNKS * CHUNK - 4096 - 8;
 
 const MOVES: u32 = 300;
 
+/// How long to wait for what is to come, and for what must not.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_millis(5);
+
 /// A region, its owner, one peer that writes and one that reads.
 struct Exported {
     memory: File,
@@ -364,12 +368,12 @@ fn memory_is_frozen_when_nobody_can_write_it() {
         map(&read_write(&memory).unwrap(), Access::all()),
     );
     let descriptor = read_write(&memory).unwrap();
-    let refused = transfer.freeze().unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
+    let mut freezing = transfer.freeze().unwrap();
+    assert!(!freezing.wait(SOON).unwrap());
     drop(owner);
-    assert!(transfer.freeze().is_err());
+    assert!(!freezing.wait(SOON).unwrap());
     writer.memory().forsake();
-    transfer.freeze().unwrap();
+    assert!(freezing.wait(PATIENCE).unwrap());
     descriptor.write_all_at(b"late", 0).unwrap_err();
     let late = RemoteRegion::map(&descriptor, 8, KEY, Access::all(), Arc::default(), None);
     assert!(late.is_err());
@@ -409,11 +413,11 @@ fn memory_of_which_pages_are_pinned_is_not_frozen() {
         assert_eq!(libc::vmsplice(into.as_raw_fd(), &piece, 1, 0), 4096);
         libc::munmap(pages, 4096);
     }
-    let refused = transfer.freeze().unwrap_err();
+    let refused = transfer.freeze().unwrap().wait(PATIENCE).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
     into.flush().unwrap();
     drop((pipe, into));
-    transfer.freeze().unwrap();
+    assert!(transfer.freeze().unwrap().wait(PATIENCE).unwrap());
 }
 
 /// A chunk once could be copied while a process that had not yet changed still wrote to it.
@@ -460,12 +464,31 @@ fn what_an_agent_has_frozen_stays_whole_for_the_next() {
     let fresh = create_for_peers(LEN).unwrap();
     let transfer = Transfer::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
     transfer.go();
-    transfer.freeze().unwrap();
+    assert!(transfer.freeze().unwrap().wait(PATIENCE).unwrap());
     let next = Transfer::resume(parts(&transfer), fresh, LEN).unwrap();
-    next.freeze().unwrap();
+    assert!(next.freeze().unwrap().wait(PATIENCE).unwrap());
     while next.fetch_next().unwrap() {}
     // To drop it would fail.
     assert!(!next.drop_copied().unwrap());
+    assert!(next.leftover().unwrap().is_none());
+}
+
+#[test]
+fn what_is_left_of_old_memory_is_dropped_at_once() {
+    let len = 2 * (4 << 20) + CHUNK;
+    let memory = [
+        create_for_peers(len).unwrap(),
+        create_for_peers(len).unwrap(),
+    ];
+    memory[0].write_all_at(&vec![7; len as usize], 0).unwrap();
+    let [old, fresh] = [&memory[0], &memory[1]].map(|file| file.try_clone().unwrap());
+    let transfer = Transfer::new(old, fresh, len).unwrap();
+    transfer.go();
+    while transfer.fetch_next().unwrap() {}
+    transfer.leftover().unwrap().unwrap().drop_apart().unwrap();
+    assert_eq!(memory[0].metadata().unwrap().blocks(), 0);
+    assert_eq!(memory[1].metadata().unwrap().blocks() * 512, len);
+    assert!(transfer.leftover().unwrap().is_none());
 }
 
 /// The next agent tells of a move again, because it cannot know who heard.

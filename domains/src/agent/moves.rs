@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fabric::shm::Transfer;
 use fabric::shm::control::{create_for_peers, create_memory, read_only, read_write};
@@ -34,17 +34,17 @@ const SMALL: u64 = 1 << 20;
 /// two, and who has not ended by then does no harm but that it cannot be sealed.
 const LOOK_TIME: Duration = Duration::from_millis(50);
 
-/// If it took so long to find that memory cannot be sealed, the kernel has waited in vain for
-/// pages that somebody has pinned, and would do so again.
-const IN_VAIN: Duration = Duration::from_millis(50);
-
 /// How long those who dropped the old memory may take for it before the rest is copied: the kernel
 /// needs some 70 us for each MiB that was touched, and to copy it ten times as long. Copying sooner
 /// would take the processors from them.
 const DROP_TIME_PER_MIB: Duration = Duration::from_micros(100);
 
-/// How often to look whether they have.
-const DROP_GLANCE: Duration = Duration::from_micros(500);
+/// How long it may take to seal at least, before the rest is copied: the child that does it has to
+/// start, and needs its turns.
+const SEAL_TIME: Duration = Duration::from_millis(10);
+
+/// Stack of a thread that waits for old memory to be dropped.
+const STACK_BYTES: usize = 64 * 1024;
 
 /// Chunks copied behind everybody's back between two rests, and how long a rest is.
 const STRETCH: u32 = 16;
@@ -58,6 +58,9 @@ pub(super) type Moves = mpsc::Receiver<Arc<Move>>;
 pub(super) struct Move {
     key: RemoteKey,
     transfer: Transfer,
+    /// Whether others than its owner may write the region, and so keep the kernel's lock of its old
+    /// memory for ever: who seals that or drops of it may never come back.
+    others_write: bool,
     /// Whether a process of a leaving node had it mapped for writing.
     leaver_wrote: bool,
     /// Who stays and could write the old memory.
@@ -71,10 +74,11 @@ pub(super) struct Move {
 }
 
 impl Move {
-    fn new(key: RemoteKey, transfer: Transfer) -> Self {
+    fn new(key: RemoteKey, transfer: Transfer, access: Access) -> Self {
         Move {
             key,
             transfer,
+            others_write: writes(access),
             leaver_wrote: false,
             writers: Vec::new(),
             waiting: Mutex::default(),
@@ -94,7 +98,7 @@ impl Move {
         Ok(Move {
             // Who could write the old memory is not known any more.
             leaver_wrote: writes(access),
-            ..Move::new(key, Transfer::resume(parts, fresh, len)?)
+            ..Move::new(key, Transfer::resume(parts, fresh, len)?, access)
         })
     }
 
@@ -121,7 +125,7 @@ impl Move {
         Ok(())
     }
 
-    /// The same, out of the way of everybody. What has been copied is dropped.
+    /// The same, out of the way of everybody. What has been copied is dropped, if that cannot hang.
     fn fetch_all_slowly(&self) -> io::Result<()> {
         let mut stretch = 0;
         while !self.is_over() && self.transfer.fetch_next()? {
@@ -129,7 +133,7 @@ impl Move {
             let is_urgent = self.urgent.load(Ordering::Relaxed) > 0;
             if stretch >= STRETCH || is_urgent {
                 stretch = 0;
-                if !is_urgent {
+                if !is_urgent && !self.others_write {
                     self.drop_copied();
                 }
                 thread::sleep(REST);
@@ -140,33 +144,60 @@ impl Move {
 
     /// Returns whether there is more to drop.
     fn drop_copied(&self) -> bool {
-        self.transfer.drop_copied().unwrap_or_else(|error| {
-            tracing::warn!(
-                "region {:?} leaves its old memory behind: {error}",
-                self.key
-            );
+        let dropped = self.transfer.drop_copied();
+        dropped.unwrap_or_else(|error| {
+            log_leftover(self.key, &error);
             false
         })
     }
 
-    /// Waits until nobody can write the old memory any more; in the end copies, until that is so
-    /// or there is nothing left in it.
+    /// Drops all of the old memory, now that it has been copied. When others may write it, behind
+    /// everybody's back: that may take for ever.
+    fn drop_all(&self) {
+        if !self.others_write {
+            while !self.is_over() && self.drop_copied() {}
+            return;
+        }
+        let key = self.key;
+        let dropping = self.transfer.leftover().and_then(|leftover| {
+            let Some(leftover) = leftover else {
+                return Ok(());
+            };
+            let drop = move || {
+                let dropped = leftover.drop_apart();
+                dropped.unwrap_or_else(|error| log_leftover(key, &error));
+            };
+            let builder = thread::Builder::new().stack_size(STACK_BYTES);
+            builder.spawn(drop).map(|_| ())
+        });
+        dropping.unwrap_or_else(|error| log_leftover(key, &error));
+    }
+
+    /// Waits until nobody can write the old memory any more. If that takes longer than it usually
+    /// takes, copies meanwhile, until it is so or there is nothing left in it.
     fn shut_out_leavers(&self, may_seal: &mut bool) -> io::Result<()> {
         let remaining = self.transfer.remaining();
         let patience = DROP_TIME_PER_MIB * (remaining >> 20) as u32;
-        let begun = Instant::now();
+        let mut freezing = match *may_seal && remaining > SMALL {
+            true => self
+                .transfer
+                .freeze()
+                .inspect_err(|e| self.log_copy(e))
+                .ok(),
+            false => None,
+        };
+        let mut patience = patience.max(SEAL_TIME);
         while !self.is_over() {
-            if *may_seal && self.transfer.remaining() > SMALL {
-                let tried = Instant::now();
-                if self.transfer.freeze().is_ok() {
-                    return Ok(());
+            match freezing.as_mut().map(|freezing| freezing.wait(patience)) {
+                Some(Ok(true)) => return Ok(()),
+                Some(Err(error)) => {
+                    self.log_copy(&error);
+                    *may_seal = false;
+                    freezing = None;
                 }
-                *may_seal = tried.elapsed() < IN_VAIN;
-                if *may_seal && begun.elapsed() < patience {
-                    thread::sleep(DROP_GLANCE);
-                    continue;
-                }
+                _ => {}
             }
+            patience = Duration::ZERO;
             for _ in 0..STRETCH {
                 if !self.transfer.fetch_next()? {
                     return Ok(());
@@ -174,6 +205,10 @@ impl Move {
             }
         }
         Ok(())
+    }
+
+    fn log_copy(&self, error: &io::Error) {
+        tracing::debug!("region {:?} is copied, not sealed: {error}", self.key);
     }
 
     fn is_over(&self) -> bool {
@@ -191,7 +226,7 @@ impl Members {
         for moving in moves {
             let carried = moving.fetch_all_slowly();
             self.arrive(&moving, carried);
-            while !moving.is_over() && moving.drop_copied() {}
+            moving.drop_all();
         }
     }
 
@@ -398,7 +433,7 @@ impl RegionRecord {
         let moving = Arc::new(Move {
             leaver_wrote,
             writers: writers.map(|(opener, _)| *opener).collect(),
-            ..Move::new(self.key, Transfer::new(old, fresh, self.len)?)
+            ..Move::new(self.key, Transfer::new(old, fresh, self.len)?, self.access)
         });
         self.moving = Some(Arc::clone(&moving));
         // Before anybody hears of it.
@@ -439,6 +474,10 @@ impl RegionRecord {
         attachment.outbox.event(event, descriptors);
         Ok(())
     }
+}
+
+fn log_leftover(key: RemoteKey, error: &io::Error) {
+    tracing::warn!("region {key:?} leaves its old memory behind: {error}");
 }
 
 fn log_loss(key: RemoteKey, error: &io::Error) {

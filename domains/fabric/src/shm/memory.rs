@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -59,6 +60,11 @@ impl Mapping {
     /// Maps a part of `file` for reading, which must be there.
     pub(super) fn of_part(file: &File, start: u64, len: usize) -> io::Result<Self> {
         Self::shared_part(file, start, len, protection(false))
+    }
+
+    /// Maps a part of `file` for writing, which must be there.
+    pub(super) fn of_writable_part(file: &File, start: u64, len: usize) -> io::Result<Self> {
+        Self::shared_part(file, start, len, protection(true))
     }
 
     fn shared(file: &File, len: usize, protection: i32) -> io::Result<Self> {
@@ -140,6 +146,33 @@ impl Mapping {
         // SAFETY: the range is ours, and there is a byte for each of its pages.
         done(unsafe { libc::mincore(self.address(), self.pages(), states_of) } == 0)?;
         Ok(states.iter().filter(|state| **state & 1 != 0).count())
+    }
+
+    /// Writes bytes, each of which goes to the place that it has among `bytes`, but only these
+    /// ranges of them. No lock of the memory's inode is needed for it, and a page that cannot be had
+    /// is an error, where an ordinary store would end the process.
+    pub(super) fn fill(&self, bytes: &[u8], ranges: &[Range<usize>]) -> io::Result<()> {
+        assert!(bytes.len() <= self.len);
+        let parts = |base: *const u8| -> Vec<libc::iovec> {
+            let part = |range: &Range<usize>| libc::iovec {
+                iov_base: base.wrapping_add(range.start).cast_mut().cast(),
+                iov_len: bytes[range.clone()].len(),
+            };
+            ranges.iter().map(part).collect()
+        };
+        let (from, to) = (parts(bytes.as_ptr()), parts(self.base.as_ptr()));
+        let count = ranges.len() as libc::c_ulong;
+        // SAFETY: the kernel reads parts of `bytes`, and writes parts of the range, which is as long
+        // (checked above), mapped, and of which nobody has a reference.
+        let written = unsafe {
+            let this = libc::getpid();
+            libc::process_vm_writev(this, from.as_ptr(), count, to.as_ptr(), count, 0)
+        };
+        done(written >= 0)?;
+        match ranges.iter().map(ExactSizeIterator::len).sum::<usize>() {
+            all if all == written as usize => Ok(()),
+            _ => Err(io::ErrorKind::OutOfMemory.into()),
+        }
     }
 
     /// Brings what is behind it into huge pages, wherever it is mapped. Nobody loses a byte or an

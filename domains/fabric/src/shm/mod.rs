@@ -6,6 +6,7 @@
 //! processes; a [`fence`] ends what a process holds that does not take part. [`compact`] lets large
 //! memory move fast.
 
+mod apart;
 #[cfg(not(loom))]
 pub mod channel;
 mod chunks;

@@ -67,13 +67,32 @@ impl Drop for Urgent {
 
 /// How long the calling thread has had a processor.
 pub(super) fn processor_time() -> Duration {
+    time_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// A time that only grows; may be asked for in a forked child.
+pub(super) fn now() -> Duration {
+    time_of(libc::CLOCK_MONOTONIC)
+}
+
+fn time_of(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` can be written. With this clock it does not fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    // SAFETY: `time` can be written. With these clocks it does not fail.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Sleeps for less than a second, in a forked child.
+pub(super) fn pause(time: Duration) {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    // SAFETY: `time` can be read.
+    unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
 }
 
 /// Ends the process when it is dropped: by a panic, or by the return of what must not return.

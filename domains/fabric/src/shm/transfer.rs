@@ -14,14 +14,15 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::apart::Apart;
 use super::chunks::{CHUNK, TableWriter};
 use super::control::{is_spoiled, read_only, seal_writes};
-use super::memory::PAGE;
-use super::thread::processor_time;
+use super::memory::{Mapping, PAGE};
+use super::thread::{now, pause, processor_time};
 
 const ZEROS: [u8; PAGE] = [0; PAGE];
 
@@ -36,6 +37,17 @@ const USUAL_TIME: Duration = Duration::from_millis(2);
 /// So long nobody waits for a turn: somebody keeps the kernel's locks of the memory busy.
 const LONG: Duration = Duration::from_millis(50);
 
+/// If it took so long to find that memory cannot be sealed, the kernel has waited in vain for
+/// pages that somebody has pinned, and would do so again.
+const IN_VAIN: Duration = Duration::from_millis(50);
+
+/// How often to look whether those who stay have dropped the old memory.
+const GLANCE: Duration = Duration::from_micros(500);
+
+/// Bytes that are punched at a time when all go: a larger piece keeps those from the kernel's locks
+/// who drop their mappings.
+const PUNCHED: u64 = 4 << 20;
+
 /// A region on its way to fresh memory.
 #[derive(Debug)]
 pub struct Transfer {
@@ -47,6 +59,20 @@ pub struct Transfer {
     table: TableWriter,
     cursor: Mutex<Cursor>,
     dropping: Mutex<Dropping>,
+}
+
+/// The old memory is being made one that nobody can write. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Freezing<'a> {
+    transfer: &'a Transfer,
+    child: Apart,
+}
+
+/// Old memory of which all has been copied.
+#[derive(Debug)]
+pub struct Leftover {
+    memory: File,
+    len: u64,
 }
 
 #[derive(Debug)]
@@ -134,23 +160,37 @@ impl Transfer {
         read_only(&self.from)
     }
 
-    /// Makes the old memory one that nobody can write any more, whatever they hold. Those who stay
-    /// must have dropped it, which they do once they have changed to the fresh memory. Then it
+    /// Begins to make the old memory one that nobody can write any more, whatever they hold. Those
+    /// who stay must drop it, which they do once they have changed to the fresh memory. Then it
     /// cannot be dropped piece by piece: all of it stays until the move has ended.
     ///
     /// It need not come before [`Transfer::go`]: who leaves may write until all is frozen or copied.
     ///
     /// # Errors
-    /// Those of [`seal_writes`]: somebody may still write it.
-    pub fn freeze(&self) -> io::Result<()> {
-        seal_writes(&self.old)?;
-        self.keep_whole();
-        Ok(())
+    /// The system's: it cannot have another process.
+    pub fn freeze(&self) -> io::Result<Freezing<'_>> {
+        Ok(Freezing {
+            transfer: self,
+            child: Apart::start(&self.old, seal, 0)?,
+        })
     }
 
     /// Nothing can be dropped of it any more.
     fn keep_whole(&self) {
         self.dropping().next = self.chunks();
+    }
+
+    /// The old memory, if there is something in it that can be dropped: for memory that others may
+    /// write, when all has arrived.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn leftover(&self) -> io::Result<Option<Leftover>> {
+        if self.dropping().next >= self.chunks() || is_empty(&self.old)? {
+            return Ok(None);
+        }
+        let (memory, len) = (self.old.try_clone()?, self.len);
+        Ok(Some(Leftover { memory, len }))
     }
 
     /// From here on chunks may be copied: everybody who stays has changed to the fresh memory, or
@@ -178,12 +218,12 @@ impl Transfer {
         let Some(chunk) = self.next_chunk() else {
             return Ok(false);
         };
-        let start = chunk * CHUNK;
-        // Without the cursor: the kernel may let this wait, for who holds the old memory can keep
-        // it busy.
-        let is_hole = seek_data(&self.from, start)?.is_none_or(|data| data >= start + CHUNK);
+        let may_copy = self.table.may_copy();
+        // Only of the whole: to find single holes takes a lock that who may write can keep
+        // (`SEEK_DATA`), and what does not need it takes swapped pages for holes (`mincore`).
+        let is_empty = may_copy && is_empty(&self.from)?;
         let mut cursor = self.cursor();
-        match is_hole && self.table.may_copy() && !self.table.has_arrived(chunk) {
+        match is_empty && !self.table.has_arrived(chunk) {
             true => self.has_arrived(&mut cursor, chunk),
             false => self.fetch_with(&mut cursor, chunk)?,
         }
@@ -199,7 +239,7 @@ impl Transfer {
     }
 
     /// Drops from the old memory a piece that has been copied; for one thread, when nobody waits
-    /// for a chunk. Returns whether there is more to drop at this time.
+    /// for a chunk, and memory that others may only read: else it may never return. Returns whether there is more to drop at this time.
     ///
     /// The kernel looks at every mapping of the piece, and a leaver may have thousands. Once that
     /// took long, the rest stays until all has arrived and goes at once.
@@ -268,31 +308,20 @@ impl Transfer {
         cursor.arrived += 1;
     }
 
-    /// Copies what the old memory holds, without pages of zeros: holes stay holes. To look for
-    /// those in the old memory would need a lock that who holds it can keep from us.
+    /// Copies what the old memory holds, without pages of zeros: holes stay holes. Neither to read
+    /// it nor to write through a mapping takes the lock of an inode, which who may write that memory
+    /// can keep; to write the file would.
     fn copy(&self, start: u64, end: u64) -> io::Result<()> {
         thread_local!(static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK as usize]));
         BUFFER.with_borrow_mut(|buffer| {
             let bytes = &mut buffer[..(end - start) as usize];
             self.from.read_exact_at(bytes, start)?;
-            let write = |run: &Range<usize>| {
-                let at = start + run.start as u64;
-                let written = self.fresh.write_all_at(&bytes[run.clone()], at);
-                written.map_err(sealed)
-            };
-            let mut run = 0..0;
-            for page in (0..bytes.len()).step_by(PAGE) {
-                let page = page..bytes.len().min(page + PAGE);
-                if bytes[page.clone()] == ZEROS[..page.len()] {
-                    continue;
-                }
-                if run.end != page.start {
-                    write(&run)?;
-                    run.start = page.start;
-                }
-                run.end = page.end;
+            let runs = populated(bytes);
+            if runs.is_empty() {
+                return Ok(());
             }
-            write(&run)
+            let window = Mapping::of_writable_part(&self.fresh, start, bytes.len());
+            window.map_err(sealed)?.fill(bytes, &runs)
         })
     }
 
@@ -315,18 +344,75 @@ fn sealed(error: io::Error) -> io::Error {
     }
 }
 
-/// Where the next bytes are that are not in a hole, or `None` after the last.
-fn seek_data(file: &File, from: u64) -> io::Result<Option<u64>> {
-    let from = libc::off_t::try_from(from).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: lseek takes integers; nobody uses the position of this description.
-    let found = unsafe { libc::lseek(file.as_raw_fd(), from, libc::SEEK_DATA) };
-    match u64::try_from(found) {
-        Ok(found) => Ok(Some(found)),
-        Err(_) => match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-            error => Err(error),
-        },
+/// Where there are pages with anything but zeros.
+fn populated(bytes: &[u8]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for page in (0..bytes.len()).step_by(PAGE) {
+        let page = page..bytes.len().min(page + PAGE);
+        if bytes[page.clone()] == ZEROS[..page.len()] {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(run) if run.end == page.start => run.end = page.end,
+            _ => runs.push(page),
+        }
     }
+    runs
+}
+
+/// Whether memory has no page at all.
+fn is_empty(memory: &File) -> io::Result<bool> {
+    Ok(memory.metadata()?.blocks() == 0)
+}
+
+impl Freezing<'_> {
+    /// Waits until the old memory is frozen, but not longer than this. Returns whether it is; if not,
+    /// that goes on.
+    ///
+    /// # Errors
+    /// It will not be: somebody has pinned a page, or a process that may write it has sealed its
+    /// seals.
+    pub fn wait(&mut self, patience: Duration) -> io::Result<bool> {
+        let frozen = self.child.wait(Some(patience))?;
+        if frozen.is_some() {
+            self.transfer.keep_whole();
+        }
+        Ok(frozen.is_some())
+    }
+}
+
+impl Leftover {
+    /// Drops it in a process of its own, and waits for the end of that, which may never come.
+    ///
+    /// # Errors
+    /// The system's: a holder has sealed it. Then it stays until nobody has it.
+    pub fn drop_apart(self) -> io::Result<()> {
+        let mut child = Apart::start(&self.memory, punch_all, self.len)?;
+        // Whoever has it cannot make it larger.
+        drop(self);
+        child.wait(None).map(drop)
+    }
+}
+
+/// Tries until nobody has it mapped for writing. In a child.
+fn seal(memory: &File, _: u64) -> io::Result<()> {
+    loop {
+        let begun = now();
+        match seal_writes(memory) {
+            Err(error) if is_busy(&error) && now().saturating_sub(begun) < IN_VAIN => pause(GLANCE),
+            result => return result,
+        }
+    }
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBUSY)
+}
+
+/// In a child.
+fn punch_all(memory: &File, len: u64) -> io::Result<()> {
+    let mut pieces = (0..len).step_by(PUNCHED as usize);
+    pieces.try_for_each(|start| punch(memory, start, PUNCHED.min(len - start)))
 }
 
 /// Gives pages back; who has them mapped sees zeros.
