@@ -14,6 +14,9 @@ use tests::cluster::{Cluster, Domain, is_nightly};
 use tests::leftovers::{Leftovers, processes_with};
 use tests::process::{Outcome, Running, eventually, holds_within, run, send, stop};
 
+#[path = "hostile_lock.rs"]
+mod lock;
+
 const MIB: u64 = 1 << 20;
 
 /// How long an agent waits that is [patient](up).

@@ -25,9 +25,9 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use crate::Result;
 
-const OPEN: u32 = 14;
+pub const OPEN: u32 = 14;
 const FLUSH: u32 = 25;
-const INIT: u32 = 26;
+pub const INIT: u32 = 26;
 
 /// Of the protocol; the kernel's may be newer.
 const VERSION_OF_FUSE: [u32; 2] = [7, 31];
@@ -45,20 +45,32 @@ const OPENED: usize = 16;
 /// hands descriptors of that file to the agent. All that waits for an answer goes on when this
 /// process ends, because it has nothing open but the kernel's side.
 pub fn hang(node: &str, state: &str, path: &str) -> Result<()> {
+    let device = mount_on("/dev/fuse", path)?;
+    let mut hand_over = Command::new(env::current_exe()?);
+    hand_over.args(["hand-over", node, state, path]);
+    let _until_this_ends = hand_over.stdin(Stdio::piped()).spawn()?;
+    serve(device, |opcode| {
+        if opcode == FLUSH {
+            println!("hangs");
+        }
+        answer(opcode)
+    })?;
+    Ok(())
+}
+
+/// Mounts a file system on a file where nobody else sees it; returns the other end.
+pub fn mount_on(device: &str, path: &str) -> Result<File> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
-    let device = File::options().read(true).write(true).open("/dev/fuse")?;
+    let device = File::options().read(true).write(true).open(device)?;
     let options = format!(
         "fd={},rootmode=100600,user_id=0,group_id=0",
         device.as_raw_fd()
     );
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     mount(Some("haunt"), path, Some("fuse"), flags, Some(&*options))?;
-    let mut hand_over = Command::new(env::current_exe()?);
-    hand_over.args(["hand-over", node, state, path]);
-    let _until_this_ends = hand_over.stdin(Stdio::piped()).spawn()?;
-    Ok(serve(device)?)
+    Ok(device)
 }
 
 /// Hands descriptors of the file over in every way that there is.
@@ -137,27 +149,31 @@ fn exec(node: &str) -> Request {
     }
 }
 
-/// Lets its one file be opened, and answers nothing else. Says so when somebody closes it.
-fn serve(mut device: File) -> io::Result<()> {
+/// What lets the one file be opened, and nothing else.
+pub fn answer(opcode: u32) -> Option<Vec<u8>> {
+    let mut answer = match opcode {
+        INIT => vec![0; INITIALIZED],
+        OPEN => vec![0; OPENED],
+        _ => return None,
+    };
+    if opcode == INIT {
+        answer[..4].copy_from_slice(&VERSION_OF_FUSE[0].to_ne_bytes());
+        answer[4..8].copy_from_slice(&VERSION_OF_FUSE[1].to_ne_bytes());
+    }
+    Some(answer)
+}
+
+/// Answers requests as it is told, and others never.
+pub fn serve(mut device: File, mut answer: impl FnMut(u32) -> Option<Vec<u8>>) -> io::Result<()> {
     let mut request = vec![0; LONGEST];
     loop {
         if device.read(&mut request)? < HEADER {
             continue;
         }
         let opcode = u32::from_ne_bytes([request[4], request[5], request[6], request[7]]);
-        let mut answer = match opcode {
-            INIT => vec![0; INITIALIZED],
-            OPEN => vec![0; OPENED],
-            FLUSH => {
-                println!("hangs");
-                continue;
-            }
-            _ => continue,
+        let Some(answer) = answer(opcode) else {
+            continue;
         };
-        if opcode == INIT {
-            answer[..4].copy_from_slice(&VERSION_OF_FUSE[0].to_ne_bytes());
-            answer[4..8].copy_from_slice(&VERSION_OF_FUSE[1].to_ne_bytes());
-        }
         let len = 16 + answer.len() as u32;
         let unique = &request[8..16];
         let answer = [&len.to_ne_bytes()[..], &[0; 4], unique, &answer].concat();

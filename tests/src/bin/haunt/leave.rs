@@ -86,7 +86,7 @@ fn haunt(kept: &Mutex<Kept>, slowly: &AtomicBool) {
 }
 
 /// A connection to the agent without the library's manners.
-struct Agent {
+pub struct Agent {
     reader: Reader,
     writer: Writer,
     own: Place,
@@ -94,7 +94,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn greet() -> Result<Self> {
+    pub fn greet() -> Result<Self> {
         let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
         let (reader, writer) = wire::split(UnixStream::connect_addr(&address)?)?;
         let mut agent = Agent {
@@ -111,7 +111,7 @@ impl Agent {
         Ok(agent)
     }
 
-    fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<File>)> {
+    pub fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<File>)> {
         self.ask_once(request).or_else(|_| {
             // The agent was killed, and there is another one.
             *self = Agent::greet()?;
@@ -120,13 +120,22 @@ impl Agent {
     }
 
     fn ask_once(&mut self, request: &Request) -> Result<(Reply, Vec<File>)> {
-        self.writer.send(request, &[])?;
+        self.say(request)?;
         loop {
             // News is not acknowledged.
-            if let (Message::Reply(reply), files) = self.reader.receive()? {
-                return Ok((reply, files.into_iter().map(File::from).collect()));
+            if let (Message::Reply(reply), files) = self.hear()? {
+                return Ok((reply, files));
             }
         }
+    }
+
+    pub fn say(&mut self, request: &Request) -> Result<()> {
+        Ok(self.writer.send(request, &[])?)
+    }
+
+    pub fn hear(&mut self) -> Result<(Message, Vec<File>)> {
+        let (message, files) = self.reader.receive()?;
+        Ok((message, files.into_iter().map(File::from).collect()))
     }
 
     /// Opens the region for reading and for writing, and three channels to its owner.

@@ -15,13 +15,16 @@
 //!     look                         what of all that it kept others change while it looks
 //!     retire                       takes its time from now on
 //! haunt hang NODE STATE FILE   hands the agent descriptors of FILE, which it makes one that hangs on closing
+//! haunt keep WHO KEY FUSE FILE  keeps the lock of a region's memory by a FILE that never comes: who
+//!                              leaves now, who stays of where it moves
 //! haunt stall NODE STATE       stops in the middle of handing descriptors over, until it hears of the end
 //! haunt attack NAMESPACE       but in this one: traces, writes to and kills every other process that it can; says how
 //! ```
 //!
 //! [`guard`] has those who stay, [`leave`] who leaves; [`forger`] writes into rings, [`sender`]
 //! sends frames, [`scribe`] writes to memory that is mapped, [`pins`] lets the kernel do so, [`disk`] a
-//! disk, [`child`] a child; [`moved`] maps it elsewhere, [`faults`] brings its pages.
+//! disk, [`child`] a child; [`moved`] maps it elsewhere, [`faults`] brings its pages, [`lock`] keeps
+//! the kernel's lock of it.
 
 mod attack;
 mod child;
@@ -32,6 +35,7 @@ mod grips;
 mod guard;
 mod hang;
 mod leave;
+mod lock;
 mod mapping;
 mod moved;
 mod pins;
@@ -88,6 +92,8 @@ fn main() -> Result<()> {
         ["speak", domain, place] => guard::speak(domain, place.parse()?),
         ["attack", outside] => attack::attack(outside),
         ["hang", node, state, file] => hang::hang(node, state, file),
+        ["keep", who, key, fuse, file] => lock::keep(who, key, fuse, file),
+        ["hold", who, key, file] => lock::hold(who, key.parse()?, file),
         ["stall", node, state] => hang::stall(node, state),
         ["hand-over", node, state, file] => hang::hand_over(node, state, file),
         ["leave", key, place] => leave::leave(key.parse()?, place.parse()?),

@@ -1,0 +1,107 @@
+//! The lock of memory, kept for ever: write(2) takes it and then reads what is to be written, from a
+//! page of a file whose server does not answer. Who wants to seal that memory, or to punch it, or
+//! to write to it otherwise than through a mapping, waits as long.
+//!
+//! ```text
+//!   keep: serves the file ──holds──> hold: opens the region, maps the file, writes and hangs
+//! ```
+
+use std::env;
+use std::fs::File;
+use std::io::{self, BufRead, Write};
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+
+use domains::protocol::{Event, Message, Reply, Request};
+use fabric::{Access, RemoteKey};
+use nix::sys::stat::fstat;
+
+use crate::Result;
+use crate::hang::{self, INIT, OPEN};
+use crate::leave::Agent;
+use crate::mapping::{Mapping, PAGE};
+
+const GETATTR: u32 = 3;
+const READ: u32 = 15;
+
+/// Bytes of an answer, and where some of them are.
+const ATTRIBUTES: usize = 104;
+const SIZE: usize = 24;
+const MODE: usize = 76;
+
+/// Mounts the file system on a file in a node, where a process of its own writes from that file to a
+/// region. When this process ends, the write ends with an error.
+pub fn keep(who: &str, key: &str, device: &str, path: &str) -> Result<()> {
+    let device = hang::mount_on(device, path)?;
+    let mut hold = Command::new(env::current_exe()?);
+    hold.args(["hold", who, key, path]);
+    let mut hold = hold.stdin(Stdio::piped()).spawn()?;
+    let mut to_hold = hold.stdin.take().ok_or("no pipe")?;
+    hang::serve(device, |opcode| match opcode {
+        INIT | OPEN => hang::answer(opcode),
+        GETATTR => Some(attributes()),
+        READ => {
+            println!("holds");
+            // It may be in the middle of that itself.
+            let _ = writeln!(to_hold, "holds");
+            None
+        }
+        _ => None,
+    })?;
+    Ok(())
+}
+
+/// Of a file of one page, whenever somebody asks.
+fn attributes() -> Vec<u8> {
+    let mut answer = vec![0; ATTRIBUTES];
+    answer[..8].copy_from_slice(&u64::from(u32::MAX).to_ne_bytes());
+    answer[SIZE..SIZE + 8].copy_from_slice(&(PAGE as u64).to_ne_bytes());
+    answer[MODE..MODE + 4].copy_from_slice(&(libc::S_IFREG | 0o600).to_ne_bytes());
+    answer
+}
+
+/// Who leaves keeps the lock of the memory that the region is in; who stays that of the memory to
+/// which it moves next, and acknowledges that when it has it.
+pub fn hold(who: &str, key: RemoteKey, path: &str) -> Result<()> {
+    let mut agent = Agent::greet()?;
+    let access = Access::all();
+    let (reply, mut files) = agent.ask(&Request::Open { key, access })?;
+    if !matches!(reply, Reply::Region { .. }) {
+        return Err(format!("{reply:?}").into());
+    }
+    let file = File::options().read(true).write(true).open(path)?;
+    // Not by statx(2), which asks the server for more.
+    fstat(&file)?;
+    let page = Arc::new(Mapping::of(&file, 1)?);
+    if who == "leave" {
+        write(&files.swap_remove(0), &page);
+        return Err("it was answered".into());
+    }
+    println!("open");
+    let mut held = None;
+    loop {
+        match agent.hear()? {
+            (Message::Event(Event::Move { .. }), mut files) if held.is_none() => {
+                let (fresh, page) = (files.swap_remove(0), Arc::clone(&page));
+                held = Some(thread::spawn(move || write(&fresh, &page)));
+                io::stdin().lock().read_line(&mut String::new())?;
+            }
+            (
+                Message::Event(Event::Epoch {
+                    partition, epoch, ..
+                }),
+                _,
+            ) => {
+                agent.say(&Request::Ack { partition, epoch })?;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn write(memory: &File, from: &Mapping) {
+    // SAFETY: the kernel reads a page that is mapped. It fails when there is no server any more.
+    unsafe { libc::pwrite(memory.as_raw_fd(), from.address(0), 8, 0) };
+}

@@ -1,0 +1,90 @@
+//! Hostile processes that keep the kernel's lock of a region's memory for ever.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use tests::cluster::{Cluster, Domain};
+use tests::leftovers::Leftovers;
+use tests::process::{Running, eventually};
+
+use super::{MIB, PATIENCE_MS, ask, counted, start, up_to_revocation, up_with};
+
+/// A process of a node that keeps the lock of a region's memory, by a file that never comes.
+fn keep_lock(cluster: &Cluster, node: &str, who: &str, key: &str) -> Running {
+    let systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    assert!(
+        systems.contains("fuse"),
+        "this test needs FUSE: load it with `modprobe fuse`"
+    );
+    let [device, file] = ["fuse", "never"].map(|name| cluster.files().join(name));
+    fs::write(&file, "").expect("it is our directory");
+    let (kind, mode) = (SFlag::S_IFCHR, Mode::from_bits_truncate(0o666));
+    mknod(&device, kind, mode, makedev(10, 229)).expect("we are root");
+    // Whatever our umask.
+    let everybody = Permissions::from_mode(0o666);
+    fs::set_permissions(&device, everybody).expect("it is ours");
+    let [device, file] = [&device, &file].map(|path| path.display());
+    cluster.spawn(node, &format!("haunt keep {who} {key} {device} {file}"))
+}
+
+/// Shrinks, and waits until all has moved that has to.
+fn shrink_and_settle(cluster: &Cluster, blue: &Domain<'_>, node: &str) {
+    cluster.goes_on();
+    blue.shrink(&[node]);
+    eventually("all has moved", || cluster.status()["moving_bytes"] == 0);
+}
+
+/// Plays with a region that 0,0,0 owns, which 3,0,0 counts in, and whose lock somebody keeps: leavers
+/// leave again and again, and the agent ends in whatever way it has to.
+fn keep_lock_and_shrink(node: &str, who: &str) {
+    let before = Leftovers::snapshot();
+    let cluster = up_with("4x1x1", PATIENCE_MS, &[]);
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let mut owner = cluster.spawn("0,0,0", &format!("haunt guard blue {}", 4 * MIB));
+    let key = owner.line();
+    let mut to_owner = owner.stdin();
+    let spawn = |node: &str, what: &str| {
+        let running = cluster.spawn(node, &format!("probe {what} blue 0,0,0 {key}"));
+        running.says("open");
+        running
+    };
+    let mut counter = spawn("3,0,0", "tally");
+    let to_counter = counter.stdin();
+    let keeper = keep_lock(&cluster, node, who, &key);
+    keeper.says(if who == "leave" { "holds" } else { "open" });
+    for _ in 0..2 {
+        let leaver = spawn("1,0,0", "count");
+        shrink_and_settle(&cluster, &blue, "1,0,0");
+        keeper.says("holds");
+        assert!(up_to_revocation(&leaver.wait().ok()) > 0);
+        let before = ask(&mut owner, &mut to_owner, "sum");
+        eventually("the others go on", || {
+            ask(&mut owner, &mut to_owner, "sum") != before
+        });
+        blue.grow(&["1,0,0"]);
+    }
+    cluster.kill_agent();
+    start(&cluster, "4x1x1", PATIENCE_MS, &[]);
+    shrink_and_settle(&cluster, &blue, "1,0,0");
+    drop(to_counter);
+    let all = counted(counter.wait().ok().text());
+    assert!(all > 0);
+    cluster.toroid(&["down"]).ok();
+    drop(cluster);
+    before.assert_none_new();
+}
+
+/// Who has left keeps the kernel's lock of the memory that it had: whoever seals that memory or drops
+/// of it never comes back.
+#[test]
+fn a_leaver_that_keeps_the_lock_of_memory_holds_nobody_up() {
+    keep_lock_and_shrink("1,0,0", "leave");
+}
+
+/// The same of who stays, of the memory to which the region moves: who writes there otherwise than
+/// through a mapping never comes back.
+#[test]
+fn nor_does_one_who_stays() {
+    keep_lock_and_shrink("2,0,0", "stay");
+}
