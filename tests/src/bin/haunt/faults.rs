@@ -10,7 +10,7 @@ use std::thread;
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::mapping::{Mapping, PAGE};
-use crate::{FAULTED, Result};
+use crate::{Result, faulted};
 
 /// Of `linux/userfaultfd.h`.
 const USER_MODE_ONLY: i32 = 1;
@@ -20,21 +20,22 @@ const INITIALIZE: u64 = 0xc018_aa3f;
 const REGISTER: u64 = 0xc020_aa00;
 const COPY: u64 = 0xc028_aa03;
 
-/// A page that never comes.
-const WAITED_FOR: u64 = FAULTED + PAGE as u64;
-
 pub struct Faults {
     /// When it is closed, all that wait go on.
     faults: OwnedFd,
     memory: Arc<Mapping>,
     file: File,
     page: Mapping,
+    /// Where the page is that it takes away and brings; behind it is one that never comes.
+    faulted: u64,
 }
 
 impl Faults {
     pub fn new(memory: &File) -> Result<Self> {
         let file = memory.try_clone()?;
-        let pages = WAITED_FOR as usize / PAGE + 1;
+        let faulted = faulted(file.metadata()?.len());
+        let waited_for = faulted + PAGE as u64;
+        let pages = waited_for as usize / PAGE + 1;
         let memory = Arc::new(Mapping::of(&file, pages)?);
         let flags = libc::O_CLOEXEC | USER_MODE_ONLY;
         // SAFETY: it takes a number.
@@ -45,25 +46,26 @@ impl Faults {
         // SAFETY: it is new, and nobody else has it.
         let faults = unsafe { OwnedFd::from_raw_fd(faults as i32) };
         control(&faults, INITIALIZE, &mut [API, 0, 0])?;
-        let start = memory.address(FAULTED as usize) as u64;
+        let start = memory.address(faulted as usize) as u64;
         control(&faults, REGISTER, &mut [start, 2 * PAGE as u64, MISSING, 0])?;
-        punch(&file, WAITED_FOR)?;
+        punch(&file, waited_for)?;
         let touched = Arc::clone(&memory);
-        thread::spawn(move || touched.read(WAITED_FOR));
+        thread::spawn(move || touched.read(waited_for));
         let page = Mapping::own()?;
         Ok(Faults {
             faults,
             memory,
             file,
             page,
+            faulted,
         })
     }
 
     /// Takes a page away and brings another.
     pub fn go_on(&mut self, n: u64) -> Result<()> {
-        punch(&self.file, FAULTED)?;
+        punch(&self.file, self.faulted)?;
         self.page.write(0, n);
-        let there = self.memory.address(FAULTED as usize) as u64;
+        let there = self.memory.address(self.faulted as usize) as u64;
         let from = self.page.address(0) as u64;
         // It fails when somebody else has just brought one.
         let _ = control(&self.faults, COPY, &mut [there, from, PAGE as u64, 0, 0]);

@@ -15,8 +15,8 @@ use fabric::{Access, PacketChannel, Place, Region};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 
 use crate::{
-    COUNTED, FAULTED, FILED, FORGED, FORKED, FROM_DISK, HAUNT, HAUNTED, LOOK, MOVED, OWN, PAIR,
-    PINNED, Result, Tally, converse, growth, lock,
+    COUNTED, FILED, FORGED, FORKED, FROM_DISK, HAUNT, HAUNTED, LOOK, MOVED, OWN, PAIR, PINNED,
+    Result, Tally, converse, faulted, growth, lock,
 };
 
 /// Channels of leavers that are still listened to.
@@ -102,7 +102,7 @@ fn changes(region: &Region, page: &[u8]) -> Result<Tally> {
         ("child", FORKED),
         ("moved", MOVED),
         ("disk", FROM_DISK),
-        ("faults", FAULTED),
+        ("faults", faulted(len)),
     ];
     let mut before = [0; 8];
     for (word, (_, at)) in before.iter_mut().zip(haunted) {

@@ -69,9 +69,14 @@ const FILED: u64 = 80;
 const FORKED: u64 = 88;
 const MOVED: u64 = 96;
 
-/// Pages of its own: what a disk writes, and what it takes away and brings.
+/// A page of its own: what a disk writes.
 const FROM_DISK: u64 = 2 * 4096;
-const FAULTED: u64 = 3 * 4096;
+
+/// The first of two other pages of its own in memory of this length, which it takes away and brings:
+/// none can be taken away of a huge page that somebody has pinned, so they are far from the others.
+fn faulted(len: u64) -> u64 {
+    len / 2 + 3 * 4096
+}
 
 /// How long a look takes.
 const LOOK: Duration = Duration::from_millis(10);
