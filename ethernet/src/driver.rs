@@ -1,6 +1,8 @@
 //! The driver: carries out the agent's commands, beside a [`Switch`] that moves the frames.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod trunks;
+
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,9 +27,10 @@ use crate::interface::{self, Interface, InterfaceError, Settling};
 use crate::offload::Capabilities;
 use crate::probe;
 use crate::removal::{Leaver, Removal};
-use crate::switch::{Ended, JoinError, Remote, Switch, TrunkId};
+use crate::switch::{Ended, JoinError, Remote, Switch};
 use crate::trunk::{HostId, Trunk};
 use crate::uplink::{Uplink, UplinkError};
+use trunks::Trunks;
 
 /// Why the driver ended before its agent did.
 #[derive(Debug, thiserror::Error)]
@@ -114,93 +117,6 @@ impl Drop for HangUp {
 
 fn lock(line: &Line) -> MutexGuard<'_, Vec<Writer>> {
     line.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The trunks that there are, and the session in which the agent is told of them.
-#[derive(Default)]
-struct Trunks(Mutex<TrunkBooks>);
-
-#[derive(Default)]
-struct TrunkBooks {
-    up: BTreeMap<HostId, (String, u64)>,
-    /// How many there were.
-    count: u64,
-    agent: Option<Writer>,
-}
-
-impl Trunks {
-    /// Notes those that have ended by themselves, for as long as there is a data path.
-    fn watch(self: &Arc<Self>, ended: mpsc::Receiver<(TrunkId, String)>) -> io::Result<()> {
-        let trunks = Arc::clone(self);
-        let watch = move || {
-            for (id, why) in ended {
-                if let Some(host) = trunks.remove(id) {
-                    warn!("the connection to the driver of host {host} has ended: {why}");
-                }
-            }
-        };
-        thread::Builder::new()
-            .name("trunks".into())
-            .spawn(watch)
-            .map(drop)
-    }
-
-    /// Notes one that is about to be used. It may have ended before this is known to have succeeded.
-    fn add(&self, host: HostId, name: String) -> TrunkId {
-        let mut books = self.lock();
-        books.count += 1;
-        let number = books.count;
-        books.up.insert(host, (name, number));
-        books.tell();
-        TrunkId { host, number }
-    }
-
-    /// It is none any longer; returns whose it was, unless there is another by now.
-    fn remove(&self, id: TrunkId) -> Option<String> {
-        let mut books = self.lock();
-        books.up.get(&id.host).filter(|up| up.1 == id.number)?;
-        let (name, _) = books.up.remove(&id.host)?;
-        books.tell();
-        Some(name)
-    }
-
-    /// Those to hosts that are not among these.
-    fn others_than(&self, hosts: &[String]) -> Vec<TrunkId> {
-        let books = self.lock();
-        let others = books
-            .up
-            .iter()
-            .filter(|(_, (name, _))| !hosts.contains(name));
-        others
-            .map(|(&host, &(_, number))| TrunkId { host, number })
-            .collect()
-    }
-
-    /// Lets an agent know, now and from now on.
-    fn tell(&self, agent: &Writer) {
-        let mut books = self.lock();
-        books.agent = Some(agent.clone());
-        books.tell();
-    }
-
-    /// Until there is another agent.
-    fn tell_nobody(&self) {
-        self.lock().agent = None;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, TrunkBooks> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl TrunkBooks {
-    fn tell(&self) {
-        if let Some(agent) = &self.agent {
-            let up = self.up.values().map(|(name, _)| name.clone()).collect();
-            // If it fails the agent has gone, and the next one asks.
-            let _ = agent.send(&Answer::Trunks { up }, &[]);
-        }
-    }
 }
 
 /// Domain number and node number.

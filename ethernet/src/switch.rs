@@ -11,7 +11,9 @@
 //! It alone owns the [`Segments`], so nothing is locked. Whoever wants a change hands it a piece
 //! of work ([`Remote::call`]), which it does between two batches of frames.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod trunks;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -28,12 +30,14 @@ use tracing::warn;
 
 use crate::cable::Cable;
 use crate::exit::{Exit, is_gone};
-use crate::forward::{Action, AttachError, Ingress, MAX_PACKET, NotHere, Segments, Way};
+use crate::forward::{Action, AttachError, Ingress, MAX_PACKET, Segments, Way};
 use crate::offload::Capabilities;
 use crate::patience::Patience;
 use crate::segment::{Piece, Segmenter};
-use crate::trunk::{HostId, Trunk};
+use crate::trunk::HostId;
 use crate::uplink::{Uplink, is_down};
+pub use trunks::TrunkId;
+use trunks::{Connected, Trunks};
 
 /// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
 /// goes to many, or is many, counts as many.
@@ -66,25 +70,6 @@ pub struct Switch {
     patience: Patience,
     work: Receiver<Work>,
     doorbell: Arc<EventFd>,
-}
-
-type Trunks = HashMap<HostId, Connected>;
-
-/// Tells a trunk from those to the same host before and after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrunkId {
-    /// Where it leads.
-    pub host: HostId,
-    /// Any number.
-    pub number: u64,
-}
-
-/// A trunk in use.
-struct Connected {
-    trunk: Trunk,
-    number: u64,
-    /// Whether its room is waited for.
-    awaits_room: bool,
 }
 
 /// Hands work to a [`Switch`] in another thread. The switch ends with its remote.
@@ -222,28 +207,6 @@ impl Switch {
     /// [`AttachError`].
     pub fn attach_far(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
         self.segments.attach_far(port, host)
-    }
-
-    /// Connects to the driver of another host, in place of the connection before.
-    ///
-    /// # Errors
-    /// The system's: it cannot be waited for.
-    pub fn connect_trunk(&mut self, id: TrunkId, trunk: Trunk) -> io::Result<()> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_trunk(id.host));
-        self.epoll.add(&trunk, event)?;
-        let connected = Connected {
-            trunk,
-            number: id.number,
-            awaits_room: false,
-        };
-        // The one before is closed, and so not waited for any longer.
-        self.trunks.insert(id.host, connected);
-        Ok(())
-    }
-
-    /// Cuts the connection to another host.
-    pub fn cut_trunk(&mut self, host: HostId) {
-        self.trunks.remove(&host);
     }
 
     /// Gives a process the link of a port.
@@ -435,100 +398,6 @@ impl Switch {
                     return;
                 }
             }
-        }
-    }
-
-    /// Looks after a trunk that has brought something, or has room.
-    fn attend(&mut self, host: HostId, events: EpollFlags, desk: &mut Desk) {
-        // It may have been cut after it was found ready.
-        let Some(Connected { trunk, .. }) = self.trunks.get_mut(&host) else {
-            return;
-        };
-        if events.contains(EpollFlags::EPOLLOUT) {
-            trunk.has_room();
-        }
-        // What came before has to be taken in first.
-        if events == EpollFlags::EPOLLOUT || trunk.inbox.has_packet() {
-            return;
-        }
-        match trunk.receive() {
-            Ok(_) => self.take_in(host, desk),
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
-                _ => self.end_trunk(host, &error),
-            },
-        }
-    }
-
-    /// Takes in packets that have come from another host, until there are no more or its turn ends.
-    fn take_in(&mut self, host: HostId, desk: &mut Desk) {
-        let Some(Connected { trunk, .. }) = self.trunks.get_mut(&host) else {
-            return;
-        };
-        // Looked at while others are written to, which it itself never is.
-        let mut inbox = std::mem::take(&mut trunk.inbox);
-        let (mut taken, mut strays) = (0, 0);
-        let end = loop {
-            if taken >= BATCH {
-                self.unread.insert(host);
-                break Ok(());
-            }
-            let (tag, packet) = match inbox.next_packet() {
-                Ok(Some(next)) => next,
-                Ok(None) => break Ok(()),
-                Err(nonsense) => break Err(io::Error::other(nonsense)),
-            };
-            let frames = match self.segments.far(host, &tag) {
-                Ok(Some(ingress)) => carry(&ingress, packet, &mut desk.segmenter, &self.trunks),
-                Ok(None) => 0,
-                Err(NotHere) => {
-                    strays += 1;
-                    0
-                }
-            };
-            taken += frames.max(1);
-        };
-        if let Some(Connected { trunk, .. }) = self.trunks.get_mut(&host) {
-            trunk.strays += strays;
-            trunk.inbox = inbox;
-        }
-        if let Err(error) = end {
-            self.end_trunk(host, &error);
-        }
-    }
-
-    /// Sends what waits at trunks, and lets those that take no more tell when they do.
-    fn flush(&mut self) {
-        let mut ended = Vec::new();
-        for (host, connected) in &mut self.trunks {
-            let Connected { trunk, .. } = connected;
-            trunk.flush();
-            if trunk.has_ended() {
-                ended.push(*host);
-            } else if trunk.is_stuck() != connected.awaits_room {
-                connected.awaits_room = trunk.is_stuck();
-                let mut awaited = EpollFlags::EPOLLIN;
-                awaited.set(EpollFlags::EPOLLOUT, connected.awaits_room);
-                let mut event = EpollEvent::new(awaited, event_of_trunk(*host));
-                if self.epoll.modify(&*trunk, &mut event).is_err() {
-                    ended.push(*host);
-                }
-            }
-        }
-        for host in ended {
-            self.end_trunk(host, &io::ErrorKind::BrokenPipe.into());
-        }
-    }
-
-    /// It has broken, or is of no use any more.
-    fn end_trunk(&mut self, host: HostId, why: &io::Error) {
-        if let Some(Connected { trunk, number, .. }) = self.trunks.remove(&host) {
-            let why = match trunk.strays {
-                0 => why.to_string(),
-                strays => format!("{why}; {strays} packets were of domains without members here"),
-            };
-            // Nobody wants to know only when the driver ends.
-            let _ = self.ended.send((TrunkId { host, number }, why));
         }
     }
 
