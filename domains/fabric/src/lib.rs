@@ -13,6 +13,7 @@
 //! * [`tcp`]: the provider for hosts without RDMA.
 //! * `verbs`: the provider for RDMA adapters, behind the feature of that name.
 //! * [`provider`]: one type over all of them.
+//! * [`line`]: bytes between two trusted processes, the trait [`Line`].
 //! * [`parameters`]: what two sides have to know of each other's RDMA adapters.
 //! * [`protection`]: what tests may leave out.
 //! * [`inherited`]: what processes shall not pass on.
@@ -24,6 +25,7 @@ pub mod channel;
 pub mod endpoint;
 pub mod inherited;
 pub mod key;
+pub mod line;
 pub mod link;
 pub mod mapped;
 pub mod parameters;
@@ -43,6 +45,7 @@ pub mod verbs;
 pub use channel::PacketChannel;
 pub use endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 pub use key::{Access, Epoch, Partition, RegionId, RemoteKey};
+pub use line::Line;
 pub use link::Protocol;
 pub use mapped::Mapped;
 pub use protection::Protection;

@@ -79,6 +79,50 @@ impl ConnectionParameters {
     }
 }
 
+/// One end of a [line](crate::line), as the other end has to know it.
+///
+/// ```text
+///  0            32        40     44         48
+///  +------------+---------+------+----------+
+///  | connection | address | rkey | reserved |   little endian
+///  +------------+---------+------+----------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineParameters {
+    /// The queue pair.
+    pub connection: ConnectionParameters,
+    /// Where the ring begins in which it receives.
+    pub address: u64,
+    /// What its adapter asks for when that is written.
+    pub rkey: u32,
+}
+
+impl LineParameters {
+    /// Bytes of the wire form.
+    pub const LEN: usize = 48;
+
+    /// The wire form.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[0..32].copy_from_slice(&self.connection.to_bytes());
+        bytes[32..40].copy_from_slice(&self.address.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.rkey.to_le_bytes());
+        bytes
+    }
+
+    /// The parameters with this wire form.
+    ///
+    /// # Errors
+    /// As [`ConnectionParameters::from_bytes`].
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, ParameterError> {
+        Ok(LineParameters {
+            connection: ConnectionParameters::from_bytes(&field(bytes, 0))?,
+            address: u64::from_le_bytes(field(bytes, 32)),
+            rkey: u32::from_le_bytes(field(bytes, 40)),
+        })
+    }
+}
+
 /// A region that is exported, as a peer has to know it to use it.
 ///
 /// ```text
@@ -136,7 +180,7 @@ impl RegionParameters {
     }
 }
 
-/// The `N` bytes at `at`, which both wire forms have.
+/// The `N` bytes at `at`, which the wire form has.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut field = [0; N];
     field.copy_from_slice(&bytes[at..at + N]);
@@ -181,6 +225,12 @@ mod tests {
         assert_eq!(ConnectionParameters::from_bytes(&bytes), Ok(connection()));
         let bytes = region().to_bytes();
         assert_eq!(RegionParameters::from_bytes(&bytes), Ok(region()));
+        let line = LineParameters {
+            connection: connection(),
+            address: 0x7fff_0000_1000,
+            rkey: 0xdead_beef,
+        };
+        assert_eq!(LineParameters::from_bytes(&line.to_bytes()), Ok(line));
     }
 
     #[test]

@@ -21,6 +21,11 @@ pub(super) struct Target {
 pub(super) enum Action {
     Read(Target),
     Write(Target),
+    /// A write that the peer is told of, with a number.
+    WriteAndTell {
+        target: Target,
+        immediate: u32,
+    },
     CompareAndSwap {
         target: Target,
         expected: u64,
@@ -169,6 +174,7 @@ fn opcode(action: Action) -> ffi::ibv_wr_opcode::Type {
     match action {
         Action::Read(_) => codes::IBV_WR_RDMA_READ,
         Action::Write(_) => codes::IBV_WR_RDMA_WRITE,
+        Action::WriteAndTell { .. } => codes::IBV_WR_RDMA_WRITE_WITH_IMM,
         Action::CompareAndSwap { .. } => codes::IBV_WR_ATOMIC_CMP_AND_SWP,
         Action::FetchAdd { .. } => codes::IBV_WR_ATOMIC_FETCH_AND_ADD,
         Action::Send { .. } => codes::IBV_WR_SEND_WITH_IMM,
@@ -177,9 +183,10 @@ fn opcode(action: Action) -> ffi::ibv_wr_opcode::Type {
 
 fn fill_in(request: &mut ffi::ibv_send_wr, action: Action) {
     match action {
-        Action::Read(target) | Action::Write(target) => {
-            request.wr.rdma.remote_addr = target.address;
-            request.wr.rdma.rkey = target.rkey;
+        Action::Read(target) | Action::Write(target) => one_sided(request, target),
+        Action::WriteAndTell { target, immediate } => {
+            one_sided(request, target);
+            request.__bindgen_anon_1.imm_data = immediate.to_be();
         }
         Action::CompareAndSwap {
             target,
@@ -189,6 +196,11 @@ fn fill_in(request: &mut ffi::ibv_send_wr, action: Action) {
         Action::FetchAdd { target, add } => atomic(request, target, add, 0),
         Action::Send { immediate } => request.__bindgen_anon_1.imm_data = immediate.to_be(),
     }
+}
+
+fn one_sided(request: &mut ffi::ibv_send_wr, target: Target) {
+    request.wr.rdma.remote_addr = target.address;
+    request.wr.rdma.rkey = target.rkey;
 }
 
 fn atomic(request: &mut ffi::ibv_send_wr, target: Target, compare_add: u64, swap: u64) {

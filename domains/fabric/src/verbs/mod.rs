@@ -4,6 +4,7 @@
 //! * [`control`]: what is made once: a [`ProtectionDomain`] for each partition, registered memory,
 //!   queue pairs and what two sides tell each other to [connect](control::Prepared).
 //! * [`queue_pair`], [`channel`]: the data path.
+//! * [`line`]: bytes between two trusted processes.
 //! * [`crate::parameters`]: what the two sides tell each other, as bytes.
 //! * [`hybrid`]: the data path for who has a connection of [`tcp`](crate::tcp) as well.
 //! * [`completion`]: what an adapter says of an operation, as values.
@@ -22,7 +23,9 @@ pub mod completion;
 mod connection;
 pub mod control;
 pub mod device;
+mod flow;
 pub mod hybrid;
+pub mod line;
 mod objects;
 pub mod queue_pair;
 mod receive;
@@ -32,12 +35,13 @@ mod steps;
 mod watch;
 mod window;
 
-pub use crate::parameters::{ConnectionParameters, RegionParameters};
+pub use crate::parameters::{ConnectionParameters, LineParameters, RegionParameters};
 pub use channel::Channel;
 pub use completion::Counters;
 pub use connection::Closer;
 pub use control::{Answering, Export, Prepared, PreparedChannel, ProtectionDomain};
 pub use device::{Device, DeviceError, Selection};
 pub use hybrid::Hybrid;
+pub use line::PreparedLine;
 pub use queue_pair::QueuePair;
 pub use remote::RemoteRegion;

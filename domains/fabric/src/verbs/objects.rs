@@ -286,7 +286,7 @@ impl SharedReceive {
         })
     }
 
-    /// Adds a buffer of registered memory under a number.
+    /// Adds a buffer of registered memory under a number; no bytes are no memory.
     ///
     /// # Safety
     /// The memory must stay registered until a completion has named the number, or this is dropped.
@@ -296,7 +296,7 @@ impl SharedReceive {
             wr_id: number,
             next: ptr::null_mut(),
             sg_list: &raw mut part,
-            num_sge: 1,
+            num_sge: libc::c_int::from(buffer.len > 0),
         };
         let (mut refused, queue) = (ptr::null_mut(), self.object.raw());
         // SAFETY: the queue is alive and so is the context that it leads to; the driver copies the

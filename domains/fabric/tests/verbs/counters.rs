@@ -30,6 +30,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// How often this thread has allocated so far.
+pub fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
 /// Polls until `count` operations have ended.
 fn poll(pair: &mut impl Endpoint, count: usize) {
     let mut done = 0;

@@ -9,6 +9,7 @@ mod compare;
 mod counters;
 mod errors;
 mod hybrid;
+mod line;
 mod moving;
 mod resources;
 mod revocation;

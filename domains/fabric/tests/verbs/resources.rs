@@ -9,6 +9,7 @@ use fabric::{Access, Operation, PacketChannel, Region};
 
 use crate::conformance::{HERE, THERE};
 use crate::errors::results;
+use crate::line::lines;
 use crate::rig::{Side, channels, connect};
 
 /// What `rdma resource` of iproute2 counts, by adapter.
@@ -51,6 +52,7 @@ fn a_thousand_connections_leave_nothing_behind() {
                 }
             }
         }
+        (0..100).for_each(|_| drop(lines()));
         assert_eq!(resources(), during, "while the domains are there");
     }
     assert_eq!((resources(), descriptors()), before);
