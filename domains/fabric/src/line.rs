@@ -25,6 +25,9 @@ pub trait Line: Read + Write + Debug + Send {
 
     /// Whether there are bytes to read.
     fn has_bytes(&self) -> bool;
+
+    /// Whether what was written first has arrived at the other end, as far as is known here.
+    fn is_proven(&self) -> bool;
 }
 
 /// One end of a line that is not connected yet.

@@ -74,7 +74,8 @@ impl Outgoing {
             oldest: 0,
             leaving: 0,
             returns: 0,
-            untold: (0, 0),
+            // The first asks.
+            untold: (MESSAGES / 4 - 1, 0),
         }
     }
 
@@ -120,6 +121,11 @@ impl Outgoing {
         let number = self.oldest + self.requests.len() as u64;
         self.requests.push_back(len);
         Sent { number, signalled }
+    }
+
+    /// Whether the first is known to have left.
+    pub(super) fn has_sent(&self) -> bool {
+        self.oldest > 0
     }
 
     /// All requests up to this number have left.
@@ -312,6 +318,16 @@ mod tests {
         ends.arrive(0);
         assert_eq!(ends.write(0, 100), 10);
         assert_eq!(ends.write(0, 100), 100);
+    }
+
+    #[test]
+    fn the_first_asks_for_a_completion_and_then_every_sixteenth() {
+        let mut outgoing = Outgoing::new();
+        let asked: Vec<_> = (0..33).filter(|_| outgoing.send(1).signalled).collect();
+        assert_eq!(asked, [0, 16, 32]);
+        assert!(!outgoing.has_sent());
+        outgoing.have_left(0);
+        assert!(outgoing.has_sent());
     }
 
     #[test]

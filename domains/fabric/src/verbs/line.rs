@@ -348,6 +348,10 @@ impl Bytes for Line {
     fn has_bytes(&self) -> bool {
         self.incoming.len > 0
     }
+
+    fn is_proven(&self) -> bool {
+        self.outgoing.has_sent()
+    }
 }
 
 /// Registered memory of [`RING`] bytes, in which what goes beyond the end goes on at the start.
