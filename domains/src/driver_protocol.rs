@@ -3,8 +3,9 @@
 //! The driver's standard input is its lifeline, over which come sessions (see
 //! [`crate::lifeline`]), one at a time, on which the rest is said; frames are those of
 //! [`crate::wire`]. The agent alone commands; the driver answers [`Command::Sync`], in order,
-//! after everything before it has been carried out, [`Command::Retain`], [`Command::Drops`] and [`Command::Plug`]. Unasked it tells of
-//! trunks that have ended. The end of a session leaves ports and trunks as they
+//! after everything before it has been carried out, [`Command::Retain`], [`Command::Drops`],
+//! [`Command::Lines`] and [`Command::Plug`]. Unasked it tells of
+//! trunks that have ended, or whose frames go another way now, and why ([`Answer::NoLine`]). The end of a session leaves ports and trunks as they
 //! are, for the next agent; the end of the lifeline ends the driver.
 
 use std::collections::BTreeMap;
@@ -14,17 +15,23 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use fabric::Place;
 use serde::{Deserialize, Serialize};
 
+use crate::rdma::Rdma;
+
 /// What the agent says to the driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     /// First in a session: ports and far members that are not among these go, as by
-    /// [`Command::RemovePort`], and trunks to hosts that are not. Asks for [`Answer::Trunks`].
+    /// [`Command::RemovePort`], and trunks to hosts that are not, or all if the adapter is another than
+    /// before. Asks for [`Answer::Trunks`].
     Retain {
         /// Numbers of domains and nodes.
         ports: Vec<(u32, u32)>,
         /// Names of other hosts.
         hosts: Vec<String>,
+        /// The RDMA adapter by which frames go between hosts, where it works.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rdma: Option<Rdma>,
     },
     /// Makes an interface, or takes it over if it is there, as after a restart of the driver.
     /// One descriptor: the node's network namespace. A port that is there already may come again
@@ -59,6 +66,9 @@ pub enum Command {
     Trunk {
         /// The host.
         host: String,
+        /// Whether this side asks for what the two do by their RDMA adapters; the other does not.
+        #[serde(default)]
+        asks: bool,
     },
     /// Which domains shall be one Ethernet with what is outside, and no others.
     Uplinks {
@@ -79,6 +89,11 @@ pub enum Command {
         domain_id: u32,
         /// The node's number.
         node: u32,
+    },
+    /// Asks for [`Answer::Lines`].
+    Lines {
+        /// Any number.
+        n: u64,
     },
     /// Asks for [`Answer::Dropped`].
     Drops {
@@ -118,10 +133,28 @@ pub enum Answer {
         /// Of what other hosts have sent in its name.
         hosts: BTreeMap<String, BTreeMap<DropReason, u64>>,
     },
+    /// What has gone by RDMA adapters.
+    Lines {
+        /// That of the [`Command::Lines`].
+        n: u64,
+        /// Frames to and from each other host, since the driver was started.
+        frames_by_rdma: BTreeMap<String, u64>,
+    },
+    /// Frames to and from a host no longer go by RDMA adapters, or still do not. It is said once for each
+    /// time.
+    NoLine {
+        /// The host.
+        host: String,
+        /// Why, for people.
+        why: String,
+    },
     /// To which hosts there are trunks now.
     Trunks {
         /// Their names.
         up: Vec<String>,
+        /// Those of them whose frames go by RDMA adapters, both ways.
+        #[serde(default)]
+        by_rdma: Vec<String>,
     },
 }
 
@@ -355,13 +388,17 @@ mod tests {
             Command::Retain {
                 ports: vec![(7, 3)],
                 hosts: vec!["b".into()],
+                rdma: Some(Rdma::default()),
             },
             Command::AddPort(port()),
             Command::AddFar {
                 host: "b".into(),
                 port: port(),
             },
-            Command::Trunk { host: "b".into() },
+            Command::Trunk {
+                host: "b".into(),
+                asks: true,
+            },
             Command::RemovePort {
                 domain_id: 7,
                 node: 3,
@@ -381,6 +418,7 @@ mod tests {
                 }],
             },
             Command::Sync { n: 1 << 40 },
+            Command::Lines { n: 1 },
             Command::Drops { n: 1, domain_id: 7 },
             Command::Plug {
                 n: 1,
@@ -417,7 +455,20 @@ mod tests {
         writer.send(&answer, &[]).unwrap();
         assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
         let answer = Answer::Trunks {
-            up: vec!["b".into()],
+            up: vec!["b".into(), "c".into()],
+            by_rdma: vec!["b".into()],
+        };
+        writer.send(&answer, &[]).unwrap();
+        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
+        let answer = Answer::Lines {
+            n: 1,
+            frames_by_rdma: [("b".into(), 1 << 40)].into(),
+        };
+        writer.send(&answer, &[]).unwrap();
+        assert_eq!(answers.receive::<Answer>().unwrap().0, answer);
+        let answer = Answer::NoLine {
+            host: "b".into(),
+            why: "no".into(),
         };
         writer.send(&answer, &[]).unwrap();
         assert_eq!(answers.receive::<Answer>().unwrap().0, answer);

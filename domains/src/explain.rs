@@ -322,18 +322,26 @@ impl Facts<'_> {
                 "they connect again and again; see `toroid status` and agent.log on both hosts",
             ));
         }
+        let guards = [Guard::Driver, Guard::FarDriver, Guard::Network];
+        let guards = self.with_cooperation(&guards);
         let address = |host: &HostInfo| {
             let address = host.address.rsplit_once(':');
             address.map_or_else(|| host.address.clone(), |(address, _)| address.into())
         };
-        let provider = format!(
-            "{} over tcp, {} - {}",
-            self.status.ethernet,
-            address(here),
-            address(there)
-        );
-        let guards = [Guard::Driver, Guard::FarDriver, Guard::Network];
-        Path::yes(&provider, &self.with_cooperation(&guards))
+        let by_connection = || format!("tcp, {} - {}", address(here), address(there));
+        // Of what others do at this moment this agent does not know.
+        let known = match (is_ours(here), is_ours(there)) {
+            (true, _) => there.frames_over,
+            (_, true) => here.frames_over,
+            _ => None,
+        };
+        let over = match (known, self.status.between_hosts) {
+            (Some(Provider::Verbs), _) => "verbs".into(),
+            (None, Some(Provider::Verbs)) => "verbs or tcp".into(),
+            _ => by_connection(),
+        };
+        let provider = format!("{} over {over}", self.status.ethernet);
+        Path::yes(&provider, &guards)
     }
 
     fn rdma(&self) -> Path {
@@ -504,16 +512,20 @@ mod tests {
 
     #[test]
     fn frames_between_hosts_need_their_drivers_connection() {
-        let told = |frames: bool| {
+        let told = |frames: bool, over: Option<&str>, here: &str| {
             let mut status = status("tap", false, Some(7));
-            let host = |name: &str, state: &str, frames: bool| {
+            status.between_hosts = Some(Provider::Verbs);
+            let host = |name: &str, state: &str, frames: bool, over: Option<&str>| {
                 let fields = json!({
                     "name": name, "address": format!("10.0.0.{}:7470", name.len()), "directory": false,
-                    "state": state, "frames": frames
+                    "state": state, "frames": frames, "frames_over": over
                 });
                 serde_json::from_value(fields).unwrap()
             };
-            status.hosts = vec![host("a", "here", false), host("bb", "connected", frames)];
+            status.hosts = vec![
+                host("a", here, false, None),
+                host("bb", "connected", frames, over),
+            ];
             let (mut nodes, domains) = (nodes(), domains());
             for node in &mut nodes {
                 let name = if node.id == 0 { "a" } else { "bb" };
@@ -527,11 +539,17 @@ mod tests {
             let answer = facts.explain(place(1), place(0), None);
             answer.domains[0].ethernet.clone()
         };
-        let open = told(true);
+        let open = told(true, Some("tcp"), "here");
         assert_eq!(open.provider.unwrap(), "tap over tcp, 10.0.0.2 - 10.0.0.1");
         let guards = [Guard::Driver, Guard::FarDriver, Guard::Network];
         assert_eq!(open.enforced_by, guards);
-        let objection = told(false).objection.unwrap();
+        let open = told(true, Some("verbs"), "here");
+        assert_eq!(open.provider.unwrap(), "tap over verbs");
+        assert_eq!(open.enforced_by, guards);
+        // Between two others.
+        let open = told(false, None, "connected");
+        assert_eq!(open.provider.unwrap(), "tap over verbs or tcp");
+        let objection = told(false, None, "here").objection.unwrap();
         assert!(objection.reason.contains("bb and a are not connected"));
     }
 

@@ -1,5 +1,8 @@
 //! The RDMA adapter of a host: which one it is to be, and the open device.
 
+use std::io;
+
+use fabric::line::PreparedLine;
 use serde::{Deserialize, Serialize};
 
 /// Which RDMA adapter is used between hosts, and how. What is not said is chosen.
@@ -31,6 +34,9 @@ pub enum RdmaError {
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Device(#[from] fabric::verbs::DeviceError),
+    /// It does not do what is needed of it.
+    #[error("the RDMA adapter cannot be used: {0}")]
+    System(#[from] io::Error),
 }
 
 impl RdmaError {
@@ -42,6 +48,7 @@ impl RdmaError {
                  cmake libclang-dev libibverbs-dev libnl-3-dev libnl-route-3-dev pkg-config`, or \
                  choose provider = \"tcp\""
             }
+            RdmaError::System(_) => "raise `ulimit -l` of the agent, and see the kernel's log",
             #[cfg(feature = "verbs")]
             RdmaError::Device(_) => {
                 "see `toroid doctor`, and device, port, gid-index and partition-key-index in the file \
@@ -60,6 +67,14 @@ impl Rdma {
     pub fn check(&self) -> Result<String, RdmaError> {
         Err(RdmaError::NotBuilt)
     }
+
+    /// Prepares an end of a line at this adapter.
+    ///
+    /// # Errors
+    /// [`RdmaError`].
+    pub fn prepare_line(&self) -> Result<Box<dyn PreparedLine>, RdmaError> {
+        Err(RdmaError::NotBuilt)
+    }
 }
 
 #[cfg(feature = "verbs")]
@@ -68,7 +83,7 @@ mod devices {
 
     use fabric::verbs::{Device, DeviceError, Selection};
 
-    use super::{Rdma, RdmaError};
+    use super::{PreparedLine, Rdma, RdmaError};
 
     /// Those that this process has open, or could not open.
     static OPENED: Mutex<Vec<(Rdma, Option<Arc<Device>>)>> = Mutex::new(Vec::new());
@@ -87,6 +102,15 @@ mod devices {
                 device.gid_index(),
                 device.partition_key_index()
             ))
+        }
+
+        /// Prepares an end of a line at this adapter, which is opened for it alone.
+        ///
+        /// # Errors
+        /// [`RdmaError`].
+        pub fn prepare_line(&self) -> Result<Box<dyn PreparedLine>, RdmaError> {
+            let prepared = fabric::verbs::PreparedLine::new(&self.open()?)?;
+            Ok(Box::new(prepared))
         }
 
         /// The device, as long as this process lives. If it cannot be opened, this is said once.

@@ -1,5 +1,6 @@
 //! The driver: carries out the agent's commands, beside a [`Switch`] that moves the frames.
 
+mod lines;
 mod trunks;
 
 use std::collections::{HashMap, HashSet};
@@ -16,6 +17,7 @@ use domains::driver_protocol::{
     Answer, Command, OffloadKind, PlugFailure, Port, PortError, Uplink as Outside,
 };
 use domains::lifeline::Lifeline;
+use domains::rdma::Rdma;
 use domains::wire::{self, Reader, WireError, Writer};
 use fabric::{Epoch, NodeId, Partition, Protection};
 use tracing::{debug, warn};
@@ -27,9 +29,10 @@ use crate::interface::{self, Interface, InterfaceError, Settling};
 use crate::offload::Capabilities;
 use crate::probe;
 use crate::removal::{Leaver, Removal};
-use crate::switch::{Ended, JoinError, Remote, Switch};
+use crate::switch::{Ended, JoinError, Remote, Switch, TrunkId};
 use crate::trunk::{HostId, Trunk};
 use crate::uplink::{Uplink, UplinkError};
+use lines::Keeper;
 use trunks::Trunks;
 
 /// Why the driver ended before its agent did.
@@ -79,10 +82,10 @@ enum PortFailure {
 /// [`DriverError`]. What fails for one port only is told to the agent.
 pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
     let (sessions, lifeline) = wire::split(lifeline).map_err(DriverError::Start)?;
-    let (ended, trunks_ended) = mpsc::channel();
-    let (switch, remote) = Switch::new(ended).map_err(DriverError::Start)?;
+    let (news, of_trunks) = mpsc::channel();
+    let (switch, remote) = Switch::new(news).map_err(DriverError::Start)?;
     let trunks = Arc::new(Trunks::default());
-    trunks.watch(trunks_ended).map_err(DriverError::Start)?;
+    trunks.watch(of_trunks).map_err(DriverError::Start)?;
     let line = Arc::new(Mutex::new(vec![lifeline]));
     let hang_up = HangUp(Arc::clone(&line));
     let frames = thread::Builder::new()
@@ -128,13 +131,15 @@ const BRIEFLY: Duration = Duration::from_millis(200);
 
 /// The control path.
 struct Control {
-    remote: Remote,
+    remote: Arc<Remote>,
     ports: HashMap<Key, Member>,
     /// Members that other hosts carry.
     far: HashSet<Key>,
     /// Names of other hosts, in the order of their numbers.
     hosts: Vec<String>,
     trunks: Arc<Trunks>,
+    /// The RDMA adapter for what goes between hosts, if there shall be one.
+    rdma: Option<Rdma>,
     /// Those that are open, by domain number.
     uplinks: HashMap<u32, Outside>,
     /// Interfaces of which the kernel may not receive packets yet: [`Command::Sync`] waits.
@@ -161,11 +166,12 @@ struct Member {
 impl Control {
     fn new(remote: Remote, removal: Removal, trunks: Arc<Trunks>) -> Self {
         Control {
-            remote,
+            remote: Arc::new(remote),
             ports: HashMap::new(),
             far: HashSet::new(),
             hosts: Vec::new(),
             trunks,
+            rdma: None,
             uplinks: HashMap::new(),
             settling: HashMap::new(),
             tardy: HashSet::new(),
@@ -223,10 +229,12 @@ impl Control {
     ) -> Result<Option<Answer>, Ended> {
         debug!(?command, "from the agent");
         match command {
-            Command::Retain { ports, hosts } => self.retain(&ports, &hosts)?,
+            Command::Retain { ports, hosts, rdma } => self.retain(&ports, &hosts, rdma)?,
             Command::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
             Command::AddFar { host, port } => self.add_far(&host, port)?,
-            Command::Trunk { host } => self.connect_trunk(host, descriptors.into_iter().next())?,
+            Command::Trunk { host, asks } => {
+                self.connect_trunk(host, asks, descriptors.into_iter().next())?;
+            }
             Command::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
             Command::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
             Command::Uplinks { uplinks } => self.connect(uplinks)?,
@@ -243,6 +251,10 @@ impl Control {
                 });
                 let hosts = named.collect();
                 return Ok(Some(Answer::Dropped { n, ports, hosts }));
+            }
+            Command::Lines { n } => {
+                let frames_by_rdma = self.trunks.by_rdma();
+                return Ok(Some(Answer::Lines { n, frames_by_rdma }));
             }
             Command::Plug { n, domain_id, node } => {
                 let cable = descriptors.into_iter().next();
@@ -334,13 +346,16 @@ impl Control {
         HostId(number as u32)
     }
 
-    fn connect_trunk(&mut self, host: String, socket: Option<OwnedFd>) -> Result<(), Ended> {
-        let id = self.host(&host);
-        let id = self.trunks.add(id, host);
-        let connected = match socket.map(Trunk::new) {
-            Some(Ok(trunk)) => self
-                .remote
-                .call(move |switch| switch.connect_trunk(id, trunk))?,
+    fn connect_trunk(
+        &mut self,
+        host: String,
+        asks: bool,
+        socket: Option<OwnedFd>,
+    ) -> Result<(), Ended> {
+        let number = self.host(&host);
+        let (id, by_rdma) = self.trunks.add(number, host.clone());
+        let connected = match socket.map(|socket| Trunk::new(socket, by_rdma)) {
+            Some(Ok(trunk)) => self.use_trunk(id, trunk, host, asks)?,
             Some(Err(error)) => Err(error),
             None => Err(io::ErrorKind::NotConnected.into()),
         };
@@ -352,12 +367,45 @@ impl Control {
         Ok(())
     }
 
-    fn retain(&mut self, wanted: &[Key], hosts: &[String]) -> Result<(), Ended> {
+    /// Uses a trunk, and a line beside it where there shall be one.
+    fn use_trunk(
+        &self,
+        id: TrunkId,
+        trunk: Trunk,
+        host: String,
+        asks: bool,
+    ) -> Result<io::Result<()>, Ended> {
+        let keeper = self.rdma.clone().map(|rdma| {
+            let prepare = Arc::new(move || rdma.prepare_line());
+            let trunks = Arc::clone(&self.trunks);
+            let complain = Box::new(move |why: &str| trunks.complain(&host, why));
+            Keeper::new(id, asks, prepare, &self.remote, complain)
+        });
+        let (keeper, events) = keeper.unzip();
+        let connected = self
+            .remote
+            .call(move |switch| switch.connect_trunk(id, trunk, events))?;
+        // Without it packets go over the connection all the same.
+        if let Some(Err(error)) = keeper.map(Keeper::start) {
+            warn!("no thread for a line to another host: {error}");
+        }
+        Ok(connected)
+    }
+
+    fn retain(
+        &mut self,
+        wanted: &[Key],
+        hosts: &[String],
+        rdma: Option<Rdma>,
+    ) -> Result<(), Ended> {
         let wanted: HashSet<Key> = wanted.iter().copied().collect();
         let present = self.ports.keys().chain(&self.far);
         let extra: Vec<Key> = present.filter(|k| !wanted.contains(k)).copied().collect();
         extra.into_iter().try_for_each(|key| self.remove(key))?;
-        for id in self.trunks.others_than(hosts) {
+        // With another adapter, or none, all trunks are made anew.
+        let is_same = std::mem::replace(&mut self.rdma, rdma) == self.rdma;
+        let stay = if is_same { hosts } else { &[] };
+        for id in self.trunks.others_than(stay) {
             self.remote.call(move |switch| switch.cut_trunk(id.host))?;
             self.trunks.remove(id);
         }

@@ -36,8 +36,8 @@ use crate::patience::Patience;
 use crate::segment::{Piece, Segmenter};
 use crate::trunk::HostId;
 use crate::uplink::{Uplink, is_down};
-pub use trunks::TrunkId;
-use trunks::{Connected, Trunks};
+use trunks::{Connected, Trunks, Via};
+pub use trunks::{LineEvent, LostLine, TrunkId, TrunkNews};
 
 /// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
 /// goes to many, or is many, counts as many.
@@ -46,7 +46,7 @@ const BATCH: usize = 64;
 /// Ready TAPs to take notice of at once.
 const EVENTS: usize = 64;
 
-/// The event of the doorbell. No port and no trunk has it: those fit 58 bits.
+/// The event of the doorbell. No port, trunk or line has it: those fit 59 bits.
 const DOORBELL: u64 = u64::MAX;
 
 /// In the event of an uplink.
@@ -54,6 +54,9 @@ const OUTSIDE: u64 = 1 << 56;
 
 /// In the event of a trunk, with the host's number.
 const TRUNK: u64 = 1 << 57;
+
+/// In the event of the line of a trunk, with the host's number.
+const LINE: u64 = 1 << 58;
 
 /// Something for the switch to do.
 type Work = Box<dyn FnOnce(&mut Switch) + Send>;
@@ -63,10 +66,10 @@ pub struct Switch {
     epoll: Epoll,
     segments: Segments<Exit>,
     trunks: Trunks,
-    /// Other hosts of which more has come than their turns were long.
-    unread: BTreeSet<HostId>,
-    /// Is told of those that have ended, and why.
-    ended: Sender<(TrunkId, String)>,
+    /// Other hosts of which more has come, this way, than their turns were long.
+    unread: BTreeSet<(HostId, Via)>,
+    /// Is told what becomes of trunks.
+    news: Sender<(TrunkId, TrunkNews)>,
     patience: Patience,
     work: Receiver<Work>,
     doorbell: Arc<EventFd>,
@@ -129,12 +132,12 @@ impl Drop for Remote {
 }
 
 impl Switch {
-    /// A switch without ports, and the remote that ends it. It tells `ended` of trunks that have ended by
-    /// themselves, and why.
+    /// A switch without ports, and the remote that ends it. It tells what becomes of trunks by
+    /// themselves.
     ///
     /// # Errors
     /// The system's: out of descriptors.
-    pub fn new(ended: Sender<(TrunkId, String)>) -> io::Result<(Self, Remote)> {
+    pub fn new(news: Sender<(TrunkId, TrunkNews)>) -> io::Result<(Self, Remote)> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         epoll.add(&doorbell, EpollEvent::new(EpollFlags::EPOLLIN, DOORBELL))?;
@@ -149,7 +152,7 @@ impl Switch {
             segments: Segments::default(),
             trunks: Trunks::default(),
             unread: BTreeSet::new(),
-            ended,
+            news,
             patience: Patience::default(),
             work,
             doorbell,
@@ -178,14 +181,18 @@ impl Switch {
                         Ok(()) => {}
                         Err(Ended) => return Ok(()),
                     },
+                    line if line & LINE != 0 => self.attend_line(HostId(line as u32), &mut desk),
                     trunk if trunk & TRUNK != 0 => {
                         self.attend(HostId(trunk as u32), event.events(), &mut desk);
                     }
                     port => self.drain(port, &mut desk),
                 }
             }
-            for host in unread {
-                self.take_in(host, &mut desk);
+            for (host, via) in unread {
+                match via {
+                    Via::Stream => self.take_in(host, &mut desk),
+                    Via::Line => self.read_line(host, &mut desk),
+                }
             }
             self.flush();
         }
@@ -500,11 +507,11 @@ fn reason(error: &io::Error) -> DropReason {
 }
 
 /// ```text
-///  63  58      57        56          24   16   8    0
-///  +---+-------+---------+-----------+----+----+----+
-///  | 0 | trunk | outside | partition | x  | y  | z  |
-///  +---+-------+---------+-----------+----+----+----+
-///                        | 0         | host         |
+///  63  59     58      57        56          24   16   8    0
+///  +---+------+-------+---------+-----------+----+----+----+
+///  | 0 | line | trunk | outside | partition | x  | y  | z  |
+///  +---+------+-------+---------+-----------+----+----+----+
+///                               | 0         | host         |
 /// ```
 fn event_of(partition: Partition, place: Place) -> u64 {
     let [x, y, z] = [place.x, place.y, place.z].map(u64::from);
@@ -513,6 +520,10 @@ fn event_of(partition: Partition, place: Place) -> u64 {
 
 fn event_of_trunk(host: HostId) -> u64 {
     TRUNK | u64::from(host.0)
+}
+
+fn event_of_line(host: HostId) -> u64 {
+    LINE | u64::from(host.0)
 }
 
 fn port_of(event: u64) -> (Partition, Place) {

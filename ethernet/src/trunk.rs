@@ -10,23 +10,35 @@
 //!  +--------+-------+--------+-------+------+--------+
 //! ```
 //!
-//! Whom it is for its frame says. Super-frames and frames without checksums travel as they are:
+//! Where the zero is a one, no packet follows but a [notice](notice), and the rest of the tag is zeros.
+//!
+//! Whom a packet is for its frame says. Super-frames and frames without checksums travel as they are:
 //! the driver at the other end does for each of its own ports what is to be done.
 //!
 //! **Nobody waits for another host.** What the connection does not take at once waits in an outbox, and
 //! what does not fit there is lost, as in any network whose receiver is slow.
+//!
+//! Where both hosts have RDMA adapters, packets go by a [line](line) between those as long as there is one, in the
+//! same form. The connection stays: it tells when the line goes up and down.
+
+pub mod line;
+pub mod notice;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric::{Epoch, Partition, Place};
 
 use crate::forward::MAX_PACKET;
 use crate::frame;
 use crate::offload::Offload;
+use line::LineEnd;
+use notice::Notice;
 
 /// Another host. The control path knows their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,6 +104,23 @@ impl Tag {
     }
 }
 
+/// What comes before a notice instead of a tag.
+const BEFORE_NOTICE: [u8; Tag::LEN] = {
+    let mut bytes = [0; Tag::LEN];
+    bytes[0] = Notice::LEN as u8;
+    bytes[Tag::LEN - 1] = 1;
+    bytes
+};
+
+/// Something that has come over a trunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item<'a> {
+    /// A packet, and whose it is.
+    Packet(Tag, &'a [u8]),
+    /// Something about the line.
+    Notice(Notice),
+}
+
 /// What has come over a trunk and was not looked at yet.
 #[derive(Debug, Default)]
 pub struct Inbox {
@@ -119,30 +148,59 @@ impl Inbox {
         }
     }
 
-    /// Whether all of a packet is here, or nonsense.
-    pub fn has_packet(&self) -> bool {
+    /// Whether all of the next item is here, or nonsense.
+    pub fn has_next(&self) -> bool {
         let bytes = &self.bytes[self.start..self.end];
         bytes.first_chunk().is_some_and(|header| {
-            let whole = |(_, len): (Tag, usize)| Tag::LEN + len <= bytes.len();
-            Tag::from_bytes(header).map_or(true, whole)
+            let whole = |len| Tag::LEN + len <= bytes.len();
+            Head::read(header).map_or(true, |head| whole(head.len()))
         })
     }
 
-    /// The next packet, if all of it is here.
+    /// The next item, if all of it is here.
     ///
     /// # Errors
     /// [`Nonsense`], from then on.
-    pub fn next_packet(&mut self) -> Result<Option<(Tag, &[u8])>, Nonsense> {
+    pub fn next_item(&mut self) -> Result<Option<Item<'_>>, Nonsense> {
         let Some(header) = self.bytes[self.start..self.end].first_chunk() else {
             return Ok(None);
         };
-        let (tag, len) = Tag::from_bytes(header)?;
+        let head = Head::read(header)?;
         let from = self.start + Tag::LEN;
-        if self.end - from < len {
+        if self.end - from < head.len() {
             return Ok(None);
         }
-        self.start = from + len;
-        Ok(Some((tag, &self.bytes[from..self.start])))
+        self.start = from + head.len();
+        let body = &self.bytes[from..self.start];
+        Ok(Some(match head {
+            Head::Packet(tag, _) => Item::Packet(tag, body),
+            Head::Notice => {
+                Item::Notice(Notice::from_bytes(body.try_into().map_err(|_| Nonsense)?)?)
+            }
+        }))
+    }
+}
+
+/// What comes first of an item.
+enum Head {
+    Packet(Tag, usize),
+    Notice,
+}
+
+impl Head {
+    fn read(bytes: &[u8; Tag::LEN]) -> Result<Self, Nonsense> {
+        match *bytes == BEFORE_NOTICE {
+            true => Ok(Head::Notice),
+            false => Tag::from_bytes(bytes).map(|(tag, len)| Head::Packet(tag, len)),
+        }
+    }
+
+    /// Bytes of what follows.
+    fn len(&self) -> usize {
+        match self {
+            Head::Packet(_, len) => *len,
+            Head::Notice => Notice::LEN,
+        }
     }
 }
 
@@ -155,6 +213,10 @@ pub struct Trunk {
     pub inbox: Inbox,
     /// Packets for domains that have no members here.
     pub strays: u64,
+    /// If packets can go by RDMA adapters.
+    pub line: Option<LineEnd>,
+    /// Packets that went or came by one, to this host and from it.
+    by_rdma: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -166,11 +228,11 @@ struct Outbox {
 }
 
 impl Trunk {
-    /// Takes a connected TCP socket.
+    /// Takes a connected TCP socket, and where packets by RDMA adapters are counted.
     ///
     /// # Errors
     /// The system's: it is none.
-    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub fn new(socket: OwnedFd, by_rdma: Arc<AtomicU64>) -> io::Result<Self> {
         fabric::tcp::tune::for_packets(&socket)?;
         let stream = TcpStream::from(socket);
         stream.set_nonblocking(true)?;
@@ -179,10 +241,12 @@ impl Trunk {
             outbox: RefCell::default(),
             inbox: Inbox::default(),
             strays: 0,
+            line: None,
+            by_rdma,
         })
     }
 
-    /// Reads what has come into the inbox, in which no packet is; returns how many bytes there were.
+    /// Reads what has come into the inbox, in which no item is; returns how many bytes there were.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when there is nothing; anything else when it has ended.
@@ -196,9 +260,25 @@ impl Trunk {
     /// [`io::ErrorKind::WouldBlock`] when too many wait, [`io::ErrorKind::NotConnected`] when it has
     /// ended.
     pub fn send(&self, tag: &Tag, packet: &[u8]) -> io::Result<()> {
-        self.outbox
-            .borrow_mut()
-            .send(&self.stream, &tag.to_bytes(packet.len()), packet)
+        let tag = tag.to_bytes(packet.len());
+        match self.line.as_ref().filter(|line| line.sends) {
+            Some(line) => {
+                line.send(&tag, packet)?;
+                self.count_by_rdma(1);
+                Ok(())
+            }
+            None => self.outbox.borrow_mut().send(&self.stream, &tag, packet),
+        }
+    }
+
+    /// Says something about the line, behind all packets so far: it waits for [`Trunk::flush`].
+    pub fn tell(&self, notice: Notice) {
+        self.outbox.borrow_mut().tell(notice);
+    }
+
+    /// Counts packets that went or came by RDMA adapters.
+    pub fn count_by_rdma(&self, packets: u64) {
+        self.by_rdma.fetch_add(packets, Ordering::Relaxed);
     }
 
     /// Sends what waits, as far as the connection takes it.
@@ -247,6 +327,11 @@ impl Outbox {
             self.bytes.extend(&part[gone..]);
         }
         Ok(())
+    }
+
+    /// However much waits: who does not take notices is not sent many.
+    fn tell(&mut self, notice: Notice) {
+        self.bytes.extend(notice.to_item());
     }
 
     fn flush(&mut self, to: impl Write) {
@@ -365,8 +450,10 @@ mod tests {
                 let mut now = now;
                 while !now.is_empty() {
                     inbox.fill(&mut now).unwrap();
-                    while let Some((tag, bytes)) = inbox.next_packet().unwrap() {
-                        assert_eq!(tag, TAG);
+                    while let Some(item) = inbox.next_item().unwrap() {
+                        let Item::Packet(TAG, bytes) = item else {
+                            panic!("{item:?}");
+                        };
                         assert!(bytes == packet(bytes.len()), "{} bytes", bytes.len());
                         received.push(bytes.len());
                     }
@@ -375,6 +462,42 @@ mod tests {
             }
             assert_eq!(received, lens, "by {step}");
         }
+    }
+
+    #[test]
+    fn notices_come_between_packets_and_are_known_from_them() {
+        let notice = Notice {
+            number: 7,
+            word: notice::Word::Begin,
+        };
+        let packet = packet(60);
+        let sent = [
+            &TAG.to_bytes(60)[..],
+            &packet,
+            &BEFORE_NOTICE,
+            &notice.to_bytes(),
+            &TAG.to_bytes(60),
+            &packet,
+        ];
+        let mut inbox = Inbox::default();
+        inbox.fill(&*sent.concat()).unwrap();
+        let wanted = [
+            Item::Packet(TAG, &packet),
+            Item::Notice(notice),
+            Item::Packet(TAG, &packet),
+        ];
+        for item in wanted {
+            assert!(inbox.has_next());
+            assert_eq!(inbox.next_item(), Ok(Some(item)));
+        }
+        assert_eq!(inbox.next_item(), Ok(None));
+        let mut changed = BEFORE_NOTICE;
+        changed[5] = 1;
+        let mut inbox = Inbox::default();
+        inbox
+            .fill(&*[&changed[..], &notice.to_bytes()].concat())
+            .unwrap();
+        assert_eq!(inbox.next_item(), Err(Nonsense));
     }
 
     #[test]
@@ -392,7 +515,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         drop(listener.accept().unwrap());
-        let mut trunk = Trunk::new(ours.into()).unwrap();
+        let mut trunk = Trunk::new(ours.into(), Arc::default()).unwrap();
         let ended = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             trunk.send(&TAG, &packet(SHORT)).is_err()

@@ -183,7 +183,11 @@ fn the_next_agent_finds_the_ports_and_sets_right_what_differs() {
     nodes[1] = Node::new(1);
     let ports = (0..3).map(|node| (BLUE, node)).collect();
     let hosts = Vec::new();
-    agent.send(Command::Retain { ports, hosts });
+    agent.send(Command::Retain {
+        ports,
+        hosts,
+        rdma: None,
+    });
     assert_eq!(agent.trunks(), [""; 0]);
     agent.join(BLUE, &nodes);
     assert_eq!(nodes[0].link("d7"), interface);
@@ -718,7 +722,11 @@ impl Agent {
     fn retain(&mut self, hosts: &[&str]) {
         let hosts = hosts.iter().map(|host| (*host).into()).collect();
         let ports = Vec::new();
-        self.send(Command::Retain { ports, hosts });
+        self.send(Command::Retain {
+            ports,
+            hosts,
+            rdma: None,
+        });
     }
 
     fn add_far(&self, host: &str, port: Port) {
@@ -728,7 +736,8 @@ impl Agent {
 
     /// Gives the driver a trunk.
     fn connect(&self, host: &str, socket: &TcpStream) {
-        let command = Command::Trunk { host: host.into() };
+        let host = host.into();
+        let command = Command::Trunk { host, asks: false };
         self.commands.send(&command, &[socket.as_fd()]).unwrap();
     }
 
@@ -755,7 +764,7 @@ impl Agent {
     /// Waits to hear to which hosts there are trunks.
     fn trunks(&mut self) -> Vec<String> {
         match self.answers.receive().unwrap() {
-            (Answer::Trunks { up }, _) => up,
+            (Answer::Trunks { up, .. }, _) => up,
             other => panic!("{other:?} was not asked for"),
         }
     }

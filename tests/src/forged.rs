@@ -7,7 +7,8 @@ use ethernet::forward::{Action, Segments, Way};
 use ethernet::frame::HEADER_LEN;
 use ethernet::offload::Offload;
 use ethernet::segment::Segmenter;
-use ethernet::trunk::{HostId, Inbox, Nonsense, Tag};
+use ethernet::trunk::notice::Notice;
+use ethernet::trunk::{HostId, Inbox, Item, Nonsense, Tag};
 use fabric::{Epoch, Partition, Place};
 
 /// The sender's domain, and the other one.
@@ -158,7 +159,7 @@ impl Default for FarHost {
 
 impl FarHost {
     /// Sends all that a connection brings. Returns whether all of it was understood and each packet reached
-    /// somebody.
+    /// somebody; of notices about lines that is all.
     ///
     /// # Panics
     /// When any reaches whom it may not.
@@ -167,8 +168,12 @@ impl FarHost {
         while !bytes.is_empty() {
             inbox.fill(&mut bytes).expect("there are some");
             loop {
-                match inbox.next_packet() {
-                    Ok(Some((tag, packet))) => {
+                match inbox.next_item() {
+                    Ok(Some(Item::Notice(_))) => {
+                        count += 1;
+                        rest -= Tag::LEN + Notice::LEN;
+                    }
+                    Ok(Some(Item::Packet(tag, packet))) => {
                         if !self.let_in(tag, packet) {
                             return false;
                         }

@@ -5,7 +5,9 @@
 //! are sent, so a driver that starts meanwhile misses nothing. The driver hangs on its lifeline and
 //! is told on a session.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod trunks;
+
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +24,7 @@ use crate::driver_protocol::{
     Answer, Command as Order, DropReason, OffloadKind, PlugFailure, Port, PortDrops, PortError,
     Uplink,
 };
+use crate::rdma::Rdma;
 use crate::wire::{Reader, Writer};
 
 /// How long the driver may take for what it was told.
@@ -76,8 +79,7 @@ pub(super) enum PlugError {
 #[derive(Debug)]
 pub(super) struct Driver {
     command: Vec<OsString>,
-    /// Names of other hosts.
-    hosts: Vec<String>,
+    others: Others,
     keeper: Arc<Keeper>,
     books: Mutex<Books>,
     /// Something in the books changed that someone may wait for.
@@ -90,8 +92,8 @@ struct Books {
     ports: BTreeMap<(u32, u32), PlacedPort>,
     /// Members that other hosts carry.
     far: BTreeMap<(u32, u32), FarPort>,
-    /// Hosts to which the driver has trunks, once it has said so.
-    trunks: Option<BTreeSet<String>>,
+    /// Hosts to which the driver has trunks, once it has said so, and whether frames go by RDMA adapters.
+    trunks: Option<BTreeMap<String, bool>>,
     /// Not known before the gateways of the agent before have been looked through.
     uplinks: Option<Vec<Uplink>>,
     /// The newest sync asked for.
@@ -107,6 +109,9 @@ struct Books {
     /// The same of links for processes.
     plugs_asked: u64,
     plugs: BTreeMap<u64, Option<PlugFailure>>,
+    /// The newest question about frames by RDMA adapters, and the newest answer.
+    lines_asked: u64,
+    frames_by_rdma: (u64, BTreeMap<String, u64>),
     /// Drivers so far, the present one included.
     generation: u32,
     /// Drivers in a row that ended without an answer.
@@ -133,6 +138,15 @@ struct Instance {
     child: Option<Child>,
 }
 
+/// Other hosts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Others {
+    /// Their names.
+    pub(super) hosts: Vec<String>,
+    /// The RDMA adapter for what goes between them and this one.
+    pub(super) rdma: Option<Rdma>,
+}
+
 /// A port and the network namespace that it is in.
 pub(super) type PlacedPort = (Port, Arc<OwnedFd>);
 
@@ -156,7 +170,7 @@ impl Driver {
         kept: Option<Entry>,
         ports: impl IntoIterator<Item = PlacedPort>,
         far: impl IntoIterator<Item = FarPort>,
-        hosts: Vec<String>,
+        others: Others,
     ) -> Result<Arc<Self>, DriverError> {
         let key = |port: &Port| (port.domain_id, port.node);
         let ports = ports.into_iter().map(|placed| (key(&placed.0), placed));
@@ -168,7 +182,7 @@ impl Driver {
         };
         let driver = Arc::new(Driver {
             command,
-            hosts,
+            others,
             keeper,
             books: Mutex::new(books),
             changed: Condvar::new(),
@@ -262,32 +276,6 @@ impl Driver {
                 books.send(&Order::AddFar { host, port }, None);
             }
         }
-    }
-
-    /// Gives the driver a connection to that of another host.
-    pub(super) fn connect_trunk(&self, host: &str, socket: OwnedFd) {
-        let mut books = self.lock();
-        let order = Order::Trunk { host: host.into() };
-        books.send(&order, Some(&Arc::new(socket)));
-        // Until the driver says otherwise.
-        if let Some(trunks) = &mut books.trunks {
-            trunks.insert(host.into());
-        }
-    }
-
-    /// Whether the driver has a connection to that of another host.
-    pub(super) fn has_trunk(&self, host: &str) -> bool {
-        self.lock().has_trunk(host)
-    }
-
-    /// Waits until there is a driver that has no trunk to another host; returns whether one is of use.
-    pub(super) fn await_lack_of_trunk(&self, host: &str) -> bool {
-        let has_it = |books: &mut Books| {
-            let is_known = books.trunks.is_some();
-            !books.ending && (!is_known || books.has_trunk(host))
-        };
-        let waiting = self.changed.wait_while(self.lock(), has_it);
-        !waiting.unwrap_or_else(PoisonError::into_inner).ending
     }
 
     /// There shall be these uplinks. Tells the driver also when they are the same, because it may not
@@ -454,7 +442,7 @@ impl Driver {
         books.process = Some(Process { its, orders });
         books.generation += 1;
         books.trunks = None;
-        books.tell_all(&self.hosts);
+        books.tell_all(&self.others);
         drop(books);
         self.keep();
         Ok(Instance {
@@ -503,23 +491,15 @@ impl Driver {
         let mut answered = false;
         while let Ok((answer, _)) = answers.receive() {
             let mut books = self.lock();
-            if let Answer::Trunks { up } = answer {
+            if books.note_trunks(&answer) {
                 // It says so unasked, and may fail at all that it is asked.
-                let before = books.trunks.replace(up.into_iter().collect());
-                for host in before
-                    .iter()
-                    .flatten()
-                    .filter(|host| !books.has_trunk(host))
-                {
-                    tracing::warn!("the connection to the driver of host {host} has ended");
-                }
                 self.changed.notify_all();
                 continue;
             }
             answered = true;
             books.failures = 0;
             match answer {
-                Answer::Trunks { .. } => {}
+                Answer::Trunks { .. } | Answer::NoLine { .. } => {}
                 Answer::Synced { n, errors, offload } => {
                     books.offload = offload;
                     books.answered = books.answered.max(n);
@@ -530,6 +510,9 @@ impl Driver {
                 }
                 Answer::Plugged { n, failure } => {
                     books.plugs.insert(n, failure);
+                }
+                Answer::Lines { n, frames_by_rdma } => {
+                    books.frames_by_rdma = (n, frames_by_rdma);
                 }
             }
             self.changed.notify_all();
@@ -567,10 +550,6 @@ impl Driver {
 }
 
 impl Books {
-    fn has_trunk(&self, host: &str) -> bool {
-        self.trunks.as_ref().is_some_and(|all| all.contains(host))
-    }
-
     fn send(&self, order: &Order, network: Option<&Arc<OwnedFd>>) {
         if let Some(process) = &self.process {
             let network = network.map(|network| network.as_fd());
@@ -579,10 +558,10 @@ impl Books {
         }
     }
 
-    fn tell_all(&self, hosts: &[String]) {
+    fn tell_all(&self, others: &Others) {
         let ports = self.ports.keys().chain(self.far.keys()).copied().collect();
-        let hosts = hosts.to_vec();
-        self.send(&Order::Retain { ports, hosts }, None);
+        let Others { hosts, rdma } = others.clone();
+        self.send(&Order::Retain { ports, hosts, rdma }, None);
         for (port, network) in self.ports.values() {
             self.send(&Order::AddPort(port.clone()), Some(network));
         }

@@ -635,10 +635,19 @@ impl Host {
 
     fn describe_hosts(&self) -> Vec<HostInfo> {
         let hosts = self.cluster.iter().flat_map(|cluster| cluster.describe());
-        let has_trunk = |host: &str| self.driver.as_ref().is_some_and(|d| d.has_trunk(host));
+        let Some(driver) = &self.driver else {
+            return hosts.collect();
+        };
+        let has_rdma = self.rdma(None).is_some();
+        let by_rdma = has_rdma.then(|| driver.frames_by_rdma()).flatten();
         hosts
             .map(|host| HostInfo {
-                frames: has_trunk(&host.name),
+                frames: driver.has_trunk(&host.name),
+                frames_over: driver.trunk_provider(&host.name),
+                frames_by_rdma: by_rdma
+                    .as_ref()
+                    .and_then(|all| all.get(&host.name))
+                    .copied(),
                 ..host
             })
             .collect()

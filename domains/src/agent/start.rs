@@ -17,7 +17,7 @@ use super::adapter::{self, Adapter};
 use super::audit::Audit;
 use super::cluster::{self, Cluster};
 use super::data_dir::DataDir;
-use super::driver::Driver;
+use super::driver::{Driver, Others};
 use super::estate::{self, Estate};
 use super::gateways::{self, Gateways};
 use super::host::{Ending, Host, far_ports, log_errors, ports};
@@ -235,7 +235,10 @@ fn build(
         let (far, others) = match &cluster {
             Some(cluster) => (
                 far_ports(&directory, &cluster.config.host, interfaces),
-                cluster.config.hosts.keys().cloned().collect(),
+                Others {
+                    hosts: cluster.config.hosts.keys().cloned().collect(),
+                    rdma: cluster.config.rdma.clone(),
+                },
             ),
             None => Default::default(),
         };

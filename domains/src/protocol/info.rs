@@ -89,6 +89,13 @@ pub struct HostInfo {
     /// Whether frames get from driver to driver.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub frames: bool,
+    /// What they go by, if they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frames_over: Option<Provider>,
+    /// How many have gone there and come from there by RDMA adapters, where the provider is verbs, since the
+    /// driver was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frames_by_rdma: Option<u64>,
     /// What is wrong with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,

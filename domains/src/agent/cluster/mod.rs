@@ -178,6 +178,8 @@ impl Cluster {
             directory: host == self.config.directory,
             state,
             frames: false,
+            frames_over: None,
+            frames_by_rdma: None,
             problem: self.problems.of(host),
         }
     }

@@ -1,6 +1,6 @@
 //! Connections between the drivers of two hosts, over which their nodes' frames go.
 //!
-//! Of two hosts, the one whose name comes first asks for it. The drivers keep it when an agent ends; when
+//! Of two hosts, the one whose name comes first asks for it, and its driver for what the two do by RDMA adapters. The drivers keep it when an agent ends; when
 //! it has ended, or a driver has, the next one is made.
 
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn keep(host: &Host, cluster: &Cluster, driver: &Driver, other: &str) {
         match host.data_connection(other, Wanted::Frames) {
             Ok(stream) => {
                 tracing::info!("connected to the driver of host {other}");
-                driver.connect_trunk(other, stream.into());
+                driver.connect_trunk(other, true, stream.into());
             }
             Err(refusal) => tracing::debug!("no connection to the driver of {other}: {refusal}"),
         }
@@ -76,7 +76,7 @@ pub(super) fn receive(host: &Host, connection: DataConnection) {
     let DataConnection {
         stream, host: from, ..
     } = connection;
-    let hand_over = move || driver.connect_trunk(&from, stream.into());
+    let hand_over = move || driver.connect_trunk(&from, false, stream.into());
     let builder = thread::Builder::new().stack_size(STACK_BYTES);
     // Without a thread the connection ends, and is made again.
     let _ = builder.spawn(hand_over);

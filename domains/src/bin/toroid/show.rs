@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use domains::hosts::config::Provider;
 use domains::protocol::{
     DomainInfo, HostInfo, MemberDrops, MemberInfo, NodeInfo, Reply, ShrinkNeeds, Status,
 };
@@ -106,9 +107,10 @@ impl Show {
             true => ", holds the directory",
             false => "",
         };
-        let frames = match host.frames {
-            true => ", frames pass",
-            false => "",
+        let frames = match (host.frames, host.frames_over) {
+            (true, Some(Provider::Verbs)) => ", frames pass by RDMA adapters",
+            (true, _) => ", frames pass",
+            (false, _) => "",
         };
         let problem = host.problem.as_ref();
         let problem = problem.map_or_else(String::new, |problem| format!(": {problem}"));
