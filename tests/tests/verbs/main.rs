@@ -1,6 +1,8 @@
 //! Two hosts with an RDMA adapter each: two agents in the virtual machine of `tests/verbs/vm`,
 //! whose emulated adapters `rxe0` and `rxe1` are at the ends of a cable.
 
+mod frames;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -25,6 +27,8 @@ struct Host {
     agent: Cluster,
     name: &'static str,
     device: &'static str,
+    /// Whether nodes have interfaces. Then agents talk, and drivers connect, past the adapters' cable.
+    ethernet: bool,
 }
 
 impl Host {
@@ -35,14 +39,16 @@ impl Host {
         fs::write(&key, KEY).unwrap();
         fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
         let (other, other_row) = [("b", 1), ("a", 0)][row];
-        let address = |row: usize| format!("10.9.0.{}:7470", row + 1);
+        let network = if self.ethernet { "127.0.0" } else { "10.9.0" };
+        let address = |row: usize| format!("{network}.{}:7470", row + 1);
         let text = format!(
             "host = \"{}\"\ntorus = \"2x2x1\"\nnodes = [\"*,{row},0\"]\nlisten = \"{}\"\n\
-             key = \"key\"\ndirectory = \"a\"\nethernet = false\nack-timeout = {ACK_TIMEOUT}\n\
+             key = \"key\"\ndirectory = \"a\"\nethernet = {}\nack-timeout = {ACK_TIMEOUT}\n\
              {provider}\n[hosts]\n\
              {other} = \"{}\"\n",
             self.name,
             address(row),
+            self.ethernet,
             address(other_row),
         );
         let file = directory.join("host.toml");
@@ -113,18 +119,23 @@ fn resources() -> String {
 }
 
 /// Two hosts without agents yet.
-fn down_yet() -> [Host; 2] {
+fn down_yet(ethernet: bool) -> [Host; 2] {
     let host = |name, device| Host {
         agent: Cluster::down_yet(),
         name,
         device,
+        ethernet,
     };
     [host("a", "rxe0"), host("b", "rxe1")]
 }
 
-/// Two hosts, and one domain of all nodes.
+/// Two hosts, and one domain of all nodes, which have no interfaces.
 fn hosts() -> [Host; 2] {
-    let hosts = down_yet();
+    up(down_yet(false))
+}
+
+/// Starts both agents, and makes one domain of all nodes.
+fn up(hosts: [Host; 2]) -> [Host; 2] {
     hosts.iter().for_each(Host::up);
     let [a, b] = &hosts;
     eventually("they have a session", || {
@@ -350,7 +361,7 @@ fn a_store_is_read_by_the_adapters() {
 
 #[test]
 fn an_agent_says_what_is_wrong_with_its_adapter() {
-    let [a, _b] = down_yet();
+    let [a, _b] = down_yet(false);
     let missing = a.try_up("provider = \"verbs\"\ndevice = \"mlx5_7\"");
     missing.fails(
         1,

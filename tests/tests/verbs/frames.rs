@@ -1,0 +1,255 @@
+//! Ethernet between two hosts whose drivers have an RDMA adapter each.
+
+use std::process::{ChildStdin, Command};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tests::process::{Running, eventually, heard_nothing_since, now_ns, run, send};
+
+use super::{Host, OWNER, THIRD, USER, down_yet, resources, up};
+
+impl Host {
+    /// What its agent knows of the other host.
+    fn other(&self) -> Value {
+        let hosts = self.agent.status()["hosts"].clone();
+        let mut hosts = hosts.as_array().unwrap().iter();
+        hosts.find(|host| host["state"] != "here").unwrap().clone()
+    }
+
+    fn frames_by_rdma(&self) -> u64 {
+        self.other()["frames_by_rdma"].as_u64().unwrap()
+    }
+
+    /// What its agent says that frames from one node to another go over.
+    fn explains(&self) -> String {
+        let explain = self.agent.ask(&["explain", USER, OWNER, "-d", "blue"]);
+        let provider = &explain["domains"][0]["ethernet"]["provider"];
+        provider.as_str().unwrap_or_default().to_owned()
+    }
+
+    #[track_caller]
+    fn address(&self, node: &str, kind: &str) -> String {
+        let domain = self.agent.ask(&["domain", "show", "blue"]);
+        let mut members = domain["members"].as_array().unwrap().iter();
+        let member = members.find(|member| member["node"] == node).unwrap();
+        member[kind].as_str().unwrap().to_owned()
+    }
+
+    /// Lets each who connects to a node have its input, or some sum of it, back.
+    #[track_caller]
+    fn serve(&self, node: &str, port: u16, program: &str) -> Running {
+        let server = self
+            .agent
+            .spawn(node, &format!("nc -ll -p {port} -e {program}"));
+        let own = self.address(node, "ipv4");
+        eventually("it listens", || {
+            let heard = self.agent.exec(node, &format!("nc {own} {port}"));
+            heard.status == 0
+        });
+        server
+    }
+}
+
+/// Two hosts whose nodes have interfaces, and whose frames go by the adapters.
+fn hosts() -> [Host; 2] {
+    let hosts = up(down_yet(true));
+    go_over(&hosts, "verbs");
+    hosts
+}
+
+/// Waits until frames go so, both ways.
+#[track_caller]
+fn go_over(hosts: &[Host; 2], provider: &str) {
+    eventually(&format!("frames go over {provider}"), || {
+        let over = |host: &Host| host.other()["frames_over"] == provider;
+        hosts.iter().all(over)
+    });
+}
+
+/// A stream from a node of host a to one of host b, whose answers are what was said.
+struct Talk {
+    client: Running,
+    input: ChildStdin,
+    said: u32,
+    _server: Running,
+}
+
+impl Talk {
+    #[track_caller]
+    fn begin([a, b]: &[Host; 2]) -> Self {
+        let server = b.serve(OWNER, 5000, "cat");
+        let to = b.address(OWNER, "ipv4");
+        let mut client = a.agent.spawn(USER, &format!("probe tcp {to} 5000"));
+        Talk {
+            input: client.stdin(),
+            client,
+            said: 0,
+            _server: server,
+        }
+    }
+
+    #[track_caller]
+    fn goes_on(&mut self) {
+        use std::io::Write;
+
+        self.said += 1;
+        writeln!(self.input, "word {}", self.said).unwrap();
+        assert_eq!(self.client.line(), format!("word {}", self.said));
+    }
+
+    /// Talks until frames go so, both ways.
+    #[track_caller]
+    fn until(&mut self, hosts: &[Host; 2], provider: &str) {
+        eventually(&format!("frames go over {provider}"), || {
+            self.goes_on();
+            let over = |host: &Host| host.other()["frames_over"] == provider;
+            hosts.iter().all(over)
+        });
+    }
+
+    /// The next words go by the adapters.
+    #[track_caller]
+    fn goes_on_by_rdma(&mut self, hosts: &[Host; 2]) {
+        let before = hosts.each_ref().map(Host::frames_by_rdma);
+        self.goes_on();
+        for (host, before) in hosts.iter().zip(before) {
+            eventually("they are counted", || host.frames_by_rdma() >= before + 2);
+        }
+    }
+}
+
+#[test]
+fn frames_of_all_kinds_go_by_the_adapters_and_arrive_whole() {
+    let before = resources();
+    let hosts = hosts();
+    let [a, b] = &hosts;
+    assert_eq!(a.explains(), "tap over verbs");
+    let status = a.agent.toroid(&["status"]).ok();
+    assert!(
+        status.text().contains("frames pass by RDMA adapters"),
+        "{status}"
+    );
+    let (sent, frames) = (a.sent(), a.frames_by_rdma());
+    for (host, from, to) in [(a, USER, OWNER), (b, OWNER, USER)] {
+        for (kind, options) in [("ipv4", "-s 56"), ("ipv4", "-s 30000"), ("ipv6", "-s 9000")] {
+            let to = b.address(to, kind);
+            host.agent.reaches(from, &format!("{options} {to}"));
+        }
+    }
+    eventually("they are counted", || a.frames_by_rdma() >= frames + 12);
+    assert!(a.sent() > sent);
+    // Super-frames one way, acknowledgements the other, and back.
+    for (server, to, client, from) in [(b, OWNER, a, USER), (a, USER, b, OWNER)] {
+        let _server = server.serve(to, 5001, "md5sum");
+        let (to, frames) = (b.address(to, "ipv4"), client.frames_by_rdma());
+        let script = format!(
+            "dd if=/dev/urandom of=/tmp/{from} bs=64k count=128 2>/dev/null; \
+             md5sum </tmp/{from}; nc {to} 5001 </tmp/{from}; rm /tmp/{from}"
+        );
+        let sums = client.agent.shell(from, &script).ok();
+        let sums: Vec<&str> = sums.text().lines().collect();
+        assert!(sums.len() == 2 && sums[0] == sums[1], "{sums:?}");
+        assert!(client.frames_by_rdma() > frames + 128);
+    }
+    assert_eq!(a.explains(), "tap over verbs");
+    for host in hosts {
+        host.agent.down();
+    }
+    eventually("nothing is left at the adapters", || resources() == before);
+}
+
+#[test]
+fn nothing_comes_by_the_adapters_from_who_has_left() {
+    let hosts = hosts();
+    let [a, b] = &hosts;
+    let to = b.address(OWNER, "ipv4");
+    let mut talk = Talk::begin(&hosts);
+    for _ in 0..3 {
+        let listener = b.agent.spawn(OWNER, "probe listen 7777");
+        let mut flood = a.agent.spawn(THIRD, &format!("probe flood {to} 7777"));
+        let frames = b.frames_by_rdma();
+        eventually("it floods", || b.frames_by_rdma() > frames + 200);
+        b.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
+        let left = now_ns();
+        drop(flood.stdin());
+        // It may fail to send: its interface has gone.
+        flood.wait();
+        talk.goes_on_by_rdma(&hosts);
+        heard_nothing_since(left, listener);
+        a.agent.toroid(&["domain", "grow", "blue", THIRD]).ok();
+    }
+}
+
+#[test]
+fn a_stream_outlives_a_driver_and_its_line() {
+    let hosts = hosts();
+    let mut talk = Talk::begin(&hosts);
+    talk.goes_on_by_rdma(&hosts);
+    for host in &hosts {
+        let driver = host.agent.driver_pid().expect("there is one");
+        send(driver, Signal::SIGKILL);
+        eventually("there is another driver", || {
+            let now = host.agent.driver_pid();
+            now.is_some_and(|now| now != driver)
+        });
+        talk.until(&hosts, "verbs");
+        talk.goes_on_by_rdma(&hosts);
+    }
+    // Agents have no part in it.
+    for host in &hosts {
+        host.agent.kill_agent();
+        talk.goes_on();
+        host.up();
+    }
+    talk.goes_on_by_rdma(&hosts);
+    assert_eq!(hosts[0].explains(), "tap over verbs");
+}
+
+/// What the adapters are connected by, from host a's side.
+fn cable(words: &str) {
+    run(Command::new("ip").args(words.split_whitespace())).ok();
+}
+
+#[test]
+fn a_stream_goes_on_over_tcp_while_an_adapter_is_away() {
+    let hosts = hosts();
+    let mut talk = Talk::begin(&hosts);
+    talk.goes_on_by_rdma(&hosts);
+    let address = std::fs::read_to_string("/sys/class/net/right/address").unwrap();
+    cable("link set left down");
+    talk.until(&hosts, "tcp");
+    assert!(
+        hosts[0]
+            .explains()
+            .starts_with("tap over tcp, 127.0.0.1 - ")
+    );
+    let frames = hosts.each_ref().map(Host::frames_by_rdma);
+    (0..20).for_each(|_| talk.goes_on());
+    assert_eq!(hosts.each_ref().map(Host::frames_by_rdma), frames);
+    cable("link set left up");
+    cable(&format!(
+        "neigh replace 10.9.0.2 lladdr {} nud permanent dev left",
+        address.trim()
+    ));
+    cable("route replace 10.9.0.2 dev left src 10.9.0.1 table 2");
+    talk.until(&hosts, "verbs");
+    talk.goes_on_by_rdma(&hosts);
+    // The adapters are there, but nothing gets from one to the other.
+    let block = |verb: &str, cable_end: &str| {
+        cable(&format!(
+            "rule {verb} pref 1 iif {cable_end} ipproto 17 dport 4791 blackhole"
+        ));
+    };
+    for end in ["left", "right"] {
+        block("add", end);
+    }
+    talk.until(&hosts, "tcp");
+    let frames = hosts.each_ref().map(Host::frames_by_rdma);
+    (0..20).for_each(|_| talk.goes_on());
+    assert_eq!(hosts.each_ref().map(Host::frames_by_rdma), frames);
+    for end in ["left", "right"] {
+        block("del", end);
+    }
+    talk.until(&hosts, "verbs");
+    talk.goes_on_by_rdma(&hosts);
+}
