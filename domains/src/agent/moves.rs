@@ -30,8 +30,8 @@ const LEAVERS_TIME: Duration = Duration::from_millis(2);
 /// So much is rather copied than sealed.
 const SMALL: u64 = 1 << 20;
 
-/// How long a look at a piece of memory may hold up a move of it: usually it takes a millisecond or
-/// two, and who has not ended by then does no harm but that it cannot be sealed.
+/// How long a look at a piece of memory may hold up a move of it: usually it takes a few
+/// milliseconds, and who has not ended by then does no harm but that it cannot be sealed.
 const LOOK_TIME: Duration = Duration::from_millis(50);
 
 /// How long those who dropped the old memory may take for it before the rest is copied: the kernel

@@ -26,8 +26,7 @@ pub const PIECE: u64 = TABLE as u64;
 /// afterwards: so memory grows by a seventh at most.
 const ENOUGH: usize = TABLE / PAGE / 8 * 7;
 
-/// A piece takes a millisecond or two, some more if a few dozen processes have it mapped. More than
-/// so much time of the processor it takes if somebody has it mapped thousands of times; or more than
+/// A piece takes a few milliseconds. More than so much time of the processor it takes if somebody has it mapped thousands of times; or more than
 /// so much time at all, if somebody keeps the kernel's locks of its mappings busy.
 const TOO_LONG: Duration = Duration::from_millis(20);
 const MUCH_TOO_LONG: Duration = Duration::from_secs(1);
