@@ -140,10 +140,13 @@ impl Peer {
             true => Access::REMOTE_READ | Access::REMOTE_WRITE,
             false => Access::REMOTE_READ,
         };
+        let local = Region::local(LONG as usize)?;
+        // Never zeros: pages of which nothing else is left would be none after a move.
+        local.write(0, &[0xa5; SHORT as usize])?;
         Ok(Peer {
             remote: domain.open(key, access)?,
             pair: QueuePair::Shm(shm::QueuePair::new(key.node, key.partition, 1)),
-            local: Region::local(LONG as usize)?,
+            local,
             writable,
         })
     }
@@ -152,10 +155,9 @@ impl Peer {
     fn operate(&mut self, n: u64) -> Result<(), OpError> {
         let room = self.remote.len() - WATCHED - SHORT;
         let offset = WATCHED + n * STRIDE % room / 8 * 8;
-        let range = 0..SHORT;
         let operation = match self.writable && n.is_multiple_of(2) {
-            true => Operation::write(&self.remote, offset, &self.local, range),
-            false => Operation::read(&self.remote, offset, &self.local, range),
+            true => Operation::write(&self.remote, offset, &self.local, 0..SHORT),
+            false => Operation::read(&self.remote, offset, &self.local, SHORT..2 * SHORT),
         };
         self.complete(operation)
     }
