@@ -230,11 +230,12 @@ impl Members {
         }
     }
 
-    /// Bytes on their way to fresh memory, of regions of these nodes.
+    /// Bytes on their way to fresh memory, of regions of these nodes. There are some as long as not all
+    /// who use a region could be told that it has arrived.
     pub(super) fn moving_bytes(&self, within: impl Fn(NodeId) -> bool) -> u64 {
         let moves = self.regions.iter().filter(|record| within(record.key.node));
         let moves = moves.filter_map(|record| record.moving.clone());
-        moves.map(|moving| moving.transfer.remaining()).sum()
+        moves.map(|moving| moving.transfer.remaining().max(1)).sum()
     }
 
     /// Ends moves that are going on of regions that have to move again.
