@@ -207,16 +207,22 @@ impl<'a> Play<'a> {
     /// sooner first waits for that itself. Then, for a while, until what others write is in huge
     /// pages.
     fn settle(&mut self) -> Result<(), ClusterError> {
-        let mut resting = Instant::now();
-        loop {
-            let status = self.cluster.control()?.status()?;
-            if status.moving_bytes > 0 {
-                resting = Instant::now();
-            } else if status.compacting_bytes == 0 || resting.elapsed() > COMPACTED {
-                return Ok(());
-            }
+        self.arrive()?;
+        let arrived = Instant::now();
+        while self.cluster.control()?.status()?.compacting_bytes > 0
+            && arrived.elapsed() <= COMPACTED
+        {
             thread::sleep(SETTLED);
         }
+        Ok(())
+    }
+
+    /// Waits until nothing moves any more.
+    fn arrive(&mut self) -> Result<(), ClusterError> {
+        while self.cluster.control()?.status()?.moving_bytes > 0 {
+            thread::sleep(SETTLED);
+        }
+        Ok(())
     }
 
     fn shrink(&mut self) -> Result<f64, ClusterError> {
@@ -309,12 +315,18 @@ impl<'a> Play<'a> {
 
     /// Shared memory that is there more than before while a shrink moves regions.
     fn extra_memory(&mut self) -> Result<Option<u64>, ClusterError> {
-        if self.key.is_none() {
+        let Some(key) = self.key.clone() else {
             return Ok(None);
-        }
-        self.settle()?;
-        let (shrunk, extra) = memory_peak(|| self.shrink());
-        shrunk?;
+        };
+        let writable = self.scenario.export == Export::Rw;
+        // Without a leaver that has it open nothing moves.
+        let () = self.leaver(&Order::Keep { key, writable })?;
+        self.arrive()?;
+        let (moved, extra) = memory_peak(|| {
+            self.shrink()?;
+            self.arrive()
+        });
+        moved?;
         self.grow()?;
         Ok(extra)
     }

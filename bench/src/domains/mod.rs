@@ -259,8 +259,6 @@ fn memory_peak<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
         };
         let watching = scope.spawn(watch);
         let result = work();
-        // What moves in the background goes on.
-        thread::sleep(Duration::from_millis(200));
         ending.store(true, Ordering::Relaxed);
         let peak = watching.join().unwrap_or_default();
         let extra = peak.zip(before).map(|(peak, before)| peak - before);
