@@ -321,7 +321,8 @@ impl<'a> Play<'a> {
         let writable = self.scenario.export == Export::Rw;
         // Without a leaver that has it open nothing moves.
         let () = self.leaver(&Order::Keep { key, writable })?;
-        self.arrive()?;
+        // What the move before has left behind goes meanwhile.
+        self.settle()?;
         let (moved, extra) = memory_peak(|| {
             self.shrink()?;
             self.arrive()
