@@ -239,7 +239,8 @@ impl Transfer {
     }
 
     /// Drops from the old memory a piece that has been copied; for one thread, when nobody waits
-    /// for a chunk, and memory that others may only read: else it may never return. Returns whether there is more to drop at this time.
+    /// for a chunk, and memory that others may only read: else it may never return. Returns whether
+    /// there is more to drop at this time.
     ///
     /// The kernel looks at every mapping of the piece, and a leaver may have thousands. Once that
     /// took long, the rest stays until all has arrived and goes at once.
