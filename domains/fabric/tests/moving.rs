@@ -368,7 +368,7 @@ fn memory_is_frozen_when_nobody_can_write_it() {
         map(&read_write(&memory).unwrap(), Access::all()),
     );
     let descriptor = read_write(&memory).unwrap();
-    let mut freezing = transfer.freeze().unwrap();
+    let mut freezing = transfer.freeze(KEY.partition).unwrap();
     assert!(!freezing.wait(SOON).unwrap());
     drop(owner);
     assert!(!freezing.wait(SOON).unwrap());
@@ -413,11 +413,21 @@ fn memory_of_which_pages_are_pinned_is_not_frozen() {
         assert_eq!(libc::vmsplice(into.as_raw_fd(), &piece, 1, 0), 4096);
         libc::munmap(pages, 4096);
     }
-    let refused = transfer.freeze().unwrap().wait(PATIENCE).unwrap_err();
+    let refused = transfer
+        .freeze(KEY.partition)
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
     into.flush().unwrap();
     drop((pipe, into));
-    assert!(transfer.freeze().unwrap().wait(PATIENCE).unwrap());
+    assert!(
+        transfer
+            .freeze(KEY.partition)
+            .unwrap()
+            .wait(PATIENCE)
+            .unwrap()
+    );
 }
 
 /// A chunk once could be copied while a process that had not yet changed still wrote to it.
@@ -464,9 +474,15 @@ fn what_an_agent_has_frozen_stays_whole_for_the_next() {
     let fresh = create_for_peers(LEN).unwrap();
     let transfer = Transfer::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
     transfer.go();
-    assert!(transfer.freeze().unwrap().wait(PATIENCE).unwrap());
+    assert!(
+        transfer
+            .freeze(KEY.partition)
+            .unwrap()
+            .wait(PATIENCE)
+            .unwrap()
+    );
     let next = Transfer::resume(parts(&transfer), fresh, LEN).unwrap();
-    assert!(next.freeze().unwrap().wait(PATIENCE).unwrap());
+    assert!(next.freeze(KEY.partition).unwrap().wait(PATIENCE).unwrap());
     while next.fetch_next().unwrap() {}
     // To drop it would fail.
     assert!(!next.drop_copied().unwrap());
@@ -485,7 +501,12 @@ fn what_is_left_of_old_memory_is_dropped_at_once() {
     let transfer = Transfer::new(old, fresh, len).unwrap();
     transfer.go();
     while transfer.fetch_next().unwrap() {}
-    transfer.leftover().unwrap().unwrap().drop_apart().unwrap();
+    transfer
+        .leftover()
+        .unwrap()
+        .unwrap()
+        .drop_apart(KEY.partition)
+        .unwrap();
     assert_eq!(memory[0].metadata().unwrap().blocks(), 0);
     assert_eq!(memory[1].metadata().unwrap().blocks() * 512, len);
     assert!(transfer.leftover().unwrap().is_none());

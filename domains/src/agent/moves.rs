@@ -164,7 +164,7 @@ impl Move {
                 return Ok(());
             };
             let drop = move || {
-                let dropped = leftover.drop_apart();
+                let dropped = leftover.drop_apart(key.partition);
                 dropped.unwrap_or_else(|error| log_leftover(key, &error));
             };
             let builder = thread::Builder::new().stack_size(STACK_BYTES);
@@ -181,7 +181,7 @@ impl Move {
         let mut freezing = match *may_seal && remaining > SMALL {
             true => self
                 .transfer
-                .freeze()
+                .freeze(self.key.partition)
                 .inspect_err(|e| self.log_copy(e))
                 .ok(),
             false => None,

@@ -23,6 +23,7 @@ use super::chunks::{CHUNK, TableWriter};
 use super::control::{is_spoiled, read_only, seal_writes};
 use super::memory::{Mapping, PAGE};
 use super::thread::{now, pause, processor_time};
+use crate::Partition;
 
 const ZEROS: [u8; PAGE] = [0; PAGE];
 
@@ -167,11 +168,12 @@ impl Transfer {
     /// It need not come before [`Transfer::go`]: who leaves may write until all is frozen or copied.
     ///
     /// # Errors
-    /// The system's: it cannot have another process.
-    pub fn freeze(&self) -> io::Result<Freezing<'_>> {
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): too many processes of this one hang already because
+    /// somebody keeps the locks of memory `of` this domain. The system's: it cannot have another process.
+    pub fn freeze(&self, of: Partition) -> io::Result<Freezing<'_>> {
         Ok(Freezing {
             transfer: self,
-            child: Apart::start(&self.old, seal, 0)?,
+            child: Apart::start(of, &self.old, seal, 0)?,
         })
     }
 
@@ -386,9 +388,10 @@ impl Leftover {
     /// Drops it in a process of its own, and waits for the end of that, which may never come.
     ///
     /// # Errors
-    /// The system's: a holder has sealed it. Then it stays until nobody has it.
-    pub fn drop_apart(self) -> io::Result<()> {
-        let mut child = Apart::start(&self.memory, punch_all, self.len)?;
+    /// Then it stays until nobody has it. As those of [`Transfer::freeze`]; the system's: a holder has
+    /// sealed it.
+    pub fn drop_apart(self, of: Partition) -> io::Result<()> {
+        let mut child = Apart::start(of, &self.memory, punch_all, self.len)?;
         // Whoever has it cannot make it larger.
         drop(self);
         child.wait(None).map(drop)

@@ -31,6 +31,9 @@ const ATTRIBUTES: usize = 104;
 const SIZE: usize = 24;
 const MODE: usize = 76;
 
+/// Of the file: each keeps the lock of one memory.
+const PAGES: usize = 64;
+
 /// Mounts the file system on a file in a node, where a process of its own writes from that file to a
 /// region. When this process ends, the write ends with an error.
 pub fn keep(who: &str, key: &str, device: &str, path: &str) -> Result<()> {
@@ -53,17 +56,17 @@ pub fn keep(who: &str, key: &str, device: &str, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Of a file of one page, whenever somebody asks.
+/// Of the file, whenever somebody asks.
 fn attributes() -> Vec<u8> {
     let mut answer = vec![0; ATTRIBUTES];
     answer[..8].copy_from_slice(&u64::from(u32::MAX).to_ne_bytes());
-    answer[SIZE..SIZE + 8].copy_from_slice(&(PAGE as u64).to_ne_bytes());
+    answer[SIZE..SIZE + 8].copy_from_slice(&((PAGES * PAGE) as u64).to_ne_bytes());
     answer[MODE..MODE + 4].copy_from_slice(&(libc::S_IFREG | 0o600).to_ne_bytes());
     answer
 }
 
-/// Who leaves keeps the lock of the memory that the region is in; who stays that of the memory to
-/// which it moves next, and acknowledges that when it has it.
+/// Who leaves keeps the lock of the memory that the region is in; who stays that of each memory to
+/// which it moves, and acknowledges that when it has it.
 pub fn hold(who: &str, key: RemoteKey, path: &str) -> Result<()> {
     let mut agent = Agent::greet()?;
     let access = Access::all();
@@ -74,18 +77,19 @@ pub fn hold(who: &str, key: RemoteKey, path: &str) -> Result<()> {
     let file = File::options().read(true).write(true).open(path)?;
     // Not by statx(2), which asks the server for more.
     fstat(&file)?;
-    let page = Arc::new(Mapping::of(&file, 1)?);
+    let pages = Arc::new(Mapping::of(&file, PAGES)?);
     if who == "leave" {
-        write(&files.swap_remove(0), &page);
+        write(&files.swap_remove(0), &pages, 0);
         return Err("it was answered".into());
     }
     println!("open");
-    let mut held = None;
+    let mut kept = 0..PAGES;
     loop {
         match agent.hear()? {
-            (Message::Event(Event::Move { .. }), mut files) if held.is_none() => {
-                let (fresh, page) = (files.swap_remove(0), Arc::clone(&page));
-                held = Some(thread::spawn(move || write(&fresh, &page)));
+            (Message::Event(Event::Move { .. }), mut files) => {
+                let (fresh, pages) = (files.swap_remove(0), Arc::clone(&pages));
+                let page = kept.next().ok_or("that was the last page")?;
+                thread::spawn(move || write(&fresh, &pages, page));
                 io::stdin().lock().read_line(&mut String::new())?;
             }
             (
@@ -101,7 +105,7 @@ pub fn hold(who: &str, key: RemoteKey, path: &str) -> Result<()> {
     }
 }
 
-fn write(memory: &File, from: &Mapping) {
+fn write(memory: &File, from: &Mapping, page: usize) {
     // SAFETY: the kernel reads a page that is mapped. It fails when there is no server any more.
-    unsafe { libc::pwrite(memory.as_raw_fd(), from.address(0), 8, 0) };
+    unsafe { libc::pwrite(memory.as_raw_fd(), from.address(page * PAGE), 8, 0) };
 }
