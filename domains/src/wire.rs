@@ -72,6 +72,7 @@ pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
         bytes: Vec::new(),
         grants: VecDeque::new(),
         limit: MAX_PAYLOAD,
+        last_len: 0,
         takes_descriptors: true,
     };
     Ok((
@@ -93,6 +94,8 @@ pub struct Reader {
     grants: VecDeque<Grant>,
     /// How long a payload may be.
     limit: u32,
+    /// Bytes of the frame that was taken last.
+    last_len: usize,
     /// Whether the other side may send descriptors.
     takes_descriptors: bool,
 }
@@ -126,6 +129,11 @@ impl Reader {
             }
             self.fill()?;
         }
+    }
+
+    /// Bytes of the message that was received last.
+    pub(crate) fn last_len(&self) -> usize {
+        self.last_len
     }
 
     /// The same for the first message of a stranger: with a payload of at most `limit` bytes,
@@ -185,6 +193,7 @@ impl Reader {
         let message = serde_json::from_slice(payload)
             .map_err(|error| WireError::Malformed(error.to_string()))?;
         self.bytes.drain(..end);
+        self.last_len = end;
         Ok(Some((message, descriptors)))
     }
 

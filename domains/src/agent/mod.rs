@@ -15,6 +15,7 @@ mod adapter;
 mod allocation;
 mod audit;
 pub mod background;
+mod backlog;
 mod changes;
 mod cluster;
 mod compaction;

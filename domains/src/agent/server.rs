@@ -5,13 +5,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::NodeId;
 
 use super::adapter::Adapter;
 use super::audit::Caller;
+use super::backlog::Backlog;
 use super::changes::{Standing, carry_out, is_change, usable_node};
 use super::far;
 use super::host::{Ending, Host, names};
@@ -245,13 +246,12 @@ fn converse(
                 _ => None,
             };
             let outbox = Outbox::start(writer)?;
-            let id = host.members.attach(node, outbox.clone())?;
-            let mut attached = Attached {
-                host,
+            let mut id = host.members.attach(node, outbox.clone())?;
+            let attached = Attached {
+                host: Arc::clone(host),
                 caller,
                 node,
                 tenancy,
-                id,
                 outbox,
             };
             // Asked when it is in the books: who is there at the end of a tenancy is expelled.
@@ -260,7 +260,7 @@ fn converse(
                 None => host.node(node).is_none(),
             };
             let end = match is_current {
-                true => attached.converse(reader),
+                true => attached.converse(reader, &mut id),
                 false => Err(WireError::Closed),
             };
             if let Door::StandIn(node) = door
@@ -269,7 +269,7 @@ fn converse(
                 // While it is in the books: a change of membership waits until it has gone.
                 host.let_adapters_forget(&[node].into());
             }
-            host.members.detach(attached.id);
+            host.members.detach(id);
             end
         }
     }
@@ -513,55 +513,58 @@ impl Administration<'_> {
 }
 
 /// A connection to a node socket.
-struct Attached<'a> {
-    host: &'a Arc<Host>,
+#[derive(Clone)]
+struct Attached {
+    host: Arc<Host>,
     caller: Caller,
     node: NodeId,
     /// A stand-in has none.
     tenancy: Option<u64>,
-    id: AttachmentId,
     outbox: Outbox,
 }
 
-impl Attached<'_> {
+impl Attached {
     /// Whether the process did not end the connection itself: it may go on with what it has.
     fn was_cut(&self, end: &Result<(), WireError>) -> bool {
         self.outbox.is_cut() || !matches!(end, Err(WireError::Closed))
     }
 
-    fn converse(&mut self, reader: Reader) -> Result<(), WireError> {
-        let mut changing = None;
-        let end = self.serve_all(reader, &mut changing);
+    /// Serves it to its end. It is booked as `id`, or by then as what it was before.
+    fn converse(&self, reader: Reader, id: &mut AttachmentId) -> Result<(), WireError> {
+        let backlog = Arc::new(Backlog::default());
+        let (attached, waiting) = (self.clone(), Arc::clone(&backlog));
+        let serve = move || {
+            while let Some((id, request)) = waiting.next() {
+                attached.outbox.await_room();
+                attached.answer(id, &request);
+            }
+        };
+        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        let server = builder.spawn(serve)?;
+        let end = self.read_all(reader, id, &backlog);
         // The connection counts, and holds back others, until its last change has been made.
-        if let Some(change) = changing {
-            let _ = change.join();
-        }
+        backlog.close();
+        let _ = server.join();
         end
     }
 
-    fn serve_all(
-        &mut self,
+    fn read_all(
+        &self,
         mut reader: Reader,
-        changing: &mut Option<JoinHandle<()>>,
+        id: &mut AttachmentId,
+        backlog: &Backlog<(AttachmentId, Request)>,
     ) -> Result<(), WireError> {
+        let members = &self.host.members;
         loop {
-            self.outbox.await_room();
             match reader.receive() {
-                // Neither has an answer, and somebody may wait for what they cause.
-                Ok((request @ (Request::Ack { .. } | Request::Fetch { .. }), _)) => {
-                    self.answer(&request);
+                // Neither has an answer, and somebody may wait for what they cause: this process
+                // itself, for a change of its own.
+                Ok((Request::Ack { partition, epoch }, _)) => {
+                    members.acknowledge(*id, partition, epoch);
                 }
-                Ok((request @ Request::Resume { .. }, _)) => self.resume(&request),
-                Ok((request, _)) => {
-                    // Answers come in the order of the requests.
-                    if let Some(change) = changing.take() {
-                        let _ = change.join();
-                    }
-                    match is_change(&request) || far::is_far(self.host, &request) {
-                        true => *changing = Some(self.begin(request)?),
-                        false => self.answer(&request),
-                    }
-                }
+                Ok((Request::Fetch { key, chunk }, _)) => members.fetch(*id, key, chunk),
+                Ok((request @ Request::Resume { .. }, _)) => self.resume(id, &request),
+                Ok((request, _)) => backlog.push((*id, request), reader.last_len()),
                 Err(error) => {
                     if let WireError::Malformed(_) = &error {
                         let refusal =
@@ -575,7 +578,7 @@ impl Attached<'_> {
     }
 
     /// The process is one that was attached to the agent before.
-    fn resume(&mut self, request: &Request) {
+    fn resume(&self, id: &mut AttachmentId, request: &Request) {
         let Request::Resume {
             attachment,
             secret,
@@ -592,54 +595,39 @@ impl Attached<'_> {
             listeners,
         };
         let ticket = (*attachment, secret.as_str());
-        match self.host.members.resume(self.id, ticket, &known) {
-            Ok(id) => self.id = id,
+        match self.host.members.resume(*id, ticket, &known) {
+            Ok(before) => *id = before,
             Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
         }
     }
 
-    fn answer(&self, request: &Request) {
-        let answer = match look(self.host, self.caller.actor, request) {
-            Some(answer) => answer.map(Some),
-            None => self.serve(request),
+    fn answer(&self, id: AttachmentId, request: &Request) {
+        let answer = match (is_change(request), self.tenancy) {
+            (true, Some(tenancy)) => self.host.audited(&self.caller, request, || {
+                let standing = Standing::Tenancy(tenancy);
+                carry_out(&self.host, &self.caller, standing, request).transpose()
+            }),
+            (true, None) => Err(not_here()),
+            (false, _) => {
+                let answer = match look(&self.host, self.caller.actor, request) {
+                    Some(answer) => answer.map(Some),
+                    None => self.serve(id, request),
+                };
+                self.host.note_denial(&self.caller, request, answer)
+            }
         };
-        match self.host.note_denial(&self.caller, request, answer) {
+        match answer {
             Ok(None) => {}
             Ok(Some(reply)) => self.outbox.reply(reply, vec![]),
             Err(refusal) => self.outbox.reply(Reply::Error(refusal), vec![]),
         }
     }
 
-    /// Does on a thread of its own what takes a while, and replies. Another host may not answer; a
-    /// shrink waits until processes have acknowledged it, and this may be one of them.
-    fn begin(&self, request: Request) -> io::Result<JoinHandle<()>> {
-        let (host, outbox) = (Arc::clone(self.host), self.outbox.clone());
-        let (caller, tenancy, id) = (self.caller.clone(), self.tenancy, self.id);
-        let work = move || {
-            let answer = match (is_change(&request), tenancy) {
-                (false, _) => {
-                    let answer = far::serve(&host, id, &request);
-                    host.note_denial(&caller, &request, answer)
-                }
-                (true, Some(tenancy)) => host.audited(&caller, &request, || {
-                    let standing = Standing::Tenancy(tenancy);
-                    carry_out(&host, &caller, standing, &request).transpose()
-                }),
-                (true, None) => Err(not_here()),
-            };
-            match answer {
-                Ok(None) => {}
-                Ok(Some(reply)) => outbox.reply(reply, vec![]),
-                Err(refusal) => outbox.reply(Reply::Error(refusal), vec![]),
-            }
-        };
-        thread::Builder::new().stack_size(STACK_BYTES).spawn(work)
-    }
-
     /// Serves what only processes in nodes ask; returns the reply if there is one to send yet.
-    fn serve(&self, request: &Request) -> Result<Option<Reply>, Refusal> {
-        let (members, id) = (&self.host.members, self.id);
+    fn serve(&self, id: AttachmentId, request: &Request) -> Result<Option<Reply>, Refusal> {
+        let members = &self.host.members;
         match request {
+            _ if far::is_far(&self.host, request) => return far::serve(&self.host, id, request),
             Request::Alloc {
                 domain,
                 len,
@@ -668,16 +656,8 @@ impl Attached<'_> {
                 return Ok(None);
             }
             Request::Stack { domain } => {
-                let (info, cable) = stack_link::grant(self.host, self.node, domain)?;
+                let (info, cable) = stack_link::grant(&self.host, self.node, domain)?;
                 self.outbox.reply(Reply::Stack(info), vec![cable]);
-                return Ok(None);
-            }
-            Request::Ack { partition, epoch } => {
-                members.acknowledge(id, *partition, *epoch);
-                return Ok(None);
-            }
-            Request::Fetch { key, chunk } => {
-                members.fetch(id, *key, *chunk);
                 return Ok(None);
             }
             Request::Fence => {
@@ -688,7 +668,7 @@ impl Attached<'_> {
             Request::Listen { domain, protocol } => members.listen(id, domain, *protocol)?,
             Request::Unlisten { domain, protocol } => members.unlisten(id, domain, *protocol)?,
             Request::Disconnect { id: channel } => members.disconnect(id, *channel)?,
-            Request::Lookup { .. } => return far::serve(self.host, id, request),
+            Request::Lookup { .. } => return far::serve(&self.host, id, request),
             Request::Whoami => return self.whoami().map(Some),
             Request::Ticket => return members.ticket(id).map(Some),
             _ => return Err(not_here()),

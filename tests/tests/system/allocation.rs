@@ -209,3 +209,16 @@ fn a_program_takes_and_gives_back_nodes_while_it_works() {
     assert!(lines[9].ends_with(", lost 0"), "{told}");
     assert_eq!(free(&cluster), 3);
 }
+
+/// A shrink waits for acknowledgements, also of the process that asked for it; what else that asks
+/// meanwhile waits for the shrink. Once the one waited for the other, until the process was fenced.
+#[test]
+fn who_changes_a_domain_may_ask_for_more_meanwhile() {
+    let cluster = Cluster::down_yet();
+    let up = ["up", "--torus", "2x1x1", "--ack-timeout", "3000"];
+    cluster.toroid(&up).ok();
+    let _blue = cluster.domain("blue", &["0,0,0"]);
+    cluster.toroid(&["domain", "manage", "blue", "0,0,0"]).ok();
+    let told = cluster.exec("0,0,0", "probe manage blue 1,0,0 30").ok();
+    assert_eq!(told.text(), "0", "{told}");
+}

@@ -15,6 +15,9 @@
 //!                              every so many times (0 is never) adds to the first word of all; says how often it
 //!                              added, and how it failed
 //! probe open DOMAIN KEY        says whether it may
+//! probe manage DOMAIN PLACE TIMES
+//!                              lets a node join and leave so often, while another thread asks for regions all the
+//!                              time; says the first word of its own memory
 //! probe hold SOCKET COUNT      holds so many connections until its input ends
 //! probe storm INTERFACE MARK [FROM]
 //!                              sends frames for all and for groups, each with MARK, in the name of FROM or
@@ -47,7 +50,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use domains::member::Member;
+use domains::member::{Member, MemberError};
 use fabric::provider::{QueuePair, RemoteRegion};
 use fabric::{Access, Completion, Endpoint, OpError, Operation, Region, RemoteKey};
 
@@ -75,6 +78,7 @@ fn main() -> Result<()> {
             mix(domain, place, key, at.parse()?, every.parse()?)
         }
         ["open", domain, key] => open(domain, key),
+        ["manage", domain, place, times] => manage(domain, place, times.parse()?),
         ["hold", socket, count] => hold(socket, count.parse()?),
         ["storm", interface, mark] => storm::storm(interface, mark, None),
         ["storm", interface, mark, from] => storm::storm(interface, mark, Some(from)),
@@ -319,6 +323,35 @@ fn open(domain: &str, key: &str) -> Result<()> {
     let domain = Member::attach()?.domain(domain)?;
     domain.open(key.parse()?, Access::REMOTE_READ)?;
     println!("open");
+    Ok(())
+}
+
+fn manage(domain: &str, place: &str, times: u32) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    let (nodes, own) = ([place.parse()?], domain.alloc(4096, Access::all())?);
+    let is_over = AtomicBool::new(false);
+    let ask = || -> std::result::Result<(), MemberError> {
+        while !is_over.load(Ordering::Acquire) {
+            domain.alloc(4096, Access::all())?;
+        }
+        Ok(())
+    };
+    let change = || -> std::result::Result<(), MemberError> {
+        for _ in 0..times {
+            domain.grow(&nodes)?;
+            domain.shrink(&nodes)?;
+        }
+        Ok(())
+    };
+    let (asked, changed) = thread::scope(|scope| {
+        let asking = scope.spawn(ask);
+        let changed = change();
+        is_over.store(true, Ordering::Release);
+        (asking.join(), changed)
+    });
+    changed?;
+    asked.map_err(|_| "the other thread failed")??;
+    println!("{}", own.load(0)?);
     Ok(())
 }
 
