@@ -1,7 +1,9 @@
 //! Who leaves, and does not go.
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -29,7 +31,8 @@ use crate::{COUNTED, HAUNT, HAUNTED, LOOK, Result, Tally, converse, lock};
 const NEWEST: usize = 3;
 const OLDER: usize = 8;
 
-/// Regions of which the kernel holds pages: it takes only so many of one user.
+/// Regions of which the kernel holds pages: it takes only so many of one user, and of huge pages, which
+/// it counts whole, [fewer](Kept::pin).
 const PINS: usize = 16;
 
 /// Regions that are held in all other ways.
@@ -210,7 +213,7 @@ impl Kept {
         let writable = (access != Access::REMOTE_READ).then_some(self.regions.len() / 2 % 3);
         let mapped = (writable == Some(0)).then(|| Scribe::map(&file));
         let grips = (writable == Some(0)).then(|| Grips::new(&file));
-        let pins = writable.is_some_and(|n| n < 2).then(|| Pins::new(&file));
+        let pins = writable.is_some_and(|n| n < 2).then(|| self.pin(&file));
         self.regions.push(KeptRegion {
             mapped: mapped.transpose()?,
             grips: grips.transpose()?,
@@ -218,15 +221,39 @@ impl Kept {
             file,
             access,
         });
-        let pinned = self.regions.iter_mut().rev();
-        if let Some(oldest) = pinned.filter(|region| region.pins.is_some()).nth(PINS) {
-            oldest.pins = None;
-        }
+        self.keep_pins(PINS);
         let held = self.regions.iter_mut().rev();
         if let Some(oldest) = held.filter(|region| region.grips.is_some()).nth(HELD) {
             oldest.grips = None;
         }
         Ok(())
+    }
+
+    /// Lets go of pages that the kernel holds while it takes no more.
+    fn pin(&mut self, file: &File) -> Result<Pins> {
+        let is_full = |error: &(dyn Error + 'static)| {
+            let error = error.downcast_ref::<io::Error>();
+            error.is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory)
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match Pins::new(file) {
+                Err(error) if is_full(&*error) && Instant::now() < deadline => {
+                    let held = self.regions.iter().filter(|region| region.pins.is_some());
+                    self.keep_pins(held.count().saturating_sub(1));
+                    // They are counted until the kernel has ended the ring.
+                    thread::sleep(REST);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn keep_pins(&mut self, most: usize) {
+        let pinned = self.regions.iter_mut().rev();
+        if let Some(oldest) = pinned.filter(|region| region.pins.is_some()).nth(most) {
+            oldest.pins = None;
+        }
     }
 
     fn go_on(&mut self, round: usize) {
