@@ -32,7 +32,7 @@ pub use info::{
 };
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -552,7 +552,8 @@ pub enum Event {
         left: Vec<u32>,
     },
     /// A node left that may have mapped this region, so it changes to fresh memory: two
-    /// descriptors, of the memory and of the table of chunks that have arrived there. The next
+    /// descriptors, of the memory and of the table of chunks that have arrived there; a third of
+    /// the memory, read-only, if this connection may write and has opened it. The next
     /// [`Request::Ack`] says that nothing is written to the old memory any more; its mapping is
     /// dropped soon after.
     Move {

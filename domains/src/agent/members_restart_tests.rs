@@ -153,9 +153,9 @@ impl Survivor {
             matches!(message, Message::Event(Event::Move { .. })),
             "{message:?}"
         );
-        let [fresh, table] = <[OwnedFd; 2]>::try_from(descriptors).unwrap();
-        self.memory = fresh.into();
-        table.into()
+        let mut descriptors = descriptors.into_iter().map(File::from);
+        self.memory = descriptors.next().unwrap();
+        descriptors.next().unwrap()
     }
 
     /// Comes back to the next agent; returns what it still has.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use fabric::shm::ChannelEnds;
+use rustix::fs::OFlags;
 
 use super::super::outbox::CAPACITY;
 use super::*;
@@ -352,4 +353,32 @@ fn a_process_that_does_not_read_is_cut_off_and_holds_nobody_up() {
         }
     };
     assert!(!matches!(end, wire::WireError::Malformed(_)), "{end}");
+}
+
+/// A mapping for reading of what can be written would keep the agent from sealing that memory.
+#[test]
+fn who_writes_and_reads_gets_fresh_memory_for_both() {
+    let members = members();
+    let [mut owner, mut user] = [0; 2].map(|node| Process::attach(&members, node));
+    let mut leaver = Process::attach(&members, 1);
+    let key = owner.alloc(Access::all());
+    for (process, access) in [(&mut user, Access::all()), (&mut leaver, READ)] {
+        process.open(key, access).unwrap();
+        process.hears();
+    }
+    shrink(&members, 1);
+    let may_write = |process: &mut Process| {
+        let (message, descriptors) = process.hears();
+        assert_eq!(message, Message::Event(Event::Move { key }));
+        let mode = |memory| rustix::fs::fcntl_getfl(memory).unwrap() & OFlags::RWMODE;
+        let [memory, _table, to_read @ ..] = &descriptors[..] else {
+            panic!("there are {} descriptors", descriptors.len());
+        };
+        let memories = std::iter::once(memory).chain(to_read);
+        memories
+            .map(|memory| mode(memory) == OFlags::RDWR)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(may_write(&mut owner), [true]);
+    assert_eq!(may_write(&mut user), [true, false]);
 }

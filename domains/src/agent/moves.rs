@@ -465,12 +465,19 @@ impl RegionRecord {
         let Some(attachment) = books.attachments.get(&user) else {
             return Ok(());
         };
-        let memory = match self.openers.get(&user) {
+        let opened = self.openers.get(&user);
+        let writes = user == self.owner || opened == Some(&true);
+        let memory = match writes {
             _ if user == self.owner => self.memory.try_clone()?,
-            Some(true) => read_write(&self.memory)?,
-            _ => read_only(&self.memory)?,
+            true => read_write(&self.memory)?,
+            false => read_only(&self.memory)?,
         };
-        let descriptors = vec![memory.into(), moving.transfer.table()?.into()];
+        let mut descriptors = vec![memory.into(), moving.transfer.table()?.into()];
+        if writes && opened.is_some() {
+            // For what it opened for reading: the kernel counts a mapping of a descriptor that can
+            // be written as one that is, and does not seal that memory at the next move.
+            descriptors.push(read_only(&self.memory)?.into());
+        }
         let event = Event::Move { key: self.key };
         attachment.outbox.event(event, descriptors);
         Ok(())

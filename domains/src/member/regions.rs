@@ -215,8 +215,12 @@ pub(super) fn start_moving(
     let mut all_could = true;
     for memory in regions {
         let moved = match &files[..] {
-            [fresh, table] => memory.start_moving(fresh, table, ask(control, key)),
+            [fresh, table, to_read @ ..] => {
+                let to_read = to_read.first().filter(|_| !memory.is_writable());
+                memory.start_moving(to_read.unwrap_or(fresh), table, ask(control, key))
+            }
             _ => {
+                memory.status().revoke();
                 memory.forsake();
                 Err(no_room())
             }
@@ -224,7 +228,6 @@ pub(super) fn start_moving(
         match moved {
             Ok(aside) => aside.drop_behind(),
             Err(error) => {
-                memory.status().revoke();
                 tracing::warn!("a region ends, because this process cannot move it: {error}");
                 all_could = false;
             }
