@@ -50,6 +50,10 @@ const STACK_BYTES: usize = 64 * 1024;
 const STRETCH: u32 = 16;
 const REST: Duration = Duration::from_micros(200);
 
+/// So many chunks that somebody waits for are copied before a change of membership goes on, each in
+/// some 60 us. The others come first afterwards.
+const AT_ONCE: usize = 32;
+
 /// Where moves come out that are to be [carried](Members::carry).
 pub(super) type Moves = mpsc::Receiver<Arc<Move>>;
 
@@ -65,7 +69,7 @@ pub(super) struct Move {
     leaver_wrote: bool,
     /// Who stays and could write the old memory.
     writers: Vec<AttachmentId>,
-    /// Chunks that were asked for before they may be copied.
+    /// Chunks that were asked for before they may be copied, or too many at once.
     waiting: Mutex<BTreeSet<(AttachmentId, u64)>>,
     /// How many wait for a chunk at this moment: the rest is copied later.
     urgent: AtomicUsize,
@@ -224,6 +228,7 @@ impl Members {
     /// Copies what moves, until no more can come.
     pub(super) fn carry(&self, moves: &Moves) {
         for moving in moves {
+            self.serve(&moving, usize::MAX);
             let carried = moving.fetch_all_slowly();
             self.arrive(&moving, carried);
             moving.drop_all();
@@ -315,11 +320,18 @@ impl Members {
     }
 
     fn release(&self, moving: &Arc<Move>) {
-        let mut waiting = moving.waiting();
+        let waiting = moving.waiting();
         moving.transfer.go();
-        let wanted = std::mem::take(&mut *waiting);
         drop(waiting);
-        for (attachment, chunk) in wanted {
+        self.serve(moving, AT_ONCE);
+    }
+
+    /// Copies chunks that somebody waits for, at most so many.
+    fn serve(&self, moving: &Arc<Move>, most: usize) {
+        for _ in 0..most {
+            let Some((attachment, chunk)) = moving.waiting().pop_first() else {
+                return;
+            };
             if let Err(error) = moving.fetch(chunk) {
                 return self.arrive(moving, Err(error));
             }
