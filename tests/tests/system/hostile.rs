@@ -266,6 +266,27 @@ fn nor_with_large_regions() {
     haunt(if is_nightly() { 50 } else { 3 }, 64 * MIB);
 }
 
+/// Who stays reads all of the memory to which a region moves before it may, which leaves zeros there.
+#[test]
+fn a_reader_that_looks_too_early_does_no_harm() {
+    let cluster = up(&[]);
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let mut owner = cluster.spawn("0,0,0", &format!("probe fill blue {}", 8 * MIB));
+    let (key, mut to_owner) = (owner.line(), owner.stdin());
+    let reader = cluster.spawn("2,0,0", &format!("haunt peek {key}"));
+    reader.says("open");
+    for _ in 0..10 {
+        let leaver = cluster.spawn("1,0,0", &format!("probe count blue 0,0,0 {key}"));
+        leaver.says("open");
+        blue.shrink(&["1,0,0"]);
+        assert_eq!(ask(&mut owner, &mut to_owner, "look"), "whole");
+        eventually("all has moved", || cluster.status()["moving_bytes"] == 0);
+        assert_eq!(ask(&mut owner, &mut to_owner, "look"), "whole");
+        up_to_revocation(&leaver.wait().ok());
+        blue.grow(&["1,0,0"]);
+    }
+}
+
 /// Lets a node leave while all do without a protection; the stories above would fail, because
 /// this would be noticed.
 fn notices_without(protection: &str, by_owner: &[&str], by_leaver: &[&str]) {

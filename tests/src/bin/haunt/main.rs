@@ -17,6 +17,7 @@
 //! haunt hang NODE STATE FILE   hands the agent descriptors of FILE, which it makes one that hangs on closing
 //! haunt keep WHO KEY FUSE FILE  keeps the lock of a region's memory by a FILE that never comes: who
 //!                              leaves now, who stays of where it moves
+//! haunt peek KEY               reads memory to which a region moves from when it has it
 //! haunt stall NODE STATE       stops in the middle of handing descriptors over, until it hears of the end
 //! haunt attack NAMESPACE       but in this one: traces, writes to and kills every other process that it can; says how
 //! ```
@@ -24,7 +25,7 @@
 //! [`guard`] has those who stay, [`leave`] who leaves; [`forger`] writes into rings, [`sender`]
 //! sends frames, [`scribe`] writes to memory that is mapped, [`pins`] lets the kernel do so, [`disk`] a
 //! disk, [`child`] a child; [`moved`] maps it elsewhere, [`faults`] brings its pages, [`lock`] keeps
-//! the kernel's lock of it.
+//! the kernel's lock of it; [`peek`] reads what it should not see yet.
 
 mod attack;
 mod child;
@@ -38,6 +39,7 @@ mod leave;
 mod lock;
 mod mapping;
 mod moved;
+mod peek;
 mod pins;
 mod scribe;
 mod sender;
@@ -99,6 +101,7 @@ fn main() -> Result<()> {
         ["hang", node, state, file] => hang::hang(node, state, file),
         ["keep", who, key, fuse, file] => lock::keep(who, key, fuse, file),
         ["hold", who, key, file] => lock::hold(who, key.parse()?, file),
+        ["peek", key] => peek::peek(key.parse()?),
         ["stall", node, state] => hang::stall(node, state),
         ["hand-over", node, state, file] => hang::hand_over(node, state, file),
         ["leave", key, place] => leave::leave(key.parse()?, place.parse()?),

@@ -5,6 +5,8 @@
 //! probe listen PORT            counts datagrams until its input ends: "COUNT NEWEST"
 //! probe flood ADDRESS PORT     sends datagrams until its input ends, then some more
 //! probe own DOMAIN             exports memory until its input ends: KEY, then its first word
+//! probe fill DOMAIN BYTES      exports memory with a number in each word: KEY; and says for each line of its input
+//!                              whether all but the first word are as they were
 //! probe count DOMAIN PLACE KEY adds to that word until it fails, and says how it failed
 //! probe tally DOMAIN PLACE KEY adds to that word until its input ends, and says how often
 //! probe spoil DOMAIN PLACE KEY adds to the word behind it until it fails
@@ -70,6 +72,7 @@ fn main() -> Result<()> {
         ["listen", port] => listen(port.parse()?),
         ["flood", address, port] => flood(address, port.parse()?),
         ["own", domain] => own(domain),
+        ["fill", domain, bytes] => fill(domain, bytes.parse()?),
         ["count", domain, place, key] => count(domain, place, key, 0),
         ["tally", domain, place, key] => tally(domain, place, key),
         ["spoil", domain, place, key] => count(domain, place, key, 8),
@@ -179,6 +182,29 @@ fn own(domain: &str) -> Result<()> {
     println!("{}", region.remote_key().ok_or("no key")?);
     io::stdin().read_to_end(&mut Vec::new())?;
     println!("{}", region.load(0)?);
+    Ok(())
+}
+
+fn fill(domain: &str, bytes: u64) -> Result<()> {
+    let region = Member::attach()?
+        .domain(domain)?
+        .alloc(bytes, Access::all())?;
+    let words = || (8..bytes).step_by(8);
+    words().try_for_each(|at| region.store(at, !at))?;
+    println!("{}", region.remote_key().ok_or("no key")?);
+    for line in io::stdin().lines() {
+        line?;
+        let mut wrong = Vec::new();
+        for at in words() {
+            if region.load(at)? != !at {
+                wrong.push(at);
+            }
+        }
+        match wrong.first() {
+            None => println!("whole"),
+            Some(first) => println!("{} words are wrong, first that at {first}", wrong.len()),
+        }
+    }
     Ok(())
 }
 
