@@ -57,6 +57,37 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
     assert_eq!(of(&cluster, "0,0,0")["limits"], json!({"regions": 1}));
 }
 
+/// What is refused takes nothing, and who has something keeps it.
+#[test]
+fn bytes_descriptors_and_rings_have_limits_too() {
+    let cluster = Cluster::up("2x1x1");
+    let _blue = cluster.domain("blue", &["*,0,0"]);
+    let store = cluster.spawn("1,0,0", "toroid-kv serve");
+    store.says("rdma blue 1,0,0\n");
+    let mut first = cluster.spawn("0,0,0", "probe own blue");
+    let (_key, to_first) = (first.line(), first.stdin());
+    let refused = |limit: &str, at_it: &str, words: &str| {
+        let before = of(&cluster, "0,0,0")["used"].clone();
+        as_root(&cluster, &format!("quota set 0,0,0 --{limit}")).ok();
+        let refusal = cluster.exec("0,0,0", words).fails_somehow();
+        assert!(refusal.stderr.contains(at_it), "{limit}: {refusal}");
+        let resource = limit.split(' ').next().unwrap_or_default();
+        as_root(&cluster, &format!("quota set 0,0,0 --{resource} none")).ok();
+        cluster.exec("0,0,0", "toroid-kv get nothing").fails(1, &[]);
+        assert_eq!(of(&cluster, "0,0,0")["used"], before, "{limit}");
+    };
+    refused("bytes 4K", "4096 of at most 4096 bytes", "probe own blue");
+    // The other process takes one itself.
+    refused(
+        "descriptors 3",
+        "3 of at most 3 descriptors",
+        "probe own blue",
+    );
+    refused("rings 0", "0 of at most 0 rings", "toroid-kv get nothing");
+    drop(to_first);
+    assert_eq!(first.wait().ok().text().lines().last(), Some("0"));
+}
+
 #[test]
 fn a_user_sees_its_own_quota_only() {
     let (cluster, alice, bob) = (Cluster::up("2x1x1"), User::create(), User::create());
