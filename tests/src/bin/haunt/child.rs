@@ -61,12 +61,15 @@ impl Drop for Child {
     }
 }
 
-/// Writes by address and by descriptor, and reads, as long as its parent is there.
+/// Writes by address and by descriptor, and reads, as long as its parent is there. It lets go of all
+/// else: the pages that the kernel holds for its parent's rings go with the last descriptor of those.
 fn haunt(memory: &Mapping, file: i32, told: &Mapping) -> ! {
-    let mut n: u64 = 0;
+    let (mut n, own) = (0u64, file as libc::c_uint);
     // SAFETY: they take numbers and what is on this stack.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::syscall(libc::SYS_close_range, 0, own - 1, 0);
+        libc::syscall(libc::SYS_close_range, own + 1, libc::c_uint::MAX, 0);
         loop {
             n += 1;
             told.write(BEGUN, n);

@@ -88,6 +88,11 @@ fn haunt(kept: &Mutex<Kept>, slowly: &AtomicBool) {
     }
 }
 
+fn is_full(error: &(dyn Error + 'static)) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory)
+}
+
 /// A connection to the agent without the library's manners.
 pub struct Agent {
     reader: Reader,
@@ -229,24 +234,16 @@ impl Kept {
         Ok(())
     }
 
-    /// Lets go of pages that the kernel holds while it takes no more.
+    /// Lets go of pages that the kernel holds if it takes no more. They are counted until it has ended
+    /// their rings, in its own time; until then no ring holds what comes.
     fn pin(&mut self, file: &File) -> Result<Pins> {
-        let is_full = |error: &(dyn Error + 'static)| {
-            let error = error.downcast_ref::<io::Error>();
-            error.is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory)
-        };
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match Pins::new(file) {
-                Err(error) if is_full(&*error) && Instant::now() < deadline => {
-                    let held = self.regions.iter().filter(|region| region.pins.is_some());
-                    self.keep_pins(held.count().saturating_sub(1));
-                    // They are counted until the kernel has ended the ring.
-                    thread::sleep(REST);
-                }
+        for held in (0..PINS).rev() {
+            match Pins::new(file, true) {
+                Err(error) if is_full(&*error) => self.keep_pins(held),
                 result => return result,
             }
         }
+        Pins::new(file, false)
     }
 
     fn keep_pins(&mut self, most: usize) {

@@ -42,13 +42,14 @@ pub struct Pins {
 }
 
 impl Pins {
-    pub fn new(memory: &File) -> Result<Self> {
+    /// By a ring as well, if there is to be one, and in a pipe.
+    pub fn new(memory: &File, by_ring: bool) -> Result<Self> {
         let page = Page::map(memory)?;
         let kept = io::pipe()?;
         page.give(&kept.1)?;
-        let ring = match Self::missing() {
-            None => Some(Ring::new(&page, memory)?),
-            Some(_) => None,
+        let ring = match by_ring && Self::missing().is_none() {
+            true => Some(Ring::new(&page, memory)?),
+            false => None,
         };
         Ok(Pins {
             ring,
