@@ -431,6 +431,14 @@ impl Store {
         self.store_word(item, ItemHeader::NOTES_WORD, item.header.notes_word())
     }
 
+    /// Hints that [`Store::used_at`] is about to be told of what was in a slot.
+    pub fn fetch_ahead(&self, slot: Slot, word: SlotWord) {
+        let item = word.place().offset();
+        self.index.region().fetch_ahead(slot.offset());
+        self.items.fetch_ahead(item);
+        self.items.fetch_ahead(item + ItemHeader::LEN as u64);
+    }
+
     /// Notes that somebody read the item that was in a slot so often, if it still is. None of this need
     /// be right.
     ///

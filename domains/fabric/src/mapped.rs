@@ -45,6 +45,10 @@ impl Mapped for Region {
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
         Region::write(self, offset, bytes)
     }
+
+    fn fetch_ahead(&self, offset: u64) {
+        Region::fetch_ahead(self, offset);
+    }
 }
 
 /// Keeps loads that follow from going before stores that came earlier: between saying something

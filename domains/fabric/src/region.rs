@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::endpoint::OpError;
 use crate::key::RemoteKey;
+use crate::shm::memory;
 use crate::shm::moving::Memory;
 use crate::shm::status::Status;
 
@@ -165,6 +166,13 @@ impl Region {
         fetch_add(&self.memory, offset, add)
     }
 
+    /// Hints that the line at `offset` is about to be read; means nothing outside of the region.
+    pub fn fetch_ahead(&self, offset: u64) {
+        if let Some(address) = self.memory.mapping().range(offset, 1) {
+            memory::fetch_ahead(address);
+        }
+    }
+
     /// Keeps writes that follow from becoming visible before those that came earlier: between
     /// unlinking something and reusing its memory.
     pub fn release_fence(&self) {
@@ -255,6 +263,7 @@ mod tests {
             });
             assert_eq!(region.write(offset, b"abcdef"), outside);
             assert_eq!(region.read(offset, &mut back), outside);
+            region.fetch_ahead(offset);
             let mut onto = vec![7];
             assert_eq!(region.read_onto(offset, 6, &mut onto), outside);
             assert_eq!(onto, [7]);

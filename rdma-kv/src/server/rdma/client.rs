@@ -27,6 +27,10 @@ use crate::uses::SAMPLED;
 /// Messages of one client before the next one's turn. Their replies travel together.
 const TURN: usize = 64;
 
+/// Memory that a report leads to is fetched so many places ahead: each is another line, which would be
+/// waited for in turn.
+const AHEAD: usize = 8;
+
 /// How long a client's provider may take for one operation.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -425,7 +429,11 @@ fn count(
 fn note_uses(store: &mut Store, gets: u32, hits: u32, places: &[UsedPlace]) -> Result<(), OpError> {
     store.count_one_sided(gets.into(), hits.min(gets).into());
     let mut told = places.iter().map(Use::unpack);
+    let mut ahead = told.clone().skip(AHEAD);
     told.try_for_each(|Use { slot, times, word }| {
+        if let Some(Use { slot, word, .. }) = ahead.next() {
+            store.fetch_ahead(slot, word);
+        }
         let times = times.saturating_mul(SAMPLED).min(hits);
         store.used_at(slot, word, times)
     })
