@@ -165,11 +165,11 @@ struct Accepted {
 }
 
 /// What is done with an item.
-enum Way<'a> {
+enum Way<'a, R> {
     /// It is copied.
     Copied,
     /// It is read where it is, and written on this slip.
-    Lent(&'a mut Slip),
+    Lent(&'a mut Slip<R>),
 }
 
 enum Tried {
@@ -429,7 +429,7 @@ impl<E: Endpoint> Reader<E> {
         &mut self,
         hash: u64,
         key: &[u8],
-        mut way: Way<'_>,
+        mut way: Way<'_, E::Remote>,
     ) -> Result<Sought<Accepted>, OpError> {
         for _ in 0..LOOKUPS {
             let sought = self.look_up(hash, key, &mut way)?;
@@ -714,7 +714,7 @@ impl<E: Endpoint> Reader<E> {
         &mut self,
         hash: u64,
         key: &[u8],
-        way: &mut Way<'_>,
+        way: &mut Way<'_, E::Remote>,
     ) -> Result<Sought<Accepted>, OpError> {
         let (mut bucket, mut others) = (self.buckets.main(hash), 0);
         for _ in 0..CHAIN_LIMIT {

@@ -1,7 +1,8 @@
 //! Values that are read where they are: the borrower's side of [`crate::loans`].
 
+use std::array;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fabric::mapped::full_fence;
 use fabric::provider::RemoteRegion;
@@ -36,7 +37,7 @@ pub struct View<R = RemoteRegion> {
 #[derive(Debug)]
 enum Bytes<R> {
     /// In the items region, from `offset` on.
-    Lent { slip: Slip, items: R, offset: u64 },
+    Lent { slip: Slip<R>, offset: u64 },
     /// The server had to be asked.
     Copied(Vec<u8>),
 }
@@ -55,18 +56,14 @@ pub enum ViewError {
 
 impl<R: Mapped> View<R> {
     /// A view of the item on `slip`, which has this header.
-    pub(crate) fn lent(slip: Slip, items: R, header: &ItemHeader) -> Self {
+    pub(crate) fn lent(slip: Slip<R>, header: &ItemHeader) -> Self {
         let head_len = ItemHeader::LEN as u64 + u64::from(header.key_len);
         let offset = slip.place.offset() + head_len;
         View {
             flags: header.flags,
             cas: header.cas,
             len: header.value_len as usize,
-            bytes: Bytes::Lent {
-                slip,
-                items,
-                offset,
-            },
+            bytes: Bytes::Lent { slip, offset },
         }
     }
 
@@ -118,12 +115,11 @@ impl<R: Mapped> View<R> {
             Bytes::Copied(data) => into.copy_from_slice(&data[offset..end]),
             Bytes::Lent {
                 slip,
-                items,
                 offset: start,
             } => {
-                items.read(start + offset as u64, into)?;
+                slip.slips.items.read(start + offset as u64, into)?;
                 // After the bytes: see the module of the loans.
-                if slip.slips.are_recalled()? {
+                if slip.is_recalled()? {
                     return Err(ViewError::Recalled);
                 }
             }
@@ -164,58 +160,75 @@ impl<R: Mapped> View<R> {
 #[repr(align(64))]
 struct Chunk([u8; CHUNK]);
 
-/// The slips of a client.
+/// The slips of a client, from which it takes them one by one.
 #[derive(Debug)]
-pub(crate) struct Slips {
-    region: Region,
-    /// A bit for each that is in use.
-    taken: AtomicU64,
+pub(crate) struct Pad<R> {
+    slips: Arc<Slips<R>>,
+    /// The last one that was taken: it is likely to be free again, and in a cache.
+    last: usize,
 }
 
-impl Slips {
-    /// Slips on a zeroed region of [`crate::loans::SLIPS_LEN`] bytes, which the server knows.
-    pub(crate) fn new(region: Region) -> Arc<Self> {
-        Arc::new(Slips {
-            region,
-            taken: AtomicU64::new(0),
-        })
-    }
+/// What the slips of a client share.
+#[derive(Debug)]
+struct Slips<R> {
+    region: Region,
+    /// Where what is borrowed is. Here, as a handle for each view would be counted in each borrow.
+    items: R,
+    /// Those in use. Only the pad sets them, and only who has a slip clears its own.
+    taken: [AtomicBool; SLIPS as usize],
+}
 
-    /// One that is not in use.
-    pub(crate) fn take(self: &Arc<Self>) -> Option<Slip> {
-        loop {
-            // Acquire: pairs with the Release in the slip's drop.
-            let number = (!self.taken.load(Ordering::Acquire)).trailing_zeros();
-            if number >= SLIPS {
-                return None;
-            }
-            let bit = 1 << number;
-            if self.taken.fetch_or(bit, Ordering::Acquire) & bit == 0 {
-                let slips = Arc::clone(self);
-                return Some(Slip {
-                    slips,
-                    number,
-                    place: Place(0),
-                });
-            }
+impl<R> Pad<R> {
+    /// Slips for what is borrowed of `items`, on a zeroed region of [`crate::loans::SLIPS_LEN`] bytes
+    /// that the server knows.
+    pub(crate) fn new(region: Region, items: R) -> Self {
+        let slips = Slips {
+            region,
+            items,
+            taken: array::from_fn(|_| AtomicBool::new(false)),
+        };
+        Pad {
+            slips: Arc::new(slips),
+            last: 0,
         }
     }
 
+    /// One that is not in use.
+    pub(crate) fn take(&mut self) -> Option<Slip<R>> {
+        let taken = &self.slips.taken;
+        // Acquire: pairs with the Release in the slip's drop.
+        let is_free = |number: &usize| !taken[*number].load(Ordering::Acquire);
+        let mut numbers = (self.last..taken.len()).chain(0..self.last);
+        self.last = numbers.find(is_free)?;
+        taken[self.last].store(true, Ordering::Relaxed);
+        Some(Slip {
+            slips: Arc::clone(&self.slips),
+            number: self.last as u32,
+            place: Place(0),
+        })
+    }
+
     /// Whether the server has forgotten them.
-    pub(crate) fn are_recalled(&self) -> Result<bool, OpError> {
+    pub(crate) fn is_recalled(&self) -> Result<bool, OpError> {
+        self.slips.are_recalled()
+    }
+}
+
+impl<R> Slips<R> {
+    fn are_recalled(&self) -> Result<bool, OpError> {
         Ok(self.region.load(RECALLED)? != 0)
     }
 }
 
 /// One slip.
 #[derive(Debug)]
-pub(crate) struct Slip {
-    slips: Arc<Slips>,
+pub(crate) struct Slip<R> {
+    slips: Arc<Slips<R>>,
     number: u32,
     place: Place,
 }
 
-impl Slip {
+impl<R> Slip<R> {
     /// Says that the item at `place` is to stay as it is. It does if its slot, looked at
     /// afterwards, leads to it.
     pub(crate) fn write(&mut self, place: Place) -> Result<(), OpError> {
@@ -234,14 +247,13 @@ impl Slip {
 }
 
 /// The server may use the memory again.
-impl Drop for Slip {
+impl<R> Drop for Slip<R> {
     fn drop(&mut self) {
         // Where it cannot be written, the server reads no slips either. The store is a Release: it is seen
         // after what was read of the item.
         let _ = self.slips.region.store(slip_offset(self.number), 0);
         // Release: who takes it next writes after this.
-        let bit = 1 << self.number;
-        self.slips.taken.fetch_and(!bit, Ordering::Release);
+        self.slips.taken[self.number as usize].store(false, Ordering::Release);
     }
 }
 
@@ -253,13 +265,14 @@ mod tests {
     #[test]
     fn slips_are_few_and_used_again() {
         let region = Region::local(SLIPS_LEN as usize).unwrap();
-        let slips = Slips::new(region.clone());
-        let mut taken: Vec<Slip> = (0..SLIPS).map(|_| slips.take().unwrap()).collect();
-        assert!(slips.take().is_none());
+        let mut pad = Pad::new(region.clone(), ());
+        let mut taken: Vec<Slip<()>> = (0..SLIPS).map(|_| pad.take().unwrap()).collect();
+        assert!(pad.take().is_none());
         taken[40].write(Place(9)).unwrap();
         assert_eq!(region.load(slip_offset(40)), Ok(10));
         drop(taken.remove(40));
         assert_eq!(region.load(slip_offset(40)), Ok(0));
-        assert_eq!(slips.take().unwrap().number, 40);
+        assert_eq!(pad.take().unwrap().number, 40);
+        assert_eq!(pad.take().unwrap().number, 40);
     }
 }

@@ -1,7 +1,5 @@
 //! Borrowing: values that are read where they are.
 
-use std::sync::Arc;
-
 use fabric::Access;
 
 use super::{Client, ClientError, Value, check_key};
@@ -9,7 +7,7 @@ use crate::control::{Reply, Request};
 use crate::loans::{SLIPS, SLIPS_LEN};
 use crate::network::{Network, Remote};
 use crate::reader::Sought;
-use crate::view::{Slip, Slips, View};
+use crate::view::{Pad, Slip, View};
 
 /// What the server may do with slips: see what is borrowed, and say that it is taken back.
 pub(crate) const SLIPS_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
@@ -37,24 +35,24 @@ impl<N: Network> Client<N> {
         Ok(self.ask(key)?.map(copied))
     }
 
-    fn slip(&mut self) -> Result<Slip, ClientError> {
+    fn slip(&mut self) -> Result<Slip<Remote<N>>, ClientError> {
         let usable = match &self.slips {
-            Some(slips) => !slips.are_recalled()?,
+            Some(slips) => !slips.is_recalled()?,
             None => false,
         };
         if !usable {
             self.slips = Some(self.announce_slips()?);
         }
-        let slip = self.slips.as_ref().and_then(Slips::take);
+        let slip = self.slips.as_mut().and_then(Pad::take);
         slip.ok_or(ClientError::TooManyViews { limit: SLIPS })
     }
 
     /// Slips that the server will look at.
-    fn announce_slips(&mut self) -> Result<Arc<Slips>, ClientError> {
+    fn announce_slips(&mut self) -> Result<Pad<Remote<N>>, ClientError> {
         let region = self.network.alloc(SLIPS_LEN, SLIPS_ACCESS)?;
         let key = region.remote_key().ok_or(ClientError::Protocol)?;
         match self.call(&Request::Borrow { slips: key })? {
-            Reply::Done => Ok(Slips::new(region)),
+            Reply::Done => Ok(Pad::new(region, self.reader.items().clone())),
             Reply::Refused(refusal) => Err(ClientError::Refused(refusal)),
             _ => Err(ClientError::Protocol),
         }

@@ -14,7 +14,6 @@ mod staging;
 mod text;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Instant;
 
 use domains::member::Domain;
@@ -27,9 +26,9 @@ pub(crate) use staging::STAGING_ACCESS;
 
 use crate::control::{INLINE_LIMIT, PROTOCOL, Reply, Request, VERSION};
 use crate::layout::MAX_KEY;
-use crate::network::Network;
+use crate::network::{Network, Remote};
 use crate::reader::{Consistency, Reader, ReaderStats};
-use crate::view::Slips;
+use crate::view::Pad;
 use exchange::{Exchange, INLINE_MOST, TIMEOUT};
 use posting::Posted;
 use staging::Staging;
@@ -55,7 +54,7 @@ pub struct Client<N: Network = Domain> {
     reader: Reader<N::Endpoint>,
     staging: Option<Staging>,
     /// What the client has borrowed, for the server to see.
-    slips: Option<Arc<Slips>>,
+    slips: Option<Pad<Remote<N>>>,
     posted: VecDeque<Posted>,
     /// What became of others, until it is polled.
     settled: VecDeque<Outcome>,

@@ -21,6 +21,11 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         self.items.is_mapped()
     }
 
+    /// Where values are: what slips are for.
+    pub(crate) fn items(&self) -> &E::Remote {
+        &self.items
+    }
+
     /// Looks in the index where the value is, before a slip is at hand. A bucket tells of more keys than a
     /// line of places, so of many keys it is likelier in a cache; nor is it ever stale. And what is
     /// read behind the slip's fence comes to the caches meanwhile.
@@ -57,7 +62,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         &mut self,
         key: &[u8],
         Sighted { hash, place }: Sighted,
-        mut slip: Slip,
+        mut slip: Slip<E::Remote>,
     ) -> Result<Sought<View<E::Remote>>, OpError> {
         self.stats.gets += 1;
         let tried = place.map(|place| unless_outside(self.lend(place, key, &mut slip)));
@@ -86,8 +91,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
                 _ => {}
             }
         }
-        let items = self.items.clone();
-        Ok(sought.map(|Accepted { header, .. }| View::lent(slip, items, &header)))
+        Ok(sought.map(|Accepted { header, .. }| View::lent(slip, &header)))
     }
 }
 
@@ -98,7 +102,7 @@ impl<E: Endpoint> Reader<E> {
         hash: u64,
         place: Placement,
         key: &[u8],
-        slip: &mut Slip,
+        slip: &mut Slip<E::Remote>,
     ) -> Result<Tried, OpError> {
         let tried = self.lend(place, key, slip)?;
         if let Tried::Found(item) = &tried {
@@ -108,7 +112,12 @@ impl<E: Endpoint> Reader<E> {
     }
 
     /// Writes the item of a slot on the slip, then looks whether it is the slot's and the key's.
-    fn lend(&mut self, place: Placement, key: &[u8], slip: &mut Slip) -> Result<Tried, OpError> {
+    fn lend(
+        &mut self,
+        place: Placement,
+        key: &[u8],
+        slip: &mut Slip<E::Remote>,
+    ) -> Result<Tried, OpError> {
         let checks = self.checks();
         if checks.slip_first {
             slip.write(place.word.place())?;

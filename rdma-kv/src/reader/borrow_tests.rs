@@ -15,7 +15,7 @@ use crate::reader::tests::{LIMITS, alike, reader, schedules};
 use crate::shared::Shared;
 use crate::store::{Limits, Store};
 use crate::testing::{self, Adversary, Order};
-use crate::view::{Slips, ViewError};
+use crate::view::{Pad, ViewError};
 
 /// Of 32 segments.
 const SMALL: Limits = Limits {
@@ -24,18 +24,19 @@ const SMALL: Limits = Limits {
 };
 
 /// Slips that the store looks at.
-fn slips(store: &Shared) -> (Arc<Slips>, Region) {
+fn slips(store: &Shared) -> (Pad<Region>, Region) {
     let region = Region::local(SLIPS_LEN as usize).unwrap();
     let seen = Box::new(region.clone());
     store.with(|store| store.loans().admit(seen));
-    (Slips::new(region.clone()), region)
+    let [_, items] = store.regions();
+    (Pad::new(region.clone(), items), region)
 }
 
 /// As a client does it.
 fn borrow(
     reader: &mut Reader<Adversary>,
     key: &[u8],
-    slips: &Arc<Slips>,
+    slips: &mut Pad<Region>,
 ) -> Result<Sought<View<Region>>, OpError> {
     let sighted = reader.sight(key)?;
     reader.borrow(key, sighted, slips.take().unwrap())
@@ -125,7 +126,7 @@ fn is_well(script: Script, at: &[usize], order: Order, leave: Leave) -> bool {
         store.with(|store| store.loans().go_blind());
     }
     set(&store, &KEY, 1);
-    let (slips, _) = slips(&store);
+    let (mut slips, _) = slips(&store);
     let mut reader = reader(&store, order).with_checks(leave.checks);
     let play = Arc::new(Mutex::new(Play {
         store: store.clone(),
@@ -216,17 +217,17 @@ fn the_servers_look_at_slips_is_needed() {
 fn the_whole_key_is_needed_to_borrow() {
     let (first, second) = alike();
     let store = testing::shared(LIMITS);
-    let (slips, _) = slips(&store);
+    let (mut slips, _) = slips(&store);
     set(&store, &second, 2);
     let checks = Checks {
         key: false,
         ..Checks::ALL
     };
     let mut reckless = reader(&store, Order::Forward).with_checks(checks);
-    let wrong = borrow(&mut reckless, &first, &slips).unwrap();
+    let wrong = borrow(&mut reckless, &first, &mut slips).unwrap();
     assert!(matches!(wrong, Sought::Found(_)));
     let mut reader = reader(&store, Order::Forward);
-    let mut borrow = |key: &[u8]| borrow(&mut reader, key, &slips).unwrap();
+    let mut borrow = |key: &[u8]| borrow(&mut reader, key, &mut slips).unwrap();
     assert!(matches!(borrow(&first), Sought::Absent));
     set(&store, &first, 1);
     for (key, byte) in [(&first, 1), (&second, 2), (&first, 1)] {
@@ -240,18 +241,18 @@ fn the_whole_key_is_needed_to_borrow() {
 #[test]
 fn a_relaxed_get_is_never_older_than_what_was_borrowed() {
     let store = testing::shared(LIMITS);
-    let (slips, _) = slips(&store);
+    let (mut slips, _) = slips(&store);
     let mut reader = reader(&store, Order::Forward);
     reader.set_consistency(Consistency::Relaxed);
     let got = |reader: &mut Reader<_>| reader.get(b"key").unwrap().map(|value| value.data.to_vec());
     store.set(b"key", 0, 0, b"old").unwrap();
     assert_eq!(got(&mut reader), Sought::Found(b"old".to_vec()));
     store.set(b"key", 0, 0, b"new").unwrap();
-    let borrowed = borrow(&mut reader, b"key", &slips).unwrap();
+    let borrowed = borrow(&mut reader, b"key", &mut slips).unwrap();
     assert!(matches!(borrowed, Sought::Found(view) if view.to_vec() == Ok(b"new".to_vec())));
     assert_eq!(got(&mut reader), Sought::Found(b"new".to_vec()));
     store.delete(b"key").unwrap();
-    let borrowed = borrow(&mut reader, b"key", &slips).unwrap();
+    let borrowed = borrow(&mut reader, b"key", &mut slips).unwrap();
     assert!(matches!(borrowed, Sought::Absent));
     assert_eq!(got(&mut reader), Sought::Absent);
     // Who was strict when it borrowed has kept no places that are of use.
@@ -259,7 +260,7 @@ fn a_relaxed_get_is_never_older_than_what_was_borrowed() {
     reader.set_consistency(Consistency::Strict);
     assert_eq!(got(&mut reader), Sought::Found(b"old".to_vec()));
     store.set(b"key", 0, 0, b"new").unwrap();
-    borrow(&mut reader, b"key", &slips).unwrap();
+    borrow(&mut reader, b"key", &mut slips).unwrap();
     reader.set_consistency(Consistency::Relaxed);
     assert_eq!(got(&mut reader), Sought::Found(b"new".to_vec()));
 }
@@ -267,12 +268,12 @@ fn a_relaxed_get_is_never_older_than_what_was_borrowed() {
 #[test]
 fn views_are_read_in_pieces() {
     let store = testing::shared(LIMITS);
-    let (slips, _) = slips(&store);
+    let (mut slips, _) = slips(&store);
     let mut reader = reader(&store, Order::Forward);
     for len in [0usize, 1, 4095, 4096, 4097, 100_000] {
         let value: Vec<u8> = (0..len).map(|n| n as u8).collect();
         store.set(b"key", 5, 0, &value).unwrap();
-        let sought = borrow(&mut reader, b"key", &slips).unwrap();
+        let sought = borrow(&mut reader, b"key", &mut slips).unwrap();
         let Sought::Found(view) = sought else {
             panic!("it is there");
         };
@@ -326,13 +327,13 @@ fn assert_all_memory_is_there(store: &Shared) {
 #[test]
 fn neither_eviction_nor_compaction_changes_what_is_borrowed() {
     let store = testing::shared(SMALL);
-    let (slips, _) = slips(&store);
+    let (mut slips, _) = slips(&store);
     let mut reader = reader(&store, Order::Forward);
     let views: Vec<_> = (0..6u8)
         .map(|n| {
             let len = 100 + usize::from(n) * 11_000;
             store.set(&[b'k', n], 0, 0, &vec![n; len]).unwrap();
-            let sought = borrow(&mut reader, &[b'k', n], &slips).unwrap();
+            let sought = borrow(&mut reader, &[b'k', n], &mut slips).unwrap();
             let Sought::Found(view) = sought else {
                 panic!("it is there");
             };
@@ -362,15 +363,15 @@ fn borrow_everywhere(region: &Region) {
 #[test]
 fn who_borrows_everything_loses_it_and_harms_nobody() {
     let store = testing::shared(SMALL);
-    let (honest, _) = slips(&store);
-    let (greedy, everything) = slips(&store);
+    let (mut honest, _) = slips(&store);
+    let (mut greedy, everything) = slips(&store);
     let mut reader = reader(&store, Order::Forward);
     store.set(b"key", 0, 0, &[1; 1000]).unwrap();
-    let mut borrow = |slips: &Arc<Slips>| match borrow(&mut reader, b"key", slips).unwrap() {
+    let mut borrow = |slips: &mut Pad<Region>| match borrow(&mut reader, b"key", slips).unwrap() {
         Sought::Found(view) => view,
         _ => panic!("it is there"),
     };
-    let (mine, theirs) = (borrow(&honest), borrow(&greedy));
+    let (mine, theirs) = (borrow(&mut honest), borrow(&mut greedy));
     borrow_everywhere(&everything);
     store.delete(b"key").unwrap();
     churn(&store, || assert_eq!(mine.to_vec(), Ok(vec![1; 1000])));
@@ -386,16 +387,15 @@ fn no_set_is_refused_for_what_is_borrowed() {
     for limits in [SMALL, LIMITS] {
         let store = testing::shared(limits);
         store.with(|store| store.set_may_evict(false));
-        let (slips, _) = slips(&store);
+        let (mut slips, _) = slips(&store);
         let mut reader = reader(&store, Order::Forward);
         let len = limits.item as usize * 9 / 10;
         for round in 0..40u8 {
             store.set(b"key", 0, 0, &vec![round; len]).unwrap();
-            let slips = match slips.are_recalled() {
-                Ok(false) => slips.clone(),
-                _ => self::slips(&store).0,
-            };
-            let sought = borrow(&mut reader, b"key", &slips).unwrap();
+            if slips.is_recalled() != Ok(false) {
+                slips = self::slips(&store).0;
+            }
+            let sought = borrow(&mut reader, b"key", &mut slips).unwrap();
             let Sought::Found(view) = sought else {
                 panic!("it is there");
             };
@@ -428,14 +428,14 @@ proptest::proptest! {
         set(&store, &KEY, 1);
         let mut reader = reader(&store, Order::Forward);
         for _ in 0..2 {
-            let (slips, _) = slips(&store);
+            let (mut slips, _) = slips(&store);
             for region in store.regions() {
                 for (word, value) in &bytes {
                     let value = if small { value & 0xff_ffff } else { *value };
                     region.store(word * 8, value).unwrap();
                 }
             }
-            if let Ok(Sought::Found(view)) = borrow(&mut reader, &KEY, &slips) {
+            if let Ok(Sought::Found(view)) = borrow(&mut reader, &KEY, &mut slips) {
                 proptest::prop_assert!(view.len() <= LIMITS.item as usize);
                 let _ = view.to_vec();
             }
