@@ -3,7 +3,8 @@
 use fabric::{OpError, Region};
 
 use crate::layout::{
-    Bucket, Buckets, ControlLine, FlushEpoch, LINE, LayoutError, Slot, SlotWord, TableEpoch, UNIT,
+    Bucket, BucketLine, Buckets, ControlLine, FlushEpoch, LINE, LayoutError, Line, Slot, SlotWord,
+    TableEpoch, UNIT,
 };
 
 /// Items that a main bucket of seven slots has on average when the index grows: rarely does a chain
@@ -97,13 +98,15 @@ impl Index {
     ) -> Result<Option<(Slot, SlotWord)>, OpError> {
         let mut next = Some(self.buckets.main(hash));
         while let Some(bucket) = next {
-            for slot in bucket.slots() {
-                let word = self.word(slot)?;
+            let mut line = Line::default();
+            self.region.read(bucket.offset(), line.bytes_mut())?;
+            let line = BucketLine(&line);
+            for (slot, word) in bucket.slots().zip(line.words()) {
                 if word.may_be(hash) && is_it(word)? {
                     return Ok(Some((slot, word)));
                 }
             }
-            next = self.next(bucket)?;
+            next = self.buckets.linked(line.link());
         }
         Ok(None)
     }

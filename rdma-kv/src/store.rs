@@ -24,7 +24,7 @@ use sweep::Sweep;
 use crate::hash::hash;
 use crate::hot::{Hot, Used};
 use crate::index::{self, Index, IndexError};
-use crate::layout::{ItemHeader, MAX_KEY, Marks, Place, Placement, Slot, SlotWord, UNIT};
+use crate::layout::{ItemHeader, Line, MAX_KEY, Marks, Place, Placement, Slot, SlotWord, UNIT};
 use crate::loans::Loans;
 use crate::segments::{Segments, room_of};
 
@@ -281,7 +281,7 @@ impl Store {
             ..ItemHeader::default()
         };
         // Its lengths lead who cleans past it.
-        self.items.write(place.offset(), &header.to_bytes())?;
+        write_header(&self.items, place, &header)?;
         Ok(Reservation {
             place,
             generation,
@@ -315,18 +315,18 @@ impl Store {
             marks: attributes.marks,
             accessed: self.clock,
         };
+        write_header(&self.items, room.place, &header)?;
         let offset = room.place.offset();
-        self.items.write(offset, &header.to_bytes())?;
         self.items.write(offset + ItemHeader::LEN as u64, key)?;
         let hash = hash(self.seed, key);
         self.index
             .grow(|word| hash_of(&self.items, self.seed, word.place()))?;
         let word = SlotWord::new(hash, room.len(), room.place, room.generation);
         let slot = match self.slot_of(hash, key)? {
-            Some((slot, old)) => {
+            Some((slot, old, old_header)) => {
                 // The linearization point.
                 self.index.replace(slot, word)?;
-                self.forget(&self.header(old.place())?, old.place());
+                self.forget(&old_header, old.place());
                 slot
             }
             None => {
@@ -363,10 +363,9 @@ impl Store {
     /// None but our own mistakes.
     pub fn find(&mut self, key: &[u8]) -> Result<Option<Item>, OpError> {
         let hash = hash(self.seed, key);
-        let Some((slot, word)) = self.slot_of(hash, key)? else {
+        let Some((slot, word, header)) = self.slot_of(hash, key)? else {
             return Ok(None);
         };
-        let header = self.header(word.place())?;
         if header.expired(self.clock.into()) {
             self.index.clear(slot)?;
             self.lose(&header, word.place());
@@ -476,8 +475,9 @@ impl Store {
             if most.len() < limit
                 && let Some((_, word)) = self.index.find(hash, is_it)?
             {
-                let mut buffer = [0; MAX_KEY];
-                let key = read_key(&self.items, word.place(), &mut buffer)?;
+                let header = self.header(word.place())?;
+                let mut key = KeyCopy::default();
+                let key = key.read(&self.items, word.place(), &header)?;
                 most.push((key.to_vec(), per_ks));
             }
         }
@@ -651,11 +651,19 @@ impl Store {
         self.items.store(place.offset() + offset, word)
     }
 
-    fn slot_of(&self, hash: u64, key: &[u8]) -> Result<Option<(Slot, SlotWord)>, OpError> {
-        self.index.find(hash, |word| {
-            let mut buffer = [0; MAX_KEY];
-            Ok(read_key(&self.items, word.place(), &mut buffer)? == key)
-        })
+    /// The slot of a key, and the header of what it leads to.
+    fn slot_of(
+        &self,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Slot, SlotWord, ItemHeader)>, OpError> {
+        let mut header = ItemHeader::default();
+        let found = self.index.find(hash, |word| {
+            header = self.header(word.place())?;
+            let mut copy = KeyCopy::default();
+            Ok(copy.read(&self.items, word.place(), &header)? == key)
+        })?;
+        Ok(found.map(|(slot, word)| (slot, word, header)))
     }
 
     /// A slot for a new key. When its chain cannot grow, a neighbour makes room.
@@ -674,11 +682,9 @@ impl Store {
     /// The header of an item, and its key's hash.
     fn head(&self, place: Place) -> Result<(ItemHeader, u64), OpError> {
         let header = self.header(place)?;
-        let mut buffer = [0; MAX_KEY];
-        let key = &mut buffer[..usize::from(header.key_len).min(MAX_KEY)];
-        self.items
-            .read(place.offset() + ItemHeader::LEN as u64, key)?;
-        Ok((header, hash(self.seed, key)))
+        let mut key = KeyCopy::default();
+        let hash = hash(self.seed, key.read(&self.items, place, &header)?);
+        Ok((header, hash))
     }
 
     fn header(&self, place: Place) -> Result<ItemHeader, OpError> {
@@ -736,25 +742,51 @@ impl Item {
 }
 
 fn read_header(items: &Region, place: Place) -> Result<ItemHeader, OpError> {
-    let mut bytes = [0; ItemHeader::LEN];
-    items.read(place.offset(), &mut bytes)?;
-    Ok(ItemHeader::from_bytes(&bytes))
+    let mut line = Line::default();
+    let bytes = &mut line.bytes_mut()[..ItemHeader::LEN];
+    items.read(place.offset(), bytes)?;
+    Ok(bytes
+        .first_chunk()
+        .map(ItemHeader::from_bytes)
+        .unwrap_or_default())
 }
 
-fn read_key<'a>(
-    items: &Region,
-    place: Place,
-    buffer: &'a mut [u8; MAX_KEY],
-) -> Result<&'a [u8], OpError> {
-    let header = read_header(items, place)?;
-    let key = &mut buffer[..usize::from(header.key_len).min(MAX_KEY)];
-    items.read(place.offset() + ItemHeader::LEN as u64, key)?;
-    Ok(key)
+fn write_header(items: &Region, place: Place, header: &ItemHeader) -> Result<(), OpError> {
+    let mut line = Line::default();
+    let bytes = &mut line.bytes_mut()[..ItemHeader::LEN];
+    bytes.copy_from_slice(&header.to_bytes());
+    items.write(place.offset(), bytes)
+}
+
+/// Room for a key's copy, aligned so that the fabric moves a short one word by word.
+#[repr(align(8))]
+struct KeyCopy([u8; MAX_KEY.next_multiple_of(8)]);
+
+impl Default for KeyCopy {
+    fn default() -> Self {
+        KeyCopy([0; MAX_KEY.next_multiple_of(8)])
+    }
+}
+
+impl KeyCopy {
+    /// The key of the item at `place`, which has this header.
+    fn read(
+        &mut self,
+        items: &Region,
+        place: Place,
+        header: &ItemHeader,
+    ) -> Result<&[u8], OpError> {
+        let len = usize::from(header.key_len).min(MAX_KEY);
+        let offset = place.offset() + ItemHeader::LEN as u64;
+        // To the end of its last word, which is the item's, too.
+        items.read(offset, &mut self.0[..len.next_multiple_of(8)])?;
+        Ok(&self.0[..len])
+    }
 }
 
 fn hash_of(items: &Region, seed: u64, place: Place) -> Result<u64, OpError> {
-    let mut buffer = [0; MAX_KEY];
-    Ok(hash(seed, read_key(items, place, &mut buffer)?))
+    let header = read_header(items, place)?;
+    Ok(hash(seed, KeyCopy::default().read(items, place, &header)?))
 }
 
 /// The place of the next item of a segment.

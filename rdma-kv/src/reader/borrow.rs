@@ -157,10 +157,16 @@ impl<E: Endpoint> Reader<E> {
         key: &[u8],
     ) -> Result<Option<(u64, ItemHeader, bool)>, OpError> {
         let offset = place.word.place().offset();
-        let mut head = [0; ItemHeader::LEN + MAX_KEY];
+        let mut head = Head::default();
         let head_len = ItemHeader::len_of(key.len(), 0);
+        // To the end of the key's last word, which is the item's, too.
+        let read_len = head_len.next_multiple_of(8);
         let rest = self.items_len.saturating_sub(offset);
-        let Some(head) = head.get_mut(..head_len).filter(|_| head_len as u64 <= rest) else {
+        let Some(head) = head
+            .0
+            .get_mut(..read_len)
+            .filter(|_| read_len as u64 <= rest)
+        else {
             return Ok(None);
         };
         let mut word = Word::default();
@@ -177,12 +183,22 @@ impl<E: Endpoint> Reader<E> {
                 into: &mut *head,
             },
         ])?;
-        let Some((header, found)) = head.split_first_chunk() else {
+        let Some((header, found)) = head[..head_len].split_first_chunk() else {
             return Ok(None);
         };
         let header = ItemHeader::from_bytes(header);
         let is_key = usize::from(header.key_len) == key.len() && found == key;
         Ok(Some((word.value(), header, is_key)))
+    }
+}
+
+/// Room for a header and a key, aligned so that the fabric moves short ones word by word.
+#[repr(align(8))]
+struct Head([u8; (ItemHeader::LEN + MAX_KEY).next_multiple_of(8)]);
+
+impl Default for Head {
+    fn default() -> Self {
+        Head([0; (ItemHeader::LEN + MAX_KEY).next_multiple_of(8)])
     }
 }
 

@@ -2,7 +2,7 @@
 
 use fabric::OpError;
 
-use super::{SetError, Store, behind};
+use super::{SetError, Store, behind, write_header};
 use crate::hash::hash;
 use crate::layout::{ItemHeader, Place, Slot, SlotWord};
 use crate::segments::{Cleaning, Queue, SegmentNumber, room_of};
@@ -205,7 +205,7 @@ impl Store {
             generation: self.start_item(to)?,
             ..*header
         };
-        self.items.write(to.offset(), &header.to_bytes())?;
+        write_header(&self.items, to, &header)?;
         let rest = len as usize - ItemHeader::LEN;
         self.scratch.resize(rest.max(self.scratch.len()), 0);
         let rest = &mut self.scratch[..rest];
