@@ -93,10 +93,7 @@ impl<'a> Iterator for Tokens<'a> {
     fn next(&mut self) -> Option<&'a [u8]> {
         let start = self.0.iter().position(|&byte| byte != b' ')?;
         let rest = &self.0[start..];
-        let end = rest
-            .iter()
-            .position(|&byte| byte == b' ')
-            .unwrap_or(rest.len());
+        let end = memchr::memchr(b' ', rest).unwrap_or(rest.len());
         let (token, rest) = rest.split_at(end);
         self.0 = rest;
         Some(token)
