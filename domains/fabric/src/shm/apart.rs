@@ -222,6 +222,8 @@ fn wait_for(pid: libc::pid_t) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
     use crate::shm::control::create_memory;
 
@@ -280,9 +282,21 @@ mod tests {
 
     #[test]
     fn it_ends_with_who_started_it() {
-        let start = || {
+        let work: Work = |memory, _| {
+            memory.write_all_at(&[1], 0)?;
+            for_ever(memory, 0)
+        };
+        let start = move || {
             let memory = create_memory(4096).unwrap();
-            let child = Apart::start(Partition(4), &memory, for_ever, 0).unwrap();
+            let child = Apart::start(Partition(4), &memory, work, 0).unwrap();
+            let has_begun = || {
+                let mut byte = [0];
+                memory.read_exact_at(&mut byte, 0).unwrap();
+                byte == [1]
+            };
+            while !has_begun() {
+                thread::sleep(Duration::from_millis(1));
+            }
             let pid = child.pid;
             // As when the process is killed.
             std::mem::forget(child);
