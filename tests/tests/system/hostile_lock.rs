@@ -38,19 +38,19 @@ fn shrink_and_settle(cluster: &Cluster, blue: &Domain<'_>, node: &str) {
     eventually("all has moved", || cluster.status()["moving_bytes"] == 0);
 }
 
-/// Processes of the agent's own that wait for what nobody can end.
+/// Processes of the agent's own, which has forked and executed nothing, that wait for what nobody can end.
 fn hanging_children(cluster: &Cluster) -> usize {
     let agent = cluster.agent_pid().to_string();
-    let processes = fs::read_dir("/proc").expect("there is /proc");
-    let hangs = |stat: String| {
-        let mut words = stat.rsplit(") ").next()?.split(' ').map(str::to_owned);
-        (words.next()? == "D" && words.next()? == agent).then_some(())
+    let read = |pid: &str, what| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+    let command = read(&agent, "cmdline");
+    let hangs = |pid: &str| {
+        let stat = String::from_utf8_lossy(&read(pid, "stat")).into_owned();
+        let waits = stat.contains(&format!(") D {agent} "));
+        waits && read(pid, "cmdline") == command
     };
-    let stats = processes.filter_map(|process| {
-        let stat = process.ok()?.path().join("stat");
-        fs::read_to_string(stat).ok()
-    });
-    stats.filter_map(hangs).count()
+    let processes = fs::read_dir("/proc").expect("there is /proc");
+    let names = processes.filter_map(|process| process.ok()?.file_name().into_string().ok());
+    names.filter(|pid| hangs(pid)).count()
 }
 
 /// Plays with a region that 0,0,0 owns, which 3,0,0 counts in, and whose lock somebody keeps: leavers
