@@ -39,10 +39,13 @@ impl<T> Default for Backlog<T> {
 }
 
 impl<T> Backlog<T> {
-    /// Adds one of so many bytes; waits while there are too many.
+    /// Adds one of so many bytes; waits while there are too many. After the end it is forgotten.
     pub(super) fn push(&self, item: T, bytes: usize) {
-        let is_full = |waiting: &mut Waiting<T>| waiting.bytes > MAX_BYTES;
+        let is_full = |waiting: &mut Waiting<T>| waiting.bytes > MAX_BYTES && !waiting.is_closed;
         let mut waiting = self.wait_while(is_full);
+        if waiting.is_closed {
+            return;
+        }
         waiting.bytes += bytes;
         waiting.items.push_back((item, bytes));
         self.changed.notify_all();
@@ -102,8 +105,13 @@ mod tests {
     #[test]
     fn what_was_not_taken_is_forgotten_at_the_end() {
         let backlog = Backlog::default();
-        backlog.push(0, 1);
-        backlog.close();
+        backlog.push(0, MAX_BYTES + 1);
+        thread::scope(|scope| {
+            let adding = scope.spawn(|| backlog.push(1, 1));
+            backlog.close();
+            adding.join().unwrap();
+        });
+        backlog.push(2, 1);
         assert_eq!(backlog.next(), None);
     }
 }

@@ -17,20 +17,18 @@ use crate::hosts::messages::{Between, Wanted};
 use crate::protocol::{Refusal, RefusalKind, Reply, Request};
 use crate::rdma::Rdma;
 
-/// Whether a request is about nodes that other hosts carry, so that it takes as long as the network
-/// does.
+/// Whether a request is to a node that another host carries.
 pub(super) fn is_far(host: &Host, request: &Request) -> bool {
     match request {
         Request::Reach { place, .. } | Request::Connect { place, .. } => {
             let node = host.torus.node(*place);
             node.is_some_and(|node| host.is_elsewhere(node))
         }
-        Request::Lookup { .. } => host.cluster.is_some(),
         _ => false,
     }
 }
 
-/// Serves a request that may be like that; returns the reply if there is one to send yet.
+/// Serves such a request, or a look-up on all hosts; returns the reply if there is one to send yet.
 pub(super) fn serve(
     host: &Arc<Host>,
     id: AttachmentId,

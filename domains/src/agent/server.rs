@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -534,9 +535,16 @@ impl Attached {
         let backlog = Arc::new(Backlog::default());
         let (attached, waiting) = (self.clone(), Arc::clone(&backlog));
         let serve = move || {
-            while let Some((id, request)) = waiting.next() {
-                attached.outbox.await_room();
-                attached.answer(id, &request);
+            let all = || {
+                while let Some((id, request)) = waiting.next() {
+                    attached.outbox.await_room();
+                    attached.answer(id, &request);
+                }
+            };
+            if panic::catch_unwind(AssertUnwindSafe(all)).is_err() {
+                // The thread that reads must not wait for this one.
+                waiting.close();
+                attached.outbox.shut_down();
             }
         };
         let builder = thread::Builder::new().stack_size(STACK_BYTES);
