@@ -265,13 +265,8 @@ fn it_moves_as_before() {
     let transfer = Transfer::new(old, new, LEN).unwrap();
     drop(writer);
     // Who looks at it does not keep it from being sealed.
-    assert!(
-        transfer
-            .freeze(KEY.partition)
-            .unwrap()
-            .wait(PATIENCE)
-            .unwrap()
-    );
+    let mut freezing = transfer.freeze(KEY.partition).unwrap();
+    assert!(freezing.wait(PATIENCE).unwrap());
     drop(compaction);
     transfer.go();
     while transfer.fetch_next().unwrap() {}

@@ -413,21 +413,11 @@ fn memory_of_which_pages_are_pinned_is_not_frozen() {
         assert_eq!(libc::vmsplice(into.as_raw_fd(), &piece, 1, 0), 4096);
         libc::munmap(pages, 4096);
     }
-    let refused = transfer
-        .freeze(KEY.partition)
-        .unwrap()
-        .wait(PATIENCE)
-        .unwrap_err();
+    let refused = freeze(&transfer).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
     into.flush().unwrap();
     drop((pipe, into));
-    assert!(
-        transfer
-            .freeze(KEY.partition)
-            .unwrap()
-            .wait(PATIENCE)
-            .unwrap()
-    );
+    assert!(freeze(&transfer).unwrap());
 }
 
 /// A chunk once could be copied while a process that had not yet changed still wrote to it.
@@ -461,6 +451,11 @@ fn nothing_is_copied_before_all_have_changed() {
     }
 }
 
+/// Returns whether the old memory is frozen.
+fn freeze(transfer: &Transfer) -> std::io::Result<bool> {
+    transfer.freeze(KEY.partition)?.wait(PATIENCE)
+}
+
 /// What the next agent is given of a move.
 fn parts(transfer: &Transfer) -> [File; 2] {
     let parts = transfer.parts();
@@ -474,15 +469,9 @@ fn what_an_agent_has_frozen_stays_whole_for_the_next() {
     let fresh = create_for_peers(LEN).unwrap();
     let transfer = Transfer::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
     transfer.go();
-    assert!(
-        transfer
-            .freeze(KEY.partition)
-            .unwrap()
-            .wait(PATIENCE)
-            .unwrap()
-    );
+    assert!(freeze(&transfer).unwrap());
     let next = Transfer::resume(parts(&transfer), fresh, LEN).unwrap();
-    assert!(next.freeze(KEY.partition).unwrap().wait(PATIENCE).unwrap());
+    assert!(freeze(&next).unwrap());
     while next.fetch_next().unwrap() {}
     // To drop it would fail.
     assert!(!next.drop_copied().unwrap());
