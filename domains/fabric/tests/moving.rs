@@ -725,38 +725,3 @@ fn a_forked_child_changes_nothing() {
         assert_eq!(add.join().unwrap(), Ok(5));
     });
 }
-
-/// To drop a piece that is mapped very often takes long, and who waits for a chunk once waited
-/// for that, too.
-#[test]
-fn memory_that_is_mapped_too_often_is_dropped_at_the_end() {
-    let len = 16 << 20;
-    let (old, fresh) = (create_memory(len).unwrap(), create_memory(len).unwrap());
-    old.write_all_at(&vec![1; len as usize], 0).unwrap();
-    let blocks = || old.metadata().unwrap().blocks();
-    let full = blocks();
-    let transfer = Transfer::new(old.try_clone().unwrap(), fresh, len).unwrap();
-    transfer.go();
-    let fetch = |to: u64| (0..to).for_each(|chunk| transfer.fetch(chunk).unwrap());
-    fetch(1);
-    assert_eq!(blocks(), full, "who asked does not wait for that");
-    transfer.drop_copied().unwrap();
-    assert_eq!(blocks(), full - CHUNK / 512);
-    let reader = read_only(&old).unwrap();
-    let greedy: Vec<_> = (0..50_000).map(|_| map_bytes(&reader, len)).collect();
-    fetch(65);
-    assert!(!transfer.drop_copied().unwrap(), "it took too long");
-    let left = blocks();
-    assert_eq!(left, full - 65 * CHUNK / 512);
-    fetch(transfer.chunks() - 1);
-    assert!(!transfer.drop_copied().unwrap());
-    assert_eq!(blocks(), left);
-    fetch(transfer.chunks());
-    while transfer.drop_copied().unwrap() {}
-    assert_eq!(blocks(), 0);
-    drop(greedy);
-}
-
-fn map_bytes(memory: &File, len: u64) -> RemoteRegion {
-    RemoteRegion::map(memory, len as usize, KEY, READ, Arc::default(), None).unwrap()
-}

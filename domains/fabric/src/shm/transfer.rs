@@ -35,8 +35,9 @@ const DROPPED: u64 = (4 << 20) / CHUNK;
 /// turn on a busy machine a thread may wait longer than that.
 const USUAL_TIME: Duration = Duration::from_millis(2);
 
-/// So long nobody waits for a turn: somebody keeps the kernel's locks of the memory busy.
-const LONG: Duration = Duration::from_millis(50);
+/// So many times that long nobody waits for a turn: somebody keeps the kernel's locks of the memory
+/// busy.
+const LONG: u32 = 25;
 
 /// If it took so long to find that memory cannot be sealed, the kernel has waited in vain for
 /// pages that somebody has pinned, and would do so again.
@@ -250,6 +251,10 @@ impl Transfer {
     /// # Errors
     /// The system's: a holder has sealed it. Then it stays until nobody has it.
     pub fn drop_copied(&self) -> io::Result<bool> {
+        self.drop_copied_usually_in(USUAL_TIME)
+    }
+
+    fn drop_copied_usually_in(&self, usual: Duration) -> io::Result<bool> {
         let mut dropping = self.dropping();
         let end = self.droppable(&dropping);
         if end <= dropping.next {
@@ -261,7 +266,7 @@ impl Transfer {
         punch(&self.old, start * CHUNK, (end - start) * CHUNK)?;
         dropping.next = end;
         let work = processor_time().saturating_sub(worked);
-        dropping.is_slow |= work > USUAL_TIME || begun.elapsed() > LONG;
+        dropping.is_slow |= work >= usual || begun.elapsed() >= usual.saturating_mul(LONG);
         Ok(self.droppable(&dropping) > end)
     }
 
@@ -428,5 +433,47 @@ fn punch(file: &File, start: u64, len: u64) -> io::Result<()> {
     match unsafe { libc::fallocate(file.as_raw_fd(), mode, start, len) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use super::*;
+    use crate::shm::control::create_memory;
+
+    /// To drop a piece that is mapped very often takes long, and who waits for a chunk once waited
+    /// for that, too.
+    #[test]
+    fn memory_that_takes_long_to_drop_is_dropped_at_the_end() {
+        const NEVER_LONG: Duration = Duration::MAX;
+        const ALWAYS_LONG: Duration = Duration::ZERO;
+        let len = 16 << 20;
+        let (old, fresh) = (create_memory(len).unwrap(), create_memory(len).unwrap());
+        old.write_all_at(&vec![1; len as usize], 0).unwrap();
+        let transfer = Transfer::new(old.try_clone().unwrap(), fresh, len).unwrap();
+        transfer.go();
+        let fetch = |to: u64| (0..to).for_each(|chunk| transfer.fetch(chunk).unwrap());
+        let drop_in = |usual| transfer.drop_copied_usually_in(usual).unwrap();
+        let chunks_left = || old.metadata().unwrap().blocks() * 512 / CHUNK;
+        let chunks = transfer.chunks();
+
+        fetch(1);
+        assert_eq!(chunks_left(), chunks, "who asked does not wait for that");
+        assert!(!drop_in(NEVER_LONG));
+        assert_eq!(chunks_left(), chunks - 1);
+        fetch(2 * DROPPED + 2);
+        assert!(drop_in(NEVER_LONG), "another piece has been copied");
+        assert_eq!(chunks_left(), chunks - 1 - DROPPED);
+        assert!(!drop_in(ALWAYS_LONG), "the rest waits for the end");
+        let left = chunks_left();
+        assert_eq!(left, chunks - 1 - 2 * DROPPED);
+        fetch(chunks - 1);
+        assert!(!drop_in(NEVER_LONG));
+        assert_eq!(chunks_left(), left);
+        fetch(chunks);
+        assert!(!drop_in(NEVER_LONG), "all the rest at once");
+        assert_eq!(chunks_left(), 0);
     }
 }
