@@ -26,10 +26,14 @@ pub const PIECE: u64 = TABLE as u64;
 /// afterwards: so memory grows by a seventh at most.
 const ENOUGH: usize = TABLE / PAGE / 8 * 7;
 
-/// A piece takes a few milliseconds. More than so much time of the processor it takes if somebody has it mapped thousands of times; or more than
-/// so much time at all, if somebody keeps the kernel's locks of its mappings busy.
-const TOO_LONG: Duration = Duration::from_millis(20);
-const MUCH_TOO_LONG: Duration = Duration::from_secs(1);
+/// A piece takes a few milliseconds of the processor, now and then some tens, when the kernel has to
+/// move other pages to have a huge one. Each takes longer if somebody has it mapped thousands of times.
+/// What they take beyond this is counted, and a memory may take so much of it.
+const USUAL_TIME: Duration = Duration::from_millis(20);
+const MOST_EXTRA_TIME: Duration = Duration::from_millis(500);
+
+/// A piece takes so much time at all only if somebody keeps the kernel's locks of its mappings busy.
+const TOO_LONG: Duration = Duration::from_secs(1);
 
 /// Memory that is to be in huge pages.
 #[derive(Debug)]
@@ -38,6 +42,8 @@ pub struct Compaction {
     memory: File,
     /// Of each whole piece, whether it needs no further look.
     is_done: Vec<bool>,
+    /// What pieces have taken beyond the usual.
+    extra_time: Duration,
 }
 
 /// What came of a look.
@@ -89,6 +95,7 @@ impl Compaction {
         Ok(Compaction {
             memory: read_only(memory)?,
             is_done: vec![false; (len / PIECE) as usize],
+            extra_time: Duration::ZERO,
         })
     }
 
@@ -121,7 +128,7 @@ impl Compaction {
                 Outcome::NoHugePages => return Ok(Look::Later),
             }
             let work = processor_time().saturating_sub(worked);
-            if work > TOO_LONG || begun.elapsed() > MUCH_TOO_LONG {
+            if self.is_too_long(work, begun.elapsed()) {
                 return Ok(Look::TooLong);
             }
         }
@@ -129,6 +136,12 @@ impl Compaction {
             0 => Look::Done,
             _ => Look::Later,
         })
+    }
+
+    /// Counts what a piece took of the processor, and at all.
+    fn is_too_long(&mut self, work: Duration, elapsed: Duration) -> bool {
+        self.extra_time += work.saturating_sub(USUAL_TIME);
+        self.extra_time > MOST_EXTRA_TIME || elapsed > TOO_LONG
     }
 
     fn compact(&self, start: u64) -> io::Result<Outcome> {
@@ -146,5 +159,30 @@ impl Compaction {
             Some(libc::EAGAIN | libc::EBUSY | libc::EINVAL) => Ok(Outcome::NotNow),
             _ => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::control::create_for_peers;
+
+    #[test]
+    fn a_few_pieces_may_take_long_but_not_all() {
+        let memory = create_for_peers(PIECE).unwrap();
+        let new = || Compaction::new(&memory, PIECE).unwrap();
+        let millis = Duration::from_millis;
+        let mut usual = new();
+        assert!((0..1000).all(|_| !usual.is_too_long(millis(10), millis(100))));
+        assert!((0..5).all(|_| !usual.is_too_long(millis(60), millis(200))));
+        let mut mapped_by_thousands = new();
+        let longer =
+            (0..1000).take_while(|_| !mapped_by_thousands.is_too_long(millis(60), millis(60)));
+        assert_eq!(longer.count(), 12);
+        assert!(new().is_too_long(millis(1000), millis(1000)), "at once");
+        assert!(
+            new().is_too_long(millis(1), millis(1001)),
+            "it waits for a lock"
+        );
     }
 }
