@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use super::client::{Measured, MixedByOne, Order, Target};
 use super::mix::Mix;
 use super::plan::{MIX_CLIENTS, Measurement, Path, SMALL};
+use super::processor::{self, Bound};
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::plan::COLD_BYTES;
 use crate::roles::{self, StoreConfig};
@@ -61,6 +62,8 @@ pub struct Bed {
     /// See [`run_of`].
     run: String,
     salt: u64,
+    /// Where both ends of a connection are while they work in turns; `None` once one could not be bound.
+    processor: Option<usize>,
 }
 
 impl Bed {
@@ -104,6 +107,7 @@ impl Bed {
             socket: socket.clone(),
             run,
             salt: 0,
+            processor: processor::first().ok(),
         };
         let local = |port| Target::Tcp(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
         let place = Target::Rdma {
@@ -171,6 +175,11 @@ impl Bed {
         slice: Duration,
     ) -> Result<Sample, ClusterError> {
         self.salt += 1;
+        let marker = marker(&self.run, measurement.path);
+        let marker = marker.as_deref();
+        let bound = marker
+            .filter(|_| measurement.is_in_turns())
+            .and_then(|marker| self.bind(marker));
         let order = Order::Measure {
             measurement: *measurement,
             salt: self.salt,
@@ -178,9 +187,8 @@ impl Bed {
                 time_us: slice.as_micros() as u64,
                 batch: None,
             },
+            processor: self.processor.filter(|_| bound.is_some()),
         };
-        let marker = marker(&self.run, measurement.path);
-        let marker = marker.as_deref();
         let before = marker.and_then(cpu_ns);
         let measured = self.ask(measurement.path, &order)?;
         let after = marker.and_then(cpu_ns);
@@ -190,6 +198,22 @@ impl Bed {
                 .zip(after)
                 .map(|(before, after)| after.saturating_sub(before)),
         })
+    }
+
+    /// Binds the server with this mark to the processor for those that work in turns. If that fails, nobody
+    /// is bound from then on.
+    fn bind(&mut self, marker: &str) -> Option<Bound> {
+        let (processor, server) = (self.processor?, process_of(marker));
+        let bound = server.and_then(|server| Bound::process(&server, processor).ok());
+        if bound.is_none() {
+            self.processor = None;
+        }
+        bound
+    }
+
+    /// Whether both ends of a connection had the same processor while they worked in turns.
+    pub fn shares_processor(&self) -> bool {
+        self.processor.is_some()
     }
 
     /// Stores a mix's values, and lets all clients learn where they are.

@@ -15,6 +15,7 @@ use super::crowd;
 use super::mix::{KEYS, Mix};
 use super::mixed::{self, Mixed};
 use super::plan::{Load, Measurement, Op, Path};
+use super::processor::Bound;
 use crate::memcpy::Source;
 use crate::network::socket::Sockets;
 use crate::pattern;
@@ -63,6 +64,8 @@ pub enum Order {
         salt: u64,
         /// For how long.
         pace: Pace,
+        /// On which processor, if it matters.
+        processor: Option<usize>,
     },
     /// Find the version of memcached. Answer: it.
     Version(Path),
@@ -170,7 +173,11 @@ impl Process {
                 measurement,
                 salt,
                 pace,
-            } => to_value(self.measure(&measurement, salt, pace)?)?,
+                processor,
+            } => {
+                let _bound = processor.map(Bound::this_thread).transpose()?;
+                to_value(self.measure(&measurement, salt, pace)?)?
+            }
             Order::Version(path) => to_value(self.memcached(path)?.version()?)?,
             Order::FillMix(path, mix) => {
                 let name = move |key, name: &mut Vec<u8>| mix.name(key, name);

@@ -2,7 +2,7 @@
 //!
 //! * [`plan`]: what is measured; [`mix`]: mixes that others have published; [`bed`]: the servers and
 //!   their clients, in two nodes.
-//! * What runs there: [`client`], and in it [`crowd`] and [`mixed`].
+//! * What runs there: [`client`], and in it [`crowd`] and [`mixed`]; [`processor`]: where.
 //! * [`report`], [`mixes`], [`targets`]: what comes out.
 
 pub mod bed;
@@ -12,6 +12,7 @@ pub mod mix;
 pub mod mixed;
 pub mod mixes;
 pub mod plan;
+pub mod processor;
 pub mod report;
 pub mod targets;
 
@@ -75,12 +76,14 @@ pub fn measure(options: &Options, progress: &mut Progress) -> Result<Report, Clu
     let Run { measured, .. } = run;
     let memcached = bed.memcached_version()?;
     progress.say("cleaning up");
+    let shared_processor = bed.shares_processor();
     drop(bed);
     let config = Config {
         effort,
         rounds,
         memcached,
         threads: bed::THREADS,
+        shared_processor,
         machine: Machine::this(),
         elapsed_s: start.elapsed().as_secs_f64(),
     };

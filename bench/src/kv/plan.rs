@@ -154,6 +154,13 @@ impl Measurement {
         KeySet::of_total(total, self.bytes)
     }
 
+    /// Whether both ends of a connection work in turns only, so that they can have the same processor.
+    pub fn is_in_turns(&self) -> bool {
+        let sockets = [Path::ToroidTcp, Path::MemcachedTcp, Path::MemcachedUnix];
+        let is_one_request = self.load.clients == 1 && self.load.pipeline == 1;
+        is_one_request && sockets.contains(&self.path)
+    }
+
     /// What is done to the store, if there is one.
     pub fn store_op(&self) -> Option<StoreOp> {
         match self.op {
@@ -335,8 +342,9 @@ pub fn slice(effort: Effort, measurement: &Measurement) -> Duration {
 }
 
 /// Into how many parts a round of it is divided. Over sockets a rate may double or halve with where the
-/// system puts both ends, for as long as it leaves them there. What is compared is the median of
-/// all parts, and many short ones tell more than a few long ones.
+/// system puts both ends, for as long as it leaves them there, if they do not
+/// [work in turns](Measurement::is_in_turns). What is compared is the median of all parts, and many short
+/// ones tell more than a few long ones.
 pub fn parts(measurement: &Measurement) -> u32 {
     let is_text = matches!(measurement.path, Path::ToroidTcp | Path::MemcachedTcp);
     match is_text && measurement.bytes == CROWD_BYTES {

@@ -160,6 +160,9 @@ pub struct Config {
     pub memcached: String,
     /// Threads of each server.
     pub threads: u32,
+    /// Whether client and server had one processor where they work in turns: over sockets, with one request
+    /// under way.
+    pub shared_processor: bool,
     /// Where it was measured.
     #[serde(flatten)]
     pub machine: Machine,
@@ -212,6 +215,7 @@ impl Report {
         let Config {
             memcached,
             threads,
+            shared_processor,
             machine,
             elapsed_s,
             rounds,
@@ -221,7 +225,15 @@ impl Report {
         writeln!(
             to,
             "Servers of {threads} threads, memcached {memcached}; load: clients x requests of each under way x keys \
-             of a request; {rounds} rounds, {elapsed_s:.0} s\n"
+             of a request; {rounds} rounds, {elapsed_s:.0} s"
+        )?;
+        let where_in_turns = match shared_processor {
+            true => "on one processor",
+            false => "wherever the system puts them",
+        };
+        writeln!(
+            to,
+            "Over sockets, with one request under way, client and server ran {where_in_turns}.\n"
         )?;
         writeln!(
             to,
