@@ -1,16 +1,24 @@
 //! One store, many threads.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::hint::spin_loop;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use crossbeam::utils::CachePadded;
 use fabric::{OpError, Region};
 
 use crate::store::{Geometry, Item, Limits, Store};
+
+/// How often to look whether a lock that is taken is free, with pauses of the processor in between, as
+/// each look takes the lock's line of memory from who has it: some ten microseconds in all.
+const LOOKS: u32 = 60;
+const PAUSES: u32 = 10;
 
 /// A store behind a lock. Values are read, and large ones brought to reserved memory, without it:
 /// so nobody is held up.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    store: Arc<Mutex<Store>>,
+    /// Apart from the lock's own line, at which others look.
+    store: Arc<Mutex<CachePadded<Store>>>,
     items: Region,
     limits: Limits,
 }
@@ -21,7 +29,7 @@ impl Shared {
         Shared {
             items: store.items().clone(),
             limits: store.limits(),
-            store: Arc::new(Mutex::new(store)),
+            store: Arc::new(Mutex::new(store.into())),
         }
     }
 
@@ -110,7 +118,16 @@ impl Shared {
         [self.lock().index_region().clone(), self.items.clone()]
     }
 
-    fn lock(&self) -> MutexGuard<'_, Store> {
+    /// Nobody has the lock for long, so who finds it taken looks again for a while: to sleep and to be
+    /// woken takes longer.
+    fn lock(&self) -> MutexGuard<'_, CachePadded<Store>> {
+        for _ in 0..LOOKS {
+            match self.store.try_lock() {
+                Err(TryLockError::WouldBlock) => (0..PAUSES).for_each(|_| spin_loop()),
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Ok(store) => return store,
+            }
+        }
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
