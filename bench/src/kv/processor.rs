@@ -3,18 +3,25 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Threads that are bound to one processor as long as this lives, and may use those that its maker may
-/// use afterwards.
+/// Threads that are bound to one processor as long as this lives, with those that they start meanwhile.
+/// Afterwards they may use those that its maker may use.
 #[derive(Debug)]
 pub struct Bound {
-    threads: Vec<Pid>,
+    threads: Threads,
     before: CpuSet,
+}
+
+#[derive(Debug)]
+enum Threads {
+    This,
+    /// All of the process with this directory below `/proc`.
+    Of(PathBuf),
 }
 
 /// The first processor that this thread may use.
@@ -34,48 +41,58 @@ impl Bound {
     /// # Errors
     /// The system's.
     pub fn this_thread(to: usize) -> io::Result<Self> {
-        Self::new(vec![Pid::from_raw(0)], to)
+        Self::new(Threads::This, to)
     }
 
-    /// Binds all threads that a process has, of which this is the directory below `/proc`.
+    /// Binds all threads of a process, of which this is the directory below `/proc`.
     ///
     /// # Errors
     /// The system's: EPERM for processes of others.
-    pub fn process(directory: &Path, to: usize) -> io::Result<Self> {
-        let threads = fs::read_dir(directory.join("task"))?.flatten();
-        let threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
-        Self::new(threads.map(Pid::from_raw).collect(), to)
+    pub fn process(directory: PathBuf, to: usize) -> io::Result<Self> {
+        Self::new(Threads::Of(directory), to)
     }
 
-    fn new(threads: Vec<Pid>, to: usize) -> io::Result<Self> {
-        let bound = Bound {
-            threads,
-            before: sched_getaffinity(Pid::from_raw(0))?,
-        };
+    fn new(threads: Threads, to: usize) -> io::Result<Self> {
+        let before = sched_getaffinity(Pid::from_raw(0))?;
         let mut one = CpuSet::new();
         one.set(to)?;
-        for thread in &bound.threads {
-            match sched_setaffinity(*thread, &one) {
+        let bound = Bound { threads, before };
+        bound.threads.let_use(&one)?;
+        Ok(bound)
+    }
+}
+
+impl Threads {
+    fn let_use(&self, processors: &CpuSet) -> io::Result<()> {
+        let directory = match self {
+            Threads::This => return Ok(sched_setaffinity(Pid::from_raw(0), processors)?),
+            Threads::Of(directory) => directory,
+        };
+        for thread in fs::read_dir(directory.join("task"))? {
+            let name = thread?.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            match sched_setaffinity(Pid::from_raw(id), processors) {
                 // It has ended meanwhile.
                 Err(Errno::ESRCH) => {}
                 done => done?,
             }
         }
-        Ok(bound)
+        Ok(())
     }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        for thread in &self.threads {
-            // It fails for one that has ended.
-            let _ = sched_setaffinity(*thread, &self.before);
-        }
+        // It fails for a process that has ended.
+        let _ = self.threads.let_use(&self.before);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
     use std::thread;
 
     use super::*;
@@ -90,11 +107,25 @@ mod tests {
         assert_eq!(usable(), one);
         drop(bound);
         assert_eq!(usable(), before);
-        let bound = Bound::process(Path::new("/proc/self"), processor).unwrap();
+        let bound = Bound::process("/proc/self".into(), processor).unwrap();
         assert_eq!(usable(), one);
-        assert_eq!(thread::spawn(usable).join().unwrap(), one);
+        let (saying, said) = mpsc::channel();
+        let (end, ending) = mpsc::channel::<()>();
+        let started = thread::spawn(move || {
+            saying.send(usable()).unwrap();
+            // An error: the end.
+            let _ = ending.recv();
+            usable()
+        });
+        assert_eq!(said.recv().unwrap(), one);
         drop(bound);
         assert_eq!(usable(), before);
-        assert!(Bound::process(Path::new("/proc/self/fd"), processor).is_err());
+        drop(end);
+        assert_eq!(
+            started.join().unwrap(),
+            before,
+            "who came meanwhile is free, too"
+        );
+        assert!(Bound::process("/proc/self/fd".into(), processor).is_err());
     }
 }
