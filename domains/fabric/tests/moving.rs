@@ -725,3 +725,29 @@ fn a_forked_child_changes_nothing() {
         assert_eq!(add.join().unwrap(), Ok(5));
     });
 }
+
+/// Whether it takes the kernel long to drop what is mapped so often depends on the machine, but
+/// nothing may go that has not been copied, and all of it in the end.
+#[test]
+fn memory_that_is_mapped_very_often_is_dropped_when_it_is_copied() {
+    let len = 16 << 20;
+    let (old, fresh) = (create_memory(len).unwrap(), create_memory(len).unwrap());
+    old.write_all_at(&vec![1; len as usize], 0).unwrap();
+    let blocks = || old.metadata().unwrap().blocks();
+    let chunk_blocks = CHUNK / 512;
+    let transfer = Transfer::new(old.try_clone().unwrap(), fresh, len).unwrap();
+    transfer.go();
+    let reader = read_only(&old).unwrap();
+    let map = || RemoteRegion::map(&reader, len as usize, KEY, READ, Arc::default(), None);
+    let greedy: Vec<_> = (0..50_000).map(|_| map().unwrap()).collect();
+    let chunks = transfer.chunks();
+    for copied in [1, 65, chunks - 1, chunks] {
+        let full = blocks();
+        (0..copied).for_each(|chunk| transfer.fetch(chunk).unwrap());
+        assert_eq!(blocks(), full, "who asked does not wait for that");
+        while transfer.drop_copied().unwrap() {}
+        assert!(blocks() >= (chunks - copied) * chunk_blocks);
+    }
+    assert_eq!(blocks(), 0);
+    drop(greedy);
+}
