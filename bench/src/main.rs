@@ -80,6 +80,12 @@ struct Kv {
     /// How often everything is measured.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
+
+    /// Let client and server run wherever the scheduler puts them.
+    ///
+    /// Without this they have one processor over sockets while one request is under way.
+    #[arg(long)]
+    unbound: bool,
 }
 
 #[derive(Args)]
@@ -245,6 +251,7 @@ fn run_kv(arguments: &Kv) -> anyhow::Result<u64> {
         effort,
         rows: arguments.rows.clone(),
         rounds: arguments.rounds,
+        unbound: arguments.unbound,
     };
     let mut progress = Progress::new();
     let report = kv::measure(&options, &mut progress)?;

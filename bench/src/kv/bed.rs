@@ -62,16 +62,18 @@ pub struct Bed {
     /// See [`run_of`].
     run: String,
     salt: u64,
-    /// Where both ends of a connection are while they work in turns; `None` once one could not be bound.
+    /// Where both ends of a connection are while they work in turns; `None` if they are not to be bound, or
+    /// once one could not be.
     processor: Option<usize>,
 }
 
 impl Bed {
-    /// Starts everything, and connects.
+    /// Starts everything, and connects. Whether both ends of a connection may be
+    /// [bound](super::processor).
     ///
     /// # Errors
     /// [`ClusterError`].
-    pub fn prepare() -> Result<Self, ClusterError> {
+    pub fn prepare(may_bind: bool) -> Result<Self, ClusterError> {
         let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, None)?;
         cluster.create_domain(DOMAIN)?;
         let config = StoreConfig {
@@ -107,7 +109,7 @@ impl Bed {
             socket: socket.clone(),
             run,
             salt: 0,
-            processor: processor::first().ok(),
+            processor: may_bind.then(|| processor::first().ok()).flatten(),
         };
         let local = |port| Target::Tcp(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
         let place = Target::Rdma {

@@ -36,6 +36,8 @@ pub struct Options {
     pub rows: Vec<Words>,
     /// How often, if not as the effort says.
     pub rounds: Option<u32>,
+    /// Whether the scheduler says where both ends of a connection are, also if they work in turns.
+    pub unbound: bool,
 }
 
 /// Measures everything, or the rows that were chosen.
@@ -56,7 +58,7 @@ pub fn measure(options: &Options, progress: &mut Progress) -> Result<Report, Clu
     let turns = turns + in_parts.sum::<u32>() as usize;
     progress.expect(rounds * turns as u32);
     progress.say("starting the servers");
-    let mut bed = Bed::prepare()?;
+    let mut bed = Bed::prepare(!options.unbound)?;
     let mut run = Run {
         effort,
         rounds,
