@@ -188,6 +188,9 @@ pub enum Channel {
     Shm(shm::Channel),
     /// To a node of another host.
     Tcp(Box<tcp::Channel>),
+    /// To a node of another host, by its RDMA adapter and ours where that can be.
+    #[cfg(feature = "verbs")]
+    Verbs(Box<verbs::HybridChannel>),
 }
 
 impl PacketChannel for Channel {
@@ -195,6 +198,8 @@ impl PacketChannel for Channel {
         match self {
             Channel::Shm(channel) => channel.peer(),
             Channel::Tcp(channel) => channel.peer(),
+            #[cfg(feature = "verbs")]
+            Channel::Verbs(channel) => channel.peer(),
         }
     }
 
@@ -202,6 +207,8 @@ impl PacketChannel for Channel {
         match self {
             Channel::Shm(channel) => channel.partition(),
             Channel::Tcp(channel) => channel.partition(),
+            #[cfg(feature = "verbs")]
+            Channel::Verbs(channel) => channel.partition(),
         }
     }
 
@@ -209,6 +216,8 @@ impl PacketChannel for Channel {
         match self {
             Channel::Shm(channel) => channel.send(parts),
             Channel::Tcp(channel) => channel.send(parts),
+            #[cfg(feature = "verbs")]
+            Channel::Verbs(channel) => channel.send(parts),
         }
     }
 
@@ -216,6 +225,8 @@ impl PacketChannel for Channel {
         match self {
             Channel::Shm(channel) => channel.receive(into),
             Channel::Tcp(channel) => channel.receive(into),
+            #[cfg(feature = "verbs")]
+            Channel::Verbs(channel) => channel.receive(into),
         }
     }
 
@@ -223,6 +234,8 @@ impl PacketChannel for Channel {
         match self {
             Channel::Shm(channel) => channel.wait(timeout),
             Channel::Tcp(channel) => channel.wait(timeout),
+            #[cfg(feature = "verbs")]
+            Channel::Verbs(channel) => channel.wait(timeout),
         }
     }
 
@@ -230,6 +243,8 @@ impl PacketChannel for Channel {
         match self {
             Channel::Shm(channel) => channel.wake_fd(),
             Channel::Tcp(channel) => channel.wake_fd(),
+            #[cfg(feature = "verbs")]
+            Channel::Verbs(channel) => channel.wake_fd(),
         }
     }
 
@@ -237,6 +252,8 @@ impl PacketChannel for Channel {
         match self {
             Channel::Shm(channel) => channel.arm(),
             Channel::Tcp(channel) => channel.arm(),
+            #[cfg(feature = "verbs")]
+            Channel::Verbs(channel) => channel.arm(),
         }
     }
 
@@ -244,6 +261,8 @@ impl PacketChannel for Channel {
         match self {
             Channel::Shm(channel) => channel.disarm(),
             Channel::Tcp(channel) => channel.disarm(),
+            #[cfg(feature = "verbs")]
+            Channel::Verbs(channel) => channel.disarm(),
         }
     }
 }

@@ -3,7 +3,13 @@
 //! Each side may send as many bytes as the other has given it credit for, so that a reader who
 //! sleeps keeps nobody waiting but who sends to it: both sides always have room for what they
 //! receive, and take the other's credits out of what they have not read yet.
+//!
+//! Packets that go by RDMA adapters meanwhile are [`verbs::HybridChannel`]'s business. Here is what the
+//! two sides tell each other of them, and the mark behind which they come by the adapters.
+//!
+//! [`verbs::HybridChannel`]: ../../verbs/struct.HybridChannel.html
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +24,7 @@ use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
 use crate::endpoint::OpError;
 use crate::key::{Epoch, Partition};
 use crate::link::{LinkCheck, LinkHeader};
+use crate::parameters::ConnectionParameters;
 use crate::region::Keep;
 use crate::shm::Status;
 use crate::shm::channel::Membership;
@@ -36,8 +43,21 @@ const HEAD: usize = Frame::LEN + LinkHeader::LEN;
 /// Packets that one call drops before it gives its caller a chance to do something else.
 const FORGERIES: usize = 64;
 
+/// What a correct peer says of its adapter before it hears our answer, and some more.
+const MOST_NEWS: usize = 4;
+
 /// How long the other side may take to hear how a channel ended.
-const FAREWELL: Duration = Duration::from_secs(1);
+pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What the other side has said of its RDMA adapter; see [`Frame`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum News {
+    Offer(ConnectionParameters),
+    Accept(ConnectionParameters),
+    Decline { for_ever: bool },
+    Back { arrived: u32 },
+}
 
 /// A packet channel over a connection.
 #[derive(Debug)]
@@ -52,6 +72,13 @@ pub struct Channel {
     status: Arc<Status>,
     /// Bytes at the front of what was received that are whole packets.
     whole: usize,
+    /// Those of them before the mark, if it has come: it is for others to say when the rest may be
+    /// taken.
+    before_mark: Option<usize>,
+    /// Whether packets may follow the mark.
+    is_back: bool,
+    /// What the other side has said of its adapter, oldest first; `None` for who has none.
+    news: Option<VecDeque<News>>,
     /// Bytes that may be sent; at most [`WINDOW`].
     credit: usize,
     /// Bytes received, used, and not yet given back; with those received and not used at most
@@ -88,6 +115,9 @@ impl Channel {
             membership,
             status,
             whole: 0,
+            before_mark: None,
+            is_back: false,
+            news: None,
             credit: WINDOW,
             owed: 0,
             wanted: None,
@@ -103,7 +133,7 @@ impl Channel {
 
     /// Tells the other side how the channel ended, behind what was sent before. It takes up to a
     /// second if the other side does not listen.
-    pub fn finish(mut self, end: End) {
+    pub fn finish(&mut self, end: End) {
         let start = Instant::now();
         self.stream.outgoing().extend(Frame::End(end).to_bytes());
         while start.elapsed() < FAREWELL {
@@ -138,7 +168,7 @@ impl Channel {
     }
 
     /// Sends and receives what can be at once.
-    fn pump(&mut self) {
+    pub fn pump(&mut self) {
         if self.end.is_some() {
             return;
         }
@@ -164,6 +194,9 @@ impl Channel {
             };
             match Frame::from_bytes(head)? {
                 Frame::Packet => {
+                    if self.before_mark.is_some() && !self.is_back {
+                        return Err(Malformed);
+                    }
                     let Some(header) = bytes[Frame::LEN..].first_chunk() else {
                         return Ok(());
                     };
@@ -181,26 +214,136 @@ impl Channel {
                     if self.credit > WINDOW {
                         return Err(Malformed);
                     }
-                    self.stream.take_out(self.whole, Frame::LEN);
+                    self.take_out(Frame::LEN);
                 }
                 Frame::End(end) => self.end = Some(end.into()),
+                frame @ (Frame::Offer | Frame::Accept) => {
+                    let Some(parameters) = bytes[Frame::LEN..].first_chunk() else {
+                        return Ok(());
+                    };
+                    let parameters =
+                        ConnectionParameters::from_bytes(parameters).map_err(|_| Malformed)?;
+                    self.take_out(Frame::LEN + ConnectionParameters::LEN);
+                    self.hear(match frame {
+                        Frame::Offer => News::Offer(parameters),
+                        _ => News::Accept(parameters),
+                    })?;
+                }
+                Frame::Decline { for_ever } => {
+                    self.take_out(Frame::LEN);
+                    self.hear(News::Decline { for_ever })?;
+                }
+                Frame::Back { arrived } => {
+                    self.take_out(Frame::LEN);
+                    self.is_back = self.before_mark.is_some();
+                    self.hear(News::Back { arrived })?;
+                }
+                Frame::ByAdapter => {
+                    if self.news.is_none() || self.before_mark.is_some() {
+                        return Err(Malformed);
+                    }
+                    self.take_out(Frame::LEN);
+                    self.before_mark = Some(self.whole);
+                }
             }
         }
         Ok(())
     }
 
+    /// Takes out what follows the whole packets.
+    fn take_out(&mut self, count: usize) {
+        self.stream.take_out(self.whole, count);
+    }
+
+    fn hear(&mut self, news: News) -> Result<(), Malformed> {
+        match &mut self.news {
+            Some(all) if all.len() < MOST_NEWS => all.push_back(news),
+            None if matches!(news, News::Offer(_)) => {
+                self.say(Frame::Decline { for_ever: true }, &[]);
+            }
+            _ => return Err(Malformed),
+        }
+        Ok(())
+    }
+
+    /// Says something of our RDMA adapter, behind what was sent before.
+    pub fn say(&mut self, frame: Frame, what_follows: &[u8]) {
+        let outgoing = self.stream.outgoing();
+        outgoing.extend(frame.to_bytes());
+        outgoing.extend_from_slice(what_follows);
+        // If it fails, receiving tells.
+        let _ = self.stream.push();
+    }
+
+    /// Keeps what the other side says of its adapter from now on. Without this, there is none here.
+    pub fn listen(&mut self) {
+        self.news = Some(VecDeque::with_capacity(MOST_NEWS));
+    }
+
+    /// The oldest that it has said.
+    pub fn news(&mut self) -> Option<News> {
+        self.news.as_mut()?.pop_front()
+    }
+
+    /// Whether it has said anything.
+    pub fn has_news_of_adapter(&self) -> bool {
+        self.news.as_ref().is_some_and(|news| !news.is_empty())
+    }
+
+    /// Whether the other side has said that its packets come by its adapter.
+    pub fn has_mark(&self) -> bool {
+        self.before_mark.is_some()
+    }
+
+    /// Whether all before the mark was taken.
+    pub fn is_at_mark(&self) -> bool {
+        self.before_mark == Some(0)
+    }
+
+    /// What is behind the mark may be taken.
+    pub fn lift_mark(&mut self) {
+        self.before_mark = None;
+        self.is_back = false;
+    }
+
+    /// What the packets of this channel go by, whichever way.
+    pub fn terms(&self) -> (LinkCheck, Membership, Arc<Status>) {
+        let membership = self.membership.clone();
+        (self.check, membership, Arc::clone(&self.status))
+    }
+
+    /// How access or the connection has ended, as far as is known without a look at it.
+    ///
+    /// # Errors
+    /// How.
+    pub fn end(&self) -> Result<(), ChannelError> {
+        self.state()
+    }
+
+    /// The other side has broken the protocol.
+    pub fn leave(&mut self) -> ChannelError {
+        self.stream.cutter().cut();
+        *self.end.insert(ChannelError::Corrupt)
+    }
+
     /// Takes the next packet that is there as a whole.
     fn take(&mut self, into: &mut Vec<u8>) -> Option<LinkHeader> {
         into.clear();
-        let whole = &self.stream.incoming()[..self.whole];
+        let whole = &self.stream.incoming()[..self.takeable()];
         let header = LinkHeader::from_bytes(whole.get(Frame::LEN..)?.first_chunk()?);
         let end = HEAD + header.len as usize;
         into.extend_from_slice(whole.get(HEAD..end)?);
         self.stream.consume(end);
         self.whole -= end;
+        self.before_mark = self.before_mark.map(|before| before - end);
         self.owed += end;
         self.give_credit();
         Some(header)
+    }
+
+    /// Bytes of whole packets that may be taken.
+    fn takeable(&self) -> usize {
+        self.before_mark.unwrap_or(self.whole)
     }
 
     fn give_credit(&mut self) {
@@ -220,23 +363,19 @@ impl Channel {
     }
 
     fn has_news(&self, or_packets: bool) -> bool {
-        let has_packets = or_packets && self.whole > 0;
+        let has_packets = or_packets && self.takeable() > 0;
         let has_room = self.wanted.is_some_and(|wanted| self.has_room(wanted));
         self.state().is_err() || has_packets || has_room
     }
 
-    /// As [`PacketChannel::arm`], for who has no place for a packet: only for room after
-    /// [`ChannelError::Full`], and the end of the channel.
-    pub fn arm_for_room(&mut self) -> bool {
-        self.arm_for(false)
-    }
-
     /// Whether the other side will send no more than what is there.
-    pub(super) fn has_hung_up(&self) -> bool {
+    pub fn has_hung_up(&self) -> bool {
         self.stream.has_hung_up()
     }
 
-    fn arm_for(&mut self, packets: bool) -> bool {
+    /// As [`PacketChannel::arm`]; without `packets` for who has no place for one: only for room
+    /// after [`ChannelError::Full`], and the end of the channel.
+    pub fn arm_for(&mut self, packets: bool) -> bool {
         self.pump();
         self.give_credit();
         if self.has_news(packets) {
@@ -303,7 +442,7 @@ impl PacketChannel for Channel {
         // dies are found there.
         let status = self.status.check();
         for _ in 0..FORGERIES {
-            if self.whole == 0 {
+            if self.takeable() == 0 {
                 self.pump();
             }
             if self.is_revoked() {

@@ -25,6 +25,6 @@ mod words;
 
 pub use channel::Channel;
 pub use queue_pair::{QueuePair, RemoteRegion};
-pub use relay::relay;
+pub use relay::{Far, relay};
 pub use serve::{Opened, Regions, serve};
 pub use stream::Cutter;

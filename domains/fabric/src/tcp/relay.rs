@@ -17,11 +17,39 @@ const LINGER: Timespec = Timespec {
 /// Packets that are carried in one direction before it is the other's turn.
 const TURN: usize = 64;
 
+/// An end of a channel that leads to another host.
+pub trait Far: PacketChannel {
+    /// As [`PacketChannel::arm`]; without `packets` for who has no place for one: only for room
+    /// after [`ChannelError::Full`], and the end of the channel.
+    fn arm_for(&mut self, packets: bool) -> bool;
+
+    /// Whether the other side will send no more than what is there.
+    fn has_hung_up(&self) -> bool;
+
+    /// Tells the other side how the channel ended, behind what was sent before. It takes up to a
+    /// second if the other side does not listen.
+    fn finish(&mut self, end: End);
+}
+
+impl Far for Channel {
+    fn arm_for(&mut self, packets: bool) -> bool {
+        Channel::arm_for(self, packets)
+    }
+
+    fn has_hung_up(&self) -> bool {
+        Channel::has_hung_up(self)
+    }
+
+    fn finish(&mut self, end: End) {
+        Channel::finish(self, end);
+    }
+}
+
 /// Carries packets until one side has ended; then tells the other how.
 ///
 /// What a side sent before it ended still arrives, unless its node left the domain. While one side
 /// has no room, the other is not read, so both see the other's pace.
-pub fn relay(mut near: shm::Channel, mut far: Channel) {
+pub fn relay(mut near: shm::Channel, mut far: impl Far) {
     let (mut inward, mut outward) = (Passage::default(), Passage::default());
     loop {
         let (came, went) = (
@@ -111,7 +139,7 @@ impl Passage {
 
 /// Sleeps until there is something to carry or room for it; returns whether that is so before the
 /// time is over that a process may take for the last packets of one that has gone.
-fn sleep(near: &mut shm::Channel, far: &mut Channel, inward: &Passage, outward: &Passage) -> bool {
+fn sleep(near: &mut shm::Channel, far: &mut impl Far, inward: &Passage, outward: &Passage) -> bool {
     let mut has_moved = true;
     // Who neither is to give nor to take anything is not asked: the same news would come again.
     let near_sleeps = match (outward.is_hungry(), inward.is_held) {
@@ -120,8 +148,8 @@ fn sleep(near: &mut shm::Channel, far: &mut Channel, inward: &Passage, outward: 
         (false, false) => true,
     };
     let far_sleeps = match (inward.is_hungry(), outward.is_held) {
-        (true, _) => far.arm(),
-        (false, true) => far.arm_for_room(),
+        (true, _) => far.arm_for(true),
+        (false, true) => far.arm_for(false),
         (false, false) => true,
     };
     if near_sleeps && far_sleeps {

@@ -16,7 +16,8 @@
 //!  +------+------+--------+-------+-------+
 //! ```
 //!
-//! For packets, either way: a frame, behind a packet's its [link header](crate::link) and payload.
+//! For packets, either way: a frame, behind a packet's its [link header](crate::link) and payload,
+//! behind an offer and its acceptance the [parameters](ConnectionParameters) of a queue pair.
 //!
 //! ```text
 //!  0      1      4       8
@@ -24,6 +25,10 @@
 //!  | kind | zero | value | link header | payload |
 //!  +------+------+-------+-------------+---------+
 //! ```
+//!
+//! Packets may also go by RDMA adapters. The initiating side offers a queue pair, the other accepts it
+//! with one of its own or declines. A mark says that the packets after it come by the adapter, until
+//! both sides have said how many have come by it; those that had not come follow.
 //!
 //! The other side is another host's, so everything here is an allegation: lengths are bounded, and
 //! a value has one form, so that what is not of ours is noticed.
@@ -378,6 +383,22 @@ pub enum Frame {
     },
     /// Nothing follows.
     End(End),
+    /// Packets could go by the adapters: the parameters of a queue pair of ours follow.
+    Offer,
+    /// They can: the parameters of one of ours, which is connected to the one that was offered.
+    Accept,
+    /// They cannot.
+    Decline {
+        /// Nor can they ever.
+        for_ever: bool,
+    },
+    /// The packets after this come by the adapter.
+    ByAdapter,
+    /// Nothing more is taken from the adapter.
+    Back {
+        /// Packets that have come by it.
+        arrived: u32,
+    },
 }
 
 /// How a channel ended at the other side.
@@ -400,6 +421,11 @@ impl Frame {
             Frame::Credit { bytes } => (2, bytes),
             Frame::End(End::Revoked) => (3, 0),
             Frame::End(End::PeerDead) => (4, 0),
+            Frame::Offer => (5, 0),
+            Frame::Accept => (6, 0),
+            Frame::Decline { for_ever } => (7, for_ever.into()),
+            Frame::ByAdapter => (8, 0),
+            Frame::Back { arrived } => (9, arrived),
         };
         let mut bytes = [0; Self::LEN];
         bytes[0] = kind;
@@ -417,6 +443,13 @@ impl Frame {
             (2, bytes @ 1..) => Frame::Credit { bytes },
             (3, 0) => Frame::End(End::Revoked),
             (4, 0) => Frame::End(End::PeerDead),
+            (5, 0) => Frame::Offer,
+            (6, 0) => Frame::Accept,
+            (7, value @ 0..=1) => Frame::Decline {
+                for_ever: value == 1,
+            },
+            (8, 0) => Frame::ByAdapter,
+            (9, arrived) => Frame::Back { arrived },
             _ => return Err(Malformed),
         };
         let has_one_form = frame.to_bytes() == *bytes;
@@ -554,6 +587,11 @@ mod tests {
             (1..=u32::MAX).prop_map(|bytes| Frame::Credit { bytes }),
             Just(Frame::End(End::Revoked)),
             Just(Frame::End(End::PeerDead)),
+            Just(Frame::Offer),
+            Just(Frame::Accept),
+            any::<bool>().prop_map(|for_ever| Frame::Decline { for_ever }),
+            Just(Frame::ByAdapter),
+            any::<u32>().prop_map(|arrived| Frame::Back { arrived }),
         ]
     }
 

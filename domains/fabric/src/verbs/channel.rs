@@ -3,22 +3,23 @@
 //! With each message comes a number:
 //!
 //! ```text
-//!  31       30        16 15       0
-//!  +--------+----------+----------+
-//!  | packet | reserved | credits  |
-//!  +--------+----------+----------+
+//!  31       30        29       16 15       0
+//!  +--------+---------+----------+----------+
+//!  | packet | nothing | reserved | credits  |
+//!  +--------+---------+----------+----------+
 //! ```
 //!
 //! A message with the highest bit is a packet: a link header and the payload. Every message may
 //! return credits: so many packets have left their buffers. Without a packet to go with them they
-//! are returned alone when they are half of all.
+//! are returned alone when they are half of all. A message for nothing shows that messages arrive, or
+//! that all before it have.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ibverbs_sys as ffi;
 
@@ -41,8 +42,11 @@ use crate::topology::NodeId;
 /// Messages that return credits alone, of which the adapter has not told that they have left.
 const RETURNS: usize = 4;
 
+/// Messages for nothing that a channel may send: at its beginning and at its end.
+const GREETINGS: usize = 2;
+
 /// Requests of a channel.
-const REQUESTS: usize = CREDITS + RETURNS;
+const REQUESTS: usize = CREDITS + RETURNS + GREETINGS;
 
 /// Entries of its completion queue: a correct peer fills no more than that. One that does ends its
 /// own channel.
@@ -53,6 +57,9 @@ const FORGERIES: usize = 64;
 
 /// A packet comes with it.
 const PACKET: u32 = 1 << 31;
+
+/// It is for nothing but to arrive.
+const GREETING: u32 = 1 << 30;
 
 /// Marks the numbers of what is sent among those of completions; others are those of buffers.
 const SENT: u64 = 1 << 63;
@@ -129,6 +136,12 @@ pub struct Channel {
     sending: Sending,
     /// Buffers with packets, in order, and their lengths.
     arrived: VecDeque<(u64, usize)>,
+    /// Packets that have arrived so far.
+    arrivals: u32,
+    /// Messages for nothing that have arrived.
+    greetings: usize,
+    /// Whether what arrives from now on counts for nothing.
+    is_stopped: bool,
     /// Whether the last `send` found no room.
     wants_room: bool,
     /// How it ended, if not by its status.
@@ -147,6 +160,7 @@ struct Sending {
 }
 
 impl Sending {
+    /// Those that are no packets.
     fn returns(&self) -> usize {
         self.requests.len() - self.packets
     }
@@ -196,6 +210,9 @@ impl Channel {
                 ..Sending::default()
             },
             arrived: VecDeque::with_capacity(ENTRIES),
+            arrivals: 0,
+            greetings: 0,
+            is_stopped: false,
             wants_room: false,
             end: None,
         })
@@ -231,13 +248,92 @@ impl Channel {
         self.credits > 0 && self.sending.packets < CREDITS
     }
 
-    fn has_news(&mut self) -> bool {
+    pub(super) fn has_news(&mut self, or_packets: bool) -> bool {
         self.take_completions();
-        self.alive().is_err() || !self.arrived.is_empty() || (self.wants_room && self.can_send())
+        let has_packets = or_packets && self.has_arrived();
+        self.alive().is_err() || has_packets || (self.wants_room && self.can_send())
+    }
+
+    /// As [`PacketChannel::arm`]; without `packets` for who does not want any now.
+    pub(super) fn arm_for(&mut self, packets: bool) -> bool {
+        self.completions.take_events();
+        // What ended before signals nothing, so it is looked for afterwards.
+        self.completions.request_event().is_ok() && !self.has_news(packets)
+    }
+
+    /// Whether a packet waits to be received.
+    pub(super) fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Packets handed over so far, whether they have left or not.
+    pub(super) fn sent(&self) -> usize {
+        self.sending.total
+    }
+
+    /// Sends a message for nothing before all else.
+    pub(super) fn greet(&mut self) {
+        self.ask(GREETING, Local::default(), true);
+    }
+
+    /// Whether that has arrived.
+    pub(super) fn has_greeted(&mut self) -> bool {
+        self.take_completions();
+        self.sending.oldest > 0 && self.alive().is_ok()
+    }
+
+    /// Whether the adapter or the peer has ended it.
+    pub(super) fn has_failed(&mut self) -> bool {
+        self.take_completions();
+        self.end.is_some()
+    }
+
+    /// Waits until all that was sent has arrived at the peer's adapter; returns whether it has.
+    pub(super) fn settle(&mut self, timeout: Duration) -> bool {
+        let start = Instant::now();
+        if !self.sending.requests.is_empty() {
+            self.ask(GREETING, Local::default(), true);
+        }
+        loop {
+            self.completions.take_events();
+            let can_sleep = self.completions.request_event().is_ok();
+            self.take_completions();
+            let left = timeout.saturating_sub(start.elapsed());
+            match self.alive().is_ok() && can_sleep {
+                true if self.sending.requests.is_empty() => return true,
+                true if !left.is_zero() => self.completions.sleep(left),
+                _ => return false,
+            }
+        }
+    }
+
+    /// Lets nothing more arrive, and returns how many packets have so far. They can still be
+    /// received.
+    pub(super) fn stop(&mut self) -> u32 {
+        self.end(ChannelError::Unreachable);
+        self.take_completions();
+        self.is_stopped = true;
+        self.arrivals
+    }
+
+    /// After it was stopped: the payloads of those packets that had not arrived when the peer had
+    /// counted so many; nothing if so many cannot be true.
+    pub(super) fn not_among(&self, arrived: u32) -> Option<VecDeque<Vec<u8>>> {
+        let lost = (self.sending.total as u32).wrapping_sub(arrived) as usize;
+        if lost > CREDITS.checked_sub(self.credits)? {
+            return None;
+        }
+        let first = self.sending.total - lost;
+        (first..self.sending.total)
+            .map(|number| self.staging.payload(number % CREDITS))
+            .collect()
     }
 
     /// Takes what the adapter has to tell.
     fn take_completions(&mut self) {
+        if self.is_stopped {
+            return;
+        }
         let mut some = [ffi::ibv_wc::default(); 16];
         loop {
             let Ok(count) = self.completions.poll(&mut some) else {
@@ -247,7 +343,7 @@ impl Channel {
             for completion in &some[..count] {
                 match completion.wr_id() {
                     number if number & SENT != 0 => self.has_left(number & !SENT, completion),
-                    buffer => self.has_arrived(buffer, completion),
+                    buffer => self.has_come(buffer, completion),
                 }
             }
             // Who sends more than it has credits for has been cut off, so this ends.
@@ -264,7 +360,7 @@ impl Channel {
         }
     }
 
-    fn has_arrived(&mut self, buffer: u64, completion: &ffi::ibv_wc) {
+    fn has_come(&mut self, buffer: u64, completion: &ffi::ibv_wc) {
         let immediate = completion.imm_data().map(u32::from_be);
         let Some(immediate) = immediate else {
             // Cut off, or not what a channel sends.
@@ -276,12 +372,17 @@ impl Channel {
             return;
         };
         self.credits += (immediate & 0xffff) as usize;
+        self.greetings += usize::from(immediate & GREETING != 0);
         match immediate & PACKET {
             0 => self.recycle(buffer),
-            _ => self.arrived.push_back((buffer, completion.len())),
+            _ => {
+                self.arrived.push_back((buffer, completion.len()));
+                self.arrivals = self.arrivals.wrapping_add(1);
+            }
         }
         // Messages for nothing could go on for ever.
-        if immediate == 0 || self.credits > CREDITS || self.arrived.len() + self.owed > CREDITS {
+        let is_too_much = immediate == 0 || self.greetings > GREETINGS;
+        if is_too_much || self.credits > CREDITS || self.arrived.len() + self.owed > CREDITS {
             self.end(ChannelError::Corrupt);
         }
     }
@@ -409,7 +510,7 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        if let Some(left) = spin(timeout, || self.has_news())
+        if let Some(left) = spin(timeout, || self.has_news(true))
             && self.arm()
         {
             sleep_on(self.watch.fd(), left);
@@ -422,9 +523,7 @@ impl PacketChannel for Channel {
     }
 
     fn arm(&mut self) -> bool {
-        self.completions.take_events();
-        // What ended before signals nothing, so it is looked for afterwards.
-        self.completions.request_event().is_ok() && !self.has_news()
+        self.arm_for(true)
     }
 
     fn disarm(&mut self) {
@@ -437,6 +536,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         // What has arrived and was not received has taken buffers that others may need.
         self.connection.close();
+        self.is_stopped = false;
         self.take_completions();
         while let Some((buffer, _)) = self.arrived.pop_front() {
             self.recycle(buffer);

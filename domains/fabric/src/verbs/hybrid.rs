@@ -43,10 +43,10 @@ use crate::tcp::queue_pair::Identity;
 use crate::topology::NodeId;
 
 /// Pauses before the far side is asked again grow from the first to the second.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
+pub(super) const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
 
 /// The same for an adapter that fails again and again, also to connect: each time takes seconds.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// How long one sleep for an adapter lasts at most: it does not hear that access has ended.
 const NAP: Duration = Duration::from_millis(20);
@@ -121,7 +121,7 @@ struct Known {
 
 /// When something may be tried once more.
 #[derive(Clone, Copy, Debug)]
-struct Again {
+pub(super) struct Again {
     at: Instant,
     pause: Duration,
 }
@@ -134,25 +134,25 @@ fn find<'a>(
 }
 
 impl Again {
-    fn at_once() -> Self {
+    pub(super) fn at_once() -> Self {
         Again {
             at: Instant::now(),
             pause: BACK_OFF[0],
         }
     }
 
-    fn later(pause: Duration) -> Self {
+    pub(super) fn later(pause: Duration) -> Self {
         Again {
             at: Instant::now() + pause,
             pause,
         }
     }
 
-    fn even_later(self, longest: Duration) -> Self {
+    pub(super) fn even_later(self, longest: Duration) -> Self {
         Self::later(longest.min(self.pause * 2))
     }
 
-    fn is_now(self) -> bool {
+    pub(super) fn is_now(self) -> bool {
         self.at <= Instant::now()
     }
 }

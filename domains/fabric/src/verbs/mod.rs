@@ -6,7 +6,8 @@
 //! * [`queue_pair`], [`channel`]: the data path.
 //! * [`line`]: bytes between two trusted processes.
 //! * [`crate::parameters`]: what the two sides tell each other, as bytes.
-//! * [`hybrid`]: the data path for who has a connection of [`tcp`](crate::tcp) as well.
+//! * [`hybrid`], [`hybrid_channel`]: the data path for who has a connection of [`tcp`](crate::tcp) as
+//!   well.
 //! * [`completion`]: what an adapter says of an operation, as values.
 //!
 //! The adapter checks keys, bounds and rights. A queue pair checks them before, by what it was
@@ -25,6 +26,7 @@ pub mod control;
 pub mod device;
 mod flow;
 pub mod hybrid;
+pub mod hybrid_channel;
 pub mod line;
 mod objects;
 pub mod queue_pair;
@@ -42,6 +44,8 @@ pub use connection::Closer;
 pub use control::{Answering, Export, Prepared, PreparedChannel, ProtectionDomain};
 pub use device::{Device, DeviceError, Selection};
 pub use hybrid::Hybrid;
+pub use hybrid_channel::HybridChannel;
 pub use line::PreparedLine;
 pub use queue_pair::QueuePair;
+pub use receive::CHANNEL_BYTES;
 pub use remote::RemoteRegion;

@@ -18,9 +18,14 @@ use crate::region::Region;
 /// Packets that a peer may send before it hears that there is room again.
 pub(super) const CREDITS: usize = 8;
 
-/// Buffers of a channel: for packets, and for the messages that return credits. Each of those
-/// returns at least half of them, so there are no more than two on their way.
-const SHARE: usize = CREDITS + 2;
+/// Buffers of a channel: for packets, for the messages that return credits, and for the one that is
+/// the last. Each of those that return credits returns at least half of them, so there are no more than
+/// two on their way.
+const SHARE: usize = CREDITS + 2 + 1;
+
+/// Bytes that a channel has registered: its buffers, and as many as a peer may send before it hears
+/// of them.
+pub const CHANNEL_BYTES: u64 = ((SHARE + CREDITS) * BUFFER) as u64;
 
 /// Room for as many channels as anybody has, which takes 16 bytes or so for each buffer.
 const MOST_BUFFERS: usize = 16 * 1024;
@@ -160,6 +165,15 @@ impl Buffers {
     /// Copies bytes into a buffer.
     pub(super) fn write(&self, number: usize, at: usize, bytes: &[u8]) -> Result<(), OpError> {
         self.region.write((number * BUFFER + at) as u64, bytes)
+    }
+
+    /// The payload of the packet in a buffer that we have written.
+    pub(super) fn payload(&self, number: usize) -> Option<Vec<u8>> {
+        let mut header = [0; LinkHeader::LEN];
+        self.read(number, 0, &mut header).ok()?;
+        let mut payload = vec![0; LinkHeader::from_bytes(&header).len as usize];
+        self.read(number, LinkHeader::LEN, &mut payload).ok()?;
+        Some(payload)
     }
 
     fn read(&self, number: usize, at: usize, into: &mut [u8]) -> Result<(), OpError> {

@@ -2,7 +2,9 @@
 //! thread has.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll;
 
 use crate::shm::wake::{Sleeper, Waker, pipe};
 
@@ -17,13 +19,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Watches the adapter's descriptor, which must stay open as long as this.
     pub(super) fn new(adapter: BorrowedFd<'_>) -> io::Result<Self> {
-        // SAFETY: the call takes a number and returns a new descriptor or -1.
-        let both = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if both < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor that nothing else owns.
-        let both = unsafe { OwnedFd::from_raw_fd(both) };
+        let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (reader, writer, _) = pipe()?;
         add(&both, adapter)?;
         add(&both, reader.as_fd())?;
@@ -48,15 +44,8 @@ impl Watch {
     }
 }
 
-fn add(to: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
-    let mut event = libc::epoll_event {
-        events: libc::EPOLLIN as u32,
-        u64: 0,
-    };
-    let (to, fd) = (to.as_raw_fd(), fd.as_raw_fd());
-    // SAFETY: both descriptors are open; the event is ours and read only.
-    match unsafe { libc::epoll_ctl(to, libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+/// Has an epoll(7) be readable while a descriptor is.
+pub(super) fn add(to: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let (data, events) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+    Ok(epoll::add(to, fd, data, events)?)
 }

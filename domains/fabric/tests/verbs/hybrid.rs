@@ -14,11 +14,12 @@ use fabric::region::Keep;
 use fabric::shm::Status;
 use fabric::shm::control::{create_memory, read_only};
 use fabric::tcp::{self, Opened, serve, tune};
-use fabric::verbs::{Channel, Device, Hybrid};
+use fabric::verbs::{Device, Hybrid, HybridChannel};
 use fabric::{Access, Endpoint, NodeId, OpError, Operation, Read, Region, RemoteKey, shm};
 
 use crate::conformance::{PARTITION, Rig, THERE};
 use crate::errors::results;
+use crate::hybrid_channel::{self, Ends};
 use crate::moving::{LEN, bring, transfer};
 use crate::rig::{Verbs, key_of};
 
@@ -29,6 +30,7 @@ pub struct Both {
     exported: Arc<Exported>,
     /// What the peer's host knows of the membership.
     status: Arc<Status>,
+    channels: Mutex<Vec<Ends>>,
 }
 
 /// What the network card may open.
@@ -82,6 +84,7 @@ impl Both {
             }),
             verbs,
             status: Arc::default(),
+            channels: Mutex::default(),
         }
     }
 
@@ -135,7 +138,7 @@ impl Both {
 
 impl Rig for Both {
     type Endpoint = Hybrid;
-    type Channel = Channel;
+    type Channel = HybridChannel;
 
     const LOOKS: usize = 2_000;
 
@@ -157,23 +160,29 @@ impl Rig for Both {
         Hybrid::new(self.connection(THERE, depth), domain)
     }
 
-    fn channel(&self) -> (Channel, Channel) {
-        self.verbs.channel()
+    fn channel(&self) -> (HybridChannel, HybridChannel) {
+        let (mut ours, mut theirs, ends) =
+            hybrid_channel::pair(&self.verbs.here, &self.verbs.there);
+        hybrid_channel::warm_up(&mut ours, &mut theirs);
+        self.channels.lock().unwrap().push(ends);
+        (ours, theirs)
     }
 
     fn revoke(&self) {
         self.status.revoke();
         self.end();
+        self.channels.lock().unwrap().iter().for_each(Ends::revoke);
     }
 
     fn kill_peer(&self) {
         self.status.peer_died();
         self.end();
+        let channels = self.channels.lock().unwrap();
+        channels.iter().for_each(Ends::say_that_the_peer_died);
     }
 }
 
-// Its packets are those of others.
-crate::conformance!(@operations Both);
+crate::conformance!(Both);
 
 fn read(pair: &mut Hybrid, remote: &tcp::RemoteRegion) -> Result<u64, OpError> {
     let mut word = [0; 8];

@@ -9,6 +9,7 @@ mod compare;
 mod counters;
 mod errors;
 mod hybrid;
+mod hybrid_channel;
 mod line;
 mod moving;
 mod resources;

@@ -9,6 +9,7 @@ use fabric::{Access, Operation, PacketChannel, Region};
 
 use crate::conformance::{HERE, THERE};
 use crate::errors::results;
+use crate::hybrid_channel;
 use crate::line::lines;
 use crate::rig::{Side, channels, connect};
 
@@ -53,6 +54,12 @@ fn a_thousand_connections_leave_nothing_behind() {
             }
         }
         (0..100).for_each(|_| drop(lines()));
+        for _ in 0..100 {
+            let (mut ours, mut theirs, _ends) = hybrid_channel::pair(&here, &there);
+            hybrid_channel::warm_up(&mut ours, &mut theirs);
+            // One side ends with packets that it has not received.
+            ours.send(&[b"hello"]).unwrap();
+        }
         assert_eq!(resources(), during, "while the domains are there");
     }
     assert_eq!((resources(), descriptors()), before);

@@ -8,6 +8,7 @@ use crate::key::Epoch;
 use crate::link::{DropReason, LinkCheck, LinkHeader, Protocol};
 use crate::shm::channel::{Membership, RING_BYTES};
 use crate::shm::{self, ChannelEnds};
+use crate::tcp::channel::News;
 use crate::tcp::wire::{End, Frame};
 use crate::tcp::{Channel, channel, relay};
 
@@ -97,7 +98,7 @@ fn a_peer_that_breaks_the_protocol_is_left() {
             breaker
         });
         // Without taking anything, which would give credit.
-        while receiver.arm_for_room() {
+        while receiver.arm_for(false) {
             receiver.wait(FOR_EVER);
             receiver.disarm();
         }
@@ -152,13 +153,75 @@ fn credit_comes_past_packets_that_nobody_takes() {
     for _ in 0..3 * channel::WINDOW / 60_000 {
         while ours.send(&[&[1; 60_000]]) == Err(ChannelError::Full) {
             assert_eq!(receive(&mut theirs).unwrap().len(), 60_000);
-            if ours.arm_for_room() {
+            if ours.arm_for(false) {
                 ours.wait(Duration::ZERO);
             }
             ours.disarm();
         }
     }
     assert_eq!(receive(&mut ours).unwrap(), b"not taken");
+}
+
+#[test]
+fn who_has_no_adapter_declines_one() {
+    let (ours, mut peer) = connection();
+    let mut ours = end(ours, HERE, THERE);
+    let mut offer = Frame::Offer.to_bytes().to_vec();
+    let parameters = crate::parameters::ConnectionParameters {
+        number: 17,
+        psn: 1,
+        lid: 0,
+        mtu: 3,
+        depth: 1,
+        gid: [7; 16],
+    };
+    offer.extend(parameters.to_bytes());
+    // However it comes.
+    for byte in offer {
+        peer.write_all(&[byte]).unwrap();
+        assert_eq!(ours.receive(&mut Vec::new()), Ok(false));
+    }
+    peer.write_all(&packet(THERE, b"all the same")).unwrap();
+    assert_eq!(receive(&mut ours).unwrap(), b"all the same");
+    let mut said = [0; Frame::LEN];
+    peer.read_exact(&mut said).unwrap();
+    let declined = Frame::Decline { for_ever: true };
+    assert_eq!(Frame::from_bytes(&said), Ok(declined));
+    // It has not offered anything itself.
+    peer.write_all(&Frame::Back { arrived: 0 }.to_bytes())
+        .unwrap();
+    assert_eq!(receive(&mut ours), Err(ChannelError::Corrupt));
+}
+
+#[test]
+fn what_is_behind_the_mark_waits_until_it_is_lifted() {
+    let (ours, mut peer) = connection();
+    let mut ours = end(ours, HERE, THERE);
+    ours.listen();
+    let back = Frame::Back { arrived: 3 };
+    let words = [
+        packet(THERE, b"before"),
+        packet(THERE, b"too"),
+        Frame::ByAdapter.to_bytes().to_vec(),
+        back.to_bytes().to_vec(),
+        packet(THERE, b"behind"),
+    ];
+    peer.write_all(&words.concat()).unwrap();
+    assert_eq!(receive(&mut ours).unwrap(), b"before");
+    assert!(ours.has_mark() && !ours.is_at_mark());
+    assert_eq!(receive(&mut ours).unwrap(), b"too");
+    assert!(ours.is_at_mark());
+    assert_eq!(ours.receive(&mut Vec::new()), Ok(false));
+    assert!(ours.arm());
+    ours.disarm();
+    assert_eq!(ours.news(), Some(News::Back { arrived: 3 }));
+    assert_eq!(ours.news(), None);
+    ours.lift_mark();
+    assert_eq!(receive(&mut ours).unwrap(), b"behind");
+    // Again, but nobody has gone back.
+    let words = [Frame::ByAdapter.to_bytes().to_vec(), packet(THERE, b"x")];
+    peer.write_all(&words.concat()).unwrap();
+    assert_eq!(receive(&mut ours), Err(ChannelError::Corrupt));
 }
 
 /// A process of this host, and one of another whose packets are relayed to it.
