@@ -292,10 +292,9 @@ impl Domain {
             protocol: protocol.0,
         };
         let answer = self.member.control.call(request)?;
-        let local = self.member.node;
         match (answer.channel, answer.far) {
             (Some(channel), _) => Ok(Channel::Shm(channel)),
-            (None, Some(far)) => Ok(Channel::Tcp(Box::new(far.channel(local, protocol)?))),
+            (None, Some(far)) => Ok(self.far_channel(far, protocol)?),
             (None, None) => {
                 Err(io::Error::other("no descriptor or no memory for a channel").into())
             }

@@ -56,6 +56,10 @@ struct Adapter {
     open: serve::Accounts,
     #[cfg(any(feature = "verbs", test))]
     registered: serve::Accounts,
+    #[cfg(any(feature = "verbs", test))]
+    channels: serve::Accounts,
+    #[cfg(feature = "verbs")]
+    shared: serve::Shared,
 }
 
 /// Serves until the lifeline, which is standard input, ends.

@@ -82,6 +82,22 @@ const REGISTERED: Kind = Kind {
     ],
 };
 
+/// Channels whose packets go by an RDMA adapter: each takes memory that is registered.
+#[cfg(any(feature = "verbs", test))]
+const CHANNELS: Kind = Kind {
+    accounts: |adapter| &adapter.channels,
+    max: [
+        Amount {
+            regions: 64,
+            bytes: 1 << 30,
+        },
+        Amount {
+            regions: 1024,
+            bytes: 16 << 30,
+        },
+    ],
+};
+
 /// A region in an account.
 struct Entry {
     adapter: Arc<Adapter>,
@@ -107,7 +123,10 @@ pub(super) fn serve(adapter: &Arc<Adapter>, service: &Service, socket: OwnedFd) 
         }
         match service.protocol {
             None => operate(adapter, &domain, to, service.rdma.as_ref(), socket),
-            Some(protocol) => relay(&domain, to, Protocol(protocol), socket),
+            Some(protocol) => {
+                let rdma = service.rdma.as_ref();
+                relay(adapter, &domain, to, Protocol(protocol), rdma, socket)
+            }
         }
     });
     if let Err(error) = result {
@@ -150,9 +169,11 @@ fn operate(
 
 /// Carries packets to a listener, and back.
 fn relay(
+    adapter: &Arc<Adapter>,
     domain: &Domain,
     to: NodeId,
     protocol: Protocol,
+    rdma: Option<&Rdma>,
     socket: Arc<OwnedFd>,
 ) -> Result<(), MemberError> {
     tune::for_packets(&socket)?;
@@ -165,19 +186,81 @@ fn relay(
         since: Epoch(0),
     };
     let membership = domain.membership();
-    let far = tcp::Channel::open(socket, to, check, membership, Arc::default(), None)?;
+    let mut far = tcp::Channel::open(socket, to, check, membership, Arc::default(), None)?;
     let place = member.torus().place(to).ok_or(MemberError::Revoked)?;
-    match domain.connect(place, protocol) {
-        Ok(Channel::Shm(near)) => {
-            tcp::relay(near, far);
-            Ok(())
-        }
+    let near = match domain.connect(place, protocol) {
+        Ok(Channel::Shm(near)) => near,
         other => {
             far.finish(tcp::wire::End::PeerDead);
-            other.map(drop)
+            return other.map(drop);
         }
+    };
+    #[cfg(feature = "verbs")]
+    if let Some(rdma) = rdma {
+        let far = by_adapter::channel(adapter, domain, to, rdma, far)?;
+        tcp::relay(near, far);
+        return Ok(());
+    }
+    #[cfg(not(feature = "verbs"))]
+    let _ = (adapter, rdma);
+    tcp::relay(near, far);
+    Ok(())
+}
+
+/// Channels by an RDMA adapter.
+#[cfg(feature = "verbs")]
+mod by_adapter {
+    use std::collections::HashMap;
+    use std::io;
+    use std::sync::{Arc, Mutex, Weak};
+
+    use fabric::verbs::hybrid_channel::{Means, NoMeans};
+    use fabric::verbs::{CHANNEL_BYTES, HybridChannel, ProtectionDomain};
+    use fabric::{NodeId, Partition, tcp};
+
+    use super::{Adapter, CHANNELS, Domain, Entry, Rdma, lock};
+
+    /// What all channels between two nodes share, the far one first. Whoever sends more than it may
+    /// takes buffers from its own node's channels only.
+    #[derive(Debug, Default)]
+    pub(in super::super) struct Shared(Mutex<HashMap<Between, Weak<ProtectionDomain>>>);
+
+    type Between = (Partition, [NodeId; 2]);
+
+    /// Lets packets go by the adapter, as far as it has room for them.
+    pub(super) fn channel(
+        adapter: &Arc<Adapter>,
+        domain: &Domain,
+        to: NodeId,
+        rdma: &Rdma,
+        far: tcp::Channel,
+    ) -> io::Result<HybridChannel> {
+        let (adapter, rdma) = (Arc::clone(adapter), rdma.clone());
+        let (from, partition) = (domain.member().node(), domain.partition());
+        let source = move || {
+            let device = rdma.device().ok_or(NoMeans::Ever)?;
+            let account = Entry::add(&adapter, CHANNELS, from, CHANNEL_BYTES);
+            let account = Arc::new(account.ok_or(NoMeans::Now)?);
+            let mut shared = lock(&adapter.shared.0);
+            shared.retain(|_, domain| domain.strong_count() > 0);
+            let key = (partition, [from, to]);
+            let present = shared.get(&key).and_then(Weak::upgrade);
+            let made = match present {
+                Some(domain) => domain,
+                None => ProtectionDomain::new(&device, to, partition).map_err(|_| NoMeans::Now)?,
+            };
+            shared.insert(key, Arc::downgrade(&made));
+            Ok(Means {
+                domain: made,
+                account: Some(account),
+            })
+        };
+        HybridChannel::new(far, Box::new(source), false)
     }
 }
+
+#[cfg(feature = "verbs")]
+pub(super) use by_adapter::Shared;
 
 /// The regions of a node, as a far one may open them.
 struct Regions<'a> {
@@ -325,6 +408,11 @@ mod tests {
     #[test]
     fn one_node_cannot_have_all_mappings() {
         one_node_cannot_have_all(OPEN);
+    }
+
+    #[test]
+    fn one_node_cannot_have_all_channels_by_the_adapter() {
+        one_node_cannot_have_all(CHANNELS);
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn reach(
     };
     let ends = [&far, &theirs.into()];
     adapter.order(&Order::Carry(carriage), &borrow(ends))?;
-    let rdma = host.rdma(protocol);
+    let rdma = host.rdma();
     host.members.grant_far(id, domain, place, rdma, ours.into())
 }
 
@@ -104,10 +104,9 @@ impl Host {
         self.members.directory(carrier)
     }
 
-    /// The RDMA adapter for what concerns memory, and no packets.
-    pub(super) fn rdma(&self, protocol: Option<u16>) -> Option<Rdma> {
-        let config = &self.cluster.as_ref()?.config;
-        config.rdma.clone().filter(|_| protocol.is_none())
+    /// The RDMA adapter for other hosts.
+    pub(super) fn rdma(&self) -> Option<Rdma> {
+        self.cluster.as_ref()?.config.rdma.clone()
     }
 
     /// What was granted to these nodes ends without their processes' help. Where those are our

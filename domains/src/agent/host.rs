@@ -607,7 +607,7 @@ impl Host {
             nodes: self.nodes.len() as u32,
             hosts: self.describe_hosts(),
             between_hosts: self.cluster.as_ref().map(|c| c.config.provider),
-            rdma: self.rdma(None),
+            rdma: self.rdma(),
             domains: domains.count() as u32,
             provider: "shm".into(),
             ethernet: match &self.driver {
@@ -638,7 +638,7 @@ impl Host {
         let Some(driver) = &self.driver else {
             return hosts.collect();
         };
-        let has_rdma = self.rdma(None).is_some();
+        let has_rdma = self.rdma().is_some();
         let by_rdma = has_rdma.then(|| driver.frames_by_rdma()).flatten();
         hosts
             .map(|host| HostInfo {

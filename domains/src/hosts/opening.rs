@@ -24,7 +24,7 @@ pub(crate) const OPENING: usize = 64;
 pub(crate) const PROOF: usize = 48;
 
 /// The versions of the protocol in sessions that this release speaks.
-pub(crate) const VERSIONS: (u8, u8) = (1, 1);
+pub(crate) const VERSIONS: (u8, u8) = (2, 2);
 
 const MAGIC: Range<usize> = 0..6;
 const WORD_AT: usize = 6;

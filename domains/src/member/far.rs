@@ -9,12 +9,14 @@ use std::thread;
 use std::time::Duration;
 
 use fabric::link::LinkCheck;
-use fabric::provider::QueuePair;
+use fabric::provider::{Channel, QueuePair};
 use fabric::shm::Status;
 use fabric::shm::channel::Membership;
 use fabric::tcp::{self, Cutter};
 #[cfg(feature = "verbs")]
-use fabric::verbs::{Hybrid, ProtectionDomain};
+use fabric::verbs::hybrid_channel::{Means, NoMeans, Source};
+#[cfg(feature = "verbs")]
+use fabric::verbs::{Hybrid, HybridChannel, ProtectionDomain};
 use fabric::{Access, Epoch, NodeId, OpError, Partition, Place, Protocol, RemoteKey};
 
 use super::control::{Control, lock};
@@ -195,7 +197,7 @@ impl Connection {
     }
 
     /// A channel of node `local`.
-    pub(super) fn channel(self, local: NodeId, protocol: Protocol) -> io::Result<tcp::Channel> {
+    fn channel(self, local: NodeId, protocol: Protocol) -> io::Result<tcp::Channel> {
         let check = LinkCheck {
             partition: self.partition,
             peer: self.peer,
@@ -218,6 +220,38 @@ impl Domain {
     /// The membership in it, which follows the news.
     pub(crate) fn membership(&self) -> Membership {
         self.member.control.membership(self.partition, 0)
+    }
+
+    /// A channel for a program.
+    pub(super) fn far_channel(
+        &self,
+        connection: Connection,
+        protocol: Protocol,
+    ) -> io::Result<Channel> {
+        #[cfg(feature = "verbs")]
+        let rdma = connection.rdma.clone();
+        let channel = connection.channel(self.member.node, protocol)?;
+        #[cfg(feature = "verbs")]
+        if let Some(rdma) = rdma {
+            let channel = HybridChannel::new(channel, self.means(rdma), true)?;
+            return Ok(Channel::Verbs(Box::new(channel)));
+        }
+        Ok(Channel::Tcp(Box::new(channel)))
+    }
+
+    /// Where a channel takes from what it needs at the adapter, once it does.
+    #[cfg(feature = "verbs")]
+    fn means(&self, rdma: Rdma) -> Source {
+        let domain = self.clone();
+        Box::new(move || {
+            let protections = &domain.member.control.protections;
+            let of = protections.of(&domain, &rdma);
+            let of = of.ok_or(NoMeans::Ever)?;
+            Ok(Means {
+                domain: of,
+                account: None,
+            })
+        })
     }
 
     /// A connection to who serves the memory of the member at `place`; `None` if that is here.

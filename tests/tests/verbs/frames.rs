@@ -205,6 +205,15 @@ fn a_stream_outlives_a_driver_and_its_line() {
     assert_eq!(hosts[0].explains(), "tap over verbs");
 }
 
+/// From now on, or no longer, nothing gets from one adapter to the other, though both are there.
+pub(super) fn blackhole(verb: &str) {
+    for end in ["left", "right"] {
+        cable(&format!(
+            "rule {verb} pref 1 iif {end} ipproto 17 dport 4791 blackhole"
+        ));
+    }
+}
+
 /// What the adapters are connected by, from host a's side.
 fn cable(words: &str) {
     run(Command::new("ip").args(words.split_whitespace())).ok();
@@ -234,22 +243,12 @@ fn a_stream_goes_on_over_tcp_while_an_adapter_is_away() {
     cable("route replace 10.9.0.2 dev left src 10.9.0.1 table 2");
     talk.until(&hosts, "verbs");
     talk.goes_on_by_rdma(&hosts);
-    // The adapters are there, but nothing gets from one to the other.
-    let block = |verb: &str, cable_end: &str| {
-        cable(&format!(
-            "rule {verb} pref 1 iif {cable_end} ipproto 17 dport 4791 blackhole"
-        ));
-    };
-    for end in ["left", "right"] {
-        block("add", end);
-    }
+    blackhole("add");
     talk.until(&hosts, "tcp");
     let frames = hosts.each_ref().map(Host::frames_by_rdma);
     (0..20).for_each(|_| talk.goes_on());
     assert_eq!(hosts.each_ref().map(Host::frames_by_rdma), frames);
-    for end in ["left", "right"] {
-        block("del", end);
-    }
+    blackhole("del");
     talk.until(&hosts, "verbs");
     talk.goes_on_by_rdma(&hosts);
 }

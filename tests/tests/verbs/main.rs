@@ -6,6 +6,7 @@ mod frames;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use tests::cluster::Cluster;
@@ -356,6 +357,60 @@ fn a_store_is_read_by_the_adapters() {
         assert_eq!(says(&format!("get key-{n}")), "nothing");
     }
     assert_eq!(says("get key-1"), "second-1");
+    // What is asked for by messages goes by them, too, and so do the answers.
+    let before = [&a, &b].map(Host::sent);
+    for n in 0..50 {
+        assert_eq!(says(&format!("set key-{n} third-{n}")), "stored");
+    }
+    for (host, before) in [&a, &b].iter().zip(before) {
+        assert!(host.sent() >= before + 50, "{} after {before}", host.sent());
+    }
+    drop(server);
+}
+
+/// What had not arrived when the adapters failed goes over TCP, and later by them again.
+#[test]
+fn a_store_is_asked_over_tcp_while_nothing_gets_to_an_adapter() {
+    use std::io::Write;
+
+    let [a, b] = up(down_yet(true));
+    let server = b.agent.spawn(OWNER, "toroid-kv serve");
+    server.says("blue");
+    let mut client = a.agent.spawn(USER, "store-client");
+    let mut input = client.stdin();
+    let mut says = |line: &str| {
+        writeln!(input, "{line}").unwrap();
+        client.line()
+    };
+    assert_eq!(says("connect"), "connected");
+    let mut n = 0;
+    let mut set = |times| {
+        for _ in 0..times {
+            n += 1;
+            assert_eq!(says(&format!("set key-{n} value-{n}")), "stored");
+        }
+        n
+    };
+    set(50);
+    frames::blackhole("add");
+    let began = Instant::now();
+    set(1);
+    println!("the set that met the outage took {:?}", began.elapsed());
+    let before = [&a, &b].map(Host::sent);
+    set(50);
+    let while_away = [&a, &b].map(Host::sent);
+    // Each who tries again asks now and then.
+    for (now, before) in while_away.iter().zip(before) {
+        assert!(now < &(before + 50), "{now} after {before}");
+    }
+    frames::blackhole("del");
+    eventually("they go by the adapters again", || {
+        let before = a.sent();
+        set(50);
+        a.sent() >= before + 50
+    });
+    let last = set(1);
+    assert_eq!(says(&format!("get key-{last}")), format!("value-{last}"));
     drop(server);
 }
 

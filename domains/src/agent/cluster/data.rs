@@ -50,7 +50,7 @@ fn serve_node(host: &Host, between: Between, stream: TcpStream) -> Result<(), Re
         domain,
         partition: between.partition,
         protocol: between.protocol,
-        rdma: host.rdma(between.protocol),
+        rdma: host.rdma(),
     };
     adapter.order(&Order::Serve(service), &borrow([&stream.into()]))
 }
