@@ -91,12 +91,16 @@ impl PreparedLine {
             requests: REQUESTS,
             inline: INLINE,
         };
+        let arrivals = Ring::new(&protection, Access::REMOTE_WRITE)?;
+        let staging = Ring::new(&protection, Access::empty())?;
+        // Last, as nothing that it uses can go before it.
+        let connection = Connection::new(&protection, &completions, Some(&receive), room)?;
         let ends = Ends {
-            connection: Connection::new(&protection, &completions, Some(&receive), room)?,
+            connection,
             completions,
             receive,
-            arrivals: Ring::new(&protection, Access::REMOTE_WRITE)?,
-            staging: Ring::new(&protection, Access::empty())?,
+            arrivals,
+            staging,
         };
         (0..REQUESTS).try_for_each(|_| ends.expect_message())?;
         Ok(PreparedLine {

@@ -326,7 +326,9 @@ impl QueuePair {
     fn sleep(&mut self, timeout: Duration) {
         self.counters.sleeps += 1;
         let ended = self.requests.ended();
-        if self.completions.request_event().is_err() {
+        // An adapter that has gone tells nothing more; it is noticed here.
+        if let Err(error) = self.completions.request_event() {
+            self.fail_all(system(&error));
             return;
         }
         // What came before the request signals nothing.
