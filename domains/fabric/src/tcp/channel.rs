@@ -46,6 +46,9 @@ const FORGERIES: usize = 64;
 /// What a correct peer says of its adapter before it hears our answer, and some more.
 const MOST_NEWS: usize = 4;
 
+/// The same of what is said to a correct peer before it listens.
+const MOST_SAID: usize = 16;
+
 /// How long the other side may take to hear how a channel ended.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -79,6 +82,8 @@ pub struct Channel {
     is_back: bool,
     /// What the other side has said of its adapter, oldest first; `None` for who has none.
     news: Option<VecDeque<News>>,
+    /// What was said of ours since all was sent last.
+    said: usize,
     /// Bytes that may be sent; at most [`WINDOW`].
     credit: usize,
     /// Bytes received, used, and not yet given back; with those received and not used at most
@@ -118,6 +123,7 @@ impl Channel {
             before_mark: None,
             is_back: false,
             news: None,
+            said: 0,
             credit: WINDOW,
             owed: 0,
             wanted: None,
@@ -266,13 +272,27 @@ impl Channel {
         Ok(())
     }
 
-    /// Says something of our RDMA adapter, behind what was sent before.
+    /// Says something of our RDMA adapter, behind what was sent before. Who has that said again and
+    /// again, and does not listen, is left.
     pub fn say(&mut self, frame: Frame, what_follows: &[u8]) {
+        self.said = match self.stream.unsent() {
+            0 => 1,
+            _ => self.said + 1,
+        };
+        if self.said > MOST_SAID {
+            self.leave();
+            return;
+        }
         let outgoing = self.stream.outgoing();
         outgoing.extend(frame.to_bytes());
         outgoing.extend_from_slice(what_follows);
         // If it fails, receiving tells.
         let _ = self.stream.push();
+    }
+
+    /// Nobody waits for room any more.
+    pub fn forget_wanted(&mut self) {
+        self.wanted = None;
     }
 
     /// Keeps what the other side says of its adapter from now on. Without this, there is none here.

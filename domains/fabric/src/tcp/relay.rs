@@ -23,6 +23,10 @@ pub trait Far: PacketChannel {
     /// after [`ChannelError::Full`], and the end of the channel.
     fn arm_for(&mut self, packets: bool) -> bool;
 
+    /// The same for who has nothing to send either: only for what is its own business, and as long as
+    /// it has not ended.
+    fn arm_for_itself(&mut self) -> bool;
+
     /// Whether the other side will send no more than what is there.
     fn has_hung_up(&self) -> bool;
 
@@ -34,6 +38,10 @@ pub trait Far: PacketChannel {
 impl Far for Channel {
     fn arm_for(&mut self, packets: bool) -> bool {
         Channel::arm_for(self, packets)
+    }
+
+    fn arm_for_itself(&mut self) -> bool {
+        true
     }
 
     fn has_hung_up(&self) -> bool {
@@ -150,7 +158,7 @@ fn sleep(near: &mut shm::Channel, far: &mut impl Far, inward: &Passage, outward:
     let far_sleeps = match (inward.is_hungry(), outward.is_held) {
         (true, _) => far.arm_for(true),
         (false, true) => far.arm_for(false),
-        (false, false) => true,
+        (false, false) => far.arm_for_itself(),
     };
     if near_sleeps && far_sleeps {
         let fds = [near.wake_fd(), far.wake_fd()];

@@ -24,7 +24,6 @@ use std::time::{Duration, Instant};
 use ibverbs_sys as ffi;
 
 use super::chain::{Action, Asked, Chain};
-use super::completion::{channel_error, status_of};
 use super::connection::{Closer, Connection, Room};
 use super::device::Device;
 use super::objects::{CompletionQueue, Local, Protection, sleep_on};
@@ -60,6 +59,9 @@ const PACKET: u32 = 1 << 31;
 
 /// It is for nothing but to arrive.
 const GREETING: u32 = 1 << 30;
+
+/// Nothing yet.
+const RESERVED: u32 = 0x3fff_0000;
 
 /// Marks the numbers of what is sent among those of completions; others are those of buffers.
 const SENT: u64 = 1 << 63;
@@ -104,12 +106,15 @@ impl Ends {
             requests: REQUESTS,
             inline: INLINE,
         };
-        let receive = Some(pool.queue());
+        let staging = Buffers::new(protection, CREDITS)?;
+        let share = Share::of(pool)?;
+        // Last, as nothing that it uses can go before it.
+        let connection = Connection::new(protection, &completions, Some(share.0.queue()), room)?;
         Ok(Ends {
-            connection: Connection::new(protection, &completions, receive, room)?,
+            connection,
             completions,
-            staging: Buffers::new(protection, CREDITS)?,
-            share: Share::of(pool)?,
+            staging,
+            share,
         })
     }
 }
@@ -256,9 +261,18 @@ impl Channel {
 
     /// As [`PacketChannel::arm`]; without `packets` for who does not want any now.
     pub(super) fn arm_for(&mut self, packets: bool) -> bool {
-        self.completions.take_events();
+        self.ask_for_event();
         // What ended before signals nothing, so it is looked for afterwards.
-        self.completions.request_event().is_ok() && !self.has_news(packets)
+        !self.has_news(packets)
+    }
+
+    /// Has the adapter say when something ends from now on. One that has gone tells nothing more,
+    /// which is noticed here.
+    fn ask_for_event(&mut self) {
+        self.completions.take_events();
+        if self.completions.request_event().is_err() {
+            self.end(ChannelError::Unreachable);
+        }
     }
 
     /// Whether a packet waits to be received.
@@ -295,11 +309,10 @@ impl Channel {
             self.ask(GREETING, Local::default(), true);
         }
         loop {
-            self.completions.take_events();
-            let can_sleep = self.completions.request_event().is_ok();
+            self.ask_for_event();
             self.take_completions();
             let left = timeout.saturating_sub(start.elapsed());
-            match self.alive().is_ok() && can_sleep {
+            match self.alive().is_ok() {
                 true if self.sending.requests.is_empty() => return true,
                 true if !left.is_zero() => self.completions.sleep(left),
                 _ => return false,
@@ -356,7 +369,8 @@ impl Channel {
     fn has_left(&mut self, number: u64, completion: &ffi::ibv_wc) {
         self.sending.left_until(number);
         if !completion.is_valid() {
-            self.end(channel_error(status_of(completion)));
+            // Also a peer without a buffer is none that lies: its others may have taken what was ours.
+            self.end(ChannelError::PeerDead);
         }
     }
 
@@ -367,7 +381,7 @@ impl Channel {
             self.recycle(buffer);
             self.end(match completion.is_valid() {
                 true => ChannelError::Corrupt,
-                false => channel_error(status_of(completion)),
+                false => ChannelError::PeerDead,
             });
             return;
         };
@@ -381,8 +395,12 @@ impl Channel {
             }
         }
         // Messages for nothing could go on for ever.
-        let is_too_much = immediate == 0 || self.greetings > GREETINGS;
-        if is_too_much || self.credits > CREDITS || self.arrived.len() + self.owed > CREDITS {
+        let is_nonsense = immediate == 0 || immediate & RESERVED != 0;
+        if is_nonsense
+            || self.greetings > GREETINGS
+            || self.credits > CREDITS
+            || self.arrived.len() + self.owed > CREDITS
+        {
             self.end(ChannelError::Corrupt);
         }
     }

@@ -2,7 +2,6 @@
 
 use ibverbs_sys as ffi;
 
-use crate::channel::ChannelError;
 use crate::endpoint::OpError;
 use crate::key::Access;
 
@@ -17,7 +16,6 @@ mod status {
     pub(super) const INVALID_REQUEST: u32 = 9;
     pub(super) const ACCESS: u32 = 10;
     pub(super) const RETRIES_EXCEEDED: u32 = 12;
-    pub(super) const NOT_READY_EXCEEDED: u32 = 13;
 }
 
 /// Why an operation failed that needs the right `needed`.
@@ -32,16 +30,6 @@ pub(super) fn operation_error(status: u32, needed: Access) -> OpError {
         status::ACCESS => OpError::WrongKey,
         status::RETRIES_EXCEEDED => OpError::PeerDead,
         status => OpError::Adapter { status },
-    }
-}
-
-/// How a channel ended one of whose packets failed.
-///
-/// A peer that has no buffer for a packet for which it gave a credit is not correct.
-pub(super) fn channel_error(status: u32) -> ChannelError {
-    match status {
-        status::NOT_READY_EXCEEDED => ChannelError::Corrupt,
-        _ => ChannelError::PeerDead,
     }
 }
 
@@ -82,7 +70,5 @@ mod tests {
         for status in [1, 4, 11, 13, 23, 24, u32::MAX] {
             assert_eq!(error(status), OpError::Adapter { status });
         }
-        assert_eq!(channel_error(13), ChannelError::Corrupt);
-        assert_eq!(channel_error(u32::MAX), ChannelError::PeerDead);
     }
 }

@@ -155,6 +155,11 @@ impl Again {
     pub(super) fn is_now(self) -> bool {
         self.at <= Instant::now()
     }
+
+    /// The same for who hears of somebody else's pause, which may have begun a little earlier.
+    pub(super) fn is_almost_now(self) -> bool {
+        self.at <= Instant::now() + self.pause / 2
+    }
 }
 
 impl Hybrid {

@@ -93,6 +93,8 @@ pub struct HybridChannel {
     sends_by_adapter: bool,
     /// Packets that the adapter was given, and which have to go over the connection.
     backlog: VecDeque<Vec<u8>>,
+    /// Whether the last packet could not be sent because of others that are to be sent before.
+    waits_for_others: bool,
     /// How long the adapter is left alone when it fails next.
     pause: Duration,
     /// When the connection was looked at last.
@@ -145,6 +147,7 @@ impl HybridChannel {
             adapter: Adapter::Down(Again::at_once()),
             sends_by_adapter: false,
             backlog: VecDeque::new(),
+            waits_for_others: false,
             pause: BACK_OFF[0],
             looked: Instant::now(),
             packets: 0,
@@ -207,9 +210,13 @@ impl HybridChannel {
 
     fn hear(&mut self, news: News) {
         match (news, &self.adapter) {
-            (News::Offer(theirs), Adapter::Down(_)) if !self.initiates => self.accept(&theirs),
-            // The other side has let go of it sooner than this one.
-            (News::Offer(_), Adapter::Leaving { .. }) if !self.initiates => {
+            (News::Offer(theirs), Adapter::Down(again))
+                if !self.initiates && again.is_almost_now() && self.backlog.is_empty() =>
+            {
+                self.accept(&theirs);
+            }
+            // The other side has let go of the last one sooner than this one, or does not wait.
+            (News::Offer(_), Adapter::Down(_) | Adapter::Leaving { .. }) if !self.initiates => {
                 self.tcp.say(Frame::Decline { for_ever: false }, &[]);
             }
             (News::Accept(theirs), Adapter::Offered(_)) => self.connect(&theirs),
@@ -245,7 +252,9 @@ impl HybridChannel {
         match &mut self.adapter {
             Adapter::Down(again) => {
                 let is_worth_it = initiates && self.packets >= WORTH_IT;
-                is_worth_it && again.is_now() && self.tcp.end().is_ok()
+                // What comes later must not overtake a backlog.
+                let is_ready = self.backlog.is_empty() && self.tcp.end().is_ok();
+                is_worth_it && is_ready && again.is_now()
             }
             Adapter::Connected(way) => {
                 let is_ready = match initiates {
@@ -355,6 +364,7 @@ impl HybridChannel {
         if let Adapter::Connected(way) = std::mem::replace(&mut self.adapter, Adapter::Absent) {
             self.adapter = Adapter::Up(way);
             self.tcp.say(Frame::ByAdapter, &[]);
+            self.tcp.forget_wanted();
             self.sends_by_adapter = true;
             self.ways.connects += 1;
         }
@@ -414,13 +424,16 @@ impl HybridChannel {
         let left = || FAREWELL.saturating_sub(start.elapsed());
         if let Adapter::Up(way) = &mut self.adapter
             && self.tcp.end().is_ok()
-            && !way.channel.settle(left())
+            && !way.channel.settle(FAREWELL / 4)
         {
             self.leave();
         }
         while self.is_behind() && self.tcp.end().is_ok() && !left().is_zero() {
             self.attend();
-            self.tcp.wait(left().min(NAP));
+            if self.tcp.arm_for(false) && !self.tcp.has_news_of_adapter() {
+                sleep_on(self.tcp.wake_fd(), left().min(NAP));
+            }
+            self.tcp.disarm();
         }
     }
 
@@ -489,7 +502,9 @@ impl HybridChannel {
         let sleeps = adapter_sleeps
             && self.tcp.arm_for(packets)
             && !self.tcp.has_news_of_adapter()
-            && !self.is_due();
+            && !self.is_due()
+            && !self.has_news(packets)
+            && (!self.waits_for_others || self.is_behind());
         if !sleeps {
             self.disarm();
         }
@@ -513,6 +528,7 @@ impl PacketChannel for HybridChannel {
             (false, true) => self.tcp.send(parts),
             (false, false) => self.tcp.end().and(Err(ChannelError::Full)),
         };
+        self.waits_for_others = result == Err(ChannelError::Full) && self.is_behind();
         if result.is_ok() {
             match self.sends_by_adapter {
                 true => self.ways.adapter += 1,
@@ -589,6 +605,10 @@ impl tcp::Far for HybridChannel {
         HybridChannel::arm_for(self, packets)
     }
 
+    fn arm_for_itself(&mut self) -> bool {
+        self.tcp.end().is_err() || HybridChannel::arm_for(self, false)
+    }
+
     fn has_hung_up(&self) -> bool {
         self.tcp.has_hung_up()
     }
@@ -610,7 +630,8 @@ impl Drop for HybridChannel {
 impl fmt::Debug for HybridChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HybridChannel")
-            .field("tcp", &self.tcp)
+            .field("peer", &self.tcp.peer())
+            .field("state", &self.tcp.end())
             .field("is_by_adapter", &self.is_by_adapter())
             .field("ways", &self.ways)
             .finish_non_exhaustive()

@@ -217,6 +217,109 @@ fn the_last_words_of_who_goes_arrive() {
     }
 }
 
+/// What was sent by an adapter that failed, and waits for room on the connection, was overtaken by
+/// packets that went by the next one.
+#[test]
+fn what_comes_later_waits_for_a_backlog() {
+    const LONG: usize = 60_000;
+    let verbs = Verbs::new();
+    let (mut ours, mut theirs, _ends) = pair(&verbs.here, &verbs.there);
+    warm_up(&mut ours, &mut theirs);
+    // None of them arrives.
+    theirs.closer().unwrap().close();
+    let mut sent = 0u8;
+    while ours.send(&[&[sent; LONG]]).is_ok() {
+        sent += 1;
+    }
+    // More than the connection has room for.
+    assert!(sent > 4);
+    ours.closer().unwrap().close();
+    // Neither takes anything, for longer than an adapter is left alone.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        for channel in [&mut ours, &mut theirs] {
+            if channel.arm_for(false) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            channel.disarm();
+        }
+        sent += u8::from(ours.send(&[&[sent; LONG]]).is_ok());
+    }
+    assert_eq!(ours.ways().connects, 1);
+    let mut taken = 0;
+    while taken < 50 {
+        assert!(began.elapsed() < FOR_EVER, "{taken} {ours:?} {theirs:?}");
+        sent += u8::from(sent < 50 && ours.send(&[&[sent; LONG]]).is_ok());
+        let mut packet = Vec::new();
+        while theirs.receive(&mut packet).unwrap() {
+            assert!(packet == [taken; LONG], "{taken}");
+            taken += 1;
+        }
+        assert_eq!(ours.receive(&mut packet), Ok(false));
+    }
+    warm_up(&mut ours, &mut theirs);
+    assert_eq!(ours.ways().connects, 2);
+}
+
+/// Who waits for room while it is not known what has arrived slept on when that was known.
+#[test]
+fn who_waits_for_room_is_woken_when_the_adapter_has_been_left() {
+    let verbs = Verbs::new();
+    let (mut ours, mut theirs, _ends) = pair(&verbs.here, &verbs.there);
+    warm_up(&mut ours, &mut theirs);
+    let taker = thread::spawn(move || {
+        for n in 0.. {
+            match receive(&mut theirs) {
+                Ok(packet) => assert_eq!(packet, u64::to_le_bytes(n)),
+                Err(_) => return n,
+            }
+        }
+        0
+    });
+    let (mut sent, mut connects) = (0u64, 0);
+    for _ in 0..200 {
+        let began = Instant::now();
+        for n in 0..30 {
+            if n == 3
+                && ours.ways().connects > connects
+                && let Some(closer) = ours.closer()
+            {
+                closer.close();
+                connects = ours.ways().connects;
+            }
+            send(&mut ours, &sent.to_le_bytes());
+            sent += 1;
+        }
+        assert!(began.elapsed() < FOR_EVER / 2, "{sent} {ours:?}");
+        // Who has nothing to send looks after its adapter when it looks for packets.
+        assert_eq!(ours.receive(&mut Vec::new()), Ok(false));
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert!(connects > 1);
+    drop(ours);
+    assert_eq!(taker.join().unwrap(), sent);
+}
+
+#[test]
+fn the_last_words_of_who_goes_arrive_though_the_adapters_do_not_reach_each_other() {
+    let verbs = Verbs::new();
+    let (mut ours, mut theirs, _ends) = pair(&verbs.here, &verbs.there);
+    warm_up(&mut ours, &mut theirs);
+    theirs.closer().unwrap().close();
+    let mut sent = 0u8;
+    while ours.send(&[&[sent; 10_000]]).is_ok() {
+        sent += 1;
+    }
+    assert!(sent > 4);
+    thread::scope(|scope| {
+        scope.spawn(|| drop(ours));
+        for n in 0..sent {
+            assert_eq!(receive(&mut theirs).unwrap(), [n; 10_000]);
+        }
+        assert_eq!(receive(&mut theirs), Err(ChannelError::Unreachable));
+    });
+}
+
 #[test]
 fn who_has_no_adapter_is_reached_over_the_connection() {
     let verbs = Verbs::new();

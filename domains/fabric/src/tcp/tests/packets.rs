@@ -162,11 +162,7 @@ fn credit_comes_past_packets_that_nobody_takes() {
     assert_eq!(receive(&mut ours).unwrap(), b"not taken");
 }
 
-#[test]
-fn who_has_no_adapter_declines_one() {
-    let (ours, mut peer) = connection();
-    let mut ours = end(ours, HERE, THERE);
-    let mut offer = Frame::Offer.to_bytes().to_vec();
+fn offer() -> Vec<u8> {
     let parameters = crate::parameters::ConnectionParameters {
         number: 17,
         psn: 1,
@@ -175,9 +171,15 @@ fn who_has_no_adapter_declines_one() {
         depth: 1,
         gid: [7; 16],
     };
-    offer.extend(parameters.to_bytes());
+    [&Frame::Offer.to_bytes()[..], &parameters.to_bytes()].concat()
+}
+
+#[test]
+fn who_has_no_adapter_declines_one() {
+    let (ours, mut peer) = connection();
+    let mut ours = end(ours, HERE, THERE);
     // However it comes.
-    for byte in offer {
+    for byte in offer() {
         peer.write_all(&[byte]).unwrap();
         assert_eq!(ours.receive(&mut Vec::new()), Ok(false));
     }
@@ -191,6 +193,18 @@ fn who_has_no_adapter_declines_one() {
     peer.write_all(&Frame::Back { arrived: 0 }.to_bytes())
         .unwrap();
     assert_eq!(receive(&mut ours), Err(ChannelError::Corrupt));
+}
+
+/// Each was answered, and the answers were kept until somebody would read them.
+#[test]
+fn who_offers_on_and_on_and_never_listens_is_left() {
+    let (ours, mut peer) = connection();
+    let mut ours = end(ours, HERE, THERE);
+    let offers = offer().repeat(100);
+    let writer = thread::spawn(move || while peer.write_all(&offers).is_ok() {});
+    assert_eq!(receive(&mut ours), Err(ChannelError::Corrupt));
+    drop(ours);
+    writer.join().unwrap();
 }
 
 #[test]
