@@ -1,6 +1,7 @@
 //! What processes of other hosts want of nodes here, done in the name of theirs.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
@@ -214,18 +215,28 @@ mod by_adapter {
     use std::io;
     use std::sync::{Arc, Mutex, Weak};
 
+    use fabric::region::Keep;
     use fabric::verbs::hybrid_channel::{Means, NoMeans};
     use fabric::verbs::{CHANNEL_BYTES, HybridChannel, ProtectionDomain};
     use fabric::{NodeId, Partition, tcp};
 
     use super::{Adapter, CHANNELS, Domain, Entry, Rdma, lock};
 
-    /// What all channels between two nodes share, the far one first. Whoever sends more than it may
-    /// takes buffers from its own node's channels only.
+    /// What the channels between two nodes have together, the far one first.
     #[derive(Debug, Default)]
-    pub(in super::super) struct Shared(Mutex<HashMap<Between, Weak<ProtectionDomain>>>);
+    pub(in super::super) struct Shared(Mutex<HashMap<Between, Common>>);
 
     type Between = (Partition, [NodeId; 2]);
+
+    /// Whoever sends more than it may takes buffers from its own node's channels only.
+    #[derive(Debug)]
+    struct Common {
+        domain: Weak<ProtectionDomain>,
+        /// Has another owner for each channel.
+        channels: Arc<()>,
+        /// For as many as there have been at a time: so many have buffers as long as there is one.
+        accounts: Vec<Entry>,
+    }
 
     /// Lets packets go by the adapter, as far as it has room for them.
     pub(super) fn channel(
@@ -239,21 +250,27 @@ mod by_adapter {
         let (from, partition) = (domain.member().node(), domain.partition());
         let source = move || {
             let device = rdma.device().ok_or(NoMeans::Ever)?;
-            let account = Entry::add(&adapter, CHANNELS, from, CHANNEL_BYTES);
-            let account = Arc::new(account.ok_or(NoMeans::Now)?);
             let mut shared = lock(&adapter.shared.0);
-            shared.retain(|_, domain| domain.strong_count() > 0);
-            let key = (partition, [from, to]);
-            let present = shared.get(&key).and_then(Weak::upgrade);
-            let made = match present {
+            shared.retain(|_, common| common.domain.strong_count() > 0);
+            let between = (partition, [from, to]);
+            let present = shared
+                .get(&between)
+                .and_then(|common| common.domain.upgrade());
+            let domain = match present {
                 Some(domain) => domain,
                 None => ProtectionDomain::new(&device, to, partition).map_err(|_| NoMeans::Now)?,
             };
-            shared.insert(key, Arc::downgrade(&made));
-            Ok(Means {
-                domain: made,
-                account: Some(account),
-            })
+            let common = shared.entry(between).or_insert_with(|| Common {
+                domain: Arc::downgrade(&domain),
+                channels: Arc::default(),
+                accounts: Vec::new(),
+            });
+            if Arc::strong_count(&common.channels) > common.accounts.len() {
+                let account = Entry::add(&adapter, CHANNELS, from, CHANNEL_BYTES);
+                common.accounts.push(account.ok_or(NoMeans::Now)?);
+            }
+            let account = Some(Arc::clone(&common.channels) as Keep);
+            Ok(Means { domain, account })
         };
         HybridChannel::new(far, Box::new(source), false)
     }
@@ -350,6 +367,13 @@ impl Entry {
             node,
             bytes,
         })
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Entry { node, bytes, .. } = self;
+        write!(f, "{bytes} bytes of {node:?}")
     }
 }
 
