@@ -270,9 +270,9 @@ impl Report {
         }
         self.write_mixes(to)?;
         writeln!(to)?;
-        self.targets
-            .iter()
-            .try_for_each(|target| writeln!(to, "{target}"))
+        // Of rows that were not chosen nothing is known.
+        let mut found = self.targets.iter().filter(|target| target.found.is_some());
+        found.try_for_each(|target| writeln!(to, "{target}"))
     }
 
     fn write_mixes(&self, to: &mut String) -> std::fmt::Result {
