@@ -149,7 +149,7 @@ fn strangers_get_no_further_and_keep_nobody_out() {
     strangers.says("idle");
     let heard = strangers.so_far();
     // Its own versions come with the answer.
-    assert!(heard.contains(r"version b'toroidv\x01\x01'"), "{heard}");
+    assert!(heard.contains(r"version b'toroidv\x02\x02'"), "{heard}");
     assert!(heard.contains("key b'toroidk'"), "{heard}");
     assert!(heard.contains("ticket b'toroidt'"), "{heard}");
     assert!(heard.contains("nonsense b''"), "{heard}");
