@@ -50,7 +50,7 @@ const MOST_NEWS: usize = 4;
 const MOST_SAID: usize = 16;
 
 /// How long the other side may take to hear how a channel ended.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What the other side has said of its RDMA adapter; see [`Frame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,7 +31,7 @@ pub trait Far: PacketChannel {
     fn has_hung_up(&self) -> bool;
 
     /// Tells the other side how the channel ended, behind what was sent before. It takes up to a
-    /// second if the other side does not listen.
+    /// few seconds if the other side does not listen.
     fn finish(&mut self, end: End);
 }
 

@@ -41,7 +41,7 @@ use crate::key::Partition;
 use crate::parameters::ConnectionParameters;
 use crate::region::Keep;
 use crate::tcp;
-use crate::tcp::channel::{FAREWELL, News};
+use crate::tcp::channel::News;
 use crate::tcp::wire::{End, Frame};
 use crate::topology::NodeId;
 
@@ -55,6 +55,10 @@ const LOOK: Duration = Duration::from_micros(100);
 
 /// Packets that show that an adapter is worth trying soon again when it fails.
 const MANY: usize = 1000;
+
+/// How long who is about to end waits at most for what was sent, and how much of it for the adapter: one
+/// that fails takes longer to say so.
+const SETTLING: [Duration; 2] = [Duration::from_secs(3), Duration::from_millis(250)];
 
 /// How long one sleep for the other side's word lasts at most, of who is about to end.
 const NAP: Duration = Duration::from_millis(10);
@@ -421,10 +425,10 @@ impl HybridChannel {
     /// Waits until all that was sent is on its way, whatever becomes of this side.
     fn settle(&mut self) {
         let start = Instant::now();
-        let left = || FAREWELL.saturating_sub(start.elapsed());
+        let left = || SETTLING[0].saturating_sub(start.elapsed());
         if let Adapter::Up(way) = &mut self.adapter
             && self.tcp.end().is_ok()
-            && !way.channel.settle(FAREWELL / 4)
+            && !way.channel.settle(SETTLING[1])
         {
             self.leave();
         }
