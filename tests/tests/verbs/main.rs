@@ -4,8 +4,9 @@
 mod frames;
 
 use std::fs::{self, Permissions};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{ChildStdin, Command};
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
@@ -329,20 +330,40 @@ fn a_process_for_other_hosts_that_does_not_come_back_is_replaced() {
     b.is_used();
 }
 
+/// A store of host b, and a client of host a that does what it is told.
+struct Store {
+    input: ChildStdin,
+    client: Running,
+    _server: Running,
+}
+
+impl Store {
+    #[track_caller]
+    fn serve(a: &Host, b: &Host) -> Self {
+        let server = b.agent.spawn(OWNER, "toroid-kv serve");
+        server.says("blue");
+        let mut client = a.agent.spawn(USER, "store-client");
+        let mut store = Store {
+            input: client.stdin(),
+            client,
+            _server: server,
+        };
+        assert_eq!(store.says("connect"), "connected");
+        store
+    }
+
+    #[track_caller]
+    fn says(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").unwrap();
+        self.client.line()
+    }
+}
+
 #[test]
 fn a_store_is_read_by_the_adapters() {
-    use std::io::Write;
-
     let [a, b] = hosts();
-    let server = b.agent.spawn(OWNER, "toroid-kv serve");
-    server.says("blue");
-    let mut client = a.agent.spawn(USER, "store-client");
-    let mut input = client.stdin();
-    let mut says = |line: &str| {
-        writeln!(input, "{line}").unwrap();
-        client.line()
-    };
-    assert_eq!(says("connect"), "connected");
+    let mut store = Store::serve(&a, &b);
+    let mut says = |line: &str| store.says(line);
     for n in 0..50 {
         assert_eq!(says(&format!("get key-{n}")), "nothing");
         assert_eq!(says(&format!("set key-{n} first-{n}")), "stored");
@@ -374,24 +395,14 @@ fn a_store_is_read_by_the_adapters() {
     for (host, before) in [&a, &b].iter().zip(before) {
         assert!(host.sent() >= before + 50, "{} after {before}", host.sent());
     }
-    drop(server);
 }
 
 /// What had not arrived when the adapters failed goes over TCP, and later by them again.
 #[test]
 fn a_store_is_asked_over_tcp_while_nothing_gets_to_an_adapter() {
-    use std::io::Write;
-
     let [a, b] = up(down_yet(true));
-    let server = b.agent.spawn(OWNER, "toroid-kv serve");
-    server.says("blue");
-    let mut client = a.agent.spawn(USER, "store-client");
-    let mut input = client.stdin();
-    let mut says = |line: &str| {
-        writeln!(input, "{line}").unwrap();
-        client.line()
-    };
-    assert_eq!(says("connect"), "connected");
+    let mut store = Store::serve(&a, &b);
+    let mut says = |line: &str| store.says(line);
     let mut n = 0;
     let mut set = |times| {
         for _ in 0..times {
@@ -417,7 +428,6 @@ fn a_store_is_asked_over_tcp_while_nothing_gets_to_an_adapter() {
     });
     let last = set(1);
     assert_eq!(says(&format!("get key-{last}")), format!("value-{last}"));
-    drop(server);
 }
 
 #[test]
