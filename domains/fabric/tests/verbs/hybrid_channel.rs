@@ -261,6 +261,33 @@ fn what_comes_later_waits_for_a_backlog() {
     assert_eq!(ours.ways().connects, 2);
 }
 
+/// Who had waited for room on the connection was told for ever that there is some.
+#[test]
+fn who_found_the_connection_full_sleeps_when_packets_go_by_the_adapters() {
+    let verbs = Verbs::new();
+    let (mut ours, mut theirs, _ends) = pair(&verbs.here, &verbs.there);
+    let mut sent = 0;
+    while ours.send(&[&[7; 1000]]).is_ok() {
+        sent += 1;
+    }
+    let began = Instant::now();
+    while !(ours.is_by_adapter() && theirs.is_by_adapter()) {
+        assert!(began.elapsed() < FOR_EVER, "{ours:?} {theirs:?}");
+        for channel in [&mut ours, &mut theirs] {
+            channel.arm_for(false);
+            channel.disarm();
+        }
+    }
+    for _ in 0..sent {
+        assert_eq!(receive(&mut theirs).unwrap(), [7; 1000]);
+    }
+    while !ours.arm() {
+        assert!(began.elapsed() < FOR_EVER, "{ours:?}");
+        ours.disarm();
+    }
+    ours.disarm();
+}
+
 /// Who waits for room while it is not known what has arrived slept on when that was known.
 #[test]
 fn who_waits_for_room_is_woken_when_the_adapter_has_been_left() {
