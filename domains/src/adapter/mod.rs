@@ -13,7 +13,10 @@
 //! A process never has the connection itself: whoever holds a socket of the host's network can
 //! connect and listen there as well.
 
+mod accounts;
 mod carry;
+#[cfg(feature = "verbs")]
+mod channels;
 pub(crate) mod messages;
 mod serve;
 
@@ -53,13 +56,13 @@ struct Adapter {
     served: Mutex<HashMap<NodeId, usize>>,
     carried: Mutex<HashMap<NodeId, usize>>,
     members: serve::Members,
-    open: serve::Accounts,
+    open: accounts::Accounts,
     #[cfg(any(feature = "verbs", test))]
-    registered: serve::Accounts,
+    registered: accounts::Accounts,
     #[cfg(any(feature = "verbs", test))]
-    channels: serve::Accounts,
+    channels: accounts::Accounts,
     #[cfg(feature = "verbs")]
-    shared: serve::Shared,
+    shared: channels::Shared,
 }
 
 /// Serves until the lifeline, which is standard input, ends.
