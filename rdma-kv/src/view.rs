@@ -145,6 +145,42 @@ impl<R: Mapped> View<R> {
         Ok(())
     }
 
+    /// Folds all bytes: gives them to `each`, in order and in blocks, with what has come of those
+    /// before, which is `start` at first. Nothing is copied to memory, so of a large value this takes
+    /// about half as long as to get and fold it.
+    ///
+    /// The blocks are known to be of the value only when this returns. Until then `each` may have got
+    /// other bytes, and may get some twice, with what had come of those before; so it should do
+    /// nothing else that matters.
+    ///
+    /// ```no_run
+    /// # fn of(view: &rdma_kv::View) -> Result<(), rdma_kv::ViewError> {
+    /// let zeros = view.fold(0, |zeros, block| *zeros += block.iter().filter(|byte| **byte == 0).count())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ViewError`].
+    pub fn fold<A: Clone>(&self, start: A, each: impl Fn(&mut A, &[u8])) -> Result<A, ViewError> {
+        match &self.bytes {
+            Bytes::Copied(data) => {
+                let mut all = start;
+                each(&mut all, data);
+                Ok(all)
+            }
+            Bytes::Lent { slip, offset } => {
+                let items = &slip.slips.items;
+                let all = items.fold(*offset, self.len as u64, start, each)?;
+                // After the bytes: see the module of the loans.
+                match slip.is_recalled()? {
+                    true => Err(ViewError::Recalled),
+                    false => Ok(all),
+                }
+            }
+        }
+    }
+
     /// A copy of all bytes.
     ///
     /// # Errors

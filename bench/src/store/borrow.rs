@@ -8,7 +8,7 @@ use crate::pattern::{self, Random};
 use crate::sampler::{Pace, Work, sample};
 use crate::stats::Slice;
 
-/// Bytes whose sum is taken at a time: as many as a view gives.
+/// Bytes whose sum is taken at a time.
 const CHUNK: usize = 4096;
 
 /// Operations that follow each other without a check.
@@ -120,10 +120,8 @@ impl Work for ReadingWork<'_> {
 }
 
 fn sum_of(view: &View) -> Option<u64> {
-    let mut all = 0;
-    view.for_each_chunk(|chunk| all += sum_of_chunk(chunk))
-        .ok()?;
-    Some(all)
+    let add = |all: &mut u64, block: &[u8]| *all += sum_of_chunk(block);
+    view.fold(0, add).ok()
 }
 
 fn sum(bytes: &[u8]) -> u64 {

@@ -88,6 +88,19 @@ impl Mapped for RemoteRegion {
         }
     }
 
+    fn fold<A: Clone>(
+        &self,
+        offset: u64,
+        len: u64,
+        start: A,
+        each: impl Fn(&mut A, &[u8]),
+    ) -> Result<A, OpError> {
+        match self {
+            RemoteRegion::Shm(region) => region.fold(offset, len, start, each),
+            RemoteRegion::Tcp(_) => Err(OpError::NotMapped),
+        }
+    }
+
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
         match self {
             RemoteRegion::Shm(region) => region.write(offset, bytes),

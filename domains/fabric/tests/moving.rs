@@ -15,8 +15,8 @@ use std::time::Duration;
 use fabric::shm::control::{create_for_peers, create_memory, read_only, read_write, seal_writes};
 use fabric::shm::{CHUNK, Memory, QueuePair, RemoteRegion, Transfer};
 use fabric::{
-    Access, Completion, Endpoint, NodeId, OpError, Operation, Partition, Read, Region, RegionId,
-    RemoteKey,
+    Access, Completion, Endpoint, Mapped, NodeId, OpError, Operation, Partition, Read, Region,
+    RegionId, RemoteKey,
 };
 
 const KEY: RemoteKey = RemoteKey {
@@ -142,6 +142,10 @@ fn read(remote: &RemoteRegion, offset: u64, into: &mut [u8]) -> Result<(), OpErr
     }])
 }
 
+fn fold(remote: &RemoteRegion, offset: u64, len: u64) -> Result<Vec<u8>, OpError> {
+    remote.fold(offset, len, Vec::new(), |all, block| all.extend(block))
+}
+
 /// A word of each chunk, so that all of them are needed.
 fn word(chunk: u64, n: u64) -> u64 {
     chunk * CHUNK + 128 * n
@@ -174,6 +178,11 @@ fn nothing_is_lost_while_all_use_what_moves() {
     let mut exported = Exported::new();
     let owner = exported.owner.clone();
     let (writer, reader) = (exported.writer.clone(), exported.reader.clone());
+    let folded = exported.reader.clone();
+    let still: Vec<u8> = (0..50_000).map(|n| (n / 7) as u8).collect();
+    for chunk in 0..CHUNKS {
+        owner.write(word(chunk, 80) + 3, &still).unwrap();
+    }
     let (stop, added) = (Stop::default(), AtomicU64::new(0));
     thread::scope(|scope| {
         let (stop, added, owner) = (&stop, &added, &owner);
@@ -217,6 +226,13 @@ fn nothing_is_lost_while_all_use_what_moves() {
                 *before = now;
             }
         });
+        // Blocks of what nobody changes.
+        until(scope, stop, || {
+            for chunk in 0..CHUNKS {
+                let all = fold(&folded, word(chunk, 80) + 3, still.len() as u64);
+                assert!(all.unwrap() == still, "chunk {chunk}");
+            }
+        });
         let guard = StopAll(stop);
         for _ in 0..MOVES {
             exported.move_once(|_| ());
@@ -227,6 +243,49 @@ fn nothing_is_lost_while_all_use_what_moves() {
     let total: u64 = (0..CHUNKS).map(|n| owner.load(word(n, 0)).unwrap()).sum();
     assert_eq!(total, added.load(Ordering::Relaxed));
     assert!(total > 0);
+}
+
+#[test]
+fn blocks_have_what_a_copy_has() {
+    let exported = Exported::new();
+    let bytes: Vec<u8> = (0..LEN).map(|n| (n / 3) as u8).collect();
+    exported.owner.write(0, &bytes).unwrap();
+    for offset in [0, 1, 8, 63, 4097] {
+        for len in [
+            0,
+            1,
+            255,
+            256,
+            257,
+            5000,
+            CHUNK - 1,
+            CHUNK + 300,
+            LEN - offset,
+        ] {
+            let part = &bytes[offset as usize..(offset + len) as usize];
+            let from_peer = fold(&exported.reader, offset, len).unwrap();
+            assert!(from_peer == part, "{len} bytes at {offset}");
+            let add = |all: &mut Vec<u8>, block: &[u8]| all.extend(block);
+            let own = exported.owner.fold(offset, len, Vec::new(), add);
+            assert!(own.unwrap() == part, "{len} bytes at {offset} of our own");
+        }
+        for len in [LEN - offset + 1, u64::MAX] {
+            let limit = LEN;
+            let outside = Err(OpError::OutOfBounds { offset, len, limit });
+            assert_eq!(fold(&exported.reader, offset, len), outside);
+        }
+    }
+    let needed = READ;
+    let writer = map(&exported.memory, Access::REMOTE_WRITE);
+    assert_eq!(fold(&writer, 0, 1), Err(OpError::MissingRight { needed }));
+    // What was given before the end is no result.
+    let status = exported.reader.memory().status();
+    let sum = |all: &mut u64, block: &[u8]| {
+        status.revoke();
+        *all += block.len() as u64;
+    };
+    let revoked = exported.reader.fold(0, 256, 0, sum);
+    assert_eq!(revoked, Err(OpError::Revoked));
 }
 
 /// A mere reader that touched the pages of the fresh memory before they were filled once

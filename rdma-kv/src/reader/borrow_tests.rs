@@ -282,7 +282,9 @@ fn views_are_read_in_pieces() {
         let mut all = vec![];
         let each = |chunk: &[u8]| all.extend_from_slice(chunk);
         view.for_each_chunk(each).unwrap();
-        assert!(all == value && view.to_vec() == Ok(value));
+        assert!(all == value && view.to_vec() == Ok(value.clone()));
+        let folded = view.fold(Vec::new(), |all, block| all.extend(block));
+        assert_eq!(folded, Ok(value));
         let mut byte = [0];
         assert!(view.read(len, &mut []).is_ok());
         for offset in [len, len + 1, usize::MAX] {
@@ -377,6 +379,8 @@ fn who_borrows_everything_loses_it_and_harms_nobody() {
     churn(&store, || assert_eq!(mine.to_vec(), Ok(vec![1; 1000])));
     assert_eq!(everything.load(RECALLED), Ok(1));
     assert_eq!(theirs.to_vec(), Err(ViewError::Recalled));
+    let folded = theirs.fold(0, |len, block| *len += block.len());
+    assert_eq!(folded, Err(ViewError::Recalled));
     drop(mine);
     assert_all_memory_is_there(&store);
 }

@@ -504,6 +504,42 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Bytes that [`load`] loads: so many vectors that what a caller does for each block of them hardly
+/// matters, and so few that they stay in registers.
+pub(crate) const BLOCK: usize = 256;
+
+/// Loads bytes that other processes may write. Each 16 of them arrive in a register (x86-64), so a
+/// caller that only computes with them copies nothing.
+///
+/// # Safety
+/// [`BLOCK`] bytes must be mapped at `from`.
+#[inline(always)]
+pub(crate) unsafe fn load(from: *const u8) -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for (n, bytes) in block.as_chunks_mut().0.iter_mut().enumerate() {
+        use std::arch::x86_64::__m128i;
+        let vector: __m128i;
+        // SAFETY: the caller's promise; `movups` reads 16 bytes at any address. As with `copy`, the
+        // compiler neither splits nor repeats the access. Any bytes are a vector, and a vector is any bytes.
+        *bytes = unsafe {
+            std::arch::asm!(
+                "movups {}, [{}]",
+                out(xmm_reg) vector,
+                in(reg) from.add(16 * n),
+                options(nostack, preserves_flags, readonly)
+            );
+            std::mem::transmute::<__m128i, [u8; 16]>(vector)
+        };
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    // SAFETY: the caller's promise; the block is ours alone.
+    unsafe {
+        copy_portable(from, block.as_mut_ptr(), BLOCK);
+    }
+    block
+}
+
 /// Asks the processor to fetch the cache line at `address`.
 pub(crate) fn fetch_ahead(address: NonNull<u8>) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::chunks::{CHUNK, Table};
 use super::faults::{self, Ask, Faults, Watch};
-use super::memory::{Mapping, PAGE, copy};
+use super::memory::{BLOCK, Mapping, PAGE, copy, load};
 use super::status::Status;
 use crate::endpoint::OpError;
 
@@ -344,6 +344,66 @@ impl Memory {
             seen = now;
         }
         Ok(())
+    }
+
+    /// Folds bytes in blocks, where they are, see [`Mapped::fold`](crate::Mapped::fold).
+    ///
+    /// # Safety
+    /// The range must lie within the memory.
+    pub(crate) unsafe fn fold<A: Clone>(
+        &self,
+        at: usize,
+        len: usize,
+        mut all: A,
+        each: impl Fn(&mut A, &[u8]),
+    ) -> Result<A, OpError> {
+        let mut done = 0;
+        let mut seen = self.see()?;
+        while done < len {
+            let piece = (len - done).min(RECHECK_BYTES);
+            let mut with_piece = all.clone();
+            // SAFETY: a part of the range that the caller promises.
+            unsafe { self.fold_piece(seen, at + done, piece, &mut with_piece, &each) };
+            // Acquire: as in `read`.
+            fence(Ordering::Acquire);
+            let now = self.see()?;
+            // As in `read`.
+            if now == seen {
+                all = with_piece;
+                done += piece;
+            }
+            seen = now;
+        }
+        Ok(all)
+    }
+
+    /// # Safety
+    /// As `fold`.
+    #[inline(always)]
+    unsafe fn fold_piece<A>(
+        &self,
+        seen: Seen,
+        at: usize,
+        len: usize,
+        all: &mut A,
+        each: impl Fn(&mut A, &[u8]),
+    ) {
+        let in_place = match seen.is_moving() {
+            true => 0,
+            false => len - len % BLOCK,
+        };
+        let start = (self.mapping.start() + at) as *const u8;
+        for done in (0..in_place).step_by(BLOCK) {
+            // SAFETY: a whole block of the range that the caller promises.
+            each(all, &unsafe { load(start.add(done)) });
+        }
+        let mut block = [0; BLOCK];
+        for done in (in_place..len).step_by(BLOCK) {
+            let block = &mut block[..BLOCK.min(len - done)];
+            // SAFETY: a part of that range, and a block of ours that is as long.
+            unsafe { self.copy_out(seen, at + done, block.as_mut_ptr(), block.len()) };
+            each(all, block);
+        }
     }
 
     /// # Safety

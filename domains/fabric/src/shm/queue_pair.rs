@@ -129,6 +129,19 @@ impl Mapped for RemoteRegion {
         unsafe { self.copy_out(offset, into.as_mut_ptr(), into.len() as u64) }
     }
 
+    fn fold<A: Clone>(
+        &self,
+        offset: u64,
+        len: u64,
+        start: A,
+        each: impl Fn(&mut A, &[u8]),
+    ) -> Result<A, OpError> {
+        let memory = self.permit(Access::REMOTE_READ)?;
+        let (at, len) = region::bounds(memory, offset, len)?;
+        // SAFETY: `bounds` checked the range.
+        unsafe { memory.fold(at, len, start, each) }
+    }
+
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
         // SAFETY: `bytes` is a slice of that length, and nobody writes it meanwhile.
         unsafe { self.copy_in(offset, bytes.as_ptr(), bytes.len() as u64) }
