@@ -15,7 +15,7 @@ use fabric::link::LinkCheck;
 use fabric::shm::channel::Membership;
 use fabric::{
     Access, Completion, Endpoint, Epoch, NodeId, OpError, Operation, PacketChannel, Partition,
-    PostError, Protocol, Read, Region,
+    PostError, Protocol, Read, Region, Segment, Segments,
 };
 
 /// Nothing here takes this long; a test that waits for it has hung.
@@ -89,6 +89,8 @@ macro_rules! conformance {
     (@operations $rig:ty) => {
         $crate::conformance!(@each $rig:
             bytes_arrive_as_they_were
+            scattered_bytes_arrive_as_they_were
+            a_list_is_refused_as_a_whole
             every_operation_completes_once_in_order
             a_full_queue_takes_nothing_more
             a_range_outside_is_refused
@@ -194,6 +196,105 @@ pub fn bytes_arrive_as_they_were<R: Rig>(rig: &R) {
             assert!(back == bytes, "read of {len} bytes at {start}");
         }
     }
+}
+
+/// Runs of bytes with gaps between them, in turns in two regions; some are empty.
+fn scattered(regions: &[Region; 2], count: u64, longest: u64) -> Vec<Segment> {
+    let segment = |n: u64| {
+        let (len, start) = (n * 37 % (longest + 1), n / 2 * (longest + 3) + 1);
+        Segment::new(&regions[n as usize % 2], start..start + len)
+    };
+    (0..count).map(segment).collect()
+}
+
+/// The bytes of each segment, one after another.
+fn gathered(segments: &[Segment]) -> Vec<u8> {
+    let bytes = segments.iter().map(|segment| {
+        let mut bytes = vec![0; segment.len as usize];
+        segment.region.read(segment.offset, &mut bytes).unwrap();
+        bytes
+    });
+    bytes.flatten().collect()
+}
+
+/// Everything in both regions.
+fn all_of(regions: &[Region; 2]) -> [Vec<u8>; 2] {
+    [0, 1].map(|n| {
+        let region = &regions[n];
+        gathered(&[Segment::new(region, 0..region.len())])
+    })
+}
+
+pub fn scattered_bytes_arrive_as_they_were<R: Rig>(rig: &R) {
+    let (owner, remote) = rig.export(1 << 20, Access::all());
+    let regions = [
+        Region::local(1 << 19).unwrap(),
+        Region::local(1 << 19).unwrap(),
+    ];
+    let mut endpoint = rig.endpoint(4);
+    // Each count that one request of an adapter may have room for, and some that none has.
+    let lists = (0..20).chain([64, 200]).map(|count| (count, 100));
+    for (count, longest) in lists.chain([(5, 150_000), (3, 100_000)]) {
+        let segments = scattered(&regions, count, longest);
+        let list: Segments = segments.iter().cloned().collect();
+        let len = list.len() as usize;
+        for (region, seed) in regions.iter().zip([1, 2]) {
+            region.write(0, &pattern(1 << 19, seed)).unwrap();
+        }
+        owner.write(0, &vec![0; 1 << 20]).unwrap();
+        let write = Operation::write_from(&remote, 5, list.clone());
+        assert_eq!(run(&mut endpoint, write), Ok(len as u64));
+        let mut there = vec![0; len + 10];
+        owner.read(0, &mut there).unwrap();
+        let sent = [vec![0; 5], gathered(&segments), vec![0; 5]].concat();
+        assert!(there == sent, "write of {count} segments");
+
+        let bytes = pattern(len, 99);
+        owner.write(5, &bytes).unwrap();
+        let mut expected = all_of(&regions);
+        let mut rest = bytes.as_slice();
+        for (n, segment) in segments.iter().enumerate() {
+            let (own, behind) = rest.split_at(segment.len as usize);
+            let start = segment.offset as usize;
+            expected[n % 2][start..start + own.len()].copy_from_slice(own);
+            rest = behind;
+        }
+        let read = Operation::read_into(&remote, 5, list);
+        assert_eq!(run(&mut endpoint, read), Ok(len as u64));
+        assert!(all_of(&regions) == expected, "read of {count} segments");
+    }
+}
+
+pub fn a_list_is_refused_as_a_whole<R: Rig>(rig: &R) {
+    let limit = 4096;
+    let (owner, remote) = rig.export(limit, Access::all());
+    let local = Region::local(64).unwrap();
+    local.write(0, &[1; 64]).unwrap();
+    let part = |bytes| Segment::new(&local, bytes);
+    let beyond_local = [part(0..8), part(60..68), part(0..8)];
+    let (offset, len) = (60, 8);
+    let local_limit = OpError::OutOfBounds {
+        offset,
+        len,
+        limit: 64,
+    };
+    let (offset, len) = (limit - 15, 16);
+    let remote_limit = OpError::OutOfBounds { offset, len, limit };
+    let beyond_remote = [part(0..8), part(8..16)];
+    for (list, at, error) in [
+        (&beyond_local[..], 0, local_limit),
+        (&beyond_remote[..], offset, remote_limit),
+    ] {
+        let list: Segments = list.iter().cloned().collect();
+        let write = Operation::write_from(&remote, at, list.clone());
+        assert_eq!(run(&mut rig.endpoint(1), write), Err(error));
+        let read = Operation::read_into(&remote, at, list);
+        assert_eq!(run(&mut rig.endpoint(1), read), Err(error));
+    }
+    let mut there = vec![1; limit as usize];
+    owner.read(0, &mut there).unwrap();
+    assert!(there == vec![0; limit as usize], "a part was written");
+    assert!(gathered(&[part(0..64)]) == [1; 64], "a part was read");
 }
 
 pub fn every_operation_completes_once_in_order<R: Rig>(rig: &R) {

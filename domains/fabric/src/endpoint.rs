@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::key::{Access, Partition};
 use crate::region::Region;
+use crate::segments::{Segment, Segments};
 use crate::topology::NodeId;
 
 /// Why an operation did not happen. Each says whose fault it is.
@@ -89,31 +90,23 @@ pub enum PostError {
 /// there is the completion's error.
 #[derive(Clone, Debug)]
 pub enum Operation<R> {
-    /// Copies `len` bytes from the remote region to the local one.
+    /// Copies bytes from the remote region to local ones.
     Read {
         /// Where to read.
         remote: R,
         /// First byte in `remote`.
         offset: u64,
-        /// Where the bytes go.
-        local: Region,
-        /// First byte in `local`.
-        local_offset: u64,
-        /// Bytes to copy.
-        len: u64,
+        /// Where the bytes go: as many as are read.
+        into: Segments,
     },
-    /// Copies `len` bytes from the local region to the remote one.
+    /// Copies bytes from local regions to the remote one.
     Write {
         /// Where to write.
         remote: R,
         /// First byte in `remote`.
         offset: u64,
-        /// Where the bytes come from.
-        local: Region,
-        /// First byte in `local`.
-        local_offset: u64,
-        /// Bytes to copy.
-        len: u64,
+        /// Where the bytes come from: as many as are written.
+        from: Segments,
     },
     /// Replaces the word at `offset` by `desired` if it is `expected`.
     CompareAndSwap {
@@ -140,23 +133,29 @@ pub enum Operation<R> {
 impl<R: Clone> Operation<R> {
     /// Reads from `offset` of `remote` into the bytes `to` of `local`.
     pub fn read(remote: &R, offset: u64, local: &Region, to: Range<u64>) -> Self {
+        Self::read_into(remote, offset, Segment::new(local, to))
+    }
+
+    /// Reads from `offset` of `remote` into each segment, as many bytes as they have.
+    pub fn read_into(remote: &R, offset: u64, into: impl Into<Segments>) -> Self {
         Operation::Read {
             remote: remote.clone(),
             offset,
-            local: local.clone(),
-            local_offset: to.start,
-            len: to.end.saturating_sub(to.start),
+            into: into.into(),
         }
     }
 
     /// Writes the bytes `from` of `local` to `offset` of `remote`.
     pub fn write(remote: &R, offset: u64, local: &Region, from: Range<u64>) -> Self {
+        Self::write_from(remote, offset, Segment::new(local, from))
+    }
+
+    /// Writes the bytes of each segment to `offset` of `remote`.
+    pub fn write_from(remote: &R, offset: u64, from: impl Into<Segments>) -> Self {
         Operation::Write {
             remote: remote.clone(),
             offset,
-            local: local.clone(),
-            local_offset: from.start,
-            len: from.end.saturating_sub(from.start),
+            from: from.into(),
         }
     }
 
@@ -190,28 +189,20 @@ impl<R> Operation<R> {
             Operation::Read {
                 remote,
                 offset,
-                local,
-                local_offset,
-                len,
+                into,
             } => Operation::Read {
                 remote: convert(remote)?,
                 offset,
-                local,
-                local_offset,
-                len,
+                into,
             },
             Operation::Write {
                 remote,
                 offset,
-                local,
-                local_offset,
-                len,
+                from,
             } => Operation::Write {
                 remote: convert(remote)?,
                 offset,
-                local,
-                local_offset,
-                len,
+                from,
             },
             Operation::CompareAndSwap {
                 remote,
@@ -271,8 +262,8 @@ pub struct Read<'a, R> {
 ///
 /// Operations execute in the order in which they were posted, after [`Endpoint::flush`]; each
 /// ends in exactly one completion. In transfers of up to 64 bytes whose ends here and there are
-/// multiples of 8, each 8-byte word is read and written whole; beyond that a transfer may be seen
-/// in pieces, in any order.
+/// multiples of 8, those of each segment too, each 8-byte word is read and written whole; beyond
+/// that a transfer may be seen in pieces, in any order.
 pub trait Endpoint {
     /// A region of the peer, opened by the agent.
     type Remote: Clone + Send + Sync + 'static;

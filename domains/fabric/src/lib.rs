@@ -34,6 +34,7 @@ pub mod protection;
 pub mod provider;
 pub mod region;
 mod ring;
+pub mod segments;
 pub mod shm;
 mod sync;
 #[cfg(not(loom))]
@@ -50,4 +51,5 @@ pub use link::Protocol;
 pub use mapped::Mapped;
 pub use protection::Protection;
 pub use region::Region;
+pub use segments::{Segment, Segments};
 pub use topology::{NodeId, Place, Torus};

@@ -13,6 +13,7 @@ use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read}
 use crate::key::{Access, Partition, RemoteKey};
 use crate::mapped::Mapped;
 use crate::region::{self, Keep};
+use crate::segments::Segments;
 use crate::topology::NodeId;
 
 /// A peer's region, mapped with the rights that the agent granted. Clones share the mapping.
@@ -201,30 +202,27 @@ impl<R: AsShm> QueuePair<R> {
             Operation::Read {
                 remote,
                 offset,
-                local,
-                local_offset,
-                len,
+                into,
             } => {
-                let to = region::address(local.memory(), *local_offset, *len)?;
-                // SAFETY: `address` checked `to`, which is a mapping of ours: `Region` gives no
-                // reference to it.
-                unsafe { self.leads_to(remote)?.copy_out(*offset, to, *len)? };
-                local.memory().status().check()?;
-                Ok(*len)
+                let remote = self.leads_to(remote)?;
+                let right = Access::REMOTE_READ;
+                transfer((remote, *offset), right, into, |from, to, len| {
+                    // SAFETY: `to` is a mapping of ours of that length: `Region` gives no reference
+                    // to it.
+                    unsafe { remote.copy_out(from, to, len) }
+                })
             }
             Operation::Write {
                 remote,
                 offset,
-                local,
-                local_offset,
-                len,
+                from,
             } => {
-                let from = region::address(local.memory(), *local_offset, *len)?;
-                // SAFETY: as for a read.
-                unsafe { self.leads_to(remote)?.copy_in(*offset, from, *len)? };
-                // What was sent is not what was there, if the local side has ended meanwhile.
-                local.memory().status().check()?;
-                Ok(*len)
+                let remote = self.leads_to(remote)?;
+                let right = Access::REMOTE_WRITE;
+                transfer((remote, *offset), right, from, |to, from, len| {
+                    // SAFETY: as for a read.
+                    unsafe { remote.copy_in(to, from, len) }
+                })
             }
             Operation::CompareAndSwap {
                 remote,
@@ -248,6 +246,31 @@ impl<R: AsShm> QueuePair<R> {
         let ours = key.node == self.peer && key.partition == self.partition;
         ours.then_some(remote).ok_or(OpError::WrongKey)
     }
+}
+
+/// Has `copy` move the bytes of each segment to or from what the remote region has at `offset` and
+/// on, all of which are inside; returns how many.
+fn transfer(
+    (remote, offset): (&RemoteRegion, u64),
+    needed: Access,
+    segments: &Segments,
+    copy: impl Fn(u64, *mut u8, u64) -> Result<(), OpError>,
+) -> Result<u64, OpError> {
+    if segments.as_slice().len() != 1 {
+        // Before the first is copied; a single one is checked as it is.
+        segments.check()?;
+        region::bounds(remote.permit(needed)?, offset, segments.len())?;
+    }
+    let mut at = offset;
+    for segment in segments.as_slice() {
+        let memory = segment.region.memory();
+        let local = region::address(memory, segment.offset, segment.len)?;
+        copy(at, local, segment.len)?;
+        // What was sent is not what was there, if the local side has ended meanwhile.
+        memory.status().check()?;
+        at += segment.len;
+    }
+    Ok(at - offset)
 }
 
 impl<R: AsShm> Endpoint for QueuePair<R> {

@@ -142,6 +142,8 @@ enum InFlight {
 struct Sent {
     id: u64,
     operation: Operation<RemoteRegion>,
+    /// Bytes of it.
+    len: u64,
     handle: u32,
     parts: u64,
     answered: u64,
@@ -242,10 +244,12 @@ impl QueuePair {
         });
         match prepared {
             Ok((operation, handle)) => {
-                let parts = parts(&operation);
+                let len = target(&operation).2;
+                let parts = parts(len);
                 self.in_flight.push_back(InFlight::Operation(Sent {
                     id,
                     operation,
+                    len,
                     handle,
                     parts,
                     answered: 0,
@@ -260,19 +264,10 @@ impl QueuePair {
     /// Checks what this side knows; returns the handle of the region.
     fn prepare(&mut self, operation: &Operation<RemoteRegion>) -> Result<u32, OpError> {
         let (remote, offset, len) = target(operation);
-        if let Operation::Read {
-            local,
-            local_offset,
-            ..
-        }
-        | Operation::Write {
-            local,
-            local_offset,
-            ..
-        } = operation
+        if let Operation::Read { into: local, .. } | Operation::Write { from: local, .. } =
+            operation
         {
-            within(*local_offset, len, local.len())?;
-            local.memory().status().check()?;
+            local.check()?;
         }
         self.reach(remote, offset, len)
     }
@@ -624,18 +619,17 @@ impl Sent {
     /// Appends a part to what is to be sent.
     fn append_part(&self, part: u64, outgoing: &mut Vec<u8>) -> Result<(), OpError> {
         outgoing.extend(self.request(part).to_bytes());
-        let Operation::Write {
-            local,
-            local_offset,
-            len,
-            ..
-        } = &self.operation
-        else {
+        let Operation::Write { from, .. } = &self.operation else {
             return Ok(());
         };
-        let (start, from) = (outgoing.len(), local_offset + part * CHUNK as u64);
-        outgoing.resize(start + part_len(*len, part), 0);
-        let copied = read_whole(&mut outgoing[start..], |bytes| local.read(from, bytes));
+        let start = outgoing.len();
+        let (first, len) = (part * CHUNK as u64, part_len(self.len, part));
+        let mut pieces = from.part(first, len as u64);
+        let copied = pieces.try_for_each(|(region, offset, len)| {
+            let end = outgoing.len();
+            outgoing.resize(end + len as usize, 0);
+            read_whole(&mut outgoing[end..], |bytes| region.read(offset, bytes))
+        });
         copied.inspect_err(|_| outgoing.truncate(start - Request::LEN))
     }
 
@@ -643,16 +637,16 @@ impl Sent {
         let handle = self.handle;
         let skipped = part * CHUNK as u64;
         match self.operation {
-            Operation::Read { offset, len, .. } => Request::Read {
+            Operation::Read { offset, .. } => Request::Read {
                 handle,
                 offset: offset + skipped,
-                len: part_len(len, part) as u32,
+                len: part_len(self.len, part) as u32,
                 is_linked: part > 0,
             },
-            Operation::Write { offset, len, .. } => Request::Write {
+            Operation::Write { offset, .. } => Request::Write {
                 handle,
                 offset: offset + skipped,
-                len: part_len(len, part) as u32,
+                len: part_len(self.len, part) as u32,
                 is_linked: part > 0,
             },
             Operation::CompareAndSwap {
@@ -692,18 +686,18 @@ impl Sent {
 
     fn done(&mut self, part: u64, value: u64, data: &[u8]) -> Result<(), Malformed> {
         match &self.operation {
-            Operation::Read {
-                local,
-                local_offset,
-                len,
-                ..
-            } if data.len() == part_len(*len, part) => {
-                let to = local_offset + part * CHUNK as u64;
-                let copied = write_whole(data, |bytes| local.write(to, bytes));
-                self.result = self.result.and(copied.map(|()| *len));
+            Operation::Read { into, .. } if data.len() == part_len(self.len, part) => {
+                let mut rest = data;
+                let mut pieces = into.part(part * CHUNK as u64, data.len() as u64);
+                let copied = pieces.try_for_each(|(region, offset, len)| {
+                    let (piece, behind) = rest.split_at(len as usize);
+                    rest = behind;
+                    write_whole(piece, |bytes| region.write(offset, bytes))
+                });
+                self.result = self.result.and(copied.map(|()| self.len));
             }
-            Operation::Write { len, .. } if data.is_empty() => {
-                self.result = self.result.and(Ok(*len));
+            Operation::Write { .. } if data.is_empty() => {
+                self.result = self.result.and(Ok(self.len));
             }
             Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } if data.is_empty() => {
                 self.result = self.result.and(Ok(value));
@@ -753,23 +747,21 @@ fn target(operation: &Operation<RemoteRegion>) -> (&RemoteRegion, u64, u64) {
         Operation::Read {
             remote,
             offset,
-            len,
-            ..
+            into: local,
         }
         | Operation::Write {
             remote,
             offset,
-            len,
-            ..
-        } => (remote, *offset, *len),
+            from: local,
+        } => (remote, *offset, local.len()),
         Operation::CompareAndSwap { remote, offset, .. }
         | Operation::FetchAdd { remote, offset, .. } => (remote, *offset, 8),
     }
 }
 
-/// How many requests an operation takes.
-fn parts(operation: &Operation<RemoteRegion>) -> u64 {
-    target(operation).2.div_ceil(CHUNK as u64).max(1)
+/// How many requests an operation on so many bytes takes.
+fn parts(len: u64) -> u64 {
+    len.div_ceil(CHUNK as u64).max(1)
 }
 
 /// Bytes of a part of `len` bytes.

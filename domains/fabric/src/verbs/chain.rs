@@ -7,7 +7,7 @@ use std::ptr;
 use ibverbs_sys as ffi;
 
 use super::connection::Connection;
-use super::objects::{Local, errno};
+use super::objects::{Locals, errno};
 
 /// Memory of a peer, as a request names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,7 @@ pub(super) enum Action {
 pub(super) struct Asked {
     pub(super) number: u64,
     pub(super) action: Action,
-    /// No bytes are no memory.
-    pub(super) local: Local,
+    pub(super) local: Locals,
     /// Whether its bytes are copied when it is handed over.
     pub(super) inline: bool,
     /// Whether it asks for a completion. If it fails there is one in any case.
@@ -80,11 +79,11 @@ pub(super) struct Refused {
 }
 
 impl Chain {
-    /// An empty chain that takes so many requests without growing.
-    pub(super) fn with_capacity(requests: usize) -> Self {
+    /// An empty chain that takes so many requests without growing, each with so many places in memory.
+    pub(super) fn with_capacity(requests: usize, locals: usize) -> Self {
         Chain {
             requests: Vec::with_capacity(requests),
-            parts: Vec::with_capacity(requests),
+            parts: Vec::with_capacity(requests * locals),
         }
     }
 
@@ -99,7 +98,7 @@ impl Chain {
     pub(super) fn push(&mut self, asked: &Asked) {
         let mut request = ffi::ibv_send_wr {
             wr_id: asked.number,
-            num_sge: libc::c_int::from(asked.local.len > 0),
+            num_sge: asked.local.count() as libc::c_int,
             opcode: opcode(asked.action),
             ..Default::default()
         };
@@ -107,7 +106,7 @@ impl Chain {
         set(&mut request, Flags::IBV_SEND_INLINE, asked.inline);
         set(&mut request, Flags::IBV_SEND_SIGNALED, asked.signalled);
         self.requests.push(request);
-        self.parts.push(asked.local.part());
+        self.parts.extend(asked.local.parts());
     }
 
     /// Has the last request ask for a completion; returns how many do.
@@ -153,8 +152,11 @@ impl Chain {
 
     fn link(&mut self) {
         let mut next = ptr::null_mut();
-        for (request, part) in self.requests.iter_mut().zip(&mut self.parts).rev() {
-            request.sg_list = part;
+        let mut parts = self.parts.as_mut_slice();
+        for request in self.requests.iter_mut().rev() {
+            let (before, own) = parts.split_at_mut(parts.len() - request.num_sge as usize);
+            parts = before;
+            request.sg_list = own.as_mut_ptr();
             request.next = next;
             next = request;
         }

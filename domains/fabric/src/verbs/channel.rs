@@ -104,6 +104,7 @@ impl Ends {
         let completions = CompletionQueue::new(device.context(), ENTRIES)?;
         let room = Room {
             requests: REQUESTS,
+            locals: 1,
             inline: INLINE,
         };
         let staging = Buffers::new(protection, CREDITS)?;
@@ -202,7 +203,7 @@ impl Channel {
             completions: ends.completions,
             staging: ends.staging,
             share: ends.share,
-            chain: Chain::with_capacity(1),
+            chain: Chain::with_capacity(1, 1),
             check,
             local,
             status,
@@ -432,7 +433,7 @@ impl Channel {
         self.chain.push(&Asked {
             number: number | SENT,
             action: Action::Send { immediate },
-            local,
+            local: local.into(),
             inline: local.len > 0 && local.len <= self.connection.inline_bytes(),
             signalled,
         });

@@ -28,6 +28,8 @@ const HOPS: u8 = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) requests: usize,
+    /// Places in our memory that a request may have.
+    pub(super) locals: u32,
     /// Bytes that a request may carry with it. A device that has less says so.
     pub(super) inline: u32,
 }
@@ -92,7 +94,7 @@ impl Connection {
         };
         attributes.cap.max_send_wr =
             u32::try_from(room.requests).map_err(|_| io::ErrorKind::InvalidInput)?;
-        attributes.cap.max_send_sge = 1;
+        attributes.cap.max_send_sge = room.locals;
         attributes.cap.max_inline_data = room.inline;
         // SAFETY: the domain and the queues are alive; the caller keeps the completion queue longer
         // than this. The object is freed by its own call only.

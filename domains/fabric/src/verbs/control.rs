@@ -204,8 +204,11 @@ impl ProtectionDomain {
         }
         // An entry for each request, so that it cannot overrun.
         let completions = CompletionQueue::new(self.device.context(), requests)?;
-        let inline = INLINE;
-        let room = Room { requests, inline };
+        let room = Room {
+            requests,
+            locals: self.device.most_locals() as u32,
+            inline: INLINE,
+        };
         let connection = Connection::new(&self.protection, &completions, None, room)?;
         Ok(Prepared {
             connection,
@@ -225,6 +228,7 @@ impl ProtectionDomain {
         let completions = CompletionQueue::new(self.device.context(), 1)?;
         let room = Room {
             requests: 1,
+            locals: 1,
             inline: 0,
         };
         let connection = Connection::new(&self.protection, &completions, None, room)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
-use super::objects::{Context, Object, errno};
+use super::objects::{Context, Locals, Object, errno};
 
 /// Reads and atomics that a queue pair asks for, or answers, at a time, if the device can.
 const LOADS: u8 = 16;
@@ -159,6 +159,7 @@ pub struct Device {
     asks: u8,
     answers: u8,
     most_requests: usize,
+    most_locals: usize,
     most_buffers: usize,
 }
 
@@ -190,6 +191,7 @@ impl Device {
             asks: loads(limits.max_qp_init_rd_atom),
             answers: loads(limits.max_qp_rd_atom),
             most_requests: usize::try_from(limits.max_qp_wr).unwrap_or(0),
+            most_locals: most_locals(&limits),
             most_buffers: usize::try_from(limits.max_srq_wr).unwrap_or(0),
             context: Arc::new(context),
             name,
@@ -251,6 +253,11 @@ impl Device {
     /// Requests that a queue pair can have.
     pub(super) fn most_requests(&self) -> usize {
         self.most_requests
+    }
+
+    /// Places in our memory that one of them may have; at least one.
+    pub(super) fn most_locals(&self) -> usize {
+        self.most_locals
     }
 
     /// Buffers for packets that the channels of a domain can share.
@@ -460,6 +467,13 @@ impl Opened<'_> {
             error,
         })
     }
+}
+
+/// iWARP adapters take fewer for reads; drivers for which it is the same may say nothing of them.
+fn most_locals(limits: &ffi::ibv_device_attr) -> usize {
+    let at_most = |limit: libc::c_int| usize::try_from(limit).ok().filter(|limit| *limit > 0);
+    let limits = [limits.max_sge, limits.max_sge_rd].map(at_most);
+    limits.into_iter().flatten().fold(Locals::MOST, usize::min)
 }
 
 /// An entry of the table of global identifiers.

@@ -36,7 +36,7 @@ use super::remote::RemoteRegion;
 use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 use crate::key::{Access, Partition};
 use crate::parameters::{ConnectionParameters, RegionParameters};
-use crate::region::{self, Keep, Region};
+use crate::region::{Keep, Region};
 use crate::shm;
 use crate::tcp;
 use crate::tcp::queue_pair::Identity;
@@ -265,27 +265,23 @@ impl Hybrid {
         let (Operation::Read {
             remote,
             offset,
-            local,
-            local_offset,
-            len,
+            into: local,
         }
         | Operation::Write {
             remote,
             offset,
-            local,
-            local_offset,
-            len,
+            from: local,
         }) = operation
         else {
             return None;
         };
         // What is wrong with it is for the other way to say.
-        region::bounds(local.memory(), *local_offset, *len).ok()?;
-        local.memory().status().check().ok()?;
-        let (remote, offset, len) = (remote.clone(), *offset, *len);
-        let local = local.clone();
-        self.register(&local)?;
-        self.known(&remote, needed, offset, len).cloned()
+        local.check().ok()?;
+        let (remote, offset, local) = (remote.clone(), *offset, local.clone());
+        for segment in local.as_slice() {
+            self.register(&segment.region)?;
+        }
+        self.known(&remote, needed, offset, local.len()).cloned()
     }
 
     /// Has our adapter know a buffer, unless that has just failed.

@@ -89,6 +89,7 @@ impl PreparedLine {
         let receive = Arc::new(SharedReceive::new(&protection, REQUESTS as u32)?);
         let room = Room {
             requests: REQUESTS,
+            locals: 1,
             inline: INLINE,
         };
         let arrivals = Ring::new(&protection, Access::REMOTE_WRITE)?;
@@ -126,7 +127,7 @@ impl PreparedLine {
             },
             outgoing: Outgoing::new(),
             incoming: Incoming::default(),
-            chain: Chain::with_capacity(REQUESTS),
+            chain: Chain::with_capacity(REQUESTS, 1),
             end: None,
             counters: Counters::default(),
         })
@@ -255,7 +256,7 @@ impl Line {
         self.chain.push(&Asked {
             number: sent.number | SENT,
             action,
-            local,
+            local: local.into(),
             inline,
             signalled: sent.signalled,
         });

@@ -320,12 +320,55 @@ pub(super) struct Local {
 }
 
 impl Local {
-    pub(super) fn part(&self) -> ffi::ibv_sge {
+    fn part(&self) -> ffi::ibv_sge {
         ffi::ibv_sge {
             addr: self.address,
             length: self.len,
             lkey: self.lkey,
         }
+    }
+}
+
+/// Several of these that one request takes for one, in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Locals {
+    some: [Local; Locals::MOST],
+    count: usize,
+    len: u32,
+}
+
+impl Locals {
+    /// So many have room in a request where its own bytes would have it, at the adapters that we know.
+    pub(super) const MOST: usize = 8;
+
+    /// Adds one, if it has bytes; there must be room for it.
+    pub(super) fn push(&mut self, local: Local) {
+        if local.len > 0 {
+            self.some[self.count] = local;
+            self.count += 1;
+            self.len += local.len;
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of all together.
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub(super) fn parts(&self) -> impl Iterator<Item = ffi::ibv_sge> {
+        self.some[..self.count].iter().map(Local::part)
+    }
+}
+
+impl From<Local> for Locals {
+    fn from(local: Local) -> Self {
+        let mut locals = Locals::default();
+        locals.push(local);
+        locals
     }
 }
 

@@ -27,7 +27,7 @@ use super::control::ProtectionDomain;
 use super::objects::{CompletionQueue, Local};
 use super::remote::{RemoteRegion, Route};
 use super::requests::{Request, Requests};
-use super::steps::{Locals, Step, Steps, system};
+use super::steps::{Keys, Step, Steps, system};
 use super::window::{Piece, Position, Window};
 use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 use crate::key::{Access, Partition};
@@ -98,7 +98,8 @@ impl QueuePair {
         let room = Self::requests_for(depth);
         let steps = Steps {
             route,
-            locals: Locals::new(domain),
+            keys: Keys::new(domain),
+            most_locals: domain.device().most_locals(),
             longest: domain.device().longest_message(),
         };
         Ok(QueuePair {
@@ -114,7 +115,7 @@ impl QueuePair {
             handed: 0,
             done: 0,
             requests: Requests::with_room(room),
-            chain: Chain::with_capacity(room),
+            chain: Chain::with_capacity(room, domain.device().most_locals()),
             broken: None,
             batch_error: None,
             counters: Counters::default(),
@@ -129,7 +130,7 @@ impl QueuePair {
     /// What it has done so far.
     pub fn counters(&self) -> Counters {
         Counters {
-            lookups: self.steps.locals.lookups,
+            lookups: self.steps.keys.lookups,
             ..self.counters
         }
     }
@@ -156,7 +157,7 @@ impl QueuePair {
                 Ok(Some(step)) if self.requests.could_be_overtaken_by(step.needed) => break,
                 Ok(Some(step)) => {
                     self.ask(&step, Some(number));
-                    self.done += u64::from(step.local.len);
+                    self.done += u64::from(step.local.len());
                     if step.is_last {
                         self.next_operation();
                     }
@@ -214,7 +215,7 @@ impl QueuePair {
             is_last,
         } = *step;
         let is_inline =
-            matches!(action, Action::Write(_)) && local.len <= self.connection.inline_bytes();
+            matches!(action, Action::Write(_)) && local.len() <= self.connection.inline_bytes();
         let number = self.requests.push(Request {
             operation,
             is_last,
@@ -312,8 +313,10 @@ impl QueuePair {
         match result {
             Err(error) => drop(slot.result.get_or_insert(Err(error))),
             Ok(()) if request.is_last => {
-                let value = match slot.operation {
-                    Operation::Read { len, .. } | Operation::Write { len, .. } => Ok(len),
+                let value = match &slot.operation {
+                    Operation::Read { into: local, .. } | Operation::Write { from: local, .. } => {
+                        Ok(local.len())
+                    }
                     _ => self.scratch.load(word),
                 };
                 slot.result.get_or_insert(value);
@@ -494,7 +497,7 @@ impl QueuePair {
         }
         let step = Step {
             action: Action::Read(target),
-            local: self.scratch.bounce(piece.bounce, piece.len as u32),
+            local: self.scratch.bounce(piece.bounce, piece.len as u32).into(),
             needed: Access::REMOTE_READ,
             is_last: true,
         };

@@ -5,18 +5,19 @@ use std::sync::{Arc, Weak};
 
 use super::chain::{Action, Target};
 use super::control::ProtectionDomain;
-use super::objects::Local;
+use super::objects::{Local, Locals};
 use super::remote::{RemoteRegion, Route};
 use crate::endpoint::{OpError, Operation};
 use crate::key::Access;
 use crate::region::{self, Region};
+use crate::segments::Segments;
 use crate::shm::moving::Memory;
 
 /// What an operation asks of the adapter next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) action: Action,
-    pub(super) local: Local,
+    pub(super) local: Locals,
     /// The right without which the peer refuses it.
     pub(super) needed: Access,
     /// Whether nothing of the operation is left after it.
@@ -27,7 +28,9 @@ pub(super) struct Step {
 #[derive(Debug)]
 pub(super) struct Steps {
     pub(super) route: Route,
-    pub(super) locals: Locals,
+    pub(super) keys: Keys,
+    /// Places in our memory that a request may have.
+    pub(super) most_locals: usize,
     /// Bytes of the longest message.
     pub(super) longest: u64,
 }
@@ -45,23 +48,13 @@ impl Steps {
             Operation::Read {
                 remote,
                 offset,
-                local,
-                local_offset,
-                len,
-            } => {
-                let (from, to) = ((remote, *offset), (local, *local_offset));
-                self.transfer(from, to, *len, done, Access::REMOTE_READ)
-            }
+                into,
+            } => self.transfer((remote, *offset), into, done, Access::REMOTE_READ),
             Operation::Write {
                 remote,
                 offset,
-                local,
-                local_offset,
-                len,
-            } => {
-                let (to, from) = ((remote, *offset), (local, *local_offset));
-                self.transfer(to, from, *len, done, Access::REMOTE_WRITE)
-            }
+                from,
+            } => self.transfer((remote, *offset), from, done, Access::REMOTE_WRITE),
             Operation::CompareAndSwap {
                 remote,
                 offset,
@@ -91,14 +84,21 @@ impl Steps {
     fn transfer(
         &mut self,
         (remote, offset): (&RemoteRegion, u64),
-        (local, local_offset): (&Region, u64),
-        len: u64,
+        segments: &Segments,
         done: u64,
         needed: Access,
     ) -> Result<Option<Step>, OpError> {
-        let (address, lkey) = self.locals.place(local, local_offset, len)?;
+        if done == 0 {
+            // Before anything is asked for.
+            segments.check()?;
+        }
+        let len = segments.len();
         let whole = self.route.leads_to(remote)?.target(needed, offset, len)?;
+        let mut local = Locals::default();
         let part = len.saturating_sub(done).min(self.longest);
+        for (region, offset, len) in segments.part(done, part).take(self.most_locals) {
+            local.push(self.keys.place(region, offset, len)?);
+        }
         let target = Target {
             address: whole.address.wrapping_add(done),
             ..whole
@@ -107,16 +107,11 @@ impl Steps {
             Access::REMOTE_READ => Action::Read(target),
             _ => Action::Write(target),
         };
-        let local = Local {
-            address: address + done,
-            len: part as u32,
-            lkey,
-        };
-        Ok((part > 0).then_some(Step {
+        Ok((local.len() > 0).then_some(Step {
             action,
             local,
             needed,
-            is_last: done + part == len,
+            is_last: done + u64::from(local.len()) == len,
         }))
     }
 
@@ -133,7 +128,7 @@ impl Steps {
 fn atomic(action: Action, word: Local) -> Step {
     Step {
         action,
-        local: word,
+        local: word.into(),
         needed: Access::REMOTE_ATOMIC,
         is_last: true,
     }
@@ -141,7 +136,7 @@ fn atomic(action: Action, word: Local) -> Step {
 
 /// The keys by which our own adapter uses our own memory.
 #[derive(Debug)]
-pub(super) struct Locals {
+pub(super) struct Keys {
     domain: Arc<ProtectionDomain>,
     /// The last one used. Nothing else can be at its place while this is here.
     last: Option<(Weak<Memory>, u32)>,
@@ -149,30 +144,35 @@ pub(super) struct Locals {
     pub(super) lookups: u64,
 }
 
-impl Locals {
+impl Keys {
     pub(super) fn new(domain: &Arc<ProtectionDomain>) -> Self {
-        Locals {
+        Keys {
             domain: Arc::clone(domain),
             last: None,
             lookups: 0,
         }
     }
 
-    /// The address and key of `len` bytes at `offset` of `region`. Memory that is new to the
+    /// `len` bytes at `offset` of `region`, which one request can have. Memory that is new to the
     /// protection domain is registered.
-    fn place(&mut self, region: &Region, offset: u64, len: u64) -> Result<(u64, u32), OpError> {
+    fn place(&mut self, region: &Region, offset: u64, len: u64) -> Result<Local, OpError> {
         let memory = region.memory();
         let address = region::address(memory, offset, len)? as u64;
         memory.status().check()?;
+        let local = |lkey| Local {
+            address,
+            len: len as u32,
+            lkey,
+        };
         if let Some((last, lkey)) = &self.last
             && last.as_ptr() == Arc::as_ptr(memory)
         {
-            return Ok((address, *lkey));
+            return Ok(local(*lkey));
         }
         self.lookups += 1;
         let lkey = self.domain.register(region).map_err(|e| system(&e))?;
         self.last = Some((Arc::downgrade(memory), lkey));
-        Ok((address, lkey))
+        Ok(local(lkey))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use fabric::{Access, Completion, Endpoint, Operation, Region};
+use fabric::{Access, Completion, Endpoint, Operation, Region, Segment, Segments};
 
 use crate::conformance::Rig;
 use crate::rig::Verbs;
@@ -43,6 +43,32 @@ fn poll(pair: &mut impl Endpoint, count: usize) {
         let polled = pair.poll(&mut some);
         assert!(some[..polled].iter().all(|one| one.result.is_ok()));
         done += polled;
+    }
+}
+
+#[test]
+fn a_list_is_one_request_for_eight_segments() {
+    let rig = Verbs::new();
+    let regions = [0; 2].map(|_| Region::local(4096).unwrap());
+    let (_owner, remote) = rig.export(4096, Access::all());
+    let mut pair = rig.endpoint(4);
+    for (count, requests) in [(1, 1), (2, 1), (8, 1), (9, 2), (24, 3)] {
+        let segment = |n: u64| Segment::new(&regions[n as usize % 2], 100 * n..100 * n + 50);
+        let list: Segments = (0..count).map(segment).collect();
+        let post = |pair: &mut <Verbs as Rig>::Endpoint| {
+            let write = Operation::write_from(&remote, 0, list.clone());
+            let read = Operation::read_into(&remote, 0, list.clone());
+            pair.post(0, write).unwrap();
+            pair.post(1, read).unwrap();
+            pair.flush();
+            poll(pair, 2);
+        };
+        post(&mut pair);
+        let (before, allocations) = (pair.counters(), ALLOCATIONS.get());
+        post(&mut pair);
+        let (after, allocated) = (pair.counters(), ALLOCATIONS.get() - allocations);
+        assert_eq!(after.requests - before.requests, 2 * requests, "{count}");
+        assert_eq!(allocated, 0, "{count}");
     }
 }
 

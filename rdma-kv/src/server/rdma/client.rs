@@ -289,13 +289,8 @@ impl<N: Network> Client<N> {
     /// Reads a value from the client straight to where its item is.
     fn fetch(&mut self, from: Piece, items: &Region, to: u64) -> Result<(), SetError> {
         let staging = self.staging_with(from).ok_or(SetError::NotFetched)?;
-        let operation = Operation::Read {
-            remote: staging.remote.clone(),
-            offset: from.offset,
-            local: items.clone(),
-            local_offset: to,
-            len: from.len.into(),
-        };
+        let place = to..to + u64::from(from.len);
+        let operation = Operation::read(&staging.remote, from.offset, items, place);
         if carry_out(&mut staging.endpoint, operation).is_none() {
             self.staging = None;
             return Err(SetError::NotFetched);
@@ -376,13 +371,8 @@ impl<N: Network> Client<N> {
     fn put(&mut self, item: &Item, items: &Region, room: Piece) -> Option<()> {
         let len = item.header.value_len;
         let staging = self.staging_with(room).filter(|_| len <= room.len)?;
-        let operation = Operation::Write {
-            remote: staging.remote.clone(),
-            offset: room.offset,
-            local: items.clone(),
-            local_offset: item.value_offset(),
-            len: len.into(),
-        };
+        let value = item.value_offset()..item.value_offset() + u64::from(len);
+        let operation = Operation::write(&staging.remote, room.offset, items, value);
         let put = carry_out(&mut staging.endpoint, operation);
         if put.is_none() {
             self.staging = None;
