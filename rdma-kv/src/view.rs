@@ -146,12 +146,12 @@ impl<R: Mapped> View<R> {
     }
 
     /// Folds all bytes: gives them to `each`, in order and in blocks, with what has come of those
-    /// before, which is `start` at first. Nothing is copied to memory, so of a large value this takes
-    /// about half as long as to get and fold it.
+    /// before, which is `start` at first. In a process of this host most are not copied to memory, so of a large
+    /// value this is quicker than to get and fold it.
     ///
     /// The blocks are known to be of the value only when this returns. Until then `each` may have got
-    /// other bytes, and may get some twice, with what had come of those before; so it should do
-    /// nothing else that matters.
+    /// other bytes, and may get some twice, with a clone of what had come of those before, which is made
+    /// every 64 KiB: so it should be small, share nothing with its clones, and be all that `each` changes.
     ///
     /// ```no_run
     /// # fn of(view: &rdma_kv::View) -> Result<(), rdma_kv::ViewError> {

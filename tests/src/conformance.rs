@@ -118,7 +118,8 @@ macro_rules! conformance {
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
-        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
+        // Of a period that divides no length of what providers cut transfers to.
+        .map(|i| ((i % 251) as u8).wrapping_mul(31).wrapping_add(seed))
         .collect()
 }
 
@@ -201,7 +202,7 @@ pub fn bytes_arrive_as_they_were<R: Rig>(rig: &R) {
 /// Runs of bytes with gaps between them, in turns in two regions; some are empty.
 fn scattered(regions: &[Region; 2], count: u64, longest: u64) -> Vec<Segment> {
     let segment = |n: u64| {
-        let (len, start) = (n * 37 % (longest + 1), n / 2 * (longest + 3) + 1);
+        let (len, start) = (n * 37_003 % (longest + 1), n / 2 * (longest + 3) + 1);
         Segment::new(&regions[n as usize % 2], start..start + len)
     };
     (0..count).map(segment).collect()
@@ -450,6 +451,7 @@ struct Line([u8; 64]);
 
 pub fn words_are_never_torn<R: Rig>(rig: &R) {
     let (owner, remote) = rig.export(64, Access::all());
+    let scattered = Region::local(96).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -471,7 +473,13 @@ pub fn words_are_never_torn<R: Rig>(rig: &R) {
                     into,
                 }])
                 .unwrap();
-            for word in line.0.chunks_exact(8) {
+            // The same to two places.
+            let halves = [64..96, 0..32].map(|to| Segment::new(&scattered, to));
+            let read = Operation::read_into(&remote, 0, Vec::from(halves));
+            assert_eq!(run(&mut endpoint, read), Ok(64));
+            let mut places = [0; 96];
+            scattered.read(0, &mut places).unwrap();
+            for word in line.0.chunks_exact(8).chain(places.chunks_exact(8)) {
                 assert_eq!(word[..4], word[4..], "a word was seen in two halves");
             }
         }
@@ -565,6 +573,10 @@ fn operations_fail_after<R: Rig>(rig: &R, end: fn(&R), error: OpError) {
     }
     for (_, operation) in each_kind(&remote, &local, 0, 8) {
         assert_eq!(run(&mut rig.endpoint(1), operation), Err(error));
+    }
+    for list in [vec![], vec![Segment::new(&local, 0..0); 2]] {
+        let write = Operation::write_from(&remote, 0, list);
+        assert_eq!(run(&mut rig.endpoint(1), write), Err(error));
     }
     let read = Read {
         remote: &remote,

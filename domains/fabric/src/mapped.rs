@@ -26,12 +26,13 @@ pub trait Mapped: Send + Sync + 'static {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError>;
 
     /// Folds `len` bytes at `offset`: gives them to `each`, in order and in blocks of any length, with
-    /// what has come of those before, which is `start` at first. Where it can, blocks come in
-    /// registers, which for what only computes with them takes half the time of a copy.
+    /// what has come of those before, which is `start` at first. On x86-64 most blocks come in registers, and
+    /// are not copied where `each` is inlined.
     ///
     /// What a block has is known to be the region's only when this returns. If it was not, as when the
-    /// region has just moved, `each` gets the bytes again, with what had come of those before; so it should
-    /// do nothing else that matters. What is loaded afterwards is loaded after the bytes.
+    /// region has just moved, `each` gets up to 64 KiB again, with a clone of what had come of those before,
+    /// which is made every 64 KiB: so it should be small, share nothing with its clones, and be all that
+    /// `each` changes. What is loaded afterwards is loaded after the bytes.
     ///
     /// # Errors
     /// As [`Mapped::read`].
@@ -43,17 +44,7 @@ pub trait Mapped: Send + Sync + 'static {
         each: impl Fn(&mut A, &[u8]),
     ) -> Result<A, OpError>
     where
-        Self: Sized,
-    {
-        let mut all = start;
-        let mut block = [0; 4096];
-        for done in (0..len).step_by(block.len()) {
-            let block = &mut block[..(len - done).min(4096) as usize];
-            self.read(offset.saturating_add(done), block)?;
-            each(&mut all, block);
-        }
-        Ok(all)
-    }
+        Self: Sized;
 
     /// Copies bytes into the region at `offset`. What is stored afterwards is seen after them.
     ///
@@ -70,6 +61,16 @@ pub trait Mapped: Send + Sync + 'static {
 impl Mapped for Region {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
         Region::read(self, offset, into)
+    }
+
+    fn fold<A: Clone>(
+        &self,
+        offset: u64,
+        len: u64,
+        start: A,
+        each: impl Fn(&mut A, &[u8]),
+    ) -> Result<A, OpError> {
+        Region::fold(self, offset, len, start, each)
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {

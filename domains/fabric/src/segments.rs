@@ -39,24 +39,27 @@ impl Segment {
 
 /// Segments that a transfer takes for one, in order: a scatter/gather list.
 ///
-/// They may be as many as wanted, of as many regions; to have several costs one allocation, and to
-/// clone them none. Where those that a read fills overlap it is not specified what is there.
+/// They may be as many as wanted, of as many regions; a single one needs no allocation, and to clone
+/// a list takes none. Each part of a long transfer looks for its segments from the first on. Where those
+/// that a read fills overlap it is not specified what is there.
 #[derive(Clone, Debug)]
 pub struct Segments(List);
 
 #[derive(Clone, Debug)]
 enum List {
     One(Segment),
-    Many(Arc<[Segment]>),
+    /// With the bytes of all together.
+    Many(Arc<[Segment]>, u64),
 }
 
 impl Segments {
     /// Bytes of all together.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
-        // No region has as many as that.
-        let add = |all: u64, segment: &Segment| all.saturating_add(segment.len);
-        self.as_slice().iter().fold(0, add)
+        match &self.0 {
+            List::One(segment) => segment.len,
+            List::Many(_, len) => *len,
+        }
     }
 
     /// Each of them.
@@ -64,7 +67,7 @@ impl Segments {
     pub fn as_slice(&self) -> &[Segment] {
         match &self.0 {
             List::One(segment) => slice::from_ref(segment),
-            List::Many(segments) => segments,
+            List::Many(segments, _) => segments,
         }
     }
 
@@ -101,14 +104,22 @@ impl From<Segment> for Segments {
 }
 
 impl From<Vec<Segment>> for Segments {
-    fn from(segments: Vec<Segment>) -> Self {
-        Segments(List::Many(segments.into()))
+    fn from(mut segments: Vec<Segment>) -> Self {
+        if segments.len() == 1
+            && let Some(segment) = segments.pop()
+        {
+            return segment.into();
+        }
+        // No region has as many as what this stops at.
+        let add = |all: u64, segment: &Segment| all.saturating_add(segment.len);
+        let len = segments.iter().fold(0, add);
+        Segments(List::Many(segments.into(), len))
     }
 }
 
 impl FromIterator<Segment> for Segments {
     fn from_iter<I: IntoIterator<Item = Segment>>(segments: I) -> Self {
-        Segments(List::Many(segments.into_iter().collect()))
+        Vec::from_iter(segments).into()
     }
 }
 

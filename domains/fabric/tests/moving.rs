@@ -178,7 +178,7 @@ fn nothing_is_lost_while_all_use_what_moves() {
     let mut exported = Exported::new();
     let owner = exported.owner.clone();
     let (writer, reader) = (exported.writer.clone(), exported.reader.clone());
-    let folded = exported.reader.clone();
+    let (folded, written) = (exported.reader.clone(), exported.writer.clone());
     let still: Vec<u8> = (0..50_000).map(|n| (n / 7) as u8).collect();
     for chunk in 0..CHUNKS {
         owner.write(word(chunk, 80) + 3, &still).unwrap();
@@ -231,6 +231,11 @@ fn nothing_is_lost_while_all_use_what_moves() {
             for chunk in 0..CHUNKS {
                 let all = fold(&folded, word(chunk, 80) + 3, still.len() as u64);
                 assert!(all.unwrap() == still, "chunk {chunk}");
+            }
+            // Pieces that were right are not folded again.
+            for view in [&folded, &written] {
+                let count = |all: &mut usize, block: &[u8]| *all += block.len();
+                assert_eq!(view.fold(0, LEN, 0, count), Ok(LEN as usize));
             }
         });
         let guard = StopAll(stop);

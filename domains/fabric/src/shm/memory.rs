@@ -504,6 +504,20 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Loads a vector; encoded as the compiler encodes the rest, since to mix both kinds can be slow.
+#[cfg(all(target_arch = "x86_64", target_feature = "avx", not(miri)))]
+macro_rules! load_vector {
+    () => {
+        "vmovups {}, [{}]"
+    };
+}
+#[cfg(all(target_arch = "x86_64", not(target_feature = "avx"), not(miri)))]
+macro_rules! load_vector {
+    () => {
+        "movups {}, [{}]"
+    };
+}
+
 /// Bytes that [`load`] loads: so many vectors that what a caller does for each block of them hardly
 /// matters, and so few that they stay in registers.
 pub(crate) const BLOCK: usize = 256;
@@ -520,11 +534,11 @@ pub(crate) unsafe fn load(from: *const u8) -> [u8; BLOCK] {
     for (n, bytes) in block.as_chunks_mut().0.iter_mut().enumerate() {
         use std::arch::x86_64::__m128i;
         let vector: __m128i;
-        // SAFETY: the caller's promise; `movups` reads 16 bytes at any address. As with `copy`, the
+        // SAFETY: the caller's promise; the instruction reads 16 bytes at any address. As with `copy`, the
         // compiler neither splits nor repeats the access. Any bytes are a vector, and a vector is any bytes.
         *bytes = unsafe {
             std::arch::asm!(
-                "movups {}, [{}]",
+                load_vector!(),
                 out(xmm_reg) vector,
                 in(reg) from.add(16 * n),
                 options(nostack, preserves_flags, readonly)

@@ -25,6 +25,9 @@ use crate::endpoint::OpError;
 /// Long transfers look at the region's state again after this many bytes.
 const RECHECK_BYTES: usize = 64 * 1024;
 
+/// Bytes of the blocks that are folded while the memory moves: each is looked for in two places.
+const COPIED: usize = 4096;
+
 /// The memory of a region as one process has it mapped.
 #[derive(Debug)]
 pub struct Memory {
@@ -388,19 +391,36 @@ impl Memory {
         all: &mut A,
         each: impl Fn(&mut A, &[u8]),
     ) {
-        let in_place = match seen.is_moving() {
-            true => 0,
-            false => len - len % BLOCK,
-        };
+        if seen.is_moving() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.fold_copies::<COPIED, A>(seen, at, len, all, each) };
+        }
         let start = (self.mapping.start() + at) as *const u8;
-        for done in (0..in_place).step_by(BLOCK) {
+        let whole = len - len % BLOCK;
+        for done in (0..whole).step_by(BLOCK) {
             // SAFETY: a whole block of the range that the caller promises.
             each(all, &unsafe { load(start.add(done)) });
         }
-        let mut block = [0; BLOCK];
-        for done in (in_place..len).step_by(BLOCK) {
-            let block = &mut block[..BLOCK.min(len - done)];
-            // SAFETY: a part of that range, and a block of ours that is as long.
+        // SAFETY: the rest of it.
+        unsafe { self.fold_copies::<BLOCK, A>(seen, at + whole, len - whole, all, each) };
+    }
+
+    /// Folds blocks of `N` bytes that are copied.
+    ///
+    /// # Safety
+    /// As `fold`.
+    unsafe fn fold_copies<const N: usize, A>(
+        &self,
+        seen: Seen,
+        at: usize,
+        len: usize,
+        all: &mut A,
+        each: impl Fn(&mut A, &[u8]),
+    ) {
+        let mut block = [0; N];
+        for done in (0..len).step_by(N) {
+            let block = &mut block[..N.min(len - done)];
+            // SAFETY: a part of the range that the caller promises, and a block of ours that is as long.
             unsafe { self.copy_out(seen, at + done, block.as_mut_ptr(), block.len()) };
             each(all, block);
         }

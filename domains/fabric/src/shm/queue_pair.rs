@@ -259,7 +259,9 @@ fn transfer(
     if segments.as_slice().len() != 1 {
         // Before the first is copied; a single one is checked as it is.
         segments.check()?;
-        region::bounds(remote.permit(needed)?, offset, segments.len())?;
+        let memory = remote.permit(needed)?;
+        region::bounds(memory, offset, segments.len())?;
+        memory.status().check()?;
     }
     let mut at = offset;
     for segment in segments.as_slice() {

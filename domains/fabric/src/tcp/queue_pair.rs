@@ -670,12 +670,12 @@ impl Sent {
 
     /// Takes the reply to the next part.
     fn answer(&mut self, reply: Reply, data: &[u8]) -> Result<(), Malformed> {
-        let (_, offset, len) = target(&self.operation);
         let part = self.answered;
         self.answered += 1;
         match reply {
             Reply::Done { value, .. } => self.done(part, value, data),
             Reply::Failed(failure) if data.is_empty() => {
+                let (_, offset, len) = target(&self.operation);
                 self.result = self.result.and(Err(failure.error(offset, len)));
                 Ok(())
             }

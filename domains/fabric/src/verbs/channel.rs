@@ -270,8 +270,9 @@ impl Channel {
     /// Has the adapter say when something ends from now on. One that has gone tells nothing more,
     /// which is noticed here.
     fn ask_for_event(&mut self) {
-        self.completions.take_events();
-        if self.completions.request_event().is_err() {
+        let completions = &self.completions;
+        let asked = completions.take_events();
+        if asked.and_then(|()| completions.request_event()).is_err() {
             self.end(ChannelError::Unreachable);
         }
     }
@@ -546,7 +547,8 @@ impl PacketChannel for Channel {
     }
 
     fn disarm(&mut self) {
-        self.completions.take_events();
+        // That the adapter has gone is noticed where it is asked next.
+        let _ = self.completions.take_events();
         self.watch.drain();
     }
 }

@@ -278,7 +278,7 @@ impl Hybrid {
         // What is wrong with it is for the other way to say.
         local.check().ok()?;
         let (remote, offset, local) = (remote.clone(), *offset, local.clone());
-        for segment in local.as_slice() {
+        for segment in local.as_slice().iter().filter(|segment| segment.len > 0) {
             self.register(&segment.region)?;
         }
         self.known(&remote, needed, offset, local.len()).cloned()

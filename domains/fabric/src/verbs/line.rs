@@ -342,7 +342,7 @@ impl Bytes for Line {
     }
 
     fn attend(&mut self) -> io::Result<()> {
-        self.ends.completions.take_events();
+        self.ends.completions.take_events()?;
         // What ended before signals nothing, so it is looked for afterwards.
         self.ends.completions.request_event()?;
         self.take_completions();

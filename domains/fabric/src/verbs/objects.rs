@@ -211,8 +211,8 @@ impl CompletionQueue {
         errno(failed)
     }
 
-    /// Makes the descriptor unreadable.
-    pub(super) fn take_events(&self) {
+    /// Makes the descriptor unreadable. That it cannot be read means that the adapter has gone.
+    pub(super) fn take_events(&self) -> io::Result<()> {
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is alive and its descriptor does not block; each event taken is of
         // the one queue of this channel, and acknowledged, without which that could not be freed.
@@ -220,6 +220,11 @@ impl CompletionQueue {
             while ffi::ibv_get_cq_event(self.channel.raw(), &raw mut queue, &raw mut context) == 0 {
                 ffi::ibv_ack_cq_events(queue, 1);
             }
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+            _ => Err(error),
         }
     }
 

@@ -163,6 +163,8 @@ impl QueuePair {
                     }
                 }
                 Ok(None) => self.ends_unasked(Ok(0)),
+                // It has not ended as long as the adapter uses its memory.
+                Err(_) if self.requests.have_some_of(number) => break,
                 Err(error) => {
                     // Who has another way for what could not be registered, or has begun to move,
                     // takes all from there on by that.
@@ -329,7 +331,7 @@ impl QueuePair {
     fn sleep(&mut self, timeout: Duration) {
         self.counters.sleeps += 1;
         let ended = self.requests.ended();
-        // An adapter that has gone tells nothing more; it is noticed here.
+        // An adapter that has gone tells nothing more; it is noticed here, or after sleeping.
         if let Err(error) = self.completions.request_event() {
             self.fail_all(system(&error));
             return;
@@ -339,7 +341,9 @@ impl QueuePair {
         if self.requests.ended() == ended && !self.requests.is_empty() {
             self.completions.sleep(timeout);
         }
-        self.completions.take_events();
+        if let Err(error) = self.completions.take_events() {
+            self.fail_all(system(&error));
+        }
     }
 
     fn has_completion(&self) -> bool {

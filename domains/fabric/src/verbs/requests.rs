@@ -46,6 +46,12 @@ impl Requests {
         self.requests.is_empty()
     }
 
+    /// Whether the newest belongs to this operation.
+    pub(super) fn have_some_of(&self, operation: u64) -> bool {
+        let newest = self.requests.back();
+        newest.is_some_and(|newest| newest.operation == Some(operation))
+    }
+
     /// How many have ended.
     pub(super) fn ended(&self) -> u64 {
         self.oldest

@@ -88,9 +88,12 @@ impl Steps {
         done: u64,
         needed: Access,
     ) -> Result<Option<Step>, OpError> {
-        if done == 0 {
+        if done == 0 && segments.as_slice().len() > 1 {
             // Before anything is asked for.
             segments.check()?;
+            for (region, offset, len) in segments.part(0, segments.len()) {
+                self.keys.place(region, offset, len)?;
+            }
         }
         let len = segments.len();
         let whole = self.route.leads_to(remote)?.target(needed, offset, len)?;
