@@ -6,6 +6,7 @@
 // The names of the tests say what they show.
 #![allow(missing_docs)]
 
+use std::array;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -116,11 +117,12 @@ macro_rules! conformance {
     };
 }
 
+/// Bytes of a period that divides no length of what providers cut transfers to.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len)
-        // Of a period that divides no length of what providers cut transfers to.
-        .map(|i| ((i % 251) as u8).wrapping_mul(31).wrapping_add(seed))
-        .collect()
+    let period: [u8; 251] = array::from_fn(|i| (i as u8).wrapping_mul(31).wrapping_add(seed));
+    let mut bytes = period.repeat(len.div_ceil(period.len()));
+    bytes.truncate(len);
+    bytes
 }
 
 /// Flushes and waits for `count` completions.
@@ -210,12 +212,12 @@ fn scattered(regions: &[Region; 2], count: u64, longest: u64) -> Vec<Segment> {
 
 /// The bytes of each segment, one after another.
 fn gathered(segments: &[Segment]) -> Vec<u8> {
-    let bytes = segments.iter().map(|segment| {
-        let mut bytes = vec![0; segment.len as usize];
-        segment.region.read(segment.offset, &mut bytes).unwrap();
-        bytes
-    });
-    bytes.flatten().collect()
+    let mut all = Vec::new();
+    for segment in segments {
+        let (region, len) = (&segment.region, segment.len as usize);
+        region.read_onto(segment.offset, len, &mut all).unwrap();
+    }
+    all
 }
 
 /// Everything in both regions.
@@ -232,6 +234,7 @@ pub fn scattered_bytes_arrive_as_they_were<R: Rig>(rig: &R) {
         Region::local(1 << 19).unwrap(),
         Region::local(1 << 19).unwrap(),
     ];
+    let before = [1, 2].map(|seed| pattern(1 << 19, seed));
     let mut endpoint = rig.endpoint(4);
     // Each count that one request of an adapter may have room for, and some that none has.
     let lists = (0..20).chain([64, 200]).map(|count| (count, 100));
@@ -239,8 +242,8 @@ pub fn scattered_bytes_arrive_as_they_were<R: Rig>(rig: &R) {
         let segments = scattered(&regions, count, longest);
         let list: Segments = segments.iter().cloned().collect();
         let len = list.len() as usize;
-        for (region, seed) in regions.iter().zip([1, 2]) {
-            region.write(0, &pattern(1 << 19, seed)).unwrap();
+        for (region, bytes) in regions.iter().zip(&before) {
+            region.write(0, bytes).unwrap();
         }
         owner.write(0, &vec![0; 1 << 20]).unwrap();
         let write = Operation::write_from(&remote, 5, list.clone());
