@@ -142,8 +142,6 @@ enum InFlight {
 struct Sent {
     id: u64,
     operation: Operation<RemoteRegion>,
-    /// Bytes of it.
-    len: u64,
     handle: u32,
     parts: u64,
     answered: u64,
@@ -244,12 +242,10 @@ impl QueuePair {
         });
         match prepared {
             Ok((operation, handle)) => {
-                let len = target(&operation).2;
-                let parts = parts(len);
+                let parts = parts(&operation);
                 self.in_flight.push_back(InFlight::Operation(Sent {
                     id,
                     operation,
-                    len,
                     handle,
                     parts,
                     answered: 0,
@@ -616,6 +612,11 @@ impl Endpoint for QueuePair {
 }
 
 impl Sent {
+    /// Bytes of the whole.
+    fn len(&self) -> u64 {
+        target(&self.operation).2
+    }
+
     /// Appends a part to what is to be sent.
     fn append_part(&self, part: u64, outgoing: &mut Vec<u8>) -> Result<(), OpError> {
         outgoing.extend(self.request(part).to_bytes());
@@ -623,7 +624,7 @@ impl Sent {
             return Ok(());
         };
         let start = outgoing.len();
-        let (first, len) = (part * CHUNK as u64, part_len(self.len, part));
+        let (first, len) = (part * CHUNK as u64, part_len(self.len(), part));
         let mut pieces = from.part(first, len as u64);
         let copied = pieces.try_for_each(|(region, offset, len)| {
             let end = outgoing.len();
@@ -640,13 +641,13 @@ impl Sent {
             Operation::Read { offset, .. } => Request::Read {
                 handle,
                 offset: offset + skipped,
-                len: part_len(self.len, part) as u32,
+                len: part_len(self.len(), part) as u32,
                 is_linked: part > 0,
             },
             Operation::Write { offset, .. } => Request::Write {
                 handle,
                 offset: offset + skipped,
-                len: part_len(self.len, part) as u32,
+                len: part_len(self.len(), part) as u32,
                 is_linked: part > 0,
             },
             Operation::CompareAndSwap {
@@ -686,7 +687,7 @@ impl Sent {
 
     fn done(&mut self, part: u64, value: u64, data: &[u8]) -> Result<(), Malformed> {
         match &self.operation {
-            Operation::Read { into, .. } if data.len() == part_len(self.len, part) => {
+            Operation::Read { into, .. } if data.len() == part_len(self.len(), part) => {
                 let mut rest = data;
                 let mut pieces = into.part(part * CHUNK as u64, data.len() as u64);
                 let copied = pieces.try_for_each(|(region, offset, len)| {
@@ -694,10 +695,10 @@ impl Sent {
                     rest = behind;
                     write_whole(piece, |bytes| region.write(offset, bytes))
                 });
-                self.result = self.result.and(copied.map(|()| self.len));
+                self.result = self.result.and(copied.map(|()| self.len()));
             }
             Operation::Write { .. } if data.is_empty() => {
-                self.result = self.result.and(Ok(self.len));
+                self.result = self.result.and(Ok(self.len()));
             }
             Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } if data.is_empty() => {
                 self.result = self.result.and(Ok(value));
@@ -759,9 +760,9 @@ fn target(operation: &Operation<RemoteRegion>) -> (&RemoteRegion, u64, u64) {
     }
 }
 
-/// How many requests an operation on so many bytes takes.
-fn parts(len: u64) -> u64 {
-    len.div_ceil(CHUNK as u64).max(1)
+/// How many requests an operation takes.
+fn parts(operation: &Operation<RemoteRegion>) -> u64 {
+    target(operation).2.div_ceil(CHUNK as u64).max(1)
 }
 
 /// Bytes of a part of `len` bytes.

@@ -130,6 +130,7 @@ mod tests {
         let numbers: Vec<u64> = (0..4).map(|n| requests.push(write(n))).collect();
         assert_eq!(numbers, [0, 1, 2, 3]);
         assert!(!requests.has_room());
+        assert!(requests.have_some_of(3) && !requests.have_some_of(4));
         assert_eq!(requests.pop_until(1), Some((0, write(0))));
         assert_eq!(requests.pop_until(1), Some((1, write(1))));
         assert_eq!(requests.pop_until(1), None);
