@@ -4,7 +4,7 @@
 //! thread, and piece by piece where a copy of the whole would be a waste.
 
 use crate::endpoint::OpError;
-use crate::region::Region;
+use crate::region::{self, Region};
 #[cfg(any(not(target_arch = "x86_64"), miri, loom))]
 use crate::sync::{Ordering, fence};
 
@@ -70,7 +70,9 @@ impl Mapped for Region {
         start: A,
         each: impl Fn(&mut A, &[u8]),
     ) -> Result<A, OpError> {
-        Region::fold(self, offset, len, start, each)
+        let (at, len) = region::bounds(self.memory(), offset, len)?;
+        // SAFETY: `bounds` checked the range.
+        unsafe { self.memory().fold(at, len, start, each) }
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {

@@ -99,22 +99,6 @@ impl Region {
         unsafe { self.memory.read(at, into.as_mut_ptr(), len) }
     }
 
-    /// Folds bytes where they are, see [`Mapped::fold`](crate::Mapped::fold).
-    ///
-    /// # Errors
-    /// As [`Region::read`].
-    pub fn fold<A: Clone>(
-        &self,
-        offset: u64,
-        len: u64,
-        start: A,
-        each: impl Fn(&mut A, &[u8]),
-    ) -> Result<A, OpError> {
-        let (at, len) = bounds(&self.memory, offset, len)?;
-        // SAFETY: `bounds` checked the range.
-        unsafe { self.memory.fold(at, len, start, each) }
-    }
-
     /// Copies `len` bytes at `offset` out of the region, behind those that `onto` has.
     ///
     /// # Errors
