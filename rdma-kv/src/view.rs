@@ -11,10 +11,6 @@ use fabric::{Mapped, OpError, Region};
 use crate::layout::{ItemHeader, Place};
 use crate::loans::{RECALLED, SLIPS, slip_offset, slip_word};
 
-/// Bytes that [`View::for_each_chunk`] copies at a time: little enough to stay in the nearest
-/// cache, and enough that it hardly matters what a copy costs to begin.
-const CHUNK: usize = 4096;
-
 /// A value as it was when it was borrowed, in the server's memory; or a copy, where the server is
 /// on another host.
 ///
@@ -127,24 +123,6 @@ impl<R: Mapped> View<R> {
         Ok(())
     }
 
-    /// Gives all bytes to `each`, in order, in pieces of up to 4 KiB that are copied to the stack.
-    ///
-    /// # Errors
-    /// [`ViewError`]; what `each` was given until then was right.
-    pub fn for_each_chunk(&self, mut each: impl FnMut(&[u8])) -> Result<(), ViewError> {
-        if let Bytes::Copied(data) = &self.bytes {
-            each(data);
-            return Ok(());
-        }
-        let mut chunk = Chunk([0; CHUNK]);
-        for start in (0..self.len).step_by(CHUNK) {
-            let piece = &mut chunk.0[..CHUNK.min(self.len - start)];
-            self.read(start, piece)?;
-            each(piece);
-        }
-        Ok(())
-    }
-
     /// Folds all bytes: gives them to `each`, in order and in blocks, with what has come of those
     /// before, which is `start` at first. In a process of this host most are not copied to memory, so of a large
     /// value this is quicker than to get and fold it.
@@ -191,10 +169,6 @@ impl<R: Mapped> View<R> {
         Ok(all)
     }
 }
-
-/// Copies to whole cache lines are faster.
-#[repr(align(64))]
-struct Chunk([u8; CHUNK]);
 
 /// The slips of a client, from which it takes them one by one.
 #[derive(Debug)]
