@@ -78,10 +78,6 @@ pub trait PacketChannel {
     fn disarm(&mut self);
 }
 
-/// How long a wait looks before it sleeps: about what falling asleep and being woken costs, so that
-/// it at most doubles the price of either.
-const SPIN: Duration = Duration::from_micros(10);
-
 /// Bytes of a packet that consists of `parts`.
 pub(crate) fn total_len(parts: &[&[u8]]) -> Result<usize, ChannelError> {
     let len = parts.iter().map(|part| part.len()).sum();
@@ -91,14 +87,111 @@ pub(crate) fn total_len(parts: &[&[u8]]) -> Result<usize, ChannelError> {
     }
 }
 
-/// Spins for a moment until there is news; if there is none, returns how long to sleep.
-pub(crate) fn spin(timeout: Duration, mut has_news: impl FnMut() -> bool) -> Option<Duration> {
-    let start = Instant::now();
-    while start.elapsed() < SPIN.min(timeout) {
-        if has_news() {
-            return None;
-        }
-        std::hint::spin_loop();
+/// How long to look for news before falling asleep: longer, when something came so soon after that it
+/// would have been met, and briefly again, when nothing did. It is how KVM lets a processor look around
+/// before it halts (Documentation/virt/kvm/halt-polling.rst in Linux).
+///
+/// Two who wait for each other in turns otherwise stay slow for ever, once both have fallen asleep, where
+/// to be woken takes longer than the other one looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Polling {
+    window: Duration,
+}
+
+impl Polling {
+    /// About what falling asleep and being woken costs at least, so that it at most doubles the price of
+    /// either.
+    const LEAST: Duration = Duration::from_micros(10);
+
+    /// What being woken costs in a virtual machine whose host is busy. Who is asked less often than this
+    /// lets its processor sleep.
+    const MOST: Duration = Duration::from_micros(200);
+
+    /// How long to look.
+    pub fn window(self) -> Duration {
+        self.window
     }
-    Some(timeout.saturating_sub(start.elapsed()))
+
+    /// Sleeps, after nothing has come for that long.
+    pub fn sleep<T>(&mut self, sleep: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let woken = sleep();
+        self.slept(start.elapsed());
+        woken
+    }
+
+    fn slept(&mut self, time: Duration) {
+        self.window = match time < Self::MOST {
+            true => (2 * self.window).min(Self::MOST),
+            false => Self::LEAST,
+        };
+    }
+
+    /// Passes the time between two looks, the first of which was at `since`. Before long it lets others
+    /// have the processor: whom it waits for may be one of them.
+    pub fn pause(since: Instant) {
+        match since.elapsed() < Self::LEAST {
+            true => std::hint::spin_loop(),
+            false => std::thread::yield_now(),
+        }
+    }
+
+    /// Looks until there is news, or it is time to sleep: returns how long.
+    pub(crate) fn look(
+        self,
+        timeout: Duration,
+        mut has_news: impl FnMut() -> bool,
+    ) -> Option<Duration> {
+        let start = Instant::now();
+        while start.elapsed() < self.window.min(timeout) {
+            if has_news() {
+                return None;
+            }
+            Self::pause(start);
+        }
+        Some(timeout.saturating_sub(start.elapsed()))
+    }
+}
+
+impl Default for Polling {
+    fn default() -> Self {
+        Polling {
+            window: Self::LEAST,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_woken_soon_looks_longer_before_the_next_sleep() {
+        let mut polling = Polling::default();
+        assert_eq!(polling.window(), Polling::LEAST);
+        polling.slept(Duration::from_micros(3));
+        assert_eq!(polling.window(), 2 * Polling::LEAST);
+        for _ in 0..9 {
+            polling.slept(Polling::MOST - Duration::from_nanos(1));
+        }
+        assert_eq!(polling.window(), Polling::MOST);
+        polling.slept(Polling::MOST);
+        assert_eq!(polling.window(), Polling::LEAST);
+    }
+
+    #[test]
+    fn a_look_ends_with_news_or_leaves_time_to_sleep() {
+        let polling = Polling::default();
+        let mut looks = 0;
+        let hour = Duration::from_secs(3600);
+        let left = polling.look(hour, || {
+            looks += 1;
+            looks == 3
+        });
+        // Whoever did not get three looks in a window slept through it.
+        assert!(left.is_none() || looks < 3);
+        let left = polling.look(hour, || false).unwrap();
+        assert!(left <= hour - Polling::LEAST);
+        assert_eq!(polling.look(Duration::ZERO, || true), Some(Duration::ZERO));
+    }
 }

@@ -9,17 +9,15 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use fabric::PacketChannel;
+use fabric::channel::Polling;
 
 use self::client::{Client, Service};
 use super::hosting::Hosted;
 use super::{ServeError, Stop};
 use crate::network::{Accept, Network};
 
-/// How long to look for more before falling asleep: about what sleeping and waking costs.
-const SPIN: Duration = Duration::from_micros(20);
-
-/// How often, in rounds, a busy server looks whether somebody new is there.
-const ROUNDS_PER_ACCEPT: u32 = 256;
+/// How often, in rounds, a busy server looks whether somebody new is there, or it is to stop.
+const ROUNDS_PER_LOOK: u32 = 1024;
 
 /// How often to look whether a client has made room for its replies.
 const PATIENT_SLEEP: Duration = Duration::from_millis(10);
@@ -29,6 +27,9 @@ pub(super) struct Server<N: Network, L> {
     service: Service<N>,
     listener: L,
     clients: Vec<Client<N>>,
+    polling: Polling,
+    /// When it was asked for something last; never, since it slept, if nothing is said.
+    asked: Option<Instant>,
 }
 
 impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
@@ -38,6 +39,8 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
             service: Service { network, hosted },
             listener,
             clients: Vec::new(),
+            polling: Polling::default(),
+            asked: None,
         }
     }
 
@@ -45,8 +48,11 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
     pub(super) fn run(mut self, stop: &Stop) -> Result<(), ServeError> {
         loop {
             self.accept()?;
-            self.serve_while_busy();
-            if self.sleep(stop)? {
+            let stopped = match self.serve_while_busy() {
+                true => stop.wait(Duration::ZERO)?,
+                false => self.sleep(stop)?,
+            };
+            if stopped {
                 return Ok(());
             }
         }
@@ -59,24 +65,20 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         Ok(())
     }
 
-    /// Returns when nobody has asked for anything for a while, or it is time to look for new
-    /// clients. Who only reported something asks for nothing more.
-    fn serve_while_busy(&mut self) {
-        let (mut was_asked, mut idle_since) = (false, None);
-        for _ in 0..ROUNDS_PER_ACCEPT {
+    /// Serves for a while; returns whether to go on with that, rather than sleep: somebody asked for
+    /// something not long ago. Who only reported something asks for nothing more.
+    fn serve_while_busy(&mut self) -> bool {
+        for _ in 0..ROUNDS_PER_LOOK {
             if self.serve_all() {
-                (was_asked, idle_since) = (true, None);
+                self.asked = Some(Instant::now());
                 continue;
             }
-            if !was_asked {
-                return;
+            match self.asked {
+                Some(since) if since.elapsed() < self.polling.window() => Polling::pause(since),
+                _ => return false,
             }
-            let since = *idle_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > SPIN {
-                return;
-            }
-            std::hint::spin_loop();
         }
+        true
     }
 
     /// A turn for each client; returns whether anything was answered.
@@ -114,7 +116,8 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         let listener = std::iter::once(self.listener.wake_fd());
         let clients = self.clients.iter().map(|client| client.channel().wake_fd());
         let fds: Vec<BorrowedFd<'_>> = listener.chain(clients).collect();
-        let woken = stop.wait_or(&fds, timeout);
+        let woken = self.polling.sleep(|| stop.wait_or(&fds, timeout));
+        self.asked = None;
         for client in &mut self.clients {
             client.channel_mut().disarm();
         }

@@ -11,7 +11,7 @@ use super::control::create_memory;
 use super::memory::{Mapping, copy};
 use super::status::Status;
 use super::wake::{Sleeper, Waker, pipe};
-use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, spin, total_len};
+use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, Polling, total_len};
 use crate::endpoint::OpError;
 use crate::key::{Epoch, Partition};
 use crate::link::{DropCounters, LinkCheck, LinkHeader};
@@ -171,6 +171,7 @@ pub struct Channel {
     wake_peer: Waker,
     wake_self: Waker,
     sleeper: Sleeper,
+    polling: Polling,
     /// Whether the last `send` found no room, so that waiting means waiting for it too.
     wants_room: bool,
     corrupt: bool,
@@ -201,6 +202,7 @@ impl Channel {
             wake_peer: Waker::new(ends.wake_peer),
             wake_self: Waker::new(ends.wake_self),
             sleeper: Sleeper::new(ends.woken),
+            polling: Polling::default(),
             wants_room: false,
             corrupt: false,
             status,
@@ -318,10 +320,11 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        if let Some(left) = spin(timeout, || self.has_news())
+        let polling = self.polling;
+        if let Some(left) = polling.look(timeout, || self.has_news())
             && self.arm()
         {
-            self.sleeper.sleep(left);
+            self.polling.sleep(|| self.sleeper.sleep(left));
             self.disarm();
         }
     }

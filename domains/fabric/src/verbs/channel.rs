@@ -29,7 +29,7 @@ use super::device::Device;
 use super::objects::{CompletionQueue, Local, Protection, sleep_on};
 use super::receive::{Buffers, CREDITS, Pool};
 use super::watch::Watch;
-use crate::channel::{ChannelError, PacketChannel, spin, total_len};
+use crate::channel::{ChannelError, PacketChannel, Polling, total_len};
 use crate::endpoint::OpError;
 use crate::key::{Epoch, Partition};
 use crate::link::{LinkCheck, LinkHeader};
@@ -135,6 +135,7 @@ pub struct Channel {
     status: Arc<Status>,
     membership: Membership,
     watch: Watch,
+    polling: Polling,
     /// Packets that we may send.
     credits: usize,
     /// Packets that have left their buffers, of which the peer does not know.
@@ -209,6 +210,7 @@ impl Channel {
             status,
             membership,
             watch,
+            polling: Polling::default(),
             credits: CREDITS,
             owed: 0,
             sending: Sending {
@@ -530,10 +532,11 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        if let Some(left) = spin(timeout, || self.has_news(true))
+        let polling = self.polling;
+        if let Some(left) = polling.look(timeout, || self.has_news(true))
             && self.arm()
         {
-            sleep_on(self.watch.fd(), left);
+            self.polling.sleep(|| sleep_on(self.watch.fd(), left));
             self.disarm();
         }
     }

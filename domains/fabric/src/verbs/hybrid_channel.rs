@@ -36,7 +36,7 @@ use super::control::{PreparedChannel, ProtectionDomain};
 use super::hybrid::{Again, BACK_OFF, LONGEST_PAUSE, Ways};
 use super::objects::sleep_on;
 use super::watch;
-use crate::channel::{ChannelError, PacketChannel, spin};
+use crate::channel::{ChannelError, PacketChannel, Polling};
 use crate::key::Partition;
 use crate::parameters::ConnectionParameters;
 use crate::region::Keep;
@@ -89,6 +89,7 @@ pub struct HybridChannel {
     tcp: tcp::Channel,
     /// Readable while the connection's or the adapter's descriptor is.
     wake: OwnedFd,
+    polling: Polling,
     source: Source,
     /// Whether this side offers.
     initiates: bool,
@@ -146,6 +147,7 @@ impl HybridChannel {
         Ok(HybridChannel {
             tcp,
             wake,
+            polling: Polling::default(),
             source,
             initiates,
             adapter: Adapter::Down(Again::at_once()),
@@ -576,14 +578,15 @@ impl PacketChannel for HybridChannel {
     }
 
     fn wait(&mut self, timeout: Duration) {
+        let polling = self.polling;
         let left = match self.tcp.is_at_mark() {
-            true => spin(timeout, || self.has_news(true)),
+            true => polling.look(timeout, || self.has_news(true)),
             false => Some(timeout),
         };
         if let Some(left) = left
             && self.arm()
         {
-            sleep_on(self.wake.as_fd(), left);
+            self.polling.sleep(|| sleep_on(self.wake.as_fd(), left));
             self.disarm();
         }
     }
