@@ -51,11 +51,16 @@ impl<U: Upstream> Conversation<U> {
     pub fn new(upstream: U) -> Self {
         Conversation {
             upstream,
-            input: Input::new(),
+            input: Input::default(),
             state: State::Command,
             searched: 0,
             need: 1,
         }
+    }
+
+    /// What has arrived and is not yet used.
+    pub(crate) fn input(&mut self) -> &mut Input {
+        &mut self.input
     }
 
     /// Room for bytes from the client; at least one.

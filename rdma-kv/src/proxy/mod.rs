@@ -30,6 +30,7 @@ use crate::network::Network;
 use crate::reader::{Item, Sought};
 use crate::server::front::{self, Converse, Listeners};
 use crate::server::{Rdma, Ready, ServeError, Settings, Stop, raise_descriptor_limit};
+use crate::text::input::Input;
 use crate::text::{Ends, Next};
 
 /// How often links that nobody uses are looked after.
@@ -190,6 +191,10 @@ where
 
 impl<U: Upstream> Converse for Conversation<U> {
     fn logged_in(&self, _: bool) {}
+
+    fn input(&mut self) -> &mut Input {
+        Conversation::input(self)
+    }
 
     fn room(&mut self) -> &mut [u8] {
         Conversation::room(self)

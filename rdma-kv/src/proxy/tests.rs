@@ -96,6 +96,10 @@ struct Direct {
 impl Converse for Direct {
     fn logged_in(&self, _: bool) {}
 
+    fn input(&mut self) -> &mut Input {
+        self.conversation.input()
+    }
+
     fn room(&mut self) -> &mut [u8] {
         self.conversation.room()
     }

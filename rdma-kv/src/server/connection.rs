@@ -11,15 +11,26 @@ use rustix::net::{SendFlags, send};
 
 use super::auth::{Gate, Knock};
 use crate::text::Next;
+use crate::text::input::{Input, Lent};
 
-/// Reads of a turn, at most. Requests that were sent in one go may be more than there is room for at a
-/// time; the client then is not woken for the first replies while the others are on their way.
-const READS: usize = 4;
+/// Memory for replies beyond this many bytes is not kept.
+const REPLIES_KEPT: usize = 512 * 1024;
+
+/// Memory that connections of one thread use in turn.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    lent: Lent,
+    /// Empty between turns.
+    replies: Vec<u8>,
+}
 
 /// What is at this host's end of a connection: bytes in, replies appended.
 pub(crate) trait Converse {
     /// Notes that the client said who it is, before anything else, and whether it is welcome.
     fn logged_in(&self, welcome: bool);
+
+    /// What has arrived and is not yet used.
+    fn input(&mut self) -> &mut Input;
 
     /// Room for bytes from the client; at least one.
     fn room(&mut self) -> &mut [u8];
@@ -73,12 +84,20 @@ impl<C: Converse> Connection<C> {
         }
     }
 
-    /// Reads, carries out, writes once. `replies` is empty memory for this turn, and is empty
-    /// after it.
+    /// Reads, carries out, writes once.
     ///
     /// # Errors
     /// The socket's, or the conversation's own mistakes; the connection has then ended.
-    pub(super) fn turn(&mut self, replies: &mut Vec<u8>) -> io::Result<Wait> {
+    pub(super) fn turn(&mut self, desk: &mut Desk) -> io::Result<Wait> {
+        self.conversation.input().move_to(&mut desk.lent);
+        let wait = self.turn_with(&mut desk.replies);
+        self.conversation.input().move_from(&mut desk.lent);
+        desk.replies.clear();
+        desk.replies.shrink_to(REPLIES_KEPT);
+        wait
+    }
+
+    fn turn_with(&mut self, replies: &mut Vec<u8>) -> io::Result<Wait> {
         if !self.send_rest()? {
             return Ok(Wait::Write);
         }
@@ -103,9 +122,6 @@ impl<C: Converse> Connection<C> {
             }
         }
         self.next = self.conversation.run(replies)?;
-        if more {
-            more = self.read_on(replies)?;
-        }
         Ok(match (self.send(replies)?, self.next) {
             (false, _) => Wait::Write,
             (true, Next::Close) => Wait::End,
@@ -113,30 +129,6 @@ impl<C: Converse> Connection<C> {
             (true, Next::Read) if more => Wait::Turn,
             (true, Next::Read) => Wait::Read,
         })
-    }
-
-    /// Reads and carries out what follows, if there is no more to do before; returns whether there may be
-    /// more to read.
-    fn read_on(&mut self, replies: &mut Vec<u8>) -> io::Result<bool> {
-        for _ in 1..READS {
-            if self.next != Next::Read {
-                break;
-            }
-            let room = self.conversation.room();
-            let len = room.len();
-            let count = match rustix::io::read(&self.socket, room) {
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
-                // First the replies to what came before. The next turn sees how it ended.
-                Ok(0) | Err(_) => break,
-                Ok(count) => count,
-            };
-            self.conversation.received(count);
-            self.next = self.conversation.run(replies)?;
-            if count < len {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// Takes `count` bytes that were read into the conversation's room; what it waits for if none
@@ -178,7 +170,6 @@ impl<C: Converse> Connection<C> {
             self.taken = count;
             return Ok(false);
         }
-        replies.clear();
         Ok(true)
     }
 
@@ -236,18 +227,18 @@ mod tests {
     fn a_batch_of_requests_takes_one_turn() {
         let store = testing::shared(Limits::DEFAULT);
         let (mut client, mut connection) = pair(&store);
-        let mut replies = Vec::new();
-        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Read);
+        let mut desk = Desk::default();
+        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Read);
         client
             .write_all(b"set a 0 0 1\r\n1\r\nget a\r\nget b\r\nversio")
             .unwrap();
-        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Read);
+        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Read);
         let expected = b"STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nEND\r\n";
         let mut said = vec![0; expected.len()];
         client.read_exact(&mut said).unwrap();
         assert_eq!(said, expected);
         client.write_all(b"n\r\nquit\r\n").unwrap();
-        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::End);
+        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::End);
     }
 
     /// Replies once came with each piece that was read, and woke the client each time.
@@ -255,17 +246,17 @@ mod tests {
     fn what_is_more_than_fits_is_answered_at_once() {
         let store = testing::shared(Limits::DEFAULT);
         let (mut client, mut connection) = pair(&store);
-        let (mut replies, sets) = (Vec::new(), 40);
+        let (mut desk, sets) = (Desk::default(), 100);
         let set = [&b"set a 0 0 1000\r\n"[..], &[b'v'; 1000], b"\r\n"].concat();
         client.write_all(&set.repeat(sets)).unwrap();
-        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Read);
+        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Read);
         let mut said = vec![0; 1000];
         let len = client.read(&mut said).unwrap();
         assert_eq!(said[..len], b"STORED\r\n".repeat(sets));
         // Also when nothing can follow.
         client.write_all(&set.repeat(sets)).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        while connection.turn(&mut replies).unwrap() != Wait::End {}
+        while connection.turn(&mut desk).unwrap() != Wait::End {}
         drop(connection);
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).unwrap();
@@ -277,15 +268,15 @@ mod tests {
         let store = testing::shared(Limits::DEFAULT);
         store.set(b"k", 0, 0, &[b'v'; 500_000]).unwrap();
         let (mut client, mut connection) = pair(&store);
-        let mut replies = Vec::new();
+        let mut desk = Desk::default();
         client
             .write_all("get k k k k\r\n".repeat(100).as_bytes())
             .unwrap();
-        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Write);
+        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Write);
         let kept = connection.unsent.len();
-        assert!(kept < 2_000_000 && replies.is_empty());
+        assert!(kept < 2_000_000 && desk.replies.is_empty());
         for _ in 0..10 {
-            assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Write);
+            assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Write);
             assert_eq!(connection.unsent.len(), kept);
         }
         // Once it reads, all comes.
@@ -294,12 +285,12 @@ mod tests {
         let expected = (4 * one + b"END\r\n".len()) * 100;
         let (mut len, mut piece) = (0, vec![0; 1 << 20]);
         while len < expected {
-            let wait = connection.turn(&mut replies).unwrap();
+            let wait = connection.turn(&mut desk).unwrap();
             assert_ne!(wait, Wait::End);
             len += client.read(&mut piece).unwrap_or(0);
         }
         assert_eq!(len, expected);
-        assert_eq!(connection.turn(&mut replies).unwrap(), Wait::Read);
+        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Read);
         assert_eq!(connection.unsent.capacity(), 0);
     }
 }

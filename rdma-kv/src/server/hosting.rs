@@ -11,6 +11,7 @@ use rustix::net::{SocketAddrAny, SocketAddrUnix, getpeername, getsockname};
 use super::connection::Converse;
 use super::{Settings, Stop, worker};
 use crate::shared::Shared;
+use crate::text::input::Input;
 use crate::text::{Conversation, Ends, Host, Next, Rules};
 
 /// What memcached tells of requests per turn when nobody has chosen.
@@ -66,6 +67,10 @@ pub(super) struct Talk {
 impl Converse for Talk {
     fn logged_in(&self, welcome: bool) {
         self.conversation.logged_in(welcome);
+    }
+
+    fn input(&mut self) -> &mut Input {
+        self.conversation.input()
     }
 
     fn room(&mut self) -> &mut [u8] {

@@ -11,16 +11,13 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
 use super::auth::{Gate, Users};
-use super::connection::{Connection, Converse, Wait};
+use super::connection::{Connection, Converse, Desk, Wait};
 use super::hosting::ends;
 use super::stop::Stop;
 use crate::text::Ends;
 
 /// Events taken at a time.
 const EVENTS: usize = 128;
-
-/// Memory for replies beyond this many bytes is not kept.
-const REPLIES_KEPT: usize = 512 * 1024;
 
 /// How often idle connections are looked for.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
@@ -82,8 +79,8 @@ pub(super) struct Worker<'a, H: Host> {
     free: Vec<usize>,
     /// Those with more to do than one turn allows.
     unfinished: Vec<usize>,
-    /// Empty between turns.
-    replies: Vec<u8>,
+    /// Where connections read and write in their turn.
+    desk: Desk,
     now: Instant,
     idle_checked: Instant,
 }
@@ -119,7 +116,7 @@ impl<'a, H: Host> Worker<'a, H> {
             connections: Vec::new(),
             free: Vec::new(),
             unfinished: Vec::new(),
-            replies: Vec::new(),
+            desk: Desk::default(),
             now,
             idle_checked: now,
         };
@@ -218,8 +215,7 @@ impl<'a, H: Host> Worker<'a, H> {
             return;
         };
         entry.last_turn = self.now;
-        let result = entry.connection.turn(&mut self.replies);
-        self.replies.shrink_to(REPLIES_KEPT);
+        let result = entry.connection.turn(&mut self.desk);
         let interest = match result {
             Ok(Wait::Read) => EventFlags::IN,
             Ok(Wait::Write) => EventFlags::OUT,
@@ -247,7 +243,6 @@ impl<'a, H: Host> Worker<'a, H> {
 
     /// Closing takes it from the epoll, too.
     fn close(&mut self, number: usize) {
-        self.replies.clear();
         self.connections[number] = None;
         self.free.push(number);
         self.service.open.fetch_sub(1, Ordering::Relaxed);

@@ -1,7 +1,10 @@
 //! Bytes received and not yet used, and how they fall into lines and words.
 
-/// A connection's buffer is at least this large, and shrinks back to it.
+/// A buffer is at least this large where it is needed at all, and shrinks back to it.
 const BUFFER: usize = 16 * 1024;
+
+/// What a thread lends to its connections in turn: a value of 64 KiB fits with its line.
+const LENT: usize = 128 * 1024;
 
 /// Longer lines must be those of a large multi-get. Memcached closes after 2048 bytes without an
 /// end, but takes what its buffer of this size got in one go; here both are alike.
@@ -11,20 +14,54 @@ const LINE_LIMIT: usize = 16 * 1024;
 const GET_LINE_LIMIT: usize = 1 << 20;
 
 /// Bytes received and not yet used: `buffer[start..end]`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Input {
     buffer: Vec<u8>,
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
+/// A buffer that inputs have in turn: those that wait need none, and it stays in the processor's cache.
+#[derive(Debug)]
+pub(crate) struct Lent(Option<Vec<u8>>);
+
+impl Default for Lent {
+    fn default() -> Self {
+        Lent(Some(vec![0; LENT]))
+    }
+}
+
 impl Input {
-    pub(crate) fn new() -> Self {
-        Input {
-            buffer: vec![0; BUFFER],
-            start: 0,
-            end: 0,
+    /// Moves into the buffer, unless there is too much to move.
+    pub(crate) fn move_to(&mut self, lent: &mut Lent) {
+        let len = self.bytes().len();
+        if len <= BUFFER
+            && let Some(mut buffer) = lent.0.take()
+        {
+            buffer[..len].copy_from_slice(self.bytes());
+            *self = Input {
+                buffer,
+                start: 0,
+                end: len,
+            };
         }
+    }
+
+    /// Moves out of the buffer, if it is in it; with too much it stays, and others get another one.
+    pub(crate) fn move_from(&mut self, lent: &mut Lent) {
+        if lent.0.is_some() {
+            return;
+        }
+        if self.bytes().len() > BUFFER {
+            *lent = Lent::default();
+            return;
+        }
+        let left = self.bytes().to_vec();
+        let mut buffer = std::mem::replace(&mut self.buffer, left);
+        (self.start, self.end) = (0, self.buffer.len());
+        buffer.truncate(LENT);
+        buffer.shrink_to_fit();
+        lent.0 = Some(buffer);
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -35,8 +72,9 @@ impl Input {
     pub(crate) fn room(&mut self, need: usize) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            if self.buffer.len() > BUFFER && need <= BUFFER {
-                self.buffer = vec![0; BUFFER];
+            if self.buffer.len() > LENT && need <= LENT {
+                self.buffer.truncate(LENT);
+                self.buffer.shrink_to_fit();
             }
         }
         let fits = self.start + need <= self.buffer.len() && self.end < self.buffer.len();

@@ -98,7 +98,7 @@ impl Conversation {
     pub fn new(host: &Arc<Host>, ends: Ends) -> Self {
         Conversation {
             seat: Seat::take(host, ends),
-            input: Input::new(),
+            input: Input::default(),
             swallow: 0,
             need: 1,
             searched: 0,
@@ -120,6 +120,11 @@ impl Conversation {
         if !welcome {
             self.seat.count(Count::AuthErrors);
         }
+    }
+
+    /// What has arrived and is not yet used.
+    pub(crate) fn input(&mut self) -> &mut Input {
+        &mut self.input
     }
 
     /// Room for bytes from the client; at least one.
