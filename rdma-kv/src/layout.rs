@@ -292,6 +292,14 @@ impl Buckets {
         })
     }
 
+    /// The main buckets whose keys were all those of main bucket `number` when `earlier` were in use.
+    pub fn heirs(&self, earlier: &Buckets, number: u32) -> impl Iterator<Item = Bucket> + use<> {
+        let high = earlier.count.next_power_of_two();
+        let is_split = number >= high / 2 || number + high / 2 < earlier.count;
+        let modulus = if is_split { high } else { high / 2 };
+        (number..self.count).step_by(modulus as usize).map(Bucket)
+    }
+
     /// With one more in use: the new bucket, and the one that it takes its share from. `None`
     /// when there is no room.
     pub fn grown(&self) -> Option<(Self, Bucket, Bucket)> {

@@ -13,10 +13,12 @@
 mod cleaning;
 mod limits;
 mod sweep;
+mod walk;
 
 use fabric::{OpError, Region, RemoteKey};
 
 pub use limits::{Limits, LimitsError, is_chunked};
+pub use walk::Walk;
 
 use cleaning::{Cursor, Need};
 use sweep::Sweep;

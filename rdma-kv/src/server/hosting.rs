@@ -93,6 +93,7 @@ pub(super) fn host(settings: &Settings, stop: &Stop) -> Host {
     let stop = stop.clone();
     Host::new(Rules {
         flush_all: commands.flush_all,
+        dump: commands.dump,
         shutdown: match commands.shutdown {
             true => Some(Box::new(move || stop.stop())),
             false => None,

@@ -154,13 +154,16 @@ impl Turn<'_> {
     fn lru_crawler(&mut self, arguments: &Arguments<'_>) -> Done {
         let crawler = &self.seat.host.crawler;
         let value = arguments.at(1);
+        let may_dump = self.seat.host.rules.dump;
         let text: &[u8] = match (arguments.at(0), arguments.count) {
             (b"crawl" | b"metadump", 2) if !crawler.load(Ordering::Relaxed) => {
                 b"CLIENT_ERROR lru crawler disabled\r\n"
             }
-            (b"crawl", 2) if !are_classes(value) => b"BADCLASS invalid class id\r\n",
+            (b"metadump", 2) if !may_dump => b"ERROR metadump not allowed\r\n",
+            (b"crawl" | b"metadump", 2) if !are_classes(value) => b"BADCLASS invalid class id\r\n",
             (b"crawl", 2) => OK,
-            (b"metadump", 2) => b"ERROR metadump not allowed\r\n",
+            (b"metadump", 2) if has_first_class(value) => return Done::Dump,
+            (b"metadump", 2) => b"END\r\n",
             (b"tocrawl", 2) => match number::unsigned_int(value) {
                 Some(_) => OK,
                 None => BAD_FORMAT,
@@ -207,6 +210,12 @@ fn are_classes(list: &[u8]) -> bool {
         text.is_empty() || number::unsigned_int(text).is_some_and(|n| (1..CLASSES).contains(&n))
     };
     [b"all", &b"hash"[..]].contains(&list) || list.split(|&byte| byte == b',').all(is_class)
+}
+
+/// Whether these are all classes, or the one that is told of all items.
+fn has_first_class(list: &[u8]) -> bool {
+    let is_first = |text: &[u8]| number::unsigned_int(text) == Some(1);
+    [b"all", &b"hash"[..]].contains(&list) || list.split(|&byte| byte == b',').any(is_first)
 }
 
 /// Whether an unknown command is the first line of a request by HTTP; memcached looks no closer at

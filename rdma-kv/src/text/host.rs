@@ -14,6 +14,8 @@ use crate::store;
 pub struct Rules {
     /// `flush_all` is understood.
     pub flush_all: bool,
+    /// `lru_crawler metadump` is understood.
+    pub dump: bool,
     /// What `shutdown` does; it is refused when `None`.
     pub shutdown: Option<Box<dyn Fn() + Send + Sync>>,
     /// What ends a key's prefix in `stats detail`.
@@ -36,6 +38,7 @@ impl Default for Rules {
     fn default() -> Self {
         Rules {
             flush_all: true,
+            dump: true,
             shutdown: None,
             prefix_delimiter: b':',
             detail: false,

@@ -33,7 +33,7 @@ impl Turn<'_> {
 }
 
 /// As in a URI, which is how memcached tells keys of any bytes.
-fn append_encoded(replies: &mut Vec<u8>, key: &[u8]) {
+pub(super) fn append_encoded(replies: &mut Vec<u8>, key: &[u8]) {
     for &byte in key {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

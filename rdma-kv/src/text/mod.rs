@@ -9,6 +9,7 @@
 mod admin;
 mod base64;
 mod classic;
+mod dump;
 mod host;
 pub(crate) mod input;
 mod keys;
@@ -33,6 +34,7 @@ use crate::counts::{Count, Counts};
 use crate::number::Digits;
 use crate::operations::Mode;
 use crate::shared::Shared;
+use crate::store::Walk;
 
 /// Replies are handed on when there are this many bytes of them.
 pub(crate) const REPLIES: usize = 256 * 1024;
@@ -84,6 +86,8 @@ pub struct Conversation {
     searched: usize,
     /// The line at hand is what is left of a get's, whose first keys are answered.
     getting: Option<Getting>,
+    /// All items are being told, and so far they were.
+    dumping: Option<Walk>,
 }
 
 impl Default for Conversation {
@@ -103,6 +107,7 @@ impl Conversation {
             need: 1,
             searched: 0,
             getting: None,
+            dumping: None,
         }
     }
 
@@ -165,6 +170,14 @@ impl Conversation {
     fn carry_out(&mut self, store: &Shared, replies: &mut Vec<u8>) -> Result<Next, OpError> {
         let mut commands = 0;
         while replies.len() < REPLIES {
+            if let Some(walk) = &mut self.dumping {
+                if dump::go_on(store, walk, replies)? {
+                    return Ok(Next::Continue);
+                }
+                self.dumping = None;
+                replies.extend_from_slice(b"END\r\n");
+                continue;
+            }
             let dropped = self.swallow.min(self.input.bytes().len());
             self.swallow -= dropped;
             self.input.start += dropped;
@@ -216,6 +229,10 @@ impl Conversation {
                     (self.need, self.searched) = (newline + 1 + len, newline);
                     return Ok(Next::Read);
                 }
+                Done::Dump => {
+                    self.dumping = Some(store.with(|store| store.walk()));
+                    newline + 1
+                }
                 Done::Close => return Ok(Next::Close),
             };
             self.input.start += used;
@@ -238,6 +255,8 @@ enum Done {
     Partly { left: usize, getting: Getting },
     /// Nothing: it needs this many bytes after its line.
     Wants { len: usize },
+    /// It used its line, and wants all items told.
+    Dump,
     /// The connection ends.
     Close,
 }

@@ -177,6 +177,69 @@ fn replies_of_a_long_get_come_in_batches() {
 }
 
 #[test]
+fn a_dump_tells_each_item_in_batches_and_then_goes_on() {
+    let store = testing::shared(Limits::DEFAULT);
+    let count = 20_000;
+    for n in 0..count {
+        let key = format!("{n} {}", "k".repeat(100));
+        store.set(key.as_bytes(), 0, 0, b"").unwrap();
+    }
+    let mut conversation = Conversation::default();
+    let input = b"lru_crawler metadump hash\r\nlru_crawler metadump 2,3\r\nversion\r\n";
+    conversation.room()[..input.len()].copy_from_slice(input);
+    conversation.received(input.len());
+    let (mut batch, mut told) = (Vec::new(), Vec::new());
+    while conversation.run(&store, &mut batch).unwrap() == Next::Continue {
+        assert!(batch.len() < REPLIES + 20_000);
+        told.append(&mut batch);
+    }
+    assert!(!told.is_empty() && batch.ends_with(VERSION));
+    told.append(&mut batch);
+    let told = String::from_utf8(told).unwrap();
+    let (lines, rest) = told.split_once("END\r\n").unwrap();
+    assert!(
+        rest.starts_with("END\r\n"),
+        "nothing is of the second class"
+    );
+    let numbers = lines.lines().map(|line| {
+        let number = line.strip_prefix("key=").unwrap().split_once("%20k");
+        number.unwrap().0.parse().unwrap()
+    });
+    let numbers: std::collections::BTreeSet<u32> = numbers.collect();
+    assert_eq!(lines.lines().count(), count as usize);
+    assert!(numbers.into_iter().eq(0..count));
+}
+
+#[test]
+fn a_dump_tells_times_and_what_may_be_told() {
+    let told = answers(
+        b"set a 0 0 1\r\n1\r\nset b%c 0 2000000000 2\r\n12\r\nset d 0 -1 0\r\n\r\n\
+          get a\r\nlru_crawler metadump 1\r\n",
+    );
+    let (_, dump) = told.split_once("END\r\n").unwrap();
+    let mut lines: Vec<&str> = dump.strip_suffix("END\r\n").unwrap().lines().collect();
+    lines.sort();
+    let expected = [
+        "key=a exp=-1 la=1700000000 cas=1 fetch=yes cls=1 size=42",
+        "key=b%25c exp=2000000000 la=1700000000 cas=2 fetch=no cls=1 size=45",
+    ];
+    assert_eq!(lines, expected);
+    let invalid = "BADCLASS invalid class id";
+    dialogue(&[
+        ("lru_crawler metadump all", "END"),
+        ("lru_crawler metadump", "ERROR"),
+        ("lru_crawler metadump all x", "ERROR"),
+        ("lru_crawler metadump x", invalid),
+        ("lru_crawler metadump 64", invalid),
+        ("lru_crawler disable", "OK"),
+        (
+            "lru_crawler metadump all",
+            "CLIENT_ERROR lru crawler disabled",
+        ),
+    ]);
+}
+
+#[test]
 fn quit_and_endless_lines_close() {
     assert_eq!(converse(b"quit\r\nversion\r\n", &[100]), (vec![], true));
     assert_eq!(converse(&[b'x'; 20_000], &[100]), (vec![], true));

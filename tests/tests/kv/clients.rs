@@ -1,6 +1,9 @@
 //! Clients that were written for memcached.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
+use std::time::Duration;
 
 use tests::cluster::program;
 use tests::process::run;
@@ -15,6 +18,46 @@ fn memccapable_finds_nothing_missing() {
     command.args(["-h", "127.0.0.1", "-p", &port, "-a"]);
     let outcome = run(&mut command).ok();
     assert!(!outcome.text().contains("FAIL"), "{outcome}");
+}
+
+/// What is in one server goes to another by the script that comes with memcached.
+#[test]
+fn memcached_tool_dumps_what_another_server_takes() {
+    let servers = [Toroid::start(), Toroid::start()];
+    let [mut from, mut to] = servers.each_ref().map(|server| {
+        let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream
+    });
+    let sets = (0..5000).map(|n| format!("set key{n} {n} 0 4 noreply\r\n{n:04}\r\n"));
+    from.write_all(sets.collect::<String>().as_bytes()).unwrap();
+    let ask = |stream: &mut TcpStream, request: &str, end: &str| {
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut told = String::new();
+        let mut piece = [0; 4096];
+        while !told.ends_with(end) {
+            let count = stream.read(&mut piece).unwrap();
+            assert!(count > 0, "{told}");
+            told.push_str(std::str::from_utf8(&piece[..count]).unwrap());
+        }
+        told
+    };
+    // All are in the store by then.
+    ask(&mut from, "mn\r\n", "MN\r\n");
+    let mut dump = Command::new("/usr/share/memcached/scripts/memcached-tool");
+    dump.args([&format!("127.0.0.1:{}", servers[0].port), "dump"]);
+    let dump = run(&mut dump).ok();
+    let adds = dump.text();
+    // The last line's end is no part of the text.
+    let adds = format!("{}\r\n", &adds[adds.find("add ").expect("items")..]);
+    let stored = "STORED\r\n".repeat(5000);
+    assert_eq!(ask(&mut to, &adds, &stored), stored);
+    for n in [0, 1234, 4999] {
+        let told = ask(&mut to, &format!("get key{n}\r\n"), "END\r\n");
+        assert_eq!(told, format!("VALUE key{n} {n} 4\r\n{n:04}\r\nEND\r\n"));
+    }
 }
 
 /// What a Python program does with a cache, by the client that most of them use.

@@ -373,6 +373,7 @@ fn administer(random: &mut Random) -> String {
         "lru_crawler sleep 1000001",
         "lru_crawler sleep x",
         "lru_crawler x",
+        "lru_crawler metadump",
         "cache_memlimit",
         "cache_memlimit x",
         "cache_memlimit 7",
