@@ -111,30 +111,24 @@ impl Index {
         Ok(None)
     }
 
-    /// Calls `each` for all that is in a key's chain, for the keys of a main bucket as `earlier` had them:
-    /// each key has one such bucket, however the index has grown since.
+    /// Goes through all that is in the index, a chain at a time, from `at`, at first 0: adds what is in it to
+    /// `words` and returns where to go on. What is there all the while is met once, however the index grows.
     ///
     /// # Errors
-    /// What `each` returns.
-    pub fn each_of(
-        &self,
-        earlier: &Buckets,
-        number: u32,
-        mut each: impl FnMut(SlotWord) -> Result<(), OpError>,
-    ) -> Result<(), OpError> {
-        for main in self.buckets.heirs(earlier, number) {
-            let mut next = Some(main);
-            while let Some(bucket) = next {
-                for slot in bucket.slots() {
-                    match self.word(slot)? {
-                        SlotWord::EMPTY => {}
-                        word => each(word)?,
-                    }
-                }
-                next = self.next(bucket)?;
-            }
+    /// None but our own mistakes.
+    pub fn walk(&self, at: u64, words: &mut Vec<SlotWord>) -> Result<Option<u64>, OpError> {
+        let Some((main, onwards)) = self.buckets.onwards(at) else {
+            return Ok(None);
+        };
+        let mut next = Some(main);
+        while let Some(bucket) = next {
+            let mut line = Line::default();
+            self.region.read(bucket.offset(), line.bytes_mut())?;
+            let line = BucketLine(&line);
+            words.extend(line.words().filter(|word| *word != SlotWord::EMPTY));
+            next = self.buckets.linked(line.link());
         }
-        Ok(())
+        Ok(Some(onwards))
     }
 
     /// An empty slot of a key's chain; the chain grows if it has none. `None` when there is no
@@ -371,8 +365,8 @@ impl Index {
     }
 
     /// Main buckets in use.
-    pub fn buckets(&self) -> Buckets {
-        self.buckets
+    pub fn buckets(&self) -> u32 {
+        self.buckets.count()
     }
 
     fn word(&self, slot: Slot) -> Result<SlotWord, OpError> {
@@ -441,7 +435,7 @@ mod tests {
             insert(&mut index, hash_of(n), Place(n)).unwrap();
             index.grow(|word| Ok(hash_of(word.place().0))).unwrap();
         }
-        assert_eq!(index.buckets().count(), 4000);
+        assert_eq!(index.buckets(), 4000);
         for n in 0..20_000 {
             let found = index.find(hash_of(n), |word| Ok(word.place() == Place(n)));
             let (slot, _) = found.unwrap().unwrap();
@@ -474,7 +468,7 @@ mod tests {
         index.items = 1000;
         let hash_of = |word: SlotWord| Ok(u64::from(word.place().0 | 1) << 6);
         index.grow(hash_of).unwrap();
-        assert_eq!(index.buckets().count(), 64);
+        assert_eq!(index.buckets(), 64);
         for n in 0..items {
             let found = index.find(n << 6, |word| Ok(u64::from(word.place().0) == n));
             assert!(found.unwrap().is_some());

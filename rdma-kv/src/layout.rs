@@ -292,12 +292,17 @@ impl Buckets {
         })
     }
 
-    /// The main buckets whose keys were all those of main bucket `number` when `earlier` were in use.
-    pub fn heirs(&self, earlier: &Buckets, number: u32) -> impl Iterator<Item = Bucket> + use<> {
-        let high = earlier.count.next_power_of_two();
-        let is_split = number >= high / 2 || number + high / 2 < earlier.count;
+    /// For going through all keys in the order of their hashes' lowest 32 bits, written backwards: the main
+    /// bucket of those from `at` on, and where those of the next one begin; `None` at the end. A bucket that is
+    /// split is so into neighbours, so the order stays as it is while the index grows (Redis walks its tables
+    /// alike).
+    pub fn onwards(&self, at: u64) -> Option<(Bucket, u64)> {
+        let hash = u32::try_from(at).ok()?.reverse_bits();
+        let Bucket(number) = self.main(hash.into());
+        let high = self.count.next_power_of_two();
+        let is_split = number >= high / 2 || number + high / 2 < self.count;
         let modulus = if is_split { high } else { high / 2 };
-        (number..self.count).step_by(modulus as usize).map(Bucket)
+        Some((Bucket(number), at + (1 << 32) / u64::from(modulus)))
     }
 
     /// With one more in use: the new bucket, and the one that it takes its share from. `None`
@@ -654,6 +659,26 @@ mod tests {
 
     fn line(words: [u64; 8]) -> Line {
         Line(words.map(u64::to_le_bytes))
+    }
+
+    #[test]
+    fn going_onwards_meets_each_bucket_once_and_keys_where_they_are() {
+        for count in 1..=130 {
+            let buckets = Buckets::new(1 << 20, 200).unwrap();
+            let buckets = buckets.with_count(count).unwrap();
+            let (mut at, mut met) = (0, Vec::new());
+            while let Some((Bucket(number), onwards)) = buckets.onwards(at) {
+                for order in [at, at.midpoint(onwards), onwards - 1] {
+                    let hash = (order as u32).reverse_bits();
+                    assert_eq!(buckets.main(hash.into()), Bucket(number));
+                }
+                met.push(u64::from(number));
+                at = onwards;
+            }
+            assert_eq!(at, 1 << 32);
+            met.sort();
+            assert!(met.into_iter().eq(0..count));
+        }
     }
 
     #[test]

@@ -87,9 +87,9 @@ pub(crate) fn total_len(parts: &[&[u8]]) -> Result<usize, ChannelError> {
     }
 }
 
-/// How long to look for news before falling asleep: longer, when something came so soon after that it
-/// would have been met, and briefly again, when nothing did. It is how KVM lets a processor look around
-/// before it halts (Documentation/virt/kvm/halt-polling.rst in Linux).
+/// How long to look for news before falling asleep: longer, when something came so soon after the first
+/// look that looking on would have met it, and briefly again, when nothing did. It is how KVM lets a processor
+/// look around before it halts (Documentation/virt/kvm/halt-polling.rst in Linux).
 ///
 /// Two who wait for each other in turns otherwise stay slow for ever, once both have fallen asleep, where
 /// to be woken takes longer than the other one looks.
@@ -107,49 +107,55 @@ impl Polling {
     /// lets its processor sleep.
     const MOST: Duration = Duration::from_micros(200);
 
-    /// How long to look.
-    pub fn window(self) -> Duration {
-        self.window
+    /// Who lets others have the processor is back sooner, unless they have work of their own to do.
+    const SHORT: Duration = Duration::from_micros(50);
+
+    /// Passes the time between two looks, the first of which was at `since`; returns whether to look
+    /// on. Soon it lets others have the processor: whom it waits for may be one of them.
+    pub fn pause(self, since: Instant) -> bool {
+        let before = since.elapsed();
+        if before < Self::LEAST {
+            std::hint::spin_loop();
+            return true;
+        }
+        if before >= self.window {
+            return false;
+        }
+        std::thread::yield_now();
+        // Who looks is not woken, so those who keep the processor would keep it longer than from a sleeper.
+        since.elapsed() - before < Self::SHORT
     }
 
-    /// Sleeps, after nothing has come for that long.
-    pub fn sleep<T>(&mut self, sleep: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
+    /// Sleeps, after nothing has come from the first look on, which was at `since`.
+    pub fn sleep<T>(&mut self, since: Instant, sleep: impl FnOnce() -> T) -> T {
         let woken = sleep();
-        self.slept(start.elapsed());
+        self.waited(since.elapsed());
         woken
     }
 
-    fn slept(&mut self, time: Duration) {
+    fn waited(&mut self, time: Duration) {
         self.window = match time < Self::MOST {
             true => (2 * self.window).min(Self::MOST),
             false => Self::LEAST,
         };
     }
 
-    /// Passes the time between two looks, the first of which was at `since`. Before long it lets others
-    /// have the processor: whom it waits for may be one of them.
-    pub fn pause(since: Instant) {
-        match since.elapsed() < Self::LEAST {
-            true => std::hint::spin_loop(),
-            false => std::thread::yield_now(),
-        }
-    }
-
-    /// Looks until there is news, or it is time to sleep: returns how long.
+    /// Looks from `since`, which is now, until there is news, or it is time to sleep: returns how long.
     pub(crate) fn look(
         self,
+        since: Instant,
         timeout: Duration,
         mut has_news: impl FnMut() -> bool,
     ) -> Option<Duration> {
-        let start = Instant::now();
-        while start.elapsed() < self.window.min(timeout) {
+        while since.elapsed() < timeout {
             if has_news() {
                 return None;
             }
-            Self::pause(start);
+            if !self.pause(since) {
+                break;
+            }
         }
-        Some(timeout.saturating_sub(start.elapsed()))
+        Some(timeout.saturating_sub(since.elapsed()))
     }
 }
 
@@ -166,32 +172,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_woken_soon_looks_longer_before_the_next_sleep() {
+    fn who_waits_shortly_looks_longer_the_next_time() {
         let mut polling = Polling::default();
-        assert_eq!(polling.window(), Polling::LEAST);
-        polling.slept(Duration::from_micros(3));
-        assert_eq!(polling.window(), 2 * Polling::LEAST);
+        assert_eq!(polling.window, Polling::LEAST);
+        polling.waited(Duration::from_micros(30));
+        assert_eq!(polling.window, 2 * Polling::LEAST);
         for _ in 0..9 {
-            polling.slept(Polling::MOST - Duration::from_nanos(1));
+            polling.waited(Polling::MOST - Duration::from_nanos(1));
         }
-        assert_eq!(polling.window(), Polling::MOST);
-        polling.slept(Polling::MOST);
-        assert_eq!(polling.window(), Polling::LEAST);
+        assert_eq!(polling.window, Polling::MOST);
+        polling.waited(Polling::MOST);
+        assert_eq!(polling.window, Polling::LEAST);
     }
 
     #[test]
     fn a_look_ends_with_news_or_leaves_time_to_sleep() {
         let polling = Polling::default();
-        let mut looks = 0;
-        let hour = Duration::from_secs(3600);
-        let left = polling.look(hour, || {
+        let (mut looks, hour) = (0, Duration::from_secs(3600));
+        let left = polling.look(Instant::now(), hour, || {
             looks += 1;
             looks == 3
         });
         // Whoever did not get three looks in a window slept through it.
         assert!(left.is_none() || looks < 3);
-        let left = polling.look(hour, || false).unwrap();
+        let left = polling.look(Instant::now(), hour, || false).unwrap();
         assert!(left <= hour - Polling::LEAST);
-        assert_eq!(polling.look(Duration::ZERO, || true), Some(Duration::ZERO));
+        let left = polling.look(Instant::now(), Duration::ZERO, || true);
+        assert_eq!(left, Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn who_has_looked_for_long_enough_looks_no_longer() {
+        let polling = Polling {
+            window: Polling::MOST,
+        };
+        let since = Instant::now().checked_sub(Polling::MOST).unwrap();
+        assert!(!polling.pause(since));
     }
 }

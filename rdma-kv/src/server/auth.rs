@@ -211,7 +211,7 @@ fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A file with this text, while `test` runs.
@@ -224,7 +224,8 @@ mod tests {
         result
     }
 
-    fn gate(text: &[u8]) -> Gate {
+    /// A gate for these users.
+    pub(in crate::server) fn gate(text: &[u8]) -> Gate {
         Gate::new(with_file(text, |path| Users::load(path).unwrap()))
     }
 

@@ -16,8 +16,8 @@ use super::hosting::Hosted;
 use super::{ServeError, Stop};
 use crate::network::{Accept, Network};
 
-/// How often, in rounds, a busy server looks whether somebody new is there, or it is to stop.
-const ROUNDS_PER_LOOK: u32 = 1024;
+/// How long a busy server may not look whether somebody new is there, or it is to stop.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// How often to look whether a client has made room for its replies.
 const PATIENT_SLEEP: Duration = Duration::from_millis(10);
@@ -68,14 +68,15 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
     /// Serves for a while; returns whether to go on with that, rather than sleep: somebody asked for
     /// something not long ago. Who only reported something asks for nothing more.
     fn serve_while_busy(&mut self) -> bool {
-        for _ in 0..ROUNDS_PER_LOOK {
+        let start = Instant::now();
+        while start.elapsed() < LOOK {
             if self.serve_all() {
                 self.asked = Some(Instant::now());
                 continue;
             }
-            match self.asked {
-                Some(since) if since.elapsed() < self.polling.window() => Polling::pause(since),
-                _ => return false,
+            let goes_on = self.asked.is_some_and(|since| self.polling.pause(since));
+            if !goes_on {
+                return false;
             }
         }
         true
@@ -116,8 +117,8 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         let listener = std::iter::once(self.listener.wake_fd());
         let clients = self.clients.iter().map(|client| client.channel().wake_fd());
         let fds: Vec<BorrowedFd<'_>> = listener.chain(clients).collect();
-        let woken = self.polling.sleep(|| stop.wait_or(&fds, timeout));
-        self.asked = None;
+        let since = self.asked.take().unwrap_or_else(Instant::now);
+        let woken = self.polling.sleep(since, || stop.wait_or(&fds, timeout));
         for client in &mut self.clients {
             client.channel_mut().disarm();
         }

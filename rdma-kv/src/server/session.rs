@@ -53,6 +53,7 @@ impl Session {
             if self.next != Next::Close {
                 self.next = self.run()?;
             }
+            self.talk.conversation.input().shrink();
         }
         let start = self.sent;
         self.sent = self.replies.len().min(start + TEXT_LIMIT);
@@ -120,5 +121,26 @@ mod tests {
         assert_eq!(session.hear(b"get k\r\n").unwrap().0, Then::More);
         let refused = session.hear(b"get k\r\n");
         assert!(matches!(refused, Err(SessionError::NotTaken)));
+    }
+
+    #[test]
+    fn a_dump_goes_on_with_each_message_to_its_end() {
+        let store = testing::shared(Limits::DEFAULT);
+        for n in 0..5000 {
+            let key = format!("{n:0100}");
+            store.set(key.as_bytes(), 0, 0, b"").unwrap();
+        }
+        let mut session = Session::new(Talk {
+            store,
+            conversation: Conversation::default(),
+        });
+        let dump = b"lru_crawler metadump all\r\n";
+        let (mut text, mut replies) = (&dump[..], Vec::new());
+        while let (Then::More, piece) = session.hear(text).unwrap() {
+            replies.extend_from_slice(piece);
+            text = b"";
+        }
+        let lines = replies.split(|byte| *byte == b'\n').count() - 2;
+        assert_eq!((lines, replies.ends_with(b"\nEND\r\n")), (5000, true));
     }
 }

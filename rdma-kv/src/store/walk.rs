@@ -3,31 +3,21 @@
 use fabric::OpError;
 
 use super::{KeyCopy, Store};
-use crate::layout::{Buckets, ItemHeader};
-
-/// Main buckets that are gone through in one go, of some five items each: others wait for so long.
-const BUCKETS_AT_ONCE: u32 = 4;
+use crate::layout::{ItemHeader, SlotWord};
 
 /// How far somebody has come who goes through all items.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Default)]
 pub struct Walk {
-    /// As they were when it began.
-    buckets: Buckets,
-    next: u32,
+    /// See [`crate::layout::Buckets::onwards`].
+    at: u64,
+    /// Kept for its memory.
+    words: Vec<SlotWord>,
 }
 
 impl Store {
-    /// Begins to go through all items.
-    pub fn walk(&self) -> Walk {
-        Walk {
-            buckets: self.index.buckets(),
-            next: 0,
-        }
-    }
-
-    /// Calls `each` with the headers and keys of some items that are alive; returns whether there may be
-    /// more. What is there from the walk's beginning to its end is met once, what comes or goes meanwhile
-    /// once or not at all.
+    /// Calls `each` with the headers and keys of a few items that are alive, five as a rule; returns
+    /// whether there may be more. What is there from the walk's beginning to its end is met once, what comes or
+    /// goes meanwhile once or not at all.
     ///
     /// # Errors
     /// None but our own mistakes.
@@ -36,20 +26,22 @@ impl Store {
         walk: &mut Walk,
         mut each: impl FnMut(&ItemHeader, &[u8]),
     ) -> Result<bool, OpError> {
-        let end = walk.buckets.count().min(walk.next + BUCKETS_AT_ONCE);
-        for number in walk.next..end {
-            self.index.each_of(&walk.buckets, number, |word| {
-                let header = self.header(word.place())?;
-                let mut key = KeyCopy::default();
-                let key = key.read(&self.items, word.place(), &header)?;
-                if !header.expired(self.clock.into()) {
-                    each(&header, key);
-                }
-                Ok(())
-            })?;
+        walk.words.clear();
+        let Some(onwards) = self.index.walk(walk.at, &mut walk.words)? else {
+            return Ok(false);
+        };
+        walk.at = onwards;
+        let places = || walk.words.iter().map(|word| word.place());
+        places().for_each(|place| self.items.fetch_ahead(place.offset()));
+        for place in places() {
+            let header = self.header(place)?;
+            let mut key = KeyCopy::default();
+            let key = key.read(&self.items, place, &header)?;
+            if !header.expired(self.clock.into()) {
+                each(&header, key);
+            }
         }
-        walk.next = end;
-        Ok(end < walk.buckets.count())
+        Ok(true)
     }
 
     /// The Unix time in seconds at which the store's clock is at `at`.
@@ -62,6 +54,7 @@ impl Store {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::Walk;
     use crate::store::Limits;
     use crate::testing;
 
@@ -74,11 +67,11 @@ mod tests {
         };
         // The index begins with 64 buckets, and then has neither a power of two of them nor the
         // double of what it had.
-        for (before, meanwhile) in [(0, 0), (300, 0), (350, 20_000), (30_000, 50)] {
+        for (before, meanwhile) in [(0, 0), (300, 0), (350, 20_000), (9_000, 1_000)] {
             shared.with(|store| store.flush()).unwrap();
             (0..before).for_each(set);
             let mut met = BTreeMap::new();
-            let (mut walk, mut others) = (shared.with(|store| store.walk()), before..);
+            let (mut walk, mut others) = (Walk::default(), before..before + meanwhile);
             loop {
                 let note = |_: &_, key: &[u8]| {
                     *met.entry(key.to_vec()).or_insert(0) += 1;
@@ -86,7 +79,7 @@ mod tests {
                 if !shared.with(|store| store.walk_on(&mut walk, note)).unwrap() {
                     break;
                 }
-                others.by_ref().take(meanwhile).for_each(set);
+                others.by_ref().take(500).for_each(set);
             }
             assert!(
                 met.values().all(|times| *times == 1),
@@ -107,7 +100,7 @@ mod tests {
         let mut met = Vec::new();
         shared
             .with(|store| {
-                let mut walk = store.walk();
+                let mut walk = Walk::default();
                 while store.walk_on(&mut walk, |_, key| met.push(key.to_vec()))? {}
                 Ok::<_, fabric::OpError>(())
             })

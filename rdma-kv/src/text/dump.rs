@@ -8,10 +8,10 @@ use super::REPLIES;
 use super::keys::append_encoded;
 use crate::layout::{ItemHeader, Marks};
 use crate::shared::Shared;
-use crate::store::{Store, Walk};
+use crate::store::Walk;
 
 /// Steps of a walk in one turn: others have theirs in between, also where there is little to tell.
-const STEPS: u32 = 256;
+const STEPS: u32 = 1024;
 
 /// Appends lines for some items; returns whether there may be more.
 pub(super) fn go_on(
@@ -19,11 +19,23 @@ pub(super) fn go_on(
     walk: &mut Walk,
     replies: &mut Vec<u8>,
 ) -> Result<bool, OpError> {
+    let (mut headers, mut keys) = (Vec::new(), Vec::new());
+    let start_s = shared.with(|store| store.unix_s(0));
     for _ in 0..STEPS {
+        headers.clear();
+        keys.clear();
         let more = shared.with(|store| {
-            let store = &*store;
-            store.walk_on(walk, |header, key| append_line(replies, store, header, key))
+            store.walk_on(walk, |header, key| {
+                headers.push(*header);
+                keys.extend_from_slice(key);
+            })
         })?;
+        let mut keys = &keys[..];
+        for header in &headers {
+            let (key, rest) = keys.split_at(header.key_len.into());
+            append_line(replies, start_s, header, key);
+            keys = rest;
+        }
         if !more || replies.len() >= REPLIES {
             return Ok(more);
         }
@@ -31,11 +43,11 @@ pub(super) fn go_on(
     Ok(true)
 }
 
-/// Times are Unix times; lines end as memcached's do.
-fn append_line(replies: &mut Vec<u8>, store: &Store, header: &ItemHeader, key: &[u8]) {
+/// Times are Unix times, `start_s` that at which the store's clock was 0; lines end as memcached's do.
+fn append_line(replies: &mut Vec<u8>, start_s: i64, header: &ItemHeader, key: &[u8]) {
     let expires = match header.exptime {
         0 => -1,
-        at => store.unix_s(at),
+        at => start_s + i64::from(at),
     };
     let fetched = header.marks.contains(Marks::FETCHED);
     replies.extend_from_slice(b"key=");
@@ -44,7 +56,7 @@ fn append_line(replies: &mut Vec<u8>, store: &Store, header: &ItemHeader, key: &
     let _ = writeln!(
         replies,
         " exp={expires} la={} cas={} fetch={} cls=1 size={}",
-        store.unix_s(header.accessed),
+        start_s + i64::from(header.accessed),
         header.cas,
         if fetched { "yes" } else { "no" },
         header.item_len(),

@@ -1,6 +1,6 @@
 //! Bytes received and not yet used, and how they fall into lines and words.
 
-/// A buffer is at least this large where it is needed at all, and shrinks back to it.
+/// An input's own buffer is at least this large while it is filled, and no larger for long with less in it.
 const BUFFER: usize = 16 * 1024;
 
 /// What a thread lends to its connections in turn: a value of 64 KiB fits with its line.
@@ -21,7 +21,8 @@ pub(crate) struct Input {
     pub(crate) end: usize,
 }
 
-/// A buffer that inputs have in turn: those that wait need none, and it stays in the processor's cache.
+/// A buffer of [`LENT`] bytes that inputs have in turn, unless one of them has it: those that wait need none,
+/// and it stays in the processor's cache.
 #[derive(Debug)]
 pub(crate) struct Lent(Option<Vec<u8>>);
 
@@ -47,21 +48,37 @@ impl Input {
         }
     }
 
-    /// Moves out of the buffer, if it is in it; with too much it stays, and others get another one.
+    /// Moves out of the buffer, if it is in it, with what is left.
     pub(crate) fn move_from(&mut self, lent: &mut Lent) {
         if lent.0.is_some() {
-            return;
+            return self.shrink();
         }
-        if self.bytes().len() > BUFFER {
+        if self.buffer.len() != LENT {
+            // It grew to what has become of it.
             *lent = Lent::default();
-            return;
+            return self.shrink();
         }
+        lent.0 = Some(self.keep_what_is_left());
+    }
+
+    /// Gives memory back that what is left does not need.
+    pub(crate) fn shrink(&mut self) {
+        if self.buffer.len() > BUFFER && self.bytes().len() <= BUFFER {
+            self.keep_what_is_left();
+        }
+    }
+
+    /// The buffer in which it was.
+    fn keep_what_is_left(&mut self) -> Vec<u8> {
         let left = self.bytes().to_vec();
-        let mut buffer = std::mem::replace(&mut self.buffer, left);
-        (self.start, self.end) = (0, self.buffer.len());
-        buffer.truncate(LENT);
-        buffer.shrink_to_fit();
-        lent.0 = Some(buffer);
+        (self.start, self.end) = (0, left.len());
+        std::mem::replace(&mut self.buffer, left)
+    }
+
+    /// Bytes of memory that it has.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.buffer.capacity()
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -73,8 +90,7 @@ impl Input {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
             if self.buffer.len() > LENT && need <= LENT {
-                self.buffer.truncate(LENT);
-                self.buffer.shrink_to_fit();
+                self.shrink();
             }
         }
         let fits = self.start + need <= self.buffer.len() && self.end < self.buffer.len();

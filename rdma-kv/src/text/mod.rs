@@ -171,12 +171,12 @@ impl Conversation {
         let mut commands = 0;
         while replies.len() < REPLIES {
             if let Some(walk) = &mut self.dumping {
-                if dump::go_on(store, walk, replies)? {
-                    return Ok(Next::Continue);
+                if !dump::go_on(store, walk, replies)? {
+                    self.dumping = None;
+                    replies.extend_from_slice(b"END\r\n");
                 }
-                self.dumping = None;
-                replies.extend_from_slice(b"END\r\n");
-                continue;
+                // A dump, short as it may be, is enough for a turn.
+                return Ok(Next::Continue);
             }
             let dropped = self.swallow.min(self.input.bytes().len());
             self.swallow -= dropped;
@@ -230,7 +230,7 @@ impl Conversation {
                     return Ok(Next::Read);
                 }
                 Done::Dump => {
-                    self.dumping = Some(store.with(|store| store.walk()));
+                    self.dumping = Some(Walk::default());
                     newline + 1
                 }
                 Done::Close => return Ok(Next::Close),

@@ -477,6 +477,31 @@ fn what_a_server_forbids_is_refused() {
 }
 
 #[test]
+fn a_turn_is_of_one_dump_at_most_which_may_be_forbidden() {
+    let store = testing::shared(Limits::DEFAULT);
+    let dump = "lru_crawler metadump all\r\n";
+    let mut conversation = Conversation::default();
+    let lines = dump.repeat(3);
+    conversation.room()[..lines.len()].copy_from_slice(lines.as_bytes());
+    conversation.received(lines.len());
+    for expected in [Next::Continue, Next::Continue, Next::Continue, Next::Read] {
+        let mut replies = Vec::new();
+        assert_eq!(conversation.run(&store, &mut replies), Ok(expected));
+        assert_eq!(replies.is_empty(), expected == Next::Read);
+    }
+    let rules = Rules {
+        dump: false,
+        ..Rules::default()
+    };
+    let mut conversation = Conversation::new(&Arc::new(Host::new(rules)), Ends::default());
+    conversation.room()[..dump.len()].copy_from_slice(dump.as_bytes());
+    conversation.received(dump.len());
+    let mut replies = Vec::new();
+    conversation.run(&store, &mut replies).unwrap();
+    assert_eq!(replies, b"ERROR metadump not allowed\r\n");
+}
+
+#[test]
 fn a_turn_may_be_of_a_few_commands() {
     let store = testing::shared(Limits::DEFAULT);
     let rules = Rules {

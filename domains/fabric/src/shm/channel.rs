@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::control::create_memory;
 use super::memory::{Mapping, copy};
@@ -320,11 +320,11 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        let polling = self.polling;
-        if let Some(left) = polling.look(timeout, || self.has_news())
+        let (polling, since) = (self.polling, Instant::now());
+        if let Some(left) = polling.look(since, timeout, || self.has_news())
             && self.arm()
         {
-            self.polling.sleep(|| self.sleeper.sleep(left));
+            self.polling.sleep(since, || self.sleeper.sleep(left));
             self.disarm();
         }
     }

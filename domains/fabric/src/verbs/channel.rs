@@ -532,11 +532,12 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        let polling = self.polling;
-        if let Some(left) = polling.look(timeout, || self.has_news(true))
+        let (polling, since) = (self.polling, Instant::now());
+        if let Some(left) = polling.look(since, timeout, || self.has_news(true))
             && self.arm()
         {
-            self.polling.sleep(|| sleep_on(self.watch.fd(), left));
+            self.polling
+                .sleep(since, || sleep_on(self.watch.fd(), left));
             self.disarm();
         }
     }

@@ -578,15 +578,16 @@ impl PacketChannel for HybridChannel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        let polling = self.polling;
+        let (polling, since) = (self.polling, Instant::now());
         let left = match self.tcp.is_at_mark() {
-            true => polling.look(timeout, || self.has_news(true)),
+            true => polling.look(since, timeout, || self.has_news(true)),
             false => Some(timeout),
         };
         if let Some(left) = left
             && self.arm()
         {
-            self.polling.sleep(|| sleep_on(self.wake.as_fd(), left));
+            self.polling
+                .sleep(since, || sleep_on(self.wake.as_fd(), left));
             self.disarm();
         }
     }
