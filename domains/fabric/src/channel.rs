@@ -126,14 +126,12 @@ impl Polling {
         since.elapsed() - before < Self::SHORT
     }
 
-    /// Sleeps, after nothing has come from the first look on, which was at `since`.
-    pub fn sleep<T>(&mut self, since: Instant, sleep: impl FnOnce() -> T) -> T {
-        let woken = sleep();
-        self.waited(since.elapsed());
-        woken
+    /// Notes that who looked from `since` on in vain has slept, or let others have the processor, and is back.
+    pub fn waited(&mut self, since: Instant) {
+        self.learn(since.elapsed());
     }
 
-    fn waited(&mut self, time: Duration) {
+    fn learn(&mut self, time: Duration) {
         self.window = match time < Self::MOST {
             true => (2 * self.window).min(Self::MOST),
             false => Self::LEAST,
@@ -175,13 +173,13 @@ mod tests {
     fn who_waits_shortly_looks_longer_the_next_time() {
         let mut polling = Polling::default();
         assert_eq!(polling.window, Polling::LEAST);
-        polling.waited(Duration::from_micros(30));
+        polling.learn(Duration::from_micros(30));
         assert_eq!(polling.window, 2 * Polling::LEAST);
         for _ in 0..9 {
-            polling.waited(Polling::MOST - Duration::from_nanos(1));
+            polling.learn(Polling::MOST - Duration::from_nanos(1));
         }
         assert_eq!(polling.window, Polling::MOST);
-        polling.waited(Polling::MOST);
+        polling.learn(Polling::MOST);
         assert_eq!(polling.window, Polling::LEAST);
     }
 

@@ -118,7 +118,8 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         let clients = self.clients.iter().map(|client| client.channel().wake_fd());
         let fds: Vec<BorrowedFd<'_>> = listener.chain(clients).collect();
         let since = self.asked.take().unwrap_or_else(Instant::now);
-        let woken = self.polling.sleep(since, || stop.wait_or(&fds, timeout));
+        let woken = stop.wait_or(&fds, timeout);
+        self.polling.waited(since);
         for client in &mut self.clients {
             client.channel_mut().disarm();
         }

@@ -48,12 +48,17 @@ impl Session {
         self.take(text);
         if self.sent == self.replies.len() {
             self.replies.clear();
-            self.replies.shrink_to(REPLIES_KEPT);
             self.sent = 0;
             if self.next != Next::Close {
                 self.next = self.run()?;
             }
             self.talk.conversation.input().shrink();
+        }
+        if self.replies.len() - self.sent <= TEXT_LIMIT && self.replies.capacity() > REPLIES_KEPT {
+            // The last piece: who is told it may say nothing for long.
+            self.replies.drain(..self.sent);
+            self.replies.shrink_to(REPLIES_KEPT);
+            self.sent = 0;
         }
         let start = self.sent;
         self.sent = self.replies.len().min(start + TEXT_LIMIT);
@@ -118,6 +123,7 @@ mod tests {
         }
         let value = [&b"VALUE k 0 500000\r\n"[..], &[b'v'; 500_000], b"\r\n"].concat();
         assert!(replies == [&value, &value, &b"END\r\n"[..]].concat());
+        assert!(session.replies.capacity() <= REPLIES_KEPT);
         assert_eq!(session.hear(b"get k\r\n").unwrap().0, Then::More);
         let refused = session.hear(b"get k\r\n");
         assert!(matches!(refused, Err(SessionError::NotTaken)));

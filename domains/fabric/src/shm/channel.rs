@@ -321,11 +321,12 @@ impl PacketChannel for Channel {
 
     fn wait(&mut self, timeout: Duration) {
         let (polling, since) = (self.polling, Instant::now());
-        if let Some(left) = polling.look(since, timeout, || self.has_news())
-            && self.arm()
-        {
-            self.polling.sleep(since, || self.sleeper.sleep(left));
-            self.disarm();
+        if let Some(left) = polling.look(since, timeout, || self.has_news()) {
+            if self.arm() {
+                self.sleeper.sleep(left);
+                self.disarm();
+            }
+            self.polling.waited(since);
         }
     }
 

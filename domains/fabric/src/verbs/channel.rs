@@ -533,12 +533,12 @@ impl PacketChannel for Channel {
 
     fn wait(&mut self, timeout: Duration) {
         let (polling, since) = (self.polling, Instant::now());
-        if let Some(left) = polling.look(since, timeout, || self.has_news(true))
-            && self.arm()
-        {
-            self.polling
-                .sleep(since, || sleep_on(self.watch.fd(), left));
-            self.disarm();
+        if let Some(left) = polling.look(since, timeout, || self.has_news(true)) {
+            if self.arm() {
+                sleep_on(self.watch.fd(), left);
+                self.disarm();
+            }
+            self.polling.waited(since);
         }
     }
 

@@ -583,12 +583,12 @@ impl PacketChannel for HybridChannel {
             true => polling.look(since, timeout, || self.has_news(true)),
             false => Some(timeout),
         };
-        if let Some(left) = left
-            && self.arm()
-        {
-            self.polling
-                .sleep(since, || sleep_on(self.wake.as_fd(), left));
-            self.disarm();
+        if let Some(left) = left {
+            if self.arm() {
+                sleep_on(self.wake.as_fd(), left);
+                self.disarm();
+            }
+            self.polling.waited(since);
         }
     }
 
