@@ -166,7 +166,7 @@ impl<C: Converse> Connection<C> {
     }
 
     /// Sends what it can of `replies`, and keeps the rest; whether there is none.
-    fn send(&mut self, replies: &mut Vec<u8>) -> io::Result<bool> {
+    fn send(&mut self, replies: &[u8]) -> io::Result<bool> {
         if replies.is_empty() {
             return Ok(true);
         }
