@@ -166,17 +166,20 @@ impl<C: Converse> Connection<C> {
     }
 
     /// Sends what it can of `replies`, and keeps the rest; whether there is none.
-    fn send(&mut self, replies: &[u8]) -> io::Result<bool> {
+    fn send(&mut self, replies: &mut Vec<u8>) -> io::Result<bool> {
         if replies.is_empty() {
             return Ok(true);
         }
         let count = send_some(&self.socket, replies)?;
-        if count < replies.len() {
-            // Their memory goes with them once they are sent; there may be more where they were.
-            (self.unsent, self.taken) = (replies[count..].to_vec(), 0);
-            return Ok(false);
+        if count == replies.len() {
+            return Ok(true);
         }
-        Ok(true)
+        // Their memory goes with them once they are sent. That of the thread may be much for a few.
+        (self.unsent, self.taken) = match &replies[count..] {
+            few if few.len() <= REPLIES_KEPT => (few.to_vec(), 0),
+            _ => (std::mem::take(replies), count),
+        };
+        Ok(false)
     }
 
     fn send_rest(&mut self) -> io::Result<bool> {
