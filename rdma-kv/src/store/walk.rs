@@ -44,9 +44,9 @@ impl Store {
         Ok(true)
     }
 
-    /// The Unix time in seconds at which the store's clock is at `at`.
-    pub fn unix_s(&self, at: u32) -> i64 {
-        self.epoch_s.saturating_add(at.into())
+    /// The Unix time in seconds at which the store's clock stood at 0.
+    pub fn epoch_s(&self) -> i64 {
+        self.epoch_s
     }
 }
 

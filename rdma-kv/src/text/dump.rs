@@ -20,7 +20,7 @@ pub(super) fn go_on(
     replies: &mut Vec<u8>,
 ) -> Result<bool, OpError> {
     let (mut headers, mut keys) = (Vec::new(), Vec::new());
-    let start_s = shared.with(|store| store.unix_s(0));
+    let epoch_s = shared.with(|store| store.epoch_s());
     for _ in 0..STEPS {
         headers.clear();
         keys.clear();
@@ -33,7 +33,7 @@ pub(super) fn go_on(
         let mut keys = &keys[..];
         for header in &headers {
             let (key, rest) = keys.split_at(header.key_len.into());
-            append_line(replies, start_s, header, key);
+            append_line(replies, epoch_s, header, key);
             keys = rest;
         }
         if !more || replies.len() >= REPLIES {
@@ -43,11 +43,11 @@ pub(super) fn go_on(
     Ok(true)
 }
 
-/// Times are Unix times, `start_s` that at which the store's clock was 0; lines end as memcached's do.
-fn append_line(replies: &mut Vec<u8>, start_s: i64, header: &ItemHeader, key: &[u8]) {
+/// Times are Unix times, `epoch_s` that at which the store's clock stood at 0; lines end as memcached's do.
+fn append_line(replies: &mut Vec<u8>, epoch_s: i64, header: &ItemHeader, key: &[u8]) {
     let expires = match header.exptime {
         0 => -1,
-        at => start_s + i64::from(at),
+        at => epoch_s + i64::from(at),
     };
     let fetched = header.marks.contains(Marks::FETCHED);
     replies.extend_from_slice(b"key=");
@@ -56,7 +56,7 @@ fn append_line(replies: &mut Vec<u8>, start_s: i64, header: &ItemHeader, key: &[
     let _ = writeln!(
         replies,
         " exp={expires} la={} cas={} fetch={} cls=1 size={}",
-        start_s + i64::from(header.accessed),
+        epoch_s + i64::from(header.accessed),
         header.cas,
         if fetched { "yes" } else { "no" },
         header.item_len(),
