@@ -272,6 +272,14 @@ mod tests {
         let mut said = vec![0; 1000];
         let len = client.read(&mut said).unwrap();
         assert_eq!(said[..len], b"STORED\r\n".repeat(sets));
+        // Also when nothing can follow.
+        client.write_all(&set.repeat(sets)).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        while connection.turn(&mut desk).unwrap() != Wait::End {}
+        drop(connection);
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"STORED\r\n".repeat(sets));
     }
 
     /// In pieces of any length, over connections that use one desk in turn: what is left of one's request
