@@ -28,6 +28,9 @@ use crate::namespace;
 /// The group of those who are told of links (RTNLGRP_LINK).
 const LINKS: u32 = 1;
 
+/// The same of what interfaces forward (RTNLGRP_IPV4_NETCONF).
+const FORWARDING: u32 = 24;
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
@@ -79,7 +82,7 @@ pub struct Link {
     pub has_carrier: bool,
 }
 
-/// Tells when links of one network namespace have changed.
+/// Tells when links of one network namespace have changed, or whether they forward IPv4 packets.
 #[derive(Debug)]
 pub struct LinkChanges(Socket);
 
@@ -92,6 +95,7 @@ impl LinkChanges {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.add_membership(LINKS)?;
+        socket.add_membership(FORWARDING)?;
         Ok(LinkChanges(socket))
     }
 

@@ -1,6 +1,11 @@
 //! What is outside of the fabric: a network of its own with an interface of the host that leads there.
 
+use std::fs;
+use std::panic::resume_unwind;
 use std::process::{Command, Stdio};
+use std::thread;
+
+use nix::sched::{CloneFlags, unshare};
 
 use crate::process::{Outcome, Running, eventually, run};
 
@@ -134,6 +139,33 @@ impl Drop for Outside {
         // At once: the kernel takes its time with the network of a process that has ended.
         let _ = run(Command::new("ip").args(["link", "delete", &self.uplink()]));
     }
+}
+
+/// Tells a story on a host with a network of its own, whose settings concern no other test. IPv4 packets
+/// are not forwarded there.
+///
+/// # Panics
+/// When there can be none, and as the story does.
+pub fn on_a_host_of_its_own(story: impl FnOnce() + Send) {
+    let tell = || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("root may have another network");
+        host("ip link set lo up");
+        sysctl("net/ipv4/ip_forward", "0");
+        story();
+    };
+    // The children of a thread are in its network.
+    let told = thread::scope(|scope| scope.spawn(tell).join());
+    told.unwrap_or_else(|panic| resume_unwind(panic));
+}
+
+/// Sets what /proc/sys has in the network of the calling thread.
+///
+/// # Panics
+/// When the kernel refuses.
+#[track_caller]
+pub fn sysctl(name: &str, value: &str) {
+    let set = fs::write(format!("/proc/sys/{name}"), value);
+    set.unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 
 /// Makes a pair of interfaces, one of them in the network that `holder` keeps.

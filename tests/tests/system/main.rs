@@ -19,6 +19,7 @@ mod explain;
 mod fabric;
 mod failures;
 mod gateway;
+mod gateway_host;
 mod histories;
 mod hostile;
 mod hosts;

@@ -76,6 +76,8 @@ struct Open {
     /// Of its node.
     network: Arc<OwnedFd>,
     uplink: Link,
+    /// Whether the host was a router.
+    is_router: bool,
 }
 
 /// Takes back what an agent that has gone had changed of the host.
@@ -142,20 +144,23 @@ impl Books {
         network: Arc<OwnedFd>,
         uplink: &Link,
     ) -> Result<(), GatewayError> {
+        let is_router = passage::is_router();
         let is_it = |open: &Open| {
             let of_these = open.gateway == *gateway && open.uplink == *uplink;
-            of_these && Arc::ptr_eq(&open.network, &network)
+            let here = Arc::ptr_eq(&open.network, &network) && open.is_router == is_router;
+            of_these && here
         };
         if self.open.get(&domain.id).is_some_and(is_it) {
             return Ok(());
         }
         if gateway.kind == GatewayKind::Nat {
-            self.open_passage(domain, gateway, &network)?;
+            self.open_passage(domain, gateway, &network, is_router)?;
         }
         let open = Open {
             gateway: gateway.clone(),
             network,
             uplink: uplink.clone(),
+            is_router,
         };
         self.open.insert(domain.id, open);
         Ok(())
@@ -166,6 +171,7 @@ impl Books {
         domain: &Domain,
         gateway: &Gateway,
         network: &OwnedFd,
+        is_router: bool,
     ) -> Result<(), GatewayError> {
         let fits =
             |present: &&Passage| present.leads_to(&gateway.uplink) && present.is_whole(network);
@@ -183,7 +189,7 @@ impl Books {
             subnet: domain.subnet,
             network,
         };
-        Ok(passage.open(inside)?)
+        Ok(passage.open(inside, is_router)?)
     }
 
     /// Closes a gateway, if it is there.
@@ -484,7 +490,7 @@ fn refusal(error: &GatewayError) -> Refusal {
             "choose a member that is no stack, or use --bridge, which needs no kernel",
         ),
         GatewayError::Passage(P::Exhausted) => (RefusalKind::Exhausted, "remove one"),
-        GatewayError::Passage(P::Rules(_) | P::Forwarding { .. }) => (
+        GatewayError::Passage(P::Rules(_) | P::Setting { .. }) => (
             RefusalKind::Failed,
             "the kernel must have nftables with NAT, and let this container use them; or use \
              --bridge",

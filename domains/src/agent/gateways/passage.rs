@@ -16,8 +16,12 @@
 //!
 //! The host's rules do not rely on the node, whose root can change everything at its end: what
 //! comes from there goes out of the uplink, from the one address, or nowhere, not to the host either.
-//! Only uplink and pair forward (`forwarding` of each): the host becomes no router otherwise, and
-//! nothing else of it is changed.
+//! Only uplink and pair forward (`forwarding` of each), and nothing else of the host is changed.
+//!
+//! The kernel decides by the *incoming* interface whether to forward a packet. An uplink that forwards
+//! for its pair would therefore be a way into every network of the host. On a host that is no router
+//! (`net.ipv4.ip_forward` is 0), the rules drop IPv4 packets from the uplink to anything but a pair.
+//! An uplink that forwarded before stays as it was, and IPv6 is never touched.
 
 use std::fs;
 use std::io;
@@ -57,11 +61,11 @@ pub(crate) enum PassageError {
     /// The rules.
     #[error(transparent)]
     Rules(#[from] NftError),
-    /// The kernel does not let an interface forward.
-    #[error("cannot let {interface} forward packets: {source}")]
-    Forwarding {
-        /// Which.
-        interface: String,
+    /// The kernel does not let an interface forward, or be silent about other addresses.
+    #[error("cannot write {path}: {source}")]
+    Setting {
+        /// The file of the setting.
+        path: String,
         /// The system's reason.
         source: io::Error,
     },
@@ -147,12 +151,13 @@ impl Passage {
     /// Whether the uplink does not forward packets and will have to. Said before it is done, so that
     /// it is taken back whatever happens.
     pub(super) fn note_uplink(&mut self) {
-        let before = fs::read_to_string(forwarding(&self.uplink));
+        let before = fs::read_to_string(setting(&self.uplink, FORWARDING));
         self.opened |= before.is_ok_and(|value| value.trim() == "0");
     }
 
-    /// Lets packets pass, whatever there is of it already.
-    pub(super) fn open(&self, inside: Inside<'_>) -> Result<(), PassageError> {
+    /// Lets packets pass, whatever there is of it already. On a host that is no router
+    /// ([`is_router`]) only the pair is reached from the uplink.
+    pub(super) fn open(&self, inside: Inside<'_>, is_router: bool) -> Result<(), PassageError> {
         let mut host = Netlink::open()?;
         let mtu = find_uplink(&mut host, &self.uplink)?.mtu;
         let [ours, its] = self.addresses();
@@ -160,15 +165,16 @@ impl Passage {
         let mut node = Netlink::open_in(inside.network.as_fd())?;
         let its_end = self.raise(&mut node, its, mtu)?;
         node.set_default_route(its_end.index, ours, METRIC)?;
-        nft::put_table(&self.table(), &self.rules_of_host())?;
-        set_forwarding(&end.name, "1")?;
+        nft::put_table(&self.table(), &self.rules_of_host(is_router))?;
+        set(&end.name, ARP_IGNORE, ONLY_OWN)?;
+        set(&end.name, FORWARDING, "1")?;
         if self.opened {
             tracing::info!("{} forwards packets from now on", self.uplink);
-            set_forwarding(&self.uplink, "1")?;
+            set(&self.uplink, FORWARDING, "1")?;
         }
         let in_node = || {
             nft::put_table(&self.table(), &self.rules_of_node(inside))?;
-            set_forwarding(&self.name(), "1")
+            set(&self.name(), FORWARDING, "1")
         };
         namespace::inside(inside.network, in_node).map_err(PassageError::Namespace)?
     }
@@ -193,8 +199,9 @@ impl Passage {
     /// none of it; what cannot be taken back is in the log.
     pub(super) fn close(&self, network: Option<&OwnedFd>) {
         let log = |error: PassageError| tracing::warn!("uplink {}: {error}", self.uplink);
-        if self.opened && fs::exists(forwarding(&self.uplink)).unwrap_or(false) {
-            match set_forwarding(&self.uplink, "0") {
+        let is_there = || fs::exists(setting(&self.uplink, FORWARDING)).unwrap_or(false);
+        if self.opened && !is_router() && is_there() {
+            match set(&self.uplink, FORWARDING, "0") {
                 Ok(()) => tracing::info!("{} forwards packets no longer", self.uplink),
                 Err(error) => log(error),
             }
@@ -240,8 +247,16 @@ impl Passage {
         [(first + 1).into(), (first + 2).into()]
     }
 
-    fn rules_of_host(&self) -> String {
+    /// The last rule names all pairs, because another agent's gateway may have the same uplink: the
+    /// rules of that one protect its pair.
+    fn rules_of_host(&self, is_router: bool) -> String {
         let (pair, uplink, [_, its]) = (self.name(), &self.uplink, self.addresses());
+        let guard = match self.opened && !is_router {
+            true => format!(
+                "    iifname \"{uplink}\" oifname != \"{PREFIX}*\" meta nfproto ipv4 drop\n"
+            ),
+            false => String::new(),
+        };
         format!(
             r#"chain forward {{
     type filter hook forward priority filter; policy accept;
@@ -249,7 +264,7 @@ impl Passage {
     iifname "{pair}" drop
     iifname "{uplink}" oifname "{pair}" ct state established,related accept
     oifname "{pair}" drop
-}}
+{guard}}}
 chain input {{
     type filter hook input priority filter; policy accept;
     iifname "{pair}" ct state established,related accept
@@ -285,15 +300,28 @@ chain outgoing {{
     }
 }
 
-fn forwarding(interface: &str) -> String {
-    format!("/proc/sys/net/ipv4/conf/{interface}/forwarding")
+/// Whether the host forwards IPv4 packets of all its interfaces, as its administrator wants it.
+pub(super) fn is_router() -> bool {
+    let value = fs::read_to_string(setting("all", FORWARDING));
+    value.is_ok_and(|value| value.trim() == "1")
 }
 
-fn set_forwarding(interface: &str, value: &str) -> Result<(), PassageError> {
-    fs::write(forwarding(interface), value).map_err(|source| PassageError::Forwarding {
-        interface: interface.into(),
-        source,
-    })
+/// Whether an interface forwards what it receives.
+const FORWARDING: &str = "forwarding";
+
+/// Which ARP requests an interface answers.
+const ARP_IGNORE: &str = "arp_ignore";
+
+/// Those for its own addresses. By default it answers for all addresses of its host.
+const ONLY_OWN: &str = "1";
+
+fn setting(interface: &str, name: &str) -> String {
+    format!("/proc/sys/net/ipv4/conf/{interface}/{name}")
+}
+
+fn set(interface: &str, name: &'static str, value: &str) -> Result<(), PassageError> {
+    let path = setting(interface, name);
+    fs::write(&path, value).map_err(|source| PassageError::Setting { path, source })
 }
 
 #[cfg(test)]
@@ -316,6 +344,21 @@ mod tests {
         assert_eq!(all(3), [[169, 254, 64, 13], [169, 254, 64, 14]]);
         assert_eq!(all(PAIRS - 1), [[169, 254, 127, 253], [169, 254, 127, 254]]);
         assert!(passage(PAIRS - 1).name().len() <= 15);
+    }
+
+    #[test]
+    fn only_a_host_that_is_a_router_forwards_from_the_uplink_to_others() {
+        let guard = "iifname \"eth1\" oifname != \"toroid.gw*\" meta nfproto ipv4 drop";
+        let has_guard = |opened, is_router| {
+            let passage = Passage {
+                opened,
+                ..passage(0)
+            };
+            passage.rules_of_host(is_router).contains(guard)
+        };
+        assert!(has_guard(true, false));
+        assert!(!has_guard(true, true));
+        assert!(!has_guard(false, false));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Uplinks as they are at this moment. They are the host's, so they come and go, and gateways are mended
-//! when the kernel says that something has changed.
+//! when the kernel says that something has changed: an interface, or whether the host is a router.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,17 @@ use crate::netlink::{Link, LinkChanges, Netlink};
 /// After one look the next comes no sooner than this, however much changes on the host.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The uplink of each domain that is connected, or why there is none.
+/// The uplink of each domain that is connected, or why there is none, and whether the host is a
+/// router.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Uplinks(BTreeMap<u16, Result<Link, String>>);
+pub(super) struct Uplinks {
+    links: BTreeMap<u16, Result<Link, String>>,
+    is_router: bool,
+}
 
 impl Uplinks {
     pub(super) fn get(&self, domain: u16) -> Option<Result<&Link, &str>> {
-        let uplink = self.0.get(&domain)?;
+        let uplink = self.links.get(&domain)?;
         Some(uplink.as_ref().map_err(String::as_str))
     }
 
@@ -69,7 +73,10 @@ impl Host {
             let uplink = self.uplink(domain.gateway.as_ref()?);
             Some((domain.id, uplink.map_err(|error| error.to_string())))
         };
-        Uplinks(domains.iter().filter_map(uplink).collect())
+        Uplinks {
+            links: domains.iter().filter_map(uplink).collect(),
+            is_router: passage::is_router(),
+        }
     }
 
     /// Whether an interface with this MAC is a member's. One in 64 that a kernel chooses begins like
