@@ -199,6 +199,20 @@ pub fn ipv6(domain: u16, place: Place) -> Ipv6Addr {
     Ipv6Addr::new(ULA[0], ULA[1], ULA[2], domain, 1, x, y, z)
 }
 
+/// Domain number and place in an IPv6 address made by [`ipv6`], or `None` for any other.
+pub fn parse_ipv6(address: Ipv6Addr) -> Option<(u16, Place)> {
+    let [a, b, c, domain, 1, x, y, z] = address.segments() else {
+        return None;
+    };
+    let [x, y, z] = [x, y, z].map(|n| u8::try_from(n).ok());
+    let place = Place {
+        x: x?,
+        y: y?,
+        z: z?,
+    };
+    ([a, b, c] == ULA).then_some((domain, place))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +236,14 @@ mod tests {
             ipv6(0x1234, place).to_string(),
             "fd74:6f72:6f69:1234:1:1:2:ff"
         );
+        assert_eq!(parse_ipv6(ipv6(0x1234, place)), Some((0x1234, place)));
+        for other in [
+            "fd74:6f72:6f69:1234:1:1:2:100",
+            "fd74:6f72:6f69:1234:2:1:2:ff",
+            "fd74:6f72:6f68:1234:1:1:2:ff",
+        ] {
+            assert_eq!(parse_ipv6(other.parse().unwrap()), None, "{other}");
+        }
         assert_eq!(
             subnet("10.64.7.0/24").address(NodeId(0)).to_string(),
             "10.64.7.1"

@@ -289,6 +289,9 @@ pub struct Port {
     pub ipv4: Ipv4Addr,
     /// Its prefix length.
     pub prefix: u8,
+    /// The number of nodes of the torus. The directory can give each an IPv4 address of the domain, in
+    /// the order of their numbers.
+    pub nodes: u32,
     /// The IPv6 address, to be assigned without duplicate address detection.
     pub ipv6: Ipv6Addr,
     /// Its prefix length.
@@ -366,6 +369,7 @@ mod tests {
             mac: [6, 0, 7, 1, 1, 0],
             ipv4: Ipv4Addr::new(10, 64, 0, 4),
             prefix: 24,
+            nodes: 8,
             ipv6: Ipv6Addr::LOCALHOST,
             ipv6_prefix: 64,
             mtu: 9000,

@@ -19,7 +19,7 @@ use domains::driver_protocol::{
 use domains::lifeline::Lifeline;
 use domains::rdma::Rdma;
 use domains::wire::{self, Reader, WireError, Writer};
-use fabric::{Epoch, NodeId, Partition, Protection};
+use fabric::{Epoch, NodeId, Partition, Place, Protection};
 use tracing::{debug, warn};
 
 use crate::cable::Cable;
@@ -144,6 +144,8 @@ struct Control {
     uplinks: HashMap<u32, Outside>,
     /// Interfaces of which the kernel may not receive packets yet: [`Command::Sync`] waits.
     settling: HashMap<Key, Settling>,
+    /// Members since the last [`Command::Sync`], about whom others may have asked before.
+    newcomers: Vec<(Partition, Place)>,
     /// Where was waited in vain: inodes of network namespaces. The roots of their nodes can have it so, as
     /// often as they like, and others shall not wait for them each time. An honest node needs no more time
     /// than is left for these.
@@ -174,6 +176,7 @@ impl Control {
             rdma: None,
             uplinks: HashMap::new(),
             settling: HashMap::new(),
+            newcomers: Vec::new(),
             tardy: HashSet::new(),
             removal,
             failed: Vec::new(),
@@ -238,7 +241,7 @@ impl Control {
             Command::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
             Command::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
             Command::Uplinks { uplinks } => self.connect(uplinks)?,
-            Command::Sync { n } => return Ok(Some(self.sync(n))),
+            Command::Sync { n } => return Ok(Some(self.sync(n)?)),
             Command::Drops { n, domain_id } => {
                 let partition = Partition(domain_id);
                 let dropped = move |switch: &mut Switch| {
@@ -326,11 +329,13 @@ impl Control {
             self.remove(key)?;
         }
         let host = self.host(host);
+        let newcomer = (Partition(port.domain_id), port.place);
         let attached = self
             .remote
             .call(move |switch| switch.attach_far(port, host))?;
         if attached.is_ok() {
             self.far.insert(key);
+            self.newcomers.push(newcomer);
         }
         self.note(key, attached.map_err(PortFailure::from));
         Ok(())
@@ -505,6 +510,7 @@ impl Control {
         })?;
         if attached.is_ok() {
             self.ports.insert(key, Member { port, home, index });
+            self.newcomers.push((partition, place));
             self.settling
                 .extend(settling.map(|settling| (key, settling)));
         }
@@ -562,7 +568,7 @@ impl Control {
             .call(move |switch| switch.raise_epoch(partition, epoch))
     }
 
-    fn sync(&mut self, n: u64) -> Answer {
+    fn sync(&mut self, n: u64) -> Result<Answer, Ended> {
         let deadline = Settling::deadline(self.settling.len());
         let is_tardy = |(key, _): &(Key, Settling)| {
             let member = self.ports.get(key);
@@ -577,11 +583,19 @@ impl Control {
         for (key, settling) in tardy {
             self.settle(key, settling, deadline);
         }
-        Answer::Synced {
+        let newcomers = std::mem::take(&mut self.newcomers);
+        if !newcomers.is_empty() {
+            self.remote.call(move |switch| {
+                for (partition, place) in newcomers {
+                    switch.answer_late(partition, place);
+                }
+            })?;
+        }
+        Ok(Answer::Synced {
             n,
             errors: std::mem::take(&mut self.failed),
             offload: kinds(self.works),
-        }
+        })
     }
 
     fn settle(&mut self, key: Key, settling: Settling, deadline: Instant) {

@@ -17,8 +17,10 @@
 //! have the addresses of whoever is there, but never those of a fabric: a member's own frame that comes
 //! back over a loop outside, or through another bridge, goes no further.
 //!
-//! A member may have addresses of its own choice, but none that the directory gave to somebody else, of
-//! its domain or of another ([`DropReason::ForeignAddress`]). So no node, whatever its root does, routes packets from
+//! A member may have addresses of its own choice, but none that the directory gave to another member, or
+//! can give to a node of the torus that is no member yet, nor one of another domain
+//! ([`DropReason::ForeignAddress`]). A node's address is therefore in no neighbour cache with another
+//! MAC when the node becomes a member. So no node, whatever its root does, routes packets from
 //! one of its domains into another, unless both say that they forward ([`Port::forward`]); otherwise only the
 //! gateway of a domain may bring packets from elsewhere. Members of domains that do not say so announce no
 //! [routers](crate::router) either. Nobody outside has the address of a member.
@@ -37,10 +39,12 @@ mod audience;
 mod backlog;
 mod far;
 mod ingress;
+mod unanswered;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, hash_map};
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use domains::addressing;
@@ -55,6 +59,7 @@ use far::Far;
 pub use far::NotHere;
 use ingress::Sender;
 pub use ingress::{Action, Ingress, Others, Way};
+use unanswered::Unanswered;
 
 /// The longest packet in bytes: one of the fabric, so that any provider could carry it.
 pub const MAX_PACKET: usize = fabric::channel::MAX_PAYLOAD;
@@ -99,6 +104,8 @@ struct Segment<X> {
     far: Far,
     /// Who has an address that the directory assigned.
     owners: HashMap<IpAddr, Place>,
+    /// The IPv4 addresses that the directory can assign; none before there is a member.
+    assignable: Range<u32>,
     /// Who hears which groups, which frames tell.
     audience: RefCell<Audience>,
     uplink: Option<Outside<X>>,
@@ -124,6 +131,7 @@ struct Member<X> {
     exit: X,
     /// Of what it sends.
     backlog: Backlog,
+    unanswered: Unanswered,
     /// Of what it sent.
     drops: DropCounters,
 }
@@ -287,6 +295,22 @@ impl<X> Segments<X> {
             .collect()
     }
 
+    /// The answers about the member at `place` to questions that other members have asked before it was
+    /// one, each with the way to the asker. They are given once.
+    pub fn late_answers(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
+        let segment = self.segments.get(&partition);
+        let Some((segment, port)) = segment.and_then(|s| Some((s, s.port(place)?))) else {
+            return Vec::new();
+        };
+        let of = |member| {
+            let may_reach = Sender::Member(member).may_reach(port);
+            let questions = member.unanswered.take(addresses(port));
+            let questions = questions.into_iter().filter(move |_| may_reach);
+            questions.map(|question| (&member.exit, question.answer(Mac(port.mac))))
+        };
+        segment.members.values().flat_map(of).collect()
+    }
+
     /// Where a member is.
     pub fn place_of(&self, partition: Partition, node: NodeId) -> Option<Place> {
         self.segments.get(&partition)?.place_of(node)
@@ -354,6 +378,7 @@ impl<X> Segment<X> {
             members: HashMap::new(),
             far: Far::default(),
             owners: HashMap::new(),
+            assignable: 0..0,
             audience: RefCell::default(),
             uplink: None,
         }
@@ -366,6 +391,7 @@ impl<X> Segment<X> {
             port,
             exit,
             backlog: Backlog::default(),
+            unanswered: Unanswered::default(),
             drops: DropCounters::default(),
         };
         self.members.insert(place, member);
@@ -386,6 +412,8 @@ impl<X> Segment<X> {
             return Err(AttachError::Taken(place));
         }
         self.epoch = Epoch(port.epoch);
+        let first = port.ipv4.to_bits().saturating_sub(port.node);
+        self.assignable = first..first.saturating_add(port.nodes);
         self.owners
             .extend(addresses.map(|address| (address, place)));
         Ok(())
@@ -426,6 +454,18 @@ impl<X> Segment<X> {
             Destination::Member { domain, place } => (domain == self.domain).then_some(place),
             _ => None,
         })
+    }
+
+    /// Whether an address belongs to a node, be the node a member or not.
+    fn is_of_node(&self, address: IpAddr) -> bool {
+        let is_assignable = match address {
+            IpAddr::V4(address) => self.assignable.contains(&address.to_bits()),
+            IpAddr::V6(address) => {
+                let parsed = addressing::parse_ipv6(address);
+                parsed.is_some_and(|(domain, _)| domain == self.domain)
+            }
+        };
+        is_assignable || self.owner_of(address).is_some()
     }
 
     /// The member other than `asker` whose address is in question.

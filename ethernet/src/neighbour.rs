@@ -55,6 +55,14 @@ impl Question {
         }
     }
 
+    /// Whether the asker means to take the address, and asks from none of its own.
+    pub fn is_probe(&self) -> bool {
+        match self.asked {
+            Asked::Arp { from, .. } => from.is_unspecified(),
+            Asked::Solicitation { from, .. } => from.is_unspecified(),
+        }
+    }
+
     /// The frame that tells the asker that `owner` has the address.
     pub fn answer(&self, owner: Mac) -> Vec<u8> {
         match self.asked {

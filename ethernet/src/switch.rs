@@ -216,6 +216,15 @@ impl Switch {
         self.segments.attach_far(port, host)
     }
 
+    /// Answers what was asked about a member before it was one. Its kernel has to receive packets by then:
+    /// askers send at once what they have kept.
+    pub fn answer_late(&self, partition: Partition, place: Place) {
+        for (exit, answer) in self.segments.late_answers(partition, place) {
+            // An asker that takes nothing at this moment asks again.
+            let _ = exit.send_piece(&Piece([&answer, &[], &[]]));
+        }
+    }
+
     /// Gives a process the link of a port.
     ///
     /// # Errors

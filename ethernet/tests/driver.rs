@@ -833,6 +833,7 @@ impl Node {
                 IpAddr::V6(_) => unreachable!(),
             },
             prefix: 24,
+            nodes: 8,
             ipv6: addressing::ipv6(domain as u16, place),
             ipv6_prefix: addressing::IPV6_PREFIX,
             offload: true,

@@ -247,6 +247,7 @@ fn port(domain: u32, x: u8) -> Port {
         mac: addressing::mac(number, place),
         ipv4: [10, 64, number as u8 - DOMAINS[0] as u8, x + 1].into(),
         prefix: 24,
+        nodes: 8,
         ipv6: addressing::ipv6(number, place),
         ipv6_prefix: addressing::IPV6_PREFIX,
         mtu: MTU,

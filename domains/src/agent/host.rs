@@ -408,7 +408,7 @@ impl Host {
         let directory = self.members.directory(Directory::clone);
         self.tell_far(domain, &directory);
         for node in domain.members.iter().filter_map(|id| self.node(*id)) {
-            let port = port(domain, node, self.interfaces);
+            let port = port(domain, node, self.torus, self.interfaces);
             driver.add(port, node.network());
         }
     }
@@ -471,7 +471,7 @@ impl Host {
         self.tell_far(&change.domain, directory);
         for id in &change.joined {
             if let Some(node) = self.node(*id) {
-                let port = port(&change.domain, node, self.interfaces);
+                let port = port(&change.domain, node, self.torus, self.interfaces);
                 driver.add(port, node.network());
             }
         }
@@ -855,7 +855,12 @@ pub(super) fn ports(
     let of = |domain: &Domain| {
         let members = domain.members.iter();
         let members = members.filter_map(|id| find(nodes, *id));
-        let placed = members.map(|node| (port(domain, node, interfaces), node.network()));
+        let placed = members.map(|node| {
+            (
+                port(domain, node, directory.torus(), interfaces),
+                node.network(),
+            )
+        });
         placed.collect::<Vec<_>>()
     };
     directory.domains().flat_map(of).collect()
@@ -878,17 +883,24 @@ fn far_ports_of(
     let members = domain.members.iter().filter(|_| is_here);
     let far = members.filter_map(move |node| {
         let host = host(node).filter(|host| *host != ours)?;
-        let place = directory.torus().place(*node)?;
-        Some((port_at(domain, *node, place, interfaces), host.to_owned()))
+        let torus = directory.torus();
+        let port = port_at(domain, *node, torus.place(*node)?, torus, interfaces);
+        Some((port, host.to_owned()))
     });
     far.collect()
 }
 
-fn port(domain: &Domain, node: &HostedNode, interfaces: Interfaces) -> Port {
-    port_at(domain, node.id, node.place, interfaces)
+fn port(domain: &Domain, node: &HostedNode, torus: Torus, interfaces: Interfaces) -> Port {
+    port_at(domain, node.id, node.place, torus, interfaces)
 }
 
-fn port_at(domain: &Domain, node: NodeId, place: Place, interfaces: Interfaces) -> Port {
+fn port_at(
+    domain: &Domain,
+    node: NodeId,
+    place: Place,
+    torus: Torus,
+    interfaces: Interfaces,
+) -> Port {
     Port {
         node: node.0,
         place,
@@ -898,6 +910,7 @@ fn port_at(domain: &Domain, node: NodeId, place: Place, interfaces: Interfaces) 
         mac: mac(domain.id, place),
         ipv4: domain.subnet.address(node),
         prefix: domain.subnet.prefix(),
+        nodes: torus.nodes(),
         ipv6: ipv6(domain.id, place),
         ipv6_prefix: IPV6_PREFIX,
         mtu: domain.mtu,

@@ -128,20 +128,20 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
-    /// Whether a packet has an address that the directory gave to somebody else.
+    /// Whether a packet has an address of another node, or of another domain.
     fn is_anothers(&self, frame: Frame<'_>) -> bool {
         source::addresses(frame).any(|address| self.belongs_to_another(address))
     }
 
     fn belongs_to_another(&self, address: IpAddr) -> bool {
-        let is_members = || self.segment.owner_of(address).is_some();
+        let is_of_node = || self.segment.is_of_node(address);
         let Some(port) = self.sender.port() else {
-            return is_members();
+            return is_of_node();
         };
         if self.segment.owner_of(address) == Some(port.place) {
             return false;
         }
-        if is_members() {
+        if is_of_node() {
             return true;
         }
         let brings_from_elsewhere = port.gateway == Some(port.ipv4);
@@ -167,7 +167,10 @@ impl<'a, X> Ingress<'a, X> {
         // Those of other hosts have been answered there.
         self.exit()?;
         let question = Question::read(frame)?;
-        let owner = self.segment.owner(&question, self.sender.place())?;
+        let Some(owner) = self.segment.owner(&question, self.sender.place()) else {
+            self.keep(question);
+            return None;
+        };
         // From outside there is no way to the others.
         if matches!(self.sender, Sender::Outside(_)) && self.segment.is_far(&question) {
             return None;
@@ -176,6 +179,18 @@ impl<'a, X> Ingress<'a, X> {
             true => Action::Answer(question.answer(Mac(owner.mac))),
             false => Action::Drop(DropReason::Limited),
         })
+    }
+
+    /// Keeps a question about a node that is no member yet.
+    fn keep(&self, question: Question) {
+        let target = question.target();
+        if let Sender::Member(member) = self.sender
+            && self.segment.is_of_node(target)
+            && self.segment.owner_of(target) != Some(member.port.place)
+            && !question.is_probe()
+        {
+            member.unanswered.add(question);
+        }
     }
 
     fn route(&self, frame: Frame<'_>) -> Action<'a, X> {
@@ -389,7 +404,7 @@ impl<'a, X> Sender<'a, X> {
         }
     }
 
-    fn may_reach(self, port: &Port) -> bool {
+    pub(super) fn may_reach(self, port: &Port) -> bool {
         !(self.is_limited() && port.limited)
     }
 }

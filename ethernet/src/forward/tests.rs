@@ -32,6 +32,7 @@ fn port(domain: u16, x: u8) -> Port {
         // The same in every domain, so that a mistake would show.
         ipv4: [10, 64, 0, x + 1].into(),
         prefix: 24,
+        nodes: 8,
         ipv6: addressing::ipv6(0, place(x)),
         ipv6_prefix: 64,
         offload: true,
@@ -161,6 +162,9 @@ fn a_packet_has_no_address_that_is_anothers() {
     for others in [[10, 64, 0, 2], [10, 64, 1, 1], [10, 64, 1, 200]] {
         assert_eq!(sent(&segments, others), foreign, "{others:?}");
     }
+    // The torus has 8 nodes, of which the last five may become members.
+    assert_eq!(sent(&segments, [10, 64, 0, 8]), foreign);
+    assert_eq!(sent(&segments, [10, 64, 0, 9]), delivered);
     let mut announced = arp(mac(7, 0), [10, 64, 0, 3]);
     let sender = Offload::LEN + 14 + 14;
     announced[sender..sender + 4].copy_from_slice(&[10, 64, 0, 2]);
@@ -183,10 +187,12 @@ fn a_packet_has_no_address_that_is_anothers() {
     segments.connect(&uplink(false), (7, OUTSIDE));
     assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
     assert_eq!(sent(&segments, [10, 64, 0, 2]), foreign);
-    let mut from_outside = packet_from(0, [10, 64, 0, 2]);
-    let source = Offload::LEN + 6;
-    from_outside[source..source + 6].copy_from_slice(&STRANGER);
-    assert_eq!(let_in(&segments, &from_outside), foreign);
+    for of_node in [2, 8] {
+        let mut from_outside = packet_from(0, [10, 64, 0, of_node]);
+        let source = Offload::LEN + 6;
+        from_outside[source..source + 6].copy_from_slice(&STRANGER);
+        assert_eq!(let_in(&segments, &from_outside), foreign);
+    }
     segments.disconnect(Partition(7));
     segments.detach(Partition(7), NodeId(0));
     let gateway = Port {
@@ -236,6 +242,7 @@ fn nobody_advertises_an_address_that_is_anothers() {
     let foreign = Err(DropReason::ForeignAddress);
     for other in [
         addressing::ipv6(7, place(1)),
+        addressing::ipv6(7, place(9)),
         of_link(mac(7, 1)),
         of_link(mac(7, 9)),
     ] {
@@ -379,6 +386,50 @@ fn questions_are_answered_for_assigned_addresses_only() {
     assert_eq!(reached(&segments, 1, &unassigned), others);
     let announcement = arp(mac(7, 1), [10, 64, 0, 2]);
     assert_eq!(reached(&segments, 1, &announcement), others);
+}
+
+/// A kernel that has asked in vain asks again after a second, and tells its programs after three that
+/// there is nobody: a node that has become a member meanwhile was not reached.
+#[test]
+fn what_was_asked_about_a_node_is_answered_when_it_is_a_member() {
+    let mut segments = segments();
+    let late = |segments: &Segments<Name>, x| {
+        let answers = segments.late_answers(Partition(7), place(x));
+        let mut told: Vec<_> = answers
+            .into_iter()
+            .map(|(asker, frame)| (*asker, frame))
+            .collect();
+        told.sort();
+        told
+    };
+    let from = |x: u8, target: u8| {
+        let mut question = arp(mac(7, x), [10, 64, 0, target]);
+        let sender = Offload::LEN + 14 + 14;
+        question[sender..sender + 4].copy_from_slice(&[10, 64, 0, x + 1]);
+        question
+    };
+    for (x, target) in [(0, 4), (0, 4), (0, 5), (1, 4), (2, 4), (0, 77), (0, 1)] {
+        reached(&segments, x, &from(x, target)).unwrap();
+    }
+    // Who looks for the owner of an address that it means to take is told of none.
+    reached(&segments, 1, &arp(mac(7, 1), [10, 64, 0, 5])).unwrap();
+    segments.set_limited(Partition(7), place(2), true);
+    let limited = Port {
+        limited: true,
+        ..port(7, 3)
+    };
+    segments.attach(limited, (7, 3)).unwrap();
+    let answers = late(&segments, 3);
+    let askers: Vec<Name> = answers.iter().map(|(asker, _)| *asker).collect();
+    assert_eq!(askers, [(7, 0), (7, 1)]);
+    assert_eq!(answers[0].1[..6], mac(7, 0));
+    assert_eq!(
+        answers[0].1[22..32],
+        [&mac(7, 3)[..], &[10, 64, 0, 4]].concat()
+    );
+    assert!(late(&segments, 3).is_empty());
+    segments.attach(port(7, 4), (7, 4)).unwrap();
+    assert_eq!(late(&segments, 4).len(), 1);
 }
 
 #[test]

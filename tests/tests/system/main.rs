@@ -34,5 +34,6 @@ mod quotas;
 mod restart;
 mod rights;
 mod rootless;
+mod squatting;
 mod stack;
 mod store;

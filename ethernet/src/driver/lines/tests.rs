@@ -193,6 +193,7 @@ fn port(x: u8) -> Port {
         mac: addressing::mac(DOMAIN, place(x)),
         ipv4: [10, 64, 0, x + 1].into(),
         prefix: 24,
+        nodes: 8,
         ipv6: addressing::ipv6(DOMAIN, place(x)),
         ipv6_prefix: 64,
         offload: true,
