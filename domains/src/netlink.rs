@@ -268,6 +268,32 @@ impl Netlink {
         address: IpAddr,
         prefix: u8,
     ) -> Result<(), NetlinkError> {
+        self.put_address(index, address, prefix, NLM_F_REPLACE)
+    }
+
+    /// Gives a link an address that it may have lost; returns whether it had.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn restore_address(
+        &mut self,
+        index: u32,
+        address: IpAddr,
+        prefix: u8,
+    ) -> Result<bool, NetlinkError> {
+        match self.put_address(index, address, prefix, NLM_F_EXCL) {
+            Err(error) if error.already_exists() => Ok(false),
+            result => result.map(|()| true),
+        }
+    }
+
+    fn put_address(
+        &mut self,
+        index: u32,
+        address: IpAddr,
+        prefix: u8,
+        flags: u16,
+    ) -> Result<(), NetlinkError> {
         let mut message = AddressMessage::default();
         message.header.index = index;
         message.header.prefix_len = prefix;
@@ -291,7 +317,7 @@ impl Netlink {
         }
         let target = format!("{address}/{prefix} to interface {index}");
         let request = RouteNetlinkMessage::NewAddress(message);
-        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+        let flags = NLM_F_ACK | NLM_F_CREATE | flags;
         self.request("add", &target, request, flags).map(drop)
     }
 

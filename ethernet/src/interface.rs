@@ -42,6 +42,9 @@ pub enum InterfaceError {
     /// It was lowered, and its node goes on sending through it.
     #[error("it sends without end")]
     Flooded,
+    /// The kernel dropped an address as often as it was added.
+    #[error("the kernel drops the address {0} again and again; see dmesg")]
+    Dropped(IpAddr),
     /// Configured, but the kernel did not finish.
     #[error("the kernel does not receive packets for {0}")]
     NotLocal(IpAddr),
@@ -82,6 +85,13 @@ const PATIENCE: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(
 /// Between two looks whether it does.
 const PAUSE: Duration = Duration::from_micros(100);
 
+/// Between two looks whether an interface still has its address, as long as the kernel does not receive
+/// packets for it.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// How often an address is added again.
+const RESTORATIONS: u32 = 20;
+
 /// What distinguishes default routes of ours: a node that is in several domains has one for each
 /// that has a gateway, and that of the lowest number counts. Those that its root sets by hand or by
 /// DHCP come first, because they have lower metrics.
@@ -92,7 +102,11 @@ const FIRST_METRIC: u32 = 4096;
 #[derive(Debug)]
 pub struct Settling {
     netlink: Netlink,
+    index: u32,
     address: IpAddr,
+    prefix: u8,
+    /// Interface and node, for the log.
+    name: String,
 }
 
 /// Makes the interface of `port` in the network namespace `namespace`, or takes over the one
@@ -248,16 +262,16 @@ fn configure(port: &Port) -> Result<Configured, InterfaceError> {
     }
     let (ipv4, ipv6) = (IpAddr::V4(port.ipv4), IpAddr::V6(port.ipv6));
     netlink.add_address(link.index, ipv4, port.prefix)?;
-    let address = match netlink.add_address(link.index, ipv6, port.ipv6_prefix) {
+    let (address, prefix) = match netlink.add_address(link.index, ipv6, port.ipv6_prefix) {
         Err(NetlinkError::Refused { source, .. }) if is_ipv6_off(&source) => {
             tracing::warn!(
                 "{} of node {} does without IPv6, which is disabled: {source}",
                 port.ifname,
                 port.place
             );
-            ipv4
+            (ipv4, port.prefix)
         }
-        result => result.map(|()| ipv6)?,
+        result => result.map(|()| (ipv6, port.ipv6_prefix))?,
     };
     if !link.up {
         netlink.set_up(link.index)?;
@@ -268,7 +282,13 @@ fn configure(port: &Port) -> Result<Configured, InterfaceError> {
     }
     Ok(Configured {
         index: link.index,
-        settling: Settling { netlink, address },
+        settling: Settling {
+            netlink,
+            index: link.index,
+            address,
+            prefix,
+            name: format!("{} of node {}", port.ifname, port.place),
+        },
         was_up: link.up,
     })
 }
@@ -306,17 +326,55 @@ impl Settling {
     /// Waits until the kernel receives packets for the slower of the addresses: the first packets
     /// of a new member shall not be lost.
     ///
+    /// A kernel whose per-CPU reserve is used up, as when a thousand interfaces come up at once, drops an
+    /// IPv6 address that it had accepted, and says so in its own log only. The address is added again.
+    ///
     /// # Errors
     /// [`InterfaceError`].
     pub fn wait(mut self, deadline: Instant) -> Result<(), InterfaceError> {
+        let mut next_glance = Instant::now();
+        let mut restorations = 0;
         while !self.netlink.is_local(self.address)? {
-            if Instant::now() > deadline {
+            let now = Instant::now();
+            if now > deadline {
                 return Err(InterfaceError::NotLocal(self.address));
+            }
+            if now >= next_glance {
+                next_glance = now + GLANCE;
+                restorations += u32::from(self.restore()?);
+                if restorations > RESTORATIONS {
+                    return Err(InterfaceError::Dropped(self.address));
+                }
             }
             thread::sleep(PAUSE);
         }
         Ok(())
     }
+
+    /// Adds the address again if the kernel has dropped it; returns whether it had.
+    fn restore(&mut self) -> Result<bool, InterfaceError> {
+        let added = self
+            .netlink
+            .restore_address(self.index, self.address, self.prefix);
+        match added {
+            Ok(false) => Ok(false),
+            Ok(true) => {
+                let (name, address) = (&self.name, self.address);
+                tracing::warn!("{name}: the kernel had dropped {address}, which is added again");
+                Ok(true)
+            }
+            // The reserve may be empty still.
+            Err(NetlinkError::Refused { source, .. }) if is_short_of_memory(&source) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn is_short_of_memory(error: &io::Error) -> bool {
+    let short = [Errno::ENOMEM, Errno::ENOBUFS];
+    error
+        .raw_os_error()
+        .is_some_and(|error| short.contains(&Errno::from_raw(error)))
 }
 
 /// Whether the kernel refuses IPv6 addresses: it was built or started without IPv6, or it is
