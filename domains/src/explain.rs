@@ -61,6 +61,9 @@ pub struct Path {
     pub provider: Option<String>,
     /// What keeps others out.
     pub enforced_by: Vec<Guard>,
+    /// Which programs may not, though others do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
     /// Why not.
     #[serde(flatten)]
     pub objection: Option<Objection>,
@@ -140,6 +143,7 @@ impl Path {
             may: true,
             provider: Some(provider.into()),
             enforced_by: enforced_by.into(),
+            limit: None,
             objection: None,
         }
     }
@@ -149,6 +153,7 @@ impl Path {
             may: false,
             provider: None,
             enforced_by: Vec::new(),
+            limit: None,
             objection: Some(objection),
         }
     }
@@ -176,10 +181,13 @@ impl Facts<'_> {
     fn verdict(&self, info: &DomainInfo, from: Place, to: Place) -> Verdict {
         let (ethernet, rdma) = match self.objection(info, from, to) {
             Some(objection) => (Path::no(objection.clone()), Path::no(objection)),
-            None => match self.apart(from, to) {
-                Some((here, there)) => (self.far_ethernet(here, there), self.far()),
-                None => (self.ethernet(from == to), self.rdma()),
-            },
+            None => {
+                let stacks = stacks(info, from, to);
+                match self.apart(from, to) {
+                    Some((here, there)) => (self.far_ethernet(here, there, &stacks), self.far()),
+                    None => (self.ethernet(from == to, &stacks), self.rdma()),
+                }
+            }
         };
         Verdict {
             domain: info.name.clone(),
@@ -274,7 +282,7 @@ impl Facts<'_> {
         shared.map(|info| &*info.name).collect()
     }
 
-    fn ethernet(&self, is_same: bool) -> Path {
+    fn ethernet(&self, is_same: bool, stacks: &[Place]) -> Path {
         if self.status.ethernet == "none" {
             return Path::no(Objection::new(
                 "the agent runs without Ethernet",
@@ -291,12 +299,15 @@ impl Facts<'_> {
             ));
         }
         let guards = self.with_cooperation(&[Guard::Driver]);
-        Path::yes(&self.status.ethernet, &guards)
+        Path {
+            limit: no_interfaces(stacks),
+            ..Path::yes(kind(stacks), &guards)
+        }
     }
 
     /// From driver to driver.
-    fn far_ethernet(&self, here: &str, there: &str) -> Path {
-        let near = self.ethernet(false);
+    fn far_ethernet(&self, here: &str, there: &str, stacks: &[Place]) -> Path {
+        let near = self.ethernet(false, stacks);
         if !near.may {
             return near;
         }
@@ -340,8 +351,11 @@ impl Facts<'_> {
             (None, Some(Provider::Verbs)) => "verbs or tcp".into(),
             _ => by_connection(),
         };
-        let provider = format!("{} over {over}", self.status.ethernet);
-        Path::yes(&provider, &guards)
+        let provider = format!("{} over {over}", kind(stacks));
+        Path {
+            limit: near.limit,
+            ..Path::yes(&provider, &guards)
+        }
     }
 
     fn rdma(&self) -> Path {
@@ -373,6 +387,37 @@ impl Facts<'_> {
         let cooperation = (!self.status.private_users).then_some(Guard::Cooperation);
         guards.iter().copied().chain(cooperation).collect()
     }
+}
+
+/// Which of two members have no interface of the kernel.
+fn stacks(info: &DomainInfo, from: Place, to: Place) -> Vec<Place> {
+    let mut both = vec![from, to];
+    both.dedup();
+    both.retain(|place| member(info, *place).is_some_and(|member| member.ifname.is_none()));
+    both
+}
+
+/// What carries packets of two members, of which these have no interface.
+fn kind(stacks: &[Place]) -> &'static str {
+    match stacks.is_empty() {
+        true => "tap",
+        false => "stack",
+    }
+}
+
+/// What holds where nodes have no interface of the kernel, or nothing if there are none of these.
+pub fn no_interfaces(stacks: &[Place]) -> Option<String> {
+    let places: Vec<String> = stacks.iter().map(ToString::to_string).collect();
+    let [node, has] = match stacks.len() {
+        0 => return None,
+        1 => ["node", "has no interface"],
+        _ => ["nodes", "have no interfaces"],
+    };
+    let places = places.join(" and ");
+    Some(format!(
+        "{node} {places} {has} of the kernel, so only programs with sockets of `ethernet::Stack` have \
+         Ethernet there"
+    ))
 }
 
 fn has_both(info: &DomainInfo, a: Place, b: Place) -> bool {
@@ -407,7 +452,7 @@ mod tests {
     fn domains() -> Vec<DomainInfo> {
         let member = |x: u8, limited: bool| {
             json!({
-                "node": place(x).to_string(), "limited": limited, "plain": false, "stack": false, "ifname": null, "mac": "",
+                "node": place(x).to_string(), "limited": limited, "plain": false, "stack": false, "ifname": "blue", "mac": "",
                 "ipv4": "10.64.0.1", "ipv6": "fd74::1"
             })
         };
@@ -469,6 +514,34 @@ mod tests {
             }]
         });
         assert_eq!(serde_json::to_value(&answer).unwrap(), expected);
+    }
+
+    #[test]
+    fn programs_that_need_an_interface_are_told_where_there_is_none() {
+        let (status, nodes, mut domains) = (status("stack", true, Some(7)), nodes(), domains());
+        let mut told = |without: &[usize]| {
+            for (n, member) in domains[0].members.iter_mut().enumerate() {
+                let ifname = without.contains(&n).then_some(None);
+                member.ifname = ifname.unwrap_or_else(|| Some("blue".into()));
+            }
+            let facts = Facts {
+                status: &status,
+                nodes: &nodes,
+                domains: &domains,
+            };
+            let answer = facts.explain(place(0), place(1), None);
+            let Path {
+                provider, limit, ..
+            } = answer.domains[0].ethernet.clone();
+            (provider.unwrap(), limit.unwrap_or_default())
+        };
+        let only =
+            "of the kernel, so only programs with sockets of `ethernet::Stack` have Ethernet there";
+        assert_eq!(told(&[]), ("tap".into(), String::new()));
+        let one = format!("node 1,0,0 has no interface {only}");
+        assert_eq!(told(&[1]), ("stack".into(), one));
+        let both = format!("nodes 0,0,0 and 1,0,0 have no interfaces {only}");
+        assert_eq!(told(&[0, 1]), ("stack".into(), both));
     }
 
     #[test]

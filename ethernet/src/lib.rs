@@ -1,6 +1,9 @@
 //! Ethernet over the fabric: in each node one interface per domain, for software that knows only
 //! sockets.
 //!
+//! A program without an interface of the kernel opens a [`Stack`], which has TCP and UDP sockets of a
+//! domain (feature `stack`, a default one). The other modules are the driver's.
+//!
 //! One driver per host holds every TAP of that host. Frames between two of its nodes go from TAP
 //! to TAP, those to nodes of other hosts from driver to driver. From the bytes up:
 //!
@@ -10,7 +13,7 @@
 //! * [`source`]: the address that a packet is from; [`router`]: who says that it is one.
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
 //! * [`listener`]: reports about groups, and which group a frame is for.
-//! * [`cable`]: the link of a process that brings its own IP stack, such as `stack`'s.
+//! * [`cable`]: the link of a process that brings its own IP stack, such as [`stack`]'s.
 //! * [`exit`]: where frames come from and go to: a TAP, a cable or an uplink.
 //! * [`forward`]: which of a partition's members a frame reaches; a decision, without I/O.
 //! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace;
@@ -55,3 +58,6 @@ pub mod tap;
 pub mod trunk;
 #[allow(unsafe_code)]
 pub mod uplink;
+
+#[cfg(feature = "stack")]
+pub use stack::{Stack, StackError};

@@ -3,7 +3,23 @@
 //!
 //! A node whose interface in a domain is a *stack* has no TAP there; one of its processes at a time
 //! has the addresses instead, and with [`Stack::open`] the other end of the driver's [`Cable`]. To
-//! the other members it is a member like any other. From the bytes up:
+//! the other members it is a member like any other.
+//!
+//! ```no_run
+//! use std::io::Read;
+//!
+//! use domains::member::Member;
+//! use ethernet::Stack;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let stack = Stack::open(&Member::attach()?.domain("blue")?)?;
+//! let mut text = String::new();
+//! stack.connect("10.64.0.1:7000".parse()?)?.read_to_string(&mut text)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `ethernet/examples/sockets.rs` is a whole program. From the bytes up:
 //!
 //! * `device`: a cable as smoltcp's network card.
 //! * `core`: the interface and the sockets, under one lock.

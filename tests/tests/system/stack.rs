@@ -5,7 +5,7 @@ use std::io::Write;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tests::cluster::{Cluster, Domain, leaves_nothing};
+use tests::cluster::{Cluster, Domain, leaves_nothing, program};
 use tests::process::{Running, eventually, run, send};
 use tests::software;
 use tests::user::Tun;
@@ -79,7 +79,20 @@ fn without_the_tun_device_all_members_are_stacks() {
         let from = address(&blue, "0,0,0", "ipv4");
         let fetch = || cluster.exec("1,0,0", &format!("probe stack blue fetch {from} 80"));
         assert!(fetch().ok().stdout == page());
-        cluster.toroid(&["ping", "0,0,0", "1,0,0"]).ok();
+        let only = "nodes 0,0,0 and 1,0,0 have no interfaces of the kernel, so only programs with \
+                    sockets of `ethernet::Stack` have Ethernet there";
+        let ping = cluster.toroid(&["ping", "0,0,0", "1,0,0"]).ok();
+        let unmeasured = format!("ethernet: not measured, because {only}");
+        assert!(ping.text().contains(&unmeasured), "{ping}");
+        let explained = cluster.toroid(&["explain", "0,0,0", "1,0,0"]).ok();
+        assert!(
+            explained.text().contains("ethernet  yes, by stack"),
+            "{explained}"
+        );
+        assert!(
+            explained.text().contains(&format!("; but {only}")),
+            "{explained}"
+        );
 
         // Nodes that are there stay as they are; the domain's terms never were others.
         cluster.kill_agent();
@@ -98,6 +111,45 @@ fn without_the_tun_device_all_members_are_stacks() {
         let kind = [&status["ethernet"], &status["no_taps"]];
         assert_eq!(kind, [&json!("tap"), &Value::Null]);
         cluster.reaches("0,0,0", "1-0-0.blue");
+    });
+}
+
+/// The example of the library, whose client may also be a program of a member with an interface.
+#[test]
+fn a_program_has_sockets_without_an_interface() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("4x1x1");
+        let blue = mixed(&cluster);
+        let sockets = program("examples/sockets");
+        let sockets = sockets.display();
+        let ask = |node: &str, command: &str| {
+            let mut server = cluster.spawn("0,0,0", &format!("{sockets} blue"));
+            let address = server.line();
+            let answer = cluster
+                .shell(node, &command.replace("ADDRESS", &address))
+                .ok();
+            let asker = blue.ipv4(node);
+            assert_eq!(server.line(), format!("{asker} asks: how are you?"));
+            server.wait().ok();
+            answer.text().replace(&address, "it")
+        };
+        let answer = ask("1,0,0", &format!("{sockets} blue ADDRESS"));
+        assert_eq!(answer, "it answers: well, and you?");
+        let unaware = "/usr/bin/python3 -c 'import socket
+host, port = \"ADDRESS\".split(\":\")
+s = socket.create_connection((host, int(port)))
+s.sendall(b\"how are you?\")
+s.shutdown(socket.SHUT_WR)
+print(s.makefile().read())'";
+        assert_eq!(ask("2,0,0", unaware), "well, and you?");
+        let ping = cluster.ask(&["ping", "2,0,0", "0,0,0"]);
+        let why = ping["unmeasured"]["ethernet"].as_str().expect("text");
+        assert!(
+            why.starts_with("node 0,0,0 has no interface of the kernel"),
+            "{why}"
+        );
+        // Nor from there, which once was a failure.
+        cluster.toroid(&["ping", "0,0,0", "2,0,0"]).ok();
     });
 }
 

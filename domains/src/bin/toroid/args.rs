@@ -327,7 +327,9 @@ pub(crate) enum NodeCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DomainCommand {
-    /// Create a domain; members have interfaces and names when it returns
+    /// Create a domain; members have names when it returns, and interfaces where there are TAPs
+    ///
+    /// Members have no interfaces without /dev/net/tun (see `toroid status`) or with `--interface stack`.
     Create {
         /// Name of the domain and of its interfaces, at most 15 characters
         name: String,
@@ -344,8 +346,8 @@ pub(crate) enum DomainCommand {
             hide_possible_values = true
         )]
         offload: Offload,
-        /// An interface of the kernel, or none: then a process of the node may have its addresses,
-        /// with an IP stack of its own (`ethernet::Stack`)
+        /// An interface of the kernel, or none: then only programs with sockets of `ethernet::Stack`
+        /// have Ethernet in the node, one at a time
         #[arg(
             long,
             value_name = "TAP|STACK",
@@ -387,8 +389,8 @@ pub(crate) enum DomainCommand {
             hide_possible_values = true
         )]
         offload: Offload,
-        /// An interface of the kernel, or none: then a process of the node may have its addresses,
-        /// with an IP stack of its own (`ethernet::Stack`)
+        /// An interface of the kernel, or none: then only programs with sockets of `ethernet::Stack`
+        /// have Ethernet in the node, one at a time
         #[arg(
             long,
             value_name = "TAP|STACK",

@@ -46,5 +46,9 @@ fn sentence(path: &Path) -> String {
     }
     let guards: Vec<String> = path.enforced_by.iter().map(Guard::to_string).collect();
     let provider = path.provider.as_deref().unwrap_or_default();
-    format!("yes, by {provider}; enforced by {}", guards.join("; "))
+    let yes = format!("yes, by {provider}; enforced by {}", guards.join("; "));
+    match &path.limit {
+        Some(limit) => format!("{yes}; but {limit}"),
+        None => yes,
+    }
 }

@@ -3,14 +3,16 @@
 //! Two helpers run in the nodes, by this program executing itself there: one exports memory and
 //! waits, the other sends ICMP echo requests (RFC 792) to its address and reads its memory.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, PipeWriter, Read as _, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use domains::client::{Control, ExecHandle};
+use domains::explain::no_interfaces;
 use domains::member::Member;
-use domains::protocol::{DomainInfo, MemberInfo};
+use domains::protocol::{DomainInfo, MemberInfo, Status};
 use fabric::{Access, Endpoint, Place, Read, RemoteKey};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, recv, sendto, socket};
@@ -38,7 +40,7 @@ struct Task {
     place: String,
     /// Absent if another host carries it.
     key: Option<String>,
-    /// Absent without Ethernet.
+    /// Absent unless both have interfaces of the kernel.
     ipv4: Option<Ipv4Addr>,
     count: u32,
     size: u32,
@@ -82,11 +84,20 @@ pub(crate) fn run(agent: &mut Control, options: &Ping, show: Show) -> Result<u8,
     let start = || Helper::start(agent, to.node, &[ANSWER, &info.name]);
     let mut answering = is_here.then(start).transpose()?;
     let key = answering.as_mut().map(Helper::line).transpose()?;
+    let status = agent.status()?;
+    let mut unmeasured = BTreeMap::new();
+    if let Some(why) = no_ethernet(&status, &from, &to) {
+        unmeasured.insert("ethernet", why);
+    }
+    if !is_here {
+        let why = format!("another host carries {}", to.node);
+        unmeasured.insert("rdma", why);
+    }
     let task = Task {
         domain: info.name.clone(),
         place: to.node.to_string(),
         key,
-        ipv4: to.ifname.is_some().then_some(to.ipv4),
+        ipv4: (!unmeasured.contains_key("ethernet")).then_some(to.ipv4),
         count: options.count,
         size: options.size,
     };
@@ -94,66 +105,92 @@ pub(crate) fn run(agent: &mut Control, options: &Ping, show: Show) -> Result<u8,
     let mut asking = Helper::start(agent, from.node, &[ASK, &task])?;
     let line = asking.line()?;
     let paths: Vec<Path> = serde_json::from_str(&line).map_err(io::Error::from)?;
-    let provider = agent.status()?.provider;
-    print(show, &info, &from, &to, &provider, options.size, &paths);
+    let outcome = Outcome {
+        info,
+        from: from.node,
+        to: to.node,
+        provider: status.provider,
+        size: options.size,
+        paths: &paths,
+        unmeasured,
+    };
+    outcome.print(show);
     let silent = paths.iter().any(|path| path.lost == path.sent);
     Ok(u8::from(silent))
 }
 
-fn print(
-    show: Show,
-    info: &DomainInfo,
-    from: &MemberInfo,
-    to: &MemberInfo,
-    provider: &str,
+/// Why the kernels of two nodes have no Ethernet to measure.
+fn no_ethernet(status: &Status, from: &MemberInfo, to: &MemberInfo) -> Option<String> {
+    if status.ethernet == "none" {
+        return Some("the agent runs without Ethernet".into());
+    }
+    let mut stacks = vec![from, to];
+    stacks.retain(|member| member.ifname.is_none());
+    let mut stacks: Vec<Place> = stacks.iter().map(|member| member.node).collect();
+    stacks.dedup();
+    no_interfaces(&stacks)
+}
+
+/// What is printed.
+struct Outcome<'a> {
+    info: DomainInfo,
+    from: Place,
+    to: Place,
+    provider: String,
     size: u32,
-    paths: &[Path],
-) {
-    if show.json {
-        return show.value(&json!({
-            "from": from.node.to_string(),
-            "to": to.node.to_string(),
-            "domain": info.name,
-            "bytes": size,
-            "provider": provider,
-            "paths": paths,
-        }));
-    }
-    line!(
-        "{} to {} in {}, {size} bytes",
-        from.node,
-        to.node,
-        info.name
-    );
-    line!(
-        "{:10}{:>8}{:>8}{:>12}{:>12}{:>12}",
-        "path",
-        "sent",
-        "lost",
-        "min us",
-        "median us",
-        "max us"
-    );
-    for path in paths {
-        let us = |ns: Option<u64>| match ns {
-            Some(ns) => format!("{:.2}", ns as f64 / 1000.0),
-            None => "-".into(),
-        };
-        let [min, median, max] = [path.min_ns, path.p50_ns, path.max_ns].map(us);
+    paths: &'a [Path],
+    /// Paths that were not measured, and why.
+    unmeasured: BTreeMap<&'static str, String>,
+}
+
+impl Outcome<'_> {
+    fn print(&self, show: Show) {
+        if show.json {
+            return show.value(&json!({
+                "from": self.from.to_string(),
+                "to": self.to.to_string(),
+                "domain": self.info.name,
+                "bytes": self.size,
+                "provider": self.provider,
+                "paths": self.paths,
+                "unmeasured": self.unmeasured,
+            }));
+        }
         line!(
-            "{:10}{:>8}{:>8}{min:>12}{median:>12}{max:>12}",
-            path.path,
-            path.sent,
-            path.lost
+            "{} to {} in {}, {} bytes",
+            self.from,
+            self.to,
+            self.info.name,
+            self.size
         );
-    }
-    if from.host != to.host {
         line!(
-            "rdma: not measured, because another host carries {}",
-            to.node
+            "{:10}{:>8}{:>8}{:>12}{:>12}{:>12}",
+            "path",
+            "sent",
+            "lost",
+            "min us",
+            "median us",
+            "max us"
         );
-    } else if provider == "shm" {
-        line!("rdma: one-sided reads, for which shared memory stands in here");
+        for path in self.paths {
+            let us = |ns: Option<u64>| match ns {
+                Some(ns) => format!("{:.2}", ns as f64 / 1000.0),
+                None => "-".into(),
+            };
+            let [min, median, max] = [path.min_ns, path.p50_ns, path.max_ns].map(us);
+            line!(
+                "{:10}{:>8}{:>8}{min:>12}{median:>12}{max:>12}",
+                path.path,
+                path.sent,
+                path.lost
+            );
+        }
+        for (path, why) in &self.unmeasured {
+            line!("{path}: not measured, because {why}");
+        }
+        if !self.unmeasured.contains_key("rdma") && self.provider == "shm" {
+            line!("rdma: one-sided reads, for which shared memory stands in here");
+        }
     }
 }
 

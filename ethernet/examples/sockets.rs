@@ -1,0 +1,43 @@
+//! A TCP server and its client in nodes without interfaces of the kernel, which no device and no root is
+//! needed for. After `toroid domain create blue 0,0,0 1,0,0 --interface stack`,
+//! `toroid exec 0,0,0 -- sockets blue` prints the server's address, ADDRESS, and waits for
+//! `toroid exec 1,0,0 -- sockets blue ADDRESS`. The client may also be any program of a member with an
+//! interface, such as `nc`.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr};
+
+use domains::member::Member;
+use ethernet::Stack;
+
+const PORT: u16 = 7000;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let open = |domain: &str| {
+        Ok::<_, Box<dyn std::error::Error>>(Stack::open(&Member::attach()?.domain(domain)?)?)
+    };
+    match &arguments[..] {
+        [domain] => {
+            let stack = open(domain)?;
+            let listener = stack.listen(PORT)?;
+            println!("{}", SocketAddr::from((stack.ipv4(), PORT)));
+            let (mut client, address) = listener.accept()?;
+            let mut question = String::new();
+            client.read_to_string(&mut question)?;
+            println!("{} asks: {question}", address.ip());
+            client.write_all(b"well, and you?")?;
+        }
+        [domain, server] => {
+            let stack = open(domain)?;
+            let mut stream = stack.connect(server.parse()?)?;
+            stream.write_all(b"how are you?")?;
+            stream.shutdown(Shutdown::Write)?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            println!("{server} answers: {answer}");
+        }
+        _ => return Err("usage: sockets DOMAIN [ADDRESS]".into()),
+    }
+    Ok(())
+}
