@@ -11,7 +11,8 @@
 //!   the kernel's interfaces to be compared with, [`relay`] how they get the least that a driver
 //!   in user space can be; [`pair`] configures both.
 //! * [`cluster`]: the nodes, and processes in them; [`roles`] is what this program becomes there.
-//! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`], [`memory`].
+//! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`], [`memory`];
+//!   [`busy`]: a process that spins beside.
 //! * [`concurrent`]: the same two paths at once, and what each loses.
 //! * [`domains`]: the command on changes of membership; [`ether`]: the one on Ethernet alone, which
 //!   sets [`features`] of interfaces; [`fabric`]: the one on what is below both; [`kv`]: the one on
@@ -20,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod busy;
 pub mod cluster;
 pub mod compare;
 pub mod concurrent;

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// This machine, and the program that measures it. Displayed: its processors and its kernel.
+use crate::busy;
+
+/// This machine, and the program that measures it. Displayed: its processors, its kernel, and
+/// whether something spun beside.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// The version of this program.
@@ -18,6 +21,8 @@ pub struct Machine {
     pub cpu: String,
     /// The kernel's release.
     pub kernel: String,
+    /// Whether a process spun beside the run: see [`crate::busy`].
+    pub busy: bool,
 }
 
 impl Machine {
@@ -28,13 +33,18 @@ impl Machine {
             cpus: thread::available_parallelism().map_or(1, usize::from),
             cpu: cpu_name(),
             kernel: kernel_release(),
+            busy: busy::spins(),
         }
     }
 }
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {}, Linux {}", self.cpus, self.cpu, self.kernel)
+        write!(f, "{} x {}, Linux {}", self.cpus, self.cpu, self.kernel)?;
+        match self.busy {
+            true => f.write_str(", one process spinning beside"),
+            false => Ok(()),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bench::busy::Busy;
 use bench::cluster::ClusterError;
 use bench::compare::{Options, compare};
 use bench::plan::Effort;
@@ -21,6 +22,10 @@ use serde::Serialize;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+
+    /// Let one process spin beside, as on a machine on which something else works, too.
+    #[arg(long, global = true)]
+    busy: bool,
 }
 
 #[derive(Subcommand)]
@@ -188,13 +193,10 @@ fn main() -> ExitCode {
     if let Some(status) = roles::run_if_asked() {
         return status;
     }
-    let result = match Arguments::parse().command {
-        Command::Compare(arguments) if arguments.concurrent => run_concurrent(&arguments),
-        Command::Compare(arguments) => run(&arguments),
-        Command::Domains(arguments) => run_domains(&arguments),
-        Command::Ether(arguments) => run_ether(&arguments),
-        Command::Fabric(arguments) => run_fabric(&arguments),
-        Command::Kv(arguments) => run_kv(&arguments),
+    let arguments = Arguments::parse();
+    let result = match arguments.busy {
+        true => run_busy(&arguments.command),
+        false => run_command(&arguments.command),
     };
     match result {
         Ok(0) => ExitCode::SUCCESS,
@@ -209,7 +211,27 @@ fn main() -> ExitCode {
     }
 }
 
+/// As [`run_command`], with a process that spins beside.
+fn run_busy(command: &Command) -> anyhow::Result<u64> {
+    let busy = Busy::start()?;
+    let errors = run_command(command)?;
+    busy.end()?;
+    Ok(errors)
+}
+
 /// Measures, prints, and returns the number of errors.
+fn run_command(command: &Command) -> anyhow::Result<u64> {
+    match command {
+        Command::Compare(arguments) if arguments.concurrent => run_concurrent(arguments),
+        Command::Compare(arguments) => run(arguments),
+        Command::Domains(arguments) => run_domains(arguments),
+        Command::Ether(arguments) => run_ether(arguments),
+        Command::Fabric(arguments) => run_fabric(arguments),
+        Command::Kv(arguments) => run_kv(arguments),
+    }
+}
+
+/// The same for the command `compare`.
 fn run(arguments: &Compare) -> anyhow::Result<u64> {
     let options = arguments.options()?;
     let mut progress = Progress::new();

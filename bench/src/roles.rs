@@ -1,5 +1,5 @@
 //! What this program becomes when it executes itself with a hidden argument: the agent, the
-//! first process of a node, the Ethernet driver, the store, a worker, or a member.
+//! first process of a node, the Ethernet driver, the store, a worker, a member, or a process that spins.
 
 use std::io::{self, Write};
 use std::net::SocketAddrV4;
@@ -21,7 +21,7 @@ use crate::domains::member;
 use crate::fabric::member as fabric_member;
 use crate::network::server::start_with;
 use crate::network::socket::Sockets;
-use crate::{cluster, kv, worker};
+use crate::{busy, cluster, kv, worker};
 
 /// The hidden argument of the Ethernet driver.
 pub const DRIVER: &str = ethernet::role::ARGUMENT;
@@ -85,6 +85,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
         KV_CLIENT => run_kv_client().map_err(|error| error.to_string()),
         FABRIC => run_fabric().map_err(|error| error.to_string()),
         EXEC => Err(become_another()),
+        busy::ARGUMENT => busy::spin().map_err(|error| error.to_string()),
         _ => return None,
     };
     Some(match result {

@@ -522,6 +522,7 @@ mod tests {
                     cpus: 2,
                     cpu: "a processor".into(),
                     kernel: "6".into(),
+                    busy: false,
                 },
                 elapsed_s: 1.0,
             },

@@ -434,6 +434,7 @@ mod tests {
                     cpus: 2,
                     cpu: "fast".into(),
                     kernel: "6".into(),
+                    busy: false,
                 },
                 huge_pages: "never".into(),
                 elapsed_s: 1.0,

@@ -458,6 +458,7 @@ mod tests {
                 cpus: 2,
                 cpu: String::new(),
                 kernel: String::new(),
+                busy: false,
             },
             elapsed_s: 1.0,
         };

@@ -1,0 +1,74 @@
+//! `toroid-bench --busy`: a process spins beside the run, the report says so, and the process ends with
+//! the run.
+
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use tests::cluster::{Cluster, leaves_nothing};
+use tests::leftovers::processes_with;
+use tests::process::{Running, eventually, send};
+
+use crate::compare::{is_empty, temporary};
+
+/// A run of a second or two.
+fn busy(cluster: &Cluster, form: &[&str]) -> Running {
+    let temporary = temporary(cluster);
+    let mut command = cluster.command("toroid-bench");
+    command
+        .args(["kv", "--busy", "--quick", "--rows", "memcpy/copy/64/hot"])
+        .args(["--rounds", "10"])
+        .args(form)
+        .env("TMPDIR", &temporary)
+        .env("XDG_RUNTIME_DIR", &temporary)
+        .stdin(Stdio::null());
+    Running::start(&mut command)
+}
+
+/// The process that spins beside a run.
+fn spinner(run: &Running) -> u32 {
+    let (mut spinner, run) = (None, run.pid().to_string());
+    eventually("a process spins", || {
+        spinner = processes_with(&["__bench-busy", &run]).next();
+        spinner.is_some()
+    });
+    spinner.expect("it was seen")
+}
+
+#[test]
+fn a_run_with_a_process_spinning_beside_says_so() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let report = busy(&cluster, &["--json"]).wait().ok().json();
+        assert_eq!(report["config"]["busy"], true, "{report}");
+        let table = busy(&cluster, &[]).wait().ok();
+        assert!(
+            table.stdout.contains("one process spinning beside"),
+            "{table}"
+        );
+        assert!(is_empty(&temporary(&cluster)), "files were left");
+    });
+}
+
+#[test]
+fn the_process_that_spins_ends_with_its_run() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
+        leaves_nothing(|| {
+            let cluster = Cluster::down_yet();
+            let run = busy(&cluster, &[]);
+            spinner(&run);
+            run.signal(signal);
+            let end = run.wait();
+            assert_eq!(end.status, 128 + signal as i32, "{end}");
+        });
+    }
+}
+
+#[test]
+fn figures_of_a_run_that_lost_its_spinning_process_are_void() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let run = busy(&cluster, &[]);
+        send(spinner(&run), Signal::SIGKILL);
+        run.wait().fails(1, &["has ended early", "run it again"]);
+    });
+}
