@@ -9,7 +9,8 @@
 //! * [`layout`]: what lies in the two regions, byte by byte; [`hash`]: of keys.
 //! * [`segments`], [`index`], [`store`]: the server's side of them, without I/O; [`shared`] puts a
 //!   lock around it.
-//! * `holes`: memory that is used again before all other; `hot`: which keys are used most.
+//! * `holes`: memory that is used again before all other; `hot`: which keys are used most; `ghosts`:
+//!   keys that were evicted too early.
 //! * [`loans`]: which values clients have borrowed, and so must not change; [`view`]: such a value.
 //! * [`operations`]: what each of memcached's commands does to it; `counts`: what is counted of them.
 //! * [`text`]: the memcached protocol over it, without I/O.
@@ -25,6 +26,7 @@ pub mod client;
 pub mod content;
 pub mod control;
 mod counts;
+mod ghosts;
 pub mod hash;
 mod holes;
 mod hot;

@@ -140,8 +140,8 @@ pub fn count(store: &mut Store, key: &[u8], step: Step, cas: u64) -> Result<Coun
     let grown = len > value_len;
     let flags = old.header.flags;
     let room = match grown {
-        true => store.reserve(key.len(), flags, len)?,
-        false => store.reserve_instead(key.len(), flags, len)?,
+        true => store.reserve(key, flags, len)?,
+        false => store.reserve_instead(key, flags, len)?,
     };
     let room = filled(store, room, |items, offset| {
         items.write(offset, digits.bytes())?;

@@ -12,11 +12,16 @@
 //! which is the common case, this keeps more of what is wanted than LRU, segmented or not, and it
 //! needs no list: two bits in the item, and no lock or line that all gets share.
 //!
+//! The share of the young queue is a tenth at first. It follows the [ghosts](crate::ghosts) of keys
+//! that were evicted too early. A main segment without a use since the oldest young one was opened
+//! gives way first, whatever the share: a working set that nobody uses any more does not stay.
+//!
 //! What clients have [borrowed](crate::loans) is not used again: a segment in which nothing lives,
 //! but of which somebody still reads something, waits.
 //!
 //! This is bookkeeping: no byte of the region is touched here.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use crate::holes::Holes;
@@ -64,6 +69,10 @@ pub struct Segments {
     sealed: [VecDeque<u32>; 2],
     /// The last that was given to a segment.
     stamp: u64,
+    /// Segments ever opened: the time by which uses are told.
+    opened: u64,
+    /// Bytes that the young queue may have before it gives way to the main one.
+    young: u64,
     /// Tests: holes are filled at once, wherever they are.
     #[cfg(test)]
     reuses_at_once: bool,
@@ -81,7 +90,16 @@ struct Segment {
     earliest: u32,
     /// Different each time that it is used anew.
     stamp: u64,
+    /// When it was opened, by [`Segments::opened`].
+    opened: u64,
+    /// When one of its items was used last.
+    used_at: u64,
+    /// Bytes of its items that were used so often since they were moved.
+    by_frequency: [u32; FREQUENCIES],
 }
+
+/// How often an item may have been used: see [`Marks::frequency`](crate::layout::Marks::frequency).
+const FREQUENCIES: usize = 4;
 
 impl Segment {
     const EMPTY: Segment = Segment {
@@ -90,7 +108,49 @@ impl Segment {
         reserved: 0,
         earliest: u32::MAX,
         stamp: 0,
+        opened: 0,
+        used_at: 0,
+        by_frequency: [0; FREQUENCIES],
     };
+}
+
+impl Segment {
+    /// Some bytes that were used so often are no more. What somebody saw of an item may be older than
+    /// the last use, so this may be told of the wrong ones.
+    fn uncount(&mut self, frequency: u16, room: u32) {
+        let count = &mut self.by_frequency[usize::from(frequency)];
+        *count = count.saturating_sub(room);
+    }
+}
+
+/// Which items of a main segment stay when it is cleaned: those that were used most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// All that were used more often than this, which is at least once.
+    above: u16,
+    /// Bytes of those that were used just so often.
+    equal: u32,
+    /// Bytes of all, which may be used more often meanwhile.
+    all: u32,
+}
+
+impl Keep {
+    /// Whether an item stays that was used so often.
+    pub fn takes(&mut self, frequency: u16, room: u32) -> bool {
+        let is_kept = room <= self.all
+            && match frequency.cmp(&self.above) {
+                Ordering::Greater => true,
+                Ordering::Equal => room <= self.equal,
+                Ordering::Less => false,
+            };
+        if is_kept {
+            self.all -= room;
+            if frequency == self.above {
+                self.equal -= room;
+            }
+        }
+        is_kept
+    }
 }
 
 /// The bytes that an item takes.
@@ -103,6 +163,14 @@ impl Segments {
     /// evicted. So at most three tenths of the memory are holes, and to free a byte costs to
     /// copy at most two and a third.
     const SPARSE_TENTHS: u64 = 7;
+
+    /// Of ten bytes of a main segment that is evicted, those of items that were used stay up to this
+    /// many. So there is an end to it, at the same cost as compaction.
+    const KEPT_TENTHS: u64 = 7;
+
+    /// The least and the most share of the young queue in tenths of the memory. The least is that
+    /// of S3-FIFO's paper.
+    const YOUNG_TENTHS: [u64; 2] = [1, 8];
 
     /// Of so many segments, one at most waits for what clients have borrowed.
     const LENT_SHARE: usize = 4;
@@ -123,6 +191,8 @@ impl Segments {
             held: Vec::new(),
             sealed: [VecDeque::new(), VecDeque::new()],
             stamp: 0,
+            opened: 0,
+            young: memory * Self::YOUNG_TENTHS[0] / 10,
             #[cfg(test)]
             reuses_at_once: false,
         }
@@ -141,6 +211,12 @@ impl Segments {
     /// How many segments there are.
     pub fn count(&self) -> usize {
         self.segments.len()
+    }
+
+    /// Whether a queue will soon need another segment.
+    pub fn is_half_full(&self, queue: Queue) -> bool {
+        let open = self.open[queue as usize];
+        open.is_none_or(|open| self.segments[open as usize].used >= self.len / 2)
     }
 
     /// Segments that only cleaning may take, so that it always has somewhere to move items to.
@@ -213,6 +289,7 @@ impl Segments {
         if !is_lent {
             let segment = &mut self.segments[number as usize];
             (segment.used, segment.earliest) = (0, u32::MAX);
+            segment.by_frequency = [0; FREQUENCIES];
             if self.open[Queue::Young as usize] == Some(number) {
                 self.holes.clear();
             }
@@ -228,6 +305,9 @@ impl Segments {
             return None;
         }
         let next = self.free.pop()?;
+        self.opened += 1;
+        let segment = &mut self.segments[next as usize];
+        segment.opened = self.opened;
         if queue == Queue::Young {
             self.forget_holes();
         }
@@ -238,18 +318,42 @@ impl Segments {
         Some(next)
     }
 
-    /// What was reserved holds an item, which expires at `exptime` unless that is 0.
-    pub fn commit(&mut self, place: Place, room: u32, exptime: u32) {
+    /// What was reserved holds an item, which expires at `exptime` unless that is 0, and which was used
+    /// so often.
+    pub fn commit(&mut self, place: Place, room: u32, exptime: u32, frequency: u16) {
         let number = self.number_of(place);
-        self.segments[number.0 as usize].reserved -= room;
+        let segment = &mut self.segments[number.0 as usize];
+        segment.reserved -= room;
+        segment.by_frequency[usize::from(frequency)] += room;
         self.note_expiry(place, exptime);
+    }
+
+    /// An item was used, and by that so often as `to` says.
+    pub fn note_use(&mut self, place: Place, room: u32, from: u16, to: u16) {
+        let number = self.number_of(place);
+        let segment = &mut self.segments[number.0 as usize];
+        segment.used_at = self.opened;
+        segment.uncount(from, room);
+        segment.by_frequency[usize::from(to)] += room;
+    }
+
+    /// Keys that were evicted from a queue are stored again, with so many bytes: that queue is to have as
+    /// much more of the memory.
+    pub fn note_ghost(&mut self, queue: Queue, room: u64) {
+        let all = u64::from(self.len) * self.count() as u64;
+        let [least, most] = Self::YOUNG_TENTHS.map(|tenths| all * tenths / 10);
+        self.young = match queue {
+            Queue::Young => self.young.saturating_add(room),
+            Queue::Main => self.young.saturating_sub(room),
+        };
+        self.young = self.young.clamp(least, most);
     }
 
     /// What was reserved will hold nothing.
     pub fn abandon(&mut self, place: Place, room: u32) {
         let number = self.number_of(place);
         self.segments[number.0 as usize].reserved -= room;
-        self.release(place, room);
+        self.release_memory(place, room);
     }
 
     /// The memory of an item is to stay as it is, also without the item, until
@@ -278,8 +382,14 @@ impl Segments {
         self.recycle_if_empty(number);
     }
 
-    /// An item is gone.
-    pub fn release(&mut self, place: Place, room: u32) {
+    /// An item is gone that was used so often.
+    pub fn release(&mut self, place: Place, room: u32, frequency: u16) {
+        let number = self.number_of(place);
+        self.segments[number.0 as usize].uncount(frequency, room);
+        self.release_memory(place, room);
+    }
+
+    fn release_memory(&mut self, place: Place, room: u32) {
         let SegmentNumber(number) = self.number_of(place);
         self.segments[number as usize].live -= room;
         if self.may_be_filled(number) && !self.held.contains(&place) {
@@ -337,9 +447,12 @@ impl Segments {
         let sparse = all.filter(|&(number, _)| self.is_sparse(number));
         let sparsest = sparse.max_by_key(|&(number, _)| holes(number));
         let [(_, young), (_, main)] = &sealed;
-        // A tenth of the memory, by the paper; fewer than two would be no queue.
-        let enough = young.len() >= (self.count() / 10).max(2);
+        // Fewer than two would be no queue.
+        let enough = young.len() as u64 >= (self.young / u64::from(self.len)).max(2);
         let oldest = match (young.first(), main.first()) {
+            (Some(&young), Some(&main)) if enough && self.is_dead(main, young) => {
+                Some((main, Queue::Main))
+            }
             (Some(&young), _) if enough => Some((young, Queue::Young)),
             (_, Some(&main)) => Some((main, Queue::Main)),
             (Some(&young), None) => Some((young, Queue::Young)),
@@ -352,6 +465,29 @@ impl Segments {
         };
         self.sealed[queue as usize].retain(|&other| other != number);
         Some((SegmentNumber(number), queue, cleaning))
+    }
+
+    /// Whether nothing in a main segment was used since a young one was opened. So the young items are
+    /// newer than the last use of any of these.
+    fn is_dead(&self, main: u32, young: u32) -> bool {
+        self.segments[main as usize].used_at < self.segments[young as usize].opened
+    }
+
+    /// Which items of a segment stay when it is evicted.
+    pub fn keep(&self, number: SegmentNumber) -> Keep {
+        let all = (u64::from(self.len) * Self::KEPT_TENTHS / 10) as u32;
+        let Segment { by_frequency, .. } = self.segments[number.0 as usize];
+        let (mut above, mut equal) = (FREQUENCIES - 1, all);
+        while above > 1
+            && let Some(left) = equal.checked_sub(by_frequency[above])
+        {
+            (above, equal) = (above - 1, left);
+        }
+        Keep {
+            above: above as u16,
+            equal,
+            all,
+        }
     }
 
     /// As [`Segments::victim`], one whose items all stay: that with the most holes, if these are at
@@ -559,7 +695,7 @@ mod tests {
     fn fill(segments: &mut Segments, queue: Queue, room: u32) -> Vec<Place> {
         let mut places = vec![];
         while let Some(place) = segments.append(queue, room, 0) {
-            segments.commit(place, room, 0);
+            segments.commit(place, room, 0, 0);
             places.push(place);
         }
         places
@@ -579,14 +715,14 @@ mod tests {
         let mut segments = Segments::new(4 * u64::from(LEN), LEN);
         let places = fill(&mut segments, Queue::Young, 1024);
         for place in &places[..3] {
-            segments.release(*place, 1024);
+            segments.release(*place, 1024, 0);
         }
         assert_eq!(segments.free(), 0);
-        segments.release(places[3], 1024);
+        segments.release(places[3], 1024, 0);
         assert_eq!(segments.free(), 1);
         // The open one stays open, and is filled from its start.
         for place in &places[12..] {
-            segments.release(*place, 1024);
+            segments.release(*place, 1024, 0);
         }
         assert_eq!(segments.free(), 1);
         assert_eq!(segments.append(Queue::Young, LEN, 1), Some(places[12]));
@@ -597,14 +733,14 @@ mod tests {
         let mut segments = Segments::new(4 * u64::from(LEN), LEN);
         let places = fill(&mut segments, Queue::Young, LEN);
         segments.hold(places[0], LEN);
-        segments.release(places[0], LEN);
+        segments.release(places[0], LEN, 0);
         assert_eq!(segments.free(), 0);
         segments.let_go(places[0], LEN);
         assert_eq!(segments.free(), 1);
         // Also by who began to clean it before.
         let (number, queue, _) = segments.victim(true).unwrap();
         segments.hold(places[1], LEN);
-        segments.release(places[1], LEN);
+        segments.release(places[1], LEN, 0);
         assert!(!segments.recycle_unless_held(number, queue));
         assert_eq!(segments.free(), 1);
         segments.let_go(places[1], LEN);
@@ -616,29 +752,29 @@ mod tests {
         let mut segments = Segments::new(8 * u64::from(LEN), LEN);
         let append = |segments: &mut Segments, room| {
             let place = segments.append(Queue::Young, room, 0).unwrap();
-            segments.commit(place, room, 0);
+            segments.commit(place, room, 0, 0);
             place
         };
         let places: Vec<Place> = (0..3).map(|_| append(&mut segments, 1024)).collect();
-        segments.release(places[1], 1024);
+        segments.release(places[1], 1024, 0);
         let other = append(&mut segments, 512);
         assert!(!places.contains(&other));
         assert_eq!(append(&mut segments, 1024), places[1]);
         // Somebody reads it.
         segments.hold(places[0], 1024);
-        segments.release(places[0], 1024);
+        segments.release(places[0], 1024, 0);
         segments.let_go(places[0], 1024);
         // Not this one, which is in the next segment, but those before it.
         let next = append(&mut segments, 1024);
-        segments.release(places[2], 1024);
+        segments.release(places[2], 1024, 0);
         assert!(
             ![&places[..], &[next]]
                 .concat()
                 .contains(&append(&mut segments, 1024))
         );
-        segments.release(next, 1024);
+        segments.release(next, 1024, 0);
         assert_eq!(append(&mut segments, 1024), next);
-        segments.release(next, 1024);
+        segments.release(next, 1024, 0);
         segments.clear();
         assert_ne!(segments.append(Queue::Young, 1024, 0), Some(next));
     }
@@ -648,9 +784,9 @@ mod tests {
         let mut segments = Segments::new(8 * u64::from(LEN), LEN);
         let places = fill(&mut segments, Queue::Young, 1024);
         assert_eq!(segments.victim(false), None);
-        segments.release(places[9], 1024);
+        segments.release(places[9], 1024, 0);
         assert_eq!(segments.victim(false), None);
-        segments.release(places[10], 1024);
+        segments.release(places[10], 1024, 0);
         let victim = (SegmentNumber(2), Queue::Young, Cleaning::Compact);
         assert_eq!(segments.victim(true), Some(victim));
         segments.put_back(victim.0, victim.1);
@@ -662,19 +798,62 @@ mod tests {
 
     #[test]
     fn main_items_stay_while_young_ones_are_many() {
-        let mut segments = Segments::new(8 * u64::from(LEN), LEN);
-        for _ in 0..4 {
-            let place = segments.append(Queue::Main, LEN, 0).unwrap();
-            segments.commit(place, LEN, 0);
-        }
-        fill(&mut segments, Queue::Young, LEN);
-        let mut queues = vec![];
-        while let Some((number, queue, _)) = segments.victim(true) {
-            segments.recycle(number);
-            queues.push(queue);
-        }
         use Queue::{Main, Young};
-        assert_eq!(queues, [Young, Young, Main, Main, Main, Young]);
+        let queues = |are_used: bool, ghosts: u64| {
+            let mut segments = Segments::new(8 * u64::from(LEN), LEN);
+            let mut main = vec![];
+            for _ in 0..4 {
+                let place = segments.append(Main, LEN, 0).unwrap();
+                segments.commit(place, LEN, 0, 0);
+                main.push(place);
+            }
+            fill(&mut segments, Young, LEN);
+            if are_used {
+                let use_it = |place: Place| segments.note_use(place, LEN, 0, 1);
+                main.into_iter().for_each(use_it);
+            }
+            segments.note_ghost(Young, ghosts * u64::from(LEN));
+            let mut queues = vec![];
+            while let Some((number, queue, _)) = segments.victim(true) {
+                segments.recycle(number);
+                queues.push(queue);
+            }
+            queues
+        };
+        assert_eq!(queues(true, 0), [Young, Young, Main, Main, Main, Young]);
+        // Young ones are to be more.
+        assert_eq!(queues(true, 3), [Young, Main, Main, Main, Young, Young]);
+        // No main one was used since there are young ones.
+        assert_eq!(queues(false, 0), [Main, Main, Main, Young, Young, Young]);
+    }
+
+    #[test]
+    fn what_was_used_most_stays_of_a_segment() {
+        let mut segments = Segments::new(4 * u64::from(LEN), LEN);
+        let places: Vec<Place> = (0..16)
+            .map(|_| {
+                let place = segments.append(Queue::Main, LEN / 16, 0).unwrap();
+                segments.commit(place, LEN / 16, 0, 0);
+                place
+            })
+            .collect();
+        let room = LEN / 16;
+        // Six were used three times, six once; one of the former is gone, and one is used meanwhile.
+        for place in &places[..6] {
+            segments.note_use(*place, room, 0, 3);
+        }
+        for place in &places[6..12] {
+            segments.note_use(*place, room, 0, 1);
+        }
+        segments.release(places[0], room, 3);
+        let mut keep = segments.keep(segments.number_of(places[0]));
+        let mut kept = |frequency, count: usize| {
+            let takes = (0..count).map(|_| keep.takes(frequency, room));
+            takes.filter(|is_kept| *is_kept).count()
+        };
+        // Eleven are seven tenths of sixteen.
+        assert_eq!([kept(0, 4), kept(1, 4), kept(2, 1)], [0, 4, 1]);
+        assert_eq!([kept(1, 2), kept(3, 5)], [2, 4]);
     }
 
     #[test]
@@ -687,7 +866,7 @@ mod tests {
         segments.clear();
         assert_eq!(segments.free(), 0);
         segments.abandon(first, LEN);
-        segments.commit(second, LEN, 0);
+        segments.commit(second, LEN, 0, 0);
         assert_eq!(segments.free(), 1);
         assert!(segments.victim(true).is_some());
     }
@@ -697,7 +876,7 @@ mod tests {
         let mut segments = Segments::new(4 * u64::from(LEN), LEN);
         for exptime in [0, 9, 7, 5] {
             let place = segments.append(Queue::Young, LEN, 0).unwrap();
-            segments.commit(place, LEN, exptime);
+            segments.commit(place, LEN, exptime, 0);
         }
         assert_eq!(segments.stale(6), None);
         assert_eq!(segments.stale(7), Some(SegmentNumber(2)));

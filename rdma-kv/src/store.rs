@@ -13,6 +13,8 @@
 mod cleaning;
 mod limits;
 mod sweep;
+#[cfg(test)]
+mod traces;
 mod walk;
 
 use fabric::{OpError, Region, RemoteKey};
@@ -23,18 +25,23 @@ pub use walk::Walk;
 use cleaning::{Cursor, Need};
 use sweep::Sweep;
 
+use crate::ghosts::{Ghost, Ghosts};
 use crate::hash::hash;
 use crate::hot::{Hot, Used};
 use crate::index::{self, Index, IndexError};
 use crate::layout::{ItemHeader, Line, MAX_KEY, Marks, Place, Placement, Slot, SlotWord, UNIT};
 use crate::loans::Loans;
-use crate::segments::{Segments, room_of};
+use crate::segments::{Queue, Segments, room_of};
 
 /// The clock starts here: 0 means never, and 1 is the time before the server started.
 const CLOCK_START: u32 = 2;
 
 /// Expiry times up to this many seconds, 30 days, count from now; larger ones are Unix time.
 const RELATIVE_LIMIT: i64 = 60 * 60 * 24 * 30;
+
+/// How many times an item's bytes a queue gains that evicted it too early. With more of them the shares
+/// follow a working set sooner, and chance as well.
+const GHOST_RATE: f64 = 3.0;
 
 /// Why nothing was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -152,6 +159,7 @@ pub struct Store {
     clock: u32,
     counters: Counters,
     hot: Hot,
+    ghosts: Ghosts,
     /// Unix time at which the clock stood at 0.
     epoch_s: i64,
     /// By the clock, when all items are to be removed.
@@ -190,6 +198,7 @@ impl Store {
             clock: CLOCK_START,
             counters: Counters::default(),
             hot: Hot::default(),
+            ghosts: Ghosts::new(limits.memory),
             epoch_s: unix_s.saturating_sub(CLOCK_START.into()),
             flush_at: None,
         })
@@ -239,11 +248,11 @@ impl Store {
     /// [`SetError`].
     pub fn reserve(
         &mut self,
-        key_len: usize,
+        key: &[u8],
         flags: u32,
         value_len: usize,
     ) -> Result<Reservation, SetError> {
-        self.reserve_for(Need::More, key_len, flags, value_len)
+        self.reserve_for(Need::More, key, flags, value_len)
     }
 
     /// As [`Store::reserve`], for an item that replaces one of the same length: also where a store
@@ -253,28 +262,30 @@ impl Store {
     /// [`SetError`].
     pub fn reserve_instead(
         &mut self,
-        key_len: usize,
+        key: &[u8],
         flags: u32,
         value_len: usize,
     ) -> Result<Reservation, SetError> {
-        self.reserve_for(Need::Instead, key_len, flags, value_len)
+        self.reserve_for(Need::Instead, key, flags, value_len)
     }
 
     fn reserve_for(
         &mut self,
         need: Need,
-        key_len: usize,
+        key: &[u8],
         flags: u32,
         value_len: usize,
     ) -> Result<Reservation, SetError> {
+        let key_len = key.len();
         if !(1..=MAX_KEY).contains(&key_len) {
             return Err(SetError::Key(key_len));
         }
         if !self.limits.admit(key_len, flags, value_len) {
             return Err(SetError::TooLarge);
         }
-        let len = ItemHeader::len_of(key_len, value_len);
-        let place = self.room_for(room_of(len), need)?;
+        let room = room_of(ItemHeader::len_of(key_len, value_len));
+        let queue = self.queue_for(key, room);
+        let place = self.room_for(room, need, queue)?;
         let generation = self.start_item(place)?;
         let header = ItemHeader {
             generation,
@@ -290,6 +301,21 @@ impl Store {
             key_len: key_len as u16,
             value_len: value_len as u32,
         })
+    }
+
+    /// The queue for a new item: the main one if its key was evicted not long ago.
+    fn queue_for(&mut self, key: &[u8], room: u32) -> Queue {
+        let hash = hash(self.seed, key);
+        let Some(Ghost { queue, weight }) = self.ghosts.take(hash, self.counters.items) else {
+            return Queue::Young;
+        };
+        let bytes = f64::from(room) * weight * GHOST_RATE;
+        self.segments.note_ghost(queue, bytes as u64);
+        match self.segments.spare() {
+            // Each queue has a segment that is not full, and there are not enough for both.
+            0 => Queue::Young,
+            _ => Queue::Main,
+        }
     }
 
     /// Publishes an item whose value is in place, instead of what the key had.
@@ -343,8 +369,9 @@ impl Store {
                 slot
             }
         };
+        let frequency = header.marks.frequency();
         self.segments
-            .commit(room.place, room.room(), header.exptime);
+            .commit(room.place, room.room(), header.exptime, frequency);
         self.counters.gain(&header);
         Ok(Placement {
             slot,
@@ -425,6 +452,9 @@ impl Store {
     fn used_often(&mut self, item: &mut Item, times: u32) -> Result<(), OpError> {
         self.hot.add(item.hash, times);
         let marks = item.header.marks.more_frequent() | Marks::FETCHED;
+        let [from, to] = [item.header.marks, marks].map(Marks::frequency);
+        let place = item.placement.word.place();
+        self.segments.note_use(place, item.room(), from, to);
         if (marks, self.clock) == (item.header.marks, item.header.accessed) {
             return Ok(());
         }
@@ -582,6 +612,7 @@ impl Store {
     fn free_all(&mut self) {
         self.cleaning = None;
         self.segments.clear();
+        self.ghosts.clear();
         (self.counters.items, self.counters.bytes) = (0, 0);
     }
 
@@ -625,27 +656,35 @@ impl Store {
         Ok(self.generation)
     }
 
-    /// The slot of the item at `at`, if it is live.
-    fn live(&self, header: &ItemHeader, at: Place) -> Result<Option<(Slot, SlotWord)>, OpError> {
+    /// The slot of the item at `at`, if it is live, and its key's hash.
+    fn live(
+        &self,
+        header: &ItemHeader,
+        at: Place,
+    ) -> Result<Option<(Slot, SlotWord, u64)>, OpError> {
         if usize::from(header.key_len) > MAX_KEY {
             return Ok(None);
         }
         let hash = hash_of(&self.items, self.seed, at)?;
-        self.index.find(hash, |word| Ok(word.place() == at))
+        let found = self.index.find(hash, |word| Ok(word.place() == at))?;
+        Ok(found.map(|(slot, word)| (slot, word, hash)))
     }
 
     /// An item that a client removed or replaced is gone.
     fn forget(&mut self, header: &ItemHeader, place: Place) {
         self.counters.drop(header);
-        self.segments
-            .release(place, room_of(header.item_len() as usize));
+        self.release(header, place);
     }
 
     /// An item that nobody removed is gone.
     fn lose(&mut self, header: &ItemHeader, place: Place) {
         self.counters.lose(header, self.clock);
-        self.segments
-            .release(place, room_of(header.item_len() as usize));
+        self.release(header, place);
+    }
+
+    fn release(&mut self, header: &ItemHeader, place: Place) {
+        let room = room_of(header.item_len() as usize);
+        self.segments.release(place, room, header.marks.frequency());
     }
 
     fn store_word(&self, item: &Item, offset: u64, word: u64) -> Result<(), OpError> {

@@ -124,7 +124,7 @@ impl Room {
             },
             _ => (change.flags, 0),
         };
-        match store.reserve(key.len(), flags, old_len + value_len) {
+        match store.reserve(key, flags, old_len + value_len) {
             Ok(reservation) => Ok(Ok(Room {
                 reservation,
                 mode,

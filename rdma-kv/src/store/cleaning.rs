@@ -3,9 +3,8 @@
 use fabric::OpError;
 
 use super::{SetError, Store, behind, write_header};
-use crate::hash::hash;
-use crate::layout::{ItemHeader, Place, Slot, SlotWord};
-use crate::segments::{Cleaning, Queue, SegmentNumber, room_of};
+use crate::layout::{ItemHeader, Marks, Place, Slot, SlotWord};
+use crate::segments::{Cleaning, Keep, Queue, SegmentNumber, room_of};
 
 /// What a look at an item costs, in bytes copied.
 const LOOK: u32 = 256;
@@ -34,8 +33,17 @@ pub(super) struct Cursor {
     queue: Queue,
     cleaning: Cleaning,
     next: Place,
-    /// Bytes of what was moved so far.
-    kept: u32,
+    /// What stays of a main segment that is evicted.
+    keep: Keep,
+}
+
+/// A live item that is to be elsewhere.
+struct Moving {
+    slot: Slot,
+    from: Place,
+    /// Of its key.
+    hash: u64,
+    header: ItemHeader,
 }
 
 /// What became of a step of cleaning.
@@ -50,10 +58,15 @@ enum Step {
 
 impl Store {
     /// Finds `room` bytes, and makes some when there are none.
-    pub(super) fn room_for(&mut self, room: u32, need: Need) -> Result<Place, SetError> {
+    pub(super) fn room_for(
+        &mut self,
+        room: u32,
+        need: Need,
+        queue: Queue,
+    ) -> Result<Place, SetError> {
         // Little by little, before it is urgent.
         let mut budget = room.saturating_mul(CLEANING_RATIO).saturating_add(4 * LOOK);
-        while budget > 0 && self.is_short(need) && self.start_cleaning(Need::More) {
+        while budget > 0 && self.is_short(need, queue) && self.start_cleaning(Need::More) {
             match self.clean_item()? {
                 Step::Item { cost } => budget = budget.saturating_sub(cost),
                 Step::Freed => {}
@@ -62,7 +75,7 @@ impl Store {
         }
         // Each round frees some, but what was used often may stay three times.
         for _ in 0..4 * self.segments.count() {
-            if let Some(place) = self.append_new(room, need) {
+            if let Some(place) = self.append_new(room, need, queue) {
                 return Ok(place);
             }
             if !self.clean_segment(need)? {
@@ -71,16 +84,17 @@ impl Store {
         }
         // Rather than refuse, take back what clients have borrowed.
         self.segments.recall_loans();
-        self.append_new(room, need).ok_or(SetError::OutOfMemory)
+        self.append_new(room, need, queue)
+            .ok_or(SetError::OutOfMemory)
     }
 
-    fn append_new(&mut self, room: u32, need: Need) -> Option<Place> {
+    fn append_new(&mut self, room: u32, need: Need, queue: Queue) -> Option<Place> {
         let spare = self.segments.spare();
         let kept = self.kept(need);
         // A segment that is kept is not for others either once it is open.
         match kept > 0 && self.segments.free() < spare + kept {
             true => None,
-            false => self.segments.append(Queue::Young, room, spare + kept),
+            false => self.segments.append(queue, room, spare + kept),
         }
     }
 
@@ -102,10 +116,12 @@ impl Store {
         Ok(false)
     }
 
-    /// Whether no more memory is free than what is kept.
-    fn is_short(&self, need: Need) -> bool {
+    /// Whether no more memory is free than what is kept, and a queue will soon need more. Before that, what is
+    /// there had better stay.
+    fn is_short(&self, need: Need, queue: Queue) -> bool {
         let spare = self.segments.spare();
-        spare > 0 && self.segments.free() <= spare + self.kept(need)
+        let is_full = self.segments.free() <= spare + self.kept(need);
+        spare > 0 && is_full && self.segments.is_half_full(queue)
     }
 
     /// Whether there is a segment to clean.
@@ -120,7 +136,7 @@ impl Store {
                 queue,
                 cleaning,
                 next: self.segments.start_of(segment),
-                kept: 0,
+                keep: self.segments.keep(segment),
             });
         }
         self.cleaning.is_some()
@@ -143,27 +159,32 @@ impl Store {
         let header = self.header(at)?;
         cursor.next = behind(at, &header);
         let mut cost = LOOK;
-        if let Some((slot, word)) = self.live(&header, at)? {
+        if let Some((slot, word, hash)) = self.live(&header, at)? {
             let room = room_of(header.item_len() as usize);
             let expired = header.expired(self.clock.into());
-            let moved = match self.destination(&cursor, &header, room) {
+            let moved = match self.destination(&mut cursor, &header, room) {
                 Some(queue) => {
                     let marks = match cursor.cleaning {
                         Cleaning::Compact => header.marks,
                         Cleaning::Evict => header.marks.less_frequent(),
                     };
-                    let header = ItemHeader { marks, ..header };
-                    self.move_item(slot, word, &header, queue)?
+                    let item = Moving {
+                        slot,
+                        from: word.place(),
+                        hash,
+                        header,
+                    };
+                    self.move_item(&item, marks, queue)?
                 }
                 None => false,
             };
             if moved {
-                cursor.kept += room;
                 cost += room;
             } else if expired || self.may_evict {
                 if !expired {
                     // If it was to stay, there is nowhere to move it to, nor the rest.
                     cursor.cleaning = Cleaning::Evict;
+                    self.ghosts.add(hash, cursor.queue);
                 }
                 self.index.clear(slot)?;
                 self.lose(&header, at);
@@ -177,48 +198,46 @@ impl Store {
     }
 
     /// Which queue an item goes on to; `None` when it is not to be kept.
-    fn destination(&self, cursor: &Cursor, header: &ItemHeader, room: u32) -> Option<Queue> {
-        let used = header.marks.frequency() > 0;
-        let too_much = cursor.kept + room > self.segments.segment_len() / 2;
+    fn destination(&self, cursor: &mut Cursor, header: &ItemHeader, room: u32) -> Option<Queue> {
+        let frequency = header.marks.frequency();
         match (cursor.cleaning, cursor.queue) {
             _ if header.expired(self.clock.into()) => None,
             (Cleaning::Compact, queue) => Some(queue),
-            (Cleaning::Evict, Queue::Young) => used.then_some(Queue::Main),
-            // Half of a segment at most, so that there is an end to it.
-            (Cleaning::Evict, Queue::Main) => (used && !too_much).then_some(Queue::Main),
+            (Cleaning::Evict, Queue::Young) => (frequency > 0).then_some(Queue::Main),
+            (Cleaning::Evict, Queue::Main) => {
+                let stays = cursor.keep.takes(frequency, room);
+                stays.then_some(Queue::Main)
+            }
         }
     }
 
-    /// Makes another item of the same key and value; returns whether there was room for it.
-    fn move_item(
-        &mut self,
-        slot: Slot,
-        word: SlotWord,
-        header: &ItemHeader,
-        queue: Queue,
-    ) -> Result<bool, OpError> {
-        let (from, len) = (word.place(), header.item_len() as u32);
-        let Some(to) = self.segments.append(queue, room_of(len as usize), 0) else {
+    /// Makes another item of the same key and value, with other marks; returns whether there was room
+    /// for it.
+    fn move_item(&mut self, item: &Moving, marks: Marks, queue: Queue) -> Result<bool, OpError> {
+        let len = item.header.item_len() as u32;
+        let room = room_of(len as usize);
+        let Some(to) = self.segments.append(queue, room, 0) else {
             return Ok(false);
         };
         let header = ItemHeader {
             generation: self.start_item(to)?,
-            ..*header
+            marks,
+            ..item.header
         };
         write_header(&self.items, to, &header)?;
         let rest = len as usize - ItemHeader::LEN;
         self.scratch.resize(rest.max(self.scratch.len()), 0);
         let rest = &mut self.scratch[..rest];
         self.items
-            .read(from.offset() + ItemHeader::LEN as u64, rest)?;
+            .read(item.from.offset() + ItemHeader::LEN as u64, rest)?;
         self.items
             .write(to.offset() + ItemHeader::LEN as u64, rest)?;
-        let key = &rest[..usize::from(header.key_len)];
-        let word = SlotWord::new(hash(self.seed, key), len, to, header.generation);
-        self.index.replace(slot, word)?;
+        let word = SlotWord::new(item.hash, len, to, header.generation);
+        self.index.replace(item.slot, word)?;
         self.segments
-            .commit(to, room_of(len as usize), header.exptime);
-        self.segments.release(from, room_of(len as usize));
+            .commit(to, room, header.exptime, marks.frequency());
+        let before = item.header.marks.frequency();
+        self.segments.release(item.from, room, before);
         Ok(true)
     }
 }
@@ -239,15 +258,11 @@ mod tests {
         store.with(|store| {
             let key = |n: u32| n.to_le_bytes();
             let set = |store: &mut super::Store, n| {
-                let room = store.reserve(4, 0, 2000).unwrap();
+                let room = store.reserve(&key(n), 0, 2000).unwrap();
                 store.commit(room, &key(n), &Default::default()).unwrap();
             };
             (0..3000).for_each(|n| set(store, n));
-            while store
-                .cleaning
-                .as_ref()
-                .is_none_or(|cursor| cursor.kept == 0)
-            {
+            while store.cleaning.is_none() {
                 let oldest = (0..).find_map(|n| store.find(&key(n)).unwrap());
                 store.used(&mut oldest.unwrap()).unwrap();
                 assert!(store.start_cleaning(super::Need::More));

@@ -51,7 +51,7 @@ impl Store {
                 if header.exptime != 0 {
                     sweep.earliest = sweep.earliest.min(header.exptime);
                 }
-            } else if let Some((slot, _)) = self.live(&header, at)? {
+            } else if let Some((slot, ..)) = self.live(&header, at)? {
                 self.index.clear(slot)?;
                 self.lose(&header, at);
             }
