@@ -86,6 +86,12 @@ struct Kv {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
 
+    /// Compare hit rates instead, on traces with more keys than there is memory for.
+    ///
+    /// Each server has 64 MiB. Takes some minutes, with --quick one or two.
+    #[arg(long, conflicts_with_all = ["rows", "rounds", "unbound"])]
+    mix: bool,
+
     /// Let client and server run wherever the scheduler puts them.
     ///
     /// Without this they have one processor over sockets while one request is under way.
@@ -269,6 +275,13 @@ fn run_kv(arguments: &Kv) -> anyhow::Result<u64> {
         true => Effort::Quick,
         false => Effort::Default,
     };
+    if arguments.mix {
+        let mut progress = Progress::new();
+        let report = kv::hits::measure(effort, &mut progress)?;
+        drop(progress);
+        print(&report, arguments.json, || report.render())?;
+        return Ok(report.errors());
+    }
     let options = kv::Options {
         effort,
         rows: arguments.rows.clone(),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fabric::Torus;
+pub(super) use rdma_kv::store::Limits;
 use serde::de::DeserializeOwned;
 
 use super::client::{Measured, MixedByOne, Order, Target};
@@ -26,10 +27,10 @@ pub const THREADS: u32 = 4;
 const CLIENTS: u32 = MIX_CLIENTS[MIX_CLIENTS.len() - 1];
 
 /// The port of memcached, in a node of its own network.
-const PORT: u16 = 11311;
+pub(super) const PORT: u16 = 11311;
 
 /// The domain.
-const DOMAIN: &str = "kv";
+pub(super) const DOMAIN: &str = "kv";
 
 /// Where the servers are.
 const SERVER: &str = "0,0,0";
@@ -39,6 +40,12 @@ const MEMORY: u64 = COLD_BYTES + COLD_BYTES / 2;
 
 /// Values of a MiB are larger than memcached's default takes.
 const ITEM: u32 = 2 << 20;
+
+/// Of memcached.
+const LIMITS: Limits = Limits {
+    memory: 256 << 20,
+    item: ITEM,
+};
 
 /// What was measured once.
 #[derive(Clone, Debug)]
@@ -93,8 +100,8 @@ impl Bed {
         let by_unix = ["-s", &unix];
         let servers = vec![
             store,
-            start_memcached(&mut cluster, Path::MemcachedTcp, &by_tcp)?,
-            start_memcached(&mut cluster, Path::MemcachedUnix, &by_unix)?,
+            start_memcached(&mut cluster, SERVER, Path::MemcachedTcp, LIMITS, &by_tcp)?,
+            start_memcached(&mut cluster, SERVER, Path::MemcachedUnix, LIMITS, &by_unix)?,
         ];
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for _ in 0..CLIENTS {
@@ -350,14 +357,18 @@ fn stores(contest: &[Measurement]) -> Vec<(Path, KeySet)> {
     stores
 }
 
-/// Debian's, in the servers' node. Its name for itself is our mark.
-fn start_memcached(
+/// Debian's, in a node. Its name for itself is our mark.
+pub(super) fn start_memcached(
     cluster: &mut Cluster,
+    node: &str,
     path: Path,
+    limits: Limits,
     place: &[&str],
 ) -> Result<Process, ClusterError> {
-    let (threads, item) = (THREADS.to_string(), format!("{}m", ITEM >> 20));
-    let common = ["-u", "root", "-t", &threads, "-m", "256", "-I", &item];
+    let threads = THREADS.to_string();
+    let (memory, item) = (limits.memory >> 20, limits.item >> 20);
+    let (memory, item) = (memory.to_string(), format!("{item}m"));
+    let common = ["-u", "root", "-t", &threads, "-m", &memory, "-I", &item];
     let name = marker(&run_of(cluster), path).unwrap_or_default();
     let argv: Vec<&str> = ["memcached", &name]
         .iter()
@@ -366,7 +377,7 @@ fn start_memcached(
         .copied()
         .collect();
     let argv = [&[roles::EXEC], &argv[..]].concat();
-    cluster.spawn(SERVER, &argv)
+    cluster.spawn(node, &argv)
 }
 
 /// What is in the command line of a path's server, and of no other process: `run` is this run's.

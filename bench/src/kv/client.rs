@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddrV4;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use super::mix::{KEYS, Mix};
 use super::mixed::{self, Mixed};
 use super::plan::{Load, Measurement, Op, Path};
 use super::processor::Bound;
+use super::traces::{self, Trace};
 use crate::memcpy::Source;
 use crate::network::socket::Sockets;
 use crate::pattern;
@@ -87,6 +89,15 @@ pub enum Order {
         /// For how long, in microseconds.
         time_us: u64,
     },
+    /// Carry out gets of a trace, by memcached's protocol. Answer: [`traces::Hits`].
+    Trace {
+        /// By what.
+        path: Path,
+        /// Which.
+        trace: Trace,
+        /// The numbers of the gets.
+        gets: Range<u64>,
+    },
 }
 
 /// What was measured once.
@@ -146,6 +157,7 @@ pub struct Process {
     /// More connections.
     crowds: HashMap<Path, Vec<Memcached>>,
     source: Option<(u64, Source)>,
+    traces: HashMap<Trace, traces::Keys>,
 }
 
 impl Process {
@@ -195,6 +207,12 @@ impl Process {
                 salt,
                 time_us,
             } => to_value(self.mix(path, mix, salt, Duration::from_micros(time_us))?)?,
+            Order::Trace { path, trace, gets } => {
+                let keys = self.traces.entry(trace);
+                let keys = keys.or_insert_with(|| traces::Keys::new(trace));
+                let client = self.memcached.get_mut(&path).ok_or("not connected")?;
+                to_value(traces::run(client, keys, gets)?)?
+            }
         })
     }
 

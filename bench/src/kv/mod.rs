@@ -3,11 +3,13 @@
 //! * [`plan`]: what is measured; [`mix`]: mixes that others have published; [`bed`]: the servers and
 //!   their clients, in two nodes.
 //! * What runs there: [`client`], and in it [`crowd`] and [`mixed`]; [`processor`]: where.
+//! * [`hits`]: hit rates on [`traces`], where there are more keys than memory.
 //! * [`report`], [`mixes`], [`targets`]: what comes out.
 
 pub mod bed;
 pub mod client;
 pub mod crowd;
+pub mod hits;
 pub mod mix;
 pub mod mixed;
 pub mod mixes;
@@ -15,6 +17,7 @@ pub mod plan;
 pub mod processor;
 pub mod report;
 pub mod targets;
+pub mod traces;
 
 use std::time::Instant;
 
