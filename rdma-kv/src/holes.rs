@@ -1,5 +1,5 @@
 //! Holes in the segment that new items go to: memory that the next item of the same length takes before
-//! any other.
+//! any other. In a store that may not evict all holes are here, and longer ones are divided.
 //!
 //! A store whose items are set again and again would else write through several whole segments in
 //! turn, and meet only memory that has left the caches. Holes elsewhere are not filled: what is put there would
@@ -48,14 +48,37 @@ impl Holes {
     /// cleaned.
     pub(crate) fn admit(&mut self, is_lent: impl Fn(Place) -> bool) {
         self.fresh_bytes = 0;
-        for (place, room) in self.fresh.drain(..).filter(|(place, _)| !is_lent(*place)) {
-            self.ready.entry(room).or_default().push(place);
+        for (place, room) in std::mem::take(&mut self.fresh) {
+            if !is_lent(place) {
+                self.add_ready(place, room);
+            }
         }
     }
 
     /// A hole of exactly so many bytes: the newest, which is the likeliest to be in a cache.
     pub(crate) fn take(&mut self, room: u32) -> Option<Place> {
         self.ready.get_mut(&room)?.pop()
+    }
+
+    /// A hole of more bytes, of which at least `rest` remain: the shortest, with its bytes.
+    pub(crate) fn take_longer(&mut self, room: u32, rest: u32) -> Option<(Place, u32)> {
+        let mut longer = self.ready.range_mut(room.checked_add(rest)?..);
+        let (len, places) = longer.find(|(_, places)| !places.is_empty())?;
+        Some((places.pop()?, *len))
+    }
+
+    /// A hole that is not lent.
+    pub(crate) fn add_ready(&mut self, place: Place, room: u32) {
+        self.ready.entry(room).or_default().push(place);
+    }
+
+    /// Holes there are not to be filled any more.
+    pub(crate) fn forget(&mut self, is_there: impl Fn(Place) -> bool) {
+        self.fresh.retain(|(place, _)| !is_there(*place));
+        self.ready.retain(|_, places| {
+            places.retain(|place| !is_there(*place));
+            !places.is_empty()
+        });
     }
 
     /// Whether there is one for [`Holes::take`].

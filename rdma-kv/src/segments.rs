@@ -25,7 +25,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use crate::holes::Holes;
-use crate::layout::{Place, UNIT};
+use crate::layout::{ItemHeader, Place, UNIT};
 use crate::loans::Loans;
 
 /// A segment's number.
@@ -61,8 +61,12 @@ pub struct Segments {
     lent: Vec<u32>,
     loans: Loans,
     open: [Option<u32>; 2],
-    /// In the open segment of young items.
+    /// In the open segment of young items, or in all.
     holes: Holes,
+    /// Holes are filled wherever they are, as nothing else gives memory back.
+    fills_all: bool,
+    /// The one that is being cleaned.
+    victim: Option<u32>,
     /// What is read by somebody who does not keep others out, once for each of them.
     held: Vec<Place>,
     /// Full ones, the oldest first.
@@ -153,6 +157,16 @@ impl Keep {
     }
 }
 
+/// Memory that was given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Where it begins.
+    pub place: Place,
+    /// The rest of the hole that it is in, and its bytes, where something that looks like an item has to be:
+    /// these lead from one item to the next.
+    pub rest: Option<(Place, u32)>,
+}
+
 /// The bytes that an item takes.
 pub fn room_of(len: usize) -> u32 {
     u32::try_from(len.next_multiple_of(UNIT)).unwrap_or(u32::MAX)
@@ -188,6 +202,8 @@ impl Segments {
             loans: Loans::default(),
             open: [None; 2],
             holes: Holes::default(),
+            fills_all: false,
+            victim: None,
             held: Vec::new(),
             sealed: [VecDeque::new(), VecDeque::new()],
             stamp: 0,
@@ -227,12 +243,11 @@ impl Segments {
     /// Gives out `room` bytes at the end of a queue, leaving `spare` segments free, or those of a hole
     /// there. They are reserved: their segment is not cleaned until [`Segments::commit`] or
     /// [`Segments::release`].
-    pub fn append(&mut self, queue: Queue, room: u32, spare: usize) -> Option<Place> {
+    pub fn append(&mut self, queue: Queue, room: u32, spare: usize) -> Option<Given> {
         if queue == Queue::Young
-            && let Some(place) = self.take_hole(room)
+            && let Some(given) = self.fill(room)
         {
-            self.hold_memory(place, room);
-            return Some(place);
+            return Some(given);
         }
         if room > self.len {
             return None;
@@ -248,22 +263,56 @@ impl Segments {
         segment.used += room;
         segment.live += room;
         segment.reserved += room;
-        Some(Place((at / UNIT as u64) as u32))
+        let place = Place((at / UNIT as u64) as u32);
+        Some(Given { place, rest: None })
     }
 
-    /// A hole of this length, of which nobody has borrowed what was there.
-    fn take_hole(&mut self, room: u32) -> Option<Place> {
+    /// As [`Segments::append`], in a hole.
+    pub fn fill(&mut self, room: u32) -> Option<Given> {
+        let given = self.take_hole(room)?;
+        self.hold_memory(given.place, room);
+        if let Some((rest, len)) = given.rest {
+            self.holes.add_ready(rest, len);
+        }
+        Some(given)
+    }
+
+    /// A hole of which nobody has borrowed what was there.
+    fn take_hole(&mut self, room: u32) -> Option<Given> {
         if !self.holes.has(room) && self.holes.is_look_due(self.borrowers()) {
             self.loans.look();
             let lent = self.loans.sorted();
             self.holes.admit(|place| lent.binary_search(&place).is_ok());
         }
-        let place = self.holes.take(room)?;
-        #[cfg(test)]
-        if self.reuses_at_once {
-            return Some(place);
+        while let Some(place) = self.holes.take(room) {
+            #[cfg(test)]
+            if self.reuses_at_once {
+                return Some(Given { place, rest: None });
+            }
+            if !self.holes.is_worn() {
+                return Some(Given { place, rest: None });
+            }
+            if !self.fills_all {
+                return None;
+            }
         }
-        (!self.holes.is_worn()).then_some(place)
+        if !self.fills_all {
+            return None;
+        }
+        let (place, len) = self.holes.take_longer(room, room_of(ItemHeader::LEN))?;
+        let rest = Place(place.0 + room / UNIT as u32);
+        Some(Given {
+            place,
+            rest: Some((rest, len - room)),
+        })
+    }
+
+    /// From now on holes are filled wherever they are, or only where new items go.
+    pub fn fill_all(&mut self, fills_all: bool) {
+        self.fills_all = fills_all;
+        if !fills_all {
+            self.holes.clear();
+        }
     }
 
     /// Clients for each of whom a look at slips costs something.
@@ -290,9 +339,7 @@ impl Segments {
             let segment = &mut self.segments[number as usize];
             (segment.used, segment.earliest) = (0, u32::MAX);
             segment.by_frequency = [0; FREQUENCIES];
-            if self.open[Queue::Young as usize] == Some(number) {
-                self.holes.clear();
-            }
+            self.forget_holes_of(number);
         }
         !is_lent
     }
@@ -408,7 +455,10 @@ impl Segments {
         if self.reuses_at_once {
             return true;
         }
-        self.open[Queue::Young as usize] == Some(number)
+        match self.fills_all {
+            true => self.victim != Some(number),
+            false => self.open[Queue::Young as usize] == Some(number),
+        }
     }
 
     /// New items go to another segment from now on.
@@ -417,7 +467,20 @@ impl Segments {
         if self.reuses_at_once {
             return;
         }
-        self.holes.clear();
+        if !self.fills_all {
+            self.holes.clear();
+        }
+    }
+
+    /// A segment is used anew, or is going to be.
+    fn forget_holes_of(&mut self, number: u32) {
+        #[cfg(test)]
+        if self.reuses_at_once {
+            return;
+        }
+        let len = self.len;
+        self.holes
+            .forget(|place| number_of(place, len) == SegmentNumber(number));
     }
 
     /// An item now expires at `exptime`, unless that is 0.
@@ -463,7 +526,7 @@ impl Segments {
             (None, Some((number, queue))) if may_evict => (number, queue, Cleaning::Evict),
             _ => return None,
         };
-        self.sealed[queue as usize].retain(|&other| other != number);
+        self.take_victim(number, queue);
         Some((SegmentNumber(number), queue, cleaning))
     }
 
@@ -490,10 +553,22 @@ impl Segments {
         }
     }
 
+    fn take_victim(&mut self, number: u32, queue: Queue) {
+        self.sealed[queue as usize].retain(|&other| other != number);
+        self.victim = Some(number);
+        if self.fills_all {
+            self.forget_holes_of(number);
+        }
+    }
+
+    /// Half of the holes that each segment would have if all together were one segment long.
+    pub fn half_of_holes(&self) -> u32 {
+        self.len / (2 * self.count() as u32)
+    }
+
     /// As [`Segments::victim`], one whose items all stay: that with the most holes, if these are at
-    /// least half of what each would have if all together were one segment long. It may be the one
-    /// where new items go, which is then closed.
-    pub fn victim_with_holes(&mut self) -> Option<(SegmentNumber, Queue, Cleaning)> {
+    /// least so many bytes. It may be the one where new items go, which is then closed.
+    pub fn victim_with_holes(&mut self, least: u32) -> Option<(SegmentNumber, Queue, Cleaning)> {
         let sealed = [Queue::Young, Queue::Main]
             .into_iter()
             .flat_map(|queue| self.sealed[queue as usize].iter().map(move |&n| (n, queue)));
@@ -504,10 +579,10 @@ impl Segments {
             .filter(|(segment, ..)| segment.reserved == 0)
             .map(|(segment, number, queue)| (segment.used - segment.live, number, queue))
             .max_by_key(|&(holes, ..)| holes)?;
-        if holes < self.len / (2 * self.count() as u32) {
+        if holes < least {
             return None;
         }
-        self.sealed[queue as usize].retain(|&other| other != number);
+        self.take_victim(number, queue);
         let open = &mut self.open[Queue::Young as usize];
         if open.take_if(|open| *open == number).is_some() {
             self.forget_holes();
@@ -528,6 +603,10 @@ impl Segments {
     }
 
     fn empty(&mut self, number: SegmentNumber) {
+        self.victim.take_if(|victim| *victim == number.0);
+        if self.fills_all {
+            self.forget_holes_of(number.0);
+        }
         self.stamp += 1;
         self.segments[number.0 as usize] = Segment {
             stamp: self.stamp,
@@ -587,6 +666,7 @@ impl Segments {
     /// queue again. Returns which.
     pub fn recycle_unless_held(&mut self, number: SegmentNumber, queue: Queue) -> bool {
         let held = self.segments[number.0 as usize].reserved > 0;
+        self.victim = None;
         match held {
             true => self.sealed[queue as usize].push_back(number.0),
             false => self.recycle(number),
@@ -596,6 +676,7 @@ impl Segments {
 
     /// A segment is not cleaned after all, and becomes the newest of its queue.
     pub fn put_back(&mut self, number: SegmentNumber, queue: Queue) {
+        self.victim = None;
         self.sealed[queue as usize].push_back(number.0);
         self.recycle_if_empty(number.0);
     }
@@ -620,6 +701,7 @@ impl Segments {
         self.free.clear();
         self.lent.clear();
         self.holes.clear();
+        self.victim = None;
         for number in (0..self.count() as u32).rev() {
             let segment = &mut self.segments[number as usize];
             segment.live = segment.reserved;
@@ -694,7 +776,7 @@ mod tests {
 
     fn fill(segments: &mut Segments, queue: Queue, room: u32) -> Vec<Place> {
         let mut places = vec![];
-        while let Some(place) = segments.append(queue, room, 0) {
+        while let Some(Given { place, .. }) = segments.append(queue, room, 0) {
             segments.commit(place, room, 0, 0);
             places.push(place);
         }
@@ -725,7 +807,8 @@ mod tests {
             segments.release(*place, 1024, 0);
         }
         assert_eq!(segments.free(), 1);
-        assert_eq!(segments.append(Queue::Young, LEN, 1), Some(places[12]));
+        let again = segments.append(Queue::Young, LEN, 1).unwrap();
+        assert_eq!(again.place, places[12]);
     }
 
     #[test]
@@ -751,7 +834,7 @@ mod tests {
     fn holes_are_filled_where_new_items_go_and_nowhere_else() {
         let mut segments = Segments::new(8 * u64::from(LEN), LEN);
         let append = |segments: &mut Segments, room| {
-            let place = segments.append(Queue::Young, room, 0).unwrap();
+            let place = segments.append(Queue::Young, room, 0).unwrap().place;
             segments.commit(place, room, 0, 0);
             place
         };
@@ -776,7 +859,8 @@ mod tests {
         assert_eq!(append(&mut segments, 1024), next);
         segments.release(next, 1024, 0);
         segments.clear();
-        assert_ne!(segments.append(Queue::Young, 1024, 0), Some(next));
+        let other = segments.append(Queue::Young, 1024, 0).unwrap();
+        assert_ne!(other.place, next);
     }
 
     #[test]
@@ -803,7 +887,7 @@ mod tests {
             let mut segments = Segments::new(8 * u64::from(LEN), LEN);
             let mut main = vec![];
             for _ in 0..4 {
-                let place = segments.append(Main, LEN, 0).unwrap();
+                let place = segments.append(Main, LEN, 0).unwrap().place;
                 segments.commit(place, LEN, 0, 0);
                 main.push(place);
             }
@@ -832,7 +916,7 @@ mod tests {
         let mut segments = Segments::new(4 * u64::from(LEN), LEN);
         let places: Vec<Place> = (0..16)
             .map(|_| {
-                let place = segments.append(Queue::Main, LEN / 16, 0).unwrap();
+                let place = segments.append(Queue::Main, LEN / 16, 0).unwrap().place;
                 segments.commit(place, LEN / 16, 0, 0);
                 place
             })
@@ -859,8 +943,8 @@ mod tests {
     #[test]
     fn what_is_reserved_is_neither_cleaned_nor_cleared() {
         let mut segments = Segments::new(2 * u64::from(LEN), LEN);
-        let first = segments.append(Queue::Young, LEN, 0).unwrap();
-        let second = segments.append(Queue::Young, LEN, 0).unwrap();
+        let first = segments.append(Queue::Young, LEN, 0).unwrap().place;
+        let second = segments.append(Queue::Young, LEN, 0).unwrap().place;
         assert_eq!(segments.append(Queue::Young, UNIT as u32, 0), None);
         assert_eq!(segments.victim(true), None);
         segments.clear();
@@ -875,7 +959,7 @@ mod tests {
     fn segments_with_expired_items_are_found() {
         let mut segments = Segments::new(4 * u64::from(LEN), LEN);
         for exptime in [0, 9, 7, 5] {
-            let place = segments.append(Queue::Young, LEN, 0).unwrap();
+            let place = segments.append(Queue::Young, LEN, 0).unwrap().place;
             segments.commit(place, LEN, exptime, 0);
         }
         assert_eq!(segments.stale(6), None);

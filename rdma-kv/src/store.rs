@@ -589,6 +589,7 @@ impl Store {
     /// Whether items that are alive may give way to others; else a full store refuses (`-M`).
     pub fn set_may_evict(&mut self, may_evict: bool) {
         self.may_evict = may_evict;
+        self.segments.fill_all(!may_evict);
     }
 
     /// Removes all items.

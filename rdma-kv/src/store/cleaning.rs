@@ -4,7 +4,7 @@ use fabric::OpError;
 
 use super::{SetError, Store, behind, write_header};
 use crate::layout::{ItemHeader, Marks, Place, Slot, SlotWord};
-use crate::segments::{Cleaning, Keep, Queue, SegmentNumber, room_of};
+use crate::segments::{Cleaning, Given, Keep, Queue, SegmentNumber, room_of};
 
 /// What a look at an item costs, in bytes copied.
 const LOOK: u32 = 256;
@@ -66,7 +66,7 @@ impl Store {
     ) -> Result<Place, SetError> {
         // Little by little, before it is urgent.
         let mut budget = room.saturating_mul(CLEANING_RATIO).saturating_add(4 * LOOK);
-        while budget > 0 && self.is_short(need, queue) && self.start_cleaning(Need::More) {
+        while budget > 0 && self.is_short(need, queue) && self.start_cleaning(None) {
             match self.clean_item()? {
                 Step::Item { cost } => budget = budget.saturating_sub(cost),
                 Step::Freed => {}
@@ -75,27 +75,51 @@ impl Store {
         }
         // Each round frees some, but what was used often may stay three times.
         for _ in 0..4 * self.segments.count() {
-            if let Some(place) = self.append_new(room, need, queue) {
+            if let Some(place) = self.append_new(room, need, queue)? {
                 return Ok(place);
             }
-            if !self.clean_segment(need)? {
+            if !self.clean_segment(room, need)? {
                 break;
             }
         }
         // Rather than refuse, take back what clients have borrowed.
         self.segments.recall_loans();
-        self.append_new(room, need, queue)
+        self.append_new(room, need, queue)?
             .ok_or(SetError::OutOfMemory)
     }
 
-    fn append_new(&mut self, room: u32, need: Need, queue: Queue) -> Option<Place> {
+    fn append_new(
+        &mut self,
+        room: u32,
+        need: Need,
+        queue: Queue,
+    ) -> Result<Option<Place>, OpError> {
         let spare = self.segments.spare();
         let kept = self.kept(need);
         // A segment that is kept is not for others either once it is open.
-        match kept > 0 && self.segments.free() < spare + kept {
-            true => None,
+        let given = match kept > 0 && self.segments.free() < spare + kept {
+            true => self.segments.fill(room),
             false => self.segments.append(queue, room, spare + kept),
+        };
+        self.place_of(given)
+    }
+
+    /// Where memory begins that was given out, after a header for the rest of its hole.
+    fn place_of(&mut self, given: Option<Given>) -> Result<Option<Place>, OpError> {
+        let Some(Given { place, rest }) = given else {
+            return Ok(None);
+        };
+        if let Some((rest, len)) = rest {
+            // Whoever reads what was here meets another generation before this header in the middle of it.
+            self.start_item(place)?;
+            let header = ItemHeader {
+                generation: self.start_item(rest)?,
+                value_len: len - ItemHeader::LEN as u32,
+                ..ItemHeader::default()
+            };
+            write_header(&self.items, rest, &header)?;
         }
+        Ok(Some(place))
     }
 
     /// Segments that are kept for changes of what is there, in a store that may not evict.
@@ -105,8 +129,13 @@ impl Store {
     }
 
     /// Cleans one segment, or what is left of one; returns whether one became free.
-    fn clean_segment(&mut self, need: Need) -> Result<bool, OpError> {
-        while self.start_cleaning(need) {
+    fn clean_segment(&mut self, room: u32, need: Need) -> Result<bool, OpError> {
+        let holes = match need {
+            Need::Instead => Some(self.segments.half_of_holes()),
+            // Otherwise room that was given back would be of no use.
+            Need::More => (!self.may_evict).then_some(room),
+        };
+        while self.start_cleaning(holes) {
             match self.clean_item()? {
                 Step::Item { .. } => {}
                 Step::Freed => return Ok(true),
@@ -124,13 +153,11 @@ impl Store {
         spare > 0 && is_full && self.segments.is_half_full(queue)
     }
 
-    /// Whether there is a segment to clean.
-    fn start_cleaning(&mut self, need: Need) -> bool {
+    /// Whether there is a segment to clean, perhaps only one with so many bytes of holes.
+    fn start_cleaning(&mut self, holes: Option<u32>) -> bool {
         if self.cleaning.is_none() {
-            let victim = match (self.segments.victim(self.may_evict), need) {
-                (None, Need::Instead) => self.segments.victim_with_holes(),
-                (victim, _) => victim,
-            };
+            let victim = self.segments.victim(self.may_evict);
+            let victim = victim.or_else(|| self.segments.victim_with_holes(holes?));
             self.cleaning = victim.map(|(segment, queue, cleaning)| Cursor {
                 segment,
                 queue,
@@ -216,7 +243,8 @@ impl Store {
     fn move_item(&mut self, item: &Moving, marks: Marks, queue: Queue) -> Result<bool, OpError> {
         let len = item.header.item_len() as u32;
         let room = room_of(len as usize);
-        let Some(to) = self.segments.append(queue, room, 0) else {
+        let given = self.segments.append(queue, room, 0);
+        let Some(to) = self.place_of(given)? else {
             return Ok(false);
         };
         let header = ItemHeader {
@@ -265,7 +293,7 @@ mod tests {
             while store.cleaning.is_none() {
                 let oldest = (0..).find_map(|n| store.find(&key(n)).unwrap());
                 store.used(&mut oldest.unwrap()).unwrap();
-                assert!(store.start_cleaning(super::Need::More));
+                assert!(store.start_cleaning(None));
                 store.clean_item().unwrap();
             }
             let cleaned = store.cleaning.as_ref().unwrap().next;
@@ -274,7 +302,7 @@ mod tests {
                 .into_iter()
                 .find(|item| item.placement.word.place() == cleaned);
             store.hold(&held.unwrap());
-            assert_eq!(store.clean_segment(super::Need::More), Ok(true));
+            assert_eq!(store.clean_segment(2048, super::Need::More), Ok(true));
             store.let_go(&held.unwrap());
             (3000..6000).for_each(|n| set(store, n));
         });
