@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use domains::agent::background::{Background, spawn_background};
 use domains::agent::{AgentError, Config, tun_remedy};
-use domains::client::{ClientError, Control, ExecHandle};
+use domains::client::{ClientError, Control, ExecHandle, Order};
 use domains::protocol::{DomainInfo, Refusal};
 use fabric::Torus;
 use fabric::topology::TopologyError;
@@ -276,9 +276,15 @@ impl Cluster {
             .collect();
         let errors = io::stderr();
         let stdio = [theirs_in.as_fd(), theirs_out.as_fd(), errors.as_fd()];
-        let command = self
-            .control()?
-            .exec(node, &argv, &environment(), &cwd, stdio)?;
+        let command = self.control()?.exec(&Order {
+            node,
+            argv: &argv,
+            env: &environment(),
+            search: "",
+            cwd: &cwd,
+            stdio,
+            terminal: None,
+        })?;
         self.processes += 1;
         let id = self.processes;
         let sender = self.sender.clone();

@@ -32,7 +32,7 @@ pub use info::{
 };
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -225,10 +225,15 @@ pub enum Request {
         /// Where the program was found, if its descriptor comes along.
         #[serde(default)]
         program: Option<String>,
+        /// A pseudo terminal of the node's that the command gets as its controlling terminal, its
+        /// standard input and its standard output.
+        #[serde(default)]
+        terminal: Option<Terminal>,
     },
     /// First on the session of a command, with three to five descriptors: its standard input,
     /// output and error, and, opened with `O_PATH`, its working directory and its program, for
-    /// when the node's users cannot get there by name. No reply.
+    /// when the node's users cannot get there by name. Reply: [`Reply::Terminal`] if the command
+    /// gets a terminal, otherwise none.
     Descriptors,
     /// On the session of a command: to its process group. No reply.
     Signal {
@@ -366,6 +371,18 @@ pub enum Request {
     },
 }
 
+/// A pseudo terminal of a node for a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Terminal {
+    /// Its height in characters.
+    pub rows: u16,
+    /// Its width in characters.
+    pub columns: u16,
+    /// Whether it is the command's standard error, too.
+    pub error: bool,
+}
+
 /// Which free nodes to take, and what for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -466,6 +483,8 @@ pub enum Reply {
     /// [`Event::Exited`]. Closing it ends the command; it breaks off when the node dies. The agent
     /// has no part in it.
     Started,
+    /// To [`Request::Descriptors`], with one descriptor: the master of the command's terminal.
+    Terminal,
     /// To [`Request::Whoami`].
     Whoami {
         /// The torus.

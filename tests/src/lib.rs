@@ -8,7 +8,7 @@
 //!
 //! The system tests use the programs of this workspace as people do: [`cluster`] starts agents
 //! and runs commands in their nodes, [`process`] runs any command so that none can hang a test,
-//! [`software`] starts what others wrote in nodes, [`outside`] is a network that is none of the
+//! [`software`] starts what others wrote in nodes, [`terminal`] is one at which a test types, [`outside`] is a network that is none of the
 //! fabric's, [`hosts`] are several of these on
 //! cables, [`user`] makes an ordinary user to be, and [`leftovers`] sees what was left behind.
 
@@ -22,6 +22,7 @@ pub mod outside;
 pub mod process;
 pub mod random;
 pub mod software;
+pub mod terminal;
 pub mod user;
 pub mod value;
 pub mod variants;

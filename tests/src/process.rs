@@ -305,7 +305,8 @@ fn describe(command: &Command) -> String {
     words.join(" ")
 }
 
-fn code(status: ExitStatus) -> i32 {
+/// Exit status, or 128 + the signal.
+pub(crate) fn code(status: ExitStatus) -> i32 {
     status
         .code()
         .or(status.signal().map(|signal| 128 + signal))

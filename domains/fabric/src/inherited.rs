@@ -1,9 +1,11 @@
-//! What a process has from whoever started it and shall not pass on.
+//! What a process has from whoever started it and shall not pass on, and what it shall.
 //!
 //! It is here, and not where it is used, because it takes system calls that no library wraps, and
 //! `unsafe` is this crate's.
 
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Closes all descriptors but standard input, output and error in programs that this process
 /// executes from now on (close_range(2)).
@@ -53,6 +55,24 @@ pub fn restore_signals() {
         // library keeps for itself, whose actions nobody can have changed.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
+}
+
+/// Lets a command begin a session of its own (setsid(2)), whose controlling terminal is its standard
+/// input.
+pub fn give_terminal(command: &mut Command) {
+    let begin = || {
+        // SAFETY: both calls take numbers and touch no memory of this process. Descriptor 0 is open:
+        // it is the command's standard input.
+        let begun = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) != -1 };
+        match begun {
+            true => Ok(()),
+            false => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork(2) and execve(2) of a process with threads only what is
+    // async-signal-safe may run. `begin` makes two system calls and reads errno; it allocates
+    // nothing and takes no lock.
+    unsafe { command.pre_exec(begin) };
 }
 
 fn checked(result: libc::c_long) -> io::Result<()> {

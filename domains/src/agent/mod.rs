@@ -43,6 +43,7 @@ mod stack_link;
 mod start;
 mod state_dir;
 mod tenancy;
+mod terminal;
 mod turns;
 mod users;
 

@@ -157,14 +157,15 @@ impl HostedNode {
     /// Starts a command as soon as its caller has handed over the descriptors for it; returns the
     /// session for the caller, and who waits for that. When the node has died, the session has ended.
     pub(super) fn start(&self, order: &Start) -> io::Result<(OwnedFd, Porter)> {
-        let (root, session) = {
+        let (root, session, owner) = {
             let life = self.lock();
             let place = OFlags::PATH | OFlags::CLOEXEC;
             let root = open(format!("/proc/{}/root", life.pid), place, Mode::empty());
-            (root.ok(), lifeline::open_session(&life.orders)?)
+            let session = lifeline::open_session(&life.orders)?;
+            (root.ok(), session, life.users)
         };
         let (theirs, ours) = UnixStream::pair()?;
-        let porter = self.porters.send(order, ours, session, root)?;
+        let porter = self.porters.send(order, owner, ours, session, root)?;
         Ok((theirs.into(), porter))
     }
 

@@ -22,8 +22,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 
+use super::terminal;
 use crate::node::messages::Start;
-use crate::protocol::Request;
+use crate::protocol::{Message, Refusal, RefusalKind, Reply, Request, Terminal};
 use crate::roles;
 use crate::wire::{self, WireError, Writer};
 
@@ -45,10 +46,12 @@ pub(super) struct Porters {
 
 impl Porters {
     /// Lets one wait for what comes with [`Request::Descriptors`] from a caller, and take it with an
-    /// order to the node, whose root directory this is.
+    /// order to the node, whose root directory this is. `owner` is the uid of the node's root if the
+    /// node has users of its own.
     pub(super) fn send(
         self: &Arc<Self>,
         order: &Start,
+        owner: Option<u32>,
         caller: UnixStream,
         node: UnixStream,
         root: Option<OwnedFd>,
@@ -70,7 +73,7 @@ impl Porters {
             .chain(root.as_ref().map(AsFd::as_fd))
             .collect();
         // If it fails the porter ends, and so do the sessions.
-        let _ = errands.send(order, &descriptors);
+        let _ = errands.send(&(order, owner), &descriptors);
         Ok(porter)
     }
 
@@ -136,6 +139,8 @@ fn run() -> Result<(), WireError> {
 /// What is to be taken from whom to whom.
 struct Errand {
     order: Start,
+    /// The uid of the node's root.
+    owner: Option<u32>,
     /// The sessions.
     caller: OwnedFd,
     node: OwnedFd,
@@ -147,13 +152,14 @@ impl Errand {
     fn receive() -> Result<Self, WireError> {
         let agent = io::stdin().as_fd().try_clone_to_owned()?;
         let (mut agent, _) = wire::split(agent.into())?;
-        let (order, descriptors) = agent.receive()?;
+        let ((order, owner), descriptors) = agent.receive()?;
         let mut descriptors = descriptors.into_iter();
         let (Some(caller), Some(node)) = (descriptors.next(), descriptors.next()) else {
             return Err(WireError::Closed);
         };
         Ok(Errand {
             order,
+            owner,
             caller,
             node,
             root: descriptors.next(),
@@ -174,7 +180,7 @@ impl Errand {
 
     /// Takes the caller's descriptors, which are left in `theirs`, to the node.
     fn run(self, theirs: &mut Vec<OwnedFd>) -> Result<(), WireError> {
-        let (mut from, _) = wire::split(UnixStream::from(self.caller.try_clone()?))?;
+        let (mut from, answers) = wire::split(UnixStream::from(self.caller.try_clone()?))?;
         let deadline = Instant::now() + CALLER_PATIENCE;
         let request: Request;
         (request, *theirs) = from.receive_first(CALLER_BYTES, deadline)?;
@@ -186,21 +192,52 @@ impl Errand {
         }
         let (_, orders) = wire::split(self.node.into())?;
         orders.give_up_after(WRITE_PATIENCE)?;
+        let root = self.root.as_ref();
+        let slave = match &self.order.terminal {
+            Some(terminal) => Some(give_terminal(terminal, root, self.owner, &answers)?),
+            None => None,
+        };
         deliver(
             self.order,
             theirs,
-            self.root.as_ref(),
+            slave.as_ref(),
+            root,
             &self.caller,
             &orders,
         )
     }
 }
 
-/// Sends an order with a caller's standard input, output and error, its directory and its program
-/// as the node sees them, and its session.
+/// Opens a terminal of the node, sends its master to the caller, and returns the end of the command.
+fn give_terminal(
+    terminal: &Terminal,
+    root: Option<&OwnedFd>,
+    owner: Option<u32>,
+    caller: &Writer,
+) -> Result<OwnedFd, WireError> {
+    match terminal::open(terminal, root, owner) {
+        Ok((master, slave)) => {
+            caller.send(&Message::Reply(Reply::Terminal), &[master.as_fd()])?;
+            Ok(slave)
+        }
+        Err(error) => {
+            let refusal = Refusal::new(
+                RefusalKind::Exhausted,
+                format!("cannot open a terminal for the command: {error}"),
+                "run it without one by `toroid exec -T`",
+            );
+            caller.send(&Message::Reply(Reply::Error(refusal)), &[])?;
+            Err(error.into())
+        }
+    }
+}
+
+/// Sends an order with a caller's standard input, output and error, or a terminal instead of them,
+/// its directory and its program as the node sees them, and its session.
 fn deliver(
     mut order: Start,
     theirs: &[OwnedFd],
+    slave: Option<&OwnedFd>,
     root: Option<&OwnedFd>,
     session: &OwnedFd,
     orders: &Writer,
@@ -222,7 +259,12 @@ fn deliver(
     });
     order.has_directory = directory.is_some();
     order.has_file = file.is_some();
-    let stdio = theirs.iter().take(3).map(AsFd::as_fd);
+    let error = order.terminal.is_some_and(|terminal| terminal.error);
+    let stdio = theirs.iter().take(3).enumerate();
+    let stdio = stdio.map(|(n, theirs)| match slave {
+        Some(slave) if n < 2 || error => slave.as_fd(),
+        _ => theirs.as_fd(),
+    });
     let places = directory.iter().map(AsFd::as_fd).chain(file);
     let all: Vec<_> = stdio.chain(places).chain([session.as_fd()]).collect();
     orders.send(&order, &all)
@@ -292,7 +334,9 @@ mod tests {
                 program: program.map(str::to_owned),
                 has_directory: false,
                 has_file: false,
+                terminal: None,
             },
+            owner: None,
             caller: caller.into(),
             node: node.into(),
             root: None,

@@ -456,6 +456,7 @@ impl Administration<'_> {
             env,
             cwd,
             program,
+            terminal,
         } = request
         else {
             return Err(invalid("this is no command"));
@@ -501,6 +502,7 @@ impl Administration<'_> {
             program: program.clone(),
             has_directory: false,
             has_file: false,
+            terminal: *terminal,
         };
         node.start(&order).map_err(|error| {
             let message = format!("cannot start a command in node {}: {error}", node.place);

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -10,69 +10,104 @@ use nix::fcntl::OFlag;
 use nix::unistd::{AccessFlags, access};
 
 use super::{ClientError, Control, unexpected};
-use crate::protocol::{Event, Message, Reply, Request};
+use crate::protocol::{Event, Message, Reply, Request, Terminal};
 use crate::wire::{self, Reader, WireError, Writer};
 
 /// Exit status of commands that ended with their node: killed by SIGKILL.
 const KILLED: i32 = 137;
 
-/// Where programs are searched when the environment does not say; that of execvp(3).
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// A command for a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'a> {
+    /// The node.
+    pub node: &'a str,
+    /// Program and arguments.
+    pub argv: &'a [String],
+    /// Its whole environment but for what the agent adds: `TOROID_NODE`, and `TOROID_DOMAIN` if the
+    /// node is in exactly one.
+    pub env: &'a [(String, String)],
+    /// Directories, as in `PATH`, where the program is searched from here. If it is not there it is
+    /// searched in the node, in `PATH` of `env`.
+    pub search: &'a str,
+    /// Its working directory.
+    pub cwd: &'a str,
+    /// Its standard input, output and error. A process of the node that has a terminal may keep it and
+    /// read what is typed later, so these should be none.
+    pub stdio: [BorrowedFd<'a>; 3],
+    /// A terminal of the node's that it gets instead of standard input and output.
+    pub terminal: Option<Terminal>,
+}
 
 impl Control {
-    /// Starts a command in a node, which needs the agent no longer once it runs: `argv[0]` is
-    /// searched in `PATH` of `env`, which is its whole environment but for what the agent adds
-    /// (`TOROID_NODE`, and `TOROID_DOMAIN` if the node is in exactly one). `stdio` are its standard
-    /// input, output and error.
+    /// Starts a command in a node, which needs the agent no longer once it runs.
     ///
     /// Program and directory may be where this process gets and the node's users do not, as below a
     /// home directory that is its owner's alone: they are sent along as descriptors.
-    pub fn exec(
-        &self,
-        node: &str,
-        argv: &[String],
-        env: &[(String, String)],
-        cwd: &str,
-        stdio: [BorrowedFd<'_>; 3],
-    ) -> Result<ExecHandle, ClientError> {
+    pub fn exec(&self, order: &Order<'_>) -> Result<ExecHandle, ClientError> {
         let mut connection = Self::open(self.address.clone())?;
-        let directory = open_path(Path::new(cwd)).ok();
-        let mut program = argv.first().and_then(|name| find(name, env, cwd));
-        let mut descriptors = stdio.to_vec();
+        let directory = open_path(Path::new(order.cwd)).ok();
+        let name = order.argv.first();
+        let mut program = name.and_then(|name| find(name, order.search, order.cwd));
+        let mut descriptors = order.stdio.to_vec();
         descriptors.extend(directory.as_ref().map(AsFd::as_fd));
         if directory.is_none() {
             program = None;
         }
         descriptors.extend(program.as_ref().map(|(_, file)| file.as_fd()));
         let request = Request::Exec {
-            node: node.into(),
-            argv: argv.into(),
-            env: env.into(),
-            cwd: cwd.into(),
+            node: order.node.into(),
+            argv: order.argv.into(),
+            env: order.env.into(),
+            cwd: order.cwd.into(),
             program: program.as_ref().map(|(path, _)| path.clone()),
+            terminal: order.terminal,
         };
         let (reply, session) = connection.call_with(&request, &[])?;
         if reply != Reply::Started {
             return Err(unexpected(&reply));
         }
-        let session = session.into_iter().next().ok_or_else(|| {
-            io::Error::other("no descriptor is left for the command; raise `ulimit -n`")
-        })?;
-        let (reader, writer) = wire::split(session.into())?;
+        let session = session.into_iter().next().ok_or_else(no_room)?;
+        let (mut reader, writer) = wire::split(session.into())?;
         // If it fails the node has died, as who waits for the command is about to see.
         let _ = writer.send(&Request::Descriptors, &descriptors);
-        Ok(ExecHandle { reader, writer })
+        let terminal = match order.terminal {
+            Some(_) => receive_terminal(&mut reader)?,
+            None => None,
+        };
+        // From here on the other end is the node's.
+        reader.take_no_descriptors();
+        Ok(ExecHandle {
+            reader,
+            writer,
+            terminal,
+        })
     }
 }
 
+/// The master of the command's terminal; none when the node has died.
+fn receive_terminal(session: &mut Reader) -> Result<Option<OwnedFd>, ClientError> {
+    match session.receive() {
+        Ok((Message::Reply(Reply::Terminal), descriptors)) => {
+            let master = descriptors.into_iter().next();
+            Ok(Some(master.ok_or_else(no_room)?))
+        }
+        Ok((Message::Reply(Reply::Error(refusal)), _)) => Err(refusal.into()),
+        Ok((other, _)) => Err(ClientError::Unexpected(format!("{other:?}"))),
+        Err(WireError::Closed) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn no_room() -> io::Error {
+    io::Error::other("no descriptor is left for the command; raise `ulimit -n`")
+}
+
 /// A program as execvp(3) would find it from here.
-fn find(name: &str, env: &[(String, String)], cwd: &str) -> Option<(String, File)> {
+fn find(name: &str, search: &str, cwd: &str) -> Option<(String, File)> {
     let directories: Vec<PathBuf> = match name.contains('/') {
         true => vec![cwd.into()],
         false => {
-            let path = env.iter().rfind(|(name, _)| name == "PATH");
-            let path = path.map_or(DEFAULT_PATH, |(_, value)| value);
-            let directories = std::env::split_paths(path);
+            let directories = std::env::split_paths(search);
             directories.map(|dir| Path::new(cwd).join(dir)).collect()
         }
     };
@@ -95,6 +130,7 @@ fn open_path(path: &Path) -> io::Result<File> {
 pub struct ExecHandle {
     reader: Reader,
     writer: Writer,
+    terminal: Option<OwnedFd>,
 }
 
 impl ExecHandle {
@@ -120,6 +156,12 @@ impl ExecHandle {
     /// [`ClientError::Wire`] when the command has ended.
     pub fn signal(&self, signal: i32) -> Result<(), ClientError> {
         self.signals().send(signal)
+    }
+
+    /// The master of the command's terminal if it has one, once. The command gets SIGHUP when it is
+    /// closed.
+    pub fn take_terminal(&mut self) -> Option<OwnedFd> {
+        self.terminal.take()
     }
 
     /// Sends signals from another thread while one waits.
@@ -154,21 +196,15 @@ mod tests {
 
     #[test]
     fn programs_are_found_as_a_shell_finds_them() {
-        let found = |name: &str, path: Option<&str>, cwd: &str| {
-            let env = path.map(|path| ("PATH".to_owned(), path.to_owned()));
-            find(name, env.as_slice(), cwd).map(|(path, _)| path)
-        };
+        let found = |name: &str, path: &str, cwd: &str| find(name, path, cwd).map(|(path, _)| path);
         let sh = |path: &str| Some(path.to_owned());
-        assert_eq!(found("sh", None, "/"), sh("/bin/sh"));
-        assert_eq!(
-            found("sh", Some("/etc:/usr/bin:/bin"), "/"),
-            sh("/usr/bin/sh")
-        );
-        assert_eq!(found("sh", Some("bin"), "/usr"), sh("/usr/bin/sh"));
-        assert_eq!(found("bin/sh", Some("/etc"), "/usr"), sh("/usr/bin/sh"));
-        assert_eq!(found("/bin/sh", Some("/etc"), "/"), sh("/bin/sh"));
-        assert_eq!(found("sh", Some("/etc"), "/"), None);
-        assert_eq!(found("passwd", Some("/etc"), "/"), None, "no program");
-        assert_eq!(found("", Some("/usr"), "/"), None, "a directory");
+        assert_eq!(found("sh", "/bin:/usr/bin", "/"), sh("/bin/sh"));
+        assert_eq!(found("sh", "/etc:/usr/bin:/bin", "/"), sh("/usr/bin/sh"));
+        assert_eq!(found("sh", "bin", "/usr"), sh("/usr/bin/sh"));
+        assert_eq!(found("bin/sh", "/etc", "/usr"), sh("/usr/bin/sh"));
+        assert_eq!(found("/bin/sh", "/etc", "/"), sh("/bin/sh"));
+        assert_eq!(found("sh", "/etc", "/"), None);
+        assert_eq!(found("passwd", "/etc", "/"), None, "no program");
+        assert_eq!(found("", "/usr", "/"), None, "a directory");
     }
 }

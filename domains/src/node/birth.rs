@@ -35,6 +35,12 @@ use crate::netlink::Netlink;
 use crate::protocol::NODE_SOCKET;
 use crate::wire::{Reader, Writer};
 
+/// The home directory of the node's root, as `toroid exec` has it in `HOME`.
+const HOME: &str = "/run/root";
+
+/// The group `tty` of distributions, to which terminals belong.
+const TERMINAL_GROUP: u32 = 5;
+
 /// What the agent gets of a node when it is ready.
 pub(super) struct Born {
     pub(super) warnings: Vec<String>,
@@ -58,6 +64,7 @@ pub(super) fn be_born(
     try_to("name itself", fs::write("/proc/self/comm", "toroid-node"));
     separate_mounts(&config.hosts)?;
     try_to("mount a fresh /proc", mount_fresh("proc", "/proc"));
+    try_to("mount a fresh /dev/pts", mount_terminals(config.users));
     let mut namespaces =
         CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     if let Some(first) = config.users {
@@ -67,7 +74,8 @@ pub(super) fn be_born(
     unshare(namespaces).during(GIVE_USERS)?;
     if config.users.is_some() {
         become_root_of_node(orders, reports)?;
-        try_to("make /run/lock", make_lock_directory());
+        try_to("make /run/lock", make_directory("/run/lock", 0o1777));
+        try_to("make a home directory", make_directory(HOME, 0o700));
     }
     try_to("mount a fresh /sys", mount_fresh("sysfs", "/sys"));
     for (step, result) in settings(config.open_files) {
@@ -125,6 +133,20 @@ fn mount_fresh(kind: &str, place: &str) -> io::Result<()> {
     Ok(mount(Some(kind), place, Some(kind), flags, None::<&str>)?)
 }
 
+/// Gives the node pseudo terminals of its own, so that it sees those neither of the host nor of
+/// other nodes. `first` is the first of its groups.
+fn mount_terminals(first: Option<u32>) -> io::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    let group = first.map(|first| format!(",gid={}", first + TERMINAL_GROUP));
+    let options = format!("ptmxmode=0666,mode=0620{}", group.unwrap_or_default());
+    let (kind, place) = (Some("devpts"), "/dev/pts");
+    mount(kind, place, kind, flags, Some(&options[..]))?;
+    // Where this is a device and no link, it would open terminals of the host.
+    let (multiplexer, none) = (Some("/dev/pts/ptmx"), None::<&str>);
+    mount(multiplexer, "/dev/ptmx", none, MsFlags::MS_BIND, none)?;
+    Ok(())
+}
+
 /// Gives the node a `/run` and a `/dev/shm` of its own, so that it sees neither the sockets and
 /// process numbers of the host's daemons nor other nodes' shared memory, and has room for those
 /// of its own.
@@ -162,9 +184,9 @@ fn become_root_of_node(orders: &mut Reader, reports: &Writer) -> Result<(), Node
     inherited::leave_session_keyring().during("leave the agent's keyring")
 }
 
-fn make_lock_directory() -> io::Result<()> {
-    fs::create_dir("/run/lock")?;
-    fs::set_permissions("/run/lock", Permissions::from_mode(0o1777))
+fn make_directory(place: &str, mode: u32) -> io::Result<()> {
+    fs::create_dir(place)?;
+    fs::set_permissions(place, Permissions::from_mode(mode))
 }
 
 /// What the kernel does not allow, as it may an ordinary user, is done without.

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
+use fabric::inherited;
 use nix::unistd::{AccessFlags, access};
 use rustix::io::{FdFlags, fcntl_setfd};
 
@@ -32,8 +33,8 @@ pub(super) struct Prepared {
     /// What it gets to by descriptor.
     _directory: Option<OwnedFd>,
     program: Option<OwnedFd>,
-    /// Whether it was not found before.
-    is_searched: bool,
+    /// Where it is searched, if it is: in this node.
+    searched_in: Option<String>,
     complaints: File,
 }
 
@@ -90,14 +91,20 @@ pub(super) fn prepare(order: Start, descriptors: Vec<OwnedFd>) -> Result<Prepare
     let is_by_descriptor = found.is_some_and(|path| *path != program);
     let mut command = Command::new(program);
     command.arg0(name).args(arguments).current_dir(cwd);
-    command.env_clear().envs(order.env).process_group(0);
+    let node = order.env.iter().rfind(|(name, _)| name == "TOROID_NODE");
+    let node = node.map(|(_, place)| place.clone()).unwrap_or_default();
+    command.env_clear().envs(order.env);
     command.stdin(stdin).stdout(stdout).stderr(stderr);
+    match order.terminal {
+        Some(_) => inherited::give_terminal(&mut command),
+        None => drop(command.process_group(0)),
+    }
     Ok(Prepared {
         name: name.clone(),
         command,
         _directory: directory,
         program: file.filter(|_| is_by_descriptor),
-        is_searched: found.is_none() && !name.contains('/'),
+        searched_in: (found.is_none() && !name.contains('/')).then_some(node),
         complaints,
     })
 }
@@ -128,17 +135,20 @@ impl Prepared {
             let _ = fcntl_setfd(program, FdFlags::empty());
         }
         self.command.spawn().map_err(|error| {
-            let (status, reason) = match error.kind() {
-                io::ErrorKind::NotFound => (NOT_FOUND, "not found".into()),
-                // What execvp(3) says when it may not look into all of `PATH`.
-                io::ErrorKind::PermissionDenied if self.is_searched => {
-                    (NOT_FOUND, "not found".into())
+            let name = &self.name;
+            let (status, message) = match (error.kind(), &self.searched_in) {
+                // The second is what execvp(3) says when it may not look into all of `PATH`.
+                (io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied, Some(node)) => {
+                    let remedy = "nodes have the host's programs: install it on the host";
+                    let message = format!("no program {name} in node {node}; {remedy}");
+                    (NOT_FOUND, message)
                 }
-                _ => (NOT_EXECUTABLE, error.to_string()),
+                (io::ErrorKind::NotFound, None) => (NOT_FOUND, format!("{name}: not found")),
+                _ => (NOT_EXECUTABLE, format!("{name}: {error}")),
             };
             Failure {
                 status,
-                complaint: Some((self.complaints, format!("{}: {reason}", self.name))),
+                complaint: Some((self.complaints, message)),
             }
         })
     }

@@ -178,6 +178,7 @@ mod tests {
                 program: None,
                 has_directory: false,
                 has_file: false,
+                terminal: None,
             };
             let null = File::open("/dev/null").unwrap();
             let stdio = [null.as_fd(), null.as_fd(), stderr.as_fd(), theirs.as_fd()];

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::NodeError;
+use crate::protocol::Terminal;
 
 /// The argument of the role.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,6 +39,9 @@ pub(crate) struct Start {
     pub(crate) has_directory: bool,
     /// Whether the program does.
     pub(crate) has_file: bool,
+    /// The terminal that its standard input is, if that is to be its controlling terminal.
+    #[serde(default)]
+    pub(crate) terminal: Option<Terminal>,
 }
 
 /// On the lifeline, to the agent that made the node.

@@ -15,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::command::{self, Failure, NOT_EXECUTABLE, Prepared};
+use super::messages::Start;
 use crate::protocol::{Event, Message, Request};
 use crate::wire::{self, Reader, WireError, Writer};
 
@@ -23,17 +24,22 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// Runs a command for a caller, and ends it when that has gone.
 pub(super) fn attend(session: UnixStream) -> Result<(), WireError> {
-    let (order, mut descriptors) = wire::split(session)?.0.receive()?;
+    let (order, mut descriptors) = wire::split(session)?.0.receive::<Start>()?;
     let caller = descriptors.pop().ok_or(WireError::Closed)?;
     let (mut caller, answers) = wire::split(caller.into())?;
     caller.take_no_descriptors();
+    let last_word = match order.terminal {
+        // As the kernel says it when a terminal has gone; interactive shells ignore SIGTERM.
+        Some(_) => Signal::HUP,
+        None => Signal::TERM,
+    };
     let started = command::prepare(order, descriptors).and_then(Prepared::start);
     let mut command = match started {
         Ok(child) => Command::watch(child)?,
         Err(failure) => return complain(&answers, failure),
     };
     if let Err(gone) = command.accompany(&mut caller) {
-        command.end()?;
+        command.end(last_word)?;
         return Err(gone);
     }
     let status = command.child.wait()?;
@@ -111,8 +117,8 @@ impl Command {
     }
 
     /// Asks it to end, and kills what is left of it after a while.
-    fn end(&mut self) -> io::Result<ExitStatus> {
-        self.signal(Signal::TERM);
+    fn end(&mut self, last_word: Signal) -> io::Result<ExitStatus> {
+        self.signal(last_word);
         let grace = PollTimeout::try_from(GRACE).unwrap_or(PollTimeout::ZERO);
         // However that ends, it is over.
         let _ = self.ends_within(grace, None);

@@ -1,10 +1,13 @@
 //! A command in a node runs as if it ran here.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, leaves_nothing};
 use tests::process::{Running, eventually, run};
+use tests::user::User;
 
 #[test]
 fn input_output_and_error_are_passed() {
@@ -47,6 +50,96 @@ fn directory_environment_and_arguments_are_passed() {
     assert_eq!(run(echo.env("COLOUR", "teal")).ok().text(), "teal 1,0,0");
 }
 
+/// With the caller's, programs complained a hundred times about a home that they could not enter, and
+/// `toroid` in a node asked the wrong agent.
+#[test]
+fn home_and_agent_are_those_of_the_node() {
+    let cluster = Cluster::up("1x1x1");
+    let script = "echo $HOME $USER; stat -c '%a %u' $HOME; echo ${TOROID_STATE-none}; \
+                  toroid whoami --json | grep -o 0,0,0";
+    let mut command = cluster.in_node("0,0,0", &["sh", "-c", script]);
+    let said = run(command.env("HOME", "/root").env("USER", "alice")).ok();
+    assert_eq!(said.text(), "/run/root root\n700 0\nnone\n0,0,0");
+}
+
+/// The first of them in `PATH` was a script of pyenv below root's home: in a node it could neither
+/// read itself nor find its helpers, and what was nowhere was "Permission denied".
+#[test]
+fn programs_in_closed_directories_come_last() {
+    let cluster = Cluster::up("1x1x1");
+    let closed = cluster.files().join("closed");
+    let bin = closed.join("bin");
+    fs::create_dir_all(&bin).expect("it is new");
+    for name in ["uname", "only-here"] {
+        fs::write(bin.join(name), "#!/bin/sh\necho passed on\n").expect("there is room");
+        let executable = Permissions::from_mode(0o755);
+        fs::set_permissions(bin.join(name), executable).expect("it is ours");
+    }
+    fs::set_permissions(&closed, Permissions::from_mode(0o700)).expect("it is ours");
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    let exec = |argv: &[&str]| run(cluster.in_node("0,0,0", argv).env("PATH", &path));
+    assert_eq!(exec(&["uname"]).ok().text(), "Linux");
+    assert_eq!(exec(&["only-here"]).ok().text(), "passed on");
+    let inside = exec(&["sh", "-c", "echo $PATH; nowhere"]);
+    assert_eq!(
+        inside.text(),
+        "/usr/bin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin"
+    );
+    inside.fails(127, &["nowhere: not found"]);
+    exec(&["nowhere"]).fails(127, &["no program nowhere in node 0,0,0"]);
+}
+
+/// Whoever owns a node reads the environment of what runs there.
+#[test]
+fn what_an_administrator_keeps_in_variables_stays_out_of_the_nodes_of_others() {
+    let (cluster, alice) = (Cluster::up("2x1x1"), User::create());
+    let uid = alice.uid().to_string();
+    cluster.toroid(&["node", "chown", "0,0,0", &uid]).ok();
+    let told = |arguments: &[&str], node: &str| {
+        let mut command = cluster.command("toroid");
+        command.arg("exec").args(arguments).args([node, "--", "sh"]);
+        command.args(["-c", "echo ${TOKEN-none} $TERM $LC_ALL"]);
+        let command = command.env("TOKEN", "secret").env("TERM", "vt100");
+        run(command.env("LC_ALL", "C"))
+    };
+    assert_eq!(told(&[], "0,0,0").ok().text(), "none vt100 C");
+    assert_eq!(told(&[], "1,0,0").ok().text(), "secret vt100 C");
+    let chosen = told(&["--env", "TOKEN", "-e", "TERM=dumb"], "0,0,0").ok();
+    assert_eq!(chosen.text(), "secret dumb C");
+    told(&["--env", "NOTHING"], "0,0,0").fails(2, &["NOTHING=VALUE"]);
+}
+
+#[test]
+fn output_of_several_nodes_says_where_it_is_from() {
+    let cluster = Cluster::up("2x1x1");
+    let lines = |text: &str| {
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    let script = "echo one; printf two; echo $TOROID_NODE >&2";
+    let both = cluster.shell("*,0,0", script).ok();
+    let expected = ["0,0,0: one", "0,0,0: two", "1,0,0: one", "1,0,0: two"];
+    assert_eq!(lines(both.text()), expected);
+    assert_eq!(lines(&both.stderr), ["0,0,0: 0,0,0", "1,0,0: 1,0,0"]);
+    let with = |option: &str, node: &str, script: &str| {
+        let mut command = cluster.command("toroid");
+        run(command.args(["exec", option, node, "--", "sh", "-c", script])).ok()
+    };
+    assert_eq!(with("--label", "1,0,0", "echo it").text(), "1,0,0: it");
+    let raw = with("--no-label", "*,0,0", r"printf '\0\377\n\r'");
+    assert_eq!(raw.stdout, b"\0\xff\n\r\0\xff\n\r");
+    // Lines of two nodes never mix, however fast they come.
+    let fast = cluster
+        .shell("*,0,0", "yes $TOROID_NODE | head -n 20000")
+        .ok();
+    let good = |line: &str| line == "0,0,0: 0,0,0" || line == "1,0,0: 1,0,0";
+    assert_eq!(
+        fast.text().lines().filter(|line| good(line)).count(),
+        40_000
+    );
+}
+
 #[test]
 fn the_exit_status_is_the_commands() {
     let cluster = Cluster::up("2x1x1");
@@ -60,7 +153,10 @@ fn the_exit_status_is_the_commands() {
     assert_eq!(cluster.shell("0,0,0", "kill -TERM $$").status, 143);
     cluster
         .exec("0,0,0", "no-such-program")
-        .fails(127, &["no-such-program"]);
+        .fails(127, &["no program no-such-program in node 0,0,0", "host"]);
+    cluster
+        .exec("0,0,0", "/no/such/program")
+        .fails(127, &["toroid: /no/such/program: not found"]);
     cluster
         .exec("0,0,0", "/etc/hosts")
         .fails(126, &["/etc/hosts"]);

@@ -38,3 +38,4 @@ mod rootless;
 mod squatting;
 mod stack;
 mod store;
+mod terminal;

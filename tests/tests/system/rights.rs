@@ -122,11 +122,13 @@ fn a_guest_withdraws_no_consent_but_its_own() {
 #[test]
 fn nodes_do_not_use_the_control_socket() {
     let cluster = Cluster::up("1x1x1");
+    let state = cluster.state();
+    let toroid = format!("toroid --state {}", state.display());
     cluster
-        .exec("0,0,0", "toroid status")
+        .exec("0,0,0", &format!("{toroid} status"))
         .fails(DENIED, &["in nodes", "TOROID_STATE"]);
-    let orphan = "(toroid domain create red; true) & wait";
-    cluster.shell("0,0,0", orphan).ok();
+    let orphan = format!("({toroid} domain create red; true) & wait");
+    cluster.shell("0,0,0", &orphan).ok();
     assert_eq!(cluster.ask(&["domain", "ls"]), json!([]));
     in_node(&cluster, "0,0,0", "status").ok();
 }

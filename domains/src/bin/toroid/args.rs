@@ -27,6 +27,16 @@ Exit status:
 `toroid exec` exits as its command does: 126 when it cannot be executed, 127 when it is not
 found, 128 + N when signal N killed it.";
 
+const EXEC_HELP: &str = "\
+Examples:
+  toroid exec 0,0,0 -- iperf3 -s
+  toroid exec 0,0,0 -- bash                    # with a terminal and job control
+  toroid exec '*,*,0' -- uptime                # lines begin with their node: \"1,0,0: \"
+
+The terminal is the node's own, so no process of the node can read what is typed afterwards. With it
+the command's standard error is the terminal, too, unless it leads elsewhere. When the command ends,
+what it has left behind has no terminal any more.";
+
 const APPLY_HELP: &str = "\
 Example:
   [domain.blue]                   # becomes exactly this
@@ -160,7 +170,10 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Quota(QuotaCommand),
     /// Run a command in nodes
-    #[command(after_help = "Example:\n  toroid exec 0,0,0 -- iperf3 -s")]
+    #[command(
+        override_usage = "toroid exec [OPTIONS] <NODES>... -- <COMMAND>...",
+        after_help = EXEC_HELP
+    )]
     Exec(Exec),
     /// Show the addresses of a node in a domain
     Ip {
@@ -498,6 +511,22 @@ pub(crate) enum GatewayCommand {
 
 #[derive(Debug, Group)]
 pub(crate) struct Exec {
+    /// Give the command a terminal of its own, as it gets by default in one node when standard input
+    /// and output are terminals
+    #[arg(short = 't', long, conflicts_with = "no_tty")]
+    pub(crate) tty: bool,
+    /// Give the command no terminal
+    #[arg(short = 'T', long)]
+    pub(crate) no_tty: bool,
+    /// Begin each line of output with the node it is from, as by default with several nodes
+    #[arg(short, long, conflicts_with_all = ["no_label", "tty"])]
+    pub(crate) label: bool,
+    /// Pass output on as it is
+    #[arg(short = 'L', long)]
+    pub(crate) no_label: bool,
+    /// Give the command a variable, with this process's value or another
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
     /// The nodes
     #[arg(required = true)]
     pub(crate) nodes: Vec<String>,

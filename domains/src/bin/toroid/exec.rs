@@ -1,69 +1,226 @@
 //! `toroid exec`: a command in nodes, as if it ran here.
+//!
+//! No descriptor of a terminal goes to a node, where a process could keep it and read what is typed
+//! later: the command gets a terminal of its node, or pipes, and this process passes on between both.
+
+mod environment;
+pub(crate) mod relay;
+mod terminal;
 
 use std::collections::BTreeSet;
-use std::io;
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 
-use domains::client::{ClientError, Control, ExecHandle, Signals};
+use domains::client::{ClientError, Control, ExecHandle, Order, Signals};
 use domains::nodeset::{self, Names};
-use domains::protocol::{DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind};
+use domains::protocol::{DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Terminal};
 use fabric::{NodeId, Place, Torus};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use signal_hook::consts::{
+    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+};
 use signal_hook::iterator::Signals as Caught;
+use signal_hook::low_level::emulate_default_handler;
 
 use crate::args::Exec;
 use crate::failure::Failure;
+use environment::Environment;
+use relay::{Output, Relay, Source};
+use terminal::Screen;
 
 /// What a terminal or another program sends to this one and means for the command.
 const SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
 pub(crate) fn run(agent: &mut Control, options: &Exec) -> Result<u8, Failure> {
-    let places = resolve(agent, &options.nodes)?;
-    if places.is_empty() {
-        return Err(no_nodes(&options.nodes));
-    }
-    // Before anything runs: a command may tell somebody to send it a signal as soon as it does.
-    let caught = Caught::new(SIGNALS)?;
-    let mut commands = places
-        .iter()
-        .map(|place| start(agent, *place, &options.command))
-        .collect::<Result<Vec<_>, _>>()?;
-    forward_signals(caught, commands.iter().map(ExecHandle::signals).collect());
-    let mut worst = 0;
-    for command in &mut commands {
-        worst = worst.max(command.wait()?);
-    }
-    Ok(u8::try_from(worst).unwrap_or(u8::MAX))
+    let snapshot = Snapshot::of(agent)?;
+    let nodes = snapshot.resolve(&options.nodes)?;
+    let caller = Caller {
+        agent,
+        has_users: snapshot.has_users,
+        variables: environment::own(),
+        directory: environment::directory()?,
+        options,
+    };
+    let status = match nodes[..] {
+        [] => return Err(no_nodes(&options.nodes)),
+        [node] if options.tty || (!options.no_tty && !options.label && terminal::is_ours()) => {
+            caller.run_on_terminal(node)?
+        }
+        _ if options.tty => {
+            let message = "a terminal is for a command in one node; leave out --tty, or name one";
+            return Err(Failure::usage(message));
+        }
+        _ => caller.run_on_streams(&nodes)?,
+    };
+    Ok(u8::try_from(status).unwrap_or(u8::MAX))
 }
 
-/// Starts a command in a node with this process's own descriptors, environment and directory.
-pub(crate) fn start(
-    agent: &Control,
-    place: Place,
-    command: &[String],
-) -> Result<ExecHandle, Failure> {
-    let env: Vec<_> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
-    let cwd = std::env::current_dir()?.into_os_string();
-    let cwd = cwd
-        .into_string()
-        .map_err(|cwd| Failure::new(format!("{}: not UTF-8", cwd.display())))?;
-    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-    let stdio = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    Ok(agent.exec(&place.to_string(), command, &env, &cwd, stdio)?)
+/// What a command gets of this process.
+struct Caller<'a> {
+    agent: &'a Control,
+    /// Whether nodes have users of their own.
+    has_users: bool,
+    variables: Vec<(String, String)>,
+    directory: String,
+    options: &'a Exec,
+}
+
+impl Caller<'_> {
+    /// Runs a command on a terminal of its node.
+    fn run_on_terminal(&self, node: &NodeInfo) -> Result<i32, Failure> {
+        // Before anything runs: a command may tell somebody to send it a signal as soon as it does.
+        let caught = Caught::new(SIGNALS.iter().chain(&[SIGTSTP, SIGCONT]))?;
+        let error = io::stderr().is_terminal();
+        // In place of those that the terminal replaces.
+        let (null, stderr) = (File::open("/dev/null")?, io::stderr());
+        let stderr = match error {
+            true => null.as_fd(),
+            false => stderr.as_fd(),
+        };
+        let (rows, columns) = terminal::size();
+        let terminal = Terminal {
+            rows,
+            columns,
+            error,
+        };
+        let stdio = [null.as_fd(), null.as_fd(), stderr];
+        let mut command = self.start(node, stdio, Some(terminal))?;
+        let Some(master) = command.take_terminal() else {
+            return Ok(command.wait()?);
+        };
+        let screen = Screen::new(master.try_clone()?);
+        obey_signals(caught, vec![command.signals()], Some(screen.clone()));
+        let output = Source::new(master.try_clone()?, Output::Standard, None);
+        screen.begin();
+        // From here to the end nothing may return.
+        let status = Relay::start(vec![output]).map_err(ClientError::from);
+        let status = status.and_then(|relay| {
+            thread::spawn(move || terminal::pass_input(master));
+            let status = command.wait();
+            relay.finish();
+            status
+        });
+        screen.end();
+        Ok(status?)
+    }
+
+    /// Runs a command in nodes with this process's own streams, as far as they are no terminals and need
+    /// no labels.
+    fn run_on_streams(&self, nodes: &[&NodeInfo]) -> Result<i32, Failure> {
+        let options = self.options;
+        let is_labelled = options.label || (nodes.len() > 1 && !options.no_label);
+        raise_limit();
+        let caught = Caught::new(SIGNALS)?;
+        let stdin = input(nodes.len())?;
+        let mut sources = Vec::new();
+        let mut commands = Vec::new();
+        for node in nodes {
+            let label = is_labelled.then(|| node.place.to_string());
+            let stdout = output(Output::Standard, label.clone(), &mut sources)?;
+            let stderr = output(Output::Error, label, &mut sources)?;
+            let stdio = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+            commands.push(self.start(node, stdio, None)?);
+        }
+        drop(stdin);
+        obey_signals(
+            caught,
+            commands.iter().map(ExecHandle::signals).collect(),
+            None,
+        );
+        let relay = Relay::start(sources)?;
+        let mut worst = Ok(0);
+        for command in &mut commands {
+            worst = worst.and_then(|worst: i32| Ok(worst.max(command.wait()?)));
+        }
+        relay.finish();
+        Ok(worst.map_err(|error: ClientError| error)?)
+    }
+
+    /// Starts the command in a node.
+    fn start(
+        &self,
+        node: &NodeInfo,
+        stdio: [BorrowedFd<'_>; 3],
+        terminal: Option<Terminal>,
+    ) -> Result<ExecHandle, Failure> {
+        let of_node = environment::Node {
+            has_users: self.has_users,
+            is_callers: node.owner == geteuid().as_raw(),
+        };
+        let environment = Environment::new(&self.variables, of_node, &self.options.env)?;
+        Ok(self.agent.exec(&Order {
+            node: &node.place.to_string(),
+            argv: &self.options.command,
+            env: &environment.variables,
+            search: &environment.search,
+            cwd: &self.directory,
+            stdio,
+            terminal,
+        })?)
+    }
+}
+
+/// Standard input of commands in so many nodes. What is typed goes to a command in a single one, and
+/// only if this process may read it.
+fn input(nodes: usize) -> io::Result<OwnedFd> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        return stdin.as_fd().try_clone_to_owned();
+    }
+    if nodes > 1 || !terminal::is_in_foreground() {
+        return Ok(File::open("/dev/null")?.into());
+    }
+    let (reader, mut writer) = io::pipe()?;
+    // It ends with the command, which reads no more, or with this process.
+    thread::spawn(move || io::copy(&mut io::stdin().lock(), &mut writer));
+    Ok(reader.into())
+}
+
+/// Standard output or error of a command in a node: this process's own, or a pipe from which a relay
+/// passes it on.
+pub(crate) fn output(
+    to: Output,
+    label: Option<String>,
+    sources: &mut Vec<Source>,
+) -> io::Result<OwnedFd> {
+    if label.is_none() && !to.is_terminal() {
+        return to.try_clone();
+    }
+    let (reader, writer) = io::pipe()?;
+    sources.push(Source::new(reader.into(), to, label));
+    Ok(writer.into())
+}
+
+/// Two pipes and a session for each of a thousand nodes are more than most limits.
+fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.maximum;
+    // Should it fail, so does what needs more, and says why.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current, ..limit });
 }
 
 /// Passes on what a terminal or another program sends to this one.
-fn forward_signals(mut caught: Caught, commands: Vec<Signals>) {
+fn obey_signals(mut caught: Caught, commands: Vec<Signals>, screen: Option<Screen>) {
     thread::spawn(move || {
         for signal in caught.forever() {
-            // It fails when the command has ended, and this process is about to.
-            let _: Vec<Result<(), ClientError>> = commands
-                .iter()
-                .map(|command| command.send(signal))
-                .collect();
+            match (signal, &screen) {
+                (SIGWINCH, Some(screen)) => screen.resize(),
+                (SIGTSTP, Some(screen)) => {
+                    screen.give_back();
+                    // It fails for no signal that has a default.
+                    let _ = emulate_default_handler(SIGTSTP);
+                }
+                (SIGCONT, Some(screen)) => {
+                    screen.begin();
+                    screen.resize();
+                }
+                // It fails when the command has ended, and this process is about to.
+                _ => commands
+                    .iter()
+                    .for_each(|command| drop(command.send(signal))),
+            }
         }
     });
 }
@@ -74,6 +231,27 @@ struct Snapshot {
     nodes: Vec<NodeInfo>,
     /// Those that the caller may see, also without members.
     domains: Vec<String>,
+    /// Whether nodes have users of their own.
+    has_users: bool,
+}
+
+impl Snapshot {
+    fn of(agent: &mut Control) -> Result<Self, Failure> {
+        let status = agent.status()?;
+        Ok(Snapshot {
+            torus: status.torus,
+            nodes: agent.nodes()?,
+            domains: agent.list()?.into_iter().map(|info| info.name).collect(),
+            has_users: status.private_users,
+        })
+    }
+
+    /// The nodes that node sets name.
+    fn resolve(&self, sets: &[String]) -> Result<Vec<&NodeInfo>, Failure> {
+        let nodes = nodeset::resolve(sets, self.torus, self).map_err(Refusal::from)?;
+        let named = |id: NodeId| self.nodes.iter().find(|node| node.id == id.0);
+        Ok(nodes.into_iter().filter_map(named).collect())
+    }
 }
 
 impl Names for Snapshot {
@@ -97,16 +275,9 @@ impl Names for Snapshot {
 
 /// The places that node sets name.
 pub(crate) fn resolve(agent: &mut Control, sets: &[String]) -> Result<Vec<Place>, Failure> {
-    let snapshot = Snapshot {
-        torus: agent.status()?.torus,
-        nodes: agent.nodes()?,
-        domains: agent.list()?.into_iter().map(|info| info.name).collect(),
-    };
-    let nodes = nodeset::resolve(sets, snapshot.torus, &snapshot).map_err(Refusal::from)?;
-    Ok(nodes
-        .into_iter()
-        .filter_map(|node| snapshot.torus.place(node))
-        .collect())
+    let snapshot = Snapshot::of(agent)?;
+    let nodes = snapshot.resolve(sets)?.into_iter();
+    Ok(nodes.map(|node| node.place).collect())
 }
 
 /// The one place that a node set names.

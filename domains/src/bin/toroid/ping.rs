@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use domains::client::{Control, ExecHandle};
+use domains::client::{Control, ExecHandle, Order};
 use domains::explain::no_interfaces;
 use domains::member::Member;
 use domains::protocol::{DomainInfo, MemberInfo, Status};
@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::args::Ping;
-use crate::exec;
+use crate::exec::relay::{Output, Relay};
+use crate::exec::{self, output};
 use crate::failure::Failure;
 use crate::show::{Show, line};
 
@@ -197,6 +198,8 @@ impl Outcome<'_> {
 /// This program, running in a node.
 struct Helper {
     process: ExecHandle,
+    /// Passes on what it says on standard error.
+    complaints: Option<Relay>,
     /// Its end is the helper's end.
     _stdin: PipeWriter,
     stdout: BufReader<io::PipeReader>,
@@ -212,11 +215,20 @@ impl Helper {
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let (stdin, to_stdin) = io::pipe()?;
         let (from_stdout, stdout) = io::pipe()?;
-        let stderr = io::stderr();
-        let stdio = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-        let process = agent.exec(&place.to_string(), &argv, &[], "/", stdio)?;
+        let mut complaints = Vec::new();
+        let stderr = output(Output::Error, None, &mut complaints)?;
+        let process = agent.exec(&Order {
+            node: &place.to_string(),
+            argv: &argv,
+            env: &[],
+            search: "",
+            cwd: "/",
+            stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+            terminal: None,
+        })?;
         Ok(Helper {
             process,
+            complaints: Some(Relay::start(complaints)?),
             _stdin: to_stdin,
             stdout: BufReader::new(from_stdout),
         })
@@ -228,6 +240,9 @@ impl Helper {
         self.stdout.read_line(&mut line)?;
         if line.is_empty() {
             let status = self.process.wait()?;
+            if let Some(complaints) = self.complaints.take() {
+                complaints.finish();
+            }
             return Err(Failure::new(format!(
                 "the helper ended with status {status}"
             )));

@@ -146,6 +146,7 @@ fn exec(node: &str) -> Request {
         // So it is not even started: a process that hangs while it is executed stops ps(1).
         cwd: "/no/such/directory".into(),
         program: None,
+        terminal: None,
     }
 }
 
