@@ -77,7 +77,7 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
     progress.expect((orders as usize * Trace::ALL.len() * PATHS.len()) as u32);
     progress.say("starting the nodes");
     // A node for each trace, whose servers have the same ports.
-    let mut cluster = Cluster::start(Torus::new(Trace::ALL.len() as u32, 1, 1)?, None)?;
+    let mut cluster = Cluster::start(Torus::new(Trace::ALL.len() as u16, 1, 1)?, None)?;
     cluster.create_domain(DOMAIN)?;
     let mut rows = Vec::new();
     for (number, trace) in Trace::ALL.into_iter().enumerate() {
