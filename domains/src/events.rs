@@ -19,6 +19,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::ownership;
+
 /// Denials of one kind that are written in one [`WINDOW`].
 pub const BURST: u64 = 8;
 
@@ -123,7 +125,7 @@ impl Log {
         let path = directory.join(FILE);
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(0o600);
-        let mut file = options.open(&path)?;
+        let mut file = ownership::open(&mut options, &path)?;
         let len = cut_torn_line(&mut file)?;
         let lines = files(directory).into_iter().flat_map(read);
         let last = lines.map(|line| line.happening.seq).max();
@@ -227,7 +229,7 @@ impl Log {
         fs::rename(self.directory.join(FILE), self.directory.join(OLD_FILE))?;
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(0o600);
-        self.file = options.open(self.directory.join(FILE))?;
+        self.file = ownership::open(&mut options, &self.directory.join(FILE))?;
         self.len = 0;
         Ok(())
     }

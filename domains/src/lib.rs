@@ -31,6 +31,7 @@ pub mod namespace;
 pub mod netlink;
 mod node;
 pub mod nodeset;
+mod ownership;
 pub mod placement;
 pub mod protocol;
 pub mod quota;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::unistd::User as Account;
 use tempfile::TempDir;
 
-use crate::cluster::program;
+use crate::cluster::{PLACE, program};
 use crate::leftovers::prefix;
 use crate::process::run;
 
@@ -67,7 +67,7 @@ impl User {
         // An interrupted run with the same process numbers may have left one, which is fine if
         // it has not.
         let _ = run(Command::new("userdel").arg(&name));
-        let home = tempfile::Builder::new().prefix(&prefix()).tempdir();
+        let home = tempfile::Builder::new().prefix(&prefix()).tempdir_in(PLACE);
         let home = home.expect("a temporary directory");
         run(Command::new("useradd")
             .args(["--no-create-home", "--user-group"])
@@ -86,6 +86,11 @@ impl User {
         for name in PROGRAMS {
             fs::copy(program(name), self.home().join("bin").join(name)).expect("there is room");
         }
+    }
+
+    /// Its login name.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Its number, which is also its group's.

@@ -10,6 +10,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use nix::unistd::setsid;
 
 use super::{AgentError, Config, run, state_dir};
+use crate::ownership;
 use crate::protocol::Refusal;
 use crate::roles;
 
@@ -98,7 +99,7 @@ fn open_log(state: &Path) -> io::Result<File> {
     state_dir::make(state)?;
     let mut options = OpenOptions::new();
     options.create(true).append(true).mode(0o644);
-    options.open(state.join(LOG))
+    ownership::open(&mut options, &state.join(LOG))
 }
 
 fn wait_until_ready(child: &mut Child, state: &Path) -> Result<(), AgentError> {

@@ -1,10 +1,10 @@
 //! The data directory: what outlives the agent. Each state directory has one of its own below
 //! the common one, so that agents do not meet there.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,9 +16,13 @@ use super::cluster::publish::Publishing;
 use crate::directory::Directory;
 use crate::directory::file::FileStore;
 use crate::directory::store::{Store, StoreError};
+use crate::ownership;
 
 const LOCK: &str = "lock";
 const DIRECTORY: &str = "directory.redb";
+
+/// The mode of the data directory of an agent.
+const PRIVATE: u32 = 0o700;
 
 /// The torus when neither the caller nor the directory says one.
 const DEFAULT_TORUS: [u16; 3] = [2, 2, 2];
@@ -41,12 +45,12 @@ impl DataDir {
             data: path.clone(),
             source,
         };
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700);
-        builder.create(&path).map_err(broken)?;
+        make(&path).map_err(broken)?;
+        let private = Permissions::from_mode(PRIVATE);
+        fs::set_permissions(&path, private).map_err(broken)?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
-        let lock = options.open(path.join(LOCK)).map_err(broken)?;
+        let lock = ownership::open(&mut options, &path.join(LOCK)).map_err(broken)?;
         match lock.try_lock() {
             Ok(()) => Ok(DataDir { path, _lock: lock }),
             Err(TryLockError::WouldBlock) => {
@@ -67,6 +71,16 @@ impl DataDir {
         torus: Option<Torus>,
     ) -> Result<(Directory, FileStore), AgentError> {
         let path = self.path.join(DIRECTORY);
+        // The library that opens it would follow a link.
+        match ownership::open(OpenOptions::new().read(true), &path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(AgentError::Data {
+                    data: self.path.clone(),
+                    source,
+                });
+            }
+            _ => {}
+        }
         let Some(mut store) = FileStore::open(&path)? else {
             let directory = Directory::new(torus.unwrap_or(default_torus()));
             let store = FileStore::create(&path, &directory.records())?;
@@ -138,6 +152,11 @@ impl DataDir {
             }),
         }
     }
+}
+
+/// Makes a data directory, or the common one.
+pub(super) fn make(path: &Path) -> io::Result<()> {
+    ownership::make_directory(path, PRIVATE)
 }
 
 fn default_torus() -> Torus {

@@ -1,8 +1,8 @@
 //! The state directory: one agent at a time, and where its files are.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -17,6 +17,7 @@ use super::gateways;
 use super::keeper;
 use super::process::is_dying;
 use crate::client::CONTROL_SOCKET;
+use crate::ownership;
 
 /// How long an agent that does not listen may hold the lock until it is believed to be alive.
 const LAST_BREATH: Duration = Duration::from_secs(1);
@@ -25,6 +26,10 @@ const LAST_BREATH: Duration = Duration::from_secs(1);
 const GLANCE: Duration = Duration::from_millis(2);
 
 const LOCK: &str = "lock";
+
+/// The mode of what concerns no other user.
+const PRIVATE: u32 = 0o600;
+
 const NODES: &str = "nodes";
 
 /// A state directory that this process alone uses, for as long as the value lives.
@@ -43,7 +48,6 @@ impl StateDir {
             source,
         };
         let path = std::path::absolute(path).map_err(broken)?;
-        make(&path).map_err(broken)?;
         let lock = lock(&path)?;
         match keeper::is_there(&path) {
             true => remove_socket(&path),
@@ -59,7 +63,7 @@ impl StateDir {
 
     /// Empties the log of the agent before; writers append, so they carry on at its start.
     pub(super) fn begin_log(&self) -> Result<(), AgentError> {
-        let log = OpenOptions::new().write(true).open(self.path.join(LOG));
+        let log = ownership::open(OpenOptions::new().write(true), &self.path.join(LOG));
         match log.and_then(|log| log.set_len(0)) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => Err(AgentError::State {
                 state: self.path.clone(),
@@ -83,14 +87,14 @@ impl StateDir {
         let socket = self.path.join(CONTROL_SOCKET);
         let listener = UnixListener::bind(&socket)?;
         let mode = if open_to_all { 0o666 } else { 0o600 };
-        fs::set_permissions(&socket, fs::Permissions::from_mode(mode))?;
+        fs::set_permissions(&socket, Permissions::from_mode(mode))?;
         Ok(listener)
     }
 
     /// The hosts file of a node.
     pub(super) fn hosts(&self, node: NodeId) -> io::Result<PathBuf> {
         let directory = self.path.join(NODES).join(node.0.to_string());
-        fs::create_dir_all(&directory)?;
+        ownership::make_directory(&directory, 0o755)?;
         Ok(directory.join("hosts"))
     }
 
@@ -118,10 +122,7 @@ pub(super) fn make(path: &Path) -> io::Result<()> {
         true => 0o755,
         false => 0o700,
     };
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(path)
+    ownership::make_directory(path, mode)
 }
 
 /// What an agent that was killed had left.
@@ -147,6 +148,10 @@ pub fn clear_stale(state: &Path) -> Result<Left, AgentError> {
     if !stale {
         return Ok(Left::Nothing);
     }
+    make(state).map_err(|source| AgentError::State {
+        state: state.into(),
+        source,
+    })?;
     let taken = StateDir::take(state)?;
     let kept = keeper::find(state)?;
     let left = match kept {
@@ -169,8 +174,11 @@ fn lock(path: &Path) -> Result<File, AgentError> {
     let start = Instant::now();
     loop {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).mode(0o644);
-        let mut file = options.open(&name).map_err(broken)?;
+        // To lock it takes no more than the right to read.
+        options.read(true).write(true).create(true).mode(PRIVATE);
+        let mut file = ownership::open(&mut options, &name).map_err(broken)?;
+        file.set_permissions(Permissions::from_mode(PRIVATE))
+            .map_err(broken)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

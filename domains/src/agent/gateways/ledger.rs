@@ -2,11 +2,12 @@
 //! the agent, and is taken back by whoever comes after it.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::passage::Passage;
+use crate::ownership;
 
 /// The file.
 const FILE: &str = "gateways.json";
@@ -61,7 +62,10 @@ impl Ledger {
             return fs::remove_file(&self.path);
         }
         let next = self.path.with_extension("next");
-        fs::write(&next, serde_json::to_vec(&self.passages)?)?;
+        let mut options = OpenOptions::new();
+        let mut file = ownership::open(options.write(true).create(true), &next)?;
+        file.set_len(0)?;
+        file.write_all(&serde_json::to_vec(&self.passages)?)?;
         fs::rename(&next, &self.path)
     }
 }
