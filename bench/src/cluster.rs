@@ -165,6 +165,7 @@ impl Cluster {
             torus: Some(torus),
             driver_command: driver_argument.map(driver),
             offload: None,
+            share_tmp: false,
             lifeline: true,
             hosts: None,
             ack_timeout_ms: PATIENCE_MS,

@@ -23,6 +23,11 @@ const ULA: [u16; 3] = [0xfd74, 0x6f72, 0x6f69];
 /// The longest prefix that a domain gets: even a small torus has a /24, which people can read.
 const LONGEST_PREFIX: u8 = 24;
 
+/// The name of a node as a host, `x-y-z`, which is also the first label of its name in a domain.
+pub fn host_name(place: Place) -> String {
+    format!("{}-{}-{}", place.x, place.y, place.z)
+}
+
 /// An IPv4 subnet, written `a.b.c.d/len`; the bits after the prefix are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subnet {

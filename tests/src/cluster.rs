@@ -31,6 +31,9 @@ const PROGRAMS: [&str; 6] = [
     "store-client",
 ];
 
+/// Where the files of tests are: nodes have a `/tmp` of their own.
+pub(crate) const PLACE: &str = "/var/lib";
+
 /// No test takes this long.
 const WATCHDOG: Duration = Duration::from_secs(150);
 
@@ -96,7 +99,7 @@ impl Cluster {
             .prefix(&leftovers::prefix())
             // The users of nodes are others.
             .permissions(Permissions::from_mode(0o755))
-            .tempdir();
+            .tempdir_in(PLACE);
         let directory = directory.expect("a temporary directory");
         let owner = user.as_ref().map_or(0, User::uid);
         if user.is_none() {
@@ -158,6 +161,7 @@ impl Cluster {
 
     fn told(&self, mut command: Command) -> Command {
         command
+            .current_dir(self.files())
             .env("TOROID_STATE", self.state())
             .env("TOROID_DATA", self.data())
             .env_remove("XDG_RUNTIME_DIR");
@@ -335,10 +339,12 @@ impl Drop for Cluster {
 }
 
 /// The programs of this workspace where the users of nodes find them, too: the build directory may
-/// be closed to them.
+/// be closed to them. Beside them is a directory on a disk in which all may write.
 fn furnish(directory: &Path) {
-    let bin = directory.join("bin");
+    let (bin, disk) = (directory.join("bin"), directory.join("disk"));
     fs::create_dir(&bin).expect("it is new");
+    fs::create_dir(&disk).expect("it is new");
+    fs::set_permissions(&disk, Permissions::from_mode(0o777)).expect("it is ours");
     for name in PROGRAMS {
         let (built, ours) = (program(name), bin.join(name));
         if fs::hard_link(&built, &ours).is_err() {

@@ -29,6 +29,8 @@ struct Record {
     /// The nodes that it carries, where there are several hosts.
     #[serde(default)]
     carries: Option<BTreeSet<u32>>,
+    #[serde(default)]
+    share_tmp: bool,
 }
 
 /// What a host is, as far as it cannot change while its nodes live.
@@ -37,6 +39,7 @@ pub(super) struct Kind<'a> {
     pub(super) torus: Torus,
     pub(super) ethernet: bool,
     pub(super) carries: Option<&'a BTreeSet<u32>>,
+    pub(super) share_tmp: bool,
 }
 
 /// An inheritance, perhaps an empty one, and the keeper who has it in hand.
@@ -142,6 +145,7 @@ pub(super) fn keep_host(keeper: &Keeper, kind: Kind<'_>, interfaces: Interfaces,
             ethernet: kind.ethernet,
             interfaces,
             carries: kind.carries.cloned(),
+            share_tmp: kind.share_tmp,
         };
         keeper.put(HOST, &record, &[namespace.as_fd()]);
     }
@@ -149,18 +153,25 @@ pub(super) fn keep_host(keeper: &Keeper, kind: Kind<'_>, interfaces: Interfaces,
 
 impl Record {
     fn is(&self, kind: Kind<'_>) -> bool {
-        let is_same = (self.torus, self.ethernet) == (kind.torus, kind.ethernet);
+        let is_same = (self.torus, self.ethernet, self.share_tmp)
+            == (kind.torus, kind.ethernet, kind.share_tmp);
         is_same && self.carries.as_ref() == kind.carries
     }
 
     fn describe(&self) -> String {
         let ethernet = if self.ethernet { "with" } else { "without" };
+        let tmp = if self.share_tmp {
+            " and the host's /tmp"
+        } else {
+            ""
+        };
         let torus = self.torus;
         match &self.carries {
-            None => format!("a torus {torus} {ethernet} Ethernet"),
+            None => format!("a torus {torus} {ethernet} Ethernet{tmp}"),
             Some(nodes) => {
                 let count = nodes.len();
-                format!("{count} nodes of a torus {torus} of several hosts, {ethernet} Ethernet")
+                let hosts = "of several hosts";
+                format!("{count} nodes of a torus {torus} {hosts}, {ethernet} Ethernet{tmp}")
             }
         }
     }

@@ -57,6 +57,8 @@ pub(super) struct Host {
     pub(super) state: PathBuf,
     pub(super) data: PathBuf,
     pub(super) keeper: Arc<Keeper>,
+    /// Whether nodes have the temporary files of the host.
+    pub(super) share_tmp: bool,
     /// Whether all shall end with this process's standard input.
     pub(super) lifeline: bool,
     pub(super) audit: Audit,
@@ -265,6 +267,7 @@ impl Host {
             torus: self.torus,
             ethernet: self.driver.is_some(),
             carries: self.cluster.as_ref().map(|cluster| &cluster.config.nodes),
+            share_tmp: self.share_tmp,
         };
         estate::keep_host(&self.keeper, kind, self.interfaces, self.lifeline);
         if let Some(users) = &self.users {

@@ -96,6 +96,8 @@ pub struct Config {
     /// Whether interfaces may send and receive super-frames and leave checksums out. When absent
     /// as the interfaces that there are have it, or else they may.
     pub offload: Option<bool>,
+    /// Whether nodes have the `/tmp` and `/var/tmp` of the host. Otherwise each has its own.
+    pub share_tmp: bool,
     /// Whether the agent ends when its standard input does.
     pub lifeline: bool,
     /// What this host is among several; otherwise it carries all nodes.
@@ -317,6 +319,14 @@ impl AgentError {
         let remedy = match self {
             AgentError::Running { .. } => {
                 "use it, end it with `toroid down`, or choose another directory with --state"
+            }
+            AgentError::State { source, .. } if is_denied(source) => {
+                "choose another directory with --state, where neither it nor those above it belong \
+                 to other users or can be written by them"
+            }
+            AgentError::Data { source, .. } if is_denied(source) => {
+                "choose another directory with --data, where neither it nor those above it belong \
+                 to other users or can be written by them"
             }
             AgentError::State { .. } => "choose another directory with --state",
             AgentError::Data { .. } => "choose another directory with --data",

@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 use super::adapter::{self, Adapter};
 use super::audit::Audit;
 use super::cluster::{self, Cluster};
-use super::data_dir::DataDir;
+use super::data_dir::{self, DataDir};
 use super::driver::{Driver, Others};
 use super::estate::{self, Estate};
 use super::gateways::{self, Gateways};
@@ -68,6 +68,10 @@ pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(),
     // While it can be told whose it is: afterwards every user is root.
     state_dir::make(&config.state).map_err(|source| AgentError::State {
         state: config.state.clone(),
+        source,
+    })?;
+    data_dir::make(&config.data).map_err(|source| AgentError::Data {
+        data: config.data.clone(),
         source,
     })?;
     let identity = rootless::enter(estate::user_namespace(&config.state)?)?;
@@ -191,6 +195,7 @@ fn build(
         torus,
         ethernet: config.driver_command.is_some(),
         carries: cluster.as_ref().map(|cluster| &cluster.config.nodes),
+        share_tmp: config.share_tmp,
     };
     let before = estate.check(kind)?;
     let (interfaces, no_taps) = Interfaces::of(&config, before)?;
@@ -221,6 +226,8 @@ fn build(
             place,
             hosts: hosts_file,
             open_files,
+            shares_tmp: config.share_tmp,
+            temporary_bytes: memory / 2,
         };
         let kept = estate.inherit(&HostedNode::key(id));
         let keeper = Arc::clone(&estate.keeper);
@@ -272,6 +279,7 @@ fn build(
         state: state.path().into(),
         data: data.path().into(),
         keeper: estate.keeper,
+        share_tmp: config.share_tmp,
         lifeline: config.lifeline,
         ack_timeout: Duration::from_millis(config.ack_timeout_ms),
         identity,

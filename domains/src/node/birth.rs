@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!   agent                                   first process
-//!     │── fork into a PID namespace ──────────▶│ mounts: hosts file, /proc, an empty /run
+//!     │── fork into a PID namespace ──────────▶│ mounts: hosts file, /proc, an empty /run, ...
 //!     │                                        │ unshare: user, network, mounts, IPC, UTS
 //!     │◀────────────────────────── unshared ───│
-//!     │── uid_map, gid_map ── mapped ─────────▶│ becomes uid 0 of the node
+//!     │── uid_map, gid_map ── mapped, /sys ───▶│ becomes uid 0 of the node
 //!     │◀───── ready, network, node socket ─────│
 //! ```
 //!
 //! The mounts come first because they need root of the host. Afterwards they belong to a more
 //! privileged namespace, so that the node's root cannot take them away again (see
-//! user_namespaces(7) and mount_namespaces(7)).
+//! [`mounts`]).
 
 use std::env;
 use std::fs::{self, File, Permissions};
@@ -20,26 +20,19 @@ use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::Path;
 
 use fabric::inherited;
-use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
+use rustix::system::sethostname;
 
 use super::messages::{InitConfig, Mapped, Report};
-use super::{During, GIVE_USERS, NodeError, cause};
+use super::{During, GIVE_USERS, NodeError, cause, mounts};
 use crate::netlink::Netlink;
 use crate::protocol::NODE_SOCKET;
-use crate::wire::{Reader, Writer};
-
-/// The home directory of the node's root, as `toroid exec` has it in `HOME`.
-const HOME: &str = "/run/root";
-
-/// The group `tty` of distributions, to which terminals belong.
-const TERMINAL_GROUP: u32 = 5;
+use crate::wire::{Reader, WireError, Writer};
 
 /// What the agent gets of a node when it is ready.
 pub(super) struct Born {
@@ -62,22 +55,36 @@ pub(super) fn be_born(
         }
     };
     try_to("name itself", fs::write("/proc/self/comm", "toroid-node"));
-    separate_mounts(&config.hosts)?;
-    try_to("mount a fresh /proc", mount_fresh("proc", "/proc"));
-    try_to("mount a fresh /dev/pts", mount_terminals(config.users));
+    mounts::separate(&config.hosts)?;
+    try_to("mount a fresh /proc", mounts::fresh("proc", "/proc"));
+    try_to("mount a fresh /dev/pts", mounts::terminals(config.users));
+    if !config.shares_tmp {
+        let owner = config.users.unwrap_or_default();
+        mounts::hide_temporary_files(owner, config.temporary_bytes)?;
+    }
     let mut namespaces =
         CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     if let Some(first) = config.users {
-        hide_runtime_files(first)?;
+        mounts::hide_runtime_files(first, config.temporary_bytes)?;
+        mounts::make_home(first)?;
+        mounts::make_secrets(first)?;
+        mounts::drop_sysfs()?;
         namespaces |= CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS;
     }
     unshare(namespaces).during(GIVE_USERS)?;
-    if config.users.is_some() {
-        become_root_of_node(orders, reports)?;
-        try_to("make /run/lock", make_directory("/run/lock", 0o1777));
-        try_to("make a home directory", make_directory(HOME, 0o700));
-    }
-    try_to("mount a fresh /sys", mount_fresh("sysfs", "/sys"));
+    try_to(
+        "name its host",
+        sethostname(config.name.as_bytes()).map_err(Into::into),
+    );
+    let sys = match config.users {
+        Some(_) => {
+            let sys = become_root_of_node(orders, reports)?;
+            try_to("make /run/lock", make_directory("/run/lock", 0o1777));
+            mounts::mount_sysfs(&sys)
+        }
+        None => mounts::fresh("sysfs", "/sys"),
+    };
+    try_to("mount a fresh /sys", sys);
     for (step, result) in settings(config.open_files) {
         try_to(step, result);
     }
@@ -112,76 +119,21 @@ fn let_go(is_strict: bool) -> Result<(), NodeError> {
     }
 }
 
-fn separate_mounts(hosts_file: &Path) -> Result<(), NodeError> {
-    unshare(CloneFlags::CLONE_NEWNS).during("make a mount namespace")?;
-    // What the host mounts and unmounts later happens in the node too where the host shares its
-    // mounts, as systemd has it, so that a node keeps no disk busy unless it wants to; what the
-    // node mounts stays in the node.
-    let none = None::<&str>;
-    let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
-    mount(none, "/", none, slave, none).during("separate its mounts")?;
-    let hosts = Path::new("/etc/hosts");
-    if hosts.exists() {
-        mount(Some(hosts_file), hosts, none, MsFlags::MS_BIND, none)
-            .during("mount its /etc/hosts")?;
-    }
-    Ok(())
-}
-
-fn mount_fresh(kind: &str, place: &str) -> io::Result<()> {
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    Ok(mount(Some(kind), place, Some(kind), flags, None::<&str>)?)
-}
-
-/// Gives the node pseudo terminals of its own, so that it sees those neither of the host nor of
-/// other nodes. `first` is the first of its groups.
-fn mount_terminals(first: Option<u32>) -> io::Result<()> {
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
-    let group = first.map(|first| format!(",gid={}", first + TERMINAL_GROUP));
-    let options = format!("ptmxmode=0666,mode=0620{}", group.unwrap_or_default());
-    let (kind, place) = (Some("devpts"), "/dev/pts");
-    mount(kind, place, kind, flags, Some(&options[..]))?;
-    // Where this is a device and no link, it would open terminals of the host.
-    let (multiplexer, none) = (Some("/dev/pts/ptmx"), None::<&str>);
-    mount(multiplexer, "/dev/ptmx", none, MsFlags::MS_BIND, none)?;
-    Ok(())
-}
-
-/// Gives the node a `/run` and a `/dev/shm` of its own, so that it sees neither the sockets and
-/// process numbers of the host's daemons nor other nodes' shared memory, and has room for those
-/// of its own.
-fn hide_runtime_files(owner: u32) -> Result<(), NodeError> {
-    for (place, mode, size) in [("/run", "0755", ",size=64m"), ("/dev/shm", "1777", "")] {
-        if !Path::new(place).is_dir() {
-            continue;
-        }
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        let options = format!("mode={mode},uid={owner},gid={owner}{size}");
-        mount(
-            Some("tmpfs"),
-            place,
-            Some("tmpfs"),
-            flags,
-            Some(&options[..]),
-        )
-        .during("mount a /run and a /dev/shm of its own")?;
-    }
-    Ok(())
-}
-
-/// From here on this process can do on the host what everybody can.
-fn become_root_of_node(orders: &mut Reader, reports: &Writer) -> Result<(), NodeError> {
+/// From here on this process can do on the host what everybody can. Returns the node's `/sys`.
+fn become_root_of_node(orders: &mut Reader, reports: &Writer) -> Result<OwnedFd, NodeError> {
     let mut mapped = || {
         reports.send(&Report::Unshared, &[])?;
-        orders.receive::<Mapped>().map(drop)
+        let (Mapped, descriptors) = orders.receive()?;
+        descriptors.into_iter().next().ok_or(WireError::Closed)
     };
-    mapped().map_err(cause).during(GIVE_USERS)?;
+    let sys = mapped().map_err(cause).during(GIVE_USERS)?;
     let (uid, gid) = (Uid::from_raw(0), Gid::from_raw(0));
     setgroups(&[])
         .and_then(|()| setresgid(gid, gid, gid))
         .and_then(|()| setresuid(uid, uid, uid))
         .during("become its root")?;
-    inherited::leave_session_keyring().during("leave the agent's keyring")
+    inherited::leave_session_keyring().during("leave the agent's keyring")?;
+    Ok(sys)
 }
 
 fn make_directory(place: &str, mode: u32) -> io::Result<()> {

@@ -66,15 +66,17 @@ pub(super) fn prepare(order: Start, descriptors: Vec<OwnedFd>) -> Result<Prepare
     let cwd = &order.cwd;
     let cwd = match reachable(cwd, directory.as_ref()) {
         Some(reachable) => reachable,
-        None if is_missing(Path::new(cwd)) => {
-            let message = format!("{cwd}: no such directory in the node");
-            return Err(fails(complaints, NOT_EXECUTABLE, message));
-        }
         None => {
             // As ssh(1) does where a home directory is out of reach. Where it cannot be said, it
             // is not.
-            let text = "the node's root may not go there, so the command runs in /";
-            let _ = writeln!(complaints, "toroid: {cwd}: {text}");
+            let reason = match is_missing(Path::new(cwd)) {
+                true => "no such directory in the node",
+                false => "the node's root may not go there",
+            };
+            let _ = writeln!(
+                complaints,
+                "toroid: {cwd}: {reason}, so the command runs in /"
+            );
             "/".into()
         }
     };

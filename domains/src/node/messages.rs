@@ -16,13 +16,19 @@ use crate::protocol::Terminal;
 pub(crate) struct InitConfig {
     /// The soft limit of descriptors for commands.
     pub(crate) open_files: u64,
+    /// The name of the node as a host.
+    pub(crate) name: String,
     /// The file that is `/etc/hosts` in the node.
     pub(crate) hosts: PathBuf,
     /// The first of the node's own users on the host, if it has such.
     pub(crate) users: Option<u32>,
+    /// Whether `/tmp` and `/var/tmp` are the host's.
+    pub(crate) shares_tmp: bool,
+    /// The most that each file system for temporary files or shared memory holds.
+    pub(crate) temporary_bytes: u64,
 }
 
-/// The answer to [`Report::Unshared`]: the users are there.
+/// The answer to [`Report::Unshared`]: the users are there. The node's `/sys` comes along.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Mapped;
 

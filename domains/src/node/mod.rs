@@ -9,11 +9,12 @@ mod birth;
 mod command;
 pub(crate) mod init;
 pub(crate) mod messages;
+mod mounts;
 mod session;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -22,8 +23,9 @@ use std::thread;
 use std::time::Duration;
 
 use fabric::Place;
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 
+use crate::addressing::host_name;
 use crate::roles;
 use crate::wire::{self, Reader, WireError, Writer};
 use messages::{InitConfig, Mapped, Report};
@@ -48,6 +50,10 @@ pub(crate) struct Plan {
     pub(crate) hosts: PathBuf,
     /// The soft limit of descriptors for its commands.
     pub(crate) open_files: u64,
+    /// Whether `/tmp` and `/var/tmp` are the host's.
+    pub(crate) shares_tmp: bool,
+    /// The most that each file system for temporary files or shared memory holds.
+    pub(crate) temporary_bytes: u64,
 }
 
 /// A node that has just been made and is ready.
@@ -125,8 +131,11 @@ impl Plan {
     fn start_init(&self, users: Option<u32>) -> Result<(Child, UnixStream), NodeError> {
         let config = InitConfig {
             open_files: self.open_files,
+            name: host_name(self.place),
             hosts: self.hosts.clone(),
             users,
+            shares_tmp: self.shares_tmp,
+            temporary_bytes: self.temporary_bytes,
         };
         let config = serde_json::to_string(&config).during("write its configuration")?;
         let (ours, theirs) = UnixStream::pair().during("make a socket")?;
@@ -157,7 +166,9 @@ fn attend_birth(
         match report {
             Report::Unshared => {
                 map_users(init, users).during(GIVE_USERS)?;
-                orders.send(&Mapped, &[]).map_err(cause).during(WAIT)?;
+                let sys = sysfs_of(init).during("make its /sys")?;
+                let mapped = orders.send(&Mapped, &[sys.as_fd()]);
+                mapped.map_err(cause).during(WAIT)?;
             }
             Report::Failed {
                 action,
@@ -192,6 +203,14 @@ fn map_users(init: u32, users: Option<u32>) -> io::Result<()> {
         fs::write(format!("/proc/{init}/{map}"), text)?;
     }
     Ok(())
+}
+
+/// A `/sys` for the network namespace of the node's first process. This thread enters the namespace, and
+/// cannot start another one for that: its next child would be in the PID namespace of the node.
+fn sysfs_of(init: u32) -> io::Result<OwnedFd> {
+    let network = File::open(format!("/proc/{init}/ns/net"))?;
+    setns(network, CloneFlags::CLONE_NEWNET)?;
+    mounts::sysfs()
 }
 
 fn wait_at_most(reports: &Reader, time: Option<Duration>) -> Result<(), NodeError> {

@@ -263,6 +263,10 @@ pub(crate) struct Up {
     /// all, whatever a domain says [default: as the nodes there are have it, or on]
     #[arg(long, value_name = "ON|OFF", hide_possible_values = true)]
     pub(crate) offload: Option<Offload>,
+    /// Give nodes the host's /tmp and /var/tmp, where their processes meet; each has its own
+    /// otherwise, in memory
+    #[arg(long)]
+    pub(crate) share_tmp: bool,
     /// How long processes that stay have to acknowledge that a node has left their domain; who is
     /// late, because it was stopped or has no processor, is cut off from the domain, too
     /// [default: 200]

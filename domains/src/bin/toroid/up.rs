@@ -31,6 +31,7 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
         torus: options.torus,
         driver_command: driver(no_ethernet)?,
         offload: offload.or(file.and_then(|file| file.offload)),
+        share_tmp: options.share_tmp,
         lifeline: false,
         hosts: file.map(|file| file.host.clone()),
         ack_timeout_ms: options

@@ -6,6 +6,7 @@
 //!   page of memory, COUNTED ── pwritev ──> file ──> told
 //! ```
 
+use std::env;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -18,8 +19,8 @@ use std::time::Duration;
 use crate::mapping::{Mapping, PAGE};
 use crate::{COUNTED, FROM_DISK, Result};
 
-/// Where files are on a disk, and anybody may have some.
-const PLACE: &str = "/var/tmp";
+/// A directory on a disk in which all may write, beside that of this program.
+const PLACE: &str = "../disk";
 
 /// How often the same page takes part in an operation, so that it is under way for longer.
 const TIMES: usize = 64;
@@ -43,9 +44,10 @@ impl Disk {
         let mut options = File::options();
         options.read(true).write(true);
         options.custom_flags(libc::O_DIRECT | libc::O_TMPFILE);
-        let file = options.open(PLACE);
-        let file =
-            file.map_err(|error| format!("no direct access to a disk in {PLACE}: {error}"))?;
+        let place = env::current_exe()?.with_file_name(PLACE);
+        let file = options.open(&place).map_err(|error| {
+            format!("no direct access to a disk in {}: {error}", place.display())
+        })?;
         let disk = Disk {
             told: Arc::default(),
             rounds: Arc::default(),
