@@ -107,9 +107,9 @@ impl Node {
                     .iter()
                     .any(|prefix| name.starts_with(prefix))
         };
-        !OF_AGENTS.contains(&name)
-            && !(self.has_users && OF_SESSIONS.contains(&name))
-            && (self.is_callers || is_harmless())
+        let is_absent =
+            OF_AGENTS.contains(&name) || (self.has_users && OF_SESSIONS.contains(&name));
+        !is_absent && (self.is_callers || is_harmless())
     }
 }
 
