@@ -124,6 +124,17 @@ impl Region {
         unsafe { self.memory.write(at, bytes.as_ptr(), len) }
     }
 
+    /// As [`Region::write`], for bytes that another process is going to read and this one is not: on
+    /// some processors long ones go past the caches.
+    ///
+    /// # Errors
+    /// As [`Region::write`].
+    pub fn write_to_peer(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
+        let (at, len) = bounds(&self.memory, offset, bytes.len() as u64)?;
+        // SAFETY: as in `write`.
+        unsafe { self.memory.write_to_peer(at, bytes.as_ptr(), len) }
+    }
+
     /// Loads the word at `offset`; what was written before a matching [`Region::store`] is
     /// visible afterwards.
     ///

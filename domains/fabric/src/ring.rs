@@ -9,10 +9,17 @@
 //! ```
 //!
 //! Positions count bytes since the ring was made and never wrap; a byte's place is its position
-//! modulo the capacity. A record is a link header and its payload, padded to a multiple of 8.
+//! modulo the capacity. A record is a link header and its payload, padded to a multiple of 8. The
+//! payload of a long record begins with a cache line, since copies to one are faster.
 //! Each side keeps its own position to itself and publishes a copy, so a peer that scribbles over
 //! the shared words can end the ring ([`RingError::Corrupt`]) and nothing else: whatever is read
 //! is checked against the capacity before it is used.
+//!
+//! # Pieces
+//! The payload of a long record is published in pieces, so that the consumer copies the first ones out
+//! while the producer still copies the last ones in. The consumer waits for the rest as long as the
+//! producer goes on ([`LOOKS`]). After that the record counts as not yet there, and is copied from its
+//! start the next time.
 //!
 //! # Sleeping
 //! Who finds nothing to do *arms*: it sets its flag, then looks once more. Who publishes a
@@ -24,7 +31,17 @@ use crossbeam::utils::CachePadded;
 
 use crate::channel::MAX_PAYLOAD;
 use crate::link::LinkHeader;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+
+/// Payloads of at least this many bytes begin with a line.
+const LONG: usize = 1024;
+
+/// How often a consumer looks for each piece of a record: a few microseconds, which is longer than a
+/// producer takes that goes on.
+const LOOKS: usize = if cfg!(loom) { 1 } else { 100 };
 
 /// Why a ring did not take or give a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +68,9 @@ pub(crate) struct Control {
 
 /// Where a ring lives.
 pub(crate) trait Storage {
+    /// Bytes of a piece. Payloads of more than two pieces are published in pieces.
+    const PIECE: usize;
+
     fn control(&self) -> &Control;
     /// A power of two.
     fn capacity(&self) -> usize;
@@ -66,8 +86,18 @@ fn halves(position: u64, len: usize, capacity: usize) -> (usize, usize) {
     (at, len.min(capacity - at))
 }
 
-fn record_len(payload: usize) -> u64 {
-    (LinkHeader::LEN + payload).next_multiple_of(8) as u64
+/// Where the payload begins of a record at `start`.
+fn payload_at(start: u64, payload: usize) -> u64 {
+    let behind = start + LinkHeader::LEN as u64;
+    match payload < LONG {
+        true => behind,
+        false => behind.next_multiple_of(LINE),
+    }
+}
+
+/// Where a record at `start` ends.
+fn end_of(start: u64, payload: usize) -> u64 {
+    (payload_at(start, payload) + payload as u64).next_multiple_of(8)
 }
 
 /// Sets a sleeper's flag; the caller looks once more before it sleeps.
@@ -106,25 +136,45 @@ impl<S: Storage> Producer<S> {
     /// Appends `header` and the concatenation of `parts`, whose length is `header.len`; returns
     /// whether the consumer must be woken.
     pub(crate) fn push(&mut self, header: &LinkHeader, parts: &[&[u8]]) -> Result<bool, RingError> {
-        let len = record_len(header.len as usize);
-        if self.free()? < len {
+        let len = header.len as usize;
+        let end = end_of(self.tail, len);
+        if self.free()? < end - self.tail {
             self.look_at_head()?;
-            if self.free()? < len {
+            if self.free()? < end - self.tail {
                 return Err(RingError::Full);
             }
         }
-        let mut position = self.tail;
-        for part in std::iter::once(&header.to_bytes()[..]).chain(parts.iter().copied()) {
-            let (at, first) = halves(position, part.len(), self.storage.capacity());
-            self.storage.copy_in(at, &part[..first]);
-            self.storage.copy_in(0, &part[first..]);
-            position += part.len() as u64;
+        self.copy_in(self.tail, &header.to_bytes());
+        let piece = match len > 2 * S::PIECE {
+            true => S::PIECE,
+            false => MAX_PAYLOAD,
+        };
+        let mut position = payload_at(self.tail, len);
+        let mut published = position;
+        for bytes in parts.iter().flat_map(|part| part.chunks(piece)) {
+            if position - published >= piece as u64 {
+                // Release: as below. The consumer is woken for the last piece alone.
+                self.storage
+                    .control()
+                    .tail
+                    .store(position, Ordering::Release);
+                published = position;
+            }
+            self.copy_in(position, bytes);
+            position += bytes.len() as u64;
         }
-        self.tail += len;
+        self.tail = end;
         let control = self.storage.control();
         // Release: pairs with the Acquire in `Consumer::look_at_tail`, which then sees the bytes.
         control.tail.store(self.tail, Ordering::Release);
         Ok(must_wake(&control.consumer_sleeps))
+    }
+
+    fn copy_in(&self, position: u64, bytes: &[u8]) {
+        let (at, first) = halves(position, bytes.len(), self.storage.capacity());
+        let (start, rest) = bytes.split_at(first);
+        self.storage.copy_in(at, start);
+        self.storage.copy_in(0, rest);
     }
 
     fn free(&self) -> Result<u64, RingError> {
@@ -177,6 +227,9 @@ pub(crate) struct Consumer<S> {
     head: u64,
     /// The producer's position when we last looked; `head <= tail <= head + capacity`.
     tail: u64,
+    /// The producer's position at which there is something to take: behind `head`, or at the end of a
+    /// record of which the last pieces were missing.
+    wanted: u64,
     /// Whether nothing more is taken than what is before `tail`.
     is_closed: bool,
 }
@@ -187,6 +240,7 @@ impl<S: Storage> Consumer<S> {
             storage,
             head: 0,
             tail: 0,
+            wanted: 1,
             is_closed: false,
         }
     }
@@ -201,38 +255,71 @@ impl<S: Storage> Consumer<S> {
 
     /// Whether a record waits, or the producer has broken the ring.
     pub(crate) fn has_news(&mut self) -> bool {
-        if self.head == self.tail && self.look_at_tail().is_err() {
+        if self.tail < self.wanted && self.look_at_tail().is_err() {
             return true;
         }
-        self.head != self.tail
+        self.tail >= self.wanted
     }
 
     /// Replaces the contents of `payload` by the next record's; returns its header and whether
-    /// the producer must be woken, or `None` when the ring is empty.
+    /// the producer must be woken, or `None` when there is no whole record.
     pub(crate) fn pop(
         &mut self,
         payload: &mut Vec<u8>,
     ) -> Result<Option<(LinkHeader, bool)>, RingError> {
-        if self.head == self.tail {
+        if self.tail < self.wanted {
             self.look_at_tail()?;
-            if self.head == self.tail {
+            if self.tail < self.wanted {
                 return Ok(None);
             }
         }
+        // A record begins with a whole header, whose bytes need not have been published by a peer that
+        // lies: then they are any bytes, as those of a header may be.
         let mut bytes = [0; LinkHeader::LEN];
         self.copy_out(self.head, &mut bytes);
         let header = LinkHeader::from_bytes(&bytes);
         let len = header.len as usize;
-        if len > MAX_PAYLOAD || record_len(len) > self.tail - self.head {
+        if len > MAX_PAYLOAD {
+            return Err(RingError::Corrupt);
+        }
+        let end = end_of(self.head, len);
+        if end > self.tail && len <= 2 * S::PIECE {
             return Err(RingError::Corrupt);
         }
         payload.resize(len, 0);
-        self.copy_out(self.head + LinkHeader::LEN as u64, payload);
-        self.head += record_len(len);
+        if !self.copy_payload(payload, end)? {
+            self.wanted = end;
+            return Ok(None);
+        }
+        self.head = end;
+        self.wanted = end + 1;
         let control = self.storage.control();
         // Release: pairs with the Acquire in `Producer::look_at_head`.
         control.head.store(self.head, Ordering::Release);
         Ok(Some((header, must_wake(&control.producer_sleeps))))
+    }
+
+    /// Copies the payload of the record that ends at `end`, piece by piece as they are published; returns
+    /// whether all of them were.
+    fn copy_payload(&mut self, into: &mut [u8], end: u64) -> Result<bool, RingError> {
+        let start = payload_at(self.head, into.len());
+        let (mut copied, mut looks) = (0, LOOKS * (into.len() / S::PIECE));
+        loop {
+            let published = self.tail.saturating_sub(start).min(into.len() as u64) as usize;
+            if published > copied {
+                self.copy_out(start + copied as u64, &mut into[copied..published]);
+                copied = published;
+            }
+            if self.tail >= end {
+                return Ok(true);
+            }
+            if looks == 0 {
+                return Ok(false);
+            }
+            looks -= 1;
+            spin_loop();
+            self.look_at_tail()?;
+        }
     }
 
     fn copy_out(&self, position: u64, into: &mut [u8]) {
@@ -324,6 +411,8 @@ mod tests {
     }
 
     impl Storage for Arc<Heap> {
+        const PIECE: usize = 24;
+
         fn control(&self) -> &Control {
             &self.control
         }
@@ -382,8 +471,8 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Push(payload) => {
-                        let used: u64 = oracle.iter().map(|p| record_len(p.len())).sum();
-                        let fits = used + record_len(payload.len()) <= 256;
+                        let used: u64 = oracle.iter().map(|p| end_of(0, p.len())).sum();
+                        let fits = used + end_of(0, payload.len()) <= 256;
                         let half = payload.len() / 2;
                         let parts = [&payload[..half], &payload[half..]];
                         let pushed = producer.push(&test_header(payload.len()), &parts);
@@ -462,6 +551,40 @@ mod tests {
         assert_eq!(consumer.pop(&mut Vec::new()), Err(RingError::Corrupt));
     }
 
+    /// The first pieces of a record alone are neither a record, nor news, nor the end of the ring.
+    #[test]
+    fn a_record_is_taken_once_its_last_piece_is_there() {
+        let (heap, mut producer, mut consumer) = ring(256);
+        producer.push(&test_header(8), &[&[1; 8]]).unwrap();
+        let mut payload = Vec::new();
+        assert!(consumer.pop(&mut payload).unwrap().is_some());
+        let bytes: Vec<u8> = (0..100).collect();
+        producer.push(&test_header(100), &[&bytes]).unwrap();
+        let end = heap.control.tail.load(Ordering::Relaxed);
+        for first in [33, 56, 80, end - 1] {
+            heap.control.tail.store(first, Ordering::Relaxed);
+            consumer.tail = consumer.tail.min(first);
+            assert_eq!(consumer.pop(&mut payload), Ok(None), "of {first} bytes");
+            assert!(!consumer.has_news() && consumer.arm(), "of {first} bytes");
+            consumer.disarm();
+        }
+        heap.control.tail.store(end, Ordering::Relaxed);
+        assert!(!consumer.arm(), "the record is there");
+        assert!(consumer.pop(&mut payload).unwrap().is_some());
+        assert_eq!(payload, bytes);
+        assert!(consumer.arm());
+    }
+
+    #[test]
+    fn long_payloads_begin_with_a_line() {
+        for start in [0, 8, 24, 40, 64, 1 << 20] {
+            assert_eq!(payload_at(start, LONG - 1), start + LinkHeader::LEN as u64);
+            let at = payload_at(start, LONG);
+            assert!(at.is_multiple_of(LINE) && at - start < LINE + LinkHeader::LEN as u64);
+            assert_eq!(end_of(start, LONG + 1), at + LONG as u64 + 8);
+        }
+    }
+
     #[test]
     fn two_threads_pass_every_record_in_order() {
         // Miri takes its time.
@@ -511,6 +634,8 @@ mod loom_tests {
     unsafe impl Sync for Cells {}
 
     impl Storage for Arc<Cells> {
+        const PIECE: usize = 8;
+
         fn control(&self) -> &Control {
             &self.control
         }
@@ -582,6 +707,25 @@ mod loom_tests {
                 !slept || woken,
                 "asleep with a record in the ring and nobody to wake it"
             );
+        });
+    }
+
+    #[test]
+    fn a_record_in_pieces_is_taken_whole_and_wakes_its_consumer() {
+        loom::model(|| {
+            let (mut producer, mut consumer) = ring();
+            let sent: [u8; 24] = std::array::from_fn(|n| n as u8);
+            let sender = thread::spawn(move || producer.push(&test_header(24), &[&sent]));
+            let mut bytes = Vec::new();
+            let at_once = consumer.pop(&mut bytes).unwrap().is_some();
+            let slept = !at_once && consumer.arm();
+            let woken = sender.join().unwrap().unwrap();
+            assert!(
+                !slept || woken,
+                "asleep with a record in the ring and nobody to wake it"
+            );
+            assert!(at_once || consumer.pop(&mut bytes).unwrap().is_some());
+            assert_eq!(bytes, sent);
         });
     }
 

@@ -98,7 +98,7 @@ impl Staging {
         let Some(offset) = start else {
             return Ok(None);
         };
-        self.region.write(offset, value)?;
+        self.region.write_to_peer(offset, value)?;
         self.taken.push_back((offset, offset + len));
         Ok(Some(Piece {
             offset,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::control::create_memory;
+use super::handover::copy_to_peer;
 use super::memory::{Mapping, copy};
 use super::status::Status;
 use super::wake::{Sleeper, Waker, pipe};
@@ -136,6 +137,10 @@ impl SharedRing {
 }
 
 impl Storage for SharedRing {
+    /// Longer ones would let the consumer wait for longer, and each costs both sides a transfer of the
+    /// line with the position.
+    const PIECE: usize = 8192;
+
     fn control(&self) -> &Control {
         const { assert!(size_of::<Control>() <= DATA_OFFSET) };
         self.0.atomics()
@@ -149,7 +154,7 @@ impl Storage for SharedRing {
         if let Some(to) = self.0.range((DATA_OFFSET + at) as u64, bytes.len()) {
             // SAFETY: `range` checked the mapped side; `bytes` is a slice, which no mapping
             // overlaps.
-            unsafe { copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+            unsafe { copy_to_peer(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         }
     }
 

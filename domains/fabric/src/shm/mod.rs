@@ -14,6 +14,7 @@ pub mod compact;
 pub mod control;
 pub mod faults;
 pub mod fence;
+mod handover;
 pub(crate) mod memory;
 pub mod moving;
 pub mod queue_pair;

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::chunks::{CHUNK, Table};
 use super::faults::{self, Ask, Faults, Watch};
+use super::handover::copy_to_peer;
 use super::memory::{BLOCK, Mapping, PAGE, copy, load};
 use super::status::Status;
 use crate::endpoint::OpError;
@@ -452,6 +453,34 @@ impl Memory {
     /// bytes and, unless it is another shared mapping, not written by anyone else.
     pub(crate) unsafe fn write(
         &self,
+        at: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), OpError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_by(copy, at, from, len) }
+    }
+
+    /// The same, for bytes that another processor is going to read: see [`copy_to_peer`].
+    ///
+    /// # Safety
+    /// As `write`.
+    pub(crate) unsafe fn write_to_peer(
+        &self,
+        at: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), OpError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_by(copy_to_peer, at, from, len) }
+    }
+
+    /// # Safety
+    /// As `write`; what [`copy`] demands must do for `copy`.
+    #[inline(always)]
+    unsafe fn write_by(
+        &self,
+        copy: unsafe fn(*const u8, *mut u8, usize),
         at: usize,
         from: *const u8,
         len: usize,
