@@ -22,6 +22,7 @@
 //! rights and epochs; who gets which is decided above.
 
 pub mod channel;
+mod contention;
 pub mod endpoint;
 pub mod inherited;
 pub mod key;
