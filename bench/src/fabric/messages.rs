@@ -22,15 +22,12 @@ use fabric::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::plan::Op;
+use super::plan::{LONGEST, Op};
 use crate::pattern;
 use crate::stats::Slice;
 
 /// Bytes of the longest message that is a packet.
 const PACKET: usize = 64 << 10;
-
-/// Bytes of the longest message.
-const LONGEST: usize = 1 << 20;
 
 /// Messages that fit a receiver's memory.
 const PLACES: u32 = 4;

@@ -29,7 +29,7 @@ use crate::stats::{Series, Slice};
 /// [`ClusterError`]; nothing is left behind.
 pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
-    let contests = plan::contests();
+    let contests = plan::contests(effort);
     let rounds = plan::rounds(effort);
     progress.expect(rounds * contests.iter().map(Vec::len).sum::<usize>() as u32);
     progress.say("starting two nodes");

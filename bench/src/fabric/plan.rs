@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Effort;
 use crate::stats::Slice;
 
-/// Bytes of messages that go to and fro.
-const PINGPONGS: [usize; 4] = [64, 4096, 64 << 10, 1 << 20];
+/// Bytes of the shortest messages, and of the longest.
+const SHORTEST: usize = 64;
+pub const LONGEST: usize = 4 << 20;
 
-/// Bytes of messages in one direction.
-const STREAMS: [usize; 3] = [64, 64 << 10, 1 << 20];
+/// Bytes of messages in a quick run.
+const QUICK: [usize; 4] = [SHORTEST, 4096, 64 << 10, 1 << 20];
 
 /// Bytes of one-sided reads and writes.
 const OPERATIONS: [usize; 3] = [64, 4096, 1 << 20];
@@ -81,8 +82,17 @@ impl fmt::Display for Measurement {
     }
 }
 
+/// Bytes of messages: every power of two, or some of them.
+fn sizes(effort: Effort) -> Vec<usize> {
+    let all = (0..).map(|doublings| SHORTEST << doublings);
+    match effort {
+        Effort::Quick => QUICK.into(),
+        Effort::Default | Effort::Full => all.take_while(|&bytes| bytes <= LONGEST).collect(),
+    }
+}
+
 /// What is compared with each other.
-pub fn contests() -> Vec<Vec<Measurement>> {
+pub fn contests(effort: Effort) -> Vec<Vec<Measurement>> {
     let both = |op: Op, bytes| {
         [Provider::Shm, Provider::LibfabricShm]
             .map(|provider| Measurement {
@@ -93,9 +103,13 @@ pub fn contests() -> Vec<Vec<Measurement>> {
             })
             .into()
     };
-    let pingpongs = PINGPONGS.iter().map(|&bytes| both(Op::Pingpong, bytes));
-    let streams = STREAMS.iter().map(|&bytes| both(Op::Stream, bytes));
-    pingpongs.chain(streams).chain([one_sided()]).collect()
+    let messages = [Op::Pingpong, Op::Stream]
+        .map(|op| sizes(effort).into_iter().map(move |bytes| both(op, bytes)));
+    messages
+        .into_iter()
+        .flatten()
+        .chain([one_sided()])
+        .collect()
 }
 
 /// Of libfabric's program there is no more than one under way.
@@ -126,7 +140,8 @@ pub fn messages(bytes: usize) -> u32 {
     match bytes {
         0..65_536 => 100_000,
         65_536..1_048_576 => 10_000,
-        _ => 1000,
+        1_048_576..4_194_304 => 1000,
+        _ => 300,
     }
 }
 
@@ -155,7 +170,7 @@ pub fn rounds(effort: Effort) -> u32 {
 pub fn limit(effort: Effort) -> Duration {
     match effort {
         Effort::Quick => Duration::from_secs(45),
-        Effort::Default | Effort::Full => Duration::from_secs(150),
+        Effort::Default | Effort::Full => Duration::from_secs(300),
     }
 }
 
@@ -180,8 +195,22 @@ mod tests {
     }
 
     #[test]
+    fn messages_have_every_power_of_two() {
+        let sizes_of = |effort, wanted| -> Vec<usize> {
+            let contests = contests(effort).into_iter();
+            let of = contests.filter(|contest| contest[0].op == wanted);
+            of.map(|contest| contest[0].bytes).collect()
+        };
+        let all: Vec<usize> = (6..=22).map(|log2| 1 << log2).collect();
+        for op in [Op::Pingpong, Op::Stream] {
+            assert_eq!(sizes_of(Effort::Default, op), all);
+            assert_eq!(sizes_of(Effort::Quick, op), QUICK);
+        }
+    }
+
+    #[test]
     fn all_that_both_can_do_is_a_contest_of_both() {
-        for contest in contests() {
+        for contest in contests(Effort::Default) {
             let two_sided = contest[0].op.is_two_sided();
             assert!(contest.iter().all(|one| one.op.is_two_sided() == two_sided));
             if two_sided {

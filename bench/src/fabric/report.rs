@@ -150,31 +150,26 @@ fn name_of(provider: Provider) -> &'static str {
     }
 }
 
+/// Messages a second of each size, ours over libfabric's.
 fn targets(rows: &[Row]) -> Vec<Target> {
-    let row = |provider, op, bytes| {
-        let mut rows = rows.iter();
-        rows.find(|row| (row.provider, row.op, row.bytes) == (provider, op, bytes))
-    };
-    let over_libfabric = |op, bytes, figure: fn(&Row) -> Option<f64>| {
-        let of = |provider| row(provider, op, bytes).and_then(figure);
-        quotient(of(Provider::Shm), of(Provider::LibfabricShm))
-    };
-    let bytes_per_s: fn(&Row) -> Option<f64> = |row| row.bytes_per_s;
-    vec![
-        Target::at_most(
-            1.0,
-            "ping-pong of 64 bytes, p50 over libfabric's".into(),
-            over_libfabric(Op::Pingpong, 64, |row| row.p50_ns),
-        ),
+    let ours = rows
+        .iter()
+        .filter(|row| row.provider == Provider::Shm && row.op.is_two_sided());
+    let target = |row: &Row| {
+        let is_theirs = |other: &&Row| {
+            (other.provider, other.op, other.bytes) == (Provider::LibfabricShm, row.op, row.bytes)
+        };
+        let theirs = rows.iter().find(is_theirs);
+        let of = match row.op {
+            Op::Stream => "those of libfabric's ping-pong",
+            _ => "libfabric's",
+        };
+        let op = format!("{:?}", row.op).to_lowercase();
         Target::at_least(
             1.0,
-            "ping-pong of 1 MiB, bytes/s over libfabric's".into(),
-            over_libfabric(Op::Pingpong, 1 << 20, bytes_per_s),
-        ),
-        Target::at_least(
-            1.0,
-            "stream of 1 MiB, bytes/s over those of libfabric's ping-pong".into(),
-            over_libfabric(Op::Stream, 1 << 20, bytes_per_s),
-        ),
-    ]
+            format!("{op} of {} bytes, bytes/s over {of}", row.bytes),
+            quotient(row.bytes_per_s, theirs.and_then(|row| row.bytes_per_s)),
+        )
+    };
+    ours.map(target).collect()
 }

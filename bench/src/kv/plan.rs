@@ -12,10 +12,13 @@ use crate::store::borrow::Reading;
 use crate::store::{KeySet, StoreOp};
 
 /// Sizes of values that stay in the caches, in bytes.
-pub const HOT_SIZES: [usize; 5] = [64, 1024, 4096, 64 << 10, 1 << 20];
+pub const HOT_SIZES: [usize; 6] = [64, 1024, 4096, 16 << 10, 64 << 10, 1 << 20];
 
 /// Sizes of values in memory, in bytes.
 pub const COLD_SIZES: [usize; 3] = [1024, 64 << 10, 1 << 20];
+
+/// Bytes of a value in memory that is set.
+pub const COLD_SET: usize = 64 << 10;
 
 /// Bytes of a value that is added up.
 pub const SUM_BYTES: usize = 1 << 20;
@@ -283,7 +286,19 @@ pub fn cold() -> Vec<Vec<Measurement>> {
         })
         .into()
     };
-    COLD_SIZES.map(contest).into()
+    // By itself: sets move values, which gets would then have to find again.
+    let set = Measurement {
+        path: Path::Rdma,
+        op: Op::Set,
+        bytes: COLD_SET,
+        set: WorkingSet::Cold,
+        load: Load::ONE,
+    };
+    COLD_SIZES
+        .map(contest)
+        .into_iter()
+        .chain([vec![set]])
+        .collect()
 }
 
 /// What keeps servers busy: clients, requests of each, keys of a request.

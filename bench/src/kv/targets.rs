@@ -139,15 +139,30 @@ fn borrows(rows: Rows<'_>) -> [Target; 2] {
     ]
 }
 
-fn sets(rows: Rows<'_>) -> [Target; 3] {
-    let p50 = |path, bytes| rows.of(path, Op::Set, bytes, WorkingSet::Hot)?.p50_ns;
-    [64, 1024, 4096].map(|bytes| {
-        Target::at_least(
-            1.0,
-            format!("set of {bytes} bytes, times faster than memcached over loopback"),
-            quotient(p50(Path::MemcachedTcp, bytes), p50(Path::Rdma, bytes)),
-        )
-    })
+fn sets(rows: Rows<'_>) -> Vec<Target> {
+    let p50 = |path, bytes, set| rows.of(path, Op::Set, bytes, set)?.p50_ns;
+    let hot = |path, bytes| p50(path, bytes, WorkingSet::Hot);
+    let mut targets: Vec<Target> = [64, 1024, 4096, 16 << 10]
+        .map(|bytes| {
+            Target::at_least(
+                1.0,
+                format!("set of {bytes} bytes, times faster than memcached over loopback"),
+                quotient(hot(Path::MemcachedTcp, bytes), hot(Path::Rdma, bytes)),
+            )
+        })
+        .into();
+    let bytes = 64 << 10;
+    targets.push(Target::at_least(
+        2.0,
+        format!("set of {bytes} bytes, times faster than memcached over a unix socket"),
+        quotient(hot(Path::MemcachedUnix, bytes), hot(Path::Rdma, bytes)),
+    ));
+    targets.push(Target::at_most(
+        30_000.0,
+        format!("set of {} bytes, cold, p50 in ns", plan::COLD_SET),
+        p50(Path::Rdma, plan::COLD_SET, WorkingSet::Cold),
+    ));
+    targets
 }
 
 /// Memcached's protocol, ours against memcached's own: the median over rounds, in each of which one

@@ -27,8 +27,8 @@ const KEYS: [&str; 8] = [
 const MEASURED: [(&str, &str, &[u64], u64); 7] = [
     ("shm", "pingpong", &[64, 4096, 65_536, 1 << 20], 1),
     ("libfabric-shm", "pingpong", &[64, 4096, 65_536, 1 << 20], 1),
-    ("shm", "stream", &[64, 65_536, 1 << 20], 1),
-    ("libfabric-shm", "stream", &[64, 65_536, 1 << 20], 1),
+    ("shm", "stream", &[64, 4096, 65_536, 1 << 20], 1),
+    ("libfabric-shm", "stream", &[64, 4096, 65_536, 1 << 20], 1),
     ("shm", "read", &[64, 4096, 1 << 20], 2),
     ("shm", "write", &[64, 4096, 1 << 20], 2),
     ("shm", "atomic", &[8], 2),
@@ -73,7 +73,7 @@ fn check(report: &Value) {
     }
     assert_eq!(rows.len() as u64, expected);
     let targets = report["targets"].as_array().expect("targets are a list");
-    assert_eq!(targets.len(), 3);
+    assert_eq!(targets.len(), 8, "ping-pongs and streams of four sizes");
     for target in targets {
         assert!(target["found"].as_f64() > Some(0.0), "{target}");
     }
