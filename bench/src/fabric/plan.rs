@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Effort;
 use crate::stats::Slice;
 
-/// Bytes of the shortest messages, and of the longest.
+/// Bytes of the shortest message.
 const SHORTEST: usize = 64;
+
+/// Bytes of the longest message.
 pub const LONGEST: usize = 4 << 20;
 
 /// Bytes of messages in a quick run.
