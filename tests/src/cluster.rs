@@ -72,12 +72,31 @@ pub struct Cluster {
     watchdog: Watchdog,
 }
 
+/// Asks an agent, or a member, to do without some of its protections. Only programs with the
+/// feature `unprotected` obey.
+pub fn leave_out(command: &mut Command, protections: &[&str]) {
+    let names = protections
+        .iter()
+        .map(|name| format!("TOROID_TEST_WITHOUT_{name}"));
+    command.envs(names.map(|name| (name, "1")));
+}
+
 impl Cluster {
     /// An agent with a torus such as `2x2x2`, ready.
     #[track_caller]
     pub fn up(torus: &str) -> Self {
         let cluster = Self::down_yet();
         cluster.toroid(&["up", "--torus", torus]).ok();
+        cluster
+    }
+
+    /// The same, [without](leave_out) some of its protections.
+    #[track_caller]
+    pub fn up_without(torus: &str, protections: &[&str]) -> Self {
+        let cluster = Self::down_yet();
+        let mut up = cluster.command("toroid");
+        leave_out(&mut up, protections);
+        run(up.args(["up", "--torus", torus])).ok();
         cluster
     }
 
@@ -185,6 +204,11 @@ impl Cluster {
     pub fn domain<'a>(&'a self, name: &'a str, nodes: &[&str]) -> Domain<'a> {
         self.toroid(&[&["domain", "create", name], nodes].concat())
             .ok();
+        self.existing(name)
+    }
+
+    /// A domain that is there already.
+    pub fn existing<'a>(&'a self, name: &'a str) -> Domain<'a> {
         Domain {
             cluster: self,
             name,
@@ -217,11 +241,33 @@ impl Cluster {
         self.exec(from, &format!("ping -c 1 -W 10 {to}")).ok();
     }
 
-    /// Asserts that a packet from a node does not get to a peer.
+    /// Asserts that a packet leaves a node, but that no answer comes back from an address; options
+    /// of ping(8) may stand before the address.
     #[track_caller]
-    pub fn cannot_reach(&self, from: &str, to: &str) {
-        self.exec(from, &format!("ping -c 1 -W 1 {to}"))
-            .fails_somehow();
+    pub fn cannot_reach(&self, from: &str, address: &str) {
+        const NO_REPLY: i32 = 1;
+        let ping = self.exec(from, &format!("ping -n -c 1 -W 1 {address}"));
+        let ping = ping.fails(NO_REPLY, &[]);
+        assert!(
+            ping.text().contains("1 packets transmitted, 0 received"),
+            "{ping}"
+        );
+    }
+
+    /// Asserts that a node has no interface by which a packet could get to an address.
+    #[track_caller]
+    pub fn has_no_route(&self, from: &str, address: &str) {
+        const NOT_SENT: i32 = 2;
+        self.exec(from, &format!("ping -n -c 1 -W 1 {address}"))
+            .fails(NOT_SENT, &["connect: Network is unreachable"]);
+    }
+
+    /// Asserts that a node does not resolve a name.
+    #[track_caller]
+    pub fn does_not_know(&self, node: &str, name: &str) {
+        const NOT_FOUND: i32 = 2;
+        self.exec(node, &format!("getent hosts {name}"))
+            .fails(NOT_FOUND, &[]);
     }
 
     /// Starts a command in a node, with a pipe as its standard input.
@@ -450,10 +496,24 @@ impl Domain<'_> {
         text(&self.member(node)["mac"])
     }
 
+    /// Asserts that a node which is no member has neither a member's name nor a route to it.
+    #[track_caller]
+    pub fn shuts_out(&self, node: &str, member: &str) {
+        let name = format!("{}.{}", member.replace(',', "-"), self.name);
+        self.cluster.does_not_know(node, &name);
+        self.cluster.has_no_route(node, &self.ipv4(member));
+    }
+
     /// A member's IPv4 address.
     #[track_caller]
     pub fn ipv4(&self, node: &str) -> String {
         text(&self.member(node)["ipv4"])
+    }
+
+    /// A member's IPv6 address.
+    #[track_caller]
+    pub fn ipv6(&self, node: &str) -> String {
+        text(&self.member(node)["ipv6"])
     }
 }
 

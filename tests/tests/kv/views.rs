@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, is_nightly};
 use tests::leftovers::processes_with;
-use tests::process::{eventually, run, send, stop};
+use tests::process::{eventually, send, stop};
 
 use crate::store::{Client, Store};
 
@@ -64,14 +64,7 @@ fn a_borrower_that_leaves_is_told_so_and_the_server_goes_on() {
 
 /// Puts a borrower to sleep, which then leaves; returns what it sees when it wakes up.
 fn wakes_up_outside(without: &[&str]) -> String {
-    let cluster = Cluster::down_yet();
-    let mut up = cluster.command("toroid");
-    up.args(["up", "--torus", "3x1x1"]);
-    let names = without
-        .iter()
-        .map(|name| format!("TOROID_TEST_WITHOUT_{name}"));
-    run(up.envs(names.map(|name| (name, "1")))).ok();
-    let store = Store::over(cluster);
+    let store = Store::over(Cluster::up_without("3x1x1", without));
     let (mut sleeper, mut stays) = (
         store.client_called("sleeper", "1,0,0"),
         store.client("2,0,0"),
@@ -105,12 +98,17 @@ fn a_borrower_that_sleeps_while_it_leaves_wakes_up_revoked() {
     }
 }
 
-/// The same, where nothing ends what it holds before it hears of it.
-#[test]
-fn who_wakes_up_without_a_fence_would_be_noticed() {
-    // It may happen to hear of it first.
-    let sees_what_never_was = |_| !wakes_up_outside(&["FENCE"]).starts_with("error: ");
-    assert!((0..10).any(sees_what_never_was));
+#[cfg(feature = "unprotected")]
+mod unprotected {
+    use super::*;
+
+    /// The same, where nothing ends what it holds before it hears of it.
+    #[test]
+    fn who_wakes_up_without_a_fence_would_be_noticed() {
+        // It may happen to hear of it first.
+        let sees_what_never_was = |_| !wakes_up_outside(&["FENCE"]).starts_with("error: ");
+        assert!((0..10).any(sees_what_never_was));
+    }
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn members_outsiders_and_strangers_are_told_apart() {
 #[test]
 fn limited_members_are_told_why_they_are_apart() {
     let cluster = Cluster::up("3x1x1");
-    let _blue = cluster.domain("blue", &["0,0,0"]);
+    let blue = cluster.domain("blue", &["0,0,0"]);
     let limited = ["domain", "grow", "blue", "1,0,0", "2,0,0", "--limited"];
     cluster.toroid(&limited).ok();
     let answer = cluster.toroid(&["explain", "1,0,0", "2,0,0", "-d", "blue"]);
@@ -63,7 +63,7 @@ fn limited_members_are_told_why_they_are_apart() {
         let said = format!("{path:8}  no: both are limited members of blue");
         assert!(answer.text().contains(&said), "{answer}");
     }
-    cluster.cannot_reach("1,0,0", "2-0-0.blue");
+    cluster.cannot_reach("1,0,0", &blue.ipv4("2,0,0"));
     cluster.toroid(&["explain", "1,0,0", "0,0,0"]).ok();
     cluster.reaches("1,0,0", "0-0-0.blue");
 }

@@ -5,12 +5,12 @@ use std::env;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
-use tests::cluster::{Cluster, Domain, is_nightly};
+use tests::cluster::{Cluster, Domain, is_nightly, leave_out};
 use tests::leftovers::{Leftovers, processes_with};
 use tests::process::{Outcome, Running, eventually, holds_within, run, send, stop};
 
@@ -51,14 +51,6 @@ fn start(cluster: &Cluster, torus: &str, ack_timeout_ms: u32, without: &[&str]) 
     up.args(["--ack-timeout", &ack_timeout_ms.to_string()]);
     leave_out(&mut up, without);
     run(&mut up).ok();
-}
-
-/// Lets an agent, or a member, do without some of its protections.
-fn leave_out(command: &mut Command, protections: &[&str]) {
-    let names = protections
-        .iter()
-        .map(|name| format!("TOROID_TEST_WITHOUT_{name}"));
-    command.envs(names.map(|name| (name, "1")));
 }
 
 /// What a leaver shall hear, or be heard with, after it has left.
@@ -287,28 +279,51 @@ fn a_reader_that_looks_too_early_does_no_harm() {
     }
 }
 
-/// Lets a node leave while all do without a protection; the stories above would fail, because
-/// this would be noticed.
-fn notices_without(protection: &str, by_owner: &[&str], by_leaver: &[&str]) {
-    let cluster = up(&[protection]);
-    let mut haunted = Haunted::new(&cluster, MIB, &[protection]);
-    haunted.blue.shrink(&["1,0,0"]);
-    haunted.goes_through(by_owner, by_leaver);
+/// In ordinary programs no variable of the environment leaves out a protection.
+#[cfg(not(feature = "unprotected"))]
+#[test]
+fn ordinary_programs_know_no_switch_that_weakens_them() {
+    const ALL: [&str; 4] = ["FRESH_PAGES", "EPOCH_CHECK", "SOURCE_CHECK", "FENCE"];
+    let cluster = up(&ALL);
+    let mut haunted = Haunted::new(&cluster, MIB, &ALL);
+    assert_eq!(haunted.shrink(), [NOTHING; 2]);
+    assert!(!cluster.log().contains("TOROID_TEST"));
 }
 
-#[test]
-fn regions_that_stay_where_they_are_would_be_noticed() {
-    notices_without("FRESH_PAGES", &WRITTEN, &LEARNED);
-}
+/// The stories above would fail without a protection, because this would be noticed.
+#[cfg(feature = "unprotected")]
+mod unprotected {
+    use super::*;
 
-#[test]
-fn old_epochs_would_be_noticed() {
-    notices_without("EPOCH_CHECK", &["forged packets", "\"frames\""], &[]);
-}
+    /// Lets a node leave while all do without a protection.
+    fn notices_without(protection: &str, by_owner: &[&str], by_leaver: &[&str]) {
+        let cluster = up(&[protection]);
+        let mut haunted = Haunted::new(&cluster, MIB, &[protection]);
+        haunted.blue.shrink(&["1,0,0"]);
+        haunted.goes_through(by_owner, by_leaver);
+    }
 
-#[test]
-fn forged_sources_would_be_noticed() {
-    notices_without("SOURCE_CHECK", &["forged packets", "forged frames"], &[]);
+    #[test]
+    fn regions_that_stay_where_they_are_would_be_noticed() {
+        notices_without("FRESH_PAGES", &WRITTEN, &LEARNED);
+    }
+
+    #[test]
+    fn old_epochs_would_be_noticed() {
+        notices_without("EPOCH_CHECK", &["forged packets", "\"frames\""], &[]);
+    }
+
+    #[test]
+    fn forged_sources_would_be_noticed() {
+        notices_without("SOURCE_CHECK", &["forged packets", "forged frames"], &[]);
+    }
+
+    /// A process that nothing stops before it hears of its leaving.
+    #[test]
+    fn who_goes_on_without_a_fence_would_be_noticed() {
+        // It may happen to hear of it first.
+        assert!((0..5).any(|_| !oversleep(&["FENCE"]).is_empty()));
+    }
 }
 
 /// A descriptor that allows more than was granted.
@@ -445,13 +460,6 @@ fn counted(said: &str) -> u64 {
 #[test]
 fn who_is_stopped_during_a_shrink_is_revoked_when_it_goes_on() {
     assert_eq!(oversleep(&[]), Vec::<String>::new());
-}
-
-/// The same, where nothing stops it before it hears of it.
-#[test]
-fn who_goes_on_without_a_fence_would_be_noticed() {
-    // It may happen to hear of it first.
-    assert!((0..5).any(|_| !oversleep(&["FENCE"]).is_empty()));
 }
 
 /// Stops a process during a shrink, and returns what it then did that it must not.
