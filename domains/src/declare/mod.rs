@@ -47,7 +47,7 @@ use crate::gateway::GatewayKind;
 use crate::quota::Amounts;
 
 pub use crate::settings::Problem;
-pub use parse::{Surroundings, parse};
+pub use parse::{Surroundings, parse, read};
 pub use plan::{Step, plan};
 
 /// What a file says or an agent has.
@@ -86,8 +86,8 @@ impl fmt::Display for Holder {
 /// A domain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Declared {
-    /// Where the file says so; 0 for what an agent has.
-    pub line: usize,
+    /// Where the file says so.
+    pub lines: DeclaredLines,
     /// Its members.
     pub nodes: BTreeSet<Place>,
     /// Those of its members that may talk to full members only.
@@ -108,6 +108,17 @@ pub struct Declared {
     pub mtu: Option<u32>,
     /// The uid of its owner.
     pub owner: Option<u32>,
+}
+
+/// Lines of a file, from 1; 0 for what an agent has, and for what the file does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeclaredLines {
+    /// Of the domain's table.
+    pub domain: usize,
+    /// Of its subnet.
+    pub subnet: usize,
+    /// Of its MTU.
+    pub mtu: usize,
 }
 
 /// Where a domain is connected to the outside.

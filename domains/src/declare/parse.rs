@@ -6,7 +6,7 @@ use std::fmt;
 use fabric::{NodeId, Place, Torus};
 use toml::de::DeTable;
 
-use super::{Declaration, Declared, DeclaredGateway, Holder};
+use super::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
 use crate::addressing::Subnet;
 use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU, is_alias, is_domain_name};
 use crate::gateway::{GatewayKind, is_uplink_name};
@@ -39,6 +39,15 @@ impl fmt::Debug for Surroundings<'_> {
 /// # Errors
 /// All problems, in order of their lines.
 pub fn parse(text: &str, around: &Surroundings<'_>) -> Result<Declaration, Vec<Problem>> {
+    match read(text, around) {
+        (declaration, problems) if problems.is_empty() => Ok(declaration),
+        (_, problems) => Err(problems),
+    }
+}
+
+/// Reads a file: all of it that makes sense, and all problems, in order of their lines. A caller
+/// with problems should carry out nothing of it.
+pub fn read(text: &str, around: &Surroundings<'_>) -> (Declaration, Vec<Problem>) {
     let (mut lines, file) = Lines::read(text);
     let mut reader = Reader {
         lines: &mut lines,
@@ -46,7 +55,11 @@ pub fn parse(text: &str, around: &Surroundings<'_>) -> Result<Declaration, Vec<P
         aliases: around.aliases.clone(),
     };
     let declaration = file.map(|file| reader.file(file.get_ref()));
-    lines.end(declaration.unwrap_or_default())
+    let problems = lines.end(()).err();
+    (
+        declaration.unwrap_or_default(),
+        problems.unwrap_or_default(),
+    )
 }
 
 struct Reader<'a> {
@@ -158,18 +171,9 @@ impl Reader<'_> {
             self.lines.problem(value.span().start, outside);
             return None;
         }
-        match self.aliases.insert(alias.to_string(), place) {
-            Some(other) if other != place => {
-                let alias = alias.to_string();
-                let exists = DirectoryError::AliasExists {
-                    alias,
-                    place: other,
-                };
-                self.refuse(at, exists);
-                None
-            }
-            _ => Some(place),
-        }
+        // Also if it is another node's now: then it moves.
+        self.aliases.insert(alias.to_string(), place);
+        Some(place)
     }
 
     fn domain(&mut self, key: &Key<'_>, value: &Value<'_>) -> Option<Declared> {
@@ -187,7 +191,11 @@ impl Reader<'_> {
             .check_keys(table, &format!("domain {name}"), &keys);
         let value = |key: &str| table.get(key);
         let domain = Declared {
-            line: self.lines.line(at),
+            lines: DeclaredLines {
+                domain: self.lines.line(at),
+                subnet: self.line_of(value("subnet")),
+                mtu: self.line_of(value("mtu")),
+            },
             nodes: self.node_sets(value("nodes")),
             limited: self.node_sets(value("limited")),
             plain: self.node_sets(value("plain")),
@@ -219,6 +227,10 @@ impl Reader<'_> {
             self.lines.problem(at, message);
         }
         Some(domain)
+    }
+
+    fn line_of(&self, value: Option<&Value<'_>>) -> usize {
+        value.map_or(0, |value| self.lines.line(value.span().start))
     }
 
     fn gateway(

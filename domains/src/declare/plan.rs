@@ -403,7 +403,7 @@ impl Plan {
             |(other, _): &&(Subnet, String)| wanted.subnet.is_some_and(|s| s.overlaps(other));
         if let Some((other, whose)) = self.subnets.iter().find(taken) {
             let message = format!("the subnet of domain {name} overlaps {other} of domain {whose}");
-            self.problem(wanted, message);
+            self.problem(wanted.lines.subnet, message);
         }
         self.keep(name, wanted);
         self.give.push(Step::Create {
@@ -425,8 +425,9 @@ impl Plan {
 
     fn change(&mut self, name: &str, present: &Declared, wanted: &Declared) {
         self.keep(name, present);
-        self.fixed(name, "subnet", present.subnet, wanted.subnet, wanted);
-        self.fixed(name, "mtu", present.mtu, wanted.mtu, wanted);
+        let at = wanted.lines;
+        self.fixed(name, "subnet", present.subnet, wanted.subnet, at.subnet);
+        self.fixed(name, "mtu", present.mtu, wanted.mtu, at.mtu);
         let public = (present.public != wanted.public).then_some(wanted.public);
         let owner = wanted.owner.filter(|owner| Some(*owner) != present.owner);
         let set = |public: Option<bool>, owner: Option<u32>| Step::Set {
@@ -470,7 +471,7 @@ impl Plan {
         what: &str,
         present: Option<T>,
         wanted: Option<T>,
-        at: &Declared,
+        line: usize,
     ) {
         if let (Some(present), Some(wanted)) = (present, wanted)
             && present != wanted
@@ -479,7 +480,7 @@ impl Plan {
                 "domain {name} has {what} {present}, which cannot become {wanted}; remove the \
                  domain first, or leave {what} as it is"
             );
-            self.problem(at, message);
+            self.problem(line, message);
         }
     }
 
@@ -565,11 +566,8 @@ impl Plan {
         }
     }
 
-    fn problem(&mut self, at: &Declared, message: String) {
-        self.problems.push(Problem {
-            line: at.line,
-            message,
-        });
+    fn problem(&mut self, line: usize, message: String) {
+        self.problems.push(Problem { line, message });
     }
 }
 

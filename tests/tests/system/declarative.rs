@@ -70,7 +70,20 @@ fn a_file_becomes_what_is_and_what_is_becomes_a_file() {
     let limited: Vec<_> = limited.map(|member| &member["node"]).collect();
     assert_eq!(limited, ["1,0,0", "1,1,0"]);
     cluster.reaches("0,0,0", "db.blue");
-    cluster.cannot_reach("1,0,0", "db.blue");
+    let db = cluster.existing("blue").ipv4("1,1,0");
+    cluster.cannot_reach("1,0,0", &db);
+
+    // A name may move, and moves back.
+    let moved = FILE.replace("db = \"1,1,0\"", "db = \"1,0,0\"");
+    apply(&cluster, &moved, &[]).ok();
+    let there = cluster.exec("0,0,0", "getent hosts db.blue").ok();
+    assert!(
+        there
+            .text()
+            .contains(&cluster.existing("blue").ipv6("1,0,0")),
+        "{there}"
+    );
+    apply(&cluster, FILE, &[]).ok();
 
     let after = state(&cluster);
     let again = apply(&cluster, FILE, &["--prune", "--json"]).ok().json();
@@ -132,7 +145,16 @@ fn a_file_with_mistakes_changes_nothing() {
     apply(&cluster, text, &[]).fails(USAGE, &wrong);
     apply(&cluster, "[domain.red\n", &[]).fails(USAGE, &["cluster.toml:1"]);
     let blue = "\n[domain.blue]\nnodes = []\nmtu = 1500\n";
-    apply(&cluster, blue, &[]).fails(USAGE, &["cluster.toml:2", "9000", "1500"]);
+    apply(&cluster, blue, &[]).fails(USAGE, &["cluster.toml:4", "9000", "1500"]);
+    // All mistakes at once, also those that only the agent's state makes.
+    let blue = blue.to_owned() + "owner = \"nobody-at-all\"\nsubnet = \"10.70.0.0/24\"\n";
+    let all = [
+        "cluster.toml:4",
+        "cluster.toml:5",
+        "nobody-at-all",
+        "cluster.toml:6",
+    ];
+    apply(&cluster, &blue, &[]).fails(USAGE, &all);
     let missing = cluster.files().join("missing.toml");
     let missing = missing.to_str().expect("UTF-8");
     cluster.toroid(&["apply", missing]).fails(USAGE, &[missing]);

@@ -6,7 +6,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use domains::client::{ClientError, Control};
-use domains::declare::{self, Declaration, Declared, DeclaredGateway, Holder, Step, Surroundings};
+use domains::declare::{
+    self, Declaration, Declared, DeclaredGateway, DeclaredLines, Holder, Step, Surroundings,
+};
 use domains::directory::Terms;
 use domains::protocol::{DomainInfo, NewDomain, NodeInfo, QuotaInfo};
 use domains::quota::Amounts;
@@ -16,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::args::{self, Apply};
 use crate::failure::{Failure, wrong};
+use crate::names;
 use crate::show::{Show, line};
 
 /// The longest file: what names every node of the largest torus in each of many domains is shorter.
@@ -31,7 +34,7 @@ pub(crate) fn dump(agent: &mut Control, show: Show) -> Result<(), Failure> {
 }
 
 fn print_text(present: &Declaration) {
-    let text = present.to_string();
+    let text = present.text(&names::name);
     match text.trim_end() {
         "" => line!("# no domains, aliases, quotas, and all nodes are the agent's"),
         text => line!("{text}"),
@@ -49,7 +52,7 @@ pub(crate) fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<
         aliases: present.aliases.clone(),
         user: &|name| args::user(name).ok(),
     };
-    let wanted = declare::parse(&text, &around).map_err(|problems| wrong(file, &problems))?;
+    let (wanted, mut problems) = declare::read(&text, &around);
     let uid = Uid::effective();
     if !uid.is_root() && !status.rootless {
         // What others own is not this file's to remove.
@@ -66,8 +69,17 @@ pub(crate) fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<
             wanted.aliases.contains_key(alias) || owners.get(place) == Some(&uid.as_raw())
         });
     }
-    let plan = declare::plan(&present, &wanted, options.prune);
-    let steps = plan.map_err(|problems| wrong(file, &problems))?;
+    // Of a file with mistakes what is missing may be meant to be there.
+    let prune = options.prune && problems.is_empty();
+    let steps = match declare::plan(&present, &wanted, prune) {
+        Ok(steps) if problems.is_empty() => steps,
+        Ok(_) => return Err(wrong(file, &problems)),
+        Err(more) => {
+            problems.extend(more);
+            problems.sort();
+            return Err(wrong(file, &problems));
+        }
+    };
     let (done, failed) = match options.dry_run {
         true => (0, None),
         false => carry_out(agent, &steps, show),
@@ -98,8 +110,8 @@ fn present(agent: &mut Control) -> Result<Declaration, Failure> {
         let place = node.place;
         node.aliases.iter().map(move |alias| (alias.clone(), place))
     });
-    let owned = |node: &&NodeInfo| node.allocated;
-    let owners = nodes.iter().filter(owned);
+    let owned = |node: &NodeInfo| Some((node.place, node.owner.filter(|_| node.allocated)?));
+    let owners = nodes.iter().filter_map(owned);
     let gateways = domains.iter().filter_map(|domain| {
         let gateway = domain.gateway.clone()?;
         let declared = DeclaredGateway {
@@ -113,7 +125,7 @@ fn present(agent: &mut Control) -> Result<Declaration, Failure> {
         gateways: gateways.collect(),
         domains: domains.iter().map(declared).collect::<Result<_, _>>()?,
         aliases: aliases.collect(),
-        owners: owners.map(|node| (node.place, node.owner)).collect(),
+        owners: owners.collect(),
         quotas: quotas.map(limited).collect::<Result<_, _>>()?,
     })
 }
@@ -137,7 +149,7 @@ fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
     let stacks = info.members.iter().filter(|member| member.stack);
     let managers = info.managers.iter().map(|place| place.parse::<Place>());
     let domain = Declared {
-        line: 0,
+        lines: DeclaredLines::default(),
         nodes: info.members.iter().map(|member| member.node).collect(),
         limited: limited.map(|member| member.node).collect(),
         plain: plain.map(|member| member.node).collect(),
@@ -165,7 +177,7 @@ fn carry_out(agent: &mut Control, steps: &[Step], show: Show) -> (usize, Option<
             return (done, Some(failure));
         }
         if !show.json {
-            line!("{step}");
+            line!("{}", names::with_names(&step.to_string()));
         }
     }
     (steps.len(), None)
@@ -252,7 +264,9 @@ fn report(is_dry: bool, steps: &[Step], done: usize, show: Show) {
     } else if steps.is_empty() {
         line!("nothing to change");
     } else if is_dry {
-        steps.iter().for_each(|step| line!("would {step}"));
+        steps
+            .iter()
+            .for_each(|step| line!("would {}", names::with_names(&step.to_string())));
     }
 }
 
