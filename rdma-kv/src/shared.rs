@@ -7,7 +7,6 @@ use crossbeam::utils::CachePadded;
 use fabric::{OpError, Region};
 
 use crate::store::{Geometry, Item, Limits, Store};
-use crate::unfinished::{Budget, Unfinished};
 
 /// How often to look whether a lock that is taken is free, with pauses of the processor in between, as
 /// each look takes the lock's line of memory from who has it: some ten microseconds in all.
@@ -22,7 +21,6 @@ pub struct Shared {
     store: Arc<Mutex<CachePadded<Store>>>,
     items: Region,
     limits: Limits,
-    unfinished: Budget,
 }
 
 impl Shared {
@@ -31,7 +29,6 @@ impl Shared {
         Shared {
             items: store.items().clone(),
             limits: store.limits(),
-            unfinished: Budget::new(store.limits()),
             store: Arc::new(Mutex::new(store.into())),
         }
     }
@@ -39,11 +36,6 @@ impl Shared {
     /// The limits of the store.
     pub fn limits(&self) -> Limits {
         self.limits
-    }
-
-    /// Room for a value of so many bytes until it has arrived; `None` when there is too little.
-    pub(crate) fn unfinished(&self, len: usize) -> Option<Unfinished> {
-        self.unfinished.take(len)
     }
 
     /// What clients need to read from it; `None` for a store in local memory.

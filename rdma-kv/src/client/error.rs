@@ -44,7 +44,7 @@ pub enum ClientError {
     #[error("no node of domain {0} serves the store; start one with `toroid-kv serve`")]
     NoServer(String),
     /// Caller: which of several servers?
-    #[error("several nodes serve the store: {0:?}; name one")]
+    #[error("several nodes serve the store: {}; name one, such as `toroid-kv get -s {} KEY`", list(.0), first(.0))]
     SeveralServers(Vec<Place>),
     /// The agent refused, or has gone.
     #[error(transparent)]
@@ -67,6 +67,16 @@ pub enum ClientError {
     Protocol,
 }
 
+/// Places that are told apart.
+fn list(places: &[Place]) -> String {
+    let places: Vec<String> = places.iter().map(ToString::to_string).collect();
+    places.join(" and ")
+}
+
+fn first(places: &[Place]) -> String {
+    places.first().map_or_else(String::new, ToString::to_string)
+}
+
 impl From<Malformed> for ClientError {
     fn from(Malformed: Malformed) -> Self {
         ClientError::Protocol
@@ -79,5 +89,20 @@ impl From<ReadError> for ClientError {
             ReadError::Operation(error) => error.into(),
             ReadError::Layout(_) | ReadError::BootId => ClientError::Protocol,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_servers_are_named_by_their_places() {
+        let places = ["0,0,0", "1,0,0"].map(|place| place.parse().unwrap());
+        assert_eq!(
+            ClientError::SeveralServers(places.into()).to_string(),
+            "several nodes serve the store: 0,0,0 and 1,0,0; name one, such as `toroid-kv get -s \
+             0,0,0 KEY`"
+        );
     }
 }

@@ -144,7 +144,7 @@ impl Turn<'_> {
             return Ok(Done::Swallow { len });
         }
         let Some(chunk) = self.rest.get(..len) else {
-            return self.want(len, key, mode);
+            return Ok(Done::Wants { len });
         };
         self.count(Count::SetCommands);
         self.note_prefix(key, |tally| tally.sets += 1);

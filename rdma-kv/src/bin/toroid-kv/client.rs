@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 
 use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand};
-use domains::member::Member;
+use domains::member::{Member, MemberError};
 use fabric::Place;
-use rdma_kv::Client;
+use rdma_kv::{Client, ClientError};
 
 use crate::top;
 
@@ -109,6 +109,25 @@ impl Command {
             Command::Top { server, keys, once } => top::show(&mut server.connect()?, keys, once)?,
         }
         Ok(true)
+    }
+}
+
+/// The status that an error ends the process with: scripts tell an outage from a missing key.
+pub fn status(error: &anyhow::Error) -> u8 {
+    const USAGE: u8 = 2;
+    const NOT_REACHED: u8 = 3;
+    const REFUSED: u8 = 4;
+    match error.downcast_ref() {
+        Some(ClientError::SeveralServers(_)) => USAGE,
+        Some(
+            ClientError::NoServer(_)
+            | ClientError::Member(_)
+            | ClientError::Operation(_)
+            | ClientError::Channel(_)
+            | ClientError::Timeout,
+        ) => NOT_REACHED,
+        None if error.is::<MemberError>() => NOT_REACHED,
+        _ => REFUSED,
     }
 }
 

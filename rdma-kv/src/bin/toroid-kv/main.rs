@@ -1,7 +1,7 @@
 //! The command `toroid-kv`: the store's server, a proxy to it, and an RDMA client for the shell.
 //!
-//! Exit status: 0 done; 1 there is no such key, or the operation failed; 2 bad usage. A server
-//! that does not start ends with memcached's statuses, where memcached has one.
+//! [`EXIT_STATUSES`] of a client; a server that does not start ends with memcached's statuses,
+//! where memcached has one.
 
 mod client;
 mod proxy;
@@ -17,9 +17,15 @@ use clap::{Parser, Subcommand};
 /// Memcached's version whose command line and protocol these are, and ours.
 const VERSION: &str = concat!("1.6.18-toroid-", env!("CARGO_PKG_VERSION"));
 
+const EXIT_STATUSES: &str = "\
+Exit status of get, set, delete and top:
+  0  done                       3  not reached: no agent, node, domain or server
+  1  no such key                4  refused, such as a value that is too large
+  2  wrong usage";
+
 /// A memcached-compatible store whose gets are reads of the server's memory.
 #[derive(Parser)]
-#[command(name = "toroid-kv", version)]
+#[command(name = "toroid-kv", version, after_help = EXIT_STATUSES)]
 struct Cli {
     /// Say more, on standard error; RUST_LOG overrides.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
@@ -78,17 +84,23 @@ fn main() -> ExitCode {
         Cli::parse_from(words)
     };
     start_logging(cli.verbose);
-    let done = match cli.command {
-        Command::Serve(options) => serve::serve(&options, cli.verbose).map(|()| true),
-        Command::Proxy(options) => proxy::serve(&options, cli.verbose).map(|()| true),
-        Command::Client(command) => command.carry_out(),
+    let (done, status): (_, fn(&anyhow::Error) -> u8) = match cli.command {
+        Command::Serve(options) => (
+            serve::serve(&options, cli.verbose).map(|()| true),
+            serve::status,
+        ),
+        Command::Proxy(options) => (
+            proxy::serve(&options, cli.verbose).map(|()| true),
+            serve::status,
+        ),
+        Command::Client(command) => (command.carry_out(), client::status),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("toroid-kv: {error}");
-            ExitCode::from(serve::status(&error))
+            ExitCode::from(status(&error))
         }
     }
 }

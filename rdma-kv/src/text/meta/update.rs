@@ -48,8 +48,7 @@ impl Turn<'_> {
             return Ok(Done::Swallow { len });
         }
         let Some(chunk) = self.rest.get(..len) else {
-            // As after any failed `ms`, whatever its mode.
-            return self.want(len, key.bytes(), Mode::Set);
+            return Ok(Done::Wants { len });
         };
         self.count(Count::SetCommands);
         match chunk.strip_suffix(b"\r\n") {
