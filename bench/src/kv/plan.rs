@@ -1,6 +1,5 @@
 //! What is measured, side by side with what, and for how long.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -206,24 +205,40 @@ impl fmt::Display for Measurement {
 pub struct Words(Vec<String>);
 
 impl FromStr for Words {
-    type Err = Infallible;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Words(text.split('/').map(str::to_lowercase).collect()))
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words = Words(text.split('/').map(str::to_lowercase).collect());
+        let all = contests(&[]).concat();
+        if all.iter().any(|row| words.choose(row)) {
+            return Ok(words);
+        }
+        let mut known: Vec<String> = all.iter().flat_map(Words::of).collect();
+        known.sort();
+        known.dedup();
+        Err(format!(
+            "no row has these words; the words of rows are {}",
+            known.join(", ")
+        ))
     }
 }
 
 impl Words {
     /// Whether these are words of the row.
     fn choose(&self, row: &Measurement) -> bool {
-        let words = [
+        let words = Words::of(row);
+        self.0.iter().all(|word| words.contains(word))
+    }
+
+    /// The words of a row.
+    fn of(row: &Measurement) -> [String; 5] {
+        [
             row.path.name().to_owned(),
             format!("{:?}", row.op).to_lowercase(),
             row.bytes.to_string(),
             format!("{:?}", row.set).to_lowercase(),
             row.load.name(),
-        ];
-        self.0.iter().all(|word| words.contains(word))
+        ]
     }
 }
 
@@ -400,7 +415,8 @@ mod tests {
                 "CopyFound of 1048576 bytes by Memcpy, Cold",
             ]
         );
-        assert_eq!(chosen(&["rdma/get/6"]), [""; 0]);
+        let unknown = "rdma/get/6".parse::<Words>().unwrap_err();
+        assert!(unknown.contains("memcpy"), "{unknown}");
         assert_eq!(
             contests(&[]).concat(),
             [hot(), crowds(), cold()].concat().concat()
