@@ -39,7 +39,7 @@ pub struct Subnet {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubnetError {
     /// Not `a.b.c.d/len`.
-    #[error("\"{0}\" is not a subnet: write a.b.c.d/len, for example 10.64.7.0/24")]
+    #[error("\"{0}\" is not a subnet, which is written a.b.c.d/len, for example 10.64.7.0/24")]
     Malformed(String),
     /// Bits after the prefix are set.
     #[error("{given} has bits set after its prefix: write {meant}")]
@@ -84,6 +84,11 @@ impl Subnet {
     /// Its prefix length.
     pub fn prefix(&self) -> u8 {
         self.prefix
+    }
+
+    /// How many addresses it has, with the first and the last.
+    pub fn addresses(&self) -> u64 {
+        1 << (32 - self.prefix)
     }
 
     /// Whether the two share an address.

@@ -143,7 +143,7 @@ impl Directory {
         }
         let (owner, fellows) = match (&request.destination, actor.uid()) {
             (Destination::Grow(name), uid) => {
-                let domain = self.domain(name)?;
+                let domain = actor.named(self, name)?;
                 // Before the nodes are looked for, which takes a while.
                 actor.may_grow(self, domain, &BTreeSet::new())?;
                 (uid.unwrap_or(domain.owner), domain.members.clone())
@@ -179,7 +179,7 @@ impl Directory {
                 Some(self.grow(name, &nodes)?)
             }
             Destination::Create(name) => {
-                self.check_owned_domains(owner)?;
+                self.check_owned_domains(owner, None)?;
                 Some(self.create(Wanted {
                     name: name.clone(),
                     members: nodes.clone(),
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(too_many.message, "4 nodes are wanted, and 3 are free");
         let none = said(BOB, &request(0, Destination::None));
         assert_eq!(none.kind, RefusalKind::Invalid);
-        assert_eq!(said(BOB, &request(1, blue())).kind, RefusalKind::Denied);
+        assert_eq!(said(BOB, &request(1, blue())).kind, RefusalKind::NotFound);
         let mut limited = directory();
         limited.limit(
             &[Tenant::User(1001)],

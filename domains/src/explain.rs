@@ -233,9 +233,9 @@ impl Facts<'_> {
             info.owner
         );
         for (place, owner) in outside.iter().filter_map(|p| self.unconsenting(info, *p)) {
+            let owner = owner.map_or_else(String::new, |owner| format!(", uid {owner},"));
             join += &format!(
-                ", once the owner of {place}, uid {owner}, has run `toroid node consent {place} \
-                 -d {name}`"
+                ", once the owner of {place}{owner} has run `toroid node consent {place} -d {name}`"
             );
         }
         match &self.common(from, to)[..] {
@@ -269,11 +269,12 @@ impl Facts<'_> {
         )
     }
 
-    /// A node that the domain's owner may not place there, and whose it is.
-    fn unconsenting(&self, info: &DomainInfo, place: Place) -> Option<(Place, u32)> {
+    /// A node that the domain's owner may not place there, and its owner as far as the caller may
+    /// see that.
+    fn unconsenting(&self, info: &DomainInfo, place: Place) -> Option<(Place, Option<u32>)> {
         let node = self.nodes.iter().find(|node| node.place == place)?;
         let is_administrator = info.owner == 0 || self.status.rootless;
-        let may = is_administrator || node.owner == info.owner;
+        let may = is_administrator || node.owner == Some(info.owner);
         (!may && !node.consents.contains(&info.name)).then_some((place, node.owner))
     }
 

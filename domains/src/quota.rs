@@ -9,6 +9,7 @@ use std::fmt;
 use fabric::NodeId;
 use serde::{Deserialize, Serialize};
 
+use crate::addressing::Subnet;
 use crate::directory::Directory;
 use crate::protocol::{Refusal, RefusalKind};
 
@@ -29,16 +30,20 @@ pub enum Resource {
     Descriptors,
     /// Of a user: those that belong to it. Of a node: none.
     Nodes,
+    /// Of a user: IPv4 addresses in the subnets of the domains that it owns. Of a node: none.
+    Addresses,
 }
 
 /// What users may have who are no administrators and have no other limit. Generous for one; not
 /// enough to leave nothing to others.
-pub const DEFAULTS: [(Resource, u64); 5] = [
+pub const DEFAULTS: [(Resource, u64); 6] = [
     (Resource::Domains, 64),
     (Resource::Regions, 65_536),
     (Resource::Rings, 65_536),
     (Resource::Descriptors, 131_072),
     (Resource::Nodes, 256),
+    // A sixteenth of the range from which the agent chooses.
+    (Resource::Addresses, 1 << 18),
 ];
 
 /// Whose it is.
@@ -82,13 +87,14 @@ impl From<Exceeded> for Refusal {
 
 impl Resource {
     /// Each once.
-    pub const ALL: [Resource; 6] = [
+    pub const ALL: [Resource; 7] = [
         Resource::Domains,
         Resource::Regions,
         Resource::Bytes,
         Resource::Rings,
         Resource::Descriptors,
         Resource::Nodes,
+        Resource::Addresses,
     ];
 }
 
@@ -101,6 +107,7 @@ impl fmt::Display for Resource {
             Resource::Rings => "rings",
             Resource::Descriptors => "descriptors",
             Resource::Nodes => "nodes",
+            Resource::Addresses => "addresses",
         })
     }
 }
@@ -135,13 +142,17 @@ impl Directory {
         Ok(())
     }
 
-    /// Refuses one more domain of a user who has enough.
+    /// Refuses one more domain, with this subnet or one that the agent chooses, of a user who has
+    /// enough.
     ///
     /// # Errors
     /// [`Exceeded`].
-    pub fn check_owned_domains(&self, owner: u32) -> Result<(), Exceeded> {
+    pub fn check_owned_domains(&self, owner: u32, subnet: Option<Subnet>) -> Result<(), Exceeded> {
         let tenant = Tenant::User(owner);
-        self.check_quota(tenant, &self.used(tenant), &one_domain())
+        let subnet = subnet.unwrap_or_else(|| Subnet::candidate(self.torus(), 0));
+        let mut more = one_domain();
+        more.insert(Resource::Addresses, subnet.addresses());
+        self.check_quota(tenant, &self.used(tenant), &more)
     }
 
     /// Refuses so many more nodes of a user who has enough.
@@ -165,18 +176,20 @@ impl Directory {
         })
     }
 
-    /// What a tenant has of the directory: domains and nodes.
+    /// What a tenant has of the directory: domains, addresses and nodes.
     pub fn used(&self, tenant: Tenant) -> Amounts {
-        let (domains, nodes) = match tenant {
-            Tenant::User(uid) => (
-                self.domains().filter(|domain| domain.owner == uid).count(),
-                self.nodes_of(uid).count(),
-            ),
-            Tenant::Node(node) => (self.domains_of(node).count(), 0),
+        let (domains, nodes, addresses) = match tenant {
+            Tenant::User(uid) => {
+                let owned = || self.domains().filter(|domain| domain.owner == uid);
+                let addresses = owned().map(|domain| domain.subnet.addresses()).sum();
+                (owned().count(), self.nodes_of(uid).count(), addresses)
+            }
+            Tenant::Node(node) => (self.domains_of(node).count(), 0, 0),
         };
         Amounts::from([
             (Resource::Domains, domains as u64),
             (Resource::Nodes, nodes as u64),
+            (Resource::Addresses, addresses),
         ])
     }
 
@@ -276,7 +289,7 @@ mod tests {
         let limits = [(Resource::Domains, Some(1))].into();
         directory.limit(&[Tenant::User(7), Tenant::Node(NodeId(0))], &limits);
         let nodes = |n| BTreeSet::from([NodeId(n)]);
-        assert_eq!(directory.check_owned_domains(7), Ok(()));
+        assert_eq!(directory.check_owned_domains(7, None), Ok(()));
         assert_eq!(directory.check_memberships(&nodes(0)), Ok(()));
         let wanted = Wanted {
             name: "blue".into(),
@@ -285,9 +298,37 @@ mod tests {
             ..Wanted::default()
         };
         directory.create(wanted).unwrap();
-        assert!(directory.check_owned_domains(7).is_err());
+        assert!(directory.check_owned_domains(7, None).is_err());
         assert!(directory.check_memberships(&nodes(0)).is_err());
-        assert_eq!(directory.check_owned_domains(8), Ok(()));
+        assert_eq!(directory.check_owned_domains(8, None), Ok(()));
         assert_eq!(directory.check_memberships(&nodes(1)), Ok(()));
+    }
+
+    /// Two users with 64 domains of 65,536 addresses each once left no subnet to others.
+    #[test]
+    fn one_user_leaves_addresses_to_others() {
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        let subnet = |n: u32| -> Subnet { format!("10.{}.0.0/16", 64 + n).parse().unwrap() };
+        for n in 0..4 {
+            assert_eq!(directory.check_owned_domains(7, Some(subnet(n))), Ok(()));
+            let wanted = Wanted {
+                name: format!("wide{n}"),
+                owner: 7,
+                subnet: Some(subnet(n)),
+                ..Wanted::default()
+            };
+            directory.create(wanted).unwrap();
+        }
+        for subnet in [Some(subnet(4)), None] {
+            let error = directory.check_owned_domains(7, subnet).unwrap_err();
+            assert_eq!(
+                (error.resource, error.limit),
+                (Resource::Addresses, 1 << 18)
+            );
+        }
+        assert_eq!(directory.check_owned_domains(8, Some(subnet(4))), Ok(()));
+        let limits = [(Resource::Addresses, Some(1 << 20))].into();
+        directory.limit(&[Tenant::User(7)], &limits);
+        assert_eq!(directory.check_owned_domains(7, Some(subnet(4))), Ok(()));
     }
 }

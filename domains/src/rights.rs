@@ -17,7 +17,7 @@ use std::fmt;
 use fabric::NodeId;
 
 use crate::addressing::Subnet;
-use crate::directory::{Directory, Domain};
+use crate::directory::{Directory, DirectoryError, Domain};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::protocol::{Refusal, RefusalKind};
 
@@ -58,7 +58,7 @@ pub enum Denied {
         actor: String,
     },
     /// Only with the consent of the nodes' owners.
-    #[error("{nodes} {are} not {actor}'s, and their owners have not consented to domain {domain}", are = are(nodes))]
+    #[error("{nodes} {are} not {actor}'s, and {owners} not consented to domain {domain}", are = are(nodes), owners = if several(nodes) { "their owners have" } else { "its owner has" })]
     NoConsent {
         /// The nodes.
         nodes: String,
@@ -93,8 +93,12 @@ pub enum Denied {
     },
 }
 
+fn several(nodes: &str) -> bool {
+    nodes.contains(' ')
+}
+
 fn are(nodes: &str) -> &'static str {
-    if nodes.contains(' ') { "are" } else { "is" }
+    if several(nodes) { "are" } else { "is" }
 }
 
 impl From<Denied> for Refusal {
@@ -105,7 +109,12 @@ impl From<Denied> for Refusal {
                 "ask an administrator for them (`toroid node chown`)".into()
             }
             Denied::NoConsent { nodes, domain, .. } => {
-                format!("let their owners run `toroid node consent {nodes} -d {domain}`")
+                let owners = if several(nodes) {
+                    "their owners"
+                } else {
+                    "its owner"
+                };
+                format!("let {owners} run `toroid node consent {nodes} -d {domain}`")
             }
             Denied::NoManager { node, domain } => {
                 format!("let the domain's owner run `toroid domain manage {domain} {node}`")
@@ -281,6 +290,50 @@ impl Actor {
         }
     }
 
+    /// The domain that a request names. One that the actor does not see is none.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn named<'d>(
+        &self,
+        directory: &'d Directory,
+        name: &str,
+    ) -> Result<&'d Domain, DirectoryError> {
+        let domain = directory.domain(name)?;
+        match self.sees(directory, domain) {
+            true => Ok(domain),
+            false => Err(DirectoryError::NoSuchDomain(name.into())),
+        }
+    }
+
+    /// Takes the name of a domain that the actor does not see out of an error.
+    pub fn may_read(&self, directory: &Directory, error: DirectoryError) -> DirectoryError {
+        match error {
+            DirectoryError::SubnetTaken { subnet, domain, .. }
+                if self.named(directory, &domain).is_err() =>
+            {
+                DirectoryError::SubnetInUse(subnet)
+            }
+            error => error,
+        }
+    }
+
+    /// Whether it sees aliases and owner of a node: of its own, and of members of domains that it
+    /// sees.
+    pub fn knows(&self, directory: &Directory, node: NodeId) -> bool {
+        let mut domains = directory.domains_of(node);
+        self.has(directory, node) || domains.any(|domain| self.sees(directory, domain))
+    }
+
+    /// Whether a node is the actor's: of an administrator all are.
+    pub fn has(&self, directory: &Directory, node: NodeId) -> bool {
+        match *self {
+            Actor::Administrator(_) => true,
+            Actor::User(uid) => directory.owner_of(node) == Some(uid),
+            Actor::Node(itself) => itself == node,
+        }
+    }
+
     /// The nodes that are in any of `sets`. Domains that the actor does not see are none.
     ///
     /// # Errors
@@ -305,7 +358,8 @@ impl Actor {
         }
     }
 
-    fn not_of(&self, domain: &Domain) -> Denied {
+    /// The denial of what only the owner of a domain may.
+    pub(crate) fn not_of(&self, domain: &Domain) -> Denied {
         Denied::DomainOfAnother {
             domain: domain.name.clone(),
             owner: domain.owner,
@@ -458,6 +512,39 @@ mod tests {
         assert_eq!(sees(&directory, Actor::Node(NodeId(6))), [""; 0]);
         directory.set("grey", Some(true), None, None).unwrap();
         assert_eq!(sees(&directory, Actor::User(1002)), ["grey"]);
+    }
+
+    /// To grow another's domain once told the caller that it exists, and whose it is.
+    #[test]
+    fn a_domain_that_is_not_seen_is_none() {
+        let directory = directory();
+        let stranger = Actor::User(1002);
+        for actor in [stranger, Actor::Node(NodeId(6))] {
+            let unseen = actor.named(&directory, "blue").unwrap_err();
+            assert_eq!(unseen, DirectoryError::NoSuchDomain("blue".into()));
+        }
+        for actor in [ADMIN, OWNER, OTHER, MANAGER, MEMBER] {
+            assert_eq!(actor.named(&directory, "blue").unwrap().id, 1);
+        }
+        let subnet = directory.domain("blue").unwrap().subnet;
+        let taken = DirectoryError::SubnetTaken {
+            subnet,
+            taken: subnet,
+            domain: "blue".into(),
+        };
+        assert_eq!(OWNER.may_read(&directory, taken.clone()), taken);
+        assert_eq!(
+            stranger.may_read(&directory, taken),
+            DirectoryError::SubnetInUse(subnet)
+        );
+        let known = |actor: Actor| -> Vec<u32> {
+            let all = (0..8).filter(|n| actor.knows(&directory, NodeId(*n)));
+            all.collect()
+        };
+        assert_eq!(known(ADMIN), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(known(OWNER), [0, 1, 2, 4]);
+        assert_eq!(known(stranger), [0_u32; 0]);
+        assert_eq!(known(MEMBER), [0, 1, 4]);
     }
 
     /// Whoever named `@secret` in a request once learned its members.

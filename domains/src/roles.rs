@@ -23,6 +23,9 @@ pub const PORTER: &str = "__porter";
 /// Is the first process of a node; the configuration follows as JSON.
 pub const NODE_INIT: &str = "__node-init";
 
+/// Makes a node on trial.
+pub const TRIAL: &str = "__trial";
+
 /// What a process was started as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -36,6 +39,8 @@ pub enum Role {
     Porter,
     /// [`NODE_INIT`].
     NodeInit,
+    /// [`TRIAL`].
+    Trial,
 }
 
 /// The role that the first argument asks for, if any.
@@ -46,6 +51,7 @@ pub fn asked() -> Option<Role> {
         ADAPTER => Some(Role::Adapter),
         PORTER => Some(Role::Porter),
         NODE_INIT => Some(Role::NodeInit),
+        TRIAL => Some(Role::Trial),
         _ => None,
     }
 }
@@ -61,6 +67,7 @@ impl Role {
             Role::Adapter => adapter::run_role(),
             Role::Porter => agent::porter::run_role(),
             Role::NodeInit => node::init::run_role(&config),
+            Role::Trial => agent::trial::run_role(),
         }
     }
 }

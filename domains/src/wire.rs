@@ -136,8 +136,20 @@ impl Reader {
         self.last_len
     }
 
-    /// The same for the first message of a stranger: with a payload of at most `limit` bytes,
-    /// all of it by `deadline`.
+    /// Waits until the next message is announced, and returns the bytes of its payload.
+    ///
+    /// # Errors
+    /// As [`Reader::receive`].
+    pub(crate) fn announced(&mut self) -> Result<u32, WireError> {
+        loop {
+            if let Some(&[a, b, c, d]) = self.bytes.first_chunk() {
+                return Ok(u32::from_le_bytes([a, b, c, d]));
+            }
+            self.fill()?;
+        }
+    }
+
+    /// As [`Reader::receive`], but with a payload of at most `limit` bytes, all of it by `deadline`.
     ///
     /// # Errors
     /// As [`Reader::receive`].
@@ -146,7 +158,7 @@ impl Reader {
         limit: u32,
         deadline: Instant,
     ) -> Result<(T, Vec<OwnedFd>), WireError> {
-        self.limit = limit;
+        let before = std::mem::replace(&mut self.limit, limit);
         let message = loop {
             if let Some(message) = self.take_frame()? {
                 break message;
@@ -160,7 +172,7 @@ impl Reader {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
         };
-        self.limit = MAX_PAYLOAD;
+        self.limit = before;
         self.stream.set_read_timeout(None)?;
         Ok(message)
     }
@@ -176,7 +188,9 @@ impl Reader {
         let count = usize::from(u16::from_le_bytes([e, f]));
         if len > self.limit || count > usize::from(MAX_DESCRIPTORS) {
             return Err(WireError::Malformed(format!(
-                "a frame of {len} bytes and {count} descriptors is over the limit"
+                "a frame of {len} bytes and {count} descriptors is over the limit of {} bytes and \
+                 {MAX_DESCRIPTORS} descriptors",
+                self.limit
             )));
         }
         let end = HEADER + len as usize;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use domains::protocol::{Event, Reply, Request};
+use domains::protocol::{Event, Reply, Request, VERSION};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -53,4 +53,17 @@ fn every_reply_has_an_example() {
 #[test]
 fn every_event_has_an_example() {
     check::<Event>("event");
+}
+
+#[test]
+fn the_page_is_of_the_version_that_the_agent_speaks() {
+    let title = format!("Version {VERSION}. ");
+    assert!(DOCUMENT.contains(&title), "the page should say {title:?}");
+    let greetings = DOCUMENT
+        .lines()
+        .filter(|line| line.contains("\"version\":"));
+    for line in greetings {
+        let greeting: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(greeting["version"], VERSION, "{line}");
+    }
 }

@@ -30,7 +30,7 @@ impl Host {
                 (Some(name), true) => Destination::Create(name),
             };
             if let (Destination::Create(_), Some(owner)) = (&destination, actor.uid()) {
-                directory.check_owned_domains(owner)?;
+                directory.check_owned_domains(owner, None)?;
             }
             let wanted = Wanted {
                 count: usize::try_from(asked.count).unwrap_or(usize::MAX),

@@ -56,23 +56,39 @@ impl Audit {
         before: &Directory,
         result: &Result<T, Refusal>,
     ) {
-        let outcome = match result {
-            Ok(_) if is_change(request) || *request == Request::Down => Outcome::Done,
-            Err(refusal) => match refusal.kind {
-                RefusalKind::Denied => Outcome::Denied,
-                RefusalKind::Exhausted => Outcome::Exhausted,
-                RefusalKind::Failed if is_change(request) => Outcome::Failed,
-                _ => return,
-            },
-            Ok(_) => return,
-        };
         let mut text = serde_json::to_value(request).unwrap_or_default();
         let field = |names: [&str; 2]| {
             let found = names.iter().find_map(|name| text[name].as_str());
             found.map(str::to_owned)
         };
         let (what, domain) = (field(["request", "request"]), field(["domain", "name"]));
-        let concerns = concerns(caller.actor, &text, domain.as_deref(), before);
+        let named = domain.as_deref().and_then(|name| before.domain(name).ok());
+        // To the caller there is no such domain; its owner shall know of the attempt.
+        let is_hidden =
+            is_change(request) && named.is_some_and(|domain| !caller.actor.sees(before, domain));
+        let outcome = match result {
+            Ok(_) if is_change(request) || *request == Request::Down => Outcome::Done,
+            Err(refusal) => match refusal.kind {
+                RefusalKind::Denied => Outcome::Denied,
+                RefusalKind::Exhausted => Outcome::Exhausted,
+                RefusalKind::Failed if is_change(request) => Outcome::Failed,
+                RefusalKind::NotFound if is_hidden => Outcome::Denied,
+                _ => return,
+            },
+            Ok(_) => return,
+        };
+        let mut concerns = concerns(caller.actor, &text, domain.as_deref(), before);
+        let mut reason = result.as_ref().err().map(|refusal| refusal.message.clone());
+        if let (true, Err(refusal), Some(domain)) = (is_hidden, result, named)
+            && refusal.kind == RefusalKind::NotFound
+        {
+            let who = match caller.actor {
+                Actor::Node(node) => before.owner_of(node),
+                actor => actor.uid(),
+            };
+            concerns.retain(|uid| Some(*uid) != who || *uid == domain.owner);
+            reason = Some(caller.actor.not_of(domain).to_string());
+        }
         if matches!(request, Request::Exec { .. }) {
             // Environments hold secrets.
             text = Value::Null;
@@ -82,7 +98,7 @@ impl Audit {
                 what: what.unwrap_or_default(),
                 domain,
                 request: text,
-                reason: result.as_ref().err().map(|refusal| refusal.message.clone()),
+                reason,
                 ..blank(caller, before, outcome)
             },
             concerns,

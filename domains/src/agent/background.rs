@@ -1,12 +1,14 @@
 //! Agents in the background: processes of their own, which say when they are ready.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::setsid;
 
 use super::{AgentError, Config, run, state_dir};
@@ -94,12 +96,17 @@ pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
     }
 }
 
-/// Opens the log for appending: a running agent may be writing to it.
+/// Opens the log for appending: a running agent may be writing to it. Only its user reads it, because
+/// it names domains and users.
 fn open_log(state: &Path) -> io::Result<File> {
+    const PRIVATE: u32 = 0o600;
     state_dir::make(state)?;
     let mut options = OpenOptions::new();
-    options.create(true).append(true).mode(0o644);
-    ownership::open(&mut options, &state.join(LOG))
+    options.create(true).append(true).mode(PRIVATE);
+    let log = ownership::open(&mut options, &state.join(LOG))?;
+    // An agent of an earlier release may have made it.
+    log.set_permissions(Permissions::from_mode(PRIVATE))?;
+    Ok(log)
 }
 
 fn wait_until_ready(child: &mut Child, state: &Path) -> Result<(), AgentError> {
@@ -140,7 +147,16 @@ fn start(config: &str) -> Result<(), AgentError> {
     std::env::set_current_dir("/").map_err(failed("change to /"))?;
     // For people who look at processes; one executed as /proc/self/exe is called "exe".
     fs::write("/proc/self/comm", "toroid-agent").map_err(failed("name its process"))?;
-    run(config, || say(READY))
+    run(config, is_read, || say(READY))
+}
+
+/// Whether somebody has the other end of this process's standard output.
+fn is_read() -> bool {
+    let stdout = io::stdout();
+    let mut ended = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    // When the system does not tell, writing to it will.
+    let polled = poll(&mut ended, PollTimeout::ZERO);
+    polled.is_err() || ended[0].any() != Some(true)
 }
 
 fn say(line: &str) -> io::Result<()> {

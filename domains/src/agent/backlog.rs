@@ -5,7 +5,9 @@
 //! shrinks has to acknowledge that, too. So one thread reads, and another serves.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::share::Share;
 
 /// Bytes that may wait before no more is read: of a process that gives back all that it may have at
 /// once, a third of it.
@@ -15,6 +17,7 @@ const MAX_BYTES: usize = 2 << 20;
 pub(super) struct Backlog<T> {
     waiting: Mutex<Waiting<T>>,
     changed: Condvar,
+    share: Arc<Share>,
 }
 
 #[derive(Debug)]
@@ -24,8 +27,9 @@ struct Waiting<T> {
     is_closed: bool,
 }
 
-impl<T> Default for Backlog<T> {
-    fn default() -> Self {
+impl<T> Backlog<T> {
+    /// An empty one of a connection that has this share.
+    pub(super) fn new(share: Arc<Share>) -> Self {
         let waiting = Waiting {
             items: VecDeque::new(),
             bytes: 0,
@@ -34,19 +38,24 @@ impl<T> Default for Backlog<T> {
         Backlog {
             waiting: Mutex::new(waiting),
             changed: Condvar::new(),
+            share,
         }
     }
-}
 
-impl<T> Backlog<T> {
     /// Adds one of so many bytes; waits while there are too many. After the end it is forgotten.
     pub(super) fn push(&self, item: T, bytes: usize) {
-        let is_full = |waiting: &mut Waiting<T>| waiting.bytes > MAX_BYTES && !waiting.is_closed;
+        // A short request takes more memory than it has bytes.
+        let bytes = bytes + size_of::<(T, usize)>();
+        // Looked at again whenever one of this connection's has been taken.
+        let is_full = |waiting: &mut Waiting<T>| {
+            waiting.bytes > self.share.allows(MAX_BYTES) && !waiting.is_closed
+        };
         let mut waiting = self.wait_while(is_full);
         if waiting.is_closed {
             return;
         }
         waiting.bytes += bytes;
+        self.share.add(bytes);
         waiting.items.push_back((item, bytes));
         self.changed.notify_all();
     }
@@ -57,6 +66,7 @@ impl<T> Backlog<T> {
         let mut waiting = self.wait_while(is_empty);
         let (item, bytes) = waiting.items.pop_front()?;
         waiting.bytes -= bytes;
+        self.share.remove(bytes);
         self.changed.notify_all();
         Some(item)
     }
@@ -65,6 +75,7 @@ impl<T> Backlog<T> {
     pub(super) fn close(&self) {
         let mut waiting = self.wait_while(|_| false);
         waiting.items.clear();
+        self.share.remove(std::mem::take(&mut waiting.bytes));
         waiting.is_closed = true;
         self.changed.notify_all();
     }
@@ -88,7 +99,7 @@ mod tests {
 
     #[test]
     fn who_adds_waits_while_there_is_too_much() {
-        let backlog = Backlog::default();
+        let backlog = Backlog::new(Arc::default());
         backlog.push(0, MAX_BYTES + 1);
         thread::scope(|scope| {
             let adding = scope.spawn(|| (1..100).for_each(|n| backlog.push(n, MAX_BYTES + 1)));
@@ -104,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_was_not_taken_is_forgotten_at_the_end() {
-        let backlog = Backlog::default();
+        let backlog = Backlog::new(Arc::default());
         backlog.push(0, MAX_BYTES + 1);
         thread::scope(|scope| {
             let adding = scope.spawn(|| backlog.push(1, 1));

@@ -223,7 +223,7 @@ fn manage(
     revoke: bool,
 ) -> Result<Reply, Refusal> {
     let domain = host.edit(|directory| {
-        actor.may_own(directory, directory.domain(name)?)?;
+        actor.may_own(directory, actor.named(directory, name)?)?;
         let nodes = actor.resolve(directory, nodes)?;
         Ok(directory.manage(name, &nodes, revoke)?)
     })?;
@@ -239,7 +239,7 @@ fn set(
     owner: Option<u32>,
 ) -> Result<Reply, Refusal> {
     let domain = host.edit(|directory| {
-        actor.may_own(directory, directory.domain(name)?)?;
+        actor.may_own(directory, actor.named(directory, name)?)?;
         if owner.is_some() {
             actor.may_administer("give domains away")?;
         }

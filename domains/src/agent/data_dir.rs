@@ -24,6 +24,9 @@ const DIRECTORY: &str = "directory.redb";
 /// The mode of the data directory of an agent.
 const PRIVATE: u32 = 0o700;
 
+/// How many directories that were moved aside are kept.
+const KEPT_ASIDE: u32 = 3;
+
 /// The torus when neither the caller nor the directory says one.
 const DEFAULT_TORUS: [u16; 3] = [2, 2, 2];
 
@@ -137,20 +140,39 @@ impl DataDir {
         }
     }
 
-    /// Moves the directory aside, if there is one; returns where it is now.
+    /// Moves the directory aside, if there is one; returns where it is now. The oldest of those that
+    /// were moved aside goes.
     pub(super) fn set_aside(&self) -> Result<Option<PathBuf>, AgentError> {
+        self.move_aside().map_err(|source| AgentError::Data {
+            data: self.path.clone(),
+            source,
+        })
+    }
+
+    fn move_aside(&self) -> io::Result<Option<PathBuf>> {
         let path = self.path.join(DIRECTORY);
         let aside = |n: u32| path.with_extension(format!("redb.old-{n}"));
-        let free = (1..).map(aside).find(|aside| !aside.exists());
-        let aside = free.unwrap_or_else(|| aside(0));
-        match fs::rename(&path, &aside) {
-            Ok(()) => Ok(Some(aside)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(AgentError::Data {
-                data: self.path.clone(),
-                source,
-            }),
+        let number = |entry: fs::DirEntry| -> Option<u32> {
+            let name = entry.file_name().into_string().ok()?;
+            let number = name.strip_prefix(DIRECTORY)?.strip_prefix(".old-")?;
+            number.parse().ok()
+        };
+        let entries = fs::read_dir(&self.path)?.flatten();
+        let before: Vec<u32> = entries.filter_map(number).collect();
+        let next = before.iter().max().map_or(1, |last| last.saturating_add(1));
+        match fs::rename(&path, aside(next)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            moved => moved?,
         }
+        for old in before
+            .into_iter()
+            .filter(|n| n.saturating_add(KEPT_ASIDE) <= next)
+        {
+            if let Err(error) = fs::remove_file(aside(old)) {
+                tracing::warn!("cannot remove {}: {error}", aside(old).display());
+            }
+        }
+        Ok(Some(aside(next)))
     }
 }
 
@@ -233,5 +255,26 @@ mod tests {
         assert_eq!(directory.torus(), torus("2x2x2"));
         assert_ne!(data.set_aside().unwrap().unwrap(), aside);
         assert_eq!(data.set_aside().unwrap(), None);
+    }
+
+    /// Each `up --fresh` once left another file for ever.
+    #[test]
+    fn the_last_three_that_were_moved_aside_are_kept() {
+        let base = tempfile::tempdir().unwrap();
+        let data = DataDir::take(base.path(), Path::new("/run/toroid")).unwrap();
+        let number = |path: &PathBuf| -> u32 {
+            let name = path.to_str().unwrap();
+            name.rsplit('-').next().unwrap().parse().unwrap()
+        };
+        let asides: Vec<PathBuf> = (0..12)
+            .map(|_| {
+                drop(data.directory(None).unwrap());
+                data.set_aside().unwrap().unwrap()
+            })
+            .collect();
+        let numbers: Vec<u32> = asides.iter().map(number).collect();
+        assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
+        let kept = asides.iter().filter(|aside| aside.exists()).map(number);
+        assert_eq!(kept.collect::<Vec<_>>(), [10, 11, 12]);
     }
 }

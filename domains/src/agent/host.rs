@@ -136,10 +136,11 @@ impl Host {
             let members = wanted.all_members();
             actor.may_create(directory, &members)?;
             wanted.subnet.map_or(Ok(()), |s| actor.may_address(s))?;
-            directory.check_owned_domains(wanted.owner)?;
+            directory.check_owned_domains(wanted.owner, wanted.subnet)?;
             directory.check_carried(&members)?;
             directory.check_memberships(&members)?;
-            Ok::<_, Refusal>(directory.create(wanted)?)
+            let created = directory.create(wanted);
+            Ok::<_, Refusal>(created.map_err(|error| actor.may_read(directory, error))?)
         })?;
         self.join(change, directory)
     }
@@ -154,7 +155,7 @@ impl Host {
     ) -> Result<DomainInfo, Refusal> {
         let (change, directory) = self.members.plan(|directory| {
             let nodes = actor.resolve(directory, nodes)?;
-            let domain = directory.domain(name)?;
+            let domain = actor.named(directory, name)?;
             actor.may_grow(directory, domain, &nodes)?;
             directory.check_carried(&(&nodes - &domain.members))?;
             directory.check_memberships(&(&nodes - &domain.members))?;
@@ -198,7 +199,7 @@ impl Host {
     ) -> Result<(Change, Directory), Refusal> {
         self.members.plan(|directory| {
             let nodes = actor.resolve(directory, nodes)?;
-            let domain = directory.domain(name)?;
+            let domain = actor.named(directory, name)?;
             actor.may_shrink(directory, domain, &nodes)?;
             let is_guest = actor.may_own(directory, domain).is_err();
             let change = directory.shrink(name, &nodes)?;
@@ -212,7 +213,7 @@ impl Host {
     /// Removes a domain: all leave.
     pub(super) fn remove(&self, actor: Actor, name: &str) -> Result<(), Refusal> {
         let (change, directory) = self.members.plan(|directory| {
-            actor.may_own(directory, directory.domain(name)?)?;
+            actor.may_own(directory, actor.named(directory, name)?)?;
             Ok::<_, Refusal>(directory.remove(name)?)
         })?;
         self.leave(change, directory).map(drop)
@@ -656,20 +657,27 @@ impl Host {
             .collect()
     }
 
-    /// All nodes, with the domains that the actor may see.
+    /// All nodes, with what the actor may see of each.
     pub(super) fn list_nodes(&self, actor: Actor) -> Vec<NodeInfo> {
         let describe = |id: NodeId| {
             // Asked first: a node that does not listen shall not hold up the directory.
             let pid = self.node(id).map(HostedNode::pid);
             let place = self.torus.place(id)?;
             self.members.directory(|directory| {
+                let knows = actor.knows(directory, id);
+                let owner = directory.owner_of(id);
                 Some(NodeInfo {
                     id: id.0,
                     place,
                     host: directory.host_of(id).map(Into::into),
-                    aliases: directory.aliases_of(id).map(Into::into).collect(),
-                    owner: directory.owner_of(id).unwrap_or(self.identity.uid),
-                    allocated: directory.owner_of(id).is_some(),
+                    aliases: directory
+                        .aliases_of(id)
+                        .filter(|_| knows)
+                        .map(Into::into)
+                        .collect(),
+                    owner: Some(owner.unwrap_or(self.identity.uid))
+                        .filter(|_| knows || owner.is_none()),
+                    allocated: owner.is_some(),
                     free: directory.is_free(id),
                     domains: directory
                         .domains_of(id)
@@ -685,7 +693,7 @@ impl Host {
                         })
                         .map(Into::into)
                         .collect(),
-                    pid,
+                    pid: pid.filter(|_| actor.has(directory, id)),
                 })
             })
         };
@@ -697,10 +705,7 @@ impl Host {
     /// may own the domain, of others' own nodes.
     pub(super) fn drops(&self, actor: Actor, name: &str) -> Result<Vec<MemberDrops>, Refusal> {
         let directory = self.members.directory(Directory::clone);
-        let domain = directory.domain(name)?;
-        if !actor.sees(&directory, domain) {
-            return Err(DirectoryError::NoSuchDomain(name.into()).into());
-        }
+        let domain = actor.named(&directory, name)?;
         let driver = self.driver.as_ref().ok_or_else(|| {
             let message = "the agent runs without Ethernet, so it drops no frames";
             Refusal::new(

@@ -608,15 +608,17 @@ pub(super) fn check_member(
     domain: &str,
     node: NodeId,
 ) -> Result<(), Refusal> {
-    if directory.domain(domain)?.members.contains(&node) {
+    // The same for a domain of which it is no member as for none.
+    let domain_of = directory.domain(domain);
+    if domain_of.is_ok_and(|domain| domain.members.contains(&node)) {
         return Ok(());
     }
     let place = directory.torus().place(node).map(|p| p.to_string());
     let place = place.unwrap_or_else(|| node.to_string());
     Err(Refusal::new(
         RefusalKind::Denied,
-        format!("node {place} is not a member of domain {domain}"),
-        format!("let its owner run `toroid domain grow {domain} {place}`"),
+        format!("node {place} is in no domain called {domain}"),
+        format!("let the domain's owner run `toroid domain grow {domain} {place}`"),
     ))
 }
 

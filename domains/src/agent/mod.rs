@@ -39,11 +39,14 @@ mod process;
 mod quotas;
 mod rootless;
 mod server;
+mod share;
 mod stack_link;
 mod start;
 mod state_dir;
+mod subordinate;
 mod tenancy;
 mod terminal;
+pub mod trial;
 mod turns;
 mod users;
 
@@ -68,6 +71,10 @@ use crate::rdma::RdmaError;
 
 /// The most nodes that one host emulates.
 pub const MAX_NODES: u32 = 1024;
+
+/// What to do where the kernel lets not even root make namespaces. README has the whole command.
+const IN_A_CONTAINER: &str = "let it make namespaces: in a container with `--cap-add SYS_ADMIN --cap-add NET_ADMIN \
+     --security-opt seccomp=unconfined --security-opt apparmor=unconfined`";
 
 /// How many milliseconds a process has to acknowledge a change, unless [`Config`] says otherwise.
 pub const ACK_TIMEOUT_MS: u64 = 200;
@@ -276,6 +283,9 @@ pub enum AgentError {
         /// The system's reason.
         source: io::Error,
     },
+    /// Whoever started it did not wait until it was ready, or told it to end.
+    #[error("interrupted while it started, so it has ended")]
+    Interrupted,
     /// An agent in the background reported this instead of being ready.
     #[error("{0}")]
     Background(Refusal),
@@ -362,6 +372,7 @@ impl AgentError {
                 "allow namespaces (sysctl user.max_user_namespaces, user.max_net_namespaces), and \
                  run the agent outside of a chroot"
             }
+            AgentError::Node { source, .. } if is_denied(source) => IN_A_CONTAINER,
             AgentError::Driver { .. } => {
                 "build it with `cargo build -p ethernet`, or do without Ethernet with \
                  --no-ethernet"

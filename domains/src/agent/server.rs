@@ -23,10 +23,12 @@ use super::outbox::Outbox;
 use super::porter::Porter;
 use super::process;
 use super::quotas::{self, Whose};
+use super::share::{self, Share};
 use super::stack_link;
+use super::subordinate;
 use super::users::is_of_nodes;
 use crate::credentials::{peer_pid, peer_uid};
-use crate::directory::{Directory, DirectoryError, Domain};
+use crate::directory::{Directory, Domain};
 use crate::node::messages::Start;
 use crate::protocol::{Message, Refusal, RefusalKind, Reply, Request, VERSION};
 use crate::rights::Actor;
@@ -41,9 +43,6 @@ const KEPT_CONNECTIONS: usize = 16;
 
 /// Of those to the control socket, how many one user may have who is no administrator.
 const CONNECTIONS_OF_USER: usize = 64;
-
-/// How long the first request may be: not much is held for strangers.
-const HELLO_BYTES: u32 = 64 * 1024;
 
 /// What to do about a message that makes no sense.
 const MALFORMED: &str = "write what docs/agent-protocol.md says, or use the library";
@@ -87,35 +86,47 @@ pub(super) fn serve(host: &Arc<Host>, listener: &UnixListener, door: Door) {
 
 /// The connections to one socket, of each user.
 #[derive(Debug, Default)]
-struct Open(Mutex<HashMap<u32, usize>>);
+struct Open(Mutex<HashMap<u32, OfUser>>);
+
+#[derive(Debug, Default)]
+struct OfUser {
+    connections: usize,
+    share: Arc<Share>,
+}
 
 impl Open {
-    /// Counts another one.
+    /// Counts another one, and returns what it has in common with the user's others. A user takes at
+    /// most half of the connections that others leave, so that a few users do not take all.
     ///
     /// # Errors
     /// The limit that it would pass.
-    fn add(&self, uid: u32, of_all: usize, of_user: usize) -> Result<(), usize> {
+    fn add(&self, uid: u32, of_all: usize, of_user: Option<usize>) -> Result<Arc<Share>, usize> {
         let mut open = self.lock();
-        if open.values().sum::<usize>() >= of_all {
+        let all: usize = open.values().map(|its| its.connections).sum();
+        if all >= of_all {
             return Err(of_all);
         }
         let its = open.entry(uid).or_default();
-        if *its >= of_user {
-            return Err(of_user);
+        if let Some(of_user) = of_user {
+            let left_by_others = of_all - (all - its.connections);
+            let limit = of_user.min(left_by_others.div_ceil(2));
+            if its.connections >= limit {
+                return Err(limit);
+            }
         }
-        *its += 1;
-        Ok(())
+        its.connections += 1;
+        Ok(Arc::clone(&its.share))
     }
 
     fn remove(&self, uid: u32) {
         let mut open = self.lock();
         if let Some(its) = open.get_mut(&uid) {
-            *its -= 1;
+            its.connections -= 1;
         }
-        open.retain(|_, count| *count > 0);
+        open.retain(|_, its| its.connections > 0);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, OfUser>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -135,24 +146,32 @@ fn admit(host: &Arc<Host>, stream: UnixStream, door: Door, open: &Arc<Open>) {
     };
     let (of_all, of_user) = match door {
         Door::Control if !is_administrator(host, uid) => {
-            (MAX_CONNECTIONS - KEPT_CONNECTIONS, CONNECTIONS_OF_USER)
+            let of_users = MAX_CONNECTIONS - KEPT_CONNECTIONS;
+            (of_users, Some(CONNECTIONS_OF_USER))
         }
-        _ => (MAX_CONNECTIONS, MAX_CONNECTIONS),
+        _ => (MAX_CONNECTIONS, None),
     };
-    if let Err(limit) = open.add(uid, of_all, of_user) {
-        return turn_away(stream, limit);
-    }
+    let account = match door {
+        Door::Control if is_administrator(host, uid) => uid,
+        Door::Control => subordinate::account(uid),
+        // All users of a node are one tenant.
+        Door::Node(..) | Door::StandIn(_) => 0,
+    };
+    let share = match open.add(account, of_all, of_user) {
+        Ok(share) => share,
+        Err(limit) => return turn_away(stream, limit),
+    };
     let (host, count) = (Arc::clone(host), Arc::clone(open));
     let talk = move || {
-        if let Err(error) = converse(&host, stream, door, caller) {
+        if let Err(error) = converse(&host, stream, door, caller, share) {
             tracing::debug!(?door, "a connection ended: {error}");
         }
-        count.remove(uid);
+        count.remove(account);
     };
     let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(talk);
     if let Err(error) = thread {
         tracing::warn!(?door, "no thread for a connection: {error}");
-        open.remove(uid);
+        open.remove(account);
     }
 }
 
@@ -166,7 +185,7 @@ pub(super) fn stand_in(host: &Arc<Host>, node: NodeId, stream: UnixStream) -> io
     let host = Arc::clone(host);
     let talk = move || {
         let door = Door::StandIn(node);
-        if let Err(error) = converse(&host, stream, door, caller) {
+        if let Err(error) = converse(&host, stream, door, caller, Arc::default()) {
             tracing::debug!(?door, "a connection ended: {error}");
         }
     };
@@ -220,6 +239,7 @@ fn converse(
     stream: UnixStream,
     door: Door,
     caller: Caller,
+    share: Arc<Share>,
 ) -> Result<(), WireError> {
     let (mut reader, writer) = wire::split(stream)?;
     writer.give_up_after(WRITE_PATIENCE)?;
@@ -239,6 +259,7 @@ fn converse(
             reader,
             writer,
             caller,
+            share,
         }
         .converse(),
         Door::Node(node, _) | Door::StandIn(node) => {
@@ -254,6 +275,7 @@ fn converse(
                 node,
                 tenancy,
                 outbox,
+                share,
             };
             // Asked when it is in the books: who is there at the end of a tenancy is expelled.
             let is_current = match tenancy {
@@ -277,7 +299,7 @@ fn converse(
 }
 
 fn shake_hands(reader: &mut Reader, writer: &Writer) -> Result<(), WireError> {
-    let version = match reader.receive_first(HELLO_BYTES, Instant::now() + HANDSHAKE) {
+    let version = match reader.receive_first(share::SHORT, Instant::now() + HANDSHAKE) {
         Ok((Request::Hello { version }, _)) => version,
         Ok(_) => {
             let refusal = Refusal::new(
@@ -322,18 +344,14 @@ fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
 fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
     let show = |name: &str| {
         let domain = host.members.directory(|directory| {
-            let domain = directory.domain(name)?;
-            match actor {
-                Actor::Node(node) if !actor.sees(directory, domain) => {
-                    check_member(directory, name, node)?;
+            match (actor.named(directory, name), actor) {
+                (Ok(domain), _) => Ok(domain.clone()),
+                // Its remedy is more than that of others.
+                (Err(unseen), Actor::Node(node)) => {
+                    check_member(directory, name, node).and(Err(unseen.into()))
                 }
-                // To others a domain that does not concern them is none.
-                _ if !actor.sees(directory, domain) => {
-                    return Err(DirectoryError::NoSuchDomain(name.into()).into());
-                }
-                _ => {}
+                (Err(unseen), _) => Err::<Domain, Refusal>(unseen.into()),
             }
-            Ok::<Domain, Refusal>(domain.clone())
         })?;
         Ok(Reply::Domain(host.describe(&domain)))
     };
@@ -375,13 +393,14 @@ struct Administration<'a> {
     reader: Reader,
     writer: Writer,
     caller: Caller,
+    share: Arc<Share>,
 }
 
 impl Administration<'_> {
     fn converse(mut self) -> Result<(), WireError> {
         loop {
-            let request = match self.reader.receive() {
-                Ok((request, _)) => request,
+            let request = match self.share.receive(&mut self.reader) {
+                Ok(request) => request,
                 Err(error) => return malformed(&self.writer, error),
             };
             let reply = match &request {
@@ -524,6 +543,7 @@ struct Attached {
     /// A stand-in has none.
     tenancy: Option<u64>,
     outbox: Outbox,
+    share: Arc<Share>,
 }
 
 impl Attached {
@@ -534,7 +554,7 @@ impl Attached {
 
     /// Serves it to its end. It is booked as `id`, or by then as what it was before.
     fn converse(&self, reader: Reader, id: &mut AttachmentId) -> Result<(), WireError> {
-        let backlog = Arc::new(Backlog::default());
+        let backlog = Arc::new(Backlog::new(Arc::clone(&self.share)));
         let (attached, waiting) = (self.clone(), Arc::clone(&backlog));
         let serve = move || {
             let all = || {
@@ -566,15 +586,15 @@ impl Attached {
     ) -> Result<(), WireError> {
         let members = &self.host.members;
         loop {
-            match reader.receive() {
+            match self.share.receive_from_node(&mut reader) {
                 // Neither has an answer, and somebody may wait for what they cause: this process
                 // itself, for a change of its own.
-                Ok((Request::Ack { partition, epoch }, _)) => {
+                Ok(Request::Ack { partition, epoch }) => {
                     members.acknowledge(*id, partition, epoch);
                 }
-                Ok((Request::Fetch { key, chunk }, _)) => members.fetch(*id, key, chunk),
-                Ok((request @ Request::Resume { .. }, _)) => self.resume(id, &request),
-                Ok((request, _)) => backlog.push((*id, request), reader.last_len()),
+                Ok(Request::Fetch { key, chunk }) => members.fetch(*id, key, chunk),
+                Ok(request @ Request::Resume { .. }) => self.resume(id, &request),
+                Ok(request) => backlog.push((*id, request), reader.last_len()),
                 Err(error) => {
                     if let WireError::Malformed(_) = &error {
                         let refusal =
@@ -721,14 +741,22 @@ mod tests {
     fn one_user_leaves_connections_to_others() {
         let open = Open::default();
         for _ in 0..3 {
-            open.add(1, 5, 3).unwrap();
+            open.add(1, 8, Some(3)).unwrap();
         }
-        assert_eq!(open.add(1, 5, 3), Err(3));
-        open.add(2, 5, 3).unwrap();
-        open.add(2, 5, 3).unwrap();
-        assert_eq!(open.add(2, 5, 3), Err(5));
-        open.add(0, 6, 6).unwrap();
+        assert_eq!(open.add(1, 8, Some(3)).err(), Some(3));
+        // Three of the five that are left, then one of the two, and the last.
+        for _ in 0..3 {
+            open.add(2, 8, Some(4)).unwrap();
+        }
+        assert_eq!(open.add(2, 8, Some(4)).err(), Some(3));
+        open.add(3, 8, Some(4)).unwrap();
+        assert_eq!(open.add(3, 8, Some(4)).err(), Some(1));
+        open.add(4, 8, Some(4)).unwrap();
+        assert_eq!(open.add(5, 8, Some(4)).err(), Some(8));
+        open.add(0, 9, None).unwrap();
         open.remove(1);
-        open.add(1, 6, 3).unwrap();
+        open.add(5, 8, Some(4)).unwrap_err();
+        open.remove(1);
+        open.add(5, 8, Some(4)).unwrap();
     }
 }

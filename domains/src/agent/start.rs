@@ -52,15 +52,20 @@ const STACK_BYTES: usize = 256 * 1024;
 
 /// Runs an agent until it is told to end, by [`crate::protocol::Request::Down`], by SIGINT,
 /// SIGTERM or SIGHUP, or by the end of its lifeline. Calls `ready` once all nodes are up, and ends
-/// if that fails, because then nobody waits for the agent any more. Its threads do not outlive
-/// the process, so the caller should exit afterwards.
+/// if that fails, because then nobody waits for the agent any more; while it makes nodes it asks
+/// `is_awaited` the same. Its threads do not outlive the process, so the caller should exit
+/// afterwards.
 ///
 /// An ordinary user's agent enters a user namespace first, so the process must have a single
 /// thread.
 ///
 /// # Errors
 /// [`AgentError`]: it did not start, and what there was before it is as it was.
-pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(), AgentError> {
+pub fn run(
+    config: Config,
+    is_awaited: impl Fn() -> bool,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<(), AgentError> {
     if let Some(torus) = config.torus {
         check_size(torus)?;
     }
@@ -78,7 +83,7 @@ pub fn run(config: Config, ready: impl FnOnce() -> io::Result<()>) -> Result<(),
     let state = StateDir::take(&config.state)?;
     let estate = Estate::take(state.path())?;
     let (keeper, is_inherited) = (Arc::clone(&estate.keeper), estate.is_inherited);
-    let result = live(config, identity, &state, estate, ready);
+    let result = live(config, identity, &state, estate, is_awaited, ready);
     if result.is_err() && is_inherited {
         // What was there before goes on without this agent.
         state.give_back();
@@ -99,6 +104,7 @@ fn live(
     identity: rootless::Identity,
     state: &StateDir,
     mut estate: Estate,
+    is_awaited: impl Fn() -> bool,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> Result<Option<Ending>, AgentError> {
     let data = DataDir::take(&config.data, state.path())?;
@@ -128,7 +134,13 @@ fn live(
     let control = state.listen(!identity.rootless)?;
     let is_inherited = estate.is_inherited;
     let watch = estate.watch();
-    let (host, births, moves) = build(config, identity, state, &data, estate, cluster, ending)?;
+    let goes_on = || match endings.try_recv() {
+        Err(_) if is_awaited() => Ok(()),
+        _ => Err(AgentError::Interrupted),
+    };
+    let (host, births, moves) = build(
+        config, identity, state, &data, estate, cluster, ending, &goes_on,
+    )?;
     let host = Arc::new(host);
     if host.can_have_gateways().is_ok() {
         watch_uplinks(&host)?;
@@ -175,7 +187,9 @@ fn check_size(torus: Torus) -> Result<(), AgentError> {
     }
 }
 
-/// Makes nodes and driver. When it fails, what was made ends with this process.
+/// Makes nodes and driver, as long as it `goes_on`. When it fails, what was made ends with this
+/// process.
+#[allow(clippy::too_many_arguments)]
 fn build(
     config: Config,
     identity: rootless::Identity,
@@ -184,6 +198,7 @@ fn build(
     mut estate: Estate,
     cluster: Option<Cluster>,
     ending: mpsc::Sender<Ending>,
+    goes_on: &dyn Fn() -> Result<(), AgentError>,
 ) -> Result<(Host, Vec<Birth>, Moves), AgentError> {
     let cluster = cluster.map(Arc::new);
     let (mut directory, store) = data.directory_among(config.torus, cluster.as_deref())?;
@@ -212,6 +227,7 @@ fn build(
         let Some(place) = torus.place(id) else {
             continue;
         };
+        goes_on()?;
         let failed = |action: String, source| AgentError::Node {
             place,
             action,

@@ -93,8 +93,11 @@ impl StateDir {
 
     /// The hosts file of a node.
     pub(super) fn hosts(&self, node: NodeId) -> io::Result<PathBuf> {
-        let directory = self.path.join(NODES).join(node.0.to_string());
-        ownership::make_directory(&directory, 0o755)?;
+        // Others would learn all members and aliases of all domains.
+        let nodes = self.path.join(NODES);
+        make_private(&nodes)?;
+        let directory = nodes.join(node.0.to_string());
+        make_private(&directory)?;
         Ok(directory.join("hosts"))
     }
 
@@ -115,14 +118,36 @@ impl StateDir {
     }
 }
 
+/// The name of a socket has room for so many bytes (unix(7)).
+fn check_length(state: &Path) -> io::Result<()> {
+    const MOST: usize = 107;
+    let names = [CONTROL_SOCKET, keeper::SOCKET].map(|name| state.join(name));
+    let longest = names.iter().map(|name| name.as_os_str().len()).max();
+    match longest.unwrap_or_default() {
+        len if len > MOST => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("the names of its sockets have {len} bytes, and {MOST} are possible"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Makes the state directory. That of root is open, because all may ask its agent; that of a
 /// user is private.
 pub(super) fn make(path: &Path) -> io::Result<()> {
+    check_length(path)?;
     let mode = match Uid::effective().is_root() {
         true => 0o755,
         false => 0o700,
     };
     ownership::make_directory(path, mode)
+}
+
+/// Makes a directory that is the agent's alone, also if there was one that others may read.
+fn make_private(path: &Path) -> io::Result<()> {
+    const MODE: u32 = 0o700;
+    ownership::make_directory(path, MODE)?;
+    fs::set_permissions(path, Permissions::from_mode(MODE))
 }
 
 /// What an agent that was killed had left.

@@ -62,17 +62,24 @@ impl Users {
         })
     }
 
-    /// Opens the register, if this process's user namespace has all users, as that of a container
-    /// may have not.
+    /// The first uid of the last range.
+    pub(super) const LAST: u32 = FIRST + (RANGES - 1) * USERS_PER_NODE;
+
+    /// Opens the register, if there can be users of nodes.
     pub(super) fn open() -> io::Result<Option<Self>> {
+        match Self::are_mapped()? {
+            true => Self::open_at(Path::new(REGISTER)).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether this process's user namespace has all users, as that of a container may have not.
+    pub(super) fn are_mapped() -> io::Result<bool> {
         let has_all = |map: &str| {
             let map = fs::read_to_string(format!("/proc/self/{map}"))?;
             Ok::<_, io::Error>(is_mapped(&map, FIRST, RANGES * USERS_PER_NODE))
         };
-        match has_all("uid_map")? && has_all("gid_map")? {
-            true => Self::open_at(Path::new(REGISTER)).map(Some),
-            false => Ok(None),
-        }
+        Ok(has_all("uid_map")? && has_all("gid_map")?)
     }
 
     fn open_at(path: &Path) -> io::Result<Self> {

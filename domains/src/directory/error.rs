@@ -127,6 +127,9 @@ pub enum DirectoryError {
         /// Whose it is.
         domain: String,
     },
+    /// The same, to a caller that does not see the other domain.
+    #[error("subnet {0} overlaps one that is in use")]
+    SubnetInUse(Subnet),
     /// All subnets or numbers are in use.
     #[error("all {0} for domains are in use")]
     Exhausted(&'static str),
@@ -152,7 +155,7 @@ impl From<DirectoryError> for Refusal {
                 RefusalKind::Invalid,
                 format!(
                     "use 1 to {MAX_LABEL} of a-z, 0-9 and -, beginning with a letter, ending with \
-                     a letter or digit"
+                     a letter or digit, and not localhost"
                 ),
             ),
             E::Carried { .. } => (
@@ -215,9 +218,9 @@ impl From<DirectoryError> for Refusal {
             ),
             E::Subnet(_) => (
                 RefusalKind::Invalid,
-                "write one such as 10.64.3.0/24, or leave --subnet out".into(),
+                "choose another, or leave --subnet out".into(),
             ),
-            E::SubnetTaken { .. } => (
+            E::SubnetTaken { .. } | E::SubnetInUse(_) => (
                 RefusalKind::Exists,
                 "choose another, or leave --subnet out".into(),
             ),

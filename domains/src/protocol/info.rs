@@ -173,10 +173,11 @@ pub struct NodeInfo {
     /// The host that carries it, where there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Further names.
+    /// Further names, if the caller may see them.
     pub aliases: Vec<String>,
-    /// The uid of its owner.
-    pub owner: u32,
+    /// The uid of its owner; absent if it belongs to another user, and the caller sees no domain of
+    /// which it is a member.
+    pub owner: Option<u32>,
     /// Whether it was given to its owner; otherwise it belongs to the agent.
     pub allocated: bool,
     /// Whether it belongs to the agent and is in no domain, so that it can be allocated.
@@ -186,7 +187,7 @@ pub struct NodeInfo {
     /// The domains in which its owner lets others place it.
     pub consents: Vec<String>,
     /// The process that holds its namespaces, in the agent's namespace; absent for a node of another
-    /// host.
+    /// host or of another user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
 }

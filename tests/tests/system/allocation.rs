@@ -141,7 +141,7 @@ fn users_take_nodes_of_a_shared_agent_and_keep_them_from_each_other() {
     assert_eq!((owned, free(&cluster)), (2, 2));
 
     by(&bob, &format!("free {first}")).fails(DENIED, &[first]);
-    by(&bob, "alloc 1 -d red").fails(DENIED, &["red"]);
+    by(&bob, "alloc 1 -d red").fails(NOT_FOUND, &["no domain is called red"]);
     by(&bob, "alloc 3").fails(LIMIT, &["2 are free"]);
     by(&bob, &format!("alloc 1 --near {first}")).ok();
     by(&alice, "alloc 1 -d red").ok();

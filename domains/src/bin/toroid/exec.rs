@@ -147,7 +147,7 @@ impl Caller<'_> {
     ) -> Result<ExecHandle, Failure> {
         let of_node = environment::Node {
             has_users: self.has_users,
-            is_callers: node.owner == geteuid().as_raw(),
+            is_callers: node.owner == Some(geteuid().as_raw()),
         };
         let environment = Environment::new(&self.variables, of_node, &self.options.env)?;
         Ok(self.agent.exec(&Order {

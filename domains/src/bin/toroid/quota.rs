@@ -2,20 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use domains::client::Control;
-use domains::protocol::QuotaInfo;
+use domains::client::{ClientError, Control};
+use domains::protocol::{QuotaInfo, Refusal, RefusalKind};
 use domains::quota::Resource;
 
 use crate::args::{self, QuotaCommand};
 use crate::failure::Failure;
+use crate::names;
 use crate::show::{Show, table};
 
 pub(crate) fn run(agent: &mut Control, command: QuotaCommand, show: Show) -> Result<(), Failure> {
     match command {
         QuotaCommand::Show { whose } => {
-            let (user, nodes) = whose.map_or((None, vec![]), tenant);
-            let quotas = agent.quotas(user, &nodes)?;
-            print(&quotas, show);
+            let (user, nodes) = whose.clone().map_or((None, vec![]), tenant);
+            let quotas = agent.quotas(user, &nodes);
+            print(
+                &quotas.map_err(|error| unknown(error, whose.as_deref()))?,
+                show,
+            );
         }
         QuotaCommand::Set { whose, limits } => {
             let limits = Resource::ALL.into_iter().zip(limits.in_order());
@@ -26,8 +30,9 @@ pub(crate) fn run(agent: &mut Control, command: QuotaCommand, show: Show) -> Res
                     "no limit was given; see `toroid quota set --help`",
                 ));
             }
-            let (user, nodes) = tenant(whose);
-            agent.limit(user, &nodes, given)?;
+            let (user, nodes) = tenant(whose.clone());
+            let limited = agent.limit(user, &nodes, given);
+            limited.map_err(|error| unknown(error, Some(&whose)))?;
             show.done();
         }
     }
@@ -42,13 +47,27 @@ fn tenant(text: String) -> (Option<u32>, Vec<String>) {
     }
 }
 
+/// A word that is no node's name may have been meant as a user's.
+fn unknown(error: ClientError, whose: Option<&str>) -> Failure {
+    match (&error, whose) {
+        (ClientError::Refused(refusal), Some(name))
+            if refusal.kind == RefusalKind::NotFound && !name.contains([',', '@']) =>
+        {
+            let message = format!("no user or node is called {name}");
+            let remedy = "see `getent passwd` and `toroid node ls`";
+            Refusal::new(RefusalKind::NotFound, message, remedy).into()
+        }
+        _ => error.into(),
+    }
+}
+
 fn print(quotas: &[QuotaInfo], show: Show) {
     if show.json {
         return show.value(&quotas);
     }
     let rows = quotas.iter().map(|quota| {
         let name = match (&quota.user, &quota.node) {
-            (Some(uid), _) => format!("uid {uid}"),
+            (Some(uid), _) => names::user(*uid),
             (_, node) => node.clone().unwrap_or_default(),
         };
         let cell = |what: Resource| {
@@ -58,8 +77,25 @@ fn print(quotas: &[QuotaInfo], show: Show) {
                 None => used.to_string(),
             }
         };
-        let [domains, regions, bytes, rings, descriptors, nodes] = Resource::ALL.map(cell);
-        [name, domains, regions, bytes, rings, descriptors, nodes]
+        let [
+            domains,
+            regions,
+            bytes,
+            rings,
+            descriptors,
+            nodes,
+            addresses,
+        ] = Resource::ALL.map(cell);
+        [
+            name,
+            domains,
+            regions,
+            bytes,
+            rings,
+            descriptors,
+            nodes,
+            addresses,
+        ]
     });
     table(
         [
@@ -70,6 +106,7 @@ fn print(quotas: &[QuotaInfo], show: Show) {
             "RINGS",
             "DESCRIPTORS",
             "NODES",
+            "ADDRESSES",
         ],
         rows,
     );

@@ -21,6 +21,8 @@
 //!                              lets a node join and leave so often, while another thread asks for regions all the
 //!                              time; says the first word of its own memory
 //! probe hold SOCKET COUNT      holds so many connections until its input ends
+//! probe gorge COUNT BYTES      begins requests of so many bytes to the agent, over so many connections of this node, and
+//!                              says what it answers to each
 //! probe storm INTERFACE MARK [FROM]
 //!                              sends frames for all and for groups, each with MARK, in the name of FROM or
 //!                              its own, until its input ends, then some more
@@ -47,12 +49,14 @@ mod storm;
 use std::error::Error;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use domains::member::{Member, MemberError};
+use domains::protocol::{NODE_SOCKET, VERSION};
 use fabric::provider::{QueuePair, RemoteRegion};
 use fabric::{Access, Completion, Endpoint, OpError, Operation, Region, RemoteKey};
 
@@ -83,6 +87,7 @@ fn main() -> Result<()> {
         ["open", domain, key] => open(domain, key),
         ["manage", domain, place, times] => manage(domain, place, times.parse()?),
         ["hold", socket, count] => hold(socket, count.parse()?),
+        ["gorge", count, bytes] => gorge(count.parse()?, bytes.parse()?),
         ["storm", interface, mark] => storm::storm(interface, mark, None),
         ["storm", interface, mark, from] => storm::storm(interface, mark, Some(from)),
         ["aim", interface, mark, from, to] => storm::aim(interface, mark, from, to),
@@ -382,6 +387,44 @@ fn manage(domain: &str, place: &str, times: u32) -> Result<()> {
 }
 
 /// Takes places at a socket that others need too.
+/// All of each request is sent but its last byte, so the agent has to keep what it takes. Of the
+/// answers the payloads are printed, one in a line.
+fn gorge(count: usize, bytes: u32) -> Result<()> {
+    let frame = |payload: &[u8], len: u32| [&len.to_le_bytes()[..], &[0; 4], payload].concat();
+    let hello = format!(r#"{{"request":"hello","version":{VERSION}}}"#);
+    let hello = frame(hello.as_bytes(), hello.len() as u32);
+    let request = frame(&vec![b' '; bytes as usize - 1], bytes);
+    let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let mut agent = UnixStream::connect_addr(&address)?;
+        agent.set_read_timeout(Some(PATIENCE))?;
+        agent.write_all(&hello)?;
+        answer(&mut agent)?;
+        // An agent that takes no such request ends the connection meanwhile.
+        let _ = agent.write_all(&request);
+        connections.push(agent);
+    }
+    for mut agent in connections {
+        let _ = agent.shutdown(Shutdown::Write);
+        println!("{}", answer(&mut agent)?);
+    }
+    Ok(())
+}
+
+/// The payload of an agent's next answer, if there is one.
+fn answer(agent: &mut UnixStream) -> Result<String> {
+    let mut header = [0; 8];
+    match agent.read_exact(&mut header) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(String::new()),
+        read => read?,
+    }
+    let [a, b, c, d, ..] = header;
+    let mut payload = vec![0; u32::from_le_bytes([a, b, c, d]) as usize];
+    agent.read_exact(&mut payload)?;
+    Ok(String::from_utf8(payload)?)
+}
+
 fn hold(socket: &str, count: usize) -> Result<()> {
     let connections: io::Result<Vec<_>> = (0..count).map(|_| UnixStream::connect(socket)).collect();
     println!("ready");
