@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 
 use super::{Asker, Files, Finding};
 use crate::agent::tun_remedy;
+use crate::protocol::Refusal;
 
 pub(super) const NAMESPACES: &str = "namespaces";
 pub(super) const TUN: &str = "tun";
@@ -14,18 +15,25 @@ const COLLAPSES: [u32; 2] = [6, 1];
 /// Users that a node has to itself, as far as there are so many.
 const USERS_OF_NODE: u64 = 65_536;
 
-pub(super) fn examine(files: &Files, asker: Asker) -> Vec<Finding> {
+pub(super) fn examine(files: &Files, asker: Asker, trial: Result<(), Refusal>) -> Vec<Finding> {
     let kernel = files.text("/proc/sys/kernel/osrelease");
     let kernel = kernel.unwrap_or_else(|_| "unknown".into());
     let version = format!("toroid {}, Linux {kernel}", env!("CARGO_PKG_VERSION"));
-    let mut findings = vec![Finding::ok("version", version), namespaces(files, asker)];
+    let namespaces = namespaces(files, asker, trial);
+    let mut findings = vec![Finding::ok("version", version), namespaces];
     findings.push(users(files, asker));
     findings.push(tun(files));
+    findings.push(nft(files));
     findings.push(huge_pages(files, &kernel));
     findings
 }
 
-fn namespaces(files: &Files, asker: Asker) -> Finding {
+/// A node was made on trial, or not: only then it is asked which switch of the system may be the
+/// reason.
+fn namespaces(files: &Files, asker: Asker, trial: Result<(), Refusal>) -> Finding {
+    let Err(refusal) = trial else {
+        return Finding::ok(NAMESPACES, "nodes can be made: one was, on trial");
+    };
     let number = |path: &str| files.text(path).ok()?.parse::<u64>().ok();
     if number("/proc/sys/user/max_user_namespaces") == Some(0) {
         return Finding::missing(
@@ -48,7 +56,7 @@ fn namespaces(files: &Files, asker: Asker) -> Finding {
             );
         }
     }
-    Finding::ok(NAMESPACES, "nodes can be made")
+    Finding::missing(NAMESPACES, refusal.message, refusal.remedy)
 }
 
 fn users(files: &Files, asker: Asker) -> Finding {
@@ -76,6 +84,22 @@ fn users(files: &Files, asker: Asker) -> Finding {
         );
     }
     Finding::ok(check, "each node can have users of its own")
+}
+
+/// What gateways with address translation need.
+fn nft(files: &Files) -> Finding {
+    let directories = ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"];
+    let mut paths = directories
+        .map(|directory| format!("{directory}/nft"))
+        .into_iter();
+    match paths.find(|path| files.at(path).exists()) {
+        Some(path) => Finding::ok("nft", format!("{path} translates addresses for gateways")),
+        None => Finding::limited(
+            "nft",
+            "the program nft is not installed: `toroid gateway add` works with --bridge only",
+            "sudo apt-get install nftables",
+        ),
+    }
 }
 
 fn tun(files: &Files) -> Finding {

@@ -1,6 +1,7 @@
 //! What a machine has for Toroid, and what to do about what it lacks.
 //!
-//! Nothing is changed, and no agent is needed. [`host`]: what every node needs; [`rdma`]: what only
+//! Nothing is changed, and no agent is needed. Whether nodes can be made the caller tells, who has
+//! [tried](crate::agent::trial). [`host`]: what every node needs; [`rdma`]: what only
 //! RDMA NICs need, which is looked up in sysfs (`Documentation/ABI/stable/sysfs-class-infiniband` of
 //! Linux), so libibverbs is not needed to say that it is not there.
 
@@ -13,6 +14,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+
+use crate::protocol::Refusal;
 
 /// How a thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -36,6 +39,9 @@ impl fmt::Display for State {
         })
     }
 }
+
+/// The check that says whether an agent runs, or could. Its finding is the caller's.
+pub const AGENT: &str = "agent";
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -97,9 +103,9 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Whether there can be nodes here, without which there is nothing.
-    pub fn has_nodes(&self) -> bool {
-        is_there(&self.findings, host::NAMESPACES)
+    /// Whether an agent with nodes can be started here, without which there is nothing.
+    pub fn is_ready(&self) -> bool {
+        is_there(&self.findings, host::NAMESPACES) && is_there(&self.findings, AGENT)
     }
 }
 
@@ -112,10 +118,11 @@ pub struct Asker {
     pub memlock: Option<u64>,
 }
 
-/// Looks at the machine whose file system is at `root`: `/`, but for tests.
-pub fn examine(root: &Path, asker: Asker) -> Diagnosis {
+/// Looks at the machine whose file system is at `root`: `/`, but for tests. `trial` is what came of
+/// making a node.
+pub fn examine(root: &Path, asker: Asker, trial: Result<(), Refusal>) -> Diagnosis {
     let files = Files(root.into());
-    let mut findings = host::examine(&files, asker);
+    let mut findings = host::examine(&files, asker, trial);
     let mut works = Vec::new();
     if is_there(&findings, host::NAMESPACES) {
         works.push("nodes and domains on this host, with RDMA by shared memory");

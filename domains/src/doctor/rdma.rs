@@ -7,6 +7,15 @@ use super::{Asker, Files, Finding};
 
 const DEVICES: &str = "/sys/class/infiniband";
 
+/// What comes before everything else in a build that cannot use RDMA NICs.
+const BUILD: &str = match cfg!(feature = "verbs") {
+    true => "",
+    false => {
+        "nothing on one host; to use NICs between hosts build with `cargo build --release --features \
+         domains/verbs`, then "
+    }
+};
+
 /// What a distribution's linker looks for, but for `LD_LIBRARY_PATH`.
 const LIBRARIES: [&str; 5] = ["/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/lib"];
 
@@ -20,8 +29,10 @@ pub(super) fn examine(files: &Files, asker: Asker) -> Vec<Finding> {
         findings.push(Finding::missing(
             "rdma",
             format!("no RDMA device: nothing is in {DEVICES}"),
-            "load the driver of the NIC, such as `sudo modprobe mlx5_ib`; without a NIC try \
-             `sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev eth0`",
+            format!(
+                "{BUILD}load the driver of the NIC, such as `sudo modprobe mlx5_ib`; without a NIC \
+                 try `sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev eth0`"
+            ),
         ));
     }
     for device in &devices {
@@ -49,7 +60,7 @@ fn library(files: &Files) -> Finding {
         None => Finding::missing(
             "libibverbs",
             format!("{name} is not installed, which RDMA NICs need and nothing else does"),
-            "sudo apt-get install libibverbs1 ibverbs-providers",
+            format!("{BUILD}sudo apt-get install libibverbs1 ibverbs-providers"),
         ),
     }
 }

@@ -2,6 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
+use crate::protocol::RefusalKind;
 
 const ROOT: Asker = Asker {
     is_root: true,
@@ -41,7 +42,7 @@ const PLAIN: [(&str, &str); 5] = [
 #[test]
 fn a_machine_without_rdma_says_what_is_missing_and_what_works() {
     let root = machine(&PLAIN);
-    let diagnosis = examine(root.path(), ROOT);
+    let diagnosis = examine(root.path(), ROOT, Ok(()));
     for check in [
         "version",
         "namespaces",
@@ -85,7 +86,7 @@ fn an_rdma_device_is_told_with_its_ports() {
         (&none, "0x0000\n"),
     ]);
     let root = machine(&files);
-    let diagnosis = examine(root.path(), ROOT);
+    let diagnosis = examine(root.path(), ROOT, Ok(()));
     assert_eq!(found(&diagnosis, "libibverbs").state, State::Ok);
     assert_eq!(found(&diagnosis, "device").state, State::Ok);
     let port = found(&diagnosis, "port");
@@ -97,27 +98,36 @@ fn an_rdma_device_is_told_with_its_ports() {
     );
     fs::write(root.path().join(state.trim_start_matches('/')), "1: DOWN\n").unwrap();
     fs::remove_file(root.path().join("dev/infiniband/uverbs0")).unwrap();
-    let diagnosis = examine(root.path(), ROOT);
+    let diagnosis = examine(root.path(), ROOT, Ok(()));
     assert_eq!(found(&diagnosis, "port").state, State::Limited);
     assert_eq!(found(&diagnosis, "device").state, State::Missing);
 }
 
 #[test]
 fn what_keeps_users_from_nodes_has_a_remedy() {
-    let denied = |switch: &str, value: &str, asker| {
+    let refusal = || Refusal::new(RefusalKind::Failed, "no namespace", "add a capability");
+    let with = |switch: &str, value: &str, asker, trial| {
         let mut files = PLAIN.to_vec();
         files.push((switch, value));
         let root = machine(&files);
-        found(&examine(root.path(), asker), "namespaces").clone()
+        found(&examine(root.path(), asker, trial), "namespaces").clone()
+    };
+    let denied = |switch: &str, value: &str, asker| {
+        let finding = with(switch, value, asker, Err(refusal()));
+        assert_eq!(finding.state, State::Missing);
+        finding.remedy.unwrap()
     };
     let switch = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
-    let finding = denied(switch, "1\n", USER);
-    assert_eq!(finding.state, State::Missing);
-    assert!(finding.remedy.unwrap().contains("sysctl kernel.apparmor"));
-    assert_eq!(denied(switch, "1\n", ROOT).state, State::Ok);
-    assert_eq!(denied(switch, "0\n", USER).state, State::Ok);
+    let remedy = denied(switch, "1\n", USER);
+    assert!(remedy.contains("sysctl kernel.apparmor"), "{remedy}");
+    assert_eq!(denied(switch, "1\n", ROOT), "add a capability");
+    assert_eq!(denied(switch, "0\n", USER), "add a capability");
+    let none = "/proc/sys/user/max_user_namespaces";
+    assert!(denied(none, "0\n", ROOT).contains("sysctl user.max_user_namespaces"));
+    // What works is not missing, whatever a switch says: it is that of another namespace.
+    assert_eq!(with(none, "0\n", ROOT, Ok(())).state, State::Ok);
     let root = machine(&PLAIN);
-    let diagnosis = examine(root.path(), USER);
+    let diagnosis = examine(root.path(), USER, Ok(()));
     assert_eq!(found(&diagnosis, "users").state, State::Limited);
     assert_eq!(found(&diagnosis, "memlock").state, State::Limited);
 }
@@ -129,7 +139,7 @@ fn what_keeps_regions_in_small_pages_has_a_remedy() {
         let mut files = PLAIN.to_vec();
         files.push((path, text));
         let root = machine(&files);
-        found(&examine(root.path(), ROOT), "huge pages").clone()
+        found(&examine(root.path(), ROOT, Ok(())), "huge pages").clone()
     };
     let denied = with(SHMEM, "always within_size advise never [deny] force\n");
     assert_eq!(denied.state, State::Limited);
@@ -138,13 +148,13 @@ fn what_keeps_regions_in_small_pages_has_a_remedy() {
     assert_eq!(with(kernel, "5.15.0-91-generic\n").state, State::Limited);
     assert_eq!(with(kernel, "6.0.19\n").state, State::Limited);
     assert_eq!(with(kernel, "6.1.0\n").state, State::Ok);
-    let nothing = examine(Path::new("/nonexistent"), ROOT);
+    let nothing = examine(Path::new("/nonexistent"), ROOT, Ok(()));
     assert_eq!(found(&nothing, "huge pages").state, State::Limited);
 }
 
 #[test]
 fn a_machine_without_anything_is_examined_all_the_same() {
-    let diagnosis = examine(Path::new("/nonexistent"), ROOT);
+    let diagnosis = examine(Path::new("/nonexistent"), ROOT, Ok(()));
     assert_eq!(found(&diagnosis, "tun").state, State::Missing);
     assert_eq!(found(&diagnosis, "users").state, State::Limited);
     assert!(

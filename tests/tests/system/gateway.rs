@@ -355,7 +355,7 @@ fn a_gateway_is_part_of_a_dump() {
         cluster.toroid(&["apply", path, "--prune"]).ok();
         assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]));
         let events = cluster.toroid(&["events"]).ok();
-        for what in ["gateway_add blue", "gateway_remove blue"] {
+        for what in ["connect blue at 0,0,0 to", "disconnect blue at 0,0,0"] {
             assert!(events.text().contains(what), "{events}");
         }
     });

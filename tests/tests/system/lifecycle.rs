@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tests::cluster::{Cluster, is_nightly, leaves_nothing, program};
 use tests::leftovers::has_ended;
-use tests::process::{Running, eventually, send};
+use tests::process::{Running, eventually, send, stop};
 
 #[test]
 fn down_leaves_everything_as_it_was() {
@@ -41,6 +41,58 @@ fn down_leaves_everything_as_it_was() {
             BTreeSet::from(["agent.log".to_owned()])
         );
         cluster.toroid(&["status"]).fails(3, &["toroid up"]);
+    });
+}
+
+/// Starts a `toroid down` and returns when it has a connection.
+fn begin_down(cluster: &Cluster) -> Running {
+    let mut down = cluster.command("toroid");
+    let down = Running::start(down.arg("down").stdin(Stdio::null()));
+    let descriptors = format!("/proc/{}/fd", down.pid());
+    let is_socket = |entry: fs::DirEntry| {
+        let target = fs::read_link(entry.path());
+        target.is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    };
+    eventually("it asks the agent", || {
+        let entries = fs::read_dir(&descriptors).expect("it waits for the agent");
+        entries.flatten().any(is_socket)
+    });
+    down
+}
+
+/// An agent once went on to make its nodes when `toroid up` was interrupted, and `toroid down`
+/// failed meanwhile.
+#[test]
+fn an_interrupted_start_ends_the_agent() {
+    leaves_nothing(|| {
+        let cluster = Cluster::down_yet();
+        let mut up = cluster.command("toroid");
+        let up = up.args(["up", "--torus", "16x8x8"]).stdin(Stdio::null());
+        let up = Running::start(up);
+        let socket = cluster.state().join("agent.sock");
+        eventually("the agent makes nodes", || socket.exists());
+        let down = begin_down(&cluster);
+        up.signal(Signal::SIGINT);
+        assert_eq!(up.wait().status, 128 + 2);
+        down.wait().ok();
+        cluster.toroid(&["status"]).fails(3, &["toroid up"]);
+        let log = cluster.log();
+        assert!(log.contains("interrupted while it started"), "{log}");
+    });
+}
+
+#[test]
+fn whoever_asks_for_the_end_second_succeeds_too() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("2x1x1");
+        let agent = cluster.agent_pid();
+        stop(agent);
+        let both = [begin_down(&cluster), begin_down(&cluster)];
+        send(agent, Signal::SIGCONT);
+        for down in both {
+            down.wait().ok();
+        }
+        cluster.toroid(&["down"]).fails(3, &["no agent"]);
     });
 }
 

@@ -9,6 +9,7 @@ mod busy;
 mod changes;
 mod command_line;
 mod compare;
+mod container;
 mod declarative;
 mod domains;
 mod durable;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args as Group, Parser, Subcommand, ValueEnum};
+use clap::{Args as Group, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use domains::agent::MAX_ACK_TIMEOUT_MS;
 use domains::placement::Policy;
@@ -25,7 +25,11 @@ Exit status:
   2  wrong usage or value       6  not permitted
   3  no agent runs              7  a limit is reached
 `toroid exec` exits as its command does: 126 when it cannot be executed, 127 when it is not
-found, 128 + N when signal N killed it.";
+found, 128 + N when signal N killed it. With --json, too, errors are text on standard error, and
+their kind is the exit status.
+
+`toroid NAME` with another NAME runs the program toroid-NAME from beside toroid or from PATH, such as
+`toroid kv` and `toroid bench`.";
 
 const EXEC_HELP: &str = "\
 Examples:
@@ -106,6 +110,9 @@ Examples:
   toroid gateway add 0,0,0 --uplink eth1 -d blue --bridge    blue and what is outside are one Ethernet
   toroid gateway rm 0,0,0 -d blue";
 
+/// Where the options of every command stand in its help.
+const GLOBAL: &str = "Options of every command";
+
 /// Communication domains: nodes that may talk over Ethernet and by RDMA at the same time.
 #[derive(Debug, Parser)]
 #[command(name = "toroid", version, after_help = EXAMPLES, max_term_width = 100)]
@@ -114,16 +121,17 @@ pub(crate) struct Args {
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL,
         env = "TOROID_STATE",
         value_name = "DIR",
         hide_env_values = true
     )]
     pub(crate) state: Option<PathBuf>,
     /// Print JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
     /// Say more, for example which agent is used
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = GLOBAL)]
     pub(crate) verbose: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -288,8 +296,10 @@ pub(crate) enum Offload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Forward {
     /// Those of its members that are in another such domain.
+    #[value(alias = "true")]
     On,
     /// None but its gateway.
+    #[value(alias = "false")]
     Off,
 }
 
@@ -619,10 +629,13 @@ pub(crate) struct Limits {
     /// Nodes that belong to the user
     #[arg(long, value_name = "N", value_parser = limit)]
     nodes: Option<Limit>,
+    /// IPv4 addresses in the subnets of the user's domains
+    #[arg(long, value_name = "N", value_parser = limit)]
+    addresses: Option<Limit>,
 }
 
 impl Limits {
-    pub(crate) fn in_order(self) -> [Option<Limit>; 6] {
+    pub(crate) fn in_order(self) -> [Option<Limit>; 7] {
         [
             self.domains,
             self.regions,
@@ -630,6 +643,7 @@ impl Limits {
             self.rings,
             self.descriptors,
             self.nodes,
+            self.addresses,
         ]
     }
 }
@@ -649,6 +663,17 @@ fn limit(text: &str) -> Result<Limit, String> {
     let number = number.and_then(|number| number.checked_mul(1 << shift));
     let wrong = || "write a number such as 16 or 64M, or none".to_owned();
     number.map(|number| Limit(Some(number))).ok_or_else(wrong)
+}
+
+/// The command that a mistyped name is most like, if it is much like one.
+pub(crate) fn nearest_command(name: &str) -> Option<String> {
+    let commands = Args::command();
+    let like = |other: &str| strsim::jaro_winkler(name, other);
+    let close = commands
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .filter(|other| like(other) > 0.8);
+    close.max_by(|a, b| like(a).total_cmp(&like(b)))
 }
 
 /// Whose a node shall be.
@@ -680,6 +705,13 @@ pub(crate) fn user(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn a_mistyped_command_is_recognized() {
+        assert_eq!(super::nearest_command("domian").as_deref(), Some("domain"));
+        assert_eq!(super::nearest_command("statsu").as_deref(), Some("status"));
+        assert_eq!(super::nearest_command("frobnicate"), None);
+    }
 
     #[test]
     fn limits_are_numbers_sizes_or_none() {

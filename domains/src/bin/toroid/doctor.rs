@@ -1,7 +1,9 @@
 //! `toroid doctor`: what this machine has for Toroid, and what to do about what it lacks.
 
-use std::path::Path;
+use std::env;
+use std::path::{Path, PathBuf};
 
+use domains::agent::trial;
 use domains::doctor::{self, Asker, Finding};
 use domains::protocol::Status;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
@@ -21,16 +23,16 @@ pub(crate) fn run(places: &Places, show: Show) -> Result<u8, Failure> {
         is_root: Uid::effective().is_root(),
         memlock: (memlock != RLIM_INFINITY).then_some(memlock),
     };
-    let mut diagnosis = doctor::examine(Path::new("/"), asker);
+    let mut diagnosis = doctor::examine(Path::new("/"), asker, trial::make_node());
     let status = places
         .connect()
         .and_then(|mut agent| Ok(agent.status()?))
         .ok();
-    let ours = [data(), agent(status.as_ref())];
+    let ours = [data(status.as_ref()), agent(places, status.as_ref())];
     diagnosis.findings.push(provider(status.as_ref()));
     // Behind the version, before what only some need.
     diagnosis.findings.splice(1..1, ours);
-    let exit = u8::from(!diagnosis.has_nodes());
+    let exit = u8::from(!diagnosis.is_ready());
     if show.json {
         show.value(&diagnosis);
         return Ok(exit);
@@ -52,9 +54,14 @@ pub(crate) fn run(places: &Places, show: Show) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-fn data() -> Finding {
+/// Where the agent that runs keeps domains, or else where `toroid up` would.
+fn data(status: Option<&Status>) -> Finding {
+    if let Some(status) = status {
+        return Finding::ok("data", format!("domains are kept in {}", status.data));
+    }
     let quiet = Show { json: true };
-    match locate::data(None, quiet) {
+    let named = env::var_os("TOROID_DATA").map(PathBuf::from);
+    match locate::data(named.as_deref(), quiet) {
         Ok(place) => Finding::ok("data", format!("domains are kept in {}", place.display())),
         Err(failure) => Finding::limited(
             "data",
@@ -88,13 +95,18 @@ fn provider(status: Option<&Status>) -> Finding {
     }
 }
 
-fn agent(status: Option<&Status>) -> Finding {
-    match status {
-        Some(status) => Finding::ok("agent", format!("an agent of {} nodes runs", status.nodes)),
-        None => Finding::limited(
-            "agent",
+/// Where one could be started is as important as whether one runs.
+fn agent(places: &Places, status: Option<&Status>) -> Finding {
+    match (status, places.to_start()) {
+        (Some(status), _) => Finding::ok(
+            doctor::AGENT,
+            format!("an agent of {} nodes runs", status.nodes),
+        ),
+        (None, Ok(_)) => Finding::limited(
+            doctor::AGENT,
             "no agent runs that this user can reach",
             "toroid up",
         ),
+        (None, Err(_)) => Finding::missing(doctor::AGENT, locate::NO_PLACE, locate::GIVE_PLACE),
     }
 }

@@ -1,10 +1,13 @@
 //! `toroid events`: what was changed and what was denied, and who asked.
 
+mod words;
+
 use domains::client::Control;
 use domains::events::{Happening, Outcome};
 
 use crate::args::Events;
 use crate::failure::Failure;
+use crate::names;
 use crate::show::{Show, line};
 
 pub(crate) fn run(agent: &mut Control, options: &Events, show: Show) -> Result<(), Failure> {
@@ -37,36 +40,33 @@ fn print(event: &Happening, show: Show) {
     }
     let who = match (&event.node, event.uid) {
         (Some(node), _) => format!("node {node}"),
-        (None, Some(uid)) => format!("uid {uid}"),
+        (None, Some(uid)) => names::user(uid),
         (None, None) => "-".into(),
     };
     let process = event
         .pid
-        .map_or_else(String::new, |pid| format!(" process {pid}"));
+        .map_or_else(String::new, |pid| format!(", process {pid}"));
     let host = event
         .host
         .as_ref()
-        .map_or_else(String::new, |host| format!(" host {host}"));
+        .map_or_else(String::new, |host| format!(", host {host}"));
     let result = match event.result {
         Outcome::Done => "done",
         Outcome::Denied => "denied",
         Outcome::Exhausted => "exhausted",
         Outcome::Failed => "failed",
     };
-    let domain = event.domain.as_deref().unwrap_or_default();
-    let reason = event
-        .reason
-        .as_deref()
-        .map_or_else(String::new, |why| format!(": {why}"));
+    let reason = event.reason.as_deref();
+    let reason = reason.map_or_else(String::new, |why| format!(": {}", names::with_names(why)));
     let unwritten = match event.unwritten {
         0 => String::new(),
         n => format!(" (and {n} before that were not written)"),
     };
     line!(
-        "{}  {}  {who}{process}{host}  {} {domain}  {result}{reason}{unwritten}",
+        "{}  {}  {who}{process}{host}  {}  {result}{reason}{unwritten}",
         event.seq,
         time(event.time_ms),
-        event.what
+        words::of(event)
     );
 }
 

@@ -6,6 +6,7 @@ use domains::explain::{Facts, Guard, Path};
 use crate::args::Explain;
 use crate::exec;
 use crate::failure::{Failure, NOT_PERMITTED};
+use crate::names;
 use crate::show::{Show, line};
 
 pub(crate) fn run(agent: &mut Control, options: &Explain, show: Show) -> Result<u8, Failure> {
@@ -29,13 +30,22 @@ pub(crate) fn run(agent: &mut Control, options: &Explain, show: Show) -> Result<
     }
     let verdict = if answer.may { "yes" } else { "no" };
     match &answer.objection {
-        Some(objection) => line!("{from} to {to}: {verdict}: {objection}"),
+        Some(objection) => {
+            let objection = names::with_names(&objection.to_string());
+            line!("{from} to {to}: {verdict}: {objection}");
+        }
         None => line!("{from} to {to}: {verdict}"),
     }
     for verdict in &answer.domains {
         line!("{}", verdict.domain);
-        line!("  ethernet  {}", sentence(&verdict.ethernet));
-        line!("  rdma      {}", sentence(&verdict.rdma));
+        line!(
+            "  ethernet  {}",
+            names::with_names(&sentence(&verdict.ethernet))
+        );
+        line!(
+            "  rdma      {}",
+            names::with_names(&sentence(&verdict.rdma))
+        );
     }
     Ok(exit)
 }

@@ -46,6 +46,14 @@ impl Failure {
         }
     }
 
+    /// The same, where an agent was looked for: none runs.
+    pub(crate) fn about_agent(self) -> Self {
+        Failure {
+            message: format!("no agent runs, and there is {}", self.message),
+            status: 3,
+        }
+    }
+
     /// The same, saying first what failed.
     pub(crate) fn during(self, what: &str) -> Self {
         Failure {

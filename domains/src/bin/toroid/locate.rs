@@ -17,6 +17,13 @@ const SYSTEM_DATA: &str = "/var/lib/toroid";
 /// That of linux/magic.h.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
+/// What an ordinary user lacks outside of a login session: by su, cron or ssh, and in containers.
+pub(crate) const NO_PLACE: &str = "no place for the agent's state: XDG_RUNTIME_DIR is not set";
+
+/// What to do about it.
+pub(crate) const GIVE_PLACE: &str =
+    "choose a directory with --state or TOROID_STATE, such as `export TOROID_STATE=~/toroid`";
+
 /// Where an agent may be.
 #[derive(Debug)]
 pub(crate) struct Places {
@@ -49,12 +56,7 @@ impl Places {
             .as_deref()
             .or(of_file)
             .or(self.own.as_deref())
-            .ok_or_else(|| {
-                Failure::usage(
-                    "no place for the agent's state: XDG_RUNTIME_DIR is not set; \
-                 choose a directory with --state or TOROID_STATE",
-                )
-            })
+            .ok_or_else(|| Failure::usage(&format!("{NO_PLACE}; {GIVE_PLACE}")))
     }
 
     /// Where to look for a running agent: the named one and no other, or the user's, then the
@@ -95,7 +97,12 @@ impl Places {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(first_error.map_or_else(|| Failure::new("no place to look for an agent"), Into::into))
+        match (self.to_start(), first_error) {
+            // The system's agent does not run, and its own could not be started as things are.
+            (Err(no_place), _) => Err(no_place.about_agent()),
+            (Ok(_), Some(error)) => Err(error.into()),
+            (Ok(_), None) => Err(Failure::new("no place to look for an agent")),
+        }
     }
 }
 

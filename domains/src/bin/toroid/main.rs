@@ -11,6 +11,7 @@ mod failure;
 mod gateway;
 mod generate;
 mod locate;
+mod names;
 mod ping;
 mod quota;
 mod show;
@@ -18,7 +19,7 @@ mod unless;
 mod up;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
     match run(args) {
         Ok(status) => status.into(),
         Err(failure) => {
-            eprintln!("toroid: {failure}");
+            eprintln!("toroid: {}", names::with_names(&failure.to_string()));
             failure.status().into()
         }
     }
@@ -256,8 +257,16 @@ fn run_sibling(words: &[OsString], state: Option<&Path>) -> Failure {
     }
     let error = command.exec();
     let name = name.to_string_lossy();
-    Failure::usage(&format!(
-        "there is no command {name}, and {} cannot be started: {error}; see `toroid --help`",
-        program.display()
-    ))
+    let meant = args::nearest_command(&name);
+    let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? or "));
+    Failure::usage(&match error.kind() {
+        ErrorKind::NotFound => format!(
+            "there is no command {name}, and no program {}; {meant}see `toroid --help`",
+            program.display()
+        ),
+        _ => format!(
+            "there is no command {name}, and {} cannot be started: {error}; {meant}see `toroid --help`",
+            program.display()
+        ),
+    })
 }

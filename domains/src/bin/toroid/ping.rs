@@ -91,7 +91,10 @@ pub(crate) fn run(agent: &mut Control, options: &Ping, show: Show) -> Result<u8,
         unmeasured.insert("ethernet", why);
     }
     if !is_here {
-        let why = format!("another host carries {}", to.node);
+        let why = format!(
+            "another host carries {}; programs in both nodes can, such as the example pingpong",
+            to.node
+        );
         unmeasured.insert("rdma", why);
     }
     let task = Task {

@@ -10,6 +10,8 @@ use domains::protocol::{
 use serde::Serialize;
 use serde_json::json;
 
+use crate::names;
+
 /// Prints a line of a result. A reader that has seen enough, such as `head`, ends the program
 /// quietly.
 macro_rules! line {
@@ -64,7 +66,8 @@ impl Show {
         let [x, y, z] = status.torus.sizes();
         line!("agent      process {} on {}", status.pid, status.state);
         let here = if status.hosts.is_empty() { "" } else { " here" };
-        line!("torus      {x}x{y}x{z}, {} nodes{here}", status.nodes);
+        let nodes = count(status.nodes, "node");
+        line!("torus      {x}x{y}x{z}, {nodes}{here}");
         for host in &status.hosts {
             self.host(host);
         }
@@ -86,8 +89,8 @@ impl Show {
             false => line!("offload    {}", offload.join(" ")),
         }
         line!(
-            "attached   {} processes, {} bytes registered",
-            status.attached,
+            "attached   {}, {} bytes registered",
+            counted(status.attached, "process", "processes"),
             status.registered_bytes
         );
         if !status.private_users {
@@ -131,10 +134,10 @@ impl Show {
             [
                 node.place.to_string(),
                 host.to_owned(),
-                if node.free {
-                    "free".into()
-                } else {
-                    node.owner.to_string()
+                match node.owner {
+                    _ if node.free => "free".into(),
+                    Some(owner) => names::user(owner),
+                    None => "-".into(),
                 },
                 node.aliases.join(","),
                 node.domains.join(","),
@@ -170,14 +173,14 @@ impl Show {
             domain.name,
             domain.id,
             domain.epoch,
-            domain.owner,
+            names::user(domain.owner),
             domain.subnet,
             domain.mtu
         );
         let figures = &domain.figures;
         line!(
-            "{} members, diameter {}, mean {:.2} hops",
-            figures.size,
+            "{}, diameter {}, mean {:.2} hops",
+            count(figures.size, "member"),
             figures.diameter,
             figures.mean_hops
         );
@@ -316,6 +319,18 @@ impl Show {
         line!("node      {place}");
         line!("torus     {torus}");
         line!("domains   {}", domains.join(" "));
+    }
+}
+
+/// A number and what is counted, such as `1 member`.
+fn count(number: impl Into<u64>, one: &str) -> String {
+    counted(number, one, &format!("{one}s"))
+}
+
+fn counted(number: impl Into<u64>, one: &str, several: &str) -> String {
+    match number.into() {
+        1 => format!("1 {one}"),
+        number => format!("{number} {several}"),
     }
 }
 

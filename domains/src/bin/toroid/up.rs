@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use domains::agent::background::spawn_background;
 use domains::agent::{self, ACK_TIMEOUT_MS, Config, Left};
-use domains::client::{ClientError, Control};
+use domains::client::{CONTROL_SOCKET, ClientError, Control};
 use domains::hosts::config::{self, ConfigFile};
+use domains::wire::WireError;
 
 use crate::args::{Offload, Up};
 use crate::failure::{Failure, wrong};
@@ -44,7 +45,7 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
             show.note(&format!("agent ready on {}", state.display()));
             Ok(())
         };
-        return Ok(agent::run(config, announce)?);
+        return Ok(agent::run(config, || true, announce)?);
     }
     spawn_background(&config)?;
     let status = Control::connect(state)?.status()?;
@@ -102,15 +103,21 @@ fn driver(no_ethernet: bool) -> Result<Option<Vec<OsString>>, Failure> {
 pub(crate) fn down(places: &Places, show: Show) -> Result<(), Failure> {
     // Only one's own agent: ending the system's by mistake would be one too many.
     let state = places.to_start()?;
-    match Control::connect(state) {
-        Ok(agent) => agent.down()?,
-        Err(error @ (ClientError::NoAgent { .. } | ClientError::Orphaned { .. })) => {
-            match agent::clear_stale(state)? {
-                Left::Nothing => return Err(error.into()),
-                Left::Files => show.note("cleared away what an agent that was killed had left"),
-                Left::Nodes => show.note("no agent ran; its nodes have ended now"),
-            }
-        }
+    let was_there = state.join(CONTROL_SOCKET).exists();
+    match Control::connect(state).and_then(Control::down) {
+        Ok(()) => {}
+        // Also one that ended before it was asked, because its start was interrupted or another
+        // `toroid down` came first.
+        Err(
+            error @ (ClientError::NoAgent { .. }
+            | ClientError::Orphaned { .. }
+            | ClientError::Wire(WireError::Closed)),
+        ) => match agent::clear_stale(state)? {
+            Left::Nothing if was_there => {}
+            Left::Nothing => return Err(error.into()),
+            Left::Files => show.note("cleared away what an agent that was killed had left"),
+            Left::Nodes => show.note("no agent ran; its nodes have ended now"),
+        },
         Err(error) => return Err(error.into()),
     }
     show.done();
