@@ -345,11 +345,13 @@ impl Host {
         changes: Vec<Change>,
         directory: Directory,
     ) -> Result<(), Refusal> {
+        // First: what leaves opens nothing more that would have to move again.
+        self.members.note_leaving(&changes);
         for change in &changes {
             self.members.finish_moves(change);
         }
-        self.members.note_leaving(&changes);
-        self.members.keep(&directory)?;
+        let kept = self.members.keep(&directory);
+        kept.inspect_err(|_| self.members.note_staying(&changes))?;
         let generation = self.driver.as_ref().map(|driver| driver.generation());
         let mut concerned = BTreeSet::new();
         for Change { domain, left, .. } in &changes {

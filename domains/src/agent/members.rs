@@ -19,6 +19,7 @@ use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 use super::compaction::Compactor;
 use super::fences::{Fences, Granted};
 use super::keeper::Keeper;
+use super::memories::Memories;
 use super::moves::{Move, Moves, memory_for};
 use super::outbox::Outbox;
 use crate::directory::store::{Ledger, Store};
@@ -118,9 +119,9 @@ pub(super) struct RegionRecord {
     pub(super) memory: File,
     /// Who has opened it, and whether for writing.
     pub(super) openers: HashMap<AttachmentId, bool>,
-    /// Nodes of which a process may have mapped the memory that it is in now, and whether for
-    /// writing: the processes themselves may have gone, and handed it on before.
-    pub(super) mapped_by: BTreeMap<NodeId, bool>,
+    /// The nodes that may have its memories mapped: the processes themselves may have gone, and
+    /// handed them on before.
+    pub(super) memories: Memories,
     pub(super) moving: Option<Arc<Move>>,
 }
 
@@ -323,7 +324,7 @@ impl Members {
             access,
             memory,
             openers: HashMap::new(),
-            mapped_by: BTreeMap::new(),
+            memories: Memories::default(),
             moving: None,
         };
         // Before the reply: a peer may present the key as soon as the owner has it.
@@ -394,6 +395,7 @@ impl Members {
         if let Some(domain) = domain {
             check_may_talk(&books.directory, domain, node, key.node)?;
         }
+        books.check_stays(key.partition, node)?;
         let attachment = books.attachment(id)?;
         if !attachment.opened.contains(&key.id) {
             within("open regions", attachment.opened.len(), MAX_REGIONS)?;
@@ -405,7 +407,7 @@ impl Members {
         let memory = record.hand_out(access).map_err(|error| no_memory(&error))?;
         let writes = writes(access);
         *record.openers.entry(id).or_default() |= writes;
-        *record.mapped_by.entry(node).or_default() |= writes;
+        record.memories.grant(node, writes);
         books.note_region(&record);
         let (len, moving) = (record.len, record.moving.is_some());
         if writes {

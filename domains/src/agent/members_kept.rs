@@ -16,11 +16,12 @@ use serde::{Deserialize, Serialize};
 use super::unfinished::LEAVING;
 use super::{
     Attachment, AttachmentId, Books, ChannelRecord, Members, NUMBERS_A_SECOND, RegionRecord,
-    Service,
+    Service, writes,
 };
 use crate::agent::estate::Estate;
 use crate::agent::fences::{Fences, Words};
 use crate::agent::keeper::{Entry, Keeper};
+use crate::agent::memories::{Holders, Memories};
 use crate::agent::moves::Move;
 use crate::agent::outbox::Outbox;
 use crate::directory::Directory;
@@ -59,8 +60,10 @@ struct KeptRegion {
     access: u8,
     /// And whether they write.
     openers: Vec<(u64, bool)>,
-    /// Nodes, and whether they write.
-    mapped_by: Vec<(u32, bool)>,
+    mapped_by: Holders,
+    /// Of the old memory while it moves.
+    #[serde(default)]
+    source_mapped_by: Option<Holders>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -294,6 +297,10 @@ impl Books {
                 openers.insert(opener, writes);
             }
         }
+        let torus = self.directory.torus();
+        // An agent that has not kept the nodes may have granted the old memory to any.
+        let all = || (0..torus.nodes()).map(|node| (NodeId(node), writes(access)));
+        let source = kept.source_mapped_by.unwrap_or_else(|| all().collect());
         Some(RegionRecord {
             key,
             owner,
@@ -301,11 +308,7 @@ impl Books {
             access,
             memory,
             openers,
-            mapped_by: kept
-                .mapped_by
-                .into_iter()
-                .map(|(node, writes)| (NodeId(node), writes))
-                .collect(),
+            memories: Memories::inherited(kept.mapped_by, moving.as_ref().map(|_| source)),
             moving,
         })
     }
@@ -476,11 +479,8 @@ impl KeptRegion {
                 .iter()
                 .map(|(o, writes)| (o.0, *writes))
                 .collect(),
-            mapped_by: region
-                .mapped_by
-                .iter()
-                .map(|(n, writes)| (n.0, *writes))
-                .collect(),
+            mapped_by: region.memories.present().clone(),
+            source_mapped_by: region.memories.source().cloned(),
         }
     }
 }

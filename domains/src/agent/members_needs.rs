@@ -28,9 +28,8 @@ impl Members {
             let (node, bytes) = (record.key.node, record.len);
             let sum: &mut (u32, u64) = if record.has_to_move(change) {
                 needs.extra_bytes += in_use(&record);
-                moving
-                    .entry((node, record.leaver_wrote(change)))
-                    .or_default()
+                let written = record.memories.is_written_by(&change.left);
+                moving.entry((node, written)).or_default()
             } else if record.key.partition == partition && change.left.contains(&node) {
                 ending.entry(node).or_default()
             } else {

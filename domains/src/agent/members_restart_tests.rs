@@ -68,7 +68,12 @@ impl Fabric {
 
     /// Makes it durable that the leaver leaves, and does no more.
     fn shrink(&mut self, agent: &Agent) -> Change {
-        let left = [NodeId(LEAVER)].into();
+        self.take_out(agent, LEAVER)
+    }
+
+    /// The same of another node.
+    fn take_out(&mut self, agent: &Agent, node: u32) -> Change {
+        let left = [NodeId(node)].into();
         let planned = agent.members.plan(|plan| plan.shrink("blue", &left));
         let (change, directory) = planned.unwrap();
         agent.members.note_leaving(std::slice::from_ref(&change));
@@ -261,7 +266,8 @@ fn kill_in(phase: Phase) {
             stayer.acknowledges(epoch);
         }
         if phase >= Phase::Released {
-            agent.members.release_moves(&changed.moves, &[], &[], epoch);
+            let left = &changed.change.left;
+            agent.members.release_moves(&changed, left);
             owner.writes(0, 8);
         }
     }
@@ -344,6 +350,57 @@ fn copying_goes_on_where_it_was_and_waits_for_nobody() {
     assert_eq!(owner.process.hears_event(), Event::Moved { key });
     assert_eq!([0, 1, 2].map(|chunk| owner.reads(chunk * CHUNK)), [8, 7, 7]);
     assert!(fabric.is_settled());
+}
+
+/// A node leaves while the region still moves because another one left before. Its process wrote the
+/// region, and hung up before the first change.
+fn second_leaver(is_killed_between: bool) {
+    let mut fabric = Fabric::new();
+    let mut agent = fabric.agent();
+    let (mut owner, key) = Survivor::owning(&agent.members);
+    let _reader = Survivor::using(&agent.members, LEAVER, key, READ);
+    let second = Survivor::using(&agent.members, STAYER, key, Access::all());
+    for chunk in 0..3 {
+        owner.writes(chunk * CHUNK, 7);
+    }
+    agent.members.detach(second.process.id);
+    let change = fabric.shrink(&agent);
+    let first_epoch = change.domain.epoch;
+    let changed = agent.members.change(change, fabric.directory.clone());
+    owner.moves();
+    owner.acknowledges(first_epoch);
+    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
+    if is_killed_between {
+        drop(agent);
+        agent = fabric.agent();
+        owner.returns(&agent.members);
+        owner.moves();
+        owner.acknowledges(first_epoch);
+    }
+
+    let change = fabric.take_out(&agent, STAYER);
+    let epoch = change.domain.epoch;
+    agent.members.finish_moves(&change);
+    let changed = agent.members.change(change, fabric.directory.clone());
+    owner.acknowledges(epoch);
+    assert_eq!(agent.members.complete(&changed, PATIENCE, |_| ()), 0);
+    // What it still holds is the old memory, which is sealed or has been copied.
+    let _ = second.memory.write_all_at(&[9], 2 * CHUNK);
+    agent.carry_all();
+    assert_eq!(owner.process.hears_event(), Event::Moved { key });
+    assert_eq!([0, 1, 2].map(|chunk| owner.reads(chunk * CHUNK)), [7; 3]);
+    assert!(fabric.is_settled());
+}
+
+/// It wrote to what was still to be copied after its shrink had returned.
+#[test]
+fn a_second_leaver_is_shut_out_of_what_moves_for_the_first() {
+    second_leaver(false);
+}
+
+#[test]
+fn so_it_is_by_the_next_agent() {
+    second_leaver(true);
 }
 
 #[test]

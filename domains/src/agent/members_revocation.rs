@@ -21,12 +21,12 @@ use crate::protocol::Event;
 pub(in crate::agent) struct Changed {
     pub(in crate::agent) change: Change,
     pub(super) waiting_for: Vec<AttachmentId>,
-    leavers: Vec<AttachmentId>,
-    pub(super) moves: Vec<Arc<Move>>,
+    pub(in crate::agent) leavers: Vec<AttachmentId>,
+    pub(in crate::agent) moves: Vec<Arc<Move>>,
 }
 
 impl Changed {
-    pub(super) fn partition(&self) -> Partition {
+    pub(in crate::agent) fn partition(&self) -> Partition {
         Partition(self.change.domain.id.into())
     }
 }
@@ -118,10 +118,13 @@ impl Members {
     ) -> usize {
         let (partition, epoch) = (changed.partition(), changed.change.domain.epoch);
         let late = self.await_epoch(&changed.waiting_for, partition, epoch, timeout);
+        let mut gone = changed.change.left.clone();
         if !late.is_empty() {
-            fenced(&self.fence(partition, &late));
+            let nodes = self.fence(partition, &late);
+            fenced(&nodes);
+            gone.extend(nodes);
         }
-        self.release_moves(&changed.moves, &changed.leavers, &late, epoch);
+        self.release_moves(changed, &gone);
         self.lock().forget_leaving(partition);
         late.len()
     }

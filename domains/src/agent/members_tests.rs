@@ -269,6 +269,23 @@ fn what_a_leaver_had_ends_and_those_who_stay_are_waited_for() {
     assert_eq!(connected.unwrap_err().kind, RefusalKind::NotFound);
 }
 
+/// A region that a leaver opened while it moved was once copied to its end with the lock held that
+/// everybody needs.
+#[test]
+fn a_node_that_is_about_to_leave_opens_nothing() {
+    let members = members();
+    let mut owner = Process::attach(&members, 0);
+    let leaver = Process::attach(&members, 1);
+    let key = owner.alloc(READ);
+    let left = [NodeId(1)].into();
+    let (change, _) = members.plan(|plan| plan.shrink("blue", &left)).unwrap();
+    members.note_leaving(std::slice::from_ref(&change));
+    assert_eq!(leaver.open(key, READ), Err(RefusalKind::Denied));
+    assert_eq!(owner.open(key, READ), Ok(()), "it stays");
+    members.note_staying(&[change]);
+    assert_eq!(leaver.open(key, READ), Ok(()));
+}
+
 #[test]
 fn nobody_waits_for_a_process_that_has_gone() {
     let members = members();

@@ -13,6 +13,7 @@ use super::{Books, Changed, Members};
 use crate::agent::keeper::Entry;
 use crate::agent::moves::Move;
 use crate::directory::Change;
+use crate::protocol::{Refusal, RefusalKind};
 
 /// Where the keeper has them.
 pub(super) const LEAVING: &str = "leaving/";
@@ -25,10 +26,11 @@ struct KeptLeaving {
 }
 
 impl Members {
-    /// Nodes are about to leave. What is noted stays until the change is [complete]; if it does
-    /// not happen at all, no harm is done.
+    /// Nodes are about to leave. From now on they open no region of these domains. What is noted
+    /// stays until the change is [complete], or does [not happen] at all.
     ///
     /// [complete]: Members::complete
+    /// [not happen]: Members::note_staying
     pub(in crate::agent) fn note_leaving(&self, changes: &[Change]) {
         let mut books = self.lock();
         for change in changes {
@@ -38,13 +40,26 @@ impl Members {
         }
     }
 
+    /// The changes could not be made durable. The keeper is not told: should one have become durable
+    /// all the same, the next agent completes it.
+    pub(in crate::agent) fn note_staying(&self, changes: &[Change]) {
+        let mut books = self.lock();
+        for change in changes {
+            books.leaving.remove(&Partition(change.domain.id.into()));
+        }
+    }
+
     /// Goes on with the moves of the agent before, and begins anew the changes that it has not
     /// brought to their end. They are to be completed when processes can come back.
     pub(in crate::agent) fn take_up(&self) -> Vec<Changed> {
+        let unfinished = self.lock().unfinished();
+        for change in &unfinished {
+            self.finish_moves(change);
+        }
         let mut books = self.lock();
-        let unfinished = books.unfinished().into_iter();
         let mut ended = Vec::new();
         let changed: Vec<Changed> = unfinished
+            .into_iter()
             .map(|change| {
                 tracing::info!("going on with a change of domain {}", change.domain.name);
                 let (mut changed, lost) = self.begin(&mut books, change);
@@ -64,7 +79,8 @@ impl Members {
         changed
     }
 
-    fn moves_of(&self, of: impl Fn(Partition) -> bool) -> Vec<Arc<Move>> {
+    /// Moves that are going on of regions of these partitions.
+    pub(in crate::agent) fn moves_of(&self, of: impl Fn(Partition) -> bool) -> Vec<Arc<Move>> {
         let regions = self.regions.iter();
         let its = regions.filter(|record| of(record.key.partition));
         its.filter_map(|record| record.moving.clone()).collect()
@@ -95,6 +111,19 @@ impl Books {
             }
         }
         changes
+    }
+
+    /// Refuses what a node that is about to leave may not begin any more.
+    pub(super) fn check_stays(&self, partition: Partition, node: NodeId) -> Result<(), Refusal> {
+        let leaving = self.leaving.get(&partition);
+        if !leaving.is_some_and(|leaving| leaving.contains(&node)) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalKind::Denied,
+            "the node is leaving the region's domain",
+            "if it is a member again later, open the region anew",
+        ))
     }
 
     pub(super) fn keep_leaving(&self, partition: Partition, nodes: &BTreeSet<NodeId>) {

@@ -31,6 +31,7 @@ mod hosts;
 mod interfaces;
 pub(crate) mod keeper;
 mod members;
+mod memories;
 mod moves;
 mod nodes;
 mod outbox;

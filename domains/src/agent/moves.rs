@@ -3,8 +3,11 @@
 //! First every process that stays is told to change to fresh memory; with the epoch that comes
 //! behind it acknowledges both. When all have, or are [fenced](Members::fence), nobody who stays
 //! writes the old memory any more, and the move is released: what processes wait for is copied
-//! first, the rest behind everybody's back. If a leaver could write the old memory, the change of
-//! membership is complete only when the kernel has sealed it against writes, or all is copied.
+//! first, the rest behind everybody's back. If a leaver may write the memory that a region is copied
+//! from, the change of membership is complete only when the kernel has sealed that memory against
+//! writes, or all is copied. That holds for moves of earlier changes, too: [`Memories`] has the nodes.
+//!
+//! [`Memories`]: super::memories::Memories
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,7 +22,8 @@ use fabric::shm::Transfer;
 use fabric::shm::control::{create_for_peers, create_memory, read_only, read_write};
 use fabric::{Access, NodeId, Partition, Protection, RegionId, RemoteKey};
 
-use super::members::{AttachmentId, Books, Members, RegionRecord, writes};
+use super::members::{AttachmentId, Books, Changed, Members, RegionRecord, writes};
+use super::memories::Holders;
 use crate::directory::Change;
 use crate::protocol::Event;
 
@@ -65,10 +69,6 @@ pub(super) struct Move {
     /// Whether others than its owner may write the region, and so keep the kernel's lock of its old
     /// memory for ever: who seals that or drops of it may never come back.
     others_write: bool,
-    /// Whether a process of a leaving node had it mapped for writing.
-    leaver_wrote: bool,
-    /// Who stays and could write the old memory.
-    writers: Vec<AttachmentId>,
     /// Chunks that were asked for before they may be copied, or too many at once.
     waiting: Mutex<BTreeSet<(AttachmentId, u64)>>,
     /// How many wait for a chunk at this moment: the rest is copied later.
@@ -83,8 +83,6 @@ impl Move {
             key,
             transfer,
             others_write: writes(access),
-            leaver_wrote: false,
-            writers: Vec::new(),
             waiting: Mutex::default(),
             urgent: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
@@ -99,11 +97,8 @@ impl Move {
         len: u64,
         access: Access,
     ) -> io::Result<Self> {
-        Ok(Move {
-            // Who could write the old memory is not known any more.
-            leaver_wrote: writes(access),
-            ..Move::new(key, Transfer::resume(parts, fresh, len)?, access)
-        })
+        let transfer = Transfer::resume(parts, fresh, len)?;
+        Ok(Move::new(key, transfer, access))
     }
 
     /// What the next agent needs besides the fresh memory.
@@ -243,7 +238,8 @@ impl Members {
         moves.map(|moving| moving.transfer.remaining().max(1)).sum()
     }
 
-    /// Ends moves that are going on of regions that have to move again.
+    /// Ends moves that are going on of regions that have to move again, which takes as long as it
+    /// takes to copy them. The nodes that leave must be [noted](Members::note_leaving) before.
     pub(super) fn finish_moves(&self, change: &Change) {
         let moves: Vec<_> = self
             .regions
@@ -284,39 +280,45 @@ impl Members {
         (moves, lost)
     }
 
-    /// All who stay have acknowledged, or were late and are fenced; so they go on. Afterwards
-    /// nobody meets anything that a leaver writes, or who was late.
-    pub(super) fn release_moves(
-        &self,
-        moves: &[Arc<Move>],
-        leavers: &[AttachmentId],
-        late: &[AttachmentId],
-        epoch: u32,
-    ) {
-        let large =
-            |moving: &&Arc<Move>| moving.leaver_wrote && moving.transfer.remaining() > SMALL;
-        if let Some(moving) = moves.iter().find(large) {
-            self.await_epoch(leavers, moving.key.partition, epoch, LEAVERS_TIME);
+    /// All who stay have acknowledged, or were late and are fenced; so they go on. When this returns
+    /// none of `gone`, who have left or are fenced, can write what a region of the partition is
+    /// copied from, whichever change it moves for.
+    pub(super) fn release_moves(&self, changed: &Changed, gone: &BTreeSet<NodeId>) {
+        let partition = changed.partition();
+        let left = &changed.change.left;
+        let large = |moving: &&Arc<Move>| {
+            moving.transfer.remaining() > SMALL && self.must_shut_out(moving, left)
+        };
+        if changed.moves.iter().any(|moving| large(&moving)) {
+            let epoch = changed.change.domain.epoch;
+            self.await_epoch(&changed.leavers, partition, epoch, LEAVERS_TIME);
         }
-        for moving in moves {
+        for moving in &changed.moves {
             self.release(moving);
         }
+        let is_new = |moving: &Arc<Move>| changed.moves.iter().any(|new| Arc::ptr_eq(new, moving));
+        let present = self.moves_of(|of| of == partition).into_iter();
+        let (awaited, others): (Vec<_>, Vec<_>) =
+            present.partition(|moving| self.must_shut_out(moving, gone));
+        // It fails only when the agent is about to end.
+        let carry = |moving| _ = self.moves.send(moving);
+        others.into_iter().filter(is_new).for_each(carry);
         let mut may_seal = true;
-        for moving in moves {
-            let is_late = |writer| late.contains(writer);
-            let done = match moving.leaver_wrote || moving.writers.iter().any(is_late) {
-                true => {
-                    self.compactor.await_stop(moving.key.id, LOOK_TIME);
-                    moving.shut_out_leavers(&mut may_seal)
-                }
-                false => Ok(()),
-            };
-            match done {
-                // It fails only when the agent is about to end.
-                Ok(()) => _ = self.moves.send(Arc::clone(moving)),
-                Err(_) => self.arrive(moving, done),
+        for moving in awaited {
+            self.compactor.await_stop(moving.key.id, LOOK_TIME);
+            match moving.shut_out_leavers(&mut may_seal) {
+                Ok(()) if is_new(&moving) => carry(moving),
+                Ok(()) => {}
+                failed => self.arrive(&moving, failed),
             }
         }
+    }
+
+    /// Whether one of these nodes may write what is being copied.
+    fn must_shut_out(&self, moving: &Arc<Move>, nodes: &BTreeSet<NodeId>) -> bool {
+        let record = self.regions.get(&moving.key.id);
+        let record = record.filter(|record| record.is_moving_by(moving));
+        record.is_some_and(|record| record.memories.must_shut_out(nodes))
     }
 
     fn release(&self, moving: &Arc<Move>) {
@@ -395,9 +397,9 @@ impl Members {
         let Some(mut record) = self.regions.get_mut(&moving.key.id) else {
             return;
         };
-        let ours = |present: &mut Arc<Move>| Arc::ptr_eq(present, moving);
-        if record.moving.take_if(ours).is_some() {
+        if record.is_moving_by(moving) {
             let key = moving.key;
+            record.end_move();
             books.keep_region(&record);
             record.tell_users(&books, |outbox| outbox.event(Event::Moved { key }, vec![]));
             self.compact(&record);
@@ -418,13 +420,17 @@ impl RegionRecord {
     pub(super) fn has_to_move(&self, change: &Change) -> bool {
         self.key.partition == Partition(change.domain.id.into())
             && !change.left.contains(&self.key.node)
-            && self.mapped_by.keys().any(|node| change.left.contains(node))
+            && self.memories.must_move(&change.left)
     }
 
-    /// Whether one of these may have mapped it for writing.
-    pub(super) fn leaver_wrote(&self, change: &Change) -> bool {
-        let wrote = |(node, wrote): (&NodeId, &bool)| *wrote && change.left.contains(node);
-        self.mapped_by.iter().any(wrote)
+    fn is_moving_by(&self, moving: &Arc<Move>) -> bool {
+        let present = self.moving.as_ref();
+        present.is_some_and(|present| Arc::ptr_eq(present, moving))
+    }
+
+    fn end_move(&mut self) {
+        self.moving = None;
+        self.memories.end_move();
     }
 
     fn is_used_by(&self, id: AttachmentId) -> bool {
@@ -432,22 +438,16 @@ impl RegionRecord {
     }
 
     fn start_moving(&mut self, books: &mut Books, change: &Change) -> io::Result<Arc<Move>> {
-        if let Some(moving) = self.moving.take() {
-            // A process opened it a moment ago, while it moved.
-            moving.fetch_all()?;
-            let key = self.key;
-            self.tell_users(books, |outbox| outbox.event(Event::Moved { key }, vec![]));
+        if self.moving.is_some() {
+            // The caller has finished it, and who leaves has opened nothing since.
+            return Err(io::Error::other("it still moves for an earlier change"));
         }
         let fresh = memory_for(self.len, self.access)?;
         let old = std::mem::replace(&mut self.memory, fresh.try_clone()?);
-        let leaver_wrote = self.leaver_wrote(change);
-        self.forget_leavers(books, change);
-        let writers = self.openers.iter().filter(|(_, writes)| **writes);
-        let moving = Arc::new(Move {
-            leaver_wrote,
-            writers: writers.map(|(opener, _)| *opener).collect(),
-            ..Move::new(self.key, Transfer::new(old, fresh, self.len)?, self.access)
-        });
+        let transfer = Transfer::new(old, fresh, self.len)?;
+        let stayers = self.forget_leavers(books, change);
+        self.memories.begin_move(stayers);
+        let moving = Arc::new(Move::new(self.key, transfer, self.access));
         self.moving = Some(Arc::clone(&moving));
         // Before anybody hears of it.
         books.keep_region(self);
@@ -457,20 +457,22 @@ impl RegionRecord {
         Ok(moving)
     }
 
-    fn forget_leavers(&mut self, books: &mut Books, change: &Change) {
-        let (id, mapped_by) = (self.key.id, &mut self.mapped_by);
-        mapped_by.clear();
+    /// Returns the nodes of the openers that stay, which are granted the fresh memory.
+    fn forget_leavers(&mut self, books: &mut Books, change: &Change) -> Holders {
+        let id = self.key.id;
+        let mut stayers = Vec::new();
         self.openers.retain(|opener, writes| {
             let Some(attachment) = books.attachments.get_mut(opener) else {
                 return false;
             };
             let stays = !change.left.contains(&attachment.node);
             match stays {
-                true => *mapped_by.entry(attachment.node).or_default() |= *writes,
+                true => stayers.push((attachment.node, *writes)),
                 false => _ = attachment.opened.remove(&id),
             }
             stays
         });
+        stayers.into_iter().collect()
     }
 
     fn tell_to_move(&self, books: &Books, moving: &Move, user: AttachmentId) -> io::Result<()> {

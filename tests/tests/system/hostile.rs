@@ -16,6 +16,8 @@ use tests::process::{Outcome, Running, eventually, holds_within, run, send, stop
 
 #[path = "hostile_lock.rs"]
 mod lock;
+#[path = "hostile_second.rs"]
+mod second;
 
 const MIB: u64 = 1 << 20;
 

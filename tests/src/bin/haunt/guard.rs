@@ -16,7 +16,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 
 use crate::{
     COUNTED, FILED, FORGED, FORKED, FROM_DISK, HAUNT, HAUNTED, LOOK, MOVED, OWN, PAIR, PINNED,
-    Result, Tally, converse, faulted, growth, lock,
+    Result, Tally, converse, faulted, growth, lock, marked,
 };
 
 /// Channels of leavers that are still listened to.
@@ -63,6 +63,7 @@ pub fn guard(domain: &str, bytes: u64) -> Result<()> {
     let mut asked = Tally::new();
     converse(|line| match line {
         "sum" => Ok(region.load(COUNTED)?.to_string()),
+        "marks" => Ok(marks(&region, &chunk)?.to_string()),
         "heard" => {
             let now = lock(&ears).heard(&domain);
             let since = growth(&asked, &now);
@@ -89,6 +90,20 @@ fn look(region: &Region, ears: &Mutex<Ears>, page: &[u8]) -> Result<Tally> {
     found.extend(now.into_iter().filter(|(what, _)| never(what)));
     found.extend(changes);
     Ok(found)
+}
+
+/// Chunks in which there is anything else than the owner has written, which it then writes again.
+fn marks(region: &Region, page: &[u8]) -> Result<usize> {
+    let mut there = vec![0; page.len()];
+    let mut marks = 0;
+    for at in marked(region.len()) {
+        region.read(at, &mut there)?;
+        if there != page {
+            marks += 1;
+            region.write(at, page)?;
+        }
+    }
+    Ok(marks)
 }
 
 /// How often haunted words change during a look, and whether anything else has.

@@ -6,6 +6,7 @@
 //!     look                         what a leaver reaches while it looks, and what nobody may ever
 //!     heard                        what has arrived or was dropped since it was asked or looked last
 //!     sum                          the counted word
+//!     marks                        in how many chunks another process has left a mark; removes them
 //! haunt speak DOMAIN PLACE     sends numbered packets to a guard until that fails
 //! haunt leave KEY PLACE        haunts that guard, also in the name of another place; answers:
 //!     open                         opens all once more
@@ -17,6 +18,8 @@
 //! haunt hang NODE STATE FILE   hands the agent descriptors of FILE, which it makes one that hangs on closing
 //! haunt keep WHO KEY FUSE FILE  keeps the lock of a region's memory by a FILE that never comes: who
 //!                              leaves now, who stays of where it moves
+//! haunt linger KEY RIGHTS      opens for `read` or `write`, hangs up, and keeps what it has; answers:
+//!     mark                         writes to each chunk, from the last to the first
 //! haunt peek KEY               reads memory to which a region moves from when it has it
 //! haunt stall NODE STATE       stops in the middle of handing descriptors over, until it hears of the end
 //! haunt attack NAMESPACE       but in this one: traces, writes to and kills every other process that it can; says how
@@ -25,7 +28,7 @@
 //! [`guard`] has those who stay, [`leave`] who leaves; [`forger`] writes into rings, [`sender`]
 //! sends frames, [`scribe`] writes to memory that is mapped, [`pins`] lets the kernel do so, [`disk`] a
 //! disk, [`child`] a child; [`moved`] maps it elsewhere, [`faults`] brings its pages, [`lock`] keeps
-//! the kernel's lock of it; [`peek`] reads what it should not see yet.
+//! the kernel's lock of it; [`peek`] reads what it should not see yet, [`linger`] has hung up long ago.
 
 mod attack;
 mod child;
@@ -36,6 +39,7 @@ mod grips;
 mod guard;
 mod hang;
 mod leave;
+mod linger;
 mod lock;
 mod mapping;
 mod moved;
@@ -80,6 +84,14 @@ fn faulted(len: u64) -> u64 {
     len / 2 + 3 * 4096
 }
 
+/// Bytes between two marks; the place of each is in the middle, in a page that holds nothing else.
+const MARKED: u64 = 64 * 1024;
+
+/// Where marks are in a region of so many bytes.
+fn marked(len: u64) -> impl DoubleEndedIterator<Item = u64> {
+    (0..len / MARKED).map(|n| n * MARKED + MARKED / 2)
+}
+
 /// How long a look takes.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -101,6 +113,7 @@ fn main() -> Result<()> {
         ["hang", node, state, file] => hang::hang(node, state, file),
         ["keep", who, key, fuse, file] => lock::keep(who, key, fuse, file),
         ["hold", who, key, file] => lock::hold(who, key.parse()?, file),
+        ["linger", key, rights] => linger::linger(key.parse()?, rights),
         ["peek", key] => peek::peek(key.parse()?),
         ["stall", node, state] => hang::stall(node, state),
         ["hand-over", node, state, file] => hang::hand_over(node, state, file),

@@ -1,0 +1,41 @@
+//! A process that opens a region, hangs up, and keeps the descriptor and the mapping: the agent knows
+//! of no process of its node any more.
+
+use std::os::unix::fs::FileExt;
+
+use domains::protocol::{Reply, Request};
+use fabric::{Access, RemoteKey};
+
+use crate::leave::Agent;
+use crate::mapping::{Mapping, PAGE};
+use crate::{Result, converse, marked};
+
+/// A mark: no byte of it is in what the owner has written.
+const MARK: u64 = u64::MAX;
+
+pub fn linger(key: RemoteKey, rights: &str) -> Result<()> {
+    let access = match rights {
+        "write" => Access::all(),
+        _ => Access::REMOTE_READ,
+    };
+    let mut agent = Agent::greet()?;
+    let (reply, mut files) = agent.ask(&Request::Open { key, access })?;
+    let Reply::Region { len, .. } = reply else {
+        return Err(format!("{reply:?}").into());
+    };
+    drop(agent);
+    let file = files.swap_remove(0);
+    let writable = access == Access::all();
+    let pages = usize::try_from(len)? / PAGE;
+    let mapping = writable.then(|| Mapping::of(&file, pages)).transpose()?;
+    println!("open");
+    converse(|_| {
+        for at in marked(len).rev() {
+            match &mapping {
+                Some(mapping) => mapping.write(at, MARK),
+                None => _ = file.write_at(&MARK.to_ne_bytes(), at),
+            }
+        }
+        Ok("marked".into())
+    })
+}
