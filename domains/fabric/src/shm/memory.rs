@@ -8,8 +8,9 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of a page: what mappings are made of.
 pub(crate) const PAGE: usize = 4096;
@@ -29,7 +30,13 @@ pub(crate) struct Mapping {
     only_in: Option<u32>,
     /// Whether it is a buffer of Rust's, made of words, and not mapped.
     is_adopted: bool,
+    /// The lower half of the inode number of the file that is mapped, or 0.
+    inode: AtomicU32,
 }
+
+/// The place of a mapping is another thread's now.
+#[derive(Debug, PartialEq, Eq)]
+struct Taken;
 
 // SAFETY: the mapping belongs to the process, not to a thread; all access to its bytes goes
 // through `copy` and atomics, which tolerate concurrent access.
@@ -41,20 +48,14 @@ impl Mapping {
     /// Maps `len` bytes of `file` from its start. A shorter file is refused, because touching
     /// what it lacks would be a signal.
     pub(crate) fn of_file(file: &File, len: usize, writable: bool) -> io::Result<Self> {
-        if file.metadata()?.len() < len as u64 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Self::shared(file, len, protection(writable))
+        Self::whole(file, len, protection(writable))
     }
 
     /// The same, for reading and writing, but nobody can reach it before it is
     /// [opened](Mapping::open). So no page of it is mapped until then, not even in a process that
     /// locks all its memory (`mlockall`), where the kernel fills mappings as they are made.
     pub(crate) fn closed(file: &File, len: usize) -> io::Result<Self> {
-        if file.metadata()?.len() < len as u64 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Self::shared(file, len, libc::PROT_NONE)
+        Self::whole(file, len, libc::PROT_NONE)
     }
 
     /// Maps a part of `file` for reading, which must be there.
@@ -67,8 +68,11 @@ impl Mapping {
         Self::shared_part(file, start, len, protection(true))
     }
 
-    fn shared(file: &File, len: usize, protection: i32) -> io::Result<Self> {
-        Self::shared_part(file, 0, len, protection)
+    fn whole(file: &File, len: usize, protection: i32) -> io::Result<Self> {
+        let inode = inode_of(file, len)?;
+        let mut mapping = Self::shared_part(file, 0, len, protection)?;
+        mapping.inode = AtomicU32::new(inode);
+        Ok(mapping)
     }
 
     fn shared_part(file: &File, start: u64, len: usize, protection: i32) -> io::Result<Self> {
@@ -114,6 +118,7 @@ impl Mapping {
             len,
             only_in: None,
             is_adopted: false,
+            inode: AtomicU32::default(),
         };
         // It is not all there any more.
         std::mem::forget(self);
@@ -222,6 +227,7 @@ impl Mapping {
             len,
             only_in,
             is_adopted,
+            inode: AtomicU32::default(),
         })
     }
 
@@ -235,6 +241,7 @@ impl Mapping {
             len,
             only_in: None,
             is_adopted: true,
+            inode: AtomicU32::default(),
         }
     }
 
@@ -301,6 +308,7 @@ impl Mapping {
             len: self.len,
             only_in: self.only_in,
             is_adopted: false,
+            inode: self.inode().into(),
         })
     }
 
@@ -320,10 +328,11 @@ impl Mapping {
     /// Puts another mapping of the same length in the place of this one, in one step: an access
     /// of another thread meets the one or the other.
     ///
-    /// When it fails, [`Mapping::forsake`] must follow at once, because the place may be empty:
-    /// the kernel takes away what is there before it looks for the memory that its own tables of
-    /// the new place need. If it has none, another thread that comes by before `forsake` is done
-    /// ends the process by SIGSEGV, as it would soon have ended for want of memory.
+    /// When it fails, the place has the memory that it had, or zeros. The kernel takes away what is
+    /// there before it looks for the memory that its own tables of the new place need. If it has
+    /// none, a thread that uses the place before the zeros are there ends the process by SIGSEGV, as
+    /// it would soon have ended for want of memory. If another thread maps something there first, the
+    /// process ends, too: threads on their way to the place would change memory that is not ours.
     pub(crate) fn replace_by(&self, other: Mapping) -> io::Result<()> {
         assert_eq!(other.len, self.len, "a region keeps its length");
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
@@ -332,17 +341,62 @@ impl Mapping {
         // range goes through `copy` or an atomic, which may meet any bytes; it stays mapped. The
         // source range is unmapped by this, so `other` is forgotten.
         let moved = unsafe { libc::mremap(from, pages, pages, flags, self.address()) };
-        done(moved != libc::MAP_FAILED)?;
+        if let Err(error) = done(moved != libc::MAP_FAILED) {
+            if self.fill_gap() == Err(Taken) {
+                eprintln!("fabric: no memory to move a region, and its place is taken: {error}");
+                std::process::abort();
+            }
+            return Err(error);
+        }
+        self.now_maps(other.inode());
         std::mem::forget(other);
         Ok(())
     }
 
+    /// Maps zeros where this mapping was, if nothing is there any more; never over the mapping of
+    /// another thread.
+    fn fill_gap(&self) -> Result<(), Taken> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let (protection, flags) = (protection(true), flags | libc::MAP_FIXED_NOREPLACE);
+        // SAFETY: the kernel maps nothing over what is there. The place has been this mapping's, so
+        // whoever has an address in it may meet any bytes.
+        let filled = unsafe { libc::mmap(self.address(), self.pages(), protection, flags, -1, 0) };
+        match filled {
+            address if address == self.address() => {
+                self.now_maps(0);
+                Ok(())
+            }
+            _ if self.is_there() => Ok(()),
+            _ => Err(Taken),
+        }
+    }
+
+    /// Whether its file is mapped in all of its place.
+    fn is_there(&self) -> bool {
+        let place = self.start()..self.start() + self.pages();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let ours = maps.lines().filter_map(parse_map);
+        let ours = ours.filter(|(_, inode)| *inode != 0 && *inode == self.inode());
+        let overlaps = ours.map(|(range, _)| {
+            let (start, end) = (range.start.max(place.start), range.end.min(place.end));
+            end.saturating_sub(start)
+        });
+        overlaps.sum::<usize>() == place.len()
+    }
+
+    fn inode(&self) -> u32 {
+        self.inode.load(Ordering::Relaxed)
+    }
+
+    fn now_maps(&self, inode: u32) {
+        self.inode.store(inode, Ordering::Relaxed);
+    }
+
     /// Maps a file in the place of what is here, in one step, for reading.
     pub(crate) fn replace_by_file(&self, file: &File) -> io::Result<()> {
-        if file.metadata()?.len() < self.len as u64 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        let inode = inode_of(file, self.len)?;
         self.map_over(libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd())?;
+        self.now_maps(inode);
         self.keep_from_children()
     }
 
@@ -350,7 +404,9 @@ impl Mapping {
     /// access that is on its way ends without a signal.
     pub(crate) fn forsake(&self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        self.map_over(protection(true), flags, -1)
+        self.map_over(protection(true), flags, -1)?;
+        self.now_maps(0);
+        Ok(())
     }
 
     fn map_over(&self, protection: i32, flags: i32, fd: i32) -> io::Result<()> {
@@ -438,6 +494,26 @@ impl Drop for Mapping {
         // them borrows or lives no longer than `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
+}
+
+/// The lower half of the inode number of a file of at least `len` bytes: touching what a shorter one
+/// lacks would be a signal.
+fn inode_of(file: &File, len: usize) -> io::Result<u32> {
+    let metadata = file.metadata()?;
+    match metadata.len() < len as u64 {
+        true => Err(io::ErrorKind::UnexpectedEof.into()),
+        false => Ok(metadata.ino() as u32),
+    }
+}
+
+/// The addresses and the lower half of the inode number in a line of `/proc/self/maps`, see
+/// proc_pid_maps(5).
+fn parse_map(line: &str) -> Option<(Range<usize>, u32)> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    let inode: u64 = words.nth(3)?.parse().ok()?;
+    Some((address(start)?..address(end)?, inode as u32))
 }
 
 fn offset(start: u64) -> io::Result<libc::off_t> {
@@ -647,5 +723,44 @@ mod tests {
         // Another test may take the room at any one time.
         let times = (0..100).map(lies_as_before).filter(|is_so| *is_so).count();
         assert!(times > 50, "{times} times of 100");
+    }
+
+    /// To move a region failed when the kernel had no memory left, and what was mapped over the gap
+    /// took the memory of another thread away that had mapped it there meanwhile.
+    #[test]
+    fn a_gap_is_filled_but_nothing_is_mapped_over_another_threads_memory() {
+        let len = 4 * PAGE;
+        let memory = create_memory(len as u64).unwrap();
+        let mapping = Mapping::of_file(&memory, len, true).unwrap();
+        let byte = |at: usize| mapping.byte(at as u64).unwrap().load(Ordering::Relaxed);
+        mapping.byte(5).unwrap().store(7, Ordering::Relaxed);
+        assert_eq!(mapping.fill_gap(), Ok(()));
+        assert_eq!(byte(5), 7, "there was no gap");
+
+        let map = |address: *mut libc::c_void, len: usize| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            // SAFETY: a part of the range of `mapping`, which nothing else here uses.
+            let mapped = unsafe { libc::mmap(address, len, protection(true), flags, -1, 0) };
+            assert_eq!(mapped, address);
+        };
+        // As if another thread had mapped a page in the gap.
+        let third = mapping.address().wrapping_byte_add(2 * PAGE);
+        map(third, PAGE);
+        mapping
+            .byte(2 * PAGE as u64)
+            .unwrap()
+            .store(9, Ordering::Relaxed);
+        assert_eq!(mapping.fill_gap(), Err(Taken));
+        assert_eq!(byte(2 * PAGE), 9, "it is the other thread's");
+
+        // SAFETY: the range of `mapping`; an address in it is used again when it is mapped.
+        unsafe { libc::munmap(mapping.address(), len) };
+        if mapping.fill_gap() == Ok(()) {
+            assert_eq!([5, 2 * PAGE].map(byte), [0, 0]);
+            assert!(!mapping.is_there());
+        } else {
+            // Another test was faster; the place is its own.
+            std::mem::forget(mapping);
+        }
     }
 }
