@@ -46,6 +46,10 @@ pub(super) const LIFELINE: &str = "lifeline";
 /// How long the keeper may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long the keeper may leave what it is told in the socket once that is full. The agent waits with
+/// its lock held, once: it then gives that keeper up, and the next one is given everything.
+const BACKLOG_PATIENCE: Duration = Duration::from_millis(500);
+
 /// Between two attempts to start it.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -153,7 +157,7 @@ impl Found {
     fn greet(stream: UnixStream, child: Option<Child>) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         let (mut reader, writer) = wire::split(stream)?;
-        writer.give_up_after(PATIENCE)?;
+        writer.give_up_after(BACKLOG_PATIENCE)?;
         writer
             .send(&Request::Hello, &[])
             .map_err(io::Error::other)?;
