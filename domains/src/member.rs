@@ -11,6 +11,7 @@ mod nodes;
 mod regions;
 mod stack;
 
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
@@ -53,6 +54,13 @@ pub enum MemberError {
     /// The system could not map what the agent granted.
     #[error("cannot map memory: {0}")]
     System(#[from] io::Error),
+}
+
+impl MemberError {
+    /// Caller: the fabric has no node with this place or number.
+    pub fn no_such_node(node: impl fmt::Display) -> Self {
+        MemberError::Refused(Refusal::no_such_node(node))
+    }
 }
 
 /// A process attached to the node that it runs in. Clones share the attachment, which ends with
@@ -270,13 +278,13 @@ impl Domain {
     /// `depth` operations at a time.
     ///
     /// # Errors
-    /// [`MemberError::Refused`] when `place` is not a member.
+    /// [`MemberError::Refused`] when `place` is no node, or not a member and of another host.
     pub fn queue_pair(&self, place: Place, depth: usize) -> Result<QueuePair, MemberError> {
         if let Some(pair) = self.far_queue_pair(place, depth)? {
             return Ok(pair);
         }
         let node = self.member.torus.node(place);
-        let node = node.ok_or_else(|| MemberError::Agent(format!("there is no node {place}")))?;
+        let node = node.ok_or_else(|| MemberError::no_such_node(place))?;
         let pair = shm::QueuePair::new(node, self.partition, depth);
         Ok(QueuePair::Shm(pair))
     }
@@ -495,5 +503,13 @@ mod tests {
         let count = |request| asked.iter().filter(|asked| **asked == request).count();
         assert_eq!(count(Request::Free { key: KEY }), 2);
         assert_eq!(count(Request::Disconnect { id: 5 }), 2);
+    }
+
+    /// It once said "lost the agent", and a proxy went on trying.
+    #[test]
+    fn an_unknown_node_is_the_callers_mistake() {
+        let error = MemberError::no_such_node(Place { x: 9, y: 0, z: 0 });
+        let told = "there is no node 9,0,0; see `toroid node ls`";
+        assert_eq!(error.to_string(), told);
     }
 }

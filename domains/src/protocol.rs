@@ -701,6 +701,12 @@ impl Refusal {
             remedy: remedy.into(),
         }
     }
+
+    /// The fabric has no node with this place or number.
+    pub fn no_such_node(node: impl fmt::Display) -> Self {
+        let message = format!("there is no node {node}");
+        Refusal::new(RefusalKind::NotFound, message, "see `toroid node ls`")
+    }
 }
 
 impl fmt::Display for Refusal {

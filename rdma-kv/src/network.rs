@@ -70,7 +70,7 @@ impl Network for Domain {
 
     fn endpoint(&self, peer: NodeId) -> Result<QueuePair, MemberError> {
         let place = self.member().torus().place(peer);
-        let place = place.ok_or_else(|| MemberError::Agent(format!("there is no {peer}")))?;
+        let place = place.ok_or_else(|| MemberError::no_such_node(peer.0))?;
         self.queue_pair(place, DEPTH)
     }
 }

@@ -264,6 +264,13 @@ pub struct Read<'a, R> {
 /// ends in exactly one completion. In transfers of up to 64 bytes whose ends here and there are
 /// multiples of 8, those of each segment too, each 8-byte word is read and written whole; beyond
 /// that a transfer may be seen in pieces, in any order.
+///
+/// **Exception: failover between hosts.** When acknowledgements are lost until an RDMA adapter gives
+/// up, the queue pairs of `verbs` execute the failed operation and all later ones again, over TCP.
+/// So reads and writes may execute twice, and an earlier write is repeated after a later one has
+/// executed. At the completion of the last one, memory is as if each had executed once, in posted
+/// order, unless the peer has written to the same bytes meanwhile: those may be overwritten. A peer
+/// must therefore answer a write in other bytes, by an atomic, or by a packet. Atomics execute once.
 pub trait Endpoint {
     /// A region of the peer, opened by the agent.
     type Remote: Clone + Send + Sync + 'static;

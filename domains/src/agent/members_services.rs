@@ -303,14 +303,8 @@ impl Books {
         place: Place,
         protocol: u16,
     ) -> Result<(NodeId, AttachmentId), Refusal> {
-        let outside = || {
-            Refusal::new(
-                RefusalKind::NotFound,
-                format!("there is no node {place}"),
-                "see `toroid node ls`",
-            )
-        };
-        let node = self.directory.torus().node(place).ok_or_else(outside)?;
+        let node = self.directory.torus().node(place);
+        let node = node.ok_or_else(|| Refusal::no_such_node(place))?;
         check_member(&self.directory, domain, node)?;
         let service = Service {
             partition: Partition(self.directory.domain(domain)?.id.into()),
