@@ -19,11 +19,12 @@ use std::thread;
 use std::time::Duration;
 
 use fabric::shm::Transfer;
-use fabric::shm::control::{create_for_peers, create_memory, read_only, read_write};
+use fabric::shm::control::{create_for_peers, create_memory};
 use fabric::{Access, NodeId, Partition, Protection, RegionId, RemoteKey};
 
 use super::members::{AttachmentId, Books, Changed, Members, RegionRecord, writes};
 use super::memories::Holders;
+use super::outbox::Handed;
 use crate::directory::Change;
 use crate::protocol::Event;
 
@@ -345,7 +346,10 @@ impl Members {
     /// Returns the regions that have to end, because it cannot be told.
     pub(super) fn tell_moves(&self, books: &Books, id: AttachmentId) -> Vec<RegionId> {
         let tell = |record: &RegionRecord| match &record.moving {
-            Some(moving) => record.tell_to_move(books, moving, id),
+            Some(moving) => {
+                let fresh = Fresh::of(&record.memory, moving)?;
+                record.tell_to_move(books, &fresh, id)
+            }
             None => Ok(()),
         };
         let mut lost = Vec::new();
@@ -451,8 +455,9 @@ impl RegionRecord {
         self.moving = Some(Arc::clone(&moving));
         // Before anybody hears of it.
         books.keep_region(self);
+        let fresh = Fresh::of(&self.memory, &moving)?;
         let mut users = self.users();
-        users.try_for_each(|user| self.tell_to_move(books, &moving, user))?;
+        users.try_for_each(|user| self.tell_to_move(books, &fresh, user))?;
         drop(users);
         Ok(moving)
     }
@@ -475,26 +480,45 @@ impl RegionRecord {
         stayers.into_iter().collect()
     }
 
-    fn tell_to_move(&self, books: &Books, moving: &Move, user: AttachmentId) -> io::Result<()> {
+    fn tell_to_move(&self, books: &Books, fresh: &Fresh, user: AttachmentId) -> io::Result<()> {
         let Some(attachment) = books.attachments.get(&user) else {
             return Ok(());
         };
         let opened = self.openers.get(&user);
         let writes = user == self.owner || opened == Some(&true);
-        let memory = match writes {
-            _ if user == self.owner => self.memory.try_clone()?,
-            true => read_write(&self.memory)?,
-            false => read_only(&self.memory)?,
-        };
-        let mut descriptors = vec![memory.into(), moving.transfer.table()?.into()];
+        let memory = || Arc::clone(&fresh.memory);
+        let mut descriptors = vec![
+            match writes {
+                _ if user == self.owner => Handed::Ready(self.memory.try_clone()?.into()),
+                true => Handed::Writable(memory()),
+                false => Handed::Readable(memory()),
+            },
+            Handed::Readable(Arc::clone(&fresh.table)),
+        ];
         if writes && opened.is_some() {
             // For what it opened for reading: the kernel counts a mapping of a descriptor that can
             // be written as one that is, and does not seal that memory at the next move.
-            descriptors.push(read_only(&self.memory)?.into());
+            descriptors.push(Handed::Readable(memory()));
         }
         let event = Event::Move { key: self.key };
-        attachment.outbox.event(event, descriptors);
+        attachment.outbox.hand(event, descriptors);
         Ok(())
+    }
+}
+
+/// What those who use a region open when it moves.
+struct Fresh {
+    memory: Arc<File>,
+    table: Arc<File>,
+}
+
+impl Fresh {
+    fn of(memory: &File, moving: &Move) -> io::Result<Self> {
+        let [_, table] = moving.parts();
+        Ok(Fresh {
+            memory: Arc::new(memory.try_clone()?),
+            table: Arc::new(table.try_clone_to_owned()?.into()),
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! Whoever has news for a process, perhaps while it holds a lock, only puts it here; a thread of
 //! the connection sends it. A process that does not read is cut off and holds nobody up.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use fabric::shm::control::{read_only, read_write};
 
 use super::members::{MAX_CHANNELS, MAX_REGIONS};
 use crate::protocol::{Event, Message, Reply};
@@ -27,7 +30,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 const STACK_BYTES: usize = 128 * 1024;
 
-type Parcel = (Message, Vec<OwnedFd>);
+/// A descriptor on its way to a process.
+#[derive(Debug)]
+pub(super) enum Handed {
+    Ready(OwnedFd),
+    /// Memory that is opened for reading when the message is sent: to open it for each of many
+    /// processes takes longer than a lock should be held.
+    Readable(Arc<File>),
+    /// The same for reading and writing.
+    Writable(Arc<File>),
+}
+
+type Parcel = (Message, Vec<Handed>);
 
 /// The queue to a process.
 #[derive(Clone, Debug)]
@@ -86,11 +100,19 @@ impl Outbox {
 
     /// Queues a reply; never blocks.
     pub(super) fn reply(&self, reply: Reply, descriptors: Vec<OwnedFd>) {
-        self.push((Message::Reply(reply), descriptors));
+        let handed = descriptors.into_iter().map(Handed::Ready);
+        self.push((Message::Reply(reply), handed.collect()));
     }
 
     /// Queues news; never blocks.
     pub(super) fn event(&self, event: Event, descriptors: Vec<OwnedFd>) {
+        let handed = descriptors.into_iter().map(Handed::Ready);
+        self.hand(event, handed.collect());
+    }
+
+    /// Queues news with descriptors that need not be there yet; never blocks. A process for which
+    /// one cannot be opened is cut off.
+    pub(super) fn hand(&self, event: Event, descriptors: Vec<Handed>) {
         self.push((Message::Event(event), descriptors));
     }
 
@@ -133,6 +155,16 @@ impl Outbox {
     }
 }
 
+impl Handed {
+    fn open(self) -> io::Result<OwnedFd> {
+        match self {
+            Handed::Ready(descriptor) => Ok(descriptor),
+            Handed::Readable(memory) => read_only(&memory).map(Into::into),
+            Handed::Writable(memory) => read_write(&memory).map(Into::into),
+        }
+    }
+}
+
 impl Replies {
     fn set(&self, change: impl FnOnce(Option<usize>) -> Option<usize>) {
         let mut waiting = self.lock();
@@ -148,6 +180,14 @@ impl Replies {
 fn deliver(parcels: &Receiver<Parcel>, writer: &Writer, waiting: &AtomicUsize, replies: &Replies) {
     for (message, descriptors) in parcels {
         let is_reply = matches!(message, Message::Reply(_));
+        let opened: io::Result<Vec<_>> = descriptors.into_iter().map(Handed::open).collect();
+        let descriptors = match opened {
+            Ok(descriptors) => descriptors,
+            Err(error) => {
+                tracing::error!("a process is cut off, it cannot be granted memory: {error}");
+                return writer.shut_down();
+            }
+        };
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         if writer.send(&message, &descriptors).is_err() {
             // The connection is shut down, which its reader sees.
