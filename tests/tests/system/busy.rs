@@ -42,7 +42,7 @@ fn a_run_with_a_process_spinning_beside_says_so() {
         assert_eq!(report["config"]["busy"], true, "{report}");
         let table = busy(&cluster, &[]).wait().ok();
         assert!(
-            table.stdout.contains("one process spinning beside"),
+            table.text().contains("one process spinning beside"),
             "{table}"
         );
         assert!(is_empty(&temporary(&cluster)), "files were left");
