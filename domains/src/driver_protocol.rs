@@ -215,7 +215,8 @@ pub enum DropReason {
     Malformed,
     /// Its source address is not its sender's, or the host that has sent it does not carry that.
     WrongSource,
-    /// The packet in it is from an address that the directory gave to somebody else.
+    /// The packet in it is from an address of another node or domain, or for the address that its
+    /// receiver has in another domain.
     ForeignAddress,
     /// A member says by it that it is a router (IPv6), and its domain has none.
     RouterAdvertisement,

@@ -23,7 +23,8 @@
 //! MAC when the node becomes a member. So no node, whatever its root does, routes packets from
 //! one of its domains into another, unless both say that they forward ([`Port::forward`]); otherwise only the
 //! gateway of a domain may bring packets from elsewhere. Members of domains that do not say so announce no
-//! [routers](crate::router) either. Nobody outside has the address of a member.
+//! [routers](crate::router) either. A node's kernel takes packets for any of its addresses from any of its
+//! interfaces, so a packet for the address that the receiver has in another domain is not delivered. Nobody outside has the address of a member.
 //!
 //! Frames for groups reach those who listen, as far as that is known (`audience`), and routers.
 //!
@@ -346,6 +347,21 @@ impl<X> Segments<X> {
                 is_other.then(|| Partition(domain.into()))
             }
         }
+    }
+
+    /// The member of another domain than `ours` that has an address, and the domain.
+    fn owner_elsewhere(&self, address: IpAddr, ours: Partition) -> Option<(Partition, Place)> {
+        let partition = match address {
+            IpAddr::V4(address) if self.networks.get(&ours)?.has(address) => return None,
+            IpAddr::V4(address) => {
+                let has_it = |(_, network): &(&Partition, &Network)| network.has(address);
+                *self.networks.iter().find(has_it)?.0
+            }
+            IpAddr::V6(address) => Partition(addressing::parse_ipv6(address)?.0.into()),
+        };
+        let elsewhere = self.segments.get(&partition)?;
+        let place = elsewhere.owners.get(&address)?;
+        (partition != ours).then_some((partition, *place))
     }
 
     /// Whether the node of a port may bring packets from another domain: it is there, too, and both

@@ -1,4 +1,4 @@
-//! Who a packet says that it is from: the address of its IPv4 or IPv6 header, or of the one who asks or
+//! The address that a packet is for, and who it says that it is from: the address of its IPv4 or IPv6 header, or of the one who asks or
 //! answers by ARP, and whose address it says that it has by neighbour discovery (RFC 4861).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,6 +9,10 @@ use crate::ipv6::{self, ICMPV6};
 /// Its offset in a header, which has at least so many bytes.
 const IPV4: (usize, usize) = (12, 20);
 const IPV6: (usize, usize) = (8, 40);
+
+/// The same of the address that it is for.
+const TO_IPV4: (usize, usize) = (16, 20);
+const TO_IPV6: (usize, usize) = (24, 40);
 
 /// Of addresses of IPv4 and of six bytes. Kernels take more than one kind of those for Ethernet's.
 const ARP: (usize, usize) = (14, 28);
@@ -28,6 +32,16 @@ pub fn addresses(frame: Frame<'_>) -> impl Iterator<Item = IpAddr> {
         _ => [None; 2],
     };
     addresses.into_iter().flatten()
+}
+
+/// The address that the packet in `frame` is for.
+pub fn destination(frame: Frame<'_>) -> Option<IpAddr> {
+    let (ethertype, packet) = frame.untagged();
+    match ethertype {
+        EtherType::IPV4 => ipv4(packet, TO_IPV4),
+        EtherType::IPV6 => ipv6(packet, TO_IPV6),
+        _ => None,
+    }
 }
 
 /// The address of which a packet says that its sender has it, whatever it has besides.
@@ -79,6 +93,19 @@ mod tests {
             let sender = Some(IpAddr::from([14, 15, 16, 17]));
             assert_eq!(found([8, 6], &arp), sender);
         }
+    }
+
+    #[test]
+    fn destinations_are_found_where_they_are() {
+        let to = |ethertype: [u8; 2]| {
+            let numbered: Vec<u8> = (0..40).collect();
+            let bytes = [&[0; 12], &ethertype[..], &numbered].concat();
+            destination(Frame::new(&bytes).unwrap())
+        };
+        assert_eq!(to([8, 0]), Some(IpAddr::from([16, 17, 18, 19])));
+        let ipv6: [u8; 16] = std::array::from_fn(|n| n as u8 + 24);
+        assert_eq!(to([0x86, 0xdd]), Some(ipv6.into()));
+        assert_eq!(to([8, 6]), None);
     }
 
     #[test]

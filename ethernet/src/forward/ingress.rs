@@ -193,8 +193,27 @@ impl<'a, X> Ingress<'a, X> {
         }
     }
 
+    /// The member that a packet is for by its address in another domain. The member's kernel would take
+    /// the packet from any interface.
+    fn bypassed(&self, frame: Frame<'_>) -> Option<Place> {
+        let ours = Partition(self.segment.domain.into());
+        let address = source::destination(frame)?;
+        let (other, place) = self.all.owner_elsewhere(address, ours)?;
+        let port = self.segment.port(place)?;
+        (!self.all.may_forward(port, other)).then_some(place)
+    }
+
     fn route(&self, frame: Frame<'_>) -> Action<'a, X> {
-        match frame.destination().destination() {
+        let destination = frame.destination().destination();
+        let bypasses = match (destination, self.bypassed(frame)) {
+            (Destination::Member { place, .. }, Some(receiver)) => place == receiver,
+            (Destination::Group, bypassed) => bypassed.is_some(),
+            _ => false,
+        };
+        if bypasses {
+            return Action::Drop(DropReason::ForeignAddress);
+        }
+        match destination {
             Destination::Group => self.spread(frame),
             Destination::Member { domain, .. } if domain != self.segment.domain => {
                 Action::Drop(DropReason::OtherDomain)

@@ -206,6 +206,79 @@ fn a_packet_has_no_address_that_is_anothers() {
     segments.detach(Partition(7), NodeId(0));
 }
 
+/// A node in two domains heard in each what was for its address in the other.
+#[test]
+fn a_packet_is_not_for_an_address_in_another_domain() {
+    let mut segments = Segments::default();
+    for (domain, third) in [(7, 0), (8, 1)] {
+        for x in 0..3 {
+            let port = Port {
+                ipv4: [10, 64, third, x + 1].into(),
+                ipv6: addressing::ipv6(domain, place(x)),
+                ..port(domain, x)
+            };
+            segments.attach(port, (domain.into(), x)).unwrap();
+        }
+    }
+    segments.detach(Partition(8), NodeId(0));
+    let ipv4 = |to: [u8; 6], address: [u8; 4]| {
+        let mut bytes = packet_from(0, [10, 64, 0, 1]);
+        bytes[Offload::LEN..Offload::LEN + 6].copy_from_slice(&to);
+        let destination = Offload::LEN + 14 + 16;
+        bytes[destination..destination + 4].copy_from_slice(&address);
+        bytes
+    };
+    let ipv6 = |to: [u8; 6], address: Ipv6Addr| {
+        let mut bytes = packet(to, mac(7, 0), 0);
+        let ethertype = bytes.len() - 2;
+        bytes[ethertype..].copy_from_slice(&[0x86, 0xdd]);
+        bytes.extend([0x60, 0, 0, 0, 0, 0, 59, 64]);
+        bytes.extend(
+            [addressing::ipv6(7, place(0)), address]
+                .map(|ip| ip.octets())
+                .concat(),
+        );
+        bytes
+    };
+    let foreign = Err(DropReason::ForeignAddress);
+    let of_receiver = |to| {
+        [
+            ipv4(to, [10, 64, 1, 3]),
+            ipv6(to, addressing::ipv6(8, place(2))),
+        ]
+    };
+    for to in [mac(7, 2), BROADCAST] {
+        for bytes in of_receiver(to) {
+            assert_eq!(reached(&segments, 0, &bytes), foreign);
+        }
+    }
+    // Its kernel does not take those of others, its own domain's, and those of nobody.
+    let delivered = Ok(vec![(7, 2)]);
+    for address in [
+        [10, 64, 1, 2],
+        [10, 64, 0, 3],
+        [10, 64, 1, 99],
+        [192, 0, 2, 1],
+    ] {
+        let bytes = ipv4(mac(7, 2), address);
+        assert_eq!(reached(&segments, 0, &bytes), delivered, "{address:?}");
+    }
+    // Where both domains have routers, it may be one.
+    segments.set_forward(Partition(7), place(2), true);
+    for bytes in of_receiver(mac(7, 2)) {
+        assert_eq!(reached(&segments, 0, &bytes), foreign);
+    }
+    segments.set_forward(Partition(8), place(2), true);
+    for bytes in of_receiver(mac(7, 2)) {
+        assert_eq!(reached(&segments, 0, &bytes), delivered);
+    }
+    segments.set_forward(Partition(8), place(2), false);
+    segments.detach(Partition(8), NodeId(2));
+    for bytes in of_receiver(mac(7, 2)) {
+        assert_eq!(reached(&segments, 0, &bytes), delivered);
+    }
+}
+
 /// Kernels take the address of a neighbour from what it says of itself, whatever the packet is from.
 #[test]
 fn nobody_advertises_an_address_that_is_anothers() {

@@ -1,5 +1,5 @@
-//! Addresses of nodes that are no members yet: no member can take them, and a node is reached at its
-//! address as soon as it is a member.
+//! Addresses of nodes. Of those that are no members yet: no member can take them, and a node is reached
+//! at its address as soon as it is a member. Of those in other domains: they are reached from there only.
 
 use std::fs;
 
@@ -87,6 +87,46 @@ fn a_member_cannot_squat_the_address_of_a_node_that_joins_later() {
     for address in [&ipv4, &ipv6] {
         cluster.reaches("0,0,0", address);
     }
+}
+
+/// A kernel takes what is for any of its addresses from any of its interfaces, so a datagram from a member
+/// of blue alone came to a socket at the receiver's address in red.
+#[test]
+fn a_node_in_two_domains_is_reached_in_each_by_its_address_there() {
+    let cluster = Cluster::up("3x1x1");
+    let blue = cluster.domain("blue", &["0-1,0,0"]);
+    let red = cluster.domain("red", &["1-2,0,0"]);
+    let [in_blue, in_red] = [blue, red].map(|domain| domain.ipv4("1,0,0"));
+    let route = format!("ip route add {in_red}/32 via {in_blue} dev blue");
+    cluster.exec("0,0,0", &route).ok();
+    let mut receiver = hear(&cluster, "1,0,0");
+    let program = cluster.files().join("send.py");
+    fs::write(&program, SEND).expect("there is room");
+    let send = |from: &str, to: &str, text: &str| {
+        let program = program.display();
+        let send = format!("/usr/bin/python3 {program} {to} {text}");
+        cluster.exec(from, &send).ok();
+    };
+    send("0,0,0", &in_red, "across");
+    send("0,0,0", &in_blue, "in-blue");
+    assert_eq!(receiver.line(), "in-blue");
+    send("2,0,0", &in_red, "in-red");
+    assert_eq!(receiver.line(), "in-red");
+    let drops = cluster.ask(&["domain", "drops", "blue"]);
+    assert_eq!(
+        drops[0]["dropped"]["foreign_address"],
+        Value::from(1),
+        "{drops}"
+    );
+
+    // It is a router where both domains have some.
+    for domain in ["blue", "red"] {
+        cluster
+            .toroid(&["domain", "set", domain, "--forward", "on"])
+            .ok();
+    }
+    send("0,0,0", &in_red, "across");
+    assert_eq!(receiver.line(), "across");
 }
 
 /// A kernel asks again only after a while, here after ten minutes, and holds what it has to send.
