@@ -55,6 +55,15 @@ impl Exit {
         }
     }
 
+    /// The TAP, if it is one that takes rows of datagrams as they are.
+    pub fn takes_rows(&self) -> Option<&Tap> {
+        let needed = Capabilities::CHECKSUM | Capabilities::USO;
+        match self {
+            Exit::Tap(tap) if tap.capabilities().contains(needed) => Some(tap),
+            _ => None,
+        }
+    }
+
     /// Sends a packet that was decided on: as it is where it can be taken so, and otherwise as the
     /// frames that it stands for, up to the first that is refused. Returns how many there were.
     ///

@@ -41,6 +41,8 @@ pub(crate) mod ipv4 {
     pub(crate) const FRAGMENT: Range<usize> = 6..8;
     pub(crate) const PROTOCOL: usize = 9;
     pub(crate) const CHECKSUM: Range<usize> = 10..12;
+    /// In the first byte of the field: not to be cut on its way.
+    pub(crate) const DONT_FRAGMENT: u8 = 0x40;
     /// More fragments, or not the first.
     pub(crate) const IS_FRAGMENT: u16 = 0x3fff;
 }

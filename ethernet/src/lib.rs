@@ -9,6 +9,7 @@
 //!
 //! * [`offload`]: what comes before a frame: super-frames and checksums left out; [`layout`] finds
 //!   a super-frame's headers, and [`segment`] does what was left undone, with [`checksum`].
+//! * [`row`]: puts datagrams together to a super-frame.
 //! * [`address`], [`frame`]: what a frame says of itself; [`ipv6`] finds what is in a packet.
 //! * [`source`]: the address that a packet is from; [`router`]: who says that it is one.
 //! * [`neighbour`]: answers to ARP requests and IPv6 neighbour solicitations.
@@ -47,6 +48,7 @@ pub mod probe;
 pub mod removal;
 pub mod role;
 pub mod router;
+pub mod row;
 pub mod sample;
 pub mod segment;
 pub mod source;

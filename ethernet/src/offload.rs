@@ -29,6 +29,7 @@ use crate::layout::{Layout, Network, Transport, tcp, udp};
 
 const FLAGS: usize = 0;
 const KIND: usize = 1;
+const HEADERS_LEN: Range<usize> = 2..4;
 const SEGMENT_SIZE: Range<usize> = 4..6;
 const CHECKSUM_START: Range<usize> = 6..8;
 const CHECKSUM_OFFSET: Range<usize> = 8..10;
@@ -100,6 +101,23 @@ impl Offload {
 
     /// The header of a frame that needs nothing.
     pub const NONE: [u8; Self::LEN] = [0; Self::LEN];
+
+    /// The header of a super-frame that is a row of datagrams with these headers, of `size` bytes each.
+    pub(crate) fn of_row(layout: &Layout, size: usize) -> [u8; Self::LEN] {
+        let mut header = [0; Self::LEN];
+        header[FLAGS] = NEEDS_CHECKSUM;
+        header[KIND] = UDP;
+        let numbers = [
+            (HEADERS_LEN, layout.payload_at),
+            (SEGMENT_SIZE, size),
+            (CHECKSUM_START, layout.transport_at),
+            (CHECKSUM_OFFSET, udp::CHECKSUM),
+        ];
+        for (range, number) in numbers {
+            header[range].copy_from_slice(&(number as u16).to_ne_bytes());
+        }
+        header
+    }
 
     /// Parts a packet into a checked header and its frame; `None` if the two do not agree, or
     /// the header asks for what we do not offer.

@@ -30,10 +30,12 @@ use tracing::warn;
 
 use crate::cable::Cable;
 use crate::exit::{Exit, is_gone};
-use crate::forward::{Action, AttachError, Ingress, MAX_PACKET, Segments, Way};
+use crate::forward::{Action, AttachError, Ingress, Segments, Way};
 use crate::offload::Capabilities;
 use crate::patience::Patience;
+use crate::row::Row;
 use crate::segment::{Piece, Segmenter};
+use crate::tap::Tap;
 use crate::trunk::HostId;
 use crate::uplink::{Uplink, is_down};
 use trunks::{Connected, Trunks, Via};
@@ -166,11 +168,7 @@ impl Switch {
     /// The system's, of waiting. What goes wrong with one TAP is that port's matter.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS];
-        let mut desk = Desk {
-            // One more byte shows that a packet was too long and lost its end.
-            buffer: vec![0; MAX_PACKET + 1],
-            segmenter: Segmenter::default(),
-        };
+        let mut desk = Desk::default();
         loop {
             let ready = self.wait(&mut events)?;
             // Before others get their turn with what is left of these by then.
@@ -388,32 +386,33 @@ impl Switch {
         }) else {
             return;
         };
-        let Desk { buffer, segmenter } = desk;
-        let mut sent = 0;
-        while sent < BATCH {
-            match exit.receive(buffer) {
-                Ok(len) => {
-                    ingress.has_read();
-                    sent += carry(&ingress, &buffer[..len], segmenter, &self.trunks).max(1);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return ingress.was_empty();
-                }
-                Err(error) if is_down(&error) => {
-                    return warn!(?partition, "an uplink is down");
-                }
-                Err(error) => {
-                    if matches!(exit, Exit::Tap(_)) {
-                        warn!(?partition, %place, %error, "an interface of a port has gone");
-                    }
-                    self.ignore(exit);
-                    if event & OUTSIDE == 0 {
-                        self.unplug(partition, place);
-                    }
-                    return;
-                }
+        let mut turn = Turn {
+            ingress: &ingress,
+            trunks: &self.trunks,
+            desk,
+            row_to: None,
+            rows: 0,
+        };
+        let Err(error) = turn.carry_all(exit) else {
+            if turn.rows > 0 {
+                // Nothing holds back who sends datagrams, and a socket keeps some hundred: more of them
+                // than its process reads before it runs again would be carried in vain.
+                thread::yield_now();
             }
+            return;
+        };
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return ingress.was_empty();
+        }
+        if is_down(&error) {
+            return warn!(?partition, "an uplink is down");
+        }
+        if matches!(exit, Exit::Tap(_)) {
+            warn!(?partition, %place, %error, "an interface of a port has gone");
+        }
+        self.ignore(exit);
+        if event & OUTSIDE == 0 {
+            self.unplug(partition, place);
         }
     }
 
@@ -441,14 +440,99 @@ impl Switch {
 }
 
 /// What packets pass over.
+#[derive(Default)]
 struct Desk {
-    buffer: Vec<u8>,
+    row: Row,
     segmenter: Segmenter,
+}
+
+/// The turn of a port.
+struct Turn<'a, 't> {
+    ingress: &'t Ingress<'a, Exit>,
+    trunks: &'t Trunks,
+    desk: &'t mut Desk,
+    /// Where the datagrams of a row go that have been read.
+    row_to: Option<&'a Tap>,
+    /// How many rows there were.
+    rows: usize,
+}
+
+impl<'a> Turn<'a, '_> {
+    /// Carries packets on, as long as the turn lasts.
+    ///
+    /// # Errors
+    /// Those of [`Exit::receive`]: there are no more, or the port cannot be read.
+    fn carry_all(&mut self, exit: &Exit) -> io::Result<()> {
+        let mut sent = 0;
+        let end = loop {
+            if sent >= BATCH {
+                break Ok(());
+            }
+            match exit.receive(self.desk.row.space()) {
+                Ok(len) => {
+                    self.ingress.has_read();
+                    sent += self.carry(len).max(1);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.end_row();
+        end
+    }
+
+    /// Carries a packet of `len` bytes on that was read; returns how many frames it became.
+    fn carry(&mut self, len: usize) -> usize {
+        let row = &mut self.desk.row;
+        let at = row.filled();
+        let action = self.ingress.decide(row.packet(at, len));
+        let row_to = match &action {
+            Action::Deliver(Way::Exit(exit)) => exit.takes_rows(),
+            _ => None,
+        };
+        if let (Some(tap), Some(before)) = (row_to, self.row_to)
+            && std::ptr::eq(tap, before)
+            && row.add(len)
+        {
+            return 1;
+        }
+        self.end_row();
+        let Desk { row, segmenter } = &mut *self.desk;
+        if row_to.is_some() && row.begin(at, len) {
+            self.row_to = row_to;
+            self.rows += 1;
+            return 1;
+        }
+        let packet = row.packet(at, len);
+        carry_out(self.ingress, action, packet, segmenter, self.trunks)
+    }
+
+    /// Hands on the row, if there is one.
+    fn end_row(&mut self) {
+        let row = &mut self.desk.row;
+        if let (Some(tap), Some((parts, datagrams))) = (self.row_to.take(), row.take())
+            && let Err(error) = tap.send_parts(&parts)
+        {
+            (0..datagrams).for_each(|_| self.ingress.count(reason(&error)));
+        }
+    }
 }
 
 /// Carries a packet on; returns how many frames it became.
 fn carry(
     ingress: &Ingress<'_, Exit>,
+    packet: &[u8],
+    segmenter: &mut Segmenter,
+    trunks: &Trunks,
+) -> usize {
+    let action = ingress.decide(packet);
+    carry_out(ingress, action, packet, segmenter, trunks)
+}
+
+/// Does with a packet what was decided; returns how many frames it became.
+fn carry_out(
+    ingress: &Ingress<'_, Exit>,
+    action: Action<'_, Exit>,
     packet: &[u8],
     segmenter: &mut Segmenter,
     trunks: &Trunks,
@@ -463,7 +547,7 @@ fn carry(
             1
         })
     };
-    match ingress.decide(packet) {
+    match action {
         Action::Deliver(way) => deliver(way),
         Action::DeliverAll(ways) => {
             let frames = ways.map(|way| match way {

@@ -99,11 +99,16 @@ impl Tap {
     /// As [`Tap::send`].
     pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
         let [a, b, c] = piece.0;
-        let parts = [&Offload::NONE, a, b, c].map(IoSlice::new);
-        whole(
-            (&self.file).write_vectored(&parts)?,
-            Offload::LEN + piece.len(),
-        )
+        self.send_parts(&[&Offload::NONE, a, b, c].map(IoSlice::new))
+    }
+
+    /// Lets the interface receive a packet that is these parts, one behind the other.
+    ///
+    /// # Errors
+    /// As [`Tap::send`].
+    pub fn send_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        whole((&self.file).write_vectored(parts)?, len)
     }
 
     /// Discards the packets that the interface has sent and nobody has read. Returns whether there

@@ -44,6 +44,9 @@ const HEADERS: usize = 14 + 20 + 8;
 /// A rate that every path can carry, in datagrams a second: where a search begins that knows nothing.
 const CAREFUL: f64 = 50_000.0;
 
+/// A rate that no sender reaches, in datagrams a second.
+const UNBOUNDED: f64 = 1e7;
+
 /// Nodes, processes in them, and paths between them.
 pub struct Bed {
     // Processes and relays end before the cluster.
@@ -208,6 +211,22 @@ impl Bed {
                     time_us,
                 };
                 self.search(key, flood)
+            }
+            Test::UdpFlood => {
+                let flow: Flow = self.ask(&Order::Flood(Flood {
+                    servers: vec![server],
+                    group: None,
+                    interface: Ipv4Addr::UNSPECIFIED,
+                    bytes,
+                    per_s: UNBOUNDED,
+                    time_us,
+                }))?;
+                Ok(Sample {
+                    bits_per_s: Some(flow.received_per_s() * bytes as f64 * 8.0),
+                    lost: Some(flow.loss()),
+                    errors: flow.errors,
+                    ..Sample::default()
+                })
             }
             Test::Multicast => {
                 let flood = Flood {

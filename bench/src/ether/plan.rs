@@ -40,6 +40,12 @@ pub const REQUEST: usize = 64;
 /// Bytes of a small datagram.
 pub const SMALL: usize = 64;
 
+/// Bytes of a datagram of a flood.
+pub const FLOOD: usize = 1400;
+
+/// The links on which floods are compared.
+pub const FLOOD_LINKS: [Link; 2] = [with(1500), with(9000)];
+
 /// Bytes of a datagram to many.
 pub const LARGE: usize = 8192;
 
@@ -108,7 +114,9 @@ pub enum Test {
     TcpRr,
     /// Small datagrams, at the highest rate at which at most 1 % are lost.
     UdpPps,
-    /// Large datagrams to many, in the same way.
+    /// Datagrams as fast as the sender can.
+    UdpFlood,
+    /// Large datagrams to many, at the highest rate at which at most 1 % are lost.
     Multicast,
 }
 
@@ -118,6 +126,7 @@ impl fmt::Display for Test {
             Test::TcpStream => "tcp_stream",
             Test::TcpRr => "tcp_rr",
             Test::UdpPps => "udp_pps",
+            Test::UdpFlood => "udp_flood",
             Test::Multicast => "multicast",
         })
     }
@@ -182,6 +191,7 @@ impl Key {
             Test::TcpStream => LONG_WRITE,
             Test::TcpRr => REQUEST,
             Test::UdpPps => SMALL,
+            Test::UdpFlood => FLOOD,
             Test::Multicast => LARGE,
         }
     }
@@ -217,6 +227,7 @@ pub fn contests() -> Vec<Vec<Key>> {
         contest.push(by_stacks(test, STACKS_USUAL));
         contests.push(contest);
     }
+    contests.extend(FLOOD_LINKS.map(|link| on_all_paths(Test::UdpFlood, link)));
     contests.push(
         [Delivery::Multicast, Delivery::Unicast]
             .map(Key::to_many)
@@ -237,7 +248,7 @@ pub fn rounds(effort: Effort) -> u32 {
 /// The time for one turn of a test, or one trial of a search.
 pub fn slice(effort: Effort, test: Test) -> Duration {
     let quick = Duration::from_millis(match test {
-        Test::TcpStream => 110,
+        Test::TcpStream | Test::UdpFlood => 110,
         Test::TcpRr => 100,
         Test::UdpPps | Test::Multicast => 35,
     });

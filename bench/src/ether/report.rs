@@ -5,7 +5,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::plan::{
-    Delivery, IDLE, Key, LINKS, LONGEST, Link, Path, RECEIVERS, STACK_LINKS, Test, USUAL,
+    Delivery, FLOOD_LINKS, IDLE, Key, LINKS, LONGEST, Link, Path, RECEIVERS, STACK_LINKS, Test,
+    USUAL,
 };
 use super::series::{Figure, Rounds, Sample};
 use crate::machine::Machine;
@@ -32,6 +33,8 @@ pub struct Row {
     /// Datagrams received at the highest rate at which at most 1 % were lost: the median over
     /// rounds. All receivers together.
     pub pps: Option<f64>,
+    /// The fraction of the datagrams of a flood that was lost: the median over rounds.
+    pub lost: Option<f64>,
     /// How many.
     pub rounds: usize,
     /// Members in the domain beside the pair, where that is what is compared.
@@ -156,6 +159,7 @@ fn row(key: &Key, samples: &[Sample], rounds: &Rounds) -> Row {
         bits_per_s: rounds.median(key, BITS),
         p50_ns: rounds.median(key, TIME),
         pps: rounds.median(key, RATE),
+        lost: rounds.median(key, |sample| sample.lost),
         rounds: samples.len(),
         idle_members: key.idle_members,
         delivery: key.delivery,
@@ -185,6 +189,10 @@ fn ratios(rounds: &Rounds) -> Vec<Ratio> {
     ratios.push(judge(rounds, round_trip, 1.25, true));
     let small = by_path(Test::UdpPps, USUAL, Path::Relay, RATE);
     ratios.push(judge(rounds, small, 0.8, false));
+    for link in FLOOD_LINKS {
+        let flood = by_path(Test::UdpFlood, link, Path::Veth, BITS);
+        ratios.push(judge(rounds, flood, 0.8, false));
+    }
     let to_many = Compared {
         name: format!("multicast to {RECEIVERS} members, over unicast to each"),
         over: Key::to_many(Delivery::Multicast),
@@ -244,6 +252,9 @@ fn reported(rounds: &Rounds) -> Vec<Comparison> {
     }
     compared.push(by_path(Test::TcpRr, USUAL, Path::Veth, TIME));
     compared.push(by_path(Test::UdpPps, USUAL, Path::Veth, RATE));
+    for link in FLOOD_LINKS {
+        compared.push(by_path(Test::UdpFlood, link, Path::Relay, BITS));
+    }
     // Why a driver in user space cannot be as fast as veth where all processors are busy.
     for path in [Path::Toroid, Path::Relay] {
         let stream = |path| Key::new(Test::TcpStream, path, LONGEST);
@@ -418,6 +429,10 @@ fn figure(row: &Row) -> String {
         Test::TcpStream | Test::Multicast => row
             .bits_per_s
             .map_or_else(|| "-".into(), |bits| format!("{:.2} Gbit/s", bits / 1e9)),
+        Test::UdpFlood => match (row.bits_per_s, row.lost) {
+            (Some(bits), Some(lost)) => format!("{:.2} Gb/s {:.0}%", bits / 1e9, lost * 100.0),
+            _ => "-".into(),
+        },
         Test::TcpRr => crate::table::time(row.p50_ns),
         Test::UdpPps => row
             .pps
@@ -441,6 +456,7 @@ mod tests {
                 bits_per_s: (key.test != Test::TcpRr).then_some(value),
                 p50_ns: (key.test == Test::TcpRr).then_some(1e18 / value),
                 pps: (key.test == Test::UdpPps).then_some(value),
+                lost: (key.test == Test::UdpFlood).then_some(0.5),
                 copies_sent: key.delivery.map(|_| 1.0),
                 cpu_ns_per_byte: (key.test == Test::TcpStream).then_some(1.0),
                 errors: 0,
@@ -487,7 +503,7 @@ mod tests {
     fn every_row_has_every_key() {
         let rows = serde_json::to_value(&report(1e9).rows).unwrap();
         for row in rows.as_array().unwrap() {
-            assert_eq!(row.as_object().unwrap().len(), 15, "{row}");
+            assert_eq!(row.as_object().unwrap().len(), 16, "{row}");
         }
     }
 }

@@ -12,6 +12,8 @@ pub struct Sample {
     pub p50_ns: Option<f64>,
     /// Datagrams that arrived, at all receivers together.
     pub pps: Option<f64>,
+    /// The fraction of the datagrams of a flood that was lost.
+    pub lost: Option<f64>,
     /// Copies of a message that the sender's interface sent.
     pub copies_sent: Option<f64>,
     /// Time of all processors for a byte of a stream, in nanoseconds.

@@ -12,7 +12,7 @@ use tests::user::User;
 
 use crate::compare::{is_empty, stop, temporary};
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "test",
     "path",
     "mtu",
@@ -21,6 +21,7 @@ const KEYS: [&str; 15] = [
     "bits_per_s",
     "p50_ns",
     "pps",
+    "lost",
     "rounds",
     "idle_members",
     "delivery",
@@ -93,6 +94,12 @@ fn every_path_is_measured_beside_its_limits() {
             for test in ["tcp_rr", "udp_pps"] {
                 let row = |row: &Value| row["test"] == test && row["path"] == path;
                 assert_eq!(count(&row), 1, "{path}, {test}");
+            }
+            for mtu in [1500, 9000] {
+                let flood = |row: &Value| {
+                    row["test"] == "udp_flood" && row["path"] == path && row["mtu"] == mtu
+                };
+                assert_eq!(count(&flood), 1, "{path}, udp_flood, MTU {mtu}");
             }
         }
         for (test, mtu) in [

@@ -180,3 +180,61 @@ fn a_host_does_without_offload_until_it_is_told_otherwise() {
     assert!(has("checksum") && has("tso4") && has("tso6"));
     assert!(unfinished() > 0);
 }
+
+/// Sends numbered datagrams to a port of an address, the last of them a shorter one.
+const BURST: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect((sys.argv[1], 9000))
+for n in range(40):
+    s.send(b\"%d \" % n + b\"x\" * (500 if n == 39 else 1000))
+";
+
+/// Prints the number and the length of each datagram that comes to that port.
+const HEAR: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((\"\", 9000))
+print(\"listening\", flush=True)
+while True:
+    number, payload = s.recv(2000).split(b\" \")
+    print(int(number), len(payload), flush=True)
+";
+
+/// A kernel works through all of its layers for each packet that its interface receives, so a driver that
+/// handed on each datagram by itself lost two thirds of a flood.
+#[test]
+fn datagrams_that_wait_together_cross_together() {
+    let cluster = Cluster::up("3x1x1");
+    let blue = cluster.domain("blue", &["0-1,0,0"]);
+    let plain = ["domain", "grow", "blue", "2,0,0", "--offload", "off"];
+    cluster.toroid(&plain).ok();
+    let program = |name: &str, text: &str| {
+        let path = cluster.files().join(name);
+        fs::write(&path, text).expect("there is room");
+        format!("/usr/bin/python3 {}", path.display())
+    };
+    let (burst, hear) = (program("burst.py", BURST), program("hear.py", HEAR));
+    let packets = |node: &str| -> u64 {
+        let file = "/sys/class/net/blue/statistics/rx_packets";
+        let count = cluster.exec(node, &format!("cat {file}")).ok();
+        count.text().parse().expect("a number")
+    };
+    let driver = cluster.driver_pid().expect("there is a driver");
+    for (node, together) in [("1,0,0", true), ("2,0,0", false)] {
+        let to = blue.ipv4(node);
+        let mut receiver = cluster.spawn(node, &hear);
+        assert_eq!(receiver.line(), "listening");
+        cluster.reaches("0,0,0", &to);
+        let before = packets(node);
+        send(driver, Signal::SIGSTOP);
+        cluster.exec("0,0,0", &format!("{burst} {to}")).ok();
+        send(driver, Signal::SIGCONT);
+        for n in 0..40 {
+            let len = if n == 39 { 500 } else { 1000 };
+            assert_eq!(receiver.line(), format!("{n} {len}"));
+        }
+        let crossed = packets(node) - before;
+        assert_eq!(crossed < 40, together, "{node}: {crossed}");
+    }
+}
