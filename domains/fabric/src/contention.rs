@@ -39,7 +39,7 @@ const SHORT: u64 = 1000;
 const LONG: u64 = 64_000;
 
 /// What this process knows.
-static KNOWN: Contention = Contention::NONE;
+static KNOWN: Contention = Contention::none();
 
 /// Whether a thread that polls from `now` on would keep a processor from another. A thread asks
 /// after it has polled for a while, so that its peer is runnable.
@@ -67,11 +67,13 @@ struct Contention {
 }
 
 impl Contention {
-    const NONE: Contention = Contention {
-        until: AtomicU64::new(0),
-        lasts: AtomicU64::new(0),
-        since: AtomicU64::new(0),
-    };
+    const fn none() -> Self {
+        Contention {
+            until: AtomicU64::new(0),
+            lasts: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+        }
+    }
 
     fn is_presumed(&self, now: u64) -> bool {
         self.lasts.load(Ordering::Relaxed) != 0 && now < self.until.load(Ordering::Relaxed)
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_is_found_for_a_moment_is_no_contention() {
-        let known = Contention::NONE;
+        let known = Contention::none();
         let mut now = 2 * AGES;
         for _ in 0..3 {
             assert!(!known.is_found(now, || true));
@@ -185,7 +187,7 @@ mod tests {
     /// Contention that lasts is looked for ever less often; a look without it ends it.
     #[test]
     fn contention_is_presumed_to_last_the_longer_the_sooner_it_is_found_again() {
-        let known = Contention::NONE;
+        let known = Contention::none();
         let mut now = 2 * AGES;
         assert!(!known.is_found(now, || true));
         now += MOMENT;

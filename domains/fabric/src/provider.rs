@@ -196,6 +196,8 @@ impl Endpoint for QueuePair {
 
 /// A packet channel to a peer.
 #[derive(Debug)]
+// Another indirection would cost every packet between nodes of one host.
+#[allow(clippy::large_enum_variant)]
 pub enum Channel {
     /// To a node of this host.
     Shm(shm::Channel),
