@@ -13,7 +13,8 @@
 //!   keys that were evicted too early.
 //! * [`loans`]: which values clients have borrowed, and so must not change; [`view`]: such a value.
 //! * [`operations`]: what each of memcached's commands does to it; `counts`: what is counted of them.
-//! * [`text`]: the memcached protocol over it, without I/O.
+//! * [`text`]: the memcached protocol over it, without I/O; `unfinished`: values that have not arrived
+//!   completely.
 //! * [`content`]: keys that are made of their values.
 //! * [`reader`]: one-sided gets, with a cache of [`places`], which [`uses`] tells the server of;
 //!   [`control`]: messages for the rest.
@@ -44,6 +45,7 @@ pub mod server;
 pub mod shared;
 pub mod store;
 pub mod text;
+mod unfinished;
 pub mod uses;
 #[cfg(feature = "unsafe-variants")]
 pub mod variants;

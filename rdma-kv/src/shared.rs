@@ -7,6 +7,7 @@ use crossbeam::utils::CachePadded;
 use fabric::{OpError, Region};
 
 use crate::store::{Geometry, Item, Limits, Store};
+use crate::unfinished::{Budget, Unfinished};
 
 /// How often to look whether a lock that is taken is free, with pauses of the processor in between, as
 /// each look takes the lock's line of memory from who has it: some ten microseconds in all.
@@ -21,6 +22,7 @@ pub struct Shared {
     store: Arc<Mutex<CachePadded<Store>>>,
     items: Region,
     limits: Limits,
+    unfinished: Budget,
 }
 
 impl Shared {
@@ -29,6 +31,7 @@ impl Shared {
         Shared {
             items: store.items().clone(),
             limits: store.limits(),
+            unfinished: Budget::new(store.limits()),
             store: Arc::new(Mutex::new(store.into())),
         }
     }
@@ -36,6 +39,11 @@ impl Shared {
     /// The limits of the store.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Room for a value of so many bytes until it has arrived; `None` when there is too little.
+    pub(crate) fn unfinished(&self, len: usize) -> Option<Unfinished> {
+        self.unfinished.take(len)
     }
 
     /// What clients need to read from it; `None` for a store in local memory.

@@ -144,7 +144,7 @@ impl Turn<'_> {
             return Ok(Done::Swallow { len });
         }
         let Some(chunk) = self.rest.get(..len) else {
-            return Ok(Done::Wants { len });
+            return self.want(len, key, mode);
         };
         self.count(Count::SetCommands);
         self.note_prefix(key, |tally| tally.sets += 1);

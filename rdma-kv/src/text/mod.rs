@@ -34,7 +34,8 @@ use crate::counts::{Count, Counts};
 use crate::number::Digits;
 use crate::operations::Mode;
 use crate::shared::Shared;
-use crate::store::Walk;
+use crate::store::{SetError, Walk};
+use crate::unfinished::Unfinished;
 
 /// Replies are handed on when there are this many bytes of them.
 pub(crate) const REPLIES: usize = 256 * 1024;
@@ -82,6 +83,8 @@ pub struct Conversation {
     swallow: usize,
     /// Bytes that the command at hand needs before it is worth another look.
     need: usize,
+    /// Room for them, if it is for a value.
+    unfinished: Option<Unfinished>,
     /// So many of them hold no line's end.
     searched: usize,
     /// The line at hand is what is left of a get's, whose first keys are answered.
@@ -105,6 +108,7 @@ impl Conversation {
             input: Input::default(),
             swallow: 0,
             need: 1,
+            unfinished: None,
             searched: 0,
             getting: None,
             dumping: None,
@@ -205,6 +209,7 @@ impl Conversation {
                 store,
                 seat: &self.seat,
                 rest: &bytes[newline + 1..],
+                unfinished: &mut self.unfinished,
                 replies,
                 noreply: false,
             };
@@ -236,6 +241,7 @@ impl Conversation {
                 Done::Close => return Ok(Next::Close),
             };
             self.input.start += used;
+            self.unfinished = None;
             (self.need, self.searched, self.getting) = (1, 0, None);
         }
         Ok(Next::Continue)
@@ -267,6 +273,8 @@ struct Turn<'a> {
     seat: &'a Seat,
     /// What has arrived after the command's line.
     rest: &'a [u8],
+    /// The conversation's.
+    unfinished: &'a mut Option<Unfinished>,
     replies: &'a mut Vec<u8>,
     /// The client wants no reply.
     noreply: bool,
@@ -302,6 +310,21 @@ impl Turn<'_> {
             b"flush_all" => self.flush_all(&arguments),
             _ => Ok(self.administer(command, &arguments)),
         }
+    }
+
+    /// Waits for the rest of a value if there is room for it. Otherwise refuses the value, and removes what a set
+    /// would have replaced.
+    fn want(&mut self, len: usize, key: &[u8], mode: Mode) -> Result<Done, OpError> {
+        *self.unfinished = self.store.unfinished(len);
+        if self.unfinished.is_some() {
+            return Ok(Done::Wants { len });
+        }
+        let text = self.refusal(SetError::OutOfMemory, NO_MEMORY)?;
+        if mode == Mode::Set {
+            self.store.delete(key)?;
+        }
+        self.say(text);
+        Ok(Done::Swallow { len })
     }
 
     /// Answers, unless the client wants none.

@@ -124,6 +124,63 @@ fn a_value_over_the_limit_is_swallowed_and_the_old_one_removed() {
     assert_eq!(answers(&input), expected);
 }
 
+/// Says something in a conversation, as far as it goes; returns the answer.
+fn say(store: &Shared, conversation: &mut Conversation, mut text: &[u8]) -> String {
+    let mut replies = Vec::new();
+    while !text.is_empty() {
+        let room = conversation.room();
+        let count = room.len().min(text.len());
+        room[..count].copy_from_slice(&text[..count]);
+        conversation.received(count);
+        text = &text[count..];
+        while conversation.run(store, &mut replies).unwrap() == Next::Continue {}
+    }
+    String::from_utf8(replies).unwrap()
+}
+
+/// A thousand connections with most of a value each once took nearly as many megabytes, whatever `-m` was.
+#[test]
+fn values_that_have_not_arrived_are_refused_beyond_a_bound() {
+    const LEN: usize = 1_000_000;
+    let store = testing::shared(Limits {
+        memory: 16 << 20,
+        item: 1 << 20,
+    });
+    store.set(b"k", 0, 0, b"old").unwrap();
+    let part = vec![b'v'; LEN * 9 / 10];
+    let mut open: Vec<_> = (0..100).map(|_| Conversation::default()).collect();
+    for (number, conversation) in open.iter_mut().enumerate() {
+        let line = match number % 2 {
+            0 => format!("set k 0 0 {LEN}\r\n"),
+            _ => format!("ms k {LEN}\r\n"),
+        };
+        let answer = say(&store, conversation, line.as_bytes());
+        // A quarter of the memory has room for four.
+        let refused = "SERVER_ERROR out of memory storing object\r\n";
+        assert_eq!(answer, if number < 4 { "" } else { refused });
+        assert_eq!(say(&store, conversation, &part), "");
+    }
+    let kept = open
+        .iter_mut()
+        .map(|conversation| conversation.input().capacity());
+    let kept = kept.sum::<usize>();
+    assert!(kept < (4 << 20) + 100 * (32 << 10), "{kept}");
+    // A refused set leaves no value that its client takes for replaced.
+    let mut other = Conversation::default();
+    assert_eq!(say(&store, &mut other, b"get k\r\n"), "END\r\n");
+    // Short values need no room, and what is refused is dropped to its end.
+    let rest = [&part[..LEN / 10], b"\r\nset s 0 0 1\r\n1\r\n"].concat();
+    assert_eq!(say(&store, &mut open[99], &rest), "STORED\r\n");
+    assert_eq!(say(&store, &mut open[0], &rest), "STORED\r\nSTORED\r\n");
+    // One is stored, one connection ends: there is room for two.
+    open.remove(1);
+    for (conversation, answer) in [(50, ""), (51, ""), (52, "SERVER")] {
+        let rest = [&part[..LEN / 10], b"\r\nset k 0 0 1000000\r\n"].concat();
+        let said = say(&store, &mut open[conversation], &rest);
+        assert_eq!(said.get(..6).unwrap_or_default(), answer);
+    }
+}
+
 #[test]
 fn large_values_come_back_and_the_buffer_shrinks() {
     let value = vec![b'v'; 1_000_000];

@@ -48,7 +48,8 @@ impl Turn<'_> {
             return Ok(Done::Swallow { len });
         }
         let Some(chunk) = self.rest.get(..len) else {
-            return Ok(Done::Wants { len });
+            // As after any failed `ms`, whatever its mode.
+            return self.want(len, key.bytes(), Mode::Set);
         };
         self.count(Count::SetCommands);
         match chunk.strip_suffix(b"\r\n") {

@@ -1,0 +1,58 @@
+//! Memory for values that have not arrived completely.
+//!
+//! A connection keeps what has come of a value until the rest is there. All of a server's connections together
+//! may keep a quarter of the memory for items, but one value in any case. A value for which there is no room is
+//! refused when it is announced, and dropped as it comes. Memcached evicts items for such values, and refuses
+//! them when all its memory is taken.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::store::Limits;
+
+/// Shorter values are not counted: a connection may have a buffer of as many bytes.
+const SHORT: usize = 16 * 1024;
+
+/// What all connections may keep.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    limit: u64,
+    /// Bytes of values that were announced.
+    taken: Arc<AtomicU64>,
+}
+
+/// Room for a value until it has arrived.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    bytes: u64,
+    taken: Arc<AtomicU64>,
+}
+
+impl Budget {
+    /// For a store with these limits.
+    pub(crate) fn new(limits: Limits) -> Self {
+        Budget {
+            limit: (limits.memory / 4).max(limits.item.into()),
+            taken: Arc::default(),
+        }
+    }
+
+    /// Room for a value of so many bytes; `None` when others have taken it.
+    pub(crate) fn take(&self, len: usize) -> Option<Unfinished> {
+        let bytes = if len <= SHORT { 0 } else { len as u64 };
+        let add = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        // It is a count alone, which orders nothing else.
+        let order = Ordering::Relaxed;
+        self.taken.fetch_update(order, order, add).ok()?;
+        Some(Unfinished {
+            bytes,
+            taken: Arc::clone(&self.taken),
+        })
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
