@@ -102,9 +102,15 @@ impl Shared {
         };
         store.hold(&item);
         drop(store);
-        let result = read(&item, &self.items);
-        self.lock().let_go(&item);
-        result.map(Some)
+        self.read_held(&item, |items| read(&item, items)).map(Some)
+    }
+
+    /// Gives the items region to `read`, while the memory of an item that is [held](Store::hold) cannot
+    /// change, and lets the item go. Others use the store meanwhile.
+    pub fn read_held<T>(&self, item: &Item, read: impl FnOnce(&Region) -> T) -> T {
+        let result = read(&self.items);
+        self.lock().let_go(item);
+        result
     }
 
     /// See [`Store::tick`].

@@ -11,6 +11,7 @@ use crate::counts::Count;
 use crate::layout::MAX_KEY;
 use crate::number::{self, Digits};
 use crate::operations::{self, Change, Counted, Mode, Step, Stored};
+use crate::shared::Shared;
 use crate::store::{Item, SetError, Store};
 
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
@@ -22,8 +23,12 @@ const DELETE_USAGE: &[u8] =
 const KEYS_AT_ONCE: usize = 32;
 const BYTES_AT_ONCE: usize = 32 * 1024;
 
+/// Longer values are copied without the lock: a thread that loses its processor while it copies would keep
+/// all others waiting.
+const SHORT: u32 = 4096;
+
 /// How the keys of a get are answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Getting {
     /// With their cas.
     cas: bool,
@@ -76,23 +81,40 @@ impl Turn<'_> {
 
     /// Answers the next keys, as many as others may wait for.
     fn get_some(&mut self, keys: &mut Tokens<'_>, getting: Getting) -> Result<(), OpError> {
-        let enough = REPLIES.min(self.replies.len() + BYTES_AT_ONCE);
         let shared = self.store;
-        shared.with(|store| {
-            for key in keys.take(KEYS_AT_ONCE) {
-                self.get_one(store, key, getting)?;
-                if self.replies.len() >= enough {
-                    break;
-                }
-            }
-            Ok(())
-        })
+        let long = shared.with(|store| self.get_to_long(store, keys, getting))?;
+        long.map_or(Ok(()), |item| append_held(&item, shared, self.replies))
     }
 
-    fn get_one(&mut self, store: &mut Store, key: &[u8], getting: Getting) -> Result<(), OpError> {
+    /// Answers the next keys, to the first with a long value: that is held, and still to be appended.
+    pub(super) fn get_to_long(
+        &mut self,
+        store: &mut Store,
+        keys: &mut Tokens<'_>,
+        getting: Getting,
+    ) -> Result<Option<Item>, OpError> {
+        let enough = REPLIES.min(self.replies.len() + BYTES_AT_ONCE);
+        for key in keys.take(KEYS_AT_ONCE) {
+            let long = self.get_one(store, key, getting)?;
+            if long.is_some() || self.replies.len() >= enough {
+                return Ok(long);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Answers a key; if its value is long, but for that.
+    fn get_one(
+        &mut self,
+        store: &mut Store,
+        key: &[u8],
+        getting: Getting,
+    ) -> Result<Option<Item>, OpError> {
         let (item, expired) = operations::get(store, key, getting.exptime.map(i64::from))?;
+        let mut long = None;
         if let Some(item) = &item {
-            append_value(key, item, store.items(), getting.cas, self.replies)?;
+            append_head(key, item, getting.cas, self.replies);
+            long = append_short(item, store, self.replies)?;
         }
         let hit = item.is_some();
         self.counts().get(getting.exptime.is_some(), hit);
@@ -103,7 +125,7 @@ impl Turn<'_> {
             tally.gets += 1;
             tally.hits += u64::from(hit);
         });
-        Ok(())
+        Ok(long)
     }
 
     pub(super) fn update(
@@ -301,13 +323,8 @@ pub(crate) fn value_len(announced: i32) -> Option<usize> {
         .filter(|_| announced <= i32::MAX - 2)
 }
 
-fn append_value(
-    key: &[u8],
-    item: &Item,
-    items: &Region,
-    cas: bool,
-    replies: &mut Vec<u8>,
-) -> Result<(), OpError> {
+/// The line before a value.
+fn append_head(key: &[u8], item: &Item, cas: bool, replies: &mut Vec<u8>) {
     let header = &item.header;
     replies.reserve(key.len() + header.value_len as usize + 60);
     replies.extend_from_slice(b"VALUE ");
@@ -318,15 +335,33 @@ fn append_value(
         append_number(replies, header.cas);
     }
     replies.extend_from_slice(b"\r\n");
-    append_bytes(item, items, replies)
+}
+
+/// Appends a value that is short. A long one is held for [`append_held`] and returned.
+pub(super) fn append_short(
+    item: &Item,
+    store: &mut Store,
+    replies: &mut Vec<u8>,
+) -> Result<Option<Item>, OpError> {
+    if item.header.value_len > SHORT {
+        store.hold(item);
+        return Ok(Some(*item));
+    }
+    append_bytes(item, store.items(), replies)?;
+    Ok(None)
+}
+
+/// Appends a value that is held, without the store's lock, and lets it go.
+pub(super) fn append_held(
+    item: &Item,
+    shared: &Shared,
+    replies: &mut Vec<u8>,
+) -> Result<(), OpError> {
+    shared.read_held(item, |items| append_bytes(item, items, replies))
 }
 
 /// A value and its line end.
-pub(super) fn append_bytes(
-    item: &Item,
-    items: &Region,
-    replies: &mut Vec<u8>,
-) -> Result<(), OpError> {
+fn append_bytes(item: &Item, items: &Region, replies: &mut Vec<u8>) -> Result<(), OpError> {
     items.read_onto(item.value_offset(), item.header.value_len as usize, replies)?;
     replies.extend_from_slice(b"\r\n");
     Ok(())

@@ -138,6 +138,45 @@ fn say(store: &Shared, conversation: &mut Conversation, mut text: &[u8]) -> Stri
     String::from_utf8(replies).unwrap()
 }
 
+/// Values of 64 KiB were once copied under the store's lock. On a busy machine a thread lost its processor there, and
+/// all others waited.
+#[test]
+fn long_values_are_copied_without_the_lock() {
+    let store = testing::shared(Limits::DEFAULT);
+    let (long, short) = (vec![b'l'; 65_536], vec![b's'; 1000]);
+    store.set(b"long", 0, 0, &long).unwrap();
+    store.set(b"short", 0, 0, &short).unwrap();
+    let mut conversation = Conversation::default();
+    let mut replies = Vec::new();
+    let mut turn = Turn {
+        store: &store,
+        seat: &conversation.seat,
+        rest: b"",
+        unfinished: &mut None,
+        replies: &mut replies,
+        noreply: false,
+    };
+    let mut keys = Tokens(b"short long short");
+    let getting = Getting::default();
+    let held = store.with(|store| turn.get_to_long(store, &mut keys, getting).unwrap());
+    let held = held.expect("a long value");
+    assert_eq!(keys.0, b" short");
+    assert!(turn.replies.ends_with(b"VALUE long 0 65536\r\n"));
+    assert!(turn.replies.len() < 1100);
+    // The value stays as it is, whatever becomes of its key.
+    store.set(b"long", 0, 0, b"other").unwrap();
+    classic::append_held(&held, &store, turn.replies).unwrap();
+    assert!(turn.replies.ends_with(&[&long[..], b"\r\n"].concat()));
+    store.set(b"long", 0, 0, &long).unwrap();
+    let text = b"get long short\r\nmg long v\r\nmg short v\r\n";
+    let [long, short] = [long, short].map(|value| String::from_utf8(value).unwrap());
+    let expected = format!(
+        "VALUE long 0 65536\r\n{long}\r\nVALUE short 0 1000\r\n{short}\r\nEND\r\n\
+         VA 65536\r\n{long}\r\nVA 1000\r\n{short}\r\n"
+    );
+    assert!(say(&store, &mut conversation, text) == expected);
+}
+
 /// A thousand connections with most of a value each once took nearly as many megabytes, whatever `-m` was.
 #[test]
 fn values_that_have_not_arrived_are_refused_beyond_a_bound() {

@@ -5,7 +5,7 @@
 
 use fabric::OpError;
 
-use super::super::classic::append_bytes;
+use super::super::classic::{append_held, append_short};
 use super::super::input::Tokens;
 use super::super::{Done, Turn, append_number};
 use super::flags::Flags;
@@ -32,12 +32,20 @@ impl Turn<'_> {
         };
         let replies = &mut *self.replies;
         let start = replies.len();
-        let answered = self.store.with(|store| {
+        let (answered, long) = self.store.with(|store| {
             let Some(mut got) = Got::find(store, &flags, key.bytes())? else {
-                return Ok(None);
+                return Ok((None, None));
             };
-            got.answer(store, tokens.clone(), replies).map(Some)
+            let answered = got.answer(store, tokens.clone(), replies)?;
+            let long = match answered && flags.value {
+                true => append_short(&got.item, store, replies)?,
+                false => None,
+            };
+            Ok::<_, OpError>((Some(answered), long))
         })?;
+        if let Some(item) = long {
+            append_held(&item, self.store, self.replies)?;
+        }
         match answered {
             Some(true) => {
                 self.counts().get(flags.exptime.is_some(), true);
@@ -80,7 +88,7 @@ impl<'a> Got<'a> {
         }))
     }
 
-    /// Appends the reply; false if a flag could not be answered after all.
+    /// Appends the reply up to the value; false if a flag could not be answered after all.
     fn answer(
         &mut self,
         store: &mut Store,
@@ -118,9 +126,6 @@ impl<'a> Got<'a> {
             store.used(&mut self.item)?;
         }
         replies.extend_from_slice(b"\r\n");
-        if self.flags.value {
-            append_bytes(&self.item, store.items(), replies)?;
-        }
         Ok(true)
     }
 
