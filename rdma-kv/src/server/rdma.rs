@@ -5,13 +5,14 @@
 mod client;
 mod loan;
 
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use fabric::PacketChannel;
 use fabric::channel::Polling;
+use fabric::{NodeId, PacketChannel};
 
-use self::client::{Client, Service};
+use self::client::{Client, Service, TURN};
 use super::hosting::Hosted;
 use super::{ServeError, Stop};
 use crate::network::{Accept, Network};
@@ -26,7 +27,10 @@ const PATIENT_SLEEP: Duration = Duration::from_millis(10);
 pub(super) struct Server<N: Network, L> {
     service: Service<N>,
     listener: L,
-    clients: Vec<Client<N>>,
+    /// In the order in which their turns come next.
+    clients: VecDeque<Client<N>>,
+    /// Nodes that ever had a client, and what is left of their turns.
+    turns: Vec<(NodeId, u32)>,
     polling: Polling,
     /// When it was asked for something last; never, since it slept, if nothing is said.
     asked: Option<Instant>,
@@ -38,7 +42,8 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         Server {
             service: Service { network, hosted },
             listener,
-            clients: Vec::new(),
+            clients: VecDeque::new(),
+            turns: Vec::new(),
             polling: Polling::default(),
             asked: None,
         }
@@ -60,7 +65,13 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
 
     fn accept(&mut self) -> Result<(), ServeError> {
         while let Some(channel) = self.listener.accept()? {
-            self.clients.push(Client::new(channel));
+            let peer = channel.peer();
+            let known = self.turns.iter().position(|(node, _)| *node == peer);
+            let turn = known.unwrap_or_else(|| {
+                self.turns.push((peer, TURN));
+                self.turns.len() - 1
+            });
+            self.clients.push_back(Client::new(channel, turn));
         }
         Ok(())
     }
@@ -82,20 +93,27 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         true
     }
 
-    /// A turn for each client; returns whether anything was answered.
+    /// A turn for each node, which its clients share: so a node gets no more by more channels, nor by longer
+    /// values. Each time another client is the first. Returns whether anything was answered.
     fn serve_all(&mut self) -> bool {
-        let (service, mut busy) = (&self.service, false);
-        self.clients
-            .retain_mut(|client| match client.serve(service) {
+        let (service, turns, mut busy) = (&self.service, &mut self.turns, false);
+        if self.clients.len() > 1 {
+            self.clients.rotate_left(1);
+        }
+        turns.iter_mut().for_each(|(_, left)| *left = TURN);
+        self.clients.retain_mut(|client| {
+            let (peer, left) = &mut turns[client.turn()];
+            match client.serve(service, left) {
                 Ok(did) => {
                     busy |= did;
                     true
                 }
                 Err(end) => {
-                    tracing::debug!("client at {} ended: {end}", client.channel().peer());
+                    tracing::debug!("client at {peer} ended: {end}");
                     false
                 }
-            });
+            }
+        });
         busy
     }
 

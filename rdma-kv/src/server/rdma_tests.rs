@@ -207,6 +207,75 @@ fn ask_and_never_listen(channel: &mut Channel) {
     }
 }
 
+/// One node with many channels and long values once took as many turns as it had channels, each of 64 values:
+/// another node's set of 100 bytes then took half a second.
+#[test]
+fn a_node_gets_no_more_turns_by_more_channels_or_longer_values() {
+    const CHANNELS: u32 = 16;
+    const VALUES: u32 = 4;
+    const LEN: u32 = 1_000_000;
+    let (network, listener) = (TestNetwork::new(), TestListener::new());
+    let store = network.store(Limits {
+        memory: 256 << 20,
+        item: 1 << 20,
+    });
+    let mut server = Server::new(network.clone(), listener.clone(), alone(store.clone()));
+    let send = |channel: &mut Channel, request: &Request<'_>| {
+        let mut packet = Vec::new();
+        encode_request(&mut packet, 0, request);
+        channel.send(&[&packet]).unwrap();
+    };
+    let connect = |node: u32| {
+        let [mut here, there] = network.at(node).channel(&network);
+        listener.connect(there);
+        send(&mut here, &Request::Hello { version: VERSION });
+        here
+    };
+    let staging = network.at(1).alloc(LEN.into(), STAGING_ACCESS).unwrap();
+    let busy: Vec<Channel> = (0..CHANNELS)
+        .map(|number| {
+            let mut channel = connect(1);
+            let key = staging.remote_key().unwrap();
+            send(&mut channel, &Request::Stage { key });
+            for value in 0..VALUES {
+                let key = (number * VALUES + value).to_le_bytes();
+                let piece = Piece {
+                    offset: 0,
+                    len: LEN,
+                };
+                let set = Request::Store {
+                    change: Change::set(&key, false),
+                    value: SetValue::Staged(piece),
+                };
+                send(&mut channel, &set);
+            }
+            channel
+        })
+        .collect();
+    server.accept().unwrap();
+    let stored = || store.with(|store| store.counters().total_items) as u32;
+    let mut other = connect(2);
+    server.accept().unwrap();
+    for round in 1..CHANNELS * VALUES {
+        let set = Request::Store {
+            change: Change::set(b"other", false),
+            value: SetValue::Inline(&[7; 100]),
+        };
+        send(&mut other, &set);
+        // Once around: one long value, and the short one.
+        assert!(server.serve_all());
+        assert_eq!(stored(), 2 * round);
+        assert!(value(&store, b"other").is_some());
+    }
+    // Each channel had turns.
+    for number in 0..CHANNELS {
+        let first = (number * VALUES).to_le_bytes();
+        assert!(value(&store, &first).is_some(), "{number}");
+    }
+    drop(busy);
+    network.end();
+}
+
 /// The requests of a client that reads no replies once kept the server awake for good.
 #[test]
 fn a_client_that_does_not_listen_is_waited_for_in_sleep_and_then_dropped() {
@@ -240,7 +309,9 @@ fn a_client_that_does_not_listen_is_waited_for_in_sleep_and_then_dropped() {
     while slow.receive(&mut packet).unwrap() {}
     serve(&mut server);
     assert!(slow.receive(&mut packet).unwrap());
-    server.clients[0].has_been_stuck_for_too_long();
+    let mut clients = server.clients.iter_mut();
+    let deaf = clients.find(|client| client.channel().peer() == NodeId(1));
+    deaf.unwrap().has_been_stuck_for_too_long();
     serve(&mut server);
     let left: Vec<_> = server
         .clients

@@ -24,8 +24,11 @@ use crate::shared::Shared;
 use crate::store::{Item, SetError, Store};
 use crate::uses::SAMPLED;
 
-/// Messages of one client before the next one's turn. Their replies travel together.
-const TURN: usize = 64;
+/// Messages of one node's clients before the next node's turn. Replies to a client travel together.
+pub(super) const TURN: u32 = 64;
+
+/// Bytes of values and texts that count as another message.
+const MESSAGE: usize = 4096;
 
 /// Memory that a report leads to is fetched so many places ahead: each is another line, which would be
 /// waited for in turn.
@@ -48,6 +51,8 @@ pub(super) struct Service<N> {
 
 pub(super) struct Client<N: Network> {
     channel: N::Channel,
+    /// Its number for its node's turn.
+    turn: usize,
     greeted: bool,
     packet: Vec<u8>,
     /// Bytes of the packet whose messages were answered.
@@ -57,6 +62,8 @@ pub(super) struct Client<N: Network> {
     /// Since when the replies have found no room in the channel.
     stuck_since: Option<Instant>,
     staging: Option<Staging<N>>,
+    /// Bytes of values and texts of the message at hand.
+    moved: usize,
     /// Those for whom it speaks, by its own numbers.
     sessions: HashMap<u32, Session>,
     pub(super) loan: Option<Loan>,
@@ -70,15 +77,17 @@ struct Staging<N: Network> {
 }
 
 impl<N: Network> Client<N> {
-    pub(super) fn new(channel: N::Channel) -> Self {
+    pub(super) fn new(channel: N::Channel, turn: usize) -> Self {
         Client {
             channel,
+            turn,
             greeted: false,
             packet: Vec::new(),
             answered: 0,
             replies: Vec::new(),
             stuck_since: None,
             staging: None,
+            moved: 0,
             sessions: HashMap::new(),
             loan: None,
         }
@@ -90,6 +99,11 @@ impl<N: Network> Client<N> {
 
     pub(super) fn channel_mut(&mut self) -> &mut N::Channel {
         &mut self.channel
+    }
+
+    /// Which turn it shares.
+    pub(super) fn turn(&self) -> usize {
+        self.turn
     }
 
     /// Whether its replies find no room.
@@ -107,14 +121,18 @@ impl<N: Network> Client<N> {
         self.stuck_since = Instant::now().checked_sub(PATIENCE);
     }
 
-    /// Answers what has come, up to a turn's worth; returns whether there was anything to answer, or
-    /// there may be.
+    /// Answers what has come, up to what is `left` of its node's turn; returns whether there was anything
+    /// to answer, or there may be.
     ///
     /// # Errors
     /// Why the client is to be dropped.
-    pub(super) fn serve(&mut self, service: &Service<N>) -> Result<bool, ClientEnd> {
+    pub(super) fn serve(
+        &mut self,
+        service: &Service<N>,
+        left: &mut u32,
+    ) -> Result<bool, ClientEnd> {
         let mut was_asked = false;
-        for _ in 0..TURN {
+        while *left > 0 {
             let is_full = self.replies.len() + REPLY_LIMIT > MAX_PAYLOAD;
             if (is_full || self.is_stuck()) && !self.send()? {
                 return Ok(was_asked);
@@ -127,6 +145,8 @@ impl<N: Network> Client<N> {
                 }
             }
             self.answer_next(service)?;
+            let moved = std::mem::take(&mut self.moved) / MESSAGE;
+            *left = left.saturating_sub(1 + moved as u32);
             was_asked |= !self.replies.is_empty();
         }
         self.send()?;
@@ -233,7 +253,9 @@ impl<N: Network> Client<N> {
             encode_reply(&mut self.replies, number, &Reply::Said { then, text });
             return Ok(());
         };
+        self.moved += text.len();
         let (then, text) = session.get_mut().hear(text)?;
+        self.moved += text.len();
         encode_reply(&mut self.replies, number, &Reply::Said { then, text });
         if then == Then::End {
             session.remove();
@@ -288,6 +310,7 @@ impl<N: Network> Client<N> {
 
     /// Reads a value from the client straight to where its item is.
     fn fetch(&mut self, from: Piece, items: &Region, to: u64) -> Result<(), SetError> {
+        self.moved += from.len as usize;
         let staging = self.staging_with(from).ok_or(SetError::NotFetched)?;
         let place = to..to + u64::from(from.len);
         let operation = Operation::read(&staging.remote, from.offset, items, place);
@@ -370,6 +393,7 @@ impl<N: Network> Client<N> {
     /// Writes a value to the client's memory.
     fn put(&mut self, item: &Item, items: &Region, room: Piece) -> Option<()> {
         let len = item.header.value_len;
+        self.moved += len as usize;
         let staging = self.staging_with(room).filter(|_| len <= room.len)?;
         let value = item.value_offset()..item.value_offset() + u64::from(len);
         let operation = Operation::write(&staging.remote, room.offset, items, value);
