@@ -166,14 +166,7 @@ fn bind_at(
     };
     let bind = |address| bind_tcp(address, backlog);
     let Some(host) = &place.host else {
-        // The IPv6 wildcard takes IPv4 as well, where there is IPv6.
-        let any = bind((Ipv6Addr::UNSPECIFIED, port).into());
-        let any = any.or_else(|error| match error.kind() {
-            ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(error),
-            _ => bind((Ipv4Addr::UNSPECIFIED, port).into()),
-        });
-        bound.push(any.map_err(failed)?);
-        return Ok(());
+        return bind_everywhere(port, backlog, bound).map_err(failed);
     };
     let addresses: Vec<_> = (host.as_str(), port)
         .to_socket_addrs()
@@ -198,6 +191,30 @@ fn bind_at(
     }
 }
 
+/// A listener for each family that this host speaks, as memcached has; both at one port, unless any
+/// port will do and the other family has that one in use.
+fn bind_everywhere(port: u16, backlog: i32, bound: &mut Vec<TcpListener>) -> io::Result<()> {
+    let v4 = bind_tcp((Ipv4Addr::UNSPECIFIED, port).into(), backlog);
+    let same = match &v4 {
+        Ok(listener) => listener.local_addr()?.port(),
+        Err(_) => port,
+    };
+    let v6 = |port| bind_tcp((Ipv6Addr::UNSPECIFIED, port).into(), backlog);
+    let v6 = v6(same).or_else(|error| match (port, error.kind()) {
+        (0, ErrorKind::AddrInUse) => v6(0),
+        _ => Err(error),
+    });
+    let refused = |kind| matches!(kind, ErrorKind::AddrInUse | ErrorKind::PermissionDenied);
+    match (v4, v6) {
+        (Err(error), _) | (_, Err(error)) if refused(error.kind()) => Err(error),
+        (Err(error), Err(_)) => Err(error),
+        (v4, v6) => {
+            bound.extend(v4.into_iter().chain(v6));
+            Ok(())
+        }
+    }
+}
+
 /// A listener whose connections send at once and notice when their client's host is gone.
 fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     let family = match address {
@@ -207,7 +224,7 @@ fn bind_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     let socket = stream_socket(family)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if family == AddressFamily::INET6 {
-        sockopt::set_ipv6_v6only(&socket, !address.ip().is_unspecified())?;
+        sockopt::set_ipv6_v6only(&socket, true)?;
     }
     // What is accepted inherits both.
     sockopt::set_socket_keepalive(&socket, true)?;
@@ -320,6 +337,18 @@ mod tests {
             panic!("it has no address");
         };
         assert_eq!(address, "name.invalid:7");
+    }
+
+    /// Programs that read the port file look for the line of IPv4.
+    #[test]
+    fn everywhere_has_a_listener_for_each_family_at_one_port() {
+        let mut bound = Vec::new();
+        bind_at(&"*".parse().unwrap(), 0, 1, &mut bound).unwrap();
+        let addresses: Vec<_> = bound.iter().map(|it| it.local_addr().unwrap()).collect();
+        assert!(addresses[0].is_ipv4() && addresses[0].ip().is_unspecified());
+        let v6 = addresses.iter().filter(|address| address.is_ipv6());
+        assert!(v6.clone().count() == addresses.len() - 1);
+        assert!(v6.clone().all(|v6| v6.port() == addresses[0].port()));
     }
 
     #[test]

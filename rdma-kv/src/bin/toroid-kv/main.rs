@@ -9,6 +9,7 @@ mod serve;
 mod top;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -111,5 +112,6 @@ fn start_logging(verbose: u8) {
     tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|_| level.into()))
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
 }

@@ -77,17 +77,18 @@ pub fn serve(options: &Serve, verbosity: u8) -> Result<()> {
         settings.users = Some(server::Users::load(path)?);
     }
     // Forks, so it must come before anything has threads.
-    process::prepare(options, &settings)?;
+    let mut pid_file = process::prepare(options, &settings)?;
     let stop = Stop::new()?;
     signals::listen(&stop, settings.users.clone())?;
-    let mut pid_file = None;
     let start = Instant::now();
     server::run(&settings, &stop, |ready, _| {
         if ready.rdma.is_none() && settings.rdma == Rdma::Auto {
             eprintln!("toroid-kv: not in a node: serving TCP alone");
         }
         process::tell_ports(&ready.tcp);
-        pid_file = options.pidfile.as_deref().and_then(process::PidFile::write);
+        if let Some(file) = &mut pid_file {
+            file.write();
+        }
         // Nobody may be listening; that is no reason not to serve.
         let _ = writeln!(std::io::stdout(), "{ready}");
         tracing::info!("ready after {:?}", start.elapsed());

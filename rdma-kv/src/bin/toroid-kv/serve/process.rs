@@ -3,9 +3,10 @@
 //! In memcached's order: limits while we may raise them, then the user, then the background, then
 //! locked memory. Sockets are bound later, by the user that serves.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -20,17 +21,22 @@ use super::{EX_NOUSER, Refusal, Serve};
 /// Descriptors for what is not a connection: listeners, epolls, regions and the like.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// Makes this process what the options say.
-pub fn prepare(options: &Serve, settings: &Settings) -> Result<()> {
+/// Makes this process what the options say; the file for its id is open afterwards, if there is to be one.
+pub fn prepare(options: &Serve, settings: &Settings) -> Result<Option<PidFile>> {
     if options.enable_coredumps {
         allow_core_files()?;
     }
     allow_descriptors(settings)?;
+    let path = options.pidfile.as_deref();
+    let mut pid_file = None;
     if let Some(name) = &options.user
         && (getuid().is_root() || geteuid().is_root())
     {
+        pid_file = path.and_then(PidFile::open_in_own_directory);
         become_user(name)?;
     }
+    // Before the background, where no complaint is heard.
+    let pid_file = pid_file.or_else(|| path.and_then(PidFile::open));
     if options.daemon {
         // Core files are to be found where it was started, and what is said is to be heard.
         let (stay, keep_output) = (options.enable_coredumps, settings.verbosity > 0);
@@ -42,7 +48,7 @@ pub fn prepare(options: &Serve, settings: &Settings) -> Result<()> {
     {
         eprintln!("warning: -k invalid, mlockall() failed: {error}");
     }
-    Ok(())
+    Ok(pid_file)
 }
 
 fn allow_core_files() -> Result<(), Refusal> {
@@ -124,31 +130,82 @@ fn write_ports(path: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
     file.write_all(lines.collect::<String>().as_bytes())
 }
 
-/// A file with this process's id, as long as it serves.
-pub struct PidFile(PathBuf);
+/// A file with this process's id, as long as it serves. Open before the process changes its user, so that
+/// it can be in a directory like `/run`.
+pub struct PidFile {
+    path: PathBuf,
+    file: File,
+    /// It is ours: it was not there before, or has our id.
+    is_ours: bool,
+}
 
 impl PidFile {
-    /// Writes it, complete or not at all; serving does not depend on it.
-    pub fn write(path: &Path) -> Option<Self> {
-        let mut draft = path.as_os_str().to_owned();
-        draft.push(".tmp");
-        let written = std::fs::write(&draft, format!("{}\n", std::process::id()))
-            .and_then(|()| std::fs::rename(&draft, path));
-        match written {
-            Ok(()) => Some(PidFile(path.to_owned())),
+    /// Opens it where no other user can put a link in its place; `None` in any other directory.
+    fn open_in_own_directory(path: &Path) -> Option<Self> {
+        let directory = match path.parent() {
+            Some(directory) if !directory.as_os_str().is_empty() => directory,
+            _ => Path::new("."),
+        };
+        let directory = directory.metadata().ok()?;
+        let is_own = directory.uid() == geteuid().as_raw() && directory.mode() & 0o022 == 0;
+        is_own.then(|| PidFile::open(path)).flatten()
+    }
+
+    /// Opens it, with what it has; serving does not depend on it.
+    fn open(path: &Path) -> Option<Self> {
+        let mut options = OpenOptions::new();
+        options.write(true).mode(0o644);
+        options.custom_flags(nix::libc::O_NOFOLLOW);
+        let new = options.clone().create_new(true).open(path);
+        let opened = match new {
+            Ok(file) => Ok((file, true)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                options.open(path).map(|file| (file, false))
+            }
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok((file, is_ours)) => Some(PidFile {
+                path: path.to_owned(),
+                file,
+                is_ours,
+            }),
             Err(error) => {
                 let path = path.display();
-                eprintln!("Could not open the pid file {path}.tmp for writing: {error}");
+                eprintln!(
+                    "Could not open the pid file {path} for writing: {error}: \
+                     name one in a directory that the server's user can write to"
+                );
                 None
             }
+        }
+    }
+
+    /// Writes the id, once the server serves.
+    pub fn write(&mut self) {
+        let text = format!("{}\n", std::process::id());
+        let written = self
+            .file
+            .write_all_at(text.as_bytes(), 0)
+            .and_then(|()| self.file.set_len(text.len() as u64));
+        self.is_ours = true;
+        if let Err(error) = written {
+            let path = self.path.display();
+            eprintln!("Could not write the pid file {path}: {error}");
         }
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.0) {
-            let path = self.0.display();
+        // A server that did not start leaves another one's alone.
+        if !self.is_ours {
+            return;
+        }
+        // In a directory that is not this user's, a file without an id is what can be had.
+        let gone = std::fs::remove_file(&self.path).or_else(|_| self.file.set_len(0));
+        if let Err(error) = gone {
+            let path = self.path.display();
             eprintln!("Could not remove the pid file {path}: {error}");
         }
     }
