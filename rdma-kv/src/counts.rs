@@ -20,6 +20,8 @@ pub(crate) enum Count {
     GetHits,
     GetMisses,
     GetExpired,
+    /// Stays 0: a flush leaves nothing that a get could find.
+    GetFlushed,
     DeleteMisses,
     DeleteHits,
     IncrMisses,
@@ -36,6 +38,20 @@ pub(crate) enum Count {
     AuthCommands,
     AuthErrors,
     Yields,
+    /// Connections that were idle for too long.
+    IdleKicks,
+    /// Clients that began in the binary protocol.
+    BinaryClients,
+    /// Gets whose line was too long.
+    LongGets,
+    /// Times when no connection was accepted for a while.
+    ListenDisabled,
+    /// Their length in microseconds.
+    ListenDisabledUs,
+    /// Walks through all items for `lru_crawler`.
+    CrawlerStarts,
+    /// Items that these looked at.
+    CrawlerChecked,
     BytesRead,
     BytesWritten,
 }
@@ -43,8 +59,14 @@ pub(crate) enum Count {
 const KINDS: usize = Count::BytesWritten as usize + 1;
 
 /// One connection's counts, which only the thread that serves it adds to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counts([AtomicU64; KINDS]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Counts([const { AtomicU64::new(0) }; KINDS])
+    }
+}
 
 impl Counts {
     pub(crate) fn add(&self, count: Count, more: u64) {
@@ -116,8 +138,14 @@ impl Counts {
 }
 
 /// Many connections' counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sums([u64; KINDS]);
+
+impl Default for Sums {
+    fn default() -> Self {
+        Sums([0; KINDS])
+    }
+}
 
 impl Sums {
     /// What was counted since `earlier`.

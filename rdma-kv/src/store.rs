@@ -19,7 +19,7 @@ mod walk;
 
 use fabric::{OpError, Region, RemoteKey};
 
-pub use limits::{Limits, LimitsError, is_chunked};
+pub use limits::{Limits, LimitsError, is_chunked, memcached_len};
 pub use walk::Walk;
 
 use cleaning::{Cursor, Need};

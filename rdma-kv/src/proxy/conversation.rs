@@ -4,8 +4,8 @@ use super::Upstream;
 use super::framing::{Batch, Command};
 use super::getting::{self, Getting, Unable};
 use crate::control::{TEXT_LIMIT, Then};
-use crate::text::input::{Input, Tokens, line, line_limit};
-use crate::text::{Next, REPLIES};
+use crate::text::input::{Input, Tokens, TooLong, line, too_long};
+use crate::text::{LONG_GET, Next, REPLIES};
 
 /// A connection's side of the protocol: gets are answered by reading, all else is the server's.
 #[derive(Debug)]
@@ -28,10 +28,21 @@ enum State {
     Getting(Getting),
     /// What the server waits for, before the next command.
     Server(Unfinished),
+    /// The rest of a line that is too long.
+    SkippingLine,
     /// Bytes of a value that went to no server.
     Dropping(u64),
     /// Nothing.
     Over,
+}
+
+/// Why there is no line to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unready {
+    /// It has not come, or will not.
+    Next(Next),
+    /// It is a get that is too long.
+    LongGet,
 }
 
 /// A command that the server does not have as a whole, or has not answered as a whole.
@@ -73,6 +84,16 @@ impl<U: Upstream> Conversation<U> {
         self.input.end += count;
     }
 
+    /// Whether it waits for a command or for the rest of a line.
+    pub(crate) fn is_idle(&self) -> bool {
+        match self.state {
+            State::Command => true,
+            State::Server(unfinished) => unfinished.then == Then::Line,
+            State::SkippingLine => true,
+            State::Getting(_) | State::Dropping(_) | State::Over => false,
+        }
+    }
+
     /// Carries out what has arrived, and appends the replies.
     pub fn run(&mut self, replies: &mut Vec<u8>) -> Next {
         while replies.len() < REPLIES {
@@ -80,6 +101,7 @@ impl<U: Upstream> Conversation<U> {
                 State::Command => self.command(replies),
                 State::Getting(getting) => self.go_on_getting(getting, replies),
                 State::Server(unfinished) => self.go_on_saying(unfinished, replies),
+                State::SkippingLine => self.skip_line(),
                 State::Dropping(bytes) => self.drop_some(bytes),
                 State::Over => Some(Next::Close),
             };
@@ -93,7 +115,12 @@ impl<U: Upstream> Conversation<U> {
     fn command(&mut self, replies: &mut Vec<u8>) -> Option<Next> {
         let newline = match self.newline() {
             Ok(newline) => newline,
-            Err(next) => return Some(next),
+            Err(Unready::Next(next)) => return Some(next),
+            Err(Unready::LongGet) => {
+                replies.extend_from_slice(LONG_GET);
+                self.state = State::SkippingLine;
+                return None;
+            }
         };
         let line = line(&self.input.bytes()[..newline]);
         match Command::of(line) {
@@ -135,7 +162,8 @@ impl<U: Upstream> Conversation<U> {
     fn go_on_getting(&mut self, mut getting: Getting, replies: &mut Vec<u8>) -> Option<Next> {
         let newline = match self.newline() {
             Ok(newline) => newline,
-            Err(next) => return Some(next),
+            Err(Unready::Next(next)) => return Some(next),
+            Err(Unready::LongGet) => return None,
         };
         let line = line(&self.input.bytes()[..newline]);
         let left = getting::get(&mut self.upstream, Tokens(line), &mut getting, replies);
@@ -262,19 +290,41 @@ impl<U: Upstream> Conversation<U> {
     }
 
     /// Where the line ends; what to do if it has not come, or will not.
-    fn newline(&mut self) -> Result<usize, Next> {
+    fn newline(&mut self) -> Result<usize, Unready> {
         let bytes = self.input.bytes();
         let newline = memchr::memchr(b'\n', &bytes[self.searched..]);
         let newline = newline.map(|at| self.searched + at);
         let is_first = !matches!(self.state, State::Getting(_));
-        if is_first && newline.unwrap_or(bytes.len()) > line_limit(bytes) {
-            self.state = State::Over;
-            return Err(Next::Close);
+        if is_first {
+            match too_long(bytes, newline) {
+                None => {}
+                Some(TooLong::Get) => return Err(Unready::LongGet),
+                Some(TooLong::Other) => {
+                    self.state = State::Over;
+                    return Err(Unready::Next(Next::Close));
+                }
+            }
         }
         newline.ok_or_else(|| {
             (self.searched, self.need) = (bytes.len(), bytes.len() + 1);
-            Next::Read
+            Unready::Next(Next::Read)
         })
+    }
+
+    fn skip_line(&mut self) -> Option<Next> {
+        let bytes = self.input.bytes();
+        match memchr::memchr(b'\n', bytes) {
+            Some(newline) => {
+                self.used(newline + 1);
+                None
+            }
+            None => {
+                let len = bytes.len();
+                self.used(len);
+                self.state = State::SkippingLine;
+                Some(Next::Read)
+            }
+        }
     }
 
     /// The next command begins after so many bytes, unless it is said otherwise.

@@ -127,15 +127,16 @@ pub fn run(
     let connect = move || connect(&member, &name, place);
     let links = Links::new(settings.threads.max(1), connect, first);
     let proxy = Proxy(Arc::new(links));
-    ready(&Ready {
+    let serving = Ready {
         tcp: listeners.addresses(),
         unix: settings.unix.as_ref().map(|unix| unix.path.clone()),
         rdma: server.map(|server| (domain.name().to_owned(), server)),
-    });
+    };
     std::thread::scope(|scope| {
         // Whichever ends first, for whatever reason, ends both.
         let carer = scope.spawn(|| stop.after(|| care(&proxy.0, stop)));
-        let sockets = stop.after(|| front::serve(&listeners, settings, &proxy, stop));
+        let sockets =
+            stop.after(|| front::serve(&listeners, settings, &proxy, stop, || ready(&serving)));
         match carer.join() {
             Ok(cared) => cared?,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -187,10 +188,16 @@ where
     }
 
     fn refused(&self) {}
+
+    fn accepts(&self, _: bool) {}
 }
 
 impl<U: Upstream> Converse for Conversation<U> {
     fn logged_in(&self, _: bool) {}
+
+    fn is_idle(&self) -> bool {
+        Conversation::is_idle(self)
+    }
 
     fn input(&mut self) -> &mut Input {
         Conversation::input(self)

@@ -11,7 +11,7 @@ use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 
 use super::listen::Listeners;
 use super::worker::{Host, Inbox, Service, Worker};
-use super::{Settings, Stop, resume};
+use super::{Settings, Stop, resume, spawn};
 
 pub(super) const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -21,12 +21,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Connections accepted from one listener before the next one's turn.
 const TURN: usize = 64;
 
-/// Accepts and serves until stopped.
+/// Accepts and serves until stopped; calls `ready` once all threads are there.
 pub(crate) fn serve<H: Host>(
     listeners: &Listeners,
     settings: &Settings,
     host: &H,
     stop: &Stop,
+    ready: impl FnOnce(),
 ) -> io::Result<()> {
     let service = Service {
         host,
@@ -43,6 +44,7 @@ pub(crate) fn serve<H: Host>(
         let threads = stop.after(|| {
             let start = |worker| start(scope, worker, stop);
             let threads: Vec<_> = workers.into_iter().map(start).collect::<io::Result<_>>()?;
+            ready();
             accept_all(listeners, settings, &inboxes, &service)?;
             Ok::<_, io::Error>(threads)
         })?;
@@ -59,7 +61,7 @@ fn start<'scope, 'a: 'scope, H: Host>(
     stop: &'scope Stop,
 ) -> io::Result<ScopedJoinHandle<'scope, io::Result<()>>> {
     let run = move || stop.after(|| worker.run());
-    std::thread::Builder::new().spawn_scoped(scope, run)
+    spawn(scope, run)
 }
 
 fn accept_all(
@@ -70,24 +72,27 @@ fn accept_all(
 ) -> io::Result<()> {
     let fds = listeners.fds();
     let mut inboxes = inboxes.iter().cycle();
+    let full = || service.open.load(Ordering::Relaxed) >= settings.connections;
     loop {
-        let full = || service.open.load(Ordering::Relaxed) >= settings.connections;
-        if full() && !settings.refuse_at_once {
-            match service.stop.wait(PAUSE)? {
-                true => return Ok(()),
-                false => continue,
-            }
-        }
         let woken = service.stop.wait_or(&fds, None)?;
         if woken.stopped {
             return Ok(());
         }
+        if full() && !settings.refuse_at_once {
+            service.host.accepts(false);
+            while full() {
+                if service.stop.wait(PAUSE)? {
+                    return Ok(());
+                }
+            }
+        }
+        service.host.accepts(true);
         for (&fd, _) in fds.iter().zip(woken.ready).filter(|(_, ready)| *ready) {
             for _ in 0..TURN {
                 if full() && !settings.refuse_at_once {
                     break;
                 }
-                let Some(socket) = accept(fd, service.stop)? else {
+                let Some(socket) = accept(fd, service)? else {
                     break;
                 };
                 match inboxes.next() {
@@ -104,14 +109,18 @@ fn accept_all(
 }
 
 /// The next connection, if there is one.
-fn accept(listener: BorrowedFd<'_>, stop: &Stop) -> io::Result<Option<OwnedFd>> {
+fn accept(
+    listener: BorrowedFd<'_>,
+    service: &Service<'_, impl Host>,
+) -> io::Result<Option<OwnedFd>> {
     match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(socket) => Ok(Some(socket)),
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
         Err(error) => {
             // Out of descriptors or memory, the listener stays readable: wait rather than spin.
             tracing::warn!("cannot accept a connection: {error}");
-            stop.wait(PAUSE)?;
+            service.host.accepts(false);
+            service.stop.wait(PAUSE)?;
             Ok(None)
         }
     }

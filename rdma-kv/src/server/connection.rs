@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use super::auth::{Gate, Knock};
-use crate::text::Next;
 use crate::text::input::{Input, Lent};
+use crate::text::{BINARY_REQUEST, Ended, Next, warn_of_binary};
 
 /// Memory for replies beyond this many bytes is not kept.
 const REPLIES_KEPT: usize = 512 * 1024;
@@ -31,6 +31,15 @@ pub(super) struct Desk {
 pub(crate) trait Converse {
     /// Notes that the client said who it is, before anything else, and whether it is welcome.
     fn logged_in(&self, welcome: bool);
+
+    /// Notes an end of the connection that the server decides.
+    fn ended(&self, _: Ended) {}
+
+    /// Notes whether replies wait for room in the socket.
+    fn sends(&self, _: bool) {}
+
+    /// Whether no command is under way, so that the connection may end for being idle.
+    fn is_idle(&self) -> bool;
 
     /// What has arrived and is not yet used.
     fn input(&mut self) -> &mut Input;
@@ -54,6 +63,8 @@ pub(super) struct Connection<C> {
     socket: OwnedFd,
     /// While it has not said who it is, and has to.
     gate: Option<Gate>,
+    /// It has said nothing yet.
+    is_new: bool,
     conversation: C,
     next: Next,
     /// Replies that the socket had no room for.
@@ -81,6 +92,7 @@ impl<C: Converse> Connection<C> {
             conversation,
             socket,
             gate,
+            is_new: true,
             next: Next::Read,
             unsent: Vec::new(),
             taken: 0,
@@ -115,7 +127,7 @@ impl<C: Converse> Connection<C> {
                     room = &mut room[..len];
                 }
                 let len = room.len();
-                let count = match rustix::io::read(&self.socket, room) {
+                let count = match rustix::io::read(&self.socket, &mut *room) {
                     Ok(0) => return Ok(Wait::End),
                     Ok(count) => count,
                     Err(Errno::AGAIN | Errno::INTR) => return Ok(Wait::Read),
@@ -123,6 +135,11 @@ impl<C: Converse> Connection<C> {
                 };
                 // Fewer bytes than there was room for: it was all.
                 more = count == len;
+                if std::mem::take(&mut self.is_new) && room[0] == BINARY_REQUEST {
+                    self.conversation.ended(Ended::Binary);
+                    warn_of_binary();
+                    return Ok(Wait::End);
+                }
                 if let Some(wait) = self.pass_gate(count, replies)? {
                     return Ok(wait);
                 }
@@ -136,6 +153,17 @@ impl<C: Converse> Connection<C> {
             (true, Next::Read) if more => Wait::Turn,
             (true, Next::Read) => Wait::Read,
         })
+    }
+
+    /// Whether it may end for being idle: no reply is unsent, and no command is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        let is_read = self.next == Next::Read && self.unsent.is_empty();
+        is_read && (self.gate.is_some() || self.conversation.is_idle())
+    }
+
+    /// Notes that it ends for being idle.
+    pub(super) fn end_idle(&self) {
+        self.conversation.ended(Ended::Idle);
     }
 
     /// Takes `count` bytes that were read into the conversation's room; what it waits for if none
@@ -174,6 +202,7 @@ impl<C: Converse> Connection<C> {
         if count == replies.len() {
             return Ok(true);
         }
+        self.conversation.sends(true);
         // Their memory goes with them once they are sent. That of the thread may be much for a few.
         (self.unsent, self.taken) = match &replies[count..] {
             few if few.len() <= REPLIES_KEPT => (few.to_vec(), 0),
@@ -191,6 +220,7 @@ impl<C: Converse> Connection<C> {
             return Ok(false);
         }
         self.unsent = Vec::new();
+        self.conversation.sends(false);
         Ok(true)
     }
 }

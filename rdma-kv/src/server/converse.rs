@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 
 use crate::shared::Shared;
-use crate::text::{Conversation, Next};
+use crate::text::{BINARY_REMEDY, BINARY_REQUEST, Conversation, Next};
 
 /// Replies beyond this many bytes do not keep their memory.
 const REPLIES_KEPT: usize = 512 * 1024;
@@ -12,10 +12,10 @@ const REPLIES_KEPT: usize = 512 * 1024;
 /// host's TCP, until either side ends it.
 ///
 /// # Errors
-/// The stream's.
+/// The stream's; `InvalidData` for a client that begins in the binary protocol.
 pub fn converse(mut stream: impl Read + Write, store: &Shared) -> io::Result<()> {
     let mut conversation = Conversation::default();
-    let mut replies = Vec::new();
+    let (mut replies, mut is_new) = (Vec::new(), true);
     loop {
         let next = conversation
             .run(store, &mut replies)
@@ -30,8 +30,12 @@ pub fn converse(mut stream: impl Read + Write, store: &Shared) -> io::Result<()>
             Next::Continue => continue,
             Next::Read => {}
         }
-        match stream.read(conversation.room()) {
+        let room = conversation.room();
+        match stream.read(room) {
             Ok(0) => return Ok(()),
+            Ok(_) if std::mem::take(&mut is_new) && room[0] == BINARY_REQUEST => {
+                return Err(io::Error::new(ErrorKind::InvalidData, BINARY_REMEDY));
+            }
             Ok(count) => conversation.received(count),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

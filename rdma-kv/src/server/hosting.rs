@@ -9,10 +9,11 @@ use fabric::NodeId;
 use rustix::net::{SocketAddrAny, SocketAddrUnix, getpeername, getsockname};
 
 use super::connection::Converse;
+use super::listen::Listeners;
 use super::{Settings, Stop, worker};
 use crate::shared::Shared;
 use crate::text::input::Input;
-use crate::text::{Conversation, Ends, Host, Next, Rules};
+use crate::text::{Conversation, Ended, Ends, Host, Next, Rules, Wants};
 
 /// What memcached tells of requests per turn when nobody has chosen.
 const DEFAULT_PER_TURN: u32 = 20;
@@ -36,6 +37,10 @@ impl worker::Host for Hosted {
 
     fn refused(&self) {
         self.host.refused();
+    }
+
+    fn accepts(&self, does: bool) {
+        self.host.accepts(does);
     }
 }
 
@@ -69,6 +74,19 @@ impl Converse for Talk {
         self.conversation.logged_in(welcome);
     }
 
+    fn ended(&self, why: Ended) {
+        self.conversation.ended(why);
+    }
+
+    fn sends(&self, waits: bool) {
+        self.conversation.sends(waits);
+    }
+
+    /// As memcached has it, the beginning of a line is idle, and the beginning of a value is not.
+    fn is_idle(&self) -> bool {
+        !matches!(self.conversation.wants(), Wants::Bytes(_))
+    }
+
     fn input(&mut self) -> &mut Input {
         self.conversation.input()
     }
@@ -88,7 +106,7 @@ impl Converse for Talk {
 }
 
 /// What all conversations of this server share.
-pub(super) fn host(settings: &Settings, stop: &Stop) -> Host {
+pub(super) fn host(settings: &Settings, listeners: &Listeners, stop: &Stop) -> Host {
     let commands = &settings.commands;
     let stop = stop.clone();
     Host::new(Rules {
@@ -104,6 +122,9 @@ pub(super) fn host(settings: &Settings, stop: &Stop) -> Host {
         threads: settings.threads.max(1),
         connections: settings.connections,
         per_turn: commands.per_turn,
+        listeners: listeners.fds().into_iter().map(local).collect(),
+        cas: commands.cas,
+        sizes: commands.track_sizes,
         settings: told(settings),
     })
 }
@@ -113,20 +134,19 @@ fn told(settings: &Settings) -> Vec<(&'static str, String)> {
     let Settings {
         commands, tuning, ..
     } = settings;
-    let listen = settings.listen.iter().map(|listen| {
-        let host = listen.host.as_deref().unwrap_or("*");
-        match listen.port {
-            Some(port) => format!("{host}:{port}"),
-            None => host.to_owned(),
-        }
-    });
+    let listen = settings.listen.iter().map(ToString::to_string);
     let listen: Vec<_> = listen.collect();
     let unix = settings.unix.as_ref();
+    let tcp_port = match settings.port {
+        // As it was asked for.
+        Some(0) => "-1".to_owned(),
+        port => port.unwrap_or_default().to_string(),
+    };
     let null = || "NULL".to_owned();
-    vec![
+    let told = vec![
         ("maxbytes", settings.limits.memory.to_string()),
         ("maxconns", settings.connections.to_string()),
-        ("tcpport", settings.port.unwrap_or_default().to_string()),
+        ("tcpport", tcp_port),
         ("udpport", "0".to_owned()),
         (
             "inter",
@@ -137,6 +157,7 @@ fn told(settings: &Settings) -> Vec<(&'static str, String)> {
             },
         ),
         ("verbosity", String::new()),
+        ("oldest", "0".to_owned()),
         (
             "evictions",
             if commands.evictions { "on" } else { "off" }.to_owned(),
@@ -153,6 +174,7 @@ fn told(settings: &Settings) -> Vec<(&'static str, String)> {
         ("growth_factor", format!("{:.2}", tuning.growth_factor)),
         ("chunk_size", tuning.chunk_size.to_string()),
         ("num_threads", settings.threads.max(1).to_string()),
+        ("num_threads_per_udp", "0".to_owned()),
         (
             "stat_key_prefix",
             char::from(commands.prefix_delimiter).to_string(),
@@ -192,6 +214,7 @@ fn told(settings: &Settings) -> Vec<(&'static str, String)> {
         ("dump_enabled", yes(commands.dump)),
         ("hash_algorithm", tuning.hash_algorithm.clone()),
         ("lru_maintainer_thread", yes(tuning.lru_maintainer_thread)),
+        ("lru_segmented", yes(false)),
         ("hot_lru_pct", tuning.hot_lru_pct.to_string()),
         ("warm_lru_pct", tuning.warm_lru_pct.to_string()),
         ("hot_max_factor", format!("{:.2}", tuning.hot_max_factor)),
@@ -214,8 +237,38 @@ fn told(settings: &Settings) -> Vec<(&'static str, String)> {
         ("read_buf_mem_limit", tuning.read_buf_mem_limit.to_string()),
         ("track_sizes", yes(commands.track_sizes)),
         ("inline_ascii_response", yes(false)),
-    ]
+    ];
+    let absent = ABSENT.map(|(name, value)| (name, value.to_owned()));
+    told.into_iter().chain(absent).collect()
 }
+
+/// What memcached tells of external storage, TLS and the like, none of which is here.
+const ABSENT: [(&str, &str); 24] = [
+    ("ext_item_size", "0"),
+    ("ext_item_age", "0"),
+    ("ext_low_ttl", "0"),
+    ("ext_recache_rate", "0"),
+    ("ext_wbuf_size", "0"),
+    ("ext_compact_under", "0"),
+    ("ext_drop_under", "0"),
+    ("ext_max_sleep", "0"),
+    ("ext_max_frag", "0.00"),
+    ("slab_automove_freeratio", "0.000"),
+    ("ext_drop_unread", "no"),
+    ("ssl_enabled", "no"),
+    ("ssl_chain_cert", "(null)"),
+    ("ssl_key", "(null)"),
+    ("ssl_verify_mode", "0"),
+    ("ssl_keyformat", "0"),
+    ("ssl_ciphers", "NULL"),
+    ("ssl_ca_cert", "NULL"),
+    ("ssl_wbuf_size", "0"),
+    ("ssl_session_cache", "no"),
+    ("ssl_kernel_tls", "no"),
+    ("ssl_min_version", "none"),
+    ("num_napi_ids", "(null)"),
+    ("memory_file", "(null)"),
+];
 
 fn yes(is_so: bool) -> String {
     if is_so { "yes" } else { "no" }.to_owned()
@@ -223,13 +276,20 @@ fn yes(is_so: bool) -> String {
 
 /// The ends of a connection; empty where the system does not tell.
 pub(super) fn ends(socket: impl AsFd) -> Ends {
-    let local = getsockname(&socket).map(shown).unwrap_or_default();
+    let local = local(&socket);
     let peer = getpeername(&socket).ok().flatten().map(shown);
     Ends {
         // Clients of a unix socket have no name.
-        peer: peer.unwrap_or_else(|| local.clone()),
+        peer: peer
+            .filter(|peer| peer != "unix:")
+            .unwrap_or_else(|| local.clone()),
         local,
     }
+}
+
+/// Where a socket is at this host; empty where the system does not tell.
+fn local(socket: impl AsFd) -> String {
+    getsockname(&socket).map(shown).unwrap_or_default()
 }
 
 fn shown(address: SocketAddrAny) -> String {

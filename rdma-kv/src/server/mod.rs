@@ -21,6 +21,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use domains::member::{Domain, Member, MemberError};
@@ -132,7 +133,7 @@ pub fn run(
     });
     let hosted = hosting::Hosted {
         store: store.clone(),
-        host: Arc::new(hosting::host(settings, stop)),
+        host: Arc::new(hosting::host(settings, &listeners, stop)),
     };
     let rdma = match &domain {
         Some(domain) => Some(rdma::Server::new(
@@ -147,17 +148,18 @@ pub fn run(
         unix: settings.unix.as_ref().map(|unix| unix.path.clone()),
         rdma: domain.map(|domain| (domain.name().to_owned(), domain.member().place())),
     };
-    ready(&serving, &store);
     std::thread::scope(|scope| {
         // Whichever ends first, for whatever reason, ends all.
-        let clock = scope.spawn(|| stop.after(|| keep_time(&store, stop)));
-        let rdma = rdma.map(|rdma| scope.spawn(|| stop.after(|| rdma.run(stop))));
-        let sockets = stop.after(|| accept::serve(&listeners, settings, &hosted, stop));
-        let rdma = rdma
-            .map(|thread| thread.join().unwrap_or_else(resume))
-            .transpose();
+        let clock = spawn(scope, || stop.after(|| keep_time(&store, stop)))?;
+        let rdma = rdma.map(|rdma| spawn(scope, || stop.after(|| rdma.run(stop))));
+        let ready = || ready(&serving, &store);
+        let sockets = stop.after(|| match &rdma {
+            Some(Err(_)) => Ok(()),
+            _ => accept::serve(&listeners, settings, &hosted, stop, ready),
+        });
+        let rdma = rdma.map(|thread| thread?.join().unwrap_or_else(resume));
         clock.join().unwrap_or_else(resume)?;
-        rdma?;
+        rdma.transpose()?;
         Ok(sockets?)
     })
 }
@@ -172,6 +174,14 @@ pub(crate) fn raise_descriptor_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, most) {
         tracing::warn!("cannot raise the limit of open files: {error}");
     }
+}
+
+/// A thread of the server; where the system has none left, that is an error rather than a panic.
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    std::thread::Builder::new().spawn_scoped(scope, run)
 }
 
 /// A thread's panic is ours.

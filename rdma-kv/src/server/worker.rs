@@ -36,6 +36,9 @@ pub(crate) trait Host: Sync {
 
     /// Notes that a connection was refused.
     fn refused(&self);
+
+    /// Notes whether connections are accepted from now on; called by the thread that accepts.
+    fn accepts(&self, does: bool);
 }
 
 /// What all workers share.
@@ -257,8 +260,11 @@ impl<'a, H: Host> Worker<'a, H> {
         }
         self.idle_checked = self.now;
         for number in 0..self.connections.len() {
-            let idle = |entry: &Entry<_>| self.now - entry.last_turn >= limit;
-            if self.connections[number].as_ref().is_some_and(idle) {
+            let idle = |entry: &&Entry<H::Conversation>| {
+                self.now - entry.last_turn >= limit && entry.connection.is_idle()
+            };
+            if let Some(entry) = self.connections[number].as_ref().filter(idle) {
+                entry.connection.end_idle();
                 self.close(number);
             }
         }

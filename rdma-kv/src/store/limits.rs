@@ -102,7 +102,7 @@ pub fn is_chunked(key_len: usize, flags: u32, value_len: usize) -> bool {
 }
 
 /// Bytes of an item as memcached counts them.
-fn memcached_len(key_len: usize, flags: u32, value_len: usize) -> usize {
+pub fn memcached_len(key_len: usize, flags: u32, value_len: usize) -> usize {
     let flags = if flags == 0 { 0 } else { 4 };
     key_len + value_len + flags + MEMCACHED_OVERHEAD
 }

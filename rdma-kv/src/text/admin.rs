@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use fabric::OpError;
 
+use super::dump::Tale;
 use super::input::Arguments;
 use super::{BAD_FORMAT, Done, ERROR, OK, Turn, VERSION};
 use crate::counts::Count;
@@ -12,6 +13,9 @@ use crate::{number, operations};
 
 /// Memcached's slab classes are below this.
 const CLASSES: u32 = 64;
+
+/// The largest that it uses by default, which is what `slabs reassign` knows.
+const LARGEST_CLASS: i32 = 39;
 
 const VERBOSITY_LIMIT: u32 = i32::MAX as u32 - 1;
 
@@ -106,7 +110,7 @@ impl Turn<'_> {
         let text: &[u8] = match (arguments.at(0), arguments.count) {
             (b"reassign", 3) => {
                 let class = |at| number::int(arguments.at(at));
-                let valid = |class| (0..CLASSES as i32).contains(&class);
+                let valid = |class| (0..=LARGEST_CLASS).contains(&class);
                 match (class(1), class(2)) {
                     (Some(from), Some(to)) if from == to => {
                         b"SAME src and dst class are identical\r\n"
@@ -151,6 +155,14 @@ impl Turn<'_> {
         self.say(text)
     }
 
+    /// Items that have expired are looked for all the time: this is counted as memcached counts it.
+    fn crawl(&self) -> &'static [u8] {
+        let items = self.store.with(|store| store.counters()).items;
+        self.count(Count::CrawlerStarts);
+        self.counts().add(Count::CrawlerChecked, items);
+        OK
+    }
+
     fn lru_crawler(&mut self, arguments: &Arguments<'_>) -> Done {
         let crawler = &self.seat.host.crawler;
         let value = arguments.at(1);
@@ -161,8 +173,13 @@ impl Turn<'_> {
             }
             (b"metadump", 2) if !may_dump => b"ERROR metadump not allowed\r\n",
             (b"crawl" | b"metadump", 2) if !are_classes(value) => b"BADCLASS invalid class id\r\n",
-            (b"crawl", 2) => OK,
-            (b"metadump", 2) if has_first_class(value) => return Done::Dump,
+            // Memcached knows this list for "metadump" alone.
+            (b"crawl", 2) if value == b"hash" => b"ERROR an unknown error happened\r\n",
+            (b"crawl", 2) => self.crawl(),
+            (b"metadump", 2) if has_first_class(value) => {
+                self.count(Count::CrawlerStarts);
+                return Done::Dump(Tale::Metadump);
+            }
             (b"metadump", 2) => b"END\r\n",
             (b"tocrawl", 2) => match number::unsigned_int(value) {
                 Some(_) => OK,

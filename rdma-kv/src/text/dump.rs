@@ -1,5 +1,6 @@
-//! `lru_crawler metadump`: what there is, item by item.
+//! Commands that go through all items: `lru_crawler metadump`, `stats cachedump` and `stats sizes`.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use fabric::OpError;
@@ -8,43 +9,123 @@ use super::REPLIES;
 use super::keys::append_encoded;
 use crate::layout::{ItemHeader, Marks};
 use crate::shared::Shared;
-use crate::store::Walk;
+use crate::store::{Walk, memcached_len};
 
 /// Steps of a walk in one turn: others have theirs in between, also where there is little to tell.
 const STEPS: u32 = 1024;
 
-/// Appends lines for some items; returns whether there may be more.
-pub(super) fn go_on(
-    shared: &Shared,
-    walk: &mut Walk,
-    replies: &mut Vec<u8>,
-) -> Result<bool, OpError> {
-    let (mut headers, mut keys) = (Vec::new(), Vec::new());
-    let epoch_s = shared.with(|store| store.epoch_s());
-    for _ in 0..STEPS {
-        headers.clear();
-        keys.clear();
-        let more = shared.with(|store| {
-            store.walk_on(walk, |header, key| {
-                headers.push(*header);
-                keys.extend_from_slice(key);
-            })
-        })?;
-        let mut keys = &keys[..];
-        for header in &headers {
-            let (key, rest) = keys.split_at(header.key_len.into());
-            append_line(replies, epoch_s, header, key);
-            keys = rest;
-        }
-        if !more || replies.len() >= REPLIES {
-            return Ok(more);
-        }
-    }
-    Ok(true)
+/// Bytes of memcached's classes of `stats sizes`.
+const SIZE_CLASS: u64 = 32;
+
+/// What is told of the items.
+#[derive(Debug)]
+pub(super) enum Tale {
+    /// A line with everything, for each item.
+    Metadump,
+    /// Key, length and expiry of at most `left` items.
+    Cachedump {
+        /// Items that may still be told.
+        left: usize,
+    },
+    /// Items by size, in classes of [`SIZE_CLASS`].
+    Sizes(BTreeMap<u64, u64>),
 }
 
-/// Times are Unix times, `epoch_s` that at which the store's clock stood at 0; lines end as memcached's do.
-fn append_line(replies: &mut Vec<u8>, epoch_s: i64, header: &ItemHeader, key: &[u8]) {
+/// A walk through all items that a command began.
+#[derive(Debug)]
+pub(super) struct Dump {
+    walk: Walk,
+    tale: Tale,
+}
+
+impl Dump {
+    pub(super) fn new(tale: Tale) -> Self {
+        Dump {
+            walk: Walk::default(),
+            tale,
+        }
+    }
+
+    /// Appends lines for some items, and the end after the last; returns whether there may be more.
+    pub(super) fn go_on(
+        &mut self,
+        shared: &Shared,
+        replies: &mut Vec<u8>,
+    ) -> Result<bool, OpError> {
+        let more = self.tell_some(shared, replies)?;
+        if !more {
+            if let Tale::Sizes(sizes) = &self.tale {
+                for (size, count) in sizes {
+                    append(replies, format_args!("STAT {size} {count}\r\n"));
+                }
+            }
+            replies.extend_from_slice(b"END\r\n");
+        }
+        Ok(more)
+    }
+
+    fn tell_some(&mut self, shared: &Shared, replies: &mut Vec<u8>) -> Result<bool, OpError> {
+        let (mut headers, mut keys) = (Vec::new(), Vec::new());
+        let epoch_s = shared.with(|store| store.epoch_s());
+        for _ in 0..STEPS {
+            headers.clear();
+            keys.clear();
+            let more = shared.with(|store| {
+                store.walk_on(&mut self.walk, |header, key| {
+                    headers.push(*header);
+                    keys.extend_from_slice(key);
+                })
+            })?;
+            let mut keys = &keys[..];
+            for header in &headers {
+                let (key, rest) = keys.split_at(header.key_len.into());
+                if !self.tale.tell(replies, epoch_s, header, key) {
+                    return Ok(false);
+                }
+                keys = rest;
+            }
+            if !more || replies.len() >= REPLIES {
+                return Ok(more);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Tale {
+    /// Tells of one item, where `epoch_s` is the Unix time at which the store's clock stood at 0;
+    /// returns whether more items may follow.
+    fn tell(
+        &mut self,
+        replies: &mut Vec<u8>,
+        epoch_s: i64,
+        header: &ItemHeader,
+        key: &[u8],
+    ) -> bool {
+        match self {
+            Tale::Metadump => append_metadump(replies, epoch_s, header, key),
+            Tale::Cachedump { left } => {
+                append_cachedump(replies, epoch_s, header, key);
+                *left -= 1;
+                return *left > 0;
+            }
+            Tale::Sizes(sizes) => {
+                let class = item_size(header).next_multiple_of(SIZE_CLASS);
+                *sizes.entry(class).or_default() += 1;
+            }
+        }
+        true
+    }
+}
+
+/// Bytes of an item as memcached counts them, with its own header.
+pub(super) fn item_size(header: &ItemHeader) -> u64 {
+    let (key_len, value_len) = (header.key_len.into(), header.value_len as usize);
+    memcached_len(key_len, header.flags, value_len) as u64
+}
+
+/// Lines end as memcached's do, without a `\r`.
+fn append_metadump(replies: &mut Vec<u8>, epoch_s: i64, header: &ItemHeader, key: &[u8]) {
     let expires = match header.exptime {
         0 => -1,
         at => epoch_s + i64::from(at),
@@ -52,13 +133,34 @@ fn append_line(replies: &mut Vec<u8>, epoch_s: i64, header: &ItemHeader, key: &[
     let fetched = header.marks.contains(Marks::FETCHED);
     replies.extend_from_slice(b"key=");
     append_encoded(replies, key);
-    // To a vector it cannot fail.
-    let _ = writeln!(
+    append(
         replies,
-        " exp={expires} la={} cas={} fetch={} cls=1 size={}",
-        epoch_s + i64::from(header.accessed),
-        header.cas,
-        if fetched { "yes" } else { "no" },
-        header.item_len(),
+        format_args!(
+            " exp={expires} la={} cas={} fetch={} cls=1 size={}\n",
+            epoch_s + i64::from(header.accessed),
+            header.cas,
+            if fetched { "yes" } else { "no" },
+            item_size(header),
+        ),
     );
+}
+
+/// The key is told in plain, unless it has bytes that could be taken for something else.
+fn append_cachedump(replies: &mut Vec<u8>, epoch_s: i64, header: &ItemHeader, key: &[u8]) {
+    let expires = match header.exptime {
+        0 => 0,
+        at => epoch_s + i64::from(at),
+    };
+    replies.extend_from_slice(b"ITEM ");
+    match key.iter().any(|&byte| byte <= b' ') {
+        true => append_encoded(replies, key),
+        false => replies.extend_from_slice(key),
+    }
+    let len = header.value_len;
+    append(replies, format_args!(" [{len} b; {expires} s]\r\n"));
+}
+
+fn append(replies: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // To a vector it cannot fail.
+    let _ = replies.write_fmt(text);
 }

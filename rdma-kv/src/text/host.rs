@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -30,6 +30,12 @@ pub struct Rules {
     pub connections: usize,
     /// Commands that a conversation carries out in one go, if that is limited.
     pub per_turn: Option<u32>,
+    /// What it listens at, as `stats conns` tells it: `tcp:127.0.0.1:11211`.
+    pub listeners: Vec<String>,
+    /// Items have cas numbers.
+    pub cas: bool,
+    /// `stats sizes` tells from the start.
+    pub sizes: bool,
     /// All else that `stats settings` tells, in its order: names and values.
     pub settings: Vec<(&'static str, String)>,
 }
@@ -46,6 +52,9 @@ impl Default for Rules {
             threads: 1,
             connections: 1024,
             per_turn: None,
+            listeners: Vec::new(),
+            cas: true,
+            sizes: false,
             settings: Vec::new(),
         }
     }
@@ -67,10 +76,16 @@ pub struct Host {
     pub(super) detail: AtomicBool,
     /// `lru_crawler enable`; there is no such thread here, but clients are told as memcached's are.
     pub(super) crawler: AtomicBool,
+    /// `stats sizes_enable`.
+    pub(super) sizes: AtomicBool,
     pub(super) prefixes: Mutex<Prefixes>,
     guests: Mutex<Guests>,
     /// Of commands that come as messages, all of which one thread serves.
     messages: Counts,
+    /// Of the thread that accepts connections.
+    door: Counts,
+    /// Since when it does not.
+    closed: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -94,13 +109,49 @@ struct Baseline {
     store: store::Counters,
 }
 
+/// What a connection does once it has said something, for `stats conns`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Activity {
+    /// It waits for a command.
+    Read = 1,
+    /// It waits for the rest of a value.
+    Value,
+    /// It drops a value that was refused.
+    Swallow,
+    /// It waits for room for replies.
+    Write,
+}
+
+/// Memcached's names: of a new connection, and of these, in their order.
+const ACTIVITIES: [&str; 5] = [
+    "conn_new_cmd",
+    "conn_read",
+    "conn_nread",
+    "conn_swallow",
+    "conn_mwrite",
+];
+
 /// One connection, as the others see it.
 #[derive(Debug, Default)]
 pub(super) struct Guest {
+    /// An [`Activity`], or 0.
+    activity: AtomicU8,
     pub(super) counts: Counts,
     /// Seconds since the start.
     pub(super) last_heard: AtomicU32,
     pub(super) ends: Ends,
+}
+
+impl Guest {
+    pub(super) fn is_at(&self, activity: Activity) {
+        self.activity.store(activity as u8, Ordering::Relaxed);
+    }
+
+    /// Memcached's name for the state of such a connection.
+    pub(super) fn state(&self) -> &'static str {
+        ACTIVITIES[usize::from(self.activity.load(Ordering::Relaxed))]
+    }
 }
 
 /// The ends of a connection, as `stats conns` tells them: `tcp:127.0.0.1:11211`.
@@ -139,7 +190,10 @@ impl Host {
             crawler: AtomicBool::new(true),
             prefixes: Mutex::default(),
             guests: Mutex::default(),
+            sizes: AtomicBool::new(rules.sizes),
             messages: Counts::default(),
+            door: Counts::default(),
+            closed: Mutex::default(),
             rules,
         }
     }
@@ -147,6 +201,29 @@ impl Host {
     /// Notes that a connection was refused.
     pub fn refused(&self) {
         self.guests().refused += 1;
+    }
+
+    /// Notes that connections are accepted from now on, or are not. Called by one thread alone.
+    pub fn accepts(&self, does: bool) {
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        match (does, *closed) {
+            (false, None) => {
+                *closed = Some(Instant::now());
+                self.door.one(Count::ListenDisabled);
+            }
+            (true, Some(since)) => {
+                *closed = None;
+                let us = since.elapsed().as_micros() as u64;
+                self.door.add(Count::ListenDisabledUs, us);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether connections are accepted.
+    pub(super) fn is_accepting(&self) -> bool {
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        closed.is_none()
     }
 
     /// Whether there are as many conversations as connections may be.
@@ -162,6 +239,18 @@ impl Host {
     /// Whether `flush_all` is understood.
     pub fn may_flush(&self) -> bool {
         self.rules.flush_all
+    }
+
+    /// What `stats settings` tells by this name.
+    pub(super) fn told_value(&self, name: &str) -> Option<&str> {
+        let mut settings = self.rules.settings.iter();
+        let setting = settings.find(|(told, _)| *told == name);
+        setting.map(|(_, value)| value.as_str())
+    }
+
+    /// Whether a switch of `stats settings` is on; as memcached's are, unless it is told otherwise.
+    pub(super) fn told(&self, name: &str) -> bool {
+        self.told_value(name) != Some("no")
     }
 
     /// Seconds since the start.
@@ -226,6 +315,7 @@ impl Host {
     fn sums(&self, guests: &Guests) -> Sums {
         let mut sums = guests.ended;
         sums += &self.messages;
+        sums += &self.door;
         for guest in guests.open.values() {
             sums += &guest.counts;
         }

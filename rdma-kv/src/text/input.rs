@@ -4,14 +4,17 @@
 const BUFFER: usize = 16 * 1024;
 
 /// What a thread lends to its connections in turn: a value of 64 KiB fits with its line.
-const LENT: usize = 128 * 1024;
+pub(crate) const LENT: usize = 128 * 1024;
 
-/// Longer lines must be those of a large multi-get. Memcached closes after 2048 bytes without an
-/// end, but takes what its buffer of this size got in one go; here both are alike.
+/// Longer lines must be those of a large multi-get. Memcached's buffer has this size, and takes a whole
+/// line in one go.
 const LINE_LIMIT: usize = 16 * 1024;
 
-/// The longest multi-get line in bytes; memcached has no limit but memory.
-const GET_LINE_LIMIT: usize = 1 << 20;
+/// As [`LINE_LIMIT`], while the line's end has not come.
+const UNENDED_LIMIT: usize = 2048;
+
+/// The longest multi-get line in bytes; memcached's limit is the memory for the responses.
+pub(crate) const GET_LINE_LIMIT: usize = 1 << 20;
 
 /// Bytes received and not yet used: `buffer[start..end]`.
 #[derive(Debug, Default)]
@@ -107,15 +110,28 @@ impl Input {
     }
 }
 
-/// How long the line may be that starts here.
-pub(crate) fn line_limit(bytes: &[u8]) -> usize {
+/// Why the line is too long that starts an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TooLong {
+    /// It is a get of more than [`GET_LINE_LIMIT`] bytes, which is answered by an error.
+    Get,
+    /// It is anything else, and the connection ends.
+    Other,
+}
+
+/// Whether the line that starts here is too long; it ends at `newline`, if its end has come.
+pub(crate) fn too_long(bytes: &[u8], newline: Option<usize>) -> Option<TooLong> {
+    let len = newline.unwrap_or(bytes.len());
+    if len <= UNENDED_LIMIT {
+        return None;
+    }
     let blanks = bytes.iter().take_while(|&&byte| byte == b' ').count();
     let command = &bytes[blanks..];
     let is_get = command.starts_with(b"get ") || command.starts_with(b"gets ");
-    if is_get && blanks <= 100 {
-        GET_LINE_LIMIT
-    } else {
-        LINE_LIMIT
+    match is_get && blanks <= 100 {
+        true => (len > GET_LINE_LIMIT).then_some(TooLong::Get),
+        false if newline.is_some() => (len > LINE_LIMIT).then_some(TooLong::Other),
+        false => Some(TooLong::Other),
     }
 }
 

@@ -10,6 +10,7 @@ mod admin;
 mod base64;
 mod classic;
 mod dump;
+mod ended;
 mod host;
 pub(crate) mod input;
 mod keys;
@@ -24,17 +25,19 @@ use std::sync::Arc;
 use fabric::OpError;
 
 pub(crate) use self::classic::value_len;
+pub(crate) use self::ended::{BINARY_REMEDY, BINARY_REQUEST, Ended, warn_of_binary};
 pub use self::host::{Ends, Host, Rules};
 pub(crate) use self::meta::{append_flag, echo};
 
 use self::classic::Getting;
-use self::host::Seat;
-use self::input::{Arguments, Input, Tokens};
+use self::dump::{Dump, Tale};
+use self::host::{Activity, Seat};
+use self::input::{Arguments, Input, Tokens, TooLong};
 use crate::counts::{Count, Counts};
 use crate::number::Digits;
 use crate::operations::Mode;
 use crate::shared::Shared;
-use crate::store::{SetError, Walk};
+use crate::store::SetError;
 use crate::unfinished::Unfinished;
 
 /// Replies are handed on when there are this many bytes of them.
@@ -50,6 +53,7 @@ const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 const NOT_A_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+pub(crate) const LONG_GET: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
 const NO_MEMORY_TO_COUNT: &[u8] = b"SERVER_ERROR out of memory\r\n";
 
 /// What a connection should do next.
@@ -87,10 +91,12 @@ pub struct Conversation {
     unfinished: Option<Unfinished>,
     /// So many of them hold no line's end.
     searched: usize,
+    /// The line at hand is a get's that was too long: it is dropped.
+    skips_line: bool,
     /// The line at hand is what is left of a get's, whose first keys are answered.
     getting: Option<Getting>,
-    /// All items are being told, and so far they were.
-    dumping: Option<Walk>,
+    /// A command that goes through all items, and has not come to the last.
+    dumping: Option<Dump>,
 }
 
 impl Default for Conversation {
@@ -110,6 +116,7 @@ impl Conversation {
             need: 1,
             unfinished: None,
             searched: 0,
+            skips_line: false,
             getting: None,
             dumping: None,
         }
@@ -129,6 +136,22 @@ impl Conversation {
         if !welcome {
             self.seat.count(Count::AuthErrors);
         }
+    }
+
+    /// Counts an end of the connection that the server decided.
+    pub(crate) fn ended(&self, why: Ended) {
+        self.seat.count(match why {
+            Ended::Binary => Count::BinaryClients,
+            Ended::Idle => Count::IdleKicks,
+        });
+    }
+
+    /// Notes whether replies wait for room in the socket.
+    pub(crate) fn sends(&self, waits: bool) {
+        self.seat.guest.is_at(match waits {
+            true => Activity::Write,
+            false => Activity::Read,
+        });
     }
 
     /// What has arrived and is not yet used.
@@ -166,6 +189,11 @@ impl Conversation {
     pub fn run(&mut self, store: &Shared, replies: &mut Vec<u8>) -> Result<Next, OpError> {
         let before = replies.len();
         let next = self.carry_out(store, replies);
+        self.seat.guest.is_at(match next {
+            Ok(Next::Read) if self.swallow > 0 => Activity::Swallow,
+            Ok(Next::Read) if matches!(self.wants(), Wants::Bytes(_)) => Activity::Value,
+            _ => Activity::Read,
+        });
         let written = (replies.len() - before) as u64;
         self.seat.guest.counts.add(Count::BytesWritten, written);
         next
@@ -174,10 +202,9 @@ impl Conversation {
     fn carry_out(&mut self, store: &Shared, replies: &mut Vec<u8>) -> Result<Next, OpError> {
         let mut commands = 0;
         while replies.len() < REPLIES {
-            if let Some(walk) = &mut self.dumping {
-                if !dump::go_on(store, walk, replies)? {
+            if let Some(dump) = &mut self.dumping {
+                if !dump.go_on(store, replies)? {
                     self.dumping = None;
-                    replies.extend_from_slice(b"END\r\n");
                 }
                 // A dump, short as it may be, is enough for a turn.
                 return Ok(Next::Continue);
@@ -191,9 +218,23 @@ impl Conversation {
             }
             let newline = memchr::memchr(b'\n', &bytes[self.searched..]);
             let newline = newline.map(|at| self.searched + at);
-            let len = newline.unwrap_or(bytes.len());
-            if self.getting.is_none() && len > input::line_limit(bytes) {
-                return Ok(Next::Close);
+            if self.skips_line {
+                self.input.start += newline.map_or(bytes.len(), |newline| newline + 1);
+                (self.need, self.searched) = (1, 0);
+                self.skips_line = newline.is_none();
+                continue;
+            }
+            if self.getting.is_none() {
+                match input::too_long(bytes, newline) {
+                    None => {}
+                    Some(TooLong::Get) => {
+                        replies.extend_from_slice(LONG_GET);
+                        self.seat.count(Count::LongGets);
+                        (self.skips_line, self.searched) = (true, 0);
+                        continue;
+                    }
+                    Some(TooLong::Other) => return Ok(Next::Close),
+                }
             }
             let Some(newline) = newline else {
                 (self.searched, self.need) = (bytes.len(), bytes.len() + 1);
@@ -234,8 +275,8 @@ impl Conversation {
                     (self.need, self.searched) = (newline + 1 + len, newline);
                     return Ok(Next::Read);
                 }
-                Done::Dump => {
-                    self.dumping = Some(Walk::default());
+                Done::Dump(tale) => {
+                    self.dumping = Some(Dump::new(tale));
                     newline + 1
                 }
                 Done::Close => return Ok(Next::Close),
@@ -249,7 +290,7 @@ impl Conversation {
 }
 
 /// What became of a command.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Done {
     /// It used its line.
     Used,
@@ -261,8 +302,8 @@ enum Done {
     Partly { left: usize, getting: Getting },
     /// Nothing: it needs this many bytes after its line.
     Wants { len: usize },
-    /// It used its line, and wants all items told.
-    Dump,
+    /// It used its line, and wants this told of all items.
+    Dump(Tale),
     /// The connection ends.
     Close,
 }

@@ -1,9 +1,10 @@
 //! What a server tells of itself: `stats` and its kin.
 //!
-//! Names and order are memcached's. What has no meaning here is left out, or 0 where tools expect
-//! it: there are no slab classes, so all items are told as those of class 1. Gets of clients that
+//! Names and order are memcached's. What has no meaning here is 0: `docs/memcached-protocol.md` says which.
+//! There are no slab classes, so all items are told as those of class 1. Gets of clients that
 //! read by themselves are among all gets, and told once more alone.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::process;
 use std::sync::atomic::Ordering;
@@ -13,12 +14,23 @@ use fabric::OpError;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
+use super::dump::Tale;
 use super::host::Totals;
-use super::input::Arguments;
-use super::{Done, ERROR, OK, Turn, VERSION};
-use crate::counts::Count;
+use super::input::{self, Arguments};
+use super::{Done, ERROR, OK, REPLIES, Turn, VERSION};
+use crate::counts::{Count, Sums};
+use crate::layout::UNIT;
 use crate::number;
 use crate::store;
+
+/// Bytes of memcached's pages.
+const PAGE: u64 = 1 << 20;
+
+/// Bytes of a slot of the index.
+const SLOT_LEN: u64 = 8;
+
+/// Each thread that serves connections has an epoll, and both ends of what wakes it.
+const DESCRIPTORS_PER_THREAD: usize = 3;
 
 /// The version without command and line end.
 fn version() -> &'static str {
@@ -42,16 +54,9 @@ impl Turn<'_> {
             (b"conns", _) => self.connections(),
             (b"items", _) => self.items(),
             (b"slabs", _) => self.slab_classes(),
-            (b"sizes", _) => self.tell("sizes_status", "disabled"),
-            (b"sizes_enable", _) => {
-                self.tell("sizes_status", "error");
-                self.tell("sizes_error", "not_supported");
-                return Ok(Done::Used);
-            }
-            (b"sizes_disable", _) => {
-                self.tell("sizes_status", "disabled");
-                return Ok(Done::Used);
-            }
+            (b"sizes", _) => return Ok(self.sizes()),
+            (b"sizes_enable", _) => return Ok(self.switch_sizes(true)),
+            (b"sizes_disable", _) => return Ok(self.switch_sizes(false)),
             _ => return Ok(self.say(ERROR)),
         }
         Ok(self.say(b"END\r\n"))
@@ -62,14 +67,21 @@ impl Turn<'_> {
         self.replies.extend_from_slice(line.as_bytes());
     }
 
+    fn tell_zeros(&mut self, names: &[&str]) {
+        for name in names {
+            self.tell(name, 0);
+        }
+    }
+
     fn totals(&self) -> Totals {
         let counters = self.store.with(|store| store.counters());
         self.seat.host.totals(counters)
     }
 
+    /// Names and order are memcached's; ours come last.
     fn general(&mut self) {
         let (totals, host) = (self.totals(), &self.seat.host);
-        let sums = &totals.sums;
+        let (sums, store) = (&totals.sums, &totals.store);
         let unix = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -77,6 +89,7 @@ impl Turn<'_> {
         self.tell("uptime", host.uptime_s());
         self.tell("time", unix.as_secs());
         self.tell("version", version());
+        self.tell("libevent", "none");
         self.tell("pointer_size", usize::BITS);
         if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
             self.tell("rusage_user", seconds(usage.user_time()));
@@ -85,26 +98,63 @@ impl Turn<'_> {
         self.tell("max_connections", host.rules.connections);
         self.tell("curr_connections", totals.open);
         self.tell("total_connections", totals.total);
-        self.tell("rejected_connections", totals.refused);
+        if host.told("maxconns_fast") {
+            self.tell("rejected_connections", totals.refused);
+        }
         self.tell("connection_structures", totals.open);
+        let threads = host.rules.threads;
+        self.tell("response_obj_oom", 0);
+        self.tell("response_obj_count", threads);
+        self.tell("response_obj_bytes", threads * REPLIES);
+        self.tell("read_buf_count", threads);
+        self.tell("read_buf_bytes", threads * input::LENT);
+        self.tell("read_buf_bytes_free", 0);
+        self.tell("read_buf_oom", sums[Count::LongGets]);
+        self.tell("reserved_fds", threads * DESCRIPTORS_PER_THREAD);
         for (name, count) in COMMANDS {
-            self.tell(name, sums[count] + one_sided(count, &totals.store));
+            if name == "idle_kicks" && host.told_value("idle_timeout") == Some("0") {
+                continue;
+            }
+            self.tell(name, sums[count] + one_sided(count, store));
         }
         self.tell("limit_maxbytes", self.store.limits().memory);
-        self.tell("accepting_conns", 1);
-        self.tell("listen_disabled_num", 0);
-        self.tell("threads", host.rules.threads);
+        self.tell("accepting_conns", u8::from(host.is_accepting()));
+        self.tell("listen_disabled_num", sums[Count::ListenDisabled]);
+        self.tell("time_in_listen_disabled_us", sums[Count::ListenDisabledUs]);
+        self.tell("threads", threads);
         self.tell("conn_yields", sums[Count::Yields]);
-        self.tell("bytes", totals.store.bytes);
-        self.tell("curr_items", totals.store.items);
-        self.tell("total_items", totals.store.total_items);
+        let (index, _) = self.store.limits().regions();
+        self.tell("hash_power_level", index.ilog2() - SLOT_LEN.ilog2());
+        self.tell("hash_bytes", index);
+        self.tell("hash_is_expanding", 0);
+        if host.told("slab_reassign") {
+            self.tell_zeros(&SLAB_REASSIGN);
+        }
+        if host.crawler.load(Ordering::Relaxed) {
+            self.tell("lru_crawler_running", 0);
+            self.tell("lru_crawler_starts", sums[Count::CrawlerStarts]);
+        }
+        if host.told("lru_maintainer_thread") {
+            self.tell("lru_maintainer_juggles", 0);
+        }
+        self.tell_zeros(&LOG);
+        self.tell("bytes", store.bytes);
+        self.tell("curr_items", store.items);
+        self.tell("total_items", store.total_items);
         self.tell("slab_global_page_pool", 0);
-        self.tell("expired_unfetched", totals.store.expired_unfetched);
-        self.tell("evicted_unfetched", totals.store.evicted_unfetched);
-        self.tell("evictions", totals.store.evictions);
-        self.tell("reclaimed", totals.store.reclaimed);
-        self.tell("one_sided_gets", totals.store.one_sided_gets);
-        self.tell("one_sided_hits", totals.store.one_sided_hits);
+        for (name, value) in lost(store, sums) {
+            match name {
+                "evicted_active" => {
+                    self.tell(name, value);
+                    self.tell("evictions", store.evictions);
+                }
+                _ => self.tell(name, value),
+            }
+        }
+        self.tell("lru_bumps_dropped", 0);
+        self.tell("one_sided_gets", store.one_sided_gets);
+        self.tell("one_sided_hits", store.one_sided_hits);
+        self.tell("binary_clients_refused", sums[Count::BinaryClients]);
     }
 
     fn settings(&mut self) {
@@ -123,6 +173,7 @@ impl Turn<'_> {
                 "verbosity" => self.tell(name, host.verbosity.load(Ordering::Relaxed)),
                 "detail_enabled" => self.tell(name, yes(self.seat.detail())),
                 "lru_crawler" => self.tell(name, yes(host.crawler.load(Ordering::Relaxed))),
+                "track_sizes" => self.tell(name, yes(host.sizes.load(Ordering::Relaxed))),
                 _ => self.tell(name, value),
             }
         }
@@ -130,13 +181,21 @@ impl Turn<'_> {
 
     fn connections(&mut self) {
         let (now, us) = (self.seat.host.uptime_s(), self.seat.number);
+        let listeners = self.seat.host.rules.listeners.clone();
+        for (number, address) in listeners.iter().enumerate() {
+            let number = number + 1;
+            self.tell(format_args!("{number}:addr"), address);
+            self.tell(format_args!("{number}:state"), "conn_listening");
+            self.tell(format_args!("{number}:secs_since_last_cmd"), now);
+        }
         let replies = &mut *self.replies;
         self.seat.host.each(|number, guest| {
             let state = match number == us {
                 true => "conn_parse_cmd",
-                false => "conn_read",
+                false => guest.state(),
             };
             let idle = now.saturating_sub(guest.last_heard.load(Ordering::Relaxed));
+            let number = number + listeners.len() as u64;
             for (name, value) in [
                 ("addr", guest.ends.peer.as_str()),
                 ("listen_addr", &guest.ends.local),
@@ -151,31 +210,64 @@ impl Turn<'_> {
         });
     }
 
+    /// All items are told as cold ones of class 1.
     fn items(&mut self) {
-        let store = self.totals().store;
+        let totals = self.totals();
+        let (store, sums) = (&totals.store, &totals.sums);
         if store.items == 0 {
             return;
         }
-        for (name, value) in [
+        let first = [
             ("number", store.items),
+            ("number_hot", 0),
+            ("number_warm", 0),
+            ("number_cold", store.items),
+            ("age_hot", 0),
+            ("age_warm", 0),
+            ("age", 0),
             ("mem_requested", store.bytes),
             ("evicted", store.evictions),
-            ("outofmemory", 0),
+            ("evicted_nonzero", 0),
+            ("evicted_time", 0),
+            ("outofmemory", sums[Count::NoMemory]),
             ("tailrepairs", 0),
             ("reclaimed", store.reclaimed),
-            ("expired_unfetched", store.expired_unfetched),
-            ("evicted_unfetched", store.evicted_unfetched),
-        ] {
+        ];
+        let lost = lost(store, sums);
+        let lost = lost.into_iter().filter(|(name, _)| *name != "reclaimed");
+        let hits = sums[Count::GetHits] + store.one_sided_hits;
+        let last = [
+            ("hits_to_hot", 0),
+            ("hits_to_warm", 0),
+            ("hits_to_cold", hits),
+            ("hits_to_temp", 0),
+        ];
+        for (name, value) in first.into_iter().chain(lost).chain(last) {
             self.tell(format_args!("items:1:{name}"), value);
         }
     }
 
+    /// All memory is told as pages of class 1, whose chunks are what items are rounded up to.
     fn slab_classes(&mut self) {
         let totals = self.totals();
-        let sums = &totals.sums;
-        let used = totals.store.items > 0;
+        let (store, sums) = (&totals.store, &totals.sums);
+        let memory = self.store.limits().memory;
+        let used = store.items > 0;
         if used {
-            self.tell("1:used_chunks", totals.store.items);
+            let (chunk, pages) = (UNIT as u64, memory / PAGE);
+            let chunks = pages * (PAGE / chunk);
+            let in_use = store.bytes.div_ceil(chunk).min(chunks);
+            for (name, value) in [
+                ("chunk_size", chunk),
+                ("chunks_per_page", PAGE / chunk),
+                ("total_pages", pages),
+                ("total_chunks", chunks),
+                ("used_chunks", in_use),
+                ("free_chunks", chunks - in_use),
+                ("free_chunks_end", 0),
+            ] {
+                self.tell(format_args!("1:{name}"), value);
+            }
             for (name, count) in [
                 ("get_hits", Count::GetHits),
                 ("cmd_set", Count::SetCommands),
@@ -186,12 +278,34 @@ impl Turn<'_> {
                 ("cas_badval", Count::CasBadValues),
                 ("touch_hits", Count::TouchHits),
             ] {
-                let value = sums[count] + one_sided(count, &totals.store);
+                let value = sums[count] + one_sided(count, store);
                 self.tell(format_args!("1:{name}"), value);
             }
         }
         self.tell("active_slabs", u8::from(used));
-        self.tell("total_malloced", self.store.limits().memory);
+        self.tell("total_malloced", memory);
+    }
+
+    fn sizes(&mut self) -> Done {
+        match self.seat.host.sizes.load(Ordering::Relaxed) {
+            true => Done::Dump(Tale::Sizes(BTreeMap::new())),
+            false => {
+                self.tell("sizes_status", "disabled");
+                self.say(b"END\r\n")
+            }
+        }
+    }
+
+    /// These have no END there, either.
+    fn switch_sizes(&mut self, on: bool) -> Done {
+        if on && !self.seat.host.rules.cas {
+            self.tell("sizes_status", "error");
+            self.tell("sizes_error", "cas_support_disabled");
+        } else {
+            self.seat.host.sizes.store(on, Ordering::Relaxed);
+            self.tell("sizes_status", if on { "enabled" } else { "disabled" });
+        }
+        Done::Used
     }
 
     fn detail(&mut self, arguments: &Arguments<'_>) -> Done {
@@ -209,20 +323,29 @@ impl Turn<'_> {
         }
     }
 
-    /// Memcached tells items that nobody got for a while; here nobody keeps such a list.
+    /// Keys and lengths of items, all of which are of class 1; a limit of 0 is none.
     fn cachedump(&mut self, arguments: &Arguments<'_>) -> Done {
+        if !self.seat.host.rules.dump {
+            return self.say(b"CLIENT_ERROR stats cachedump not allowed\r\n");
+        }
         let number = |at| number::unsigned_int(arguments.at(at));
-        self.say(match (arguments.count, number(1), number(2)) {
-            (..3, _, _) => b"CLIENT_ERROR bad command line\r\n",
-            (_, Some(..64), Some(_)) => b"END\r\n",
-            (_, Some(_), Some(_)) => b"CLIENT_ERROR Illegal slab id\r\n",
-            _ => super::BAD_FORMAT,
-        })
+        match (arguments.count, number(1), number(2)) {
+            (..3, _, _) => self.say(b"CLIENT_ERROR bad command line\r\n"),
+            (_, Some(1), Some(limit)) => Done::Dump(Tale::Cachedump {
+                left: match limit {
+                    0 => usize::MAX,
+                    limit => limit as usize,
+                },
+            }),
+            (_, Some(..64), Some(_)) => self.say(b"END\r\n"),
+            (_, Some(_), Some(_)) => self.say(b"CLIENT_ERROR Illegal slab id\r\n"),
+            _ => self.say(super::BAD_FORMAT),
+        }
     }
 }
 
 /// Counts of commands, in the order in which they are told.
-const COMMANDS: [(&str, Count); 25] = [
+const COMMANDS: [(&str, Count); 27] = [
     ("cmd_get", Count::GetCommands),
     ("cmd_set", Count::SetCommands),
     ("cmd_flush", Count::FlushCommands),
@@ -231,6 +354,7 @@ const COMMANDS: [(&str, Count); 25] = [
     ("get_hits", Count::GetHits),
     ("get_misses", Count::GetMisses),
     ("get_expired", Count::GetExpired),
+    ("get_flushed", Count::GetFlushed),
     ("delete_misses", Count::DeleteMisses),
     ("delete_hits", Count::DeleteHits),
     ("incr_misses", Count::IncrMisses),
@@ -246,9 +370,51 @@ const COMMANDS: [(&str, Count); 25] = [
     ("store_no_memory", Count::NoMemory),
     ("auth_cmds", Count::AuthCommands),
     ("auth_errors", Count::AuthErrors),
+    ("idle_kicks", Count::IdleKicks),
     ("bytes_read", Count::BytesRead),
     ("bytes_written", Count::BytesWritten),
 ];
+
+/// Of moving memory between slab classes, of which there is one.
+const SLAB_REASSIGN: [&str; 8] = [
+    "slab_reassign_rescues",
+    "slab_reassign_chunk_rescues",
+    "slab_reassign_evictions_nomem",
+    "slab_reassign_inline_reclaim",
+    "slab_reassign_busy_items",
+    "slab_reassign_busy_deletes",
+    "slab_reassign_running",
+    "slabs_moved",
+];
+
+/// Of failed allocations, watchers and the choice of threads.
+const LOG: [&str; 8] = [
+    "malloc_fails",
+    "log_worker_dropped",
+    "log_worker_written",
+    "log_watcher_skipped",
+    "log_watcher_sent",
+    "log_watchers",
+    "unexpected_napi_ids",
+    "round_robin_fallback",
+];
+
+/// What became of items that are gone. A set evicts by itself, so each eviction is a direct reclaim.
+fn lost(store: &store::Counters, sums: &Sums) -> [(&'static str, u64); 11] {
+    [
+        ("expired_unfetched", store.expired_unfetched),
+        ("evicted_unfetched", store.evicted_unfetched),
+        ("evicted_active", 0),
+        ("reclaimed", store.reclaimed),
+        ("crawler_reclaimed", 0),
+        ("crawler_items_checked", sums[Count::CrawlerChecked]),
+        ("lrutail_reflocked", 0),
+        ("moves_to_cold", 0),
+        ("moves_to_warm", 0),
+        ("moves_within_lru", 0),
+        ("direct_reclaims", store.evictions),
+    ]
+}
 
 /// What clients that read by themselves add to a count.
 fn one_sided(count: Count, store: &store::Counters) -> u64 {

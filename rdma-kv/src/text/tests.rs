@@ -316,8 +316,8 @@ fn a_dump_tells_times_and_what_may_be_told() {
     let mut lines: Vec<&str> = dump.strip_suffix("END\r\n").unwrap().lines().collect();
     lines.sort();
     let expected = [
-        "key=a exp=-1 la=1700000000 cas=1 fetch=yes cls=1 size=42",
-        "key=b%25c exp=2000000000 la=1700000000 cas=2 fetch=no cls=1 size=45",
+        "key=a exp=-1 la=1700000000 cas=1 fetch=yes cls=1 size=61",
+        "key=b%25c exp=2000000000 la=1700000000 cas=2 fetch=no cls=1 size=64",
     ];
     assert_eq!(lines, expected);
     let invalid = "BADCLASS invalid class id";
@@ -336,16 +336,19 @@ fn a_dump_tells_times_and_what_may_be_told() {
 }
 
 #[test]
-fn quit_and_endless_lines_close() {
+fn quit_and_endless_lines_close_but_for_gets_which_are_refused() {
     assert_eq!(converse(b"quit\r\nversion\r\n", &[100]), (vec![], true));
-    assert_eq!(converse(&[b'x'; 20_000], &[100]), (vec![], true));
+    assert_eq!(converse(&[b'x'; 2049], &[100]), (vec![], true));
+    assert_eq!(converse(&[b'x'; 2048], &[100]), (vec![], false));
     let mut keys = b"get ".to_vec();
     keys.resize(500_000, b' ');
     keys.extend_from_slice(b"a\r\n");
     assert_eq!(converse(&keys, &[4000]), (b"END\r\n".to_vec(), false));
     keys.truncate(400_000);
     keys.resize(2 << 20, b' ');
-    assert_eq!(converse(&keys, &[4000]), (vec![], true));
+    keys.extend_from_slice(b"\nmn\r\n");
+    let refused = b"SERVER_ERROR out of memory writing get response\r\nMN\r\n";
+    assert_eq!(converse(&keys, &[4000]), (refused.to_vec(), false));
 }
 
 fn fragments() -> impl Strategy<Value = Vec<u8>> {

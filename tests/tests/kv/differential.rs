@@ -117,7 +117,7 @@ fn timeless(line: &str) -> String {
             };
             return format!("t{about}{ending}");
         }
-        let vague = ["l", "la=", "size=", "cls="];
+        let vague = ["l", "la=", "cls="];
         match vague.into_iter().find(|name| number(name).is_some()) {
             Some(name) => format!("{name}?{ending}"),
             None => word.to_owned(),

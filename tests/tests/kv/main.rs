@@ -6,7 +6,10 @@
 mod clients;
 mod commands;
 mod differential;
+mod idle;
 mod kills;
+mod process;
 mod servers;
+mod statistics;
 mod store;
 mod views;

@@ -46,9 +46,25 @@ impl Connection {
         Connection(Box::new(stream))
     }
 
+    /// To an address, with its port.
+    pub fn tcp(address: &str) -> Self {
+        Connection::new(TcpStream::connect(address).expect("it listens"))
+    }
+
+    /// To a unix socket.
+    pub fn unix(path: &str) -> Self {
+        Connection::new(UnixStream::connect(path).expect("it listens"))
+    }
+
     /// Sends these bytes as one piece.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)
+    }
+
+    /// The reply to a request, which ends with `end`.
+    pub fn ask(&mut self, request: &str, end: &str) -> String {
+        self.send(request.as_bytes()).expect("it reads");
+        String::from_utf8_lossy(&self.receive(Some(end.as_bytes()))).into_owned()
     }
 
     /// What is said until `end`, or until the connection is closed.
@@ -77,15 +93,19 @@ pub struct Memcached {
 }
 
 impl Memcached {
+    /// With one thread, and none that cares for its lists: that holds items for moments, and then a number
+    /// that gets shorter is not filled up with blanks.
     pub fn start() -> Self {
+        Self::start_with(&["-t", "1", "-o", "no_lru_maintainer,no_lru_crawler"])
+    }
+
+    /// With these options.
+    pub fn start_with(options: &[&str]) -> Self {
         let place = tempfile::tempdir().expect("a place for its socket");
         let socket = place.path().join("socket");
         let mut command = Command::new("memcached");
-        // Whoever cares for its lists holds items for moments, and then a number that gets shorter
-        // is not filled up with blanks.
-        let alone = "no_lru_maintainer,no_lru_crawler";
-        command.args(["-u", "root", "-t", "1", "-o", alone, "-s"]);
-        command.arg(&socket);
+        command.args(["-u", "root"]).args(options);
+        command.arg("-s").arg(&socket);
         let server = Running::start(&mut command);
         eventually("memcached listens", || UnixStream::connect(&socket).is_ok());
         Memcached {
@@ -104,20 +124,27 @@ impl Server for Memcached {
 
 /// Ours.
 pub struct Toroid {
-    _server: Running,
+    /// The process.
+    pub server: Running,
     /// Where it listens.
     pub port: u16,
 }
 
 impl Toroid {
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With these options, too.
+    pub fn start_with(options: &[&str]) -> Self {
         let mut command = Command::new(program("toroid-kv"));
         command.args(["serve", "--no-rdma", "-l", "127.0.0.1", "-p", "-1"]);
+        command.args(options);
         let mut server = Running::start(command.stdin(Stdio::null()));
         let ready = server.line();
         let port = ready.rsplit(':').next().and_then(|port| port.parse().ok());
         Toroid {
-            _server: server,
+            server,
             port: port.unwrap_or_else(|| panic!("no port in {ready:?}")),
         }
     }

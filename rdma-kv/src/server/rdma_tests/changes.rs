@@ -206,8 +206,8 @@ fn messages_do_what_commands_do() {
     assert_eq!(counts[0], counts[1]);
     let untold = counts[0].iter().filter(|line| line.ends_with(" 0")).count();
     assert_eq!(
-        untold, 3,
-        "meta commands and want of memory apart: {:?}",
+        untold, 4,
+        "meta commands, flushed items and want of memory apart: {:?}",
         counts[0]
     );
 }

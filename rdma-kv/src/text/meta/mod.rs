@@ -96,7 +96,7 @@ impl Turn<'_> {
                 true => "yes",
                 false => "no",
             },
-            header.item_len(),
+            super::dump::item_size(&header),
         );
         Ok(self.say(text.as_bytes()))
     }
