@@ -50,7 +50,7 @@ pub(crate) enum Count {
     ListenDisabledUs,
     /// Walks through all items for `lru_crawler`.
     CrawlerStarts,
-    /// Items that these looked at.
+    /// Items that these walks met.
     CrawlerChecked,
     BytesRead,
     BytesWritten,

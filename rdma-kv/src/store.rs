@@ -17,6 +17,8 @@ mod sweep;
 mod traces;
 mod walk;
 
+use std::sync::Arc;
+
 use fabric::{OpError, Region, RemoteKey};
 
 pub use limits::{Limits, LimitsError, is_chunked, memcached_len};
@@ -139,6 +141,15 @@ pub struct Counters {
     pub one_sided_hits: u64,
 }
 
+/// A log of evictions, told under the store's lock.
+pub trait EvictionLog: std::fmt::Debug + Send + Sync {
+    /// Whether it takes lines just now.
+    fn is_wanted(&self) -> bool;
+
+    /// An item that gave way to others, by the store's clock.
+    fn evicted(&self, header: &ItemHeader, key: &[u8], clock: u32);
+}
+
 /// The server's side of the items and their index.
 #[derive(Debug)]
 pub struct Store {
@@ -164,6 +175,7 @@ pub struct Store {
     epoch_s: i64,
     /// By the clock, when all items are to be removed.
     flush_at: Option<u32>,
+    eviction_log: Option<Arc<dyn EvictionLog>>,
 }
 
 impl Store {
@@ -201,6 +213,7 @@ impl Store {
             ghosts: Ghosts::new(limits.memory),
             epoch_s: unix_s.saturating_sub(CLOCK_START.into()),
             flush_at: None,
+            eviction_log: None,
         })
     }
 
@@ -586,6 +599,11 @@ impl Store {
         self.has_cas = has_cas;
     }
 
+    /// Tells evictions to `log` from now on.
+    pub fn set_eviction_log(&mut self, log: Arc<dyn EvictionLog>) {
+        self.eviction_log = Some(log);
+    }
+
     /// Whether items that are alive may give way to others; else a full store refuses (`-M`).
     pub fn set_may_evict(&mut self, may_evict: bool) {
         self.may_evict = may_evict;
@@ -679,6 +697,15 @@ impl Store {
 
     /// An item that nobody removed is gone.
     fn lose(&mut self, header: &ItemHeader, place: Place) {
+        if let Some(log) = self.eviction_log.as_ref().filter(|log| log.is_wanted())
+            && !header.expired(self.clock.into())
+        {
+            let mut key = KeyCopy::default();
+            // A local read does not fail.
+            if let Ok(key) = key.read(&self.items, place, header) {
+                log.evicted(header, key, self.clock);
+            }
+        }
         self.counters.lose(header, self.clock);
         self.release(header, place);
     }

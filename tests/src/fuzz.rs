@@ -338,7 +338,7 @@ pub fn conversation(bytes: &[u8]) -> bool {
         let mut lines = replies.split(|&byte| byte == b'\n');
         accepted &= !lines.any(|line| line.starts_with(b"ERROR") || line.starts_with(b"CLIENT_"));
         match next {
-            Next::Close => return accepted && rest.is_empty(),
+            Next::Close | Next::Watch => return accepted && rest.is_empty(),
             Next::Read if rest.is_empty() => return accepted,
             Next::Read => {
                 let count = give(conversation.room(), &mut rest);

@@ -36,12 +36,12 @@ enum State {
     Over,
 }
 
-/// Why there is no line to look at.
+/// Reason why no line is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unready {
-    /// It has not come, or will not.
+    /// The line has not arrived as a whole, or never will.
     Next(Next),
-    /// It is a get that is too long.
+    /// The line is a get beyond the limit.
     LongGet,
 }
 

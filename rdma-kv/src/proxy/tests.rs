@@ -66,7 +66,9 @@ fn say(
         let next = conversation.run(&mut batch).unwrap();
         replies.append(&mut batch);
         match next {
-            Next::Close => return (String::from_utf8_lossy(&replies).into_owned(), true),
+            Next::Close | Next::Watch => {
+                return (String::from_utf8_lossy(&replies).into_owned(), true);
+            }
             Next::Continue => continue,
             Next::Read if rest.is_empty() => {
                 return (String::from_utf8_lossy(&replies).into_owned(), false);

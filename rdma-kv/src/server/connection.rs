@@ -63,7 +63,7 @@ pub(super) struct Connection<C> {
     socket: OwnedFd,
     /// While it has not said who it is, and has to.
     gate: Option<Gate>,
-    /// It has said nothing yet.
+    /// The client has sent nothing yet.
     is_new: bool,
     conversation: C,
     next: Next,
@@ -82,6 +82,8 @@ pub(super) enum Wait {
     Write,
     /// Its next turn: there is more to do.
     Turn,
+    /// Something to read, or a while: others do what it tells of.
+    Watch,
     /// Nothing; it has ended.
     End,
 }
@@ -120,7 +122,7 @@ impl<C: Converse> Connection<C> {
         match self.next {
             Next::Close => return Ok(Wait::End),
             Next::Continue => {}
-            Next::Read => {
+            Next::Read | Next::Watch => {
                 let mut room = self.conversation.room();
                 if self.gate.is_some() {
                     let len = room.len().min(KNOCK);
@@ -130,6 +132,7 @@ impl<C: Converse> Connection<C> {
                 let count = match rustix::io::read(&self.socket, &mut *room) {
                     Ok(0) => return Ok(Wait::End),
                     Ok(count) => count,
+                    Err(Errno::AGAIN | Errno::INTR) if self.next == Next::Watch => 0,
                     Err(Errno::AGAIN | Errno::INTR) => return Ok(Wait::Read),
                     Err(error) => return Err(error.into()),
                 };
@@ -150,18 +153,19 @@ impl<C: Converse> Connection<C> {
             (false, _) => Wait::Write,
             (true, Next::Close) => Wait::End,
             (true, Next::Continue) => Wait::Turn,
+            (true, Next::Watch) => Wait::Watch,
             (true, Next::Read) if more => Wait::Turn,
             (true, Next::Read) => Wait::Read,
         })
     }
 
-    /// Whether it may end for being idle: no reply is unsent, and no command is under way.
+    /// Whether the connection is idle: no reply is unsent, and no command is under way.
     pub(super) fn is_idle(&self) -> bool {
         let is_read = self.next == Next::Read && self.unsent.is_empty();
         is_read && (self.gate.is_some() || self.conversation.is_idle())
     }
 
-    /// Notes that it ends for being idle.
+    /// Notes that the connection ends for being idle.
     pub(super) fn end_idle(&self) {
         self.conversation.ended(Ended::Idle);
     }

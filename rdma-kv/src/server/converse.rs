@@ -26,7 +26,7 @@ pub fn converse(mut stream: impl Read + Write, store: &Shared) -> io::Result<()>
             replies.shrink_to(REPLIES_KEPT);
         }
         match next {
-            Next::Close => return Ok(()),
+            Next::Close | Next::Watch => return Ok(()),
             Next::Continue => continue,
             Next::Read => {}
         }

@@ -123,6 +123,8 @@ pub(super) fn host(settings: &Settings, listeners: &Listeners, stop: &Stop) -> H
         connections: settings.connections,
         per_turn: commands.per_turn,
         listeners: listeners.fds().into_iter().map(local).collect(),
+        watch: commands.watch,
+        watcher_room: settings.tuning.watcher_logbuf_size as usize,
         cas: commands.cas,
         sizes: commands.track_sizes,
         settings: told(settings),
@@ -138,7 +140,7 @@ fn told(settings: &Settings) -> Vec<(&'static str, String)> {
     let listen: Vec<_> = listen.collect();
     let unix = settings.unix.as_ref();
     let tcp_port = match settings.port {
-        // As it was asked for.
+        // As `-p` had it.
         Some(0) => "-1".to_owned(),
         port => port.unwrap_or_default().to_string(),
     };
@@ -242,7 +244,7 @@ fn told(settings: &Settings) -> Vec<(&'static str, String)> {
     told.into_iter().chain(absent).collect()
 }
 
-/// What memcached tells of external storage, TLS and the like, none of which is here.
+/// Memcached's settings of external storage, TLS and the like, none of which exists here.
 const ABSENT: [(&str, &str); 24] = [
     ("ext_item_size", "0"),
     ("ext_item_age", "0"),

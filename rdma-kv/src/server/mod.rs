@@ -135,6 +135,7 @@ pub fn run(
         store: store.clone(),
         host: Arc::new(hosting::host(settings, &listeners, stop)),
     };
+    store.with(|store| store.set_eviction_log(hosted.host.eviction_log()));
     let rdma = match &domain {
         Some(domain) => Some(rdma::Server::new(
             domain.clone(),

@@ -65,7 +65,7 @@ impl Session {
         let then = match self.next {
             _ if self.sent < self.replies.len() => Then::More,
             Next::Continue => Then::More,
-            Next::Close => Then::End,
+            Next::Close | Next::Watch => Then::End,
             Next::Read => match self.talk.conversation.wants() {
                 Wants::Command => Then::Command,
                 Wants::Line => Then::Line,

@@ -22,6 +22,9 @@ const EVENTS: usize = 128;
 /// How often idle connections are looked for.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
 
+/// How often connections that watch are told what they watch.
+const WATCH: Duration = Duration::from_millis(10);
+
 /// What epoll calls the two that are no connections.
 const STOP: u64 = u64::MAX;
 const INBOX: u64 = u64::MAX - 1;
@@ -82,6 +85,9 @@ pub(super) struct Worker<'a, H: Host> {
     free: Vec<usize>,
     /// Those with more to do than one turn allows.
     unfinished: Vec<usize>,
+    /// Numbers of the connections that watch.
+    watching: Vec<usize>,
+    watched: Instant,
     /// Where connections read and write in their turn.
     desk: Desk,
     now: Instant,
@@ -119,6 +125,8 @@ impl<'a, H: Host> Worker<'a, H> {
             connections: Vec::new(),
             free: Vec::new(),
             unfinished: Vec::new(),
+            watching: Vec::new(),
+            watched: now,
             desk: Desk::default(),
             now,
             idle_checked: now,
@@ -162,6 +170,7 @@ impl<'a, H: Host> Worker<'a, H> {
                 }
                 self.turn(number);
             }
+            self.tell_watchers();
             self.close_idle();
         }
     }
@@ -171,7 +180,8 @@ impl<'a, H: Host> Worker<'a, H> {
         if !self.unfinished.is_empty() {
             return Some(Duration::ZERO);
         }
-        self.service.idle_timeout.map(|_| IDLE_CHECK)
+        let watch = (!self.watching.is_empty()).then_some(WATCH);
+        watch.or(self.service.idle_timeout.map(|_| IDLE_CHECK))
     }
 
     fn is_queued(&self, number: usize) -> bool {
@@ -222,6 +232,12 @@ impl<'a, H: Host> Worker<'a, H> {
         let interest = match result {
             Ok(Wait::Read) => EventFlags::IN,
             Ok(Wait::Write) => EventFlags::OUT,
+            Ok(Wait::Watch) => {
+                if !self.watching.contains(&number) {
+                    self.watching.push(number);
+                }
+                EventFlags::IN
+            }
             Ok(Wait::Turn) => {
                 entry.queued = true;
                 return self.unfinished.push(number);
@@ -247,8 +263,23 @@ impl<'a, H: Host> Worker<'a, H> {
     /// Closing takes it from the epoll, too.
     fn close(&mut self, number: usize) {
         self.connections[number] = None;
+        self.watching.retain(|watching| *watching != number);
         self.free.push(number);
         self.service.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Gives each watching connection a turn, unless its socket has no room.
+    fn tell_watchers(&mut self) {
+        if self.watching.is_empty() || self.watched.elapsed() < WATCH {
+            return;
+        }
+        self.watched = Instant::now();
+        for number in self.watching.clone() {
+            let entry = self.connections[number].as_ref();
+            if entry.is_some_and(|entry| entry.interest == EventFlags::IN) {
+                self.turn(number);
+            }
+        }
     }
 
     fn close_idle(&mut self) {

@@ -14,7 +14,7 @@ use crate::{number, operations};
 /// Memcached's slab classes are below this.
 const CLASSES: u32 = 64;
 
-/// The largest that it uses by default, which is what `slabs reassign` knows.
+/// Memcached's largest slab class by default, and the limit of `slabs reassign`.
 const LARGEST_CLASS: i32 = 39;
 
 const VERBOSITY_LIMIT: u32 = i32::MAX as u32 - 1;
@@ -43,7 +43,7 @@ impl Turn<'_> {
 
     pub(super) fn shutdown(&mut self, arguments: &Arguments<'_>) -> Done {
         let shutdown = self.seat.host.rules.shutdown.as_ref();
-        let Some(shutdown) = shutdown.filter(|_| self.seat.may_shut_down) else {
+        let Some(shutdown) = shutdown.filter(|_| self.seat.is_direct) else {
             return self.say(b"ERROR: shutdown not enabled\r\n");
         };
         match (arguments.count, arguments.at(0)) {
@@ -63,10 +63,7 @@ impl Turn<'_> {
             b"slabs" => self.slabs(arguments),
             b"lru" => self.lru(arguments),
             b"lru_crawler" => self.lru_crawler(arguments),
-            b"watch" => {
-                self.noreply = arguments.noreply();
-                self.say(b"CLIENT_ERROR watch commands not allowed\r\n")
-            }
+            b"watch" => self.watch(arguments),
             // Browsers that were led to a memcached must not have it do anything.
             _ if may_be_http(command, arguments) => Done::Close,
             _ => self.say(ERROR),
@@ -155,7 +152,7 @@ impl Turn<'_> {
         self.say(text)
     }
 
-    /// Items that have expired are looked for all the time: this is counted as memcached counts it.
+    /// The store looks for expired items all the time, so the command only counts.
     fn crawl(&self) -> &'static [u8] {
         let items = self.store.with(|store| store.counters()).items;
         self.count(Count::CrawlerStarts);
@@ -194,10 +191,10 @@ impl Turn<'_> {
                 false => OK,
                 true => b"ERROR failed to start lru crawler thread\r\n",
             },
-            (b"disable", 1) => match crawler.swap(false, Ordering::Relaxed) {
-                true => OK,
-                false => b"ERROR failed to stop lru crawler thread\r\n",
-            },
+            (b"disable", 1) => {
+                crawler.store(false, Ordering::Relaxed);
+                OK
+            }
             _ => ERROR,
         };
         self.say(text)

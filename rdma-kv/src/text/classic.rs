@@ -3,6 +3,7 @@
 use fabric::{OpError, Region};
 
 use super::input::{Arguments, Tokens};
+use super::watch::Fetched;
 use super::{
     BAD_CHUNK, BAD_FORMAT, Done, ERROR, NO_MEMORY, NO_MEMORY_TO_COUNT, NOT_A_NUMBER, NOT_FOUND,
     REPLIES, TOO_LARGE, Turn, append_number,
@@ -117,6 +118,10 @@ impl Turn<'_> {
             long = append_short(item, store, self.replies)?;
         }
         let hit = item.is_some();
+        match expired && !hit {
+            true => self.fetched(key, Fetched::Expired),
+            false => self.saw(key, item.as_ref()),
+        }
         self.counts().get(getting.exptime.is_some(), hit);
         if expired {
             self.count(Count::GetExpired);
@@ -162,6 +167,15 @@ impl Turn<'_> {
             if mode == Mode::Set {
                 self.store.delete(key)?;
             }
+            let too_large = Err(SetError::TooLarge);
+            self.tells_store(
+                &Change {
+                    mode,
+                    ..Change::set(key, false)
+                },
+                &too_large,
+                0,
+            );
             self.say(TOO_LARGE);
             return Ok(Done::Swallow { len });
         }
@@ -187,7 +201,10 @@ impl Turn<'_> {
     }
 
     fn finish_update(&mut self, change: &Change<'_>, value: &[u8]) -> Result<Done, OpError> {
-        let text: &[u8] = match operations::store(self.store, change, value) {
+        self.looks_before(change.key)?;
+        let stored = operations::store(self.store, change, value);
+        self.tells_store(change, &stored, value.len());
+        let text: &[u8] = match stored {
             Ok(stored) => {
                 self.counts().stored(change.mode, stored);
                 match stored {
@@ -245,6 +262,11 @@ impl Turn<'_> {
             Ok(counted) => {
                 self.counts().counted(step, counted);
                 match counted {
+                    Counted::Done { item, .. } => self.saw(key, Some(&item)),
+                    Counted::NotFound => self.saw(key, None),
+                    Counted::NotANumber | Counted::Exists => {}
+                }
+                match counted {
                     Counted::Done { value, .. } => {
                         self.say(Digits::of(value).bytes());
                         b"\r\n"
@@ -274,6 +296,7 @@ impl Turn<'_> {
             .store
             .with(|store| operations::touch(store, key, exptime.into()))?;
         self.counts().touch(item.is_some());
+        self.saw(key, item.as_ref());
         Ok(self.say(match item {
             Some(_) => b"TOUCHED\r\n",
             None => NOT_FOUND,
@@ -298,9 +321,17 @@ impl Turn<'_> {
             return Ok(self.say(BAD_FORMAT));
         }
         self.note_prefix(key, |tally| tally.deletes += 1);
-        let removed = self.store.delete(key)?;
-        self.counts().delete(removed);
-        Ok(self.say(match removed {
+        let item = self.store.with(|store| {
+            let item = store.find(key)?;
+            item.as_ref().map(|item| store.remove(item)).transpose()?;
+            Ok(item)
+        })?;
+        self.counts().delete(item.is_some());
+        self.saw(key, item.as_ref());
+        if let Some(item) = item {
+            self.tells_deleted(key, "delete", item.header.value_len);
+        }
+        Ok(self.say(match item.is_some() {
             true => b"DELETED\r\n",
             false => NOT_FOUND,
         }))

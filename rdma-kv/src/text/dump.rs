@@ -17,7 +17,7 @@ const STEPS: u32 = 1024;
 /// Bytes of memcached's classes of `stats sizes`.
 const SIZE_CLASS: u64 = 32;
 
-/// What is told of the items.
+/// Content of a reply that covers all items.
 #[derive(Debug)]
 pub(super) enum Tale {
     /// A line with everything, for each item.
@@ -160,7 +160,7 @@ fn append_cachedump(replies: &mut Vec<u8>, epoch_s: i64, header: &ItemHeader, ke
     append(replies, format_args!(" [{len} b; {expires} s]\r\n"));
 }
 
-fn append(replies: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+pub(super) fn append(replies: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     // To a vector it cannot fail.
     let _ = replies.write_fmt(text);
 }

@@ -28,7 +28,7 @@ pub(crate) enum Ended {
 #[derive(Debug, Default)]
 pub(crate) struct Told(Mutex<Option<Instant>>);
 
-/// Of this process, whose log is one.
+/// The state of this process: there is one log.
 static TOLD: Told = Told(Mutex::new(None));
 
 /// Logs the remedy for a binary client, at most once a minute.

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use super::ended::Ended;
 use super::prefixes::Prefixes;
+use super::watch::Watchers;
 use crate::counts::{Count, Counts, Sums};
 use crate::store;
 
@@ -30,8 +32,12 @@ pub struct Rules {
     pub connections: usize,
     /// Commands that a conversation carries out in one go, if that is limited.
     pub per_turn: Option<u32>,
-    /// What it listens at, as `stats conns` tells it: `tcp:127.0.0.1:11211`.
+    /// Addresses of the listeners, as `stats conns` tells them: `tcp:127.0.0.1:11211`.
     pub listeners: Vec<String>,
+    /// `watch` is understood.
+    pub watch: bool,
+    /// Bytes of lines that are kept for each watcher.
+    pub watcher_room: usize,
     /// Items have cas numbers.
     pub cas: bool,
     /// `stats sizes` tells from the start.
@@ -53,6 +59,8 @@ impl Default for Rules {
             connections: 1024,
             per_turn: None,
             listeners: Vec::new(),
+            watch: false,
+            watcher_room: 256 << 10,
             cas: true,
             sizes: false,
             settings: Vec::new(),
@@ -79,12 +87,13 @@ pub struct Host {
     /// `stats sizes_enable`.
     pub(super) sizes: AtomicBool,
     pub(super) prefixes: Mutex<Prefixes>,
+    pub(super) watchers: Arc<Watchers>,
     guests: Mutex<Guests>,
     /// Of commands that come as messages, all of which one thread serves.
     messages: Counts,
     /// Of the thread that accepts connections.
     door: Counts,
-    /// Since when it does not.
+    /// Time since when no connection is accepted.
     closed: Mutex<Option<Instant>>,
 }
 
@@ -109,27 +118,30 @@ struct Baseline {
     store: store::Counters,
 }
 
-/// What a connection does once it has said something, for `stats conns`.
+/// Activity of a connection after its first command, for `stats conns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Activity {
-    /// It waits for a command.
+    /// Waiting for a command.
     Read = 1,
-    /// It waits for the rest of a value.
+    /// Waiting for the rest of a value.
     Value,
-    /// It drops a value that was refused.
+    /// Dropping a value that was refused.
     Swallow,
-    /// It waits for room for replies.
+    /// Waiting for room for replies.
     Write,
+    /// Watching.
+    Watch,
 }
 
 /// Memcached's names: of a new connection, and of these, in their order.
-const ACTIVITIES: [&str; 5] = [
+const ACTIVITIES: [&str; 6] = [
     "conn_new_cmd",
     "conn_read",
     "conn_nread",
     "conn_swallow",
     "conn_mwrite",
+    "conn_watch",
 ];
 
 /// One connection, as the others see it.
@@ -163,6 +175,21 @@ pub struct Ends {
     pub local: String,
 }
 
+impl Ends {
+    /// Address, port and transport of the client, as watchers are told them.
+    pub(super) fn client(&self) -> (&str, &str, &'static str) {
+        let tcp = self
+            .peer
+            .strip_prefix("tcp6:")
+            .or(self.peer.strip_prefix("tcp:"));
+        match tcp.and_then(|tcp| tcp.rsplit_once(':')) {
+            Some((ip, port)) => (ip.trim_matches(['[', ']']), port, "tcp"),
+            None if self.peer.starts_with("unix:") => ("unix", "0", "local"),
+            None => (&self.peer, "0", "local"),
+        }
+    }
+}
+
 /// What was counted since the last reset.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
@@ -189,6 +216,7 @@ impl Host {
             detail: AtomicBool::new(rules.detail),
             crawler: AtomicBool::new(true),
             prefixes: Mutex::default(),
+            watchers: Arc::new(Watchers::new(rules.watcher_room)),
             guests: Mutex::default(),
             sizes: AtomicBool::new(rules.sizes),
             messages: Counts::default(),
@@ -231,6 +259,11 @@ impl Host {
         self.guests().open.len() >= self.rules.connections
     }
 
+    /// Where evictions are told.
+    pub(crate) fn eviction_log(&self) -> Arc<dyn store::EvictionLog> {
+        Arc::clone(&self.watchers) as _
+    }
+
     /// Where the thread that serves messages counts.
     pub(crate) fn messages(&self) -> &Counts {
         &self.messages
@@ -241,14 +274,14 @@ impl Host {
         self.rules.flush_all
     }
 
-    /// What `stats settings` tells by this name.
+    /// The value of a setting in `stats settings`.
     pub(super) fn told_value(&self, name: &str) -> Option<&str> {
         let mut settings = self.rules.settings.iter();
         let setting = settings.find(|(told, _)| *told == name);
         setting.map(|(_, value)| value.as_str())
     }
 
-    /// Whether a switch of `stats settings` is on; as memcached's are, unless it is told otherwise.
+    /// Whether a switch of `stats settings` is on, which is the default.
     pub(super) fn told(&self, name: &str) -> bool {
         self.told_value(name) != Some("no")
     }
@@ -329,8 +362,10 @@ pub(super) struct Seat {
     pub(super) host: Arc<Host>,
     pub(super) guest: Arc<Guest>,
     pub(super) number: u64,
-    /// Where `shutdown` means the server, if that has it at all.
-    pub(super) may_shut_down: bool,
+    /// No proxy is between: `shutdown` means the server, if that has it at all, and so does `watch`.
+    pub(super) is_direct: bool,
+    /// The server's reason to end the connection, if any.
+    pub(super) ended: OnceLock<Ended>,
 }
 
 impl Seat {
@@ -345,12 +380,21 @@ impl Seat {
         let number = guests.total;
         guests.open.insert(number, Arc::clone(&guest));
         drop(guests);
-        Seat {
+        let seat = Seat {
             host: Arc::clone(host),
             guest,
             number,
-            may_shut_down: true,
-        }
+            is_direct: true,
+            ended: OnceLock::new(),
+        };
+        let id = seat.id();
+        host.watchers.connection(id, &seat.guest.ends, None);
+        seat
+    }
+
+    /// The connection's number in `stats conns`, where listeners come first.
+    pub(super) fn id(&self) -> u64 {
+        self.number + self.host.rules.listeners.len() as u64
     }
 
     pub(super) fn count(&self, count: Count) {
@@ -371,6 +415,13 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        let reason = match self.ended.get() {
+            None => "normal",
+            Some(Ended::Idle) => "idle_timeout",
+            Some(Ended::Binary) => "error",
+        };
+        let (id, ends) = (self.id(), &self.guest.ends);
+        self.host.watchers.connection(id, ends, Some(reason));
         let mut guests = self.host.guests();
         guests.open.remove(&self.number);
         guests.ended += &self.guest.counts;

@@ -110,16 +110,16 @@ impl Input {
     }
 }
 
-/// Why the line is too long that starts an input.
+/// Kind of a line beyond its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TooLong {
-    /// It is a get of more than [`GET_LINE_LIMIT`] bytes, which is answered by an error.
+    /// A get of more than [`GET_LINE_LIMIT`] bytes; the reply is an error.
     Get,
-    /// It is anything else, and the connection ends.
+    /// Any other command; the connection ends.
     Other,
 }
 
-/// Whether the line that starts here is too long; it ends at `newline`, if its end has come.
+/// Whether the first line of `bytes` is too long; its end is at `newline`, if it has arrived.
 pub(crate) fn too_long(bytes: &[u8], newline: Option<usize>) -> Option<TooLong> {
     let len = newline.unwrap_or(bytes.len());
     if len <= UNENDED_LIMIT {

@@ -19,6 +19,7 @@ mod prefixes;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ use self::classic::Getting;
 use self::dump::{Dump, Tale};
 use self::host::{Activity, Seat};
 use self::input::{Arguments, Input, Tokens, TooLong};
+use self::watch::Watching;
 use crate::counts::{Count, Counts};
 use crate::number::Digits;
 use crate::operations::Mode;
@@ -63,6 +65,8 @@ pub enum Next {
     Read,
     /// Send the replies, then call again: there is more to do.
     Continue,
+    /// Send the replies, then call again after a while, with what has been read or without.
+    Watch,
     /// Send the replies, then close.
     Close,
 }
@@ -97,6 +101,8 @@ pub struct Conversation {
     getting: Option<Getting>,
     /// A command that goes through all items, and has not come to the last.
     dumping: Option<Dump>,
+    /// The connection watches; its input is dropped.
+    watching: Option<Watching>,
 }
 
 impl Default for Conversation {
@@ -119,6 +125,7 @@ impl Conversation {
             skips_line: false,
             getting: None,
             dumping: None,
+            watching: None,
         }
     }
 
@@ -126,7 +133,7 @@ impl Conversation {
     /// but the server's life is no concern of theirs.
     pub fn by_proxy(host: &Arc<Host>, ends: Ends) -> Self {
         let mut conversation = Conversation::new(host, ends);
-        conversation.seat.may_shut_down = false;
+        conversation.seat.is_direct = false;
         conversation
     }
 
@@ -140,6 +147,8 @@ impl Conversation {
 
     /// Counts an end of the connection that the server decided.
     pub(crate) fn ended(&self, why: Ended) {
+        // A connection ends once, so the cell is empty.
+        let _ = self.seat.ended.set(why);
         self.seat.count(match why {
             Ended::Binary => Count::BinaryClients,
             Ended::Idle => Count::IdleKicks,
@@ -190,6 +199,7 @@ impl Conversation {
         let before = replies.len();
         let next = self.carry_out(store, replies);
         self.seat.guest.is_at(match next {
+            Ok(Next::Watch) => Activity::Watch,
             Ok(Next::Read) if self.swallow > 0 => Activity::Swallow,
             Ok(Next::Read) if matches!(self.wants(), Wants::Bytes(_)) => Activity::Value,
             _ => Activity::Read,
@@ -200,6 +210,11 @@ impl Conversation {
     }
 
     fn carry_out(&mut self, store: &Shared, replies: &mut Vec<u8>) -> Result<Next, OpError> {
+        if let Some(watching) = &self.watching {
+            self.input.start = self.input.end;
+            watching.take(replies);
+            return Ok(Next::Watch);
+        }
         let mut commands = 0;
         while replies.len() < REPLIES {
             if let Some(dump) = &mut self.dumping {
@@ -279,6 +294,10 @@ impl Conversation {
                     self.dumping = Some(Dump::new(tale));
                     newline + 1
                 }
+                Done::Watch(watching) => {
+                    self.watching = Some(watching);
+                    return Ok(Next::Watch);
+                }
                 Done::Close => return Ok(Next::Close),
             };
             self.input.start += used;
@@ -304,6 +323,8 @@ enum Done {
     Wants { len: usize },
     /// It used its line, and wants this told of all items.
     Dump(Tale),
+    /// It used its line and all after it, and watches from now on.
+    Watch(Watching),
     /// The connection ends.
     Close,
 }

@@ -137,7 +137,15 @@ impl Turn<'_> {
         if host.told("lru_maintainer_thread") {
             self.tell("lru_maintainer_juggles", 0);
         }
-        self.tell_zeros(&LOG);
+        let watched = host.watchers.counts();
+        self.tell("malloc_fails", 0);
+        self.tell("log_worker_dropped", 0);
+        self.tell("log_worker_written", watched.written);
+        self.tell("log_watcher_skipped", watched.skipped);
+        self.tell("log_watcher_sent", watched.sent);
+        self.tell("log_watchers", watched.watchers);
+        self.tell("unexpected_napi_ids", 0);
+        self.tell("round_robin_fallback", 0);
         self.tell("bytes", store.bytes);
         self.tell("curr_items", store.items);
         self.tell("total_items", store.total_items);
@@ -385,18 +393,6 @@ const SLAB_REASSIGN: [&str; 8] = [
     "slab_reassign_busy_deletes",
     "slab_reassign_running",
     "slabs_moved",
-];
-
-/// Of failed allocations, watchers and the choice of threads.
-const LOG: [&str; 8] = [
-    "malloc_fails",
-    "log_worker_dropped",
-    "log_worker_written",
-    "log_watcher_skipped",
-    "log_watcher_sent",
-    "log_watchers",
-    "unexpected_napi_ids",
-    "round_robin_fallback",
 ];
 
 /// What became of items that are gone. A set evicts by itself, so each eviction is a direct reclaim.

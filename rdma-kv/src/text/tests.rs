@@ -19,7 +19,7 @@ fn converse(input: &[u8], pieces: &[usize]) -> (Vec<u8>, bool) {
         let next = conversation.run(&store, &mut batch).unwrap();
         replies.extend(batch);
         match next {
-            Next::Close => return (replies, true),
+            Next::Close | Next::Watch => return (replies, true),
             Next::Read if rest.is_empty() => return (replies, false),
             Next::Read => {
                 let room = conversation.room();
@@ -256,7 +256,7 @@ fn replies_of_a_long_get_come_in_batches() {
             (len, batches) = (len + batch.len(), batches + 1);
             match next {
                 Next::Continue => batch.clear(),
-                Next::Close => panic!("closed"),
+                Next::Close | Next::Watch => panic!("closed"),
                 Next::Read if input.is_empty() => break,
                 Next::Read => {
                     batch.clear();

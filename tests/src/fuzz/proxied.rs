@@ -41,7 +41,7 @@ fn by_proxy(server: Server<'_>, bytes: &[u8]) -> (Vec<u8>, bool) {
         let next = conversation.run(&mut replies);
         said.append(&mut replies);
         match next {
-            Next::Close => return (said, true),
+            Next::Close | Next::Watch => return (said, true),
             Next::Read if rest.is_empty() => return (said, false),
             Next::Read => {
                 let count = give(conversation.room(), &mut rest);
@@ -73,7 +73,7 @@ impl<'a> Server<'a> {
             let next = self.conversation.run(self.store, &mut batch);
             replies.append(&mut batch);
             match next.expect("it is ours") {
-                Next::Close => return Then::End,
+                Next::Close | Next::Watch => return Then::End,
                 Next::Continue => {}
                 Next::Read if rest.is_empty() => {
                     return match self.conversation.wants() {
@@ -83,11 +83,9 @@ impl<'a> Server<'a> {
                     };
                 }
                 Next::Read => {
-                    let room = self.conversation.room();
-                    let count = room.len().min(rest.len());
-                    room[..count].copy_from_slice(&rest[..count]);
+                    // In pieces here, too: whether a line without its end is too long depends on them.
+                    let count = give(self.conversation.room(), &mut rest);
                     self.conversation.received(count);
-                    rest = &rest[count..];
                 }
             }
         }

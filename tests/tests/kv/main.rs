@@ -13,3 +13,4 @@ mod servers;
 mod statistics;
 mod store;
 mod views;
+mod watch;

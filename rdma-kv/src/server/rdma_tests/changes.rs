@@ -19,7 +19,7 @@ fn say(conversation: &mut Conversation, store: &Shared, mut input: &[u8]) -> Str
                 input = &input[count..];
             }
             Next::Continue => {}
-            Next::Close => panic!("closed after {replies:?}"),
+            Next::Close | Next::Watch => panic!("closed after {replies:?}"),
         }
     }
 }

@@ -48,9 +48,13 @@ impl Turn<'_> {
         };
         let replies = &mut *self.replies;
         let start = replies.len();
+        let mut item = None;
         let done = self.store.with(|store| {
             let mut sum = match Sum::find(store, key.bytes(), step, &flags)? {
-                Ok(sum) => sum,
+                Ok(sum) => {
+                    item = Some(sum.item);
+                    sum
+                }
                 Err(refused) => return Ok(Err(refused)),
             };
             let good = sum.answer(store, &flags, key.bytes(), tokens.clone(), replies)?;
@@ -59,6 +63,7 @@ impl Turn<'_> {
                 false => Err(Refused::Opaque),
             })
         });
+        self.saw(key.bytes(), item.as_ref());
         let text = match done {
             Ok(Ok(created)) => {
                 if !created {

@@ -32,10 +32,12 @@ impl Turn<'_> {
         };
         let replies = &mut *self.replies;
         let start = replies.len();
+        let mut found = None;
         let (answered, long) = self.store.with(|store| {
             let Some(mut got) = Got::find(store, &flags, key.bytes())? else {
                 return Ok((None, None));
             };
+            found = Some(got.item);
             let answered = got.answer(store, tokens.clone(), replies)?;
             let long = match answered && flags.value {
                 true => append_short(&got.item, store, replies)?,
@@ -46,6 +48,7 @@ impl Turn<'_> {
         if let Some(item) = long {
             append_held(&item, self.store, self.replies)?;
         }
+        self.saw(key.bytes(), found.as_ref());
         match answered {
             Some(true) => {
                 self.counts().get(flags.exptime.is_some(), true);

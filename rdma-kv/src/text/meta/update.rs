@@ -4,6 +4,7 @@ use fabric::OpError;
 
 use super::super::classic::value_len;
 use super::super::input::Tokens;
+use super::super::watch::Fetched;
 use super::super::{BAD_CHUNK, BAD_FORMAT, Done, NO_MEMORY, TOO_LARGE, Turn};
 use super::flags::Flags;
 use super::{OPAQUE_TOO_LONG, append_flag, deadline, echo, flags_of, is_long_opaque};
@@ -11,7 +12,7 @@ use crate::counts::Count;
 use crate::layout::Marks;
 use crate::number;
 use crate::operations::{self, Change, Mode, Stored};
-use crate::store::Store;
+use crate::store::{SetError, Store};
 
 impl Turn<'_> {
     pub(super) fn meta_set(
@@ -43,6 +44,11 @@ impl Turn<'_> {
         let limits = self.store.limits();
         if !limits.admit(key_len, flags.client_flags, value_len) {
             self.count(Count::TooLarge);
+            let change = Change {
+                mode,
+                ..Change::set(key.bytes(), flags.binary)
+            };
+            self.tells_store(&change, &Err(SetError::TooLarge), 0);
             self.store.delete(key.bytes())?;
             self.say(TOO_LARGE);
             return Ok(Done::Swallow { len });
@@ -77,7 +83,10 @@ impl Turn<'_> {
         value: &[u8],
         tokens: Tokens<'_>,
     ) -> Result<Done, OpError> {
-        let stored = match operations::store(self.store, change, value) {
+        self.looks_before(change.key)?;
+        let stored = operations::store(self.store, change, value);
+        self.tells_store(change, &stored, value.len());
+        let stored = match stored {
             Ok(stored) => stored,
             Err(error) => {
                 let text = self.refusal(error, NO_MEMORY)?;
@@ -115,24 +124,34 @@ impl Turn<'_> {
             .store
             .with(|store| remove(store, key.bytes(), &flags))?;
         match removed {
-            Removed::Yes if flags.stale => {}
-            Removed::Yes => self.counts().delete(true),
-            Removed::Exists | Removed::NotFound => self.counts().delete(false),
+            Removed::Yes(_) if flags.stale => {}
+            Removed::Yes(len) => {
+                self.counts().delete(true);
+                self.tells_deleted(key.bytes(), "md", len);
+            }
+            Removed::Exists(_) | Removed::NotFound => self.counts().delete(false),
         }
+        self.fetched(
+            key.bytes(),
+            match removed {
+                Removed::Yes(len) | Removed::Exists(len) => Fetched::Found(len),
+                Removed::NotFound => Fetched::Missed,
+            },
+        );
         let text: &[u8] = match removed {
-            Removed::Yes if flags.quiet => return Ok(Done::Used),
-            Removed::Yes => b"HD",
-            Removed::Exists => b"EX",
+            Removed::Yes(_) if flags.quiet => return Ok(Done::Used),
+            Removed::Yes(_) => b"HD",
+            Removed::Exists(_) => b"EX",
             Removed::NotFound => b"NF",
         };
         Ok(self.tell_all(text, &flags, &key, tokens))
     }
 }
 
-/// What became of an item that was to go, or to become stale.
+/// What became of an item that was to go, or to become stale, with the length of its value.
 enum Removed {
-    Yes,
-    Exists,
+    Yes(u32),
+    Exists(u32),
     NotFound,
 }
 
@@ -140,12 +159,13 @@ fn remove(store: &mut Store, key: &[u8], flags: &Flags) -> Result<Removed, OpErr
     let Some(mut item) = store.find(key)? else {
         return Ok(Removed::NotFound);
     };
+    let len = item.header.value_len;
     if flags.cas.is_some_and(|cas| cas != item.header.cas) {
-        return Ok(Removed::Exists);
+        return Ok(Removed::Exists(len));
     }
     if !flags.stale {
         store.remove(&item)?;
-        return Ok(Removed::Yes);
+        return Ok(Removed::Yes(len));
     }
     if flags.exptime.is_some() {
         let exptime = deadline(store, flags.exptime);
@@ -156,7 +176,7 @@ fn remove(store: &mut Store, key: &[u8], flags: &Flags) -> Result<Removed, OpErr
     store.mark(&mut item, marks)?;
     let cas = store.next_cas();
     store.renumber(&mut item, cas)?;
-    Ok(Removed::Yes)
+    Ok(Removed::Yes(len))
 }
 
 fn mode_of(flags: &Flags, tokens: &Tokens<'_>) -> Result<Mode, &'static [u8]> {

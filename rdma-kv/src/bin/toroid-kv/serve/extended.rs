@@ -208,7 +208,7 @@ impl Suboption<'_> {
             "watcher_logbuf_size" => {
                 let kib = self.number("Missing watcher_logbuf_size argument")?;
                 tuning.watcher_logbuf_size = kib.saturating_mul(1024);
-                LOGS
+                return Ok(());
             }
             "worker_logbuf_size" => {
                 let kib = self.number("Missing worker_logbuf_size argument")?;

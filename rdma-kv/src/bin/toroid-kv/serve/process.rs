@@ -135,12 +135,12 @@ fn write_ports(path: &Path, addresses: &[SocketAddr]) -> io::Result<()> {
 pub struct PidFile {
     path: PathBuf,
     file: File,
-    /// It is ours: it was not there before, or has our id.
+    /// This process created the file, or has written its id.
     is_ours: bool,
 }
 
 impl PidFile {
-    /// Opens it where no other user can put a link in its place; `None` in any other directory.
+    /// Opens the file in a directory where no other user can place a link; `None` in any other.
     fn open_in_own_directory(path: &Path) -> Option<Self> {
         let directory = match path.parent() {
             Some(directory) if !directory.as_os_str().is_empty() => directory,
@@ -151,7 +151,7 @@ impl PidFile {
         is_own.then(|| PidFile::open(path)).flatten()
     }
 
-    /// Opens it, with what it has; serving does not depend on it.
+    /// Opens the file and keeps its content; a failure is told and does not end the server.
     fn open(path: &Path) -> Option<Self> {
         let mut options = OpenOptions::new();
         options.write(true).mode(0o644);
@@ -202,7 +202,7 @@ impl Drop for PidFile {
         if !self.is_ours {
             return;
         }
-        // In a directory that is not this user's, a file without an id is what can be had.
+        // A user who cannot remove the file can still empty it.
         let gone = std::fs::remove_file(&self.path).or_else(|_| self.file.set_len(0));
         if let Err(error) = gone {
             let path = self.path.display();
