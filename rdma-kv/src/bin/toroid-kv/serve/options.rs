@@ -167,7 +167,9 @@ const EXTENDED: &str = "\
 Suboptions of -o:
   idle_timeout=SECONDS  close connections that say nothing for so long (default: never)
   no_maxconns_fast      let connections over the limit wait (default: refuse them at once)
-  Memcached's others are accepted without effect (slabs, LRU, hash table, log buffers), or refused
+  track_sizes           let stats sizes tell from the start
+  watcher_logbuf_size=KIB  keep so much for each client that watches (default: 256)
+  Memcached's others are accepted without effect (slabs, LRU, hash table), or refused
   (ext_*, ssl_*, proxy_*, drop_privileges, sock_cookie_id).
 
 When clients may come, it prints one line on standard output:
