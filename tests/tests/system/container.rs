@@ -32,7 +32,9 @@ fn toroid(cluster: &Cluster, more: &[String], words: &str) -> Outcome {
     let mut command = Command::new("setpriv");
     let bounding = format!("-all,{}", kept.join(","));
     command.args(["--bounding-set", &bounding]);
-    command.arg(toroid.get_program()).args(words.split(' '));
+    // Where nodes find it, too: `ping` runs it there.
+    let program = cluster.files().join("bin").join("toroid");
+    command.arg(program).args(words.split(' '));
     for (name, value) in toroid.get_envs() {
         match value {
             Some(value) => command.env(name, value),
