@@ -144,7 +144,7 @@ fn a_member_that_was_asked_for_in_vain_is_reached_as_soon_as_it_is_one() {
         eventually("it is asked for", || {
             let show = format!("ip -json neighbour show to {address} dev blue");
             let neighbours = cluster.exec("0,0,0", &show).ok().json();
-            neighbours[0]["state"][0] == Value::from("INCOMPLETE")
+            neighbours[0]["state"][0] == "INCOMPLETE"
         });
         ping
     });
