@@ -165,7 +165,8 @@ impl Cluster {
             torus: Some(torus),
             driver_command: driver_argument.map(driver),
             offload: None,
-            share_tmp: false,
+            // What `compare` is told to read may be there.
+            share_tmp: true,
             lifeline: true,
             hosts: None,
             ack_timeout_ms: PATIENCE_MS,
