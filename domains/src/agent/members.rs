@@ -4,7 +4,7 @@
 //! A grant and a membership change are decided under one lock, and what they tell processes is
 //! queued under it, so a process hears of a grant before it hears that the grant has ended.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -84,6 +84,8 @@ pub(super) struct Books {
     registered: HashMap<NodeId, u64>,
     /// Who leaves in changes that are not complete.
     leaving: BTreeMap<Partition, BTreeSet<NodeId>>,
+    /// The names of the domains that were removed last, each with its last members.
+    removed: VecDeque<(String, BTreeSet<NodeId>)>,
     next: u64,
 }
 
@@ -149,6 +151,7 @@ impl Members {
             channels: HashMap::new(),
             registered: HashMap::new(),
             leaving: BTreeMap::new(),
+            removed: VecDeque::new(),
             next: first_number(),
         };
         let members = Members {
@@ -166,6 +169,14 @@ impl Members {
     /// Looks something up in the directory.
     pub(super) fn directory<T>(&self, look: impl FnOnce(&Directory) -> T) -> T {
         look(&self.lock().directory)
+    }
+
+    /// Whether a domain of that name was removed while `node` was a member. Who was none cannot tell
+    /// a domain of others from none.
+    pub(super) fn was_removed(&self, name: &str, node: NodeId) -> bool {
+        let books = self.lock();
+        let mut removed = books.removed.iter();
+        removed.any(|(removed, members)| removed == name && members.contains(&node))
     }
 
     /// Makes a change durable that does not concern attached processes, and then lets it be

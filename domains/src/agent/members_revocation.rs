@@ -16,6 +16,9 @@ use crate::agent::moves::Move;
 use crate::directory::{Change, Directory};
 use crate::protocol::Event;
 
+/// The most removed domains that are remembered.
+const REMOVED: usize = 64;
+
 /// A membership change that has happened, and who has yet to acknowledge it.
 #[derive(Debug)]
 pub(in crate::agent) struct Changed {
@@ -57,6 +60,15 @@ impl Members {
     pub(in crate::agent) fn change(&self, change: Change, directory: Directory) -> Changed {
         let mut books = self.lock();
         books.directory = directory;
+        if books
+            .directory
+            .domain_by_id(change.domain.id.into())
+            .is_none()
+        {
+            books.removed.truncate(REMOVED - 1);
+            let removed = (change.domain.name.clone(), change.left.clone());
+            books.removed.push_front(removed);
+        }
         let (changed, ended) = self.begin(&mut books, change);
         drop(books);
         drop(ended);

@@ -343,11 +343,13 @@ fn malformed(writer: &Writer, error: WireError) -> Result<(), WireError> {
 /// may see.
 fn look(host: &Host, actor: Actor, request: &Request) -> Option<Result<Reply, Refusal>> {
     let show = |name: &str| {
+        let was_removed =
+            matches!(actor, Actor::Node(node) if host.members.was_removed(name, node));
         let domain = host.members.directory(|directory| {
             match (actor.named(directory, name), actor) {
                 (Ok(domain), _) => Ok(domain.clone()),
                 // Its remedy is more than that of others.
-                (Err(unseen), Actor::Node(node)) => {
+                (Err(unseen), Actor::Node(node)) if !was_removed => {
                     check_member(directory, name, node).and(Err(unseen.into()))
                 }
                 (Err(unseen), _) => Err::<Domain, Refusal>(unseen.into()),

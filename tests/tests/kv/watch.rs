@@ -148,7 +148,7 @@ fn a_watcher_that_does_not_read_holds_nothing_up() {
     assert!(connections.contains(":state conn_"), "{connections}");
     // Once it reads, it learns what it has missed, while others go on.
     let mut said = String::new();
-    while !said.contains("\nskipped=") {
+    while !said.lines().any(|line| line.starts_with("skipped=")) {
         client.ask(&get, "END\r\n");
         said = String::from_utf8_lossy(&deaf.receive(Some(b"\n"))).into_owned();
     }

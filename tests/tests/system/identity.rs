@@ -257,7 +257,8 @@ fn programs_scripts_and_directories_out_of_reach_are_passed_on() {
     let inside = closed.join("inside");
     fs::create_dir_all(&inside).expect("it is new");
     fs::copy(program("toroid"), inside.join("tor")).expect("there is room");
-    let script = inside.join("script");
+    let script = inside.join("lister");
+    // Programs that the node has by name come first, so this is the name of none.
     fs::write(&script, "#!/bin/sh\npwd; ls\n").expect("there is room");
     fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("it is ours");
     fs::set_permissions(&closed, Permissions::from_mode(0o700)).expect("it is ours");
@@ -268,8 +269,8 @@ fn programs_scripts_and_directories_out_of_reach_are_passed_on() {
     };
     let tor = exec(Path::new("/"), "tor", &["--version"]).ok();
     assert!(tor.text().starts_with("toroid"), "{}", tor.text());
-    let listed = exec(&inside, "script", &[]).ok();
-    assert_eq!(listed.text(), format!("{}\nscript\ntor", inside.display()));
+    let listed = exec(&inside, "lister", &[]).ok();
+    assert_eq!(listed.text(), format!("{}\nlister\ntor", inside.display()));
     assert_eq!(listed.stderr, "");
     let relative = exec(&inside, "./tor", &["--version"]).ok();
     assert_eq!(relative.text(), tor.text());
@@ -289,5 +290,5 @@ fn programs_scripts_and_directories_out_of_reach_are_passed_on() {
     assert!(elsewhere.stderr.contains(&said), "{}", elsewhere.stderr);
     // What the node's root may not execute stays so.
     fs::set_permissions(&script, Permissions::from_mode(0o700)).expect("it is ours");
-    exec(&inside, "script", &[]).fails(126, &["script"]);
+    exec(&inside, "lister", &[]).fails(126, &["lister"]);
 }

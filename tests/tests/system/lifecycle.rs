@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tests::cluster::{Cluster, is_nightly, leaves_nothing, program};
 use tests::leftovers::has_ended;
-use tests::process::{Running, eventually, send, stop};
+use tests::process::{Running, eventually, run, send, stop};
 
 #[test]
 fn down_leaves_everything_as_it_was() {
@@ -71,8 +71,13 @@ fn an_interrupted_start_ends_the_agent() {
         let up = Running::start(up);
         let socket = cluster.state().join("agent.sock");
         eventually("the agent makes nodes", || socket.exists());
+        // Which takes it less than a second.
+        let agent = run(Command::new("pgrep").args(["-P", &up.pid().to_string()])).ok();
+        let agent = agent.text().parse().expect("a process id");
+        stop(agent);
         let down = begin_down(&cluster);
         up.signal(Signal::SIGINT);
+        send(agent, Signal::SIGCONT);
         assert_eq!(up.wait().status, 128 + 2);
         down.wait().ok();
         cluster.toroid(&["status"]).fails(3, &["toroid up"]);

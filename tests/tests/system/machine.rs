@@ -16,7 +16,7 @@ fn a_node_has_a_name_that_resolves() {
     let names = cluster.exec("*,0,0", "hostname").ok();
     let mut names: Vec<_> = names.text().lines().collect();
     names.sort_unstable();
-    assert_eq!(names, ["0-0-0", "1-0-0"]);
+    assert_eq!(names, ["0,0,0: 0-0-0", "1,0,0: 1-0-0"]);
     let is = |address: &str, has: bool| {
         let addresses = cluster.exec(NODE, "hostname -i").ok();
         let mut words = addresses.text().split_whitespace();
