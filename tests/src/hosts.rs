@@ -40,6 +40,8 @@ pub struct Oddities<'a> {
     pub host: Option<&'a str>,
     /// Other nodes.
     pub nodes: Option<&'a str>,
+    /// Another torus.
+    pub torus: Option<&'a str>,
     /// Another key.
     pub key: Option<&'a str>,
     /// How long it waits for acknowledgements, in milliseconds.
@@ -149,7 +151,7 @@ impl Host {
             "host = \"{}\"\ntorus = \"{}\"\nnodes = [\"{}\"]\nlisten = \"{}\"\nkey = \"key\"\n\
              directory = \"a\"\n",
             oddities.host.unwrap_or(self.name),
-            self.torus,
+            oddities.torus.unwrap_or(&self.torus),
             oddities.nodes.unwrap_or(&row),
             self.address(),
         );

@@ -93,8 +93,8 @@ pub struct Config {
     pub data: PathBuf,
     /// Whether to begin with an empty directory; one that is there is moved aside.
     pub fresh: bool,
-    /// The fabric; one node is made for each of its places, at most [`MAX_NODES`]. When absent
-    /// that of the directory, or 2x2x2.
+    /// The fabric; one node is made for each of its places that this host carries, at most
+    /// [`MAX_NODES`]. When absent that of the directory, or 2x2x2.
     #[serde(with = "optional_text")]
     pub torus: Option<Torus>,
     /// Program and arguments of the Ethernet driver, or `None` for no Ethernet. They must be
@@ -243,9 +243,14 @@ pub enum AgentError {
         /// What distinguishes them.
         what: String,
     },
-    /// More nodes than one host emulates.
-    #[error("a torus of {0} nodes is too large: one host emulates at most {MAX_NODES}")]
-    TooManyNodes(u32),
+    /// More nodes than hosts emulate.
+    #[error("{nodes} nodes are too many for {hosts}: each emulates at most {MAX_NODES}")]
+    TooManyNodes {
+        /// The nodes.
+        nodes: u32,
+        /// The host, or how many there are.
+        hosts: String,
+    },
     /// No TAP interfaces can be made for nodes that have some.
     #[error("cannot open /dev/net/tun: {0}")]
     Tun(io::Error),
@@ -316,7 +321,7 @@ impl AgentError {
             AgentError::Background(refusal) => return refusal.clone(),
             AgentError::Directory(error) => return error.refusal(),
             AgentError::Running { .. } | AgentError::Inherited { .. } => RefusalKind::Exists,
-            AgentError::TooManyNodes(_) => RefusalKind::Invalid,
+            AgentError::TooManyNodes { .. } => RefusalKind::Invalid,
             AgentError::OtherTorus { .. }
             | AgentError::SeveralHosts { .. }
             | AgentError::OwnDirectory { .. } => RefusalKind::Exists,
@@ -362,7 +367,9 @@ impl AgentError {
             AgentError::Inherited { .. } => {
                 "take them over with a `toroid up` that fits, or end them with `toroid down`"
             }
-            AgentError::TooManyNodes(_) => "choose a smaller --torus",
+            AgentError::TooManyNodes { .. } => {
+                "choose a smaller --torus, or let more hosts carry it (docs/hosts.md)"
+            }
             AgentError::Tun(error) => tun_remedy(error),
             AgentError::UserNamespace(_) => {
                 "allow them (sysctl user.max_user_namespaces, or \

@@ -34,6 +34,7 @@ use super::users::Users;
 use super::{AgentError, Config, MAX_NODES, rootless};
 use crate::driver_protocol::PortError;
 use crate::events::Log;
+use crate::hosts::config::HostConfig;
 use crate::netlink::LinkChanges;
 use crate::node::Plan;
 use crate::protocol::{Message, Refusal, Reply};
@@ -66,8 +67,9 @@ pub fn run(
     is_awaited: impl Fn() -> bool,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> Result<(), AgentError> {
-    if let Some(torus) = config.torus {
-        check_size(torus)?;
+    let hosts = config.hosts.as_ref();
+    if let Some(torus) = hosts.map(|hosts| hosts.torus).or(config.torus) {
+        check_size(torus, hosts)?;
     }
     fabric::inherited::keep_descriptors().map_err(during("keep descriptors to itself"))?;
     // While it can be told whose it is: afterwards every user is root.
@@ -180,11 +182,22 @@ fn live(
     ending
 }
 
-fn check_size(torus: Torus) -> Result<(), AgentError> {
-    match torus.nodes() {
-        nodes if nodes > MAX_NODES => Err(AgentError::TooManyNodes(nodes)),
-        _ => Ok(()),
-    }
+/// Whether this host can carry what it is to carry, and whether all hosts together can carry the torus.
+fn check_size(torus: Torus, hosts: Option<&HostConfig>) -> Result<(), AgentError> {
+    let check = |nodes: u32, count: u32, hosts: String| match nodes > count * MAX_NODES {
+        true => Err(AgentError::TooManyNodes { nodes, hosts }),
+        false => Ok(()),
+    };
+    let Some(config) = hosts else {
+        return check(torus.nodes(), 1, "one host".into());
+    };
+    check(
+        config.nodes.len() as u32,
+        1,
+        format!("host {}", config.host),
+    )?;
+    let count = config.hosts.len() as u32 + 1;
+    check(torus.nodes(), count, format!("{count} hosts"))
 }
 
 /// Makes nodes and driver, as long as it `goes_on`. When it fails, what was made ends with this
@@ -205,7 +218,7 @@ fn build(
     let memory = memory_bytes();
     directory.administer(identity.uid, memory);
     let torus = directory.torus();
-    check_size(torus)?;
+    check_size(torus, cluster.as_ref().map(|cluster| &cluster.config))?;
     let kind = estate::Kind {
         torus,
         ethernet: config.driver_command.is_some(),

@@ -114,6 +114,37 @@ fn nodes_have_one_host_and_hosts_one_agent() {
     assert!(a.about("b")["problem"].is_null());
 }
 
+/// The most that one host carries was once the most that all of them did.
+#[test]
+fn hosts_carry_more_nodes_together_than_each_may() {
+    let hosts = Hosts::down_yet(2);
+    let [a, b] = hosts.each();
+    let with = |torus, nodes| Oddities {
+        torus: Some(torus),
+        nodes: Some(nodes),
+        ..Oddities::default()
+    };
+    let all = a.try_up(with("64x17x1", "*,*,*"));
+    all.fails(2, &["1088 nodes are too many for host a", "at most 1024"]);
+    let torus = a.try_up(with("64x33x1", "0-1,0,0"));
+    torus.fails(
+        2,
+        &["2112 nodes are too many for 2 hosts", "let more hosts"],
+    );
+    a.try_up(with("64x17x1", "0-1,0,0")).ok();
+    b.try_up(with("64x17x1", "*,16,0")).ok();
+    hosts.agree();
+    let blue = a.agent.domain("blue", &["0,0,0", "63,16,0"]);
+    hosts.agree();
+    b.trunk_to("a");
+    a.agent.reaches("0,0,0", "63-16-0.blue");
+    b.agent.reaches("63,16,0", "0-0-0.blue");
+    // The last place of all has an address of its own.
+    assert_eq!(blue.ipv4("63,16,0"), "10.64.4.64");
+    assert_eq!(a.agent.status()["nodes"], 2);
+    assert_eq!(b.agent.status()["nodes"], 64);
+}
+
 /// Says what strangers say, and prints what is answered: the bytes until the end of the connection.
 const STRANGER: &str = r#"
 import socket, sys
