@@ -1,9 +1,12 @@
 //! The nodes of a host as the agent sees them: made at the start or taken over from the agent
 //! before, made anew when their first process dies, and asked to run commands.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -36,6 +39,8 @@ pub(super) struct HostedNode {
     pub(super) id: NodeId,
     pub(super) place: Place,
     plan: Plan,
+    /// The name of its network namespace, for tools on the host.
+    network: PathBuf,
     /// Where it gets those of its own, in each life others.
     users: Option<Arc<Users>>,
     keeper: Arc<Keeper>,
@@ -85,6 +90,7 @@ impl HostedNode {
     pub(super) fn make(
         id: NodeId,
         plan: Plan,
+        network: PathBuf,
         users: Option<Arc<Users>>,
         keeper: Arc<Keeper>,
         kept: Option<Entry>,
@@ -97,6 +103,7 @@ impl HostedNode {
             id,
             place: plan.place,
             plan,
+            network,
             users,
             keeper,
             life: Mutex::new(life),
@@ -106,6 +113,7 @@ impl HostedNode {
             tenancy: Tenancy::default(),
         };
         node.keep();
+        node.name_network();
         Ok((node, birth))
     }
 
@@ -135,8 +143,19 @@ impl HostedNode {
         let (life, birth) = give_birth(&self.plan, self.users.as_deref())?;
         *self.lock() = life;
         self.keep();
+        self.name_network();
         self.ended.notify_all();
         Ok(birth)
+    }
+
+    /// Lets the name of its network namespace lead to that of the present life.
+    fn name_network(&self) {
+        let next = self.network.with_extension("next");
+        let target = format!("/proc/{}/ns/net", self.pid());
+        let named = symlink(target, &next).and_then(|()| fs::rename(&next, &self.network));
+        if let Err(error) = named {
+            tracing::warn!("{}: {error}", self.network.display());
+        }
     }
 
     /// The process that holds its namespaces.
@@ -190,6 +209,8 @@ impl HostedNode {
         if let (Some(users), Some(first)) = (&self.users, life.users.take()) {
             users.give_back(first);
         }
+        // Its number may be another process's from now on.
+        let _ = fs::remove_file(&self.network);
         self.keeper.remove(&Self::key(self.id));
         self.ended.notify_all();
     }

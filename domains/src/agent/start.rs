@@ -246,6 +246,8 @@ fn build(
             action,
             source,
         };
+        let network = state.network(place);
+        let network = network.map_err(|e| failed("name its network".into(), e))?;
         let hosts_file = state.hosts(id).and_then(|path| {
             hosts::write(&path, &texts.of(id))?;
             Ok(path)
@@ -260,7 +262,7 @@ fn build(
         };
         let kept = estate.inherit(&HostedNode::key(id));
         let keeper = Arc::clone(&estate.keeper);
-        let made = HostedNode::make(id, plan, users.clone(), keeper, kept);
+        let made = HostedNode::make(id, plan, network, users.clone(), keeper, kept);
         let (node, birth) = made.map_err(|error| failed(error.action, error.source))?;
         nodes.push(node);
         births.push(birth);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::NodeId;
+use fabric::{NodeId, Place};
 use nix::unistd::Uid;
 
 use super::AgentError;
@@ -16,6 +16,7 @@ use super::background::LOG;
 use super::gateways;
 use super::keeper;
 use super::process::is_dying;
+use crate::addressing::host_name;
 use crate::client::CONTROL_SOCKET;
 use crate::ownership;
 
@@ -31,6 +32,8 @@ const LOCK: &str = "lock";
 const PRIVATE: u32 = 0o600;
 
 const NODES: &str = "nodes";
+
+const NETWORKS: &str = "netns";
 
 /// A state directory that this process alone uses, for as long as the value lives.
 #[derive(Debug)]
@@ -99,6 +102,14 @@ impl StateDir {
         let directory = nodes.join(node.0.to_string());
         make_private(&directory)?;
         Ok(directory.join("hosts"))
+    }
+
+    /// The name of a node's network namespace.
+    pub(super) fn network(&self, place: Place) -> io::Result<PathBuf> {
+        // Others would learn process numbers.
+        let networks = self.path.join(NETWORKS);
+        make_private(&networks)?;
+        Ok(networks.join(host_name(place)))
     }
 
     /// Gives the directory back with what it holds for the next agent.
@@ -242,6 +253,7 @@ fn clear(path: &Path) -> io::Result<()> {
     gateways::clear(path)?;
     remove_socket(path)?;
     gone(fs::remove_file(path.join(keeper::SOCKET)))?;
+    gone(fs::remove_dir_all(path.join(NETWORKS)))?;
     gone(fs::remove_dir_all(path.join(NODES)))
 }
 

@@ -1,12 +1,13 @@
 //! A node is a machine of its own: name, users, temporary files and views of the kernel.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
+use nix::sys::signal::Signal;
 use tests::cluster::{Cluster, leaves_nothing};
-use tests::process::{Running, run};
+use tests::process::{Running, eventually, run, send};
 
 const NODE: &str = "1,0,0";
 
@@ -157,4 +158,40 @@ fn nodes_meet_in_no_directory_for_temporary_files_unless_the_operator_lets_them(
             .fails(5, &["and the host's /tmp", "toroid down"]);
         cluster.toroid(&["up", "--share-tmp"]).ok();
     });
+}
+
+/// Tools of the host, containers among them, find a node's network by a name that stays.
+#[test]
+fn a_nodes_network_has_a_name_on_the_host() {
+    let cluster = Cluster::up("2x1x1");
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    let name = cluster.state().join("netns/1-0-0");
+    let inside = |words: &str| {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", name.display()));
+        run(command.args(words.split(' ')))
+    };
+    let reaches = || {
+        let ping = format!("ping -c 1 -W 5 -q {}", blue.ipv4("0,0,0"));
+        inside(&ping).ok();
+        let address = inside("ip -4 -o address show blue").ok();
+        assert!(address.text().contains(&blue.ipv4(NODE)), "{address}");
+    };
+    reaches();
+    cluster.kill_agent();
+    cluster.toroid(&["up"]).ok();
+    reaches();
+    // Another life has another namespace, and the same name.
+    let before = fs::metadata(&name).expect("it leads there").ino();
+    let first = cluster.node_pids()[1];
+    send(first, Signal::SIGKILL);
+    eventually("it is made anew", || {
+        fs::metadata(&name).is_ok_and(|network| network.ino() != before)
+    });
+    eventually("it has its interfaces", || {
+        inside("ip link show blue").status == 0
+    });
+    reaches();
+    cluster.down();
+    assert!(!name.is_symlink());
 }
