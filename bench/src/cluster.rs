@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use domains::agent::background::{Background, spawn_background};
 use domains::agent::{AgentError, Config, tun_remedy};
 use domains::client::{ClientError, Control, ExecHandle, Order};
-use domains::protocol::{DomainInfo, Refusal};
+use domains::protocol::{DomainInfo, Limits, Refusal};
 use fabric::Torus;
 use fabric::topology::TopologyError;
 use serde::Serialize;
@@ -167,6 +167,7 @@ impl Cluster {
             offload: None,
             // What `compare` is told to read may be there.
             share_tmp: true,
+            limits: Limits::default(),
             lifeline: true,
             hosts: None,
             ack_timeout_ms: PATIENCE_MS,

@@ -27,7 +27,7 @@ use crate::quota::Resource;
 use crate::rdma::Rdma;
 
 pub use info::{
-    Acknowledging, DomainInfo, DomainMembers, Ending, GatewayInfo, HostInfo, HostState,
+    Acknowledging, DomainInfo, DomainMembers, Ending, GatewayInfo, HostInfo, HostState, Limits,
     MemberDrops, MemberInfo, Moving, NodeInfo, QuotaInfo, ShrinkNeeds, Status,
 };
 

@@ -187,7 +187,7 @@ fn default_torus() -> Torus {
 }
 
 /// One name for each state directory, which people recognize: `/run/toroid` is `run-toroid`.
-fn name_for(state: &Path) -> String {
+pub(super) fn name_for(state: &Path) -> String {
     let mut name = String::new();
     for byte in state.as_os_str().as_bytes() {
         match byte {

@@ -32,8 +32,8 @@ use crate::driver_protocol::{Port, PortError};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::placement::Figures;
 use crate::protocol::{
-    DomainInfo, HostInfo, MemberDrops, MemberInfo, NewDomain, NodeInfo, Refusal, RefusalKind,
-    ShrinkNeeds, Status,
+    DomainInfo, HostInfo, Limits, MemberDrops, MemberInfo, NewDomain, NodeInfo, Refusal,
+    RefusalKind, ShrinkNeeds, Status,
 };
 use crate::rights::Actor;
 use crate::wire::Writer;
@@ -78,6 +78,10 @@ pub(super) struct Host {
     pub(super) interfaces: Interfaces,
     /// Why there are no TAPs, and what to do.
     pub(super) no_taps: Option<Refusal>,
+    /// Of each node.
+    pub(super) limits: Limits,
+    /// Why nodes have fewer than by default.
+    pub(super) no_limits: Option<Refusal>,
     pub(super) gateways: Gateways,
     pub(super) members: Members,
     pub(super) ending: mpsc::Sender<Ending>,
@@ -623,6 +627,8 @@ impl Host {
             }
             .into(),
             no_taps: self.no_taps.clone(),
+            limits: self.limits,
+            no_limits: self.no_limits.clone(),
             rootless: self.identity.rootless,
             private_users: self.users.is_some(),
             offload: match &self.driver {

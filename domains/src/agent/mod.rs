@@ -16,6 +16,7 @@ mod allocation;
 mod audit;
 pub mod background;
 mod backlog;
+pub(crate) mod cgroups;
 mod changes;
 mod cluster;
 mod compaction;
@@ -51,6 +52,7 @@ pub mod trial;
 mod turns;
 mod users;
 
+pub use cgroups::DEFAULT_PIDS;
 pub use interfaces::tun_remedy;
 pub use start::run;
 pub use state_dir::{Left, clear_stale};
@@ -67,7 +69,7 @@ use crate::directory::store::StoreError;
 use crate::hosts::config::HostConfig;
 use crate::hosts::secret::SecretError;
 use crate::node::GIVE_USERS;
-use crate::protocol::{Refusal, RefusalKind};
+use crate::protocol::{Limits, Refusal, RefusalKind};
 use crate::rdma::RdmaError;
 
 /// The most nodes that one host emulates.
@@ -106,6 +108,10 @@ pub struct Config {
     pub offload: Option<bool>,
     /// Whether nodes have the `/tmp` and `/var/tmp` of the host. Otherwise each has its own.
     pub share_tmp: bool,
+    /// What each node takes of the host at most. Absent limits are as the nodes that there are have
+    /// them, or else none of memory and [`DEFAULT_PIDS`].
+    #[serde(default)]
+    pub limits: Limits,
     /// Whether the agent ends when its standard input does.
     pub lifeline: bool,
     /// What this host is among several; otherwise it carries all nodes.
@@ -260,6 +266,14 @@ pub enum AgentError {
     /// No users can be had for the nodes of a root agent.
     #[error("cannot open the register of the users of nodes: {0}")]
     Users(io::Error),
+    /// A limit of nodes cannot be had.
+    #[error("cannot limit {what}: {reason}")]
+    Limit {
+        /// What, as a noun.
+        what: &'static str,
+        /// What is in the way.
+        reason: String,
+    },
     /// A node could not be made.
     #[error("cannot make node {place}: cannot {action}: {source}")]
     Node {
@@ -376,6 +390,10 @@ impl AgentError {
                  kernel.apparmor_restrict_unprivileged_userns=0), or run as root"
             }
             AgentError::Users(_) => "make /run writable for root; only its lock file is made there",
+            AgentError::Limit { .. } => {
+                "let the agent make control groups: start it as root where the controllers memory and \
+                 pids are mounted writable, or see docs/operating.md"
+            }
             AgentError::Node { action, .. } if action == GIVE_USERS => {
                 "allow namespaces (sysctl user.max_user_namespaces, user.max_net_namespaces), and \
                  run the agent outside of a chroot"

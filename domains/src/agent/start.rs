@@ -15,6 +15,7 @@ use signal_hook::iterator::Signals;
 
 use super::adapter::{self, Adapter};
 use super::audit::Audit;
+use super::cgroups::Cgroups;
 use super::cluster::{self, Cluster};
 use super::data_dir::{self, DataDir};
 use super::driver::{Driver, Others};
@@ -37,7 +38,7 @@ use crate::events::Log;
 use crate::hosts::config::HostConfig;
 use crate::netlink::LinkChanges;
 use crate::node::Plan;
-use crate::protocol::{Message, Refusal, Reply};
+use crate::protocol::{Limits, Message, Refusal, Reply};
 use crate::rights::Actor;
 
 /// Pauses before a node is made anew grow from the first to the second while it keeps dying.
@@ -232,6 +233,9 @@ fn build(
     }
     estate::keep_host(&estate.keeper, kind, interfaces, config.lifeline);
     let users = take_users(&identity, &mut estate)?;
+    let (groups, no_limits) = take_groups(state, &estate, config.limits)?;
+    // All that a node can fill leaves a quarter for its processes.
+    let temporary_bytes = groups.limits.memory.map_or(memory / 2, |limit| limit / 4);
     let open_files = raise_descriptor_limit().map_err(during("raise the descriptor limit"))?;
     let (mut nodes, mut births) = (Vec::new(), Vec::new());
     let mut texts = hosts::Texts::new(&directory);
@@ -253,12 +257,15 @@ fn build(
             Ok(path)
         });
         let hosts_file = hosts_file.map_err(|e| failed("write its hosts file".into(), e))?;
+        let its_groups = groups.of(place);
+        let its_groups = its_groups.map_err(|e| failed("limit what it takes".into(), e))?;
         let plan = Plan {
             place,
             hosts: hosts_file,
             open_files,
             shares_tmp: config.share_tmp,
-            temporary_bytes: memory / 2,
+            temporary_bytes,
+            groups: its_groups,
         };
         let kept = estate.inherit(&HostedNode::key(id));
         let keeper = Arc::clone(&estate.keeper);
@@ -267,6 +274,8 @@ fn build(
         nodes.push(node);
         births.push(birth);
     }
+    // What nodes cannot have is not kept as theirs.
+    groups.keep(state.path())?;
     let start_driver = |command| {
         let kept = estate.inherit(Driver::KEY);
         let ports = ports(&directory, &nodes, interfaces);
@@ -321,6 +330,8 @@ fn build(
         driver,
         interfaces,
         no_taps,
+        limits: groups.limits,
+        no_limits,
         gateways: Gateways::new(state.path()),
         members,
         ending,
@@ -359,6 +370,24 @@ fn take_users(
         users.keep(&estate.keeper);
     }
     Ok(users.map(Arc::new))
+}
+
+/// The control groups of nodes, and why they limit less than by default, if they do. Nodes that are
+/// there have them already.
+fn take_groups(
+    state: &StateDir,
+    estate: &Estate,
+    asked: Limits,
+) -> Result<(Cgroups, Option<Refusal>), AgentError> {
+    let (groups, missing) = match estate.has(HostedNode::KEYS) {
+        true => Cgroups::inherit(state.path(), asked)?,
+        false => Cgroups::make(state.path(), asked)?,
+    };
+    let missing = missing.map(|error| error.refusal());
+    if let Some(Refusal { message, .. }) = &missing {
+        tracing::warn!("{message}");
+    }
+    Ok((groups, missing))
 }
 
 /// From now on: what changes while gateways are settled is looked at afterwards.

@@ -13,6 +13,7 @@ use nix::unistd::Uid;
 
 use super::AgentError;
 use super::background::LOG;
+use super::cgroups;
 use super::gateways;
 use super::keeper;
 use super::process::is_dying;
@@ -251,6 +252,7 @@ fn write_pid(file: &mut File) -> io::Result<()> {
 
 fn clear(path: &Path) -> io::Result<()> {
     gateways::clear(path)?;
+    cgroups::clear(path)?;
     remove_socket(path)?;
     gone(fs::remove_file(path.join(keeper::SOCKET)))?;
     gone(fs::remove_dir_all(path.join(NETWORKS)))?;

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use fabric::Place;
 
 use super::users::Users;
-use super::{AgentError, rootless};
+use super::{AgentError, cgroups, rootless};
 use crate::node::Plan;
 use crate::protocol::Refusal;
 use crate::roles;
@@ -37,6 +37,14 @@ pub fn make_node() -> Result<(), Refusal> {
     }
 }
 
+/// Whether an agent of this user could limit the memory and the processes of nodes.
+///
+/// # Errors
+/// Why not, and the remedy.
+pub fn limit_nodes() -> Result<(), Refusal> {
+    cgroups::try_out().map_err(|error| error.refusal())
+}
+
 /// The other side of [`make_node`]; returns the exit status.
 pub(crate) fn run_role() -> u8 {
     let Err(error) = make_here() else {
@@ -58,6 +66,7 @@ fn make_here() -> Result<(), AgentError> {
         open_files: 1024,
         shares_tmp: false,
         temporary_bytes: 1 << 20,
+        groups: Vec::new(),
     };
     // Nothing runs there, so no range of users has to be taken for it.
     let made = plan.make(has_users.then_some(Users::LAST));

@@ -26,6 +26,7 @@ use fabric::Place;
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::addressing::host_name;
+use crate::agent::cgroups::enter;
 use crate::roles;
 use crate::wire::{self, Reader, WireError, Writer};
 use messages::{InitConfig, Mapped, Report};
@@ -54,6 +55,8 @@ pub(crate) struct Plan {
     pub(crate) shares_tmp: bool,
     /// The most that each file system for temporary files or shared memory holds.
     pub(crate) temporary_bytes: u64,
+    /// The control groups that limit it.
+    pub(crate) groups: Vec<PathBuf>,
 }
 
 /// A node that has just been made and is ready.
@@ -108,8 +111,14 @@ impl Plan {
     fn make_here(&self, users: Option<u32>) -> Result<Node, NodeError> {
         unshare(CloneFlags::CLONE_NEWPID).during("make a PID namespace")?;
         let (mut init, socket) = self.start_init(users)?;
-        let born = wire::split(socket)
-            .during("talk to it")
+        let enter = || {
+            self.groups
+                .iter()
+                .try_for_each(|group| enter(group, init.id()))
+        };
+        let born = enter()
+            .during("limit what it takes")
+            .and_then(|()| wire::split(socket).during("talk to it"))
             .and_then(|(reports, orders)| attend_birth(init.id(), users, reports, orders));
         match born {
             Ok((network, listener, reports, orders)) => Ok(Node {

@@ -47,6 +47,12 @@ pub struct Status {
     pub ethernet: String,
     /// Where all members are stacks: why, and what to do to have interfaces of the kernel.
     pub no_taps: Option<Refusal>,
+    /// What each node takes of this host at most.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Where nodes have fewer limits than by default: why, and what to do.
+    #[serde(default)]
+    pub no_limits: Option<Refusal>,
     /// What interfaces may leave undone in packets, unless their membership is plain: what this
     /// kernel can, or nothing when started without offload.
     pub offload: Vec<OffloadKind>,
@@ -73,6 +79,15 @@ pub struct Status {
     /// huge pages: until it has, a shrink takes longer.
     #[serde(default)]
     pub compacting_bytes: u64,
+}
+
+/// What a node takes of its host at most; absent is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes of memory and swap, of processes and of files in memory.
+    pub memory: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
 }
 
 /// A host of several.

@@ -29,6 +29,7 @@ mod hosts_far;
 mod hosts_frames;
 mod identity;
 mod lifecycle;
+mod limits;
 mod machine;
 mod offload;
 mod one_sided;

@@ -275,12 +275,34 @@ pub(crate) struct Up {
     /// otherwise, in memory
     #[arg(long)]
     pub(crate) share_tmp: bool,
+    /// Memory and swap of each node at most, files in memory among them, such as 512M or 4G; what
+    /// needs more is killed [default: as before, or no limit]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+    /// Processes and threads of each node at most [default: as before, or 4096]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(32..=4_194_304))]
+    pub(crate) pids: Option<u32>,
     /// How long processes that stay have to acknowledge that a node has left their domain; who is
     /// late, because it was stopped or has no processor, is cut off from the domain, too
     /// [default: 200]
     #[arg(long, value_name = "MILLISECONDS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_ACK_TIMEOUT_MS))]
     pub(crate) ack_timeout: Option<u64>,
+}
+
+/// Bytes, of at least 16 MiB: what a node starts with and a little room.
+fn size(text: &str) -> Result<u64, &'static str> {
+    let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+    let unit = units
+        .into_iter()
+        .find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, bits)));
+    let (number, bits) = unit.unwrap_or((text, 0));
+    let bytes = number
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(1 << bits));
+    let bytes = bytes.filter(|bytes| (16 << 20..1 << 50).contains(bytes));
+    bytes.ok_or("use bytes, or K, M, G or T of them, and at least 16M")
 }
 
 /// A switch.

@@ -29,6 +29,7 @@ pub(crate) fn run(places: &Places, show: Show) -> Result<u8, Failure> {
         .and_then(|mut agent| Ok(agent.status()?))
         .ok();
     let ours = [data(status.as_ref()), agent(places, status.as_ref())];
+    diagnosis.findings.push(limits());
     diagnosis.findings.push(provider(status.as_ref()));
     // Behind the version, before what only some need.
     diagnosis.findings.splice(1..1, ours);
@@ -68,6 +69,15 @@ fn data(status: Option<&Status>) -> Finding {
             failure.to_string(),
             "toroid up --data DIRECTORY, on a disk",
         ),
+    }
+}
+
+/// What keeps a node from taking all that the host has.
+fn limits() -> Finding {
+    let check = "limits";
+    match trial::limit_nodes() {
+        Ok(()) => Finding::ok(check, "memory and processes of each node can be limited"),
+        Err(refusal) => Finding::limited(check, refusal.message, refusal.remedy),
     }
 }
 

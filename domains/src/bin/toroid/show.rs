@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use domains::hosts::config::Provider;
 use domains::protocol::{
-    DomainInfo, HostInfo, MemberDrops, MemberInfo, NodeInfo, Reply, ShrinkNeeds, Status,
+    DomainInfo, HostInfo, Limits, MemberDrops, MemberInfo, NodeInfo, Reply, ShrinkNeeds, Status,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -82,6 +82,16 @@ impl Show {
         }
         if let Some(no_taps) = &status.no_taps {
             line!("no TAPs    {no_taps}");
+        }
+        let Limits { memory, pids } = status.limits;
+        let memory = memory.map(|bytes| format!("{bytes} bytes of memory"));
+        let pids = pids.map(|pids| format!("{pids} processes and threads"));
+        let limits: Vec<String> = memory.into_iter().chain(pids).collect();
+        if !limits.is_empty() {
+            line!("limits     {} for each node", limits.join(", "));
+        }
+        if let Some(no_limits) = &status.no_limits {
+            line!("no limits  {no_limits}");
         }
         let offload: Vec<String> = status.offload.iter().map(ToString::to_string).collect();
         match offload.is_empty() {

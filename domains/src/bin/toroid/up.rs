@@ -8,6 +8,7 @@ use domains::agent::background::spawn_background;
 use domains::agent::{self, ACK_TIMEOUT_MS, Config, Left};
 use domains::client::{CONTROL_SOCKET, ClientError, Control};
 use domains::hosts::config::{self, ConfigFile};
+use domains::protocol::Limits;
 use domains::wire::WireError;
 
 use crate::args::{Offload, Up};
@@ -33,6 +34,10 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
         driver_command: driver(no_ethernet)?,
         offload: offload.or(file.and_then(|file| file.offload)),
         share_tmp: options.share_tmp,
+        limits: Limits {
+            memory: options.memory,
+            pids: options.pids,
+        },
         lifeline: false,
         hosts: file.map(|file| file.host.clone()),
         ack_timeout_ms: options
@@ -65,6 +70,12 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
             "nodes have no interfaces in domains: one process of each has its addresses there, with \
              sockets of its own (`ethernet::Stack`)",
         );
+    }
+    if let Some(no_limits) = &status.no_limits {
+        show.note(&format!(
+            "{}, so a node can take all that the host has; `toroid status` says what to do",
+            no_limits.message
+        ));
     }
     show.status(&status);
     Ok(())
