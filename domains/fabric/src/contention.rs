@@ -47,9 +47,10 @@ pub(crate) fn is_found(now: Instant) -> bool {
     KNOWN.is_found(since_start_us(now), runnable_beyond_processors)
 }
 
-/// Whether contention is presumed to last, without a look.
+/// Whether contention is presumed to last, without a look. A thread that polls asks this again and
+/// again: where there is no contention, the answer is one load.
 pub(crate) fn is_presumed(now: Instant) -> bool {
-    KNOWN.is_presumed(since_start_us(now))
+    KNOWN.is_presumed(|| since_start_us(now))
 }
 
 /// The last look and what it found. All times are in microseconds since the first.
@@ -75,8 +76,8 @@ impl Contention {
         }
     }
 
-    fn is_presumed(&self, now: u64) -> bool {
-        self.lasts.load(Ordering::Relaxed) != 0 && now < self.until.load(Ordering::Relaxed)
+    fn is_presumed(&self, now: impl FnOnce() -> u64) -> bool {
+        self.lasts.load(Ordering::Relaxed) != 0 && now() < self.until.load(Ordering::Relaxed)
     }
 
     fn is_found(&self, now: u64, look: impl FnOnce() -> bool) -> bool {
@@ -192,9 +193,11 @@ mod tests {
         assert!(!known.is_found(now, || true));
         now += MOMENT;
         for lasts in [1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 64_000] {
-            assert!(!known.is_presumed(now), "a thread polls before it looks");
+            assert!(!known.is_presumed(|| now), "a thread polls before it looks");
             assert!(known.is_found(now, || true));
-            assert!(known.is_presumed(now + lasts - 1) && known.is_found(now + lasts - 1, never));
+            assert!(
+                known.is_presumed(|| now + lasts - 1) && known.is_found(now + lasts - 1, never)
+            );
             now += lasts;
         }
         // Threads have polled for longer than they slept.
@@ -202,9 +205,9 @@ mod tests {
         assert!(!known.is_found(now, || true));
         now += MOMENT;
         assert!(known.is_found(now, || true));
-        assert!(known.is_presumed(now + SHORT - 1) && !known.is_presumed(now + SHORT));
+        assert!(known.is_presumed(|| now + SHORT - 1) && !known.is_presumed(|| now + SHORT));
         now += SHORT;
         assert!(!known.is_found(now, || false));
-        assert!(!known.is_presumed(now));
+        assert!(!known.is_presumed(|| now));
     }
 }
