@@ -1,9 +1,10 @@
 //! Messages between two nodes: to and fro, and in one direction.
 //!
-//! A message of up to 64 KiB is a packet, which the receiver takes into a buffer of its own. A longer
+//! A message of up to 1 KiB is a packet, which the receiver takes into a buffer of its own. A longer
 //! one is written into the receiver's memory by a one-sided operation, and a packet says that it is
-//! there, as message libraries do over adapters. Either way the receiver has all of it when it has
-//! the packet.
+//! there: the receiver has registered that memory before, and says which parts of it are free. So
+//! message libraries do over adapters with buffers that were posted for it (rendezvous). Either way
+//! the receiver has all of it when it has the packet.
 //!
 //! Each carries its number, at which every receiver looks. The first messages of a session and the
 //! last are looked at whole, which takes no part in what is timed.
@@ -26,11 +27,18 @@ use super::plan::{LONGEST, Op};
 use crate::pattern;
 use crate::stats::Slice;
 
-/// Bytes of the longest message that is a packet.
-const PACKET: usize = 64 << 10;
+/// Bytes of the longest message that is a packet. To copy more of them twice, into the ring and out
+/// of it, takes longer than a write and a packet.
+const PACKET: usize = 1 << 10;
 
-/// Messages that fit a receiver's memory.
-const PLACES: u32 = 4;
+/// Long messages of a stream that are on their way: of this many bytes together, but this many at
+/// least and at most.
+const UNDER_WAY: usize = RING_BYTES;
+const FEWEST: usize = 4;
+const MOST: usize = 64;
+
+/// Bytes of a receiver's memory.
+const INBOX: usize = FEWEST * LONGEST;
 
 /// Messages before those that are timed.
 const WARM_UP: u64 = 32;
@@ -48,7 +56,7 @@ pub fn window(bytes: usize) -> u32 {
     let record = (LinkHeader::LEN + bytes).next_multiple_of(8);
     match bytes {
         ..=PACKET => (RING_BYTES / record) as u32,
-        _ => PLACES,
+        _ => (UNDER_WAY / bytes).clamp(FEWEST, MOST) as u32,
     }
 }
 
@@ -93,6 +101,25 @@ impl Session {
 
     fn is_pingpong(&self) -> bool {
         self.op == Op::Pingpong
+    }
+
+    /// Where in the receiver's memory a long message goes. Of those to and fro, the last one of a
+    /// series may be looked at while the next one comes.
+    fn place_of(&self, number: u64) -> u64 {
+        let places = match self.op {
+            Op::Pingpong => 2,
+            _ => u64::from(window(self.bytes)),
+        };
+        number % places * self.bytes as u64
+    }
+
+    /// After how many messages of a stream of `count` the receiver answers: that the places of long
+    /// ones are free, and at last that all have come.
+    fn answered_together(&self, count: u64) -> u64 {
+        match self.is_long() {
+            true => u64::from(window(self.bytes) / 2),
+            false => count,
+        }
     }
 
     /// What is behind a message's number: in all that are timed the same, as in libfabric's program.
@@ -193,8 +220,7 @@ struct Side {
 impl Side {
     /// Each side says where its long messages go to.
     fn new(domain: &Domain, mut channel: Channel) -> Result<Self, MessageError> {
-        let len = LONGEST * PLACES as usize;
-        let inbox = domain.alloc(len as u64, Access::REMOTE_WRITE)?;
+        let inbox = domain.alloc(INBOX as u64, Access::REMOTE_WRITE)?;
         let key = inbox.remote_key().ok_or(MessageError::Nonsense)?;
         say(&mut channel, key.to_string().as_bytes())?;
         let mut packet = Vec::new();
@@ -276,25 +302,26 @@ impl Side {
 
     /// Ends when the other side has all.
     fn send_all(&mut self, session: Session, numbers: Range<u64>) -> Result<(), MessageError> {
-        let mut unanswered = 0;
-        for number in numbers {
-            if session.is_long() && unanswered == PLACES {
+        let count = numbers.end - numbers.start;
+        let (window, together) = (window(session.bytes), session.answered_together(count));
+        let mut answers = 0;
+        for (sent, number) in (0..).zip(numbers) {
+            if session.is_long() && sent == u64::from(window) + answers * together {
                 self.take()?;
-                unanswered -= 1;
+                answers += 1;
             }
             self.send(session, number)?;
-            unanswered += 1;
         }
-        let answers = if session.is_long() { unanswered } else { 1 };
-        (0..answers).try_for_each(|_| self.take())
+        (answers..count.div_ceil(together)).try_for_each(|_| self.take())
     }
 
-    /// Says of long messages that their place is free, and of the last one that it has come.
+    /// Says of long messages that their places are free, and of the last one that it has come.
     fn receive_all(&mut self, session: Session, numbers: Range<u64>) -> Result<(), MessageError> {
-        let end = numbers.end;
-        for number in numbers {
+        let count = numbers.end - numbers.start;
+        let together = session.answered_together(count);
+        for (received, number) in (1..).zip(numbers) {
             self.receive(session, number)?;
-            if session.is_long() || number + 1 == end {
+            if received % together == 0 || received == count {
                 self.say(&[])?;
             }
         }
@@ -321,7 +348,7 @@ impl Side {
 
     fn write(&mut self, session: Session, number: u64) -> Result<(), MessageError> {
         self.long.write(0, &number.to_le_bytes())?;
-        let (to, len) = (place_of(number), session.bytes as u64);
+        let (to, len) = (session.place_of(number), session.bytes as u64);
         let write = Operation::write(&self.outbox, to, &self.long, 0..len);
         self.pair.post(number, write)?;
         self.pair.flush();
@@ -338,7 +365,7 @@ impl Side {
         let mut expected = self.packet.starts_with(&number.to_le_bytes());
         if session.is_long() {
             let mut arrived = [0; NUMBER];
-            self.inbox.read(place_of(number), &mut arrived)?;
+            self.inbox.read(session.place_of(number), &mut arrived)?;
             expected &= arrived == number.to_le_bytes();
         } else {
             expected &= self.packet.len() == session.bytes;
@@ -351,7 +378,8 @@ impl Side {
     fn examine(&mut self, session: Session, number: u64) -> Result<(), MessageError> {
         if session.is_long() {
             self.packet.resize(session.bytes, 0);
-            self.inbox.read(place_of(number), &mut self.packet)?;
+            self.inbox
+                .read(session.place_of(number), &mut self.packet)?;
         }
         let seed = session.seed(number);
         let is_whole = |bytes| pattern::matches(seed, bytes);
@@ -367,11 +395,6 @@ impl Side {
     fn take(&mut self) -> Result<(), MessageError> {
         take(&mut self.channel, &mut self.packet)
     }
-}
-
-/// Where in the receiver's memory a long message goes.
-fn place_of(number: u64) -> u64 {
-    number % u64::from(PLACES) * LONGEST as u64
 }
 
 fn say(channel: &mut Channel, packet: &[u8]) -> Result<(), MessageError> {
@@ -406,8 +429,7 @@ mod tests {
     const PARTITION: Partition = Partition(1);
 
     fn inbox(node: NodeId) -> (Region, RemoteRegion) {
-        let len = LONGEST * PLACES as usize;
-        let (memory, status) = (create_memory(len as u64).unwrap(), Arc::default());
+        let (memory, status) = (create_memory(INBOX as u64).unwrap(), Arc::default());
         let key = RemoteKey {
             node,
             partition: PARTITION,
@@ -415,9 +437,9 @@ mod tests {
             secret: [0; 16],
         };
         let access = Access::REMOTE_WRITE;
-        let remote = shm::RemoteRegion::map(&memory, len, key, access, status, None).unwrap();
+        let remote = shm::RemoteRegion::map(&memory, INBOX, key, access, status, None).unwrap();
         (
-            Region::exported(&memory, len, key, Arc::default(), None).unwrap(),
+            Region::exported(&memory, INBOX, key, Arc::default(), None).unwrap(),
             RemoteRegion::Shm(remote),
         )
     }
@@ -455,12 +477,14 @@ mod tests {
         one.wrong + other.wrong
     }
 
-    const SESSIONS: [(Op, usize); 6] = [
+    const SESSIONS: [(Op, usize); 8] = [
         (Op::Pingpong, 64),
         (Op::Pingpong, PACKET),
+        (Op::Pingpong, 2 * PACKET),
         (Op::Pingpong, LONGEST),
         (Op::Stream, 64),
         (Op::Stream, PACKET),
+        (Op::Stream, 2 * PACKET),
         (Op::Stream, LONGEST),
     ];
 
@@ -468,7 +492,8 @@ mod tests {
     #[test]
     fn all_messages_arrive_whole() {
         for (op, bytes) in SESSIONS {
-            let count = 20;
+            // More than are on their way at once, and no multiple of what is answered together.
+            let count = 3 * window(bytes) + 1;
             let session = Session { op, bytes, count };
             let wrong = both(|side, begins| _ = side.run(session, begins).unwrap());
             assert_eq!(wrong, 0, "{session:?}");
