@@ -2,6 +2,7 @@
 //! whose emulated adapters `rxe0` and `rxe1` are at the ends of a cable.
 
 mod frames;
+mod limits;
 
 use std::fs::{self, Permissions};
 use std::io::Write;
