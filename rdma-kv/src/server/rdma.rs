@@ -136,12 +136,16 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         let clients = self.clients.iter().map(|client| client.channel().wake_fd());
         let fds: Vec<BorrowedFd<'_>> = listener.chain(clients).collect();
         let since = self.asked.take().unwrap_or_else(Instant::now);
-        let woken = stop.wait_or(&fds, timeout);
+        let woken = stop.wait_or(&fds, timeout)?;
         self.polling.waited(since);
-        for client in &mut self.clients {
-            client.channel_mut().disarm();
+        // The first is the listener. The requests of clients that are not ready stand: to take each
+        // back would be a system call for every client.
+        for (client, is_ready) in self.clients.iter_mut().zip(woken.ready.iter().skip(1)) {
+            if *is_ready {
+                client.channel_mut().disarm();
+            }
         }
-        Ok(woken?.stopped)
+        Ok(woken.stopped)
     }
 }
 
