@@ -203,6 +203,7 @@ fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> 
     if new.owner.is_some_and(|owner| owner != caller) {
         actor.may_administer("create domains for others")?;
     }
+    may_serve(host, new.owner)?;
     let wanted = Wanted {
         name: new.name.clone(),
         subnet: parse_subnet(new.subnet.as_deref())?,
@@ -243,6 +244,7 @@ fn set(
         if owner.is_some() {
             actor.may_administer("give domains away")?;
         }
+        may_serve(host, owner)?;
         Ok(directory.set(name, public, forward, owner)?)
     })?;
     if forward.is_some() {
@@ -258,10 +260,25 @@ fn chown(
     owner: Option<u32>,
 ) -> Result<Reply, Refusal> {
     actor.may_administer("give nodes away")?;
+    may_serve(host, owner)?;
     let directory = host.members.directory(Directory::clone);
     let mut nodes = actor.resolve(&directory, nodes)?;
     nodes.retain(|node| directory.owner_of(*node) != owner);
     host.hand_over(&nodes, owner).map(|()| Reply::Done)
+}
+
+/// Whether nodes and domains can belong to a user: the control socket of an ordinary user's agent lets
+/// nobody else in.
+fn may_serve(host: &Host, owner: Option<u32>) -> Result<(), Refusal> {
+    let own = host.identity.uid;
+    match owner.filter(|owner| host.identity.rootless && *owner != own) {
+        None => Ok(()),
+        Some(owner) => Err(Refusal::new(
+            RefusalKind::Denied,
+            format!("the agent serves only its user, uid {own}, and not uid {owner}"),
+            "for several users start the agent as root: `sudo toroid up`",
+        )),
+    }
 }
 
 fn consent(

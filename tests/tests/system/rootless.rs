@@ -139,3 +139,25 @@ fn without_a_place_for_its_state_it_asks_for_one() {
         .env_remove("XDG_RUNTIME_DIR"));
     outcome.fails(2, &["XDG_RUNTIME_DIR", "--state", "TOROID_STATE"]);
 }
+
+/// It once took nodes from their domains for a user who could never come.
+#[test]
+fn an_ordinary_users_agent_gives_nothing_to_others() {
+    let cluster = Cluster::of_user(User::create());
+    cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+    let blue = cluster.domain("blue", &["*,0,0"]);
+    for change in [
+        &["node", "chown", "0,0,0", "nobody"][..],
+        &["domain", "set", "blue", "--owner", "nobody"],
+        &["domain", "create", "red", "--owner", "nobody"],
+    ] {
+        let words = ["the agent serves only its user", "sudo toroid up"];
+        cluster.toroid(change).fails(6, &words);
+    }
+    assert_eq!(blue.members().len(), 2);
+    let own = blue.show()["owner"].to_string();
+    cluster
+        .toroid(&["domain", "set", "blue", "--owner", &own])
+        .ok();
+    cluster.toroid(&["node", "chown", "0,0,0", &own]).ok();
+}
