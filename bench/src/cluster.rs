@@ -287,6 +287,7 @@ impl Cluster {
             cwd: &cwd,
             stdio,
             terminal: None,
+            binds: &[],
         })?;
         self.processes += 1;
         let id = self.processes;

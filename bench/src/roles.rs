@@ -71,7 +71,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
             Role::Agent => remove_own_state(),
             // It outlives only an agent that was killed.
             Role::Keeper => remove_state_of_killed_agent(),
-            Role::NodeInit | Role::Porter | Role::Adapter | Role::Trial => {}
+            Role::NodeInit | Role::Porter | Role::Binder | Role::Adapter | Role::Trial => {}
         }
         return Some(status.into());
     }

@@ -6,6 +6,14 @@ use std::os::unix::net::UnixStream;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::Uid;
+use serde::{Deserialize, Serialize};
+
+/// Whose files a process makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ids {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
 
 /// The user who connected, or listened, at the other end, as seen from this user namespace.
 ///
@@ -14,6 +22,15 @@ use nix::unistd::Uid;
 pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<Uid> {
     let credentials = getsockopt(stream, PeerCredentials)?;
     Ok(Uid::from_raw(credentials.uid()))
+}
+
+/// The user and the group who connected.
+pub(crate) fn peer_ids(stream: &UnixStream) -> io::Result<Ids> {
+    let credentials = getsockopt(stream, PeerCredentials)?;
+    Ok(Ids {
+        uid: credentials.uid(),
+        gid: credentials.gid(),
+    })
 }
 
 /// The process that connected at the other end, if it is in this PID namespace or below.

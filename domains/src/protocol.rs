@@ -32,7 +32,7 @@ pub use info::{
 };
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -41,7 +41,10 @@ pub const NODE_SOCKET: &str = "toroid-agent";
 pub const MAX_PAYLOAD: u32 = 16 << 20;
 
 /// The most descriptors that a frame may carry.
-pub const MAX_DESCRIPTORS: u16 = 8;
+pub const MAX_DESCRIPTORS: u16 = 16;
+
+/// The most directories that a command may get.
+pub const MAX_BINDS: usize = 8;
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -229,11 +232,14 @@ pub enum Request {
         /// standard input and its standard output.
         #[serde(default)]
         terminal: Option<Terminal>,
+        /// Directories of the caller that the command gets, at most [`MAX_BINDS`].
+        #[serde(default)]
+        binds: Vec<Bind>,
     },
-    /// First on the session of a command, with three to five descriptors: its standard input,
-    /// output and error, and, opened with `O_PATH`, its working directory and its program, for
-    /// when the node's users cannot get there by name. Reply: [`Reply::Terminal`] if the command
-    /// gets a terminal, otherwise none.
+    /// First on the session of a command, with its descriptors: its standard input, output and
+    /// error; opened with `O_PATH`, its working directory and its program, or neither, for when the
+    /// node's users cannot get there by name; opened for reading, the directories of its `binds`.
+    /// Reply: [`Reply::Terminal`] if the command gets a terminal, otherwise none, but for an error.
     Descriptors,
     /// On the session of a command: to its process group. No reply.
     Signal {
@@ -381,6 +387,19 @@ pub struct Terminal {
     pub columns: u16,
     /// Whether it is the command's standard error, too.
     pub error: bool,
+}
+
+/// A directory of the caller that a command in a node has as a mount of its own: files of the
+/// caller belong to the node's root there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bind {
+    /// Its path, as the caller names it.
+    pub directory: String,
+    /// The path in the node. It is made if need be.
+    pub place: String,
+    /// Whether nothing can be changed there.
+    pub read_only: bool,
 }
 
 /// Which free nodes to take, and what for.

@@ -20,6 +20,9 @@ pub const ADAPTER: &str = "__adapter";
 /// Carries a caller's descriptors to a node.
 pub const PORTER: &str = "__porter";
 
+/// Makes a mount of a caller's directory for a node.
+pub const BINDER: &str = "__binder";
+
 /// Is the first process of a node; the configuration follows as JSON.
 pub const NODE_INIT: &str = "__node-init";
 
@@ -37,6 +40,8 @@ pub enum Role {
     Adapter,
     /// [`PORTER`].
     Porter,
+    /// [`BINDER`].
+    Binder,
     /// [`NODE_INIT`].
     NodeInit,
     /// [`TRIAL`].
@@ -50,6 +55,7 @@ pub fn asked() -> Option<Role> {
         KEEPER => Some(Role::Keeper),
         ADAPTER => Some(Role::Adapter),
         PORTER => Some(Role::Porter),
+        BINDER => Some(Role::Binder),
         NODE_INIT => Some(Role::NodeInit),
         TRIAL => Some(Role::Trial),
         _ => None,
@@ -66,6 +72,7 @@ impl Role {
             Role::Keeper => agent::keeper::run_role(),
             Role::Adapter => adapter::run_role(),
             Role::Porter => agent::porter::run_role(),
+            Role::Binder => agent::bind::run_role(),
             Role::NodeInit => node::init::run_role(&config),
             Role::Trial => agent::trial::run_role(),
         }

@@ -17,6 +17,7 @@
 //! * [`parameters`]: what two sides have to know of each other's RDMA adapters.
 //! * [`protection`]: what tests may leave out.
 //! * [`inherited`]: what processes shall not pass on.
+//! * [`mounts`]: directories that they lend.
 //!
 //! The fabric knows no domain. It sees a [`Partition`] with an [`Epoch`] and enforces bounds,
 //! rights and epochs; who gets which is decided above.
@@ -29,6 +30,7 @@ pub mod key;
 pub mod line;
 pub mod link;
 pub mod mapped;
+pub mod mounts;
 pub mod parameters;
 pub mod protection;
 #[cfg(not(loom))]

@@ -16,6 +16,7 @@ mod allocation;
 mod audit;
 pub mod background;
 mod backlog;
+pub(crate) mod bind;
 pub(crate) mod cgroups;
 mod changes;
 mod cluster;

@@ -17,11 +17,13 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
+use super::bind::Lender;
 use super::keeper::{Entry, Keeper};
 use super::porter::{Porter, Porters};
 use super::process::{has_ended, outlast};
 use super::tenancy::Tenancy;
 use super::users::Users;
+use crate::credentials::Ids;
 use crate::lifeline;
 use crate::node::messages::{Report, Start};
 use crate::node::{NodeError, Plan};
@@ -175,7 +177,7 @@ impl HostedNode {
 
     /// Starts a command as soon as its caller has handed over the descriptors for it; returns the
     /// session for the caller, and who waits for that. When the node has died, the session has ended.
-    pub(super) fn start(&self, order: &Start) -> io::Result<(OwnedFd, Porter)> {
+    pub(super) fn start(&self, order: &Start, caller: Ids) -> io::Result<(OwnedFd, Porter)> {
         let (root, session, owner) = {
             let life = self.lock();
             let place = OFlags::PATH | OFlags::CLOEXEC;
@@ -184,7 +186,10 @@ impl HostedNode {
             (root.ok(), session, life.users)
         };
         let (theirs, ours) = UnixStream::pair()?;
-        let porter = self.porters.send(order, owner, ours, session, root)?;
+        let lender = owner.map(|to| Lender { from: caller, to });
+        let porter = self
+            .porters
+            .send(order, owner, lender, ours, session, root)?;
         Ok((theirs.into(), porter))
     }
 

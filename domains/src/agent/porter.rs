@@ -22,6 +22,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 
+use super::bind::Lender;
 use super::terminal;
 use crate::node::messages::Start;
 use crate::protocol::{Message, Refusal, RefusalKind, Reply, Request, Terminal};
@@ -47,11 +48,12 @@ pub(super) struct Porters {
 impl Porters {
     /// Lets one wait for what comes with [`Request::Descriptors`] from a caller, and take it with an
     /// order to the node, whose root directory this is. `owner` is the uid of the node's root if the
-    /// node has users of its own.
+    /// node has users of its own; then it gets `lender`'s directories.
     pub(super) fn send(
         self: &Arc<Self>,
         order: &Start,
         owner: Option<u32>,
+        lender: Option<Lender>,
         caller: UnixStream,
         node: UnixStream,
         root: Option<OwnedFd>,
@@ -73,7 +75,7 @@ impl Porters {
             .chain(root.as_ref().map(AsFd::as_fd))
             .collect();
         // If it fails the porter ends, and so do the sessions.
-        let _ = errands.send(&(order, owner), &descriptors);
+        let _ = errands.send(&(order, owner, lender), &descriptors);
         Ok(porter)
     }
 
@@ -141,6 +143,8 @@ struct Errand {
     order: Start,
     /// The uid of the node's root.
     owner: Option<u32>,
+    /// Whose directories the node gets.
+    lender: Option<Lender>,
     /// The sessions.
     caller: OwnedFd,
     node: OwnedFd,
@@ -152,7 +156,7 @@ impl Errand {
     fn receive() -> Result<Self, WireError> {
         let agent = io::stdin().as_fd().try_clone_to_owned()?;
         let (mut agent, _) = wire::split(agent.into())?;
-        let ((order, owner), descriptors) = agent.receive()?;
+        let ((order, owner, lender), descriptors) = agent.receive()?;
         let mut descriptors = descriptors.into_iter();
         let (Some(caller), Some(node)) = (descriptors.next(), descriptors.next()) else {
             return Err(WireError::Closed);
@@ -160,6 +164,7 @@ impl Errand {
         Ok(Errand {
             order,
             owner,
+            lender,
             caller,
             node,
             root: descriptors.next(),
@@ -193,6 +198,13 @@ impl Errand {
         let (_, orders) = wire::split(self.node.into())?;
         orders.give_up_after(WRITE_PATIENCE)?;
         let root = self.root.as_ref();
+        let own = count_own(&self.order, theirs.len())?;
+        let (theirs, directories) = theirs.split_at(own);
+        let mounts = match self.lender {
+            Some(lender) => lender.lend(&self.order.binds, directories),
+            None => Ok(vec![]),
+        };
+        let mounts = mounts.map_err(|refusal| refuse(refusal, &answers))?;
         let slave = match &self.order.terminal {
             Some(terminal) => Some(give_terminal(terminal, root, self.owner, &answers)?),
             None => None,
@@ -202,10 +214,30 @@ impl Errand {
             theirs,
             slave.as_ref(),
             root,
+            &mounts,
             &self.caller,
             &orders,
         )
     }
+}
+
+/// Of so many descriptors, how many a command has without its directories: three or, with its working
+/// directory, four, with its program five.
+fn count_own(order: &Start, count: usize) -> Result<usize, WireError> {
+    let own = count.checked_sub(order.binds.len());
+    own.filter(|own| (3..=5).contains(own) && order.program.is_some() == (*own == 5))
+        .ok_or_else(|| {
+            let needs = "three descriptors, with its directory four, with its program five, and \
+                         one for each bind";
+            WireError::Malformed(format!("a command needs {needs}"))
+        })
+}
+
+/// Tells the caller why the command does not run.
+fn refuse(refusal: Refusal, caller: &Writer) -> WireError {
+    // Should it fail, the caller has gone.
+    let _ = caller.send(&Message::Reply(Reply::Error(refusal)), &[]);
+    WireError::Closed
 }
 
 /// Opens a terminal of the node, sends its master to the caller, and returns the end of the command.
@@ -226,27 +258,22 @@ fn give_terminal(
                 format!("cannot open a terminal for the command: {error}"),
                 "run it without one by `toroid exec -T`",
             );
-            caller.send(&Message::Reply(Reply::Error(refusal)), &[])?;
-            Err(error.into())
+            Err(refuse(refusal, caller))
         }
     }
 }
 
 /// Sends an order with a caller's standard input, output and error, or a terminal instead of them,
-/// its directory and its program as the node sees them, and its session.
+/// its directory and its program as the node sees them, mounts, and its session.
 fn deliver(
     mut order: Start,
     theirs: &[OwnedFd],
     slave: Option<&OwnedFd>,
     root: Option<&OwnedFd>,
+    mounts: &[OwnedFd],
     session: &OwnedFd,
     orders: &Writer,
 ) -> Result<(), WireError> {
-    let count = theirs.len();
-    if !(3..=5).contains(&count) || order.program.is_some() != (count == 5) {
-        let needs = "three descriptors, with its directory four, with its program five";
-        return Err(WireError::Malformed(format!("a command needs {needs}")));
-    }
     let place = |n: usize, path: Option<&String>| {
         let theirs = theirs.get(n)?;
         Some((theirs, open_inside(root?, path?, theirs)))
@@ -266,7 +293,8 @@ fn deliver(
         _ => theirs.as_fd(),
     });
     let places = directory.iter().map(AsFd::as_fd).chain(file);
-    let all: Vec<_> = stdio.chain(places).chain([session.as_fd()]).collect();
+    let last = mounts.iter().chain([session]).map(AsFd::as_fd);
+    let all: Vec<_> = stdio.chain(places).chain(last).collect();
     orders.send(&order, &all)
 }
 
@@ -297,6 +325,7 @@ mod tests {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
     use super::*;
+    use crate::protocol::Bind;
 
     /// Sends requests in one piece, with descriptors, of which the first says how many they are.
     fn say(caller: &UnixStream, requests: &[Request], count: u8) {
@@ -321,6 +350,15 @@ mod tests {
     /// Runs an errand for a caller that says all this; returns how many descriptors the node gets, if
     /// it gets any.
     fn carry(program: Option<&str>, requests: &[Request], count: u8) -> Option<usize> {
+        carry_with(vec![], program, requests, count)
+    }
+
+    fn carry_with(
+        binds: Vec<Bind>,
+        program: Option<&str>,
+        requests: &[Request],
+        count: u8,
+    ) -> Option<usize> {
         let (ours, caller) = UnixStream::pair().unwrap();
         let (node, theirs) = UnixStream::pair().unwrap();
         say(&ours, requests, count);
@@ -335,8 +373,10 @@ mod tests {
                 has_directory: false,
                 has_file: false,
                 terminal: None,
+                binds,
             },
             owner: None,
+            lender: None,
             caller: caller.into(),
             node: node.into(),
             root: None,
@@ -358,6 +398,21 @@ mod tests {
             assert_eq!(carry(None, &ask, count), plain, "{count}");
             let with_program = (count == 5).then_some(with_session);
             assert_eq!(carry(program, &ask, count), with_program, "{count}");
+        }
+    }
+
+    /// Nobody lends here, so no mounts come along.
+    #[test]
+    fn a_command_comes_with_one_directory_for_each_bind() {
+        let bind = Bind {
+            directory: ".".into(),
+            place: "/run/x".into(),
+            read_only: false,
+        };
+        for count in 0..=10 {
+            let binds = vec![bind.clone(); 3];
+            let carried = carry_with(binds, Some("/bin/true"), &[Request::Descriptors], count);
+            assert_eq!(carried, (count == 8).then_some(4), "{count}");
         }
     }
 

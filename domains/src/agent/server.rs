@@ -27,10 +27,10 @@ use super::share::{self, Share};
 use super::stack_link;
 use super::subordinate;
 use super::users::is_of_nodes;
-use crate::credentials::{peer_pid, peer_uid};
+use crate::credentials::{Ids, peer_ids, peer_pid, peer_uid};
 use crate::directory::{Directory, Domain};
 use crate::node::messages::Start;
-use crate::protocol::{Message, Refusal, RefusalKind, Reply, Request, VERSION};
+use crate::protocol::{Bind, MAX_BINDS, Message, Refusal, RefusalKind, Reply, Request, VERSION};
 use crate::rights::Actor;
 use crate::wire::{self, Reader, WireError, Writer};
 
@@ -454,6 +454,32 @@ impl Administration<'_> {
         })
     }
 
+    fn check_binds(&self, binds: &[Bind]) -> Result<(), Refusal> {
+        let invalid = |message: String, remedy| Refusal::new(RefusalKind::Invalid, message, remedy);
+        if binds.len() > MAX_BINDS {
+            return Err(invalid(
+                format!("a command gets at most {MAX_BINDS} directories"),
+                "bind one above them",
+            ));
+        }
+        let is_place = |bind: &&Bind| bind.place.starts_with('/') && bind.place != "/";
+        if let Some(bind) = binds.iter().find(|bind| !is_place(bind)) {
+            return Err(invalid(
+                format!("\"{}\" is no place for a directory", bind.place),
+                "choose an absolute path other than /: --bind DIR:/run/NAME",
+            ));
+        }
+        match (&self.host.users, binds) {
+            (None, [_, ..]) => Err(Refusal::new(
+                RefusalKind::Denied,
+                "this agent's nodes have its users, so their commands get no directories",
+                "leave --bind out: they see the files of the host as you do (those in /tmp with \
+                 `toroid up --share-tmp`)",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn end_agent(mut self) -> Result<(), WireError> {
         // The agent's main thread answers when all has ended.
         let asked = Ending::Asked(self.writer.clone());
@@ -478,23 +504,27 @@ impl Administration<'_> {
             cwd,
             program,
             terminal,
+            binds,
         } = request
         else {
             return Err(invalid("this is no command"));
         };
         let mut env = env.clone();
         let texts = env.iter().flat_map(|(name, value)| [name, value]);
+        let places = binds.iter().map(|bind| &bind.place);
         if argv
             .iter()
             .chain(program)
             .chain(texts)
+            .chain(places)
             .any(|text| text.contains('\0'))
         {
-            return Err(invalid("arguments and environment may hold no NUL"));
+            return Err(invalid("arguments, environment and places may hold no NUL"));
         }
         if !cwd.starts_with('/') || program.as_ref().is_some_and(|path| !path.starts_with('/')) {
             return Err(invalid("directory and program must be absolute paths"));
         }
+        self.check_binds(binds)?;
         env.retain(|(name, _)| name != "TOROID_NODE" && name != "TOROID_DOMAIN");
         if self.host.users.is_none() {
             self.caller
@@ -511,6 +541,8 @@ impl Administration<'_> {
         })?;
         // Asked again, because until it was held it might have changed hands.
         usable_node(&directory(), self.caller.actor, node)?;
+        let caller = peer_ids(self.reader.stream()).map_err(|error| invalid(&error.to_string()))?;
+        may_bind(directory().owner_of(id), caller, binds)?;
         let (node, domains) = (hosted, names(&directory(), id));
         env.push(("TOROID_NODE".into(), node.place.to_string()));
         if let [only] = &domains[..] {
@@ -524,8 +556,9 @@ impl Administration<'_> {
             has_directory: false,
             has_file: false,
             terminal: *terminal,
+            binds: binds.clone(),
         };
-        node.start(&order).map_err(|error| {
+        node.start(&order, caller).map_err(|error| {
             let message = format!("cannot start a command in node {}: {error}", node.place);
             Refusal::new(
                 RefusalKind::Exhausted,
@@ -533,6 +566,23 @@ impl Administration<'_> {
                 "raise `ulimit -n` of the agent",
             )
         })
+    }
+}
+
+/// Whether a caller may give its directories to a node of this owner. The node's root could leave
+/// there what acts for the caller, such as a set-user-ID program.
+fn may_bind(owner: Option<u32>, caller: Ids, binds: &[Bind]) -> Result<(), Refusal> {
+    let is_anothers = owner.is_some_and(|owner| owner != caller.uid);
+    match binds.iter().find(|bind| is_anothers && !bind.read_only) {
+        None => Ok(()),
+        Some(bind) => Err(Refusal::new(
+            RefusalKind::Denied,
+            format!(
+                "the node belongs to another user, who could write as you in {}",
+                bind.directory
+            ),
+            format!("bind it read-only: --bind {}:ro", bind.directory),
+        )),
     }
 }
 

@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "malformed message: a frame of 262145 bytes and 0 descriptors is over the limit of \
-             262144 bytes and 8 descriptors"
+             262144 bytes and 16 descriptors"
         );
     }
 

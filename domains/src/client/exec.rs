@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::{AccessFlags, access};
 
 use super::{ClientError, Control, unexpected};
-use crate::protocol::{Event, Message, Reply, Request, Terminal};
+use crate::protocol::{Bind, Event, Message, Reply, Request, Terminal};
 use crate::wire::{self, Reader, WireError, Writer};
 
 /// Exit status of commands that ended with their node: killed by SIGKILL.
@@ -36,6 +36,8 @@ pub struct Order<'a> {
     pub stdio: [BorrowedFd<'a>; 3],
     /// A terminal of the node's that it gets instead of standard input and output.
     pub terminal: Option<Terminal>,
+    /// Directories that it gets, opened for reading.
+    pub binds: &'a [(Bind, OwnedFd)],
 }
 
 impl Control {
@@ -54,6 +56,7 @@ impl Control {
             program = None;
         }
         descriptors.extend(program.as_ref().map(|(_, file)| file.as_fd()));
+        descriptors.extend(order.binds.iter().map(|(_, directory)| directory.as_fd()));
         let request = Request::Exec {
             node: order.node.into(),
             argv: order.argv.into(),
@@ -61,6 +64,7 @@ impl Control {
             cwd: order.cwd.into(),
             program: program.as_ref().map(|(path, _)| path.clone()),
             terminal: order.terminal,
+            binds: order.binds.iter().map(|(bind, _)| bind.clone()).collect(),
         };
         let (reply, session) = connection.call_with(&request, &[])?;
         if reply != Reply::Started {
@@ -138,11 +142,12 @@ impl ExecHandle {
     /// the end of its node does; 126 when it cannot be executed, 127 when there is no such program.
     ///
     /// # Errors
-    /// [`ClientError::Wire`].
+    /// [`ClientError::Wire`]; the agent's refusal to give the command a directory.
     pub fn wait(&mut self) -> Result<i32, ClientError> {
         loop {
             match self.reader.receive() {
                 Ok((Message::Event(Event::Exited { status }), _)) => return Ok(status),
+                Ok((Message::Reply(Reply::Error(refusal)), _)) => return Err(refusal.into()),
                 Ok(_) => {}
                 Err(WireError::Closed) => return Ok(KILLED),
                 Err(error) => return Err(error.into()),

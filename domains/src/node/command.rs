@@ -12,6 +12,7 @@ use nix::unistd::{AccessFlags, access};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::messages::Start;
+use super::mounts;
 
 /// Exit status of a command that cannot be executed, as shells have it.
 pub(super) const NOT_EXECUTABLE: i32 = 126;
@@ -51,6 +52,7 @@ pub(super) fn prepare(order: Start, descriptors: Vec<OwnedFd>) -> Result<Prepare
     };
     let directory = order.has_directory.then(&mut next).flatten();
     let file = order.has_file.then(&mut next).flatten();
+    let mounts: Vec<_> = descriptors.collect();
     let Ok(complaints) = stderr.try_clone() else {
         return Err(silent);
     };
@@ -63,6 +65,9 @@ pub(super) fn prepare(order: Start, descriptors: Vec<OwnedFd>) -> Result<Prepare
         let message = "no command was given".into();
         return Err(fails(complaints, NOT_FOUND, message));
     };
+    if let Err(message) = mounts::borrow(&order.binds, &mounts) {
+        return Err(fails(complaints, NOT_EXECUTABLE, message));
+    }
     let cwd = &order.cwd;
     let cwd = match reachable(cwd, directory.as_ref()) {
         Some(reachable) => reachable,

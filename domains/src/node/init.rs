@@ -179,6 +179,7 @@ mod tests {
                 has_directory: false,
                 has_file: false,
                 terminal: None,
+                binds: vec![],
             };
             let null = File::open("/dev/null").unwrap();
             let stdio = [null.as_fd(), null.as_fd(), stderr.as_fd(), theirs.as_fd()];

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::NodeError;
-use crate::protocol::Terminal;
+use crate::protocol::{Bind, Terminal};
 
 /// The argument of the role.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,8 +32,8 @@ pub(crate) struct InitConfig {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Mapped;
 
-/// On a session: starts a command. Its standard input, output and error come along, and last the
-/// session of its caller.
+/// On a session: starts a command. Its standard input, output and error come along, then its directory
+/// and its program if it has them, the mounts of its binds, and last the session of its caller.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Start {
     pub(crate) argv: Vec<String>,
@@ -48,6 +48,8 @@ pub(crate) struct Start {
     /// The terminal that its standard input is, if that is to be its controlling terminal.
     #[serde(default)]
     pub(crate) terminal: Option<Terminal>,
+    #[serde(default)]
+    pub(crate) binds: Vec<Bind>,
 }
 
 /// On the lifeline, to the agent that made the node.

@@ -9,16 +9,18 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{AccessFlags, access};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsmount, fsopen,
     move_mount,
 };
 
 use super::{During, NodeError};
+use crate::protocol::Bind;
 
 /// The home directory of a node's root, as `toroid exec` has it in `HOME`.
 const HOME: &str = "/run/root";
@@ -93,8 +95,9 @@ pub(super) fn hide_runtime_files(owner: u32, shared_bytes: u64) -> Result<(), No
 }
 
 /// Mounts an empty file system over a directory of the host, if there is one.
-fn tmpfs(place: &str, owner: u32, mode: u32, bytes: u64) -> io::Result<()> {
-    if !Path::new(place).is_dir() {
+fn tmpfs(place: impl AsRef<Path>, owner: u32, mode: u32, bytes: u64) -> io::Result<()> {
+    let place = place.as_ref();
+    if !place.is_dir() {
         return Ok(());
     }
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -186,12 +189,70 @@ pub(super) fn sysfs() -> io::Result<OwnedFd> {
 
 /// Mounts what [`sysfs`] has made.
 pub(super) fn mount_sysfs(made: &OwnedFd) -> io::Result<()> {
+    attach(made, Path::new("/sys"))
+}
+
+/// Mounts directories of a caller, each of which comes as a detached mount, where only this thread
+/// and its children see them.
+pub(super) fn borrow(binds: &[Bind], mounts: &[OwnedFd]) -> Result<(), String> {
+    if binds.is_empty() {
+        return Ok(());
+    }
+    let separate = || {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        // What the node mounts later happens here too, and not the other way round.
+        let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
+        mount(NONE, "/", NONE, slave, NONE)
+    };
+    separate().map_err(|error| format!("cannot make a mount namespace: {error}"))?;
+    let mut all: Vec<_> = binds.iter().zip(mounts).collect();
+    // What is below another one comes after it.
+    all.sort_by_key(|(bind, _)| Path::new(&bind.place));
+    let mut covers = Vec::new();
+    for (bind, mount) in all {
+        let place = Path::new(&bind.place);
+        make_place(place, &mut covers)
+            .and_then(|()| attach(mount, place))
+            .map_err(|error| {
+                format!(
+                    "cannot bind {} to {} in the node: {error}; choose a place that is there, or \
+                     that the node's root can make: --bind {}:/run/NAME",
+                    bind.directory, bind.place, bind.directory
+                )
+            })?;
+    }
+    for cover in &covers {
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+        let limits = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(NONE, cover, NONE, flags | limits, NONE)
+            .map_err(|error| format!("cannot limit {}: {error}", cover.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes a directory. An existing one above it that the node's root may not enter, such as a home, is
+/// covered by an empty one: it was of no use to the command.
+fn make_place(place: &Path, covers: &mut Vec<PathBuf>) -> io::Result<()> {
+    const COVER_BYTES: u64 = 64 << 10;
+    let mut above: Vec<_> = place.ancestors().skip(1).collect();
+    above.reverse();
+    let closed = |directory: &&Path| access(*directory, AccessFlags::X_OK).is_err();
+    if let Some(closed) = above.into_iter().find(closed)
+        && closed.is_dir()
+    {
+        tmpfs(closed, 0, 0o755, COVER_BYTES)?;
+        covers.push(closed.into());
+    }
+    fs::create_dir_all(place)
+}
+
+fn attach(made: &OwnedFd, place: &Path) -> io::Result<()> {
     let from_descriptor = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     Ok(move_mount(
         made,
         "",
         nix::fcntl::AT_FDCWD,
-        "/sys",
+        place,
         from_descriptor,
     )?)
 }

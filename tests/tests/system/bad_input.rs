@@ -380,7 +380,7 @@ fn a_node_makes_the_agent_hold_little() {
         assert_eq!(
             answer["message"],
             "malformed message: a frame of 15728640 bytes and 0 descriptors is over the limit of \
-             262144 bytes and 8 descriptors"
+             262144 bytes and 16 descriptors"
         );
     }
     // What may be sent is held, but that is little.

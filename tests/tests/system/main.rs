@@ -5,6 +5,7 @@
 
 mod allocation;
 mod bad_input;
+mod bind;
 mod busy;
 mod changes;
 mod command_line;

@@ -35,6 +35,7 @@ const EXEC_HELP: &str = "\
 Examples:
   toroid exec 0,0,0 -- iperf3 -s
   toroid exec 0,0,0 -- bash                    # with a terminal and job control
+  toroid exec --bind . 0,0,0 -- make test      # in this directory, for this user
   toroid exec '*,*,0' -- uptime                # lines begin with their node: \"1,0,0: \"
 
 The terminal is the node's own, so no process of the node can read what is typed afterwards. With it
@@ -563,6 +564,10 @@ pub(crate) struct Exec {
     /// Give the command a variable, with this process's value or another
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<String>,
+    /// Give the command a directory of yours, at the same path or another, as root of the node: your
+    /// files are its files. With `:ro` it cannot change them
+    #[arg(short, long, value_name = "DIR[:DEST][:ro]")]
+    pub(crate) bind: Vec<String>,
     /// The nodes
     #[arg(required = true)]
     pub(crate) nodes: Vec<String>,

@@ -3,6 +3,7 @@
 //! No descriptor of a terminal goes to a node, where a process could keep it and read what is typed
 //! later: the command gets a terminal of its node, or pipes, and this process passes on between both.
 
+mod bind;
 mod environment;
 pub(crate) mod relay;
 mod terminal;
@@ -15,7 +16,7 @@ use std::thread;
 
 use domains::client::{ClientError, Control, ExecHandle, Order, Signals};
 use domains::nodeset::{self, Names};
-use domains::protocol::{DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Terminal};
+use domains::protocol::{Bind, DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Terminal};
 use fabric::{NodeId, Place, Torus};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use signal_hook::consts::{
@@ -41,6 +42,7 @@ pub(crate) fn run(agent: &mut Control, options: &Exec) -> Result<u8, Failure> {
         has_users: snapshot.has_users,
         variables: environment::own(),
         directory: environment::directory()?,
+        binds: bind::open(&options.bind)?,
         options,
     };
     let status = match nodes[..] {
@@ -64,6 +66,7 @@ struct Caller<'a> {
     has_users: bool,
     variables: Vec<(String, String)>,
     directory: String,
+    binds: Vec<(Bind, OwnedFd)>,
     options: &'a Exec,
 }
 
@@ -158,6 +161,7 @@ impl Caller<'_> {
             cwd: &self.directory,
             stdio,
             terminal,
+            binds: &self.binds,
         })?)
     }
 }

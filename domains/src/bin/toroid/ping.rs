@@ -228,6 +228,7 @@ impl Helper {
             cwd: "/",
             stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
             terminal: None,
+            binds: &[],
         })?;
         Ok(Helper {
             process,

@@ -147,6 +147,7 @@ fn exec(node: &str) -> Request {
         cwd: "/no/such/directory".into(),
         program: None,
         terminal: None,
+        binds: vec![],
     }
 }
 
