@@ -160,10 +160,15 @@ impl Cluster {
             Some(user) => self.told(user.command(name)),
             None => {
                 let mut command = Command::new(program(name));
-                command.env("PATH", with_programs_in(&self.files().join("bin")));
+                command.env("PATH", self.path());
                 self.told(command)
             }
         }
+    }
+
+    /// `PATH`, with the programs of this workspace first.
+    pub fn path(&self) -> OsString {
+        with_programs_in(&self.files().join("bin"))
     }
 
     /// The same, where the tun device is as `tun` says.

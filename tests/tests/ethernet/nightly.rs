@@ -1,12 +1,13 @@
 //! Databases, copies and parallel programs: what takes long.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use tests::cluster::Cluster;
-use tests::process::{eventually, run};
+use tests::process::{eventually, run, run_with};
+use tests::user::User;
 
 use crate::files::{some_bytes, write_file};
 use crate::mix::{Mix, PAIR};
@@ -160,4 +161,40 @@ fn a_message_goes_around_a_ring(mix: Mix) {
     let mut mpirun = cluster.in_node("0,0,0", &["sh", "-c", &script]);
     let told = run(mpirun.stdin(Stdio::null())).ok();
     assert_eq!(told.text(), "around 6");
+}
+
+/// The scripts of a section of the handbook.
+fn scripts(section: &str) -> String {
+    let handbook = include_str!("../../../docs/operating.md");
+    let (_, rest) = handbook
+        .split_once(section)
+        .expect("there is such a section");
+    let section = rest.split("\n## ").next().unwrap_or_default();
+    let blocks = section.split("```sh\n").skip(1);
+    let scripts = blocks.filter_map(|block| Some(block.split_once("```")?.0));
+    scripts.collect()
+}
+
+/// Programs in nodes could not read the home of the nodes' owner, and no launcher was known to work.
+#[test]
+#[ignore = "takes long: tests/run --nightly"]
+fn a_parallel_program_is_started_by_lines_pasted_from_the_handbook() {
+    let (cluster, alice) = (Cluster::up("2x1x1"), User::create());
+    let uid = alice.uid().to_string();
+    cluster.toroid(&["node", "chown", "*,*,*", &uid]).ok();
+    let home = open_directory(&cluster, "home");
+    fs::set_permissions(&home, Permissions::from_mode(0o700)).expect("it is ours");
+    chown(&home, Some(alice.uid()), Some(alice.uid())).expect("this is root");
+    let mut shell = Command::new("setpriv");
+    shell
+        .args(["--reuid", &uid, "--regid", &uid, "--clear-groups"])
+        .args(["--", "bash", "-e"])
+        .env("PATH", cluster.path())
+        .env("HOME", &home)
+        .env("TOROID_STATE", cluster.state())
+        .current_dir(&home);
+    let told = run_with(&mut shell, scripts("### Parallel programs\n").as_bytes()).ok();
+    let lines = told.text().lines();
+    let results: Vec<_> = lines.filter(|line| line.contains("ranks")).collect();
+    assert_eq!(results, ["4 ranks, sum 6"; 2], "{told}");
 }
