@@ -99,6 +99,17 @@ impl Region {
         unsafe { self.memory.read(at, into.as_mut_ptr(), len) }
     }
 
+    /// Gives the whole pages of a range back to the system, if the memory is this process' alone: their
+    /// bytes are 0 afterwards. Exported memory keeps them.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfBounds`].
+    pub fn drop_pages(&self, offset: u64, len: usize) -> Result<(), OpError> {
+        let (at, len) = bounds(&self.memory, offset, len as u64)?;
+        self.memory.mapping().drop_private(at..at + len);
+        Ok(())
+    }
+
     /// Copies `len` bytes at `offset` out of the region, behind those that `onto` has.
     ///
     /// # Errors
@@ -257,6 +268,23 @@ pub(crate) fn fetch_add(memory: &Memory, offset: u64, add: u64) -> Result<u64, O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_pages_of_local_memory_go_and_no_others() {
+        let region = Region::local(5 * 4096).unwrap();
+        region.write(0, &[7; 5 * 4096]).unwrap();
+        region.drop_pages(4000, 3 * 4096).unwrap();
+        let mut bytes = [0; 5 * 4096];
+        region.read(0, &mut bytes).unwrap();
+        let zeros = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0);
+        let zeros: Vec<usize> = zeros.map(|(at, _)| at).collect();
+        assert_eq!(zeros, (4096..3 * 4096).collect::<Vec<_>>());
+        assert!(region.drop_pages(4096, 5 * 4096).is_err());
+        // Of words of Rust's, which has to free them.
+        let adopted = Region::adopt(vec![7; 4096].into()).unwrap();
+        adopted.drop_pages(0, 8 * 4096).unwrap();
+        assert_eq!(adopted.load(4096), Ok(7));
+    }
 
     #[test]
     fn bytes_and_words_stay_inside() {

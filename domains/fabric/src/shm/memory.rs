@@ -201,16 +201,26 @@ impl Mapping {
         self.only_in.is_some_and(|id| id != std::process::id())
     }
 
-    /// Maps `len` zero bytes that only this process sees.
+    /// Maps `len` zero bytes that only this process sees. No memory is set aside for them.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        Self::map(
-            len,
-            protection,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::map(len, protection(true), flags, -1, 0)
+    }
+
+    /// Gives the whole pages of a range back, if only this process sees them: their bytes are 0
+    /// afterwards. Locked pages stay as they are.
+    pub(crate) fn drop_private(&self, range: Range<usize>) {
+        let start = range.start.next_multiple_of(PAGE);
+        let end = range.end.min(self.len) / PAGE * PAGE;
+        if self.is_adopted || self.only_in.is_some() || start >= end {
+            return;
+        }
+        // SAFETY: whole pages of the range, which is ours, anonymous and private. As with any other
+        // write, an access that is under way meets old bytes or new ones.
+        unsafe {
+            let address = self.address().byte_add(start);
+            libc::madvise(address, end - start, libc::MADV_DONTNEED);
+        }
     }
 
     fn map(len: usize, protection: i32, flags: i32, fd: i32, start: u64) -> io::Result<Self> {
