@@ -48,10 +48,8 @@ pub(crate) enum Count {
     ListenDisabled,
     /// Their length in microseconds.
     ListenDisabledUs,
-    /// Walks through all items for `lru_crawler`.
+    /// Walks through all items for `lru_crawler metadump`.
     CrawlerStarts,
-    /// Items that these walks met.
-    CrawlerChecked,
     BytesRead,
     BytesWritten,
 }

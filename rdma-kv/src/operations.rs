@@ -172,7 +172,7 @@ pub fn get(
     key: &[u8],
     exptime: Option<i64>,
 ) -> Result<(Option<Item>, bool), OpError> {
-    let reclaimed = store.counters().reclaimed;
+    let expired = store.counters().expired_found;
     let item = match exptime {
         Some(exptime) => touch(store, key, exptime)?,
         None => {
@@ -181,7 +181,7 @@ pub fn get(
             item
         }
     };
-    Ok((item, store.counters().reclaimed > reclaimed))
+    Ok((item, store.counters().expired_found > expired))
 }
 
 /// Changes when a key is dead, as somebody who gets it.

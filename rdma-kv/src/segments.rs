@@ -55,8 +55,15 @@ pub enum Cleaning {
 pub struct Segments {
     /// Bytes of a segment.
     len: u32,
+    /// Those that were ever in use.
     segments: Vec<Segment>,
+    /// Segments that the region has room for, and how many of them may be in use.
+    most: u32,
+    limit: u32,
+    /// Free ones of those in use.
     free: Vec<u32>,
+    /// Those that are out of use.
+    withheld: Vec<u32>,
     /// Those that would be free, but for what was borrowed when somebody last looked.
     lent: Vec<u32>,
     loans: Loans,
@@ -189,15 +196,25 @@ impl Segments {
     /// Of so many segments, one at most waits for what clients have borrowed.
     const LENT_SHARE: usize = 4;
 
-    /// Manages `memory` bytes in segments of `len` bytes, both rounded down to whole units.
-    pub fn new(memory: u64, len: u32) -> Self {
+    /// Fewer segments than this have none for cleaning.
+    const SPARE_FROM: usize = 4;
+
+    /// Manages `memory` of the `most` bytes of a region in segments of `len` bytes, all rounded down to
+    /// whole units.
+    pub fn new(memory: u64, most: u64, len: u32) -> Self {
         let len = (len / UNIT as u32).max(1) * UNIT as u32;
-        let memory = memory.min(Place::LIMIT * UNIT as u64);
-        let count = u32::try_from(memory / u64::from(len)).unwrap_or(u32::MAX);
+        let segments = |bytes: u64| {
+            let bytes = bytes.min(Place::LIMIT * UNIT as u64);
+            u32::try_from(bytes / u64::from(len)).unwrap_or(u32::MAX)
+        };
+        let memory = memory.min(most);
         Segments {
             len,
-            segments: vec![Segment::EMPTY; count as usize],
-            free: (0..count).rev().collect(),
+            segments: Vec::new(),
+            most: segments(most),
+            limit: segments(memory),
+            free: Vec::new(),
+            withheld: Vec::new(),
             lent: Vec::new(),
             loans: Loans::default(),
             open: [None; 2],
@@ -219,14 +236,68 @@ impl Segments {
         self.len
     }
 
-    /// How many segments are free.
+    /// How many segments are free, in use or not.
     pub fn free(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.limit.saturating_sub(self.in_use()) as usize
     }
 
-    /// How many segments there are.
+    /// How many segments may be in use.
     pub fn count(&self) -> usize {
-        self.segments.len()
+        self.limit as usize
+    }
+
+    /// From now on `memory` bytes may be in use; those that are too many have to be
+    /// [withheld](Segments::withhold). Returns whether that is possible: the region may be too short, and
+    /// there have to be enough segments for cleaning.
+    pub fn limit_to(&mut self, memory: u64) -> bool {
+        let limit = u32::try_from(memory / u64::from(self.len)).unwrap_or(u32::MAX);
+        if limit > self.most || limit < Self::SPARE_FROM as u32 {
+            return false;
+        }
+        let young = u128::from(self.young) * u128::from(limit) / u128::from(self.limit.max(1));
+        (self.limit, self.young) = (limit, young as u64);
+        true
+    }
+
+    /// Takes a free segment, or brings one into use.
+    fn take_free(&mut self) -> Option<u32> {
+        if let Some(free) = self.free.pop() {
+            return Some(free);
+        }
+        if self.in_use() >= self.limit {
+            return None;
+        }
+        Some(self.withheld.pop().unwrap_or_else(|| {
+            self.segments.push(Segment::EMPTY);
+            self.segments.len() as u32 - 1
+        }))
+    }
+
+    /// Segments that have or had items, and their memory.
+    fn in_use(&self) -> u32 {
+        (self.segments.len() - self.withheld.len()) as u32
+    }
+
+    /// Whether more segments are in use than may be, and those that wait for what clients have borrowed
+    /// are not enough to give back.
+    pub fn is_over(&self) -> bool {
+        self.in_use() - self.lent.len() as u32 > self.limit
+    }
+
+    /// Takes a free segment out of use if too many are, but none that cleaning needs.
+    pub fn withhold(&mut self) -> Option<SegmentNumber> {
+        if self.in_use() <= self.limit {
+            return None;
+        }
+        if self.free.len() <= self.spare() && !self.lent.is_empty() {
+            self.free_returned();
+        }
+        if self.free.len() <= self.spare() {
+            return None;
+        }
+        let number = self.free.pop()?;
+        self.withheld.push(number);
+        Some(SegmentNumber(number))
     }
 
     /// Whether a queue will soon need another segment.
@@ -237,7 +308,7 @@ impl Segments {
 
     /// Segments that only cleaning may take, so that it always has somewhere to move items to.
     pub fn spare(&self) -> usize {
-        usize::from(self.count() >= 4)
+        usize::from(self.count() >= Self::SPARE_FROM)
     }
 
     /// Gives out `room` bytes at the end of a queue, leaving `spare` segments free, or those of a hole
@@ -336,8 +407,10 @@ impl Segments {
         self.loans.look();
         let is_lent = self.is_lent(number);
         if !is_lent {
+            self.stamp += 1;
             let segment = &mut self.segments[number as usize];
             (segment.used, segment.earliest) = (0, u32::MAX);
+            segment.stamp = self.stamp;
             segment.by_frequency = [0; FREQUENCIES];
             self.forget_holes_of(number);
         }
@@ -345,13 +418,13 @@ impl Segments {
     }
 
     fn open_another(&mut self, queue: Queue, spare: usize) -> Option<u32> {
-        if self.free.len() <= spare && !self.lent.is_empty() {
+        if self.free() <= spare && !self.lent.is_empty() {
             self.free_returned();
         }
-        if self.free.len() <= spare {
+        if self.free() <= spare {
             return None;
         }
-        let next = self.free.pop()?;
+        let next = self.take_free()?;
         self.opened += 1;
         let segment = &mut self.segments[next as usize];
         segment.opened = self.opened;
@@ -702,7 +775,12 @@ impl Segments {
         self.lent.clear();
         self.holes.clear();
         self.victim = None;
-        for number in (0..self.count() as u32).rev() {
+        let mut in_use = vec![true; self.segments.len()];
+        for number in &self.withheld {
+            in_use[*number as usize] = false;
+        }
+        let in_use = (0..self.segments.len() as u32).filter(|number| in_use[*number as usize]);
+        for number in in_use.rev() {
             let segment = &mut self.segments[number as usize];
             segment.live = segment.reserved;
             match segment.reserved {
@@ -713,11 +791,17 @@ impl Segments {
         self.free_returned();
     }
 
-    /// A full segment with an item that has expired at `clock`, perhaps.
+    /// A segment with an item that has expired at `clock`, perhaps.
     pub fn stale(&self, clock: u32) -> Option<SegmentNumber> {
-        let mut sealed = self.sealed.iter().flatten();
-        let number = sealed.find(|&&n| self.segments[n as usize].earliest <= clock)?;
-        Some(SegmentNumber(*number))
+        let mut all = self.all();
+        all.find(|number| self.segments[number.0 as usize].earliest <= clock)
+    }
+
+    /// The segments that something was appended to, full ones first.
+    pub fn all(&self) -> impl Iterator<Item = SegmentNumber> {
+        let open = self.open.iter().flatten();
+        let all = self.sealed.iter().flatten().chain(open);
+        all.map(|number| SegmentNumber(*number))
     }
 
     /// What expires in a segment will be looked for now.
@@ -747,6 +831,11 @@ impl Segments {
         Place(self.start_of(number).0 + used / UNIT as u32)
     }
 
+    /// The bytes of a segment, from its start.
+    pub fn bytes_of(&self, number: SegmentNumber) -> (u64, usize) {
+        (self.start_of(number).offset(), self.len as usize)
+    }
+
     /// The place of the first item of a segment.
     pub fn start_of(&self, number: SegmentNumber) -> Place {
         Place((u64::from(number.0) * u64::from(self.len) / UNIT as u64) as u32)
@@ -774,6 +863,10 @@ mod tests {
 
     const LEN: u32 = 1 << 12;
 
+    fn of_memory(memory: u64) -> Segments {
+        Segments::new(memory, memory, LEN)
+    }
+
     fn fill(segments: &mut Segments, queue: Queue, room: u32) -> Vec<Place> {
         let mut places = vec![];
         while let Some(Given { place, .. }) = segments.append(queue, room, 0) {
@@ -785,7 +878,7 @@ mod tests {
 
     #[test]
     fn the_whole_region_is_given_out_without_overlap() {
-        let mut segments = Segments::new(16 * u64::from(LEN) + 5, LEN);
+        let mut segments = of_memory(16 * u64::from(LEN) + 5);
         let places = fill(&mut segments, Queue::Young, 1024);
         let expected: Vec<Place> = (0..64).map(|n| Place(n * 64)).collect();
         assert_eq!(places, expected);
@@ -794,7 +887,7 @@ mod tests {
 
     #[test]
     fn a_segment_without_live_items_is_free_again() {
-        let mut segments = Segments::new(4 * u64::from(LEN), LEN);
+        let mut segments = of_memory(4 * u64::from(LEN));
         let places = fill(&mut segments, Queue::Young, 1024);
         for place in &places[..3] {
             segments.release(*place, 1024, 0);
@@ -813,7 +906,7 @@ mod tests {
 
     #[test]
     fn what_is_held_is_not_used_again() {
-        let mut segments = Segments::new(4 * u64::from(LEN), LEN);
+        let mut segments = of_memory(4 * u64::from(LEN));
         let places = fill(&mut segments, Queue::Young, LEN);
         segments.hold(places[0], LEN);
         segments.release(places[0], LEN, 0);
@@ -832,7 +925,7 @@ mod tests {
 
     #[test]
     fn holes_are_filled_where_new_items_go_and_nowhere_else() {
-        let mut segments = Segments::new(8 * u64::from(LEN), LEN);
+        let mut segments = of_memory(8 * u64::from(LEN));
         let append = |segments: &mut Segments, room| {
             let place = segments.append(Queue::Young, room, 0).unwrap().place;
             segments.commit(place, room, 0, 0);
@@ -865,7 +958,7 @@ mod tests {
 
     #[test]
     fn sparse_segments_are_cleaned_before_any_eviction() {
-        let mut segments = Segments::new(8 * u64::from(LEN), LEN);
+        let mut segments = of_memory(8 * u64::from(LEN));
         let places = fill(&mut segments, Queue::Young, 1024);
         assert_eq!(segments.victim(false), None);
         segments.release(places[9], 1024, 0);
@@ -884,7 +977,7 @@ mod tests {
     fn main_items_stay_while_young_ones_are_many() {
         use Queue::{Main, Young};
         let queues = |are_used: bool, ghosts: u64| {
-            let mut segments = Segments::new(8 * u64::from(LEN), LEN);
+            let mut segments = of_memory(8 * u64::from(LEN));
             let mut main = vec![];
             for _ in 0..4 {
                 let place = segments.append(Main, LEN, 0).unwrap().place;
@@ -913,7 +1006,7 @@ mod tests {
 
     #[test]
     fn what_was_used_most_stays_of_a_segment() {
-        let mut segments = Segments::new(4 * u64::from(LEN), LEN);
+        let mut segments = of_memory(4 * u64::from(LEN));
         let places: Vec<Place> = (0..16)
             .map(|_| {
                 let place = segments.append(Queue::Main, LEN / 16, 0).unwrap().place;
@@ -942,7 +1035,7 @@ mod tests {
 
     #[test]
     fn what_is_reserved_is_neither_cleaned_nor_cleared() {
-        let mut segments = Segments::new(2 * u64::from(LEN), LEN);
+        let mut segments = of_memory(2 * u64::from(LEN));
         let first = segments.append(Queue::Young, LEN, 0).unwrap().place;
         let second = segments.append(Queue::Young, LEN, 0).unwrap().place;
         assert_eq!(segments.append(Queue::Young, UNIT as u32, 0), None);
@@ -957,14 +1050,49 @@ mod tests {
 
     #[test]
     fn segments_with_expired_items_are_found() {
-        let mut segments = Segments::new(4 * u64::from(LEN), LEN);
+        let mut segments = of_memory(4 * u64::from(LEN));
         for exptime in [0, 9, 7, 5] {
             let place = segments.append(Queue::Young, LEN, 0).unwrap().place;
             segments.commit(place, LEN, exptime, 0);
         }
-        assert_eq!(segments.stale(6), None);
+        assert_eq!(segments.stale(4), None);
+        // The open one.
+        assert_eq!(segments.stale(6), Some(SegmentNumber(3)));
+        segments.forget_expiry(SegmentNumber(3));
         assert_eq!(segments.stale(7), Some(SegmentNumber(2)));
         segments.forget_expiry(SegmentNumber(2));
         assert_eq!(segments.stale(9), Some(SegmentNumber(1)));
+    }
+
+    #[test]
+    fn segments_beyond_the_limit_are_withheld_until_it_is_raised() {
+        let mut segments = Segments::new(8 * u64::from(LEN), 12 * u64::from(LEN), LEN);
+        let withhold = |segments: &mut Segments| {
+            let all = std::iter::from_fn(|| segments.withhold());
+            all.count()
+        };
+        let places = fill(&mut segments, Queue::Young, LEN);
+        assert_eq!(places.len(), 8);
+        assert!(segments.limit_to(5 * u64::from(LEN)));
+        assert_eq!((segments.count(), withhold(&mut segments)), (5, 0));
+        for place in &places[..5] {
+            segments.release(*place, LEN, 0);
+        }
+        // All that are too many, and what cleaning needs stays.
+        assert_eq!((segments.is_over(), segments.free()), (true, 5));
+        assert_eq!((withhold(&mut segments), segments.is_over()), (3, false));
+        assert_eq!(fill(&mut segments, Queue::Young, LEN).len(), 2);
+        // None of these is any more than before, whatever is flushed.
+        segments.clear();
+        assert_eq!(segments.free(), 5);
+        assert!(segments.limit_to(12 * u64::from(LEN)));
+        let mut places = fill(&mut segments, Queue::Young, LEN);
+        places.sort_by_key(|place| place.0);
+        places.dedup();
+        assert_eq!(places.len(), 12);
+        // Beyond the region, or too little to clean in.
+        assert!(!segments.limit_to(13 * u64::from(LEN)));
+        assert!(!segments.limit_to(3 * u64::from(LEN)));
+        assert_eq!(segments.count(), 12);
     }
 }

@@ -1,6 +1,7 @@
 //! One store, many threads.
 
 use std::hint::spin_loop;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crossbeam::utils::CachePadded;
@@ -22,23 +23,40 @@ pub struct Shared {
     store: Arc<Mutex<CachePadded<Store>>>,
     items: Region,
     limits: Limits,
+    /// [`Limits::memory`] now.
+    memory: Arc<AtomicU64>,
     unfinished: Budget,
 }
 
 impl Shared {
     /// Shares `store`.
     pub fn new(store: Store) -> Self {
+        let limits = store.limits();
+        let memory = Arc::new(AtomicU64::new(limits.memory));
         Shared {
             items: store.items().clone(),
-            limits: store.limits(),
-            unfinished: Budget::new(store.limits()),
+            limits,
+            unfinished: Budget::new(Arc::clone(&memory), limits.item),
+            memory,
             store: Arc::new(Mutex::new(store.into())),
         }
     }
 
-    /// The limits of the store.
+    /// The limits of the store now.
     pub fn limits(&self) -> Limits {
-        self.limits
+        Limits {
+            memory: self.memory.load(Ordering::Relaxed),
+            ..self.limits
+        }
+    }
+
+    /// See [`Store::limit_memory`].
+    pub fn limit_memory(&self, memory: u64) -> bool {
+        let mut store = self.lock();
+        let may_be = store.limit_memory(memory);
+        // It is a number alone, which orders nothing else.
+        self.memory.store(store.limits().memory, Ordering::Relaxed);
+        may_be
     }
 
     /// Room for a value of so many bytes until it has arrived; `None` when there is too little.
@@ -151,7 +169,7 @@ mod tests {
     use super::*;
     use crate::operations::{self, Change};
     use crate::store::SetError;
-    use crate::testing::{self, value};
+    use crate::testing::{self, TestNetwork, value};
 
     #[test]
     fn set_get_replace_delete() {
@@ -449,16 +467,95 @@ mod tests {
         let sweep = || while store.with(Store::sweep).unwrap() {};
         sweep();
         let counters = store.with(|store| store.counters());
-        // The open segment waits until it is full.
-        assert!((940..=1000).contains(&counters.reclaimed), "{counters:?}");
-        assert_eq!(counters.items + counters.reclaimed, 2001);
-        assert_eq!(counters.evictions, 0);
+        // As all had come from one place.
+        assert_eq!((counters.items, counters.crawler_reclaimed), (1001, 1000));
+        assert_eq!(counters.expired_unfetched, 1000);
+        assert_eq!((counters.evictions, counters.reclaimed), (0, 0));
         for n in (1..2000u32).step_by(2) {
             assert!(value(&store, &n.to_le_bytes()).is_some());
         }
         store.tick(1000).unwrap();
         sweep();
-        assert!(store.with(|store| store.counters()).items < 100);
+        assert_eq!(store.with(|store| store.counters()).items, 1);
+    }
+
+    /// A crawl looks at all, and at those that a sweep has just left.
+    #[test]
+    fn a_crawl_looks_at_every_item() {
+        let store = testing::shared(SMALL);
+        let set = |from: u32, exptime| {
+            for n in from..from + 100 {
+                store.set(&n.to_le_bytes(), 0, exptime, b"").unwrap();
+            }
+        };
+        let counters = || store.with(|store| store.counters());
+        set(0, 1);
+        set(100, 2);
+        set(200, 0);
+        for n in (0..100u32).chain(250..260) {
+            store.delete(&n.to_le_bytes()).unwrap();
+        }
+        store.tick(1).unwrap();
+        while store.with(Store::sweep).unwrap() {}
+        store.tick(2).unwrap();
+        assert!(!store.with(Store::sweep).unwrap());
+        let before = counters();
+        store.with(Store::crawl);
+        assert!(store.with(|store| store.is_crawling()));
+        while store.with(Store::sweep).unwrap() {}
+        assert!(!store.with(|store| store.is_crawling()));
+        let after = counters();
+        assert_eq!(after.crawler_reclaimed - before.crawler_reclaimed, 100);
+        assert_eq!(after.swept - before.swept, 190);
+        assert_eq!((after.sweeps - before.sweeps, after.items), (1, 90));
+    }
+
+    /// What is there of the newest items fits into less memory, then into more.
+    #[test]
+    fn the_limit_may_change_and_what_was_used_most_stays() {
+        let most = Limits {
+            memory: 16 << 20,
+            ..SMALL
+        };
+        let store = TestNetwork::new().store_within(most, SMALL);
+        let key = |n: u32| n.to_le_bytes();
+        let fill = |from: u32, count: u32| {
+            for n in from..from + count {
+                store.set(&key(n), 0, 0, &[7; 1000]).unwrap();
+                // Some are asked for all the time.
+                value(&store, &key(n % 100));
+            }
+        };
+        let settle = || while store.with(Store::sweep).unwrap() {};
+        let bytes = || store.with(|store| store.counters()).bytes;
+        fill(0, 5_000);
+        assert!((3 << 20..4 << 20).contains(&bytes()), "{}", bytes());
+        assert!(store.limit_memory(16 << 20));
+        assert_eq!(store.limits(), most);
+        fill(5_000, 20_000);
+        assert!((13 << 20..16 << 20).contains(&bytes()), "{}", bytes());
+        assert!(store.limit_memory(1 << 20));
+        settle();
+        assert!((1 << 19..1 << 20).contains(&bytes()), "{}", bytes());
+        let kept = (0..100).filter(|n| value(&store, &key(*n)).is_some());
+        assert_eq!(kept.count(), 100);
+        // Without evictions nothing gives way, and nothing more is taken.
+        store.limit_memory(4 << 20);
+        fill(30_000, 5_000);
+        store.with(|store| store.set_may_evict(false));
+        let items = store.with(|store| store.counters()).items;
+        assert!(store.limit_memory(1 << 20));
+        settle();
+        assert_eq!(store.with(|store| store.counters()).items, items);
+        assert_eq!(
+            store.set(b"another", 0, 0, &[7; 10_000]),
+            Err(SetError::OutOfMemory)
+        );
+        // Less than the region has, more than a largest item, and enough to clean in.
+        for memory in [17 << 20, 100 << 10, 192 << 10] {
+            assert!(!store.limit_memory(memory), "{memory}");
+        }
+        assert_eq!(store.limits().memory, 1 << 20);
     }
 
     #[test]

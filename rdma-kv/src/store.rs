@@ -33,7 +33,7 @@ use crate::hot::{Hot, Used};
 use crate::index::{self, Index, IndexError};
 use crate::layout::{ItemHeader, Line, MAX_KEY, Marks, Place, Placement, Slot, SlotWord, UNIT};
 use crate::loans::Loans;
-use crate::segments::{Queue, Segments, room_of};
+use crate::segments::{Queue, SegmentNumber, Segments, room_of};
 
 /// The clock starts here: 0 means never, and 1 is the time before the server started.
 const CLOCK_START: u32 = 2;
@@ -131,10 +131,18 @@ pub struct Counters {
     pub evictions: u64,
     /// Of these, such that nobody ever got.
     pub evicted_unfetched: u64,
-    /// Expired items whose memory was taken back.
+    /// Expired items whose memory was needed for others.
     pub reclaimed: u64,
-    /// Of these, such that nobody ever got.
+    /// Expired items that were looked for, and found.
+    pub crawler_reclaimed: u64,
+    /// Of both, such that nobody ever got.
     pub expired_unfetched: u64,
+    /// Expired items that somebody asked for.
+    pub expired_found: u64,
+    /// Segments that were looked through for expired items.
+    pub sweeps: u64,
+    /// Items that were looked at for it.
+    pub swept: u64,
     /// Gets by clients that read by themselves, as far as they have reported them.
     pub one_sided_gets: u64,
     /// Of these, such that found something.
@@ -158,6 +166,8 @@ pub struct Store {
     segments: Segments,
     cleaning: Option<Cursor>,
     sweep: Option<Sweep>,
+    /// Segments that [`Store::crawl`] wants looked through.
+    crawl: Vec<SegmentNumber>,
     may_evict: bool,
     has_cas: bool,
     /// For the value of an item that is moved.
@@ -180,7 +190,8 @@ pub struct Store {
 
 impl Store {
     /// An empty store in two zeroed regions of [`Limits::regions`], with random numbers for its
-    /// boot id and its hash, and the Unix time in seconds.
+    /// boot id and its hash, and the Unix time in seconds. The regions may be those of more memory, so
+    /// that [`Store::limit_memory`] can raise the limit.
     ///
     /// # Errors
     /// [`IndexError`] when a region is too small.
@@ -192,12 +203,14 @@ impl Store {
         unix_s: i64,
     ) -> Result<Self, IndexError> {
         let [boot_id, seed] = random;
-        let capacity = index::Geometry::of(limits.memory).capacity;
+        let most = items.len();
+        let capacity = index::Geometry::of(most).capacity;
         Ok(Store {
             index: Index::new(index, capacity, boot_id, CLOCK_START.into())?,
-            segments: Segments::new(items.len().min(limits.memory), limits.segment()),
+            segments: Segments::new(limits.memory, most, limits.segment()),
             cleaning: None,
             sweep: None,
+            crawl: Vec::new(),
             may_evict: true,
             has_cas: true,
             scratch: Vec::new(),
@@ -238,9 +251,25 @@ impl Store {
         self.index.region()
     }
 
-    /// The limits it was made with.
+    /// Its limits now.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Changes the memory for items; returns whether that is possible. If it is less, [`Store::sweep`] gives
+    /// back what is too much.
+    pub fn limit_memory(&mut self, memory: u64) -> bool {
+        let limits = Limits {
+            memory,
+            ..self.limits
+        };
+        let is_there = limits.check().is_ok() && memory <= self.items.len();
+        let may_be = is_there && self.segments.limit_to(memory);
+        if may_be {
+            self.limits = limits;
+            self.ghosts = Ghosts::new(memory);
+        }
+        may_be
     }
 
     /// Publishes the time since the store was made, in seconds.
@@ -410,7 +439,8 @@ impl Store {
         };
         if header.expired(self.clock.into()) {
             self.index.clear(slot)?;
-            self.lose(&header, word.place());
+            self.counters.expired_found += 1;
+            self.forget(&header, word.place());
             return Ok(None);
         }
         let len = header.item_len() as u32;
@@ -630,6 +660,7 @@ impl Store {
     /// Nothing is live any more.
     fn free_all(&mut self) {
         self.cleaning = None;
+        self.crawl.clear();
         self.segments.clear();
         self.ghosts.clear();
         (self.counters.items, self.counters.bytes) = (0, 0);
@@ -695,7 +726,14 @@ impl Store {
         self.release(header, place);
     }
 
-    /// An item that nobody removed is gone.
+    /// An item that had expired is gone, as somebody looked for it.
+    fn expire(&mut self, header: &ItemHeader, place: Place) {
+        self.counters.crawler_reclaimed += 1;
+        self.counters.expired_unfetched += u64::from(!header.marks.contains(Marks::FETCHED));
+        self.forget(header, place);
+    }
+
+    /// An item that nobody removed gave way to others.
     fn lose(&mut self, header: &ItemHeader, place: Place) {
         if let Some(log) = self.eviction_log.as_ref().filter(|log| log.is_wanted())
             && !header.expired(self.clock.into())

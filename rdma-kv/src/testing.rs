@@ -219,7 +219,12 @@ impl TestNetwork {
 
     /// A server's store in this domain.
     pub fn store(&self, limits: Limits) -> Shared {
-        let (index, items) = limits.regions();
+        self.store_within(limits, limits)
+    }
+
+    /// The same, in regions for as much memory as it may have later.
+    pub fn store_within(&self, most: Limits, limits: Limits) -> Shared {
+        let (index, items) = most.regions();
         let [index, items] = [index, items].map(|len| self.alloc(len, Access::all()).unwrap());
         Shared::new(Store::new(index, items, limits, [11, SEED], UNIX_S).unwrap())
     }

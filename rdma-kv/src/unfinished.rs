@@ -8,15 +8,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::store::Limits;
-
 /// Shorter values are not counted: a connection may have a buffer of as many bytes.
 const SHORT: usize = 16 * 1024;
 
 /// What all connections may keep.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
-    limit: u64,
+    /// The store's memory.
+    memory: Arc<AtomicU64>,
+    /// Bytes of its largest item.
+    item: u32,
     /// Bytes of values that were announced.
     taken: Arc<AtomicU64>,
 }
@@ -29,10 +30,11 @@ pub(crate) struct Unfinished {
 }
 
 impl Budget {
-    /// For a store with these limits.
-    pub(crate) fn new(limits: Limits) -> Self {
+    /// For a store with so much memory, which may change, and items of up to `item` bytes.
+    pub(crate) fn new(memory: Arc<AtomicU64>, item: u32) -> Self {
         Budget {
-            limit: (limits.memory / 4).max(limits.item.into()),
+            memory,
+            item,
             taken: Arc::default(),
         }
     }
@@ -40,9 +42,10 @@ impl Budget {
     /// Room for a value of so many bytes; `None` when others have taken it.
     pub(crate) fn take(&self, len: usize) -> Option<Unfinished> {
         let bytes = if len <= SHORT { 0 } else { len as u64 };
-        let add = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        // It is a count alone, which orders nothing else.
+        // These are numbers alone, which order nothing else.
         let order = Ordering::Relaxed;
+        let limit = (self.memory.load(order) / 4).max(self.item.into());
+        let add = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= limit);
         self.taken.fetch_update(order, order, add).ok()?;
         Some(Unfinished {
             bytes,

@@ -126,7 +126,7 @@ pub fn run(
     if domain.is_none() && listeners.is_empty() {
         return Err(ServeError::Nothing);
     }
-    let store = make_store(settings.limits, domain.as_ref())?;
+    let store = make_store(settings, domain.as_ref())?;
     store.with(|store| {
         store.set_may_evict(settings.commands.evictions);
         store.set_has_cas(settings.commands.cas);
@@ -202,24 +202,31 @@ fn find_domain(rdma: &Rdma) -> Result<Option<Domain>, ServeError> {
     }
 }
 
-fn make_store(limits: Limits, domain: Option<&Domain>) -> Result<Shared, ServeError> {
-    let (index, items) = limits.regions();
-    let region = |len: u64| match domain {
-        Some(domain) => Ok(domain.alloc(len, Access::REMOTE_READ)?),
-        None => Ok::<_, ServeError>(Region::local(len as usize)?),
+fn make_store(settings: &Settings, domain: Option<&Domain>) -> Result<Shared, ServeError> {
+    let limits = settings.limits;
+    let local = |limits: Limits| {
+        let (index, items) = limits.regions();
+        io::Result::Ok([
+            Region::local(index as usize)?,
+            Region::local(items as usize)?,
+        ])
+    };
+    let [index, items] = match domain {
+        Some(domain) => {
+            let (index, items) = limits.regions();
+            let region = |len| domain.alloc(len, Access::REMOTE_READ);
+            [region(index)?, region(items)?]
+        }
+        // Where the system limits a process' addresses (`ulimit -v`), the memory cannot grow.
+        None if settings.may_grow => local(limits.largest()).or_else(|_| local(limits))?,
+        None => local(limits)?,
     };
     let random = || getrandom::u64().map_err(io::Error::other);
     let unix = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let random = [random()?, random()?];
-    let store = Store::new(
-        region(index)?,
-        region(items)?,
-        limits,
-        random,
-        unix.as_secs() as i64,
-    )?;
+    let store = Store::new(index, items, limits, random, unix.as_secs() as i64)?;
     Ok(Shared::new(store))
 }
 

@@ -14,7 +14,7 @@ use crate::control::{
 use crate::layout::{Slot, SlotWord};
 use crate::operations::Change;
 use crate::shared::Shared;
-use crate::store::Limits;
+use crate::store::{Limits, Store};
 use crate::testing::{TestListener, TestNetwork, value};
 use crate::text::{Host, Rules};
 
@@ -33,12 +33,17 @@ impl Cluster {
     }
 
     fn hosting(limits: Limits, host: Host) -> Self {
+        Self::within(limits, limits, host)
+    }
+
+    /// In regions for as much memory as it may have later.
+    fn within(most: Limits, limits: Limits, host: Host) -> Self {
         let (network, listener, stop) = (
             TestNetwork::new(),
             TestListener::new(),
             Stop::new().unwrap(),
         );
-        let store = network.store(limits);
+        let store = network.store_within(most, limits);
         let hosted = Hosted {
             store: store.clone(),
             host: Arc::new(host),
@@ -564,6 +569,8 @@ mod borrow;
 mod changes;
 #[path = "rdma_tests/far.rs"]
 mod far;
+#[path = "rdma_tests/limit.rs"]
+mod limit;
 #[path = "rdma_tests/posting.rs"]
 mod posting;
 

@@ -28,6 +28,9 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// Memory for items (`maxbytes`), and the largest one (`item_size_max`).
     pub limits: Limits,
+    /// Addresses are reserved for more of it, so that `cache_memlimit` can raise the limit. Not for a
+    /// process that locks its memory, where they would be filled at once; nor is it done for a domain.
+    pub may_grow: bool,
     /// Who may come; anybody when `None` (`auth_enabled_ascii`).
     pub users: Option<Users>,
     /// What the commands may do.
@@ -53,6 +56,7 @@ impl Default for Settings {
             threads: 4,
             idle_timeout: None,
             limits: Limits::DEFAULT,
+            may_grow: true,
             users: None,
             commands: Commands::default(),
             verbosity: 0,

@@ -47,7 +47,7 @@ struct Moving {
 }
 
 /// What became of a step of cleaning.
-enum Step {
+pub(super) enum Step {
     /// The next item was seen to, at this cost in bytes copied.
     Item { cost: u32 },
     /// That was all: the segment is free.
@@ -97,7 +97,10 @@ impl Store {
         let spare = self.segments.spare();
         let kept = self.kept(need);
         // A segment that is kept is not for others either once it is open.
-        let given = match kept > 0 && self.segments.free() < spare + kept {
+        let is_kept = kept > 0 && self.segments.free() < spare + kept;
+        // Nor is one that nothing makes room in, where there are too many.
+        let is_over = need == Need::More && !self.may_evict && self.segments.is_over();
+        let given = match is_kept || is_over {
             true => self.segments.fill(room),
             false => self.segments.append(queue, room, spare + kept),
         };
@@ -154,7 +157,7 @@ impl Store {
     }
 
     /// Whether there is a segment to clean, perhaps only one with so many bytes of holes.
-    fn start_cleaning(&mut self, holes: Option<u32>) -> bool {
+    pub(super) fn start_cleaning(&mut self, holes: Option<u32>) -> bool {
         if self.cleaning.is_none() {
             let victim = self.segments.victim(self.may_evict);
             let victim = victim.or_else(|| self.segments.victim_with_holes(holes?));
@@ -170,7 +173,7 @@ impl Store {
     }
 
     /// Moves or drops the next item of the segment that is being cleaned.
-    fn clean_item(&mut self) -> Result<Step, OpError> {
+    pub(super) fn clean_item(&mut self) -> Result<Step, OpError> {
         let Some(mut cursor) = self.cleaning.take() else {
             return Ok(Step::Stuck);
         };

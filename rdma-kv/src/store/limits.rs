@@ -90,6 +90,14 @@ impl Limits {
         (self.memory / SEGMENTS).min(SEGMENT_MAX).max(least) as u32
     }
 
+    /// The same with as much memory as there may be.
+    pub fn largest(&self) -> Limits {
+        Limits {
+            memory: Place::LIMIT * UNIT as u64,
+            ..*self
+        }
+    }
+
     /// Bytes of the two regions, index and items.
     pub fn regions(&self) -> (u64, u64) {
         (index::Geometry::of(self.memory).len, self.memory)

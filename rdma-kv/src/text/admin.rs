@@ -1,6 +1,7 @@
 //! Commands to the server itself. Many of memcached's tune threads and slab classes that there
 //! are none of here: they are checked and answered as memcached does, and change nothing.
 
+use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
 use fabric::OpError;
@@ -9,6 +10,7 @@ use super::dump::Tale;
 use super::input::Arguments;
 use super::{BAD_FORMAT, Done, ERROR, OK, Turn, VERSION};
 use crate::counts::Count;
+use crate::store::Store;
 use crate::{number, operations};
 
 /// Memcached's slab classes are below this.
@@ -85,20 +87,18 @@ impl Turn<'_> {
         }
     }
 
-    /// The memory is what it was from the start.
     fn memory_limit(&mut self, arguments: &Arguments<'_>) -> Done {
         if !(1..=2).contains(&arguments.count) {
             return self.say(ERROR);
         }
         self.noreply = arguments.noreply();
-        let memory = self.store.limits().memory;
         self.say(match number::unsigned_int(arguments.at(0)) {
             None => ERROR,
             Some(..8) => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n",
             Some(1_000_000_001..) => {
                 b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"
             }
-            Some(limit) if u64::from(limit) << 20 == memory => OK,
+            Some(limit) if self.store.limit_memory(u64::from(limit) << 20) => OK,
             Some(_) => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
         })
     }
@@ -123,11 +123,11 @@ impl Turn<'_> {
                 self.noreply = arguments.noreply();
                 match arguments.at(1) {
                     b"ratio" => match number::real(arguments.at(2)) {
-                        Some(_) => OK,
+                        Some(ratio) => self.tune("slab_automove_ratio", format_args!("{ratio:.2}")),
                         None => ERROR,
                     },
                     level => match number::unsigned_int(level) {
-                        Some(0..=2) => OK,
+                        Some(level @ 0..=2) => self.tune("slab_automove", level),
                         Some(_) => ERROR,
                         None => BAD_FORMAT,
                     },
@@ -144,19 +144,50 @@ impl Turn<'_> {
         }
         self.noreply = arguments.noreply();
         let text = match (arguments.at(0), arguments.count) {
-            (b"tune", 5..) => tune(arguments),
+            (b"tune", 5..) => self.tune_lists(arguments),
             (b"mode", 2..) if [b"flat", &b"segmented"[..]].contains(&arguments.at(1)) => OK,
-            (b"temp_ttl", 2..) if number::int(arguments.at(1)).is_some() => OK,
+            (b"temp_ttl", 2..) => match number::int(arguments.at(1)) {
+                Some(..0) => self.tune("temp_lru", "no"),
+                Some(ttl) => {
+                    self.tune("temp_lru", "yes");
+                    self.tune("temporary_ttl", ttl)
+                }
+                None => ERROR,
+            },
             _ => ERROR,
         };
         self.say(text)
     }
 
-    /// The store looks for expired items all the time, so the command only counts.
+    fn tune_lists(&self, arguments: &Arguments<'_>) -> &'static [u8] {
+        let percent = |at| number::unsigned_int(arguments.at(at));
+        let factor = |at| number::real(arguments.at(at));
+        let (Some(hot), Some(warm), Some(hot_factor), Some(warm_factor)) =
+            (percent(1), percent(2), factor(3), factor(4))
+        else {
+            return ERROR;
+        };
+        if hot.wrapping_add(warm) > 80 {
+            b"ERROR hot and warm pcts must not exceed 80\r\n"
+        } else if hot_factor <= 0.0 || warm_factor <= 0.0 {
+            b"ERROR hot/warm age factors must be greater than 0\r\n"
+        } else {
+            self.tune("hot_lru_pct", hot);
+            self.tune("warm_lru_pct", warm);
+            self.tune("hot_max_factor", format_args!("{hot_factor:.2}"));
+            self.tune("warm_max_factor", format_args!("{warm_factor:.2}"))
+        }
+    }
+
+    /// A setting without effect, which `stats settings` tells from now on.
+    fn tune(&self, name: &'static str, value: impl Display) -> &'static [u8] {
+        self.seat.host.tune(name, value.to_string());
+        OK
+    }
+
+    /// All segments are looked through within a second, whichever class was meant.
     fn crawl(&self) -> &'static [u8] {
-        let items = self.store.with(|store| store.counters()).items;
-        self.count(Count::CrawlerStarts);
-        self.counts().add(Count::CrawlerChecked, items);
+        self.store.with(Store::crawl);
         OK
     }
 
@@ -179,11 +210,11 @@ impl Turn<'_> {
             }
             (b"metadump", 2) => b"END\r\n",
             (b"tocrawl", 2) => match number::unsigned_int(value) {
-                Some(_) => OK,
+                Some(limit) => self.tune("lru_crawler_tocrawl", limit),
                 None => BAD_FORMAT,
             },
             (b"sleep", 2) => match number::unsigned_int(value) {
-                Some(..=1_000_000) => OK,
+                Some(us @ ..=1_000_000) => self.tune("lru_crawler_sleep", us),
                 Some(_) => b"CLIENT_ERROR sleep must be one second or less\r\n",
                 None => BAD_FORMAT,
             },
@@ -198,23 +229,6 @@ impl Turn<'_> {
             _ => ERROR,
         };
         self.say(text)
-    }
-}
-
-fn tune(arguments: &Arguments<'_>) -> &'static [u8] {
-    let percent = |at| number::unsigned_int(arguments.at(at));
-    let factor = |at| number::real(arguments.at(at));
-    let (Some(hot), Some(warm), Some(hot_factor), Some(warm_factor)) =
-        (percent(1), percent(2), factor(3), factor(4))
-    else {
-        return ERROR;
-    };
-    if hot.wrapping_add(warm) > 80 {
-        b"ERROR hot and warm pcts must not exceed 80\r\n"
-    } else if hot_factor <= 0.0 || warm_factor <= 0.0 {
-        b"ERROR hot/warm age factors must be greater than 0\r\n"
-    } else {
-        OK
     }
 }
 

@@ -87,6 +87,8 @@ pub struct Host {
     /// `stats sizes_enable`.
     pub(super) sizes: AtomicBool,
     pub(super) prefixes: Mutex<Prefixes>,
+    /// What commands have changed of `rules.settings`.
+    tuned: Mutex<BTreeMap<&'static str, String>>,
     pub(super) watchers: Arc<Watchers>,
     guests: Mutex<Guests>,
     /// Of commands that come as messages, all of which one thread serves.
@@ -216,6 +218,7 @@ impl Host {
             detail: AtomicBool::new(rules.detail),
             crawler: AtomicBool::new(true),
             prefixes: Mutex::default(),
+            tuned: Mutex::default(),
             watchers: Arc::new(Watchers::new(rules.watcher_room)),
             guests: Mutex::default(),
             sizes: AtomicBool::new(rules.sizes),
@@ -274,6 +277,16 @@ impl Host {
         self.rules.flush_all
     }
 
+    /// `stats settings` tells another value from now on.
+    pub(super) fn tune(&self, name: &'static str, value: String) {
+        self.tuned().insert(name, value);
+    }
+
+    /// What commands have changed of the settings.
+    pub(super) fn tuned(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+        self.tuned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The value of a setting in `stats settings`.
     pub(super) fn told_value(&self, name: &str) -> Option<&str> {
         let mut settings = self.rules.settings.iter();
@@ -311,6 +324,11 @@ impl Host {
                     .evicted_unfetched
                     .saturating_sub(earlier.evicted_unfetched),
                 reclaimed: store.reclaimed.saturating_sub(earlier.reclaimed),
+                crawler_reclaimed: store
+                    .crawler_reclaimed
+                    .saturating_sub(earlier.crawler_reclaimed),
+                sweeps: store.sweeps.saturating_sub(earlier.sweeps),
+                swept: store.swept.saturating_sub(earlier.swept),
                 expired_unfetched: store
                     .expired_unfetched
                     .saturating_sub(earlier.expired_unfetched),

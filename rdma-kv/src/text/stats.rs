@@ -18,7 +18,7 @@ use super::dump::Tale;
 use super::host::Totals;
 use super::input::{self, Arguments};
 use super::{Done, ERROR, OK, REPLIES, Turn, VERSION};
-use crate::counts::{Count, Sums};
+use crate::counts::Count;
 use crate::layout::UNIT;
 use crate::number;
 use crate::store;
@@ -131,8 +131,10 @@ impl Turn<'_> {
             self.tell_zeros(&SLAB_REASSIGN);
         }
         if host.crawler.load(Ordering::Relaxed) {
-            self.tell("lru_crawler_running", 0);
-            self.tell("lru_crawler_starts", sums[Count::CrawlerStarts]);
+            let runs = self.store.with(|store| store.is_crawling());
+            self.tell("lru_crawler_running", u8::from(runs));
+            let starts = sums[Count::CrawlerStarts] + store.sweeps;
+            self.tell("lru_crawler_starts", starts);
         }
         if host.told("lru_maintainer_thread") {
             self.tell("lru_maintainer_juggles", 0);
@@ -150,7 +152,7 @@ impl Turn<'_> {
         self.tell("curr_items", store.items);
         self.tell("total_items", store.total_items);
         self.tell("slab_global_page_pool", 0);
-        for (name, value) in lost(store, sums) {
+        for (name, value) in lost(store) {
             match name {
                 "evicted_active" => {
                     self.tell(name, value);
@@ -180,9 +182,13 @@ impl Turn<'_> {
             match *name {
                 "verbosity" => self.tell(name, host.verbosity.load(Ordering::Relaxed)),
                 "detail_enabled" => self.tell(name, yes(self.seat.detail())),
+                "maxbytes" => self.tell(name, self.store.limits().memory),
                 "lru_crawler" => self.tell(name, yes(host.crawler.load(Ordering::Relaxed))),
                 "track_sizes" => self.tell(name, yes(host.sizes.load(Ordering::Relaxed))),
-                _ => self.tell(name, value),
+                _ => {
+                    let tuned = host.tuned().get(name).cloned();
+                    self.tell(name, tuned.as_ref().unwrap_or(value));
+                }
             }
         }
     }
@@ -241,7 +247,7 @@ impl Turn<'_> {
             ("tailrepairs", 0),
             ("reclaimed", store.reclaimed),
         ];
-        let lost = lost(store, sums);
+        let lost = lost(store);
         let lost = lost.into_iter().filter(|(name, _)| *name != "reclaimed");
         let hits = sums[Count::GetHits] + store.one_sided_hits;
         let last = [
@@ -396,14 +402,14 @@ const SLAB_REASSIGN: [&str; 8] = [
 ];
 
 /// What became of items that are gone. A set evicts by itself, so each eviction is a direct reclaim.
-fn lost(store: &store::Counters, sums: &Sums) -> [(&'static str, u64); 11] {
+fn lost(store: &store::Counters) -> [(&'static str, u64); 11] {
     [
         ("expired_unfetched", store.expired_unfetched),
         ("evicted_unfetched", store.evicted_unfetched),
         ("evicted_active", 0),
         ("reclaimed", store.reclaimed),
-        ("crawler_reclaimed", 0),
-        ("crawler_items_checked", sums[Count::CrawlerChecked]),
+        ("crawler_reclaimed", store.crawler_reclaimed),
+        ("crawler_items_checked", store.swept),
         ("lrutail_reflocked", 0),
         ("moves_to_cold", 0),
         ("moves_to_warm", 0),

@@ -377,6 +377,7 @@ fn administer(random: &mut Random) -> String {
         "cache_memlimit",
         "cache_memlimit x",
         "cache_memlimit 7",
+        "cache_memlimit 64",
         "cache_memlimit 2000000000",
     ];
     // A flush now and then, or there would be nothing to find.

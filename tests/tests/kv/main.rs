@@ -8,6 +8,7 @@ mod commands;
 mod differential;
 mod idle;
 mod kills;
+mod limit;
 mod process;
 mod servers;
 mod statistics;

@@ -21,7 +21,7 @@ pub trait Server {
 /// A connection to one of them.
 pub struct Connection(Box<dyn Stream>);
 
-trait Stream: Read + Write {
+trait Stream: Read + Write + Send {
     fn limit(&self, limit: Duration) -> io::Result<()>;
 }
 

@@ -231,6 +231,132 @@ fn commands_to_the_server_are_answered_as_there() {
     }
 }
 
+/// What a tool has changed, it reads again.
+#[test]
+fn settings_are_told_as_commands_have_changed_them() {
+    let (_theirs, _ours, mut connections) = both(&[]);
+    for request in [
+        "slabs automove 0",
+        "slabs automove ratio 0.9",
+        "lru tune 10 25 0.1 1.5",
+        "lru temp_ttl 5",
+        "lru_crawler tocrawl 7",
+        "lru_crawler sleep 300",
+        "cache_memlimit 32",
+        "lru temp_ttl -1",
+    ] {
+        let told = connections.each_mut().map(|connection| {
+            connection.ask(&format!("{request}\r\n"), "OK\r\n");
+            let told = connection.ask("stats settings\r\n", "END\r\n");
+            let names = [
+                "maxbytes ",
+                "slab_automove ",
+                "slab_automove_ratio ",
+                "lru_crawler_sleep ",
+                "lru_crawler_tocrawl ",
+                "hot_",
+                "warm_",
+                "temp_lru ",
+                "temporary_ttl ",
+            ];
+            let is_one = |line: &&str| {
+                let setting = line.strip_prefix("STAT ").unwrap_or_default();
+                names.iter().any(|name| setting.starts_with(name))
+            };
+            told.lines().filter(is_one).collect::<Vec<_>>().join("\n")
+        });
+        assert_eq!(told[1], told[0], "{request}");
+        assert_eq!(told[1].lines().count(), 11, "{}", told[1]);
+    }
+}
+
+/// The number of this name that a reply tells.
+fn number(told: &str, name: &str) -> u64 {
+    let prefix = format!("STAT {name} ");
+    let value = told.lines().find_map(|line| line.strip_prefix(&prefix));
+    let value = value.and_then(|value| value.parse().ok());
+    value.unwrap_or_else(|| panic!("no number {name} in {told}"))
+}
+
+/// Of 90 items 30 expire, of which 10 were got before, and one more that is asked for afterwards.
+#[test]
+fn expired_items_are_found_by_a_crawl_and_counted_as_there() {
+    let options = ["-o", "no_lru_maintainer"];
+    let (theirs, ours) = (
+        Memcached::start_with(&options),
+        Toroid::start_with(&options),
+    );
+    for mut connection in [theirs.connect(), ours.connect()] {
+        for n in 0..30 {
+            for (kind, exptime) in [("i", 0), ("l", 1000), ("s", 2)] {
+                let set = format!("set {kind}{n} 0 {exptime} 1\r\nx\r\n");
+                connection.ask(&set, "STORED\r\n");
+            }
+        }
+        for n in 0..10 {
+            connection.ask(&format!("get s{n}\r\n"), "END\r\n");
+        }
+        connection.ask("set last 0 2 1\r\nx\r\n", "STORED\r\n");
+        tests::process::eventually("it expires", || {
+            connection.ask("get last\r\n", "END\r\n") == "END\r\n"
+        });
+        // Memcached's crawler waits for the second after that.
+        let mut told = String::new();
+        tests::process::eventually("a crawl finds them", || {
+            connection.ask("lru_crawler crawl all\r\n", "\r\n");
+            tests::process::eventually("the crawl ends", || {
+                told = connection.ask("stats\r\n", "END\r\n");
+                number(&told, "lru_crawler_running") == 0
+            });
+            number(&told, "curr_items") == 60
+        });
+        let items = connection.ask("stats items\r\n", "END\r\n");
+        let [reclaimed, unfetched, checked] = [
+            "crawler_reclaimed",
+            "expired_unfetched",
+            "crawler_items_checked",
+        ]
+        .map(|name| {
+            let [all, class] = [
+                number(&told, name),
+                number(&items, &format!("items:1:{name}")),
+            ];
+            assert_eq!(all, class, "{name}");
+            all
+        });
+        // Ours may have found the last one before it was asked for.
+        assert_eq!(reclaimed + number(&told, "get_expired"), 31, "{told}");
+        assert_eq!(unfetched, 20, "{told}");
+        assert!(checked >= 90, "{told}");
+        assert!(number(&told, "lru_crawler_starts") >= 1, "{told}");
+        let rest = ["curr_items", "reclaimed", "evictions"].map(|name| number(&told, name));
+        assert_eq!(rest, [60, 0, 0], "{told}");
+    }
+}
+
+/// Nobody asks for them, nor for a crawl.
+#[test]
+fn expired_items_go_by_themselves() {
+    let server = Toroid::start();
+    let mut connection = server.connect();
+    for n in 0..100 {
+        let set = format!("set k{n} 0 {} 1\r\nx\r\n", n % 2);
+        connection.ask(&set, "STORED\r\n");
+    }
+    let mut told = String::new();
+    tests::process::eventually("half of them go", || {
+        told = connection.ask("stats\r\n", "END\r\n");
+        number(&told, "curr_items") == 50
+    });
+    let counts = [
+        "crawler_reclaimed",
+        "expired_unfetched",
+        "get_expired",
+        "reclaimed",
+    ];
+    assert_eq!(counts.map(|name| number(&told, name)), [50, 50, 0, 0]);
+}
+
 /// Memcached takes a line that came in one piece; how long one is of which the end has not come, it looks
 /// at each time.
 #[test]

@@ -9,19 +9,31 @@ use tests::process::{Running, eventually};
 /// A server at 0,0,0 of the only domain of a row of three nodes.
 pub struct Store {
     server: Running,
+    options: &'static str,
     pub cluster: Cluster,
 }
 
 impl Store {
+    /// It refuses what there is no memory for, so memory that is lost is missed.
     pub fn up() -> Self {
         Self::over(Cluster::up("3x1x1"))
     }
 
-    /// With the nodes of a cluster that is up.
+    /// With these options.
+    pub fn up_with(options: &'static str) -> Self {
+        Self::serving(Cluster::up("3x1x1"), options)
+    }
+
+    /// As [`Store::up`], with the nodes of a cluster that is up.
     pub fn over(cluster: Cluster) -> Self {
+        Self::serving(cluster, "-M -m 8 -I 128k")
+    }
+
+    fn serving(cluster: Cluster, options: &'static str) -> Self {
         let _blue = cluster.domain("blue", &["*,0,0"]);
         Store {
-            server: serve(&cluster),
+            server: serve(&cluster, options),
+            options,
             cluster,
         }
     }
@@ -59,7 +71,7 @@ impl Store {
     }
 
     pub fn serve_again(&mut self) {
-        self.server = serve(&self.cluster);
+        self.server = serve(&self.cluster, self.options);
     }
 
     /// Speaks to the server by memcached's protocol, and returns what it said.
@@ -88,9 +100,8 @@ impl Store {
     }
 }
 
-/// It refuses what there is no memory for, so memory that is lost is missed.
-fn serve(cluster: &Cluster) -> Running {
-    let server = cluster.spawn("0,0,0", "toroid-kv serve -M -m 8 -I 128k");
+fn serve(cluster: &Cluster, options: &str) -> Running {
+    let server = cluster.spawn("0,0,0", &format!("toroid-kv serve {options}"));
     server.says("rdma blue 0,0,0\n");
     server
 }

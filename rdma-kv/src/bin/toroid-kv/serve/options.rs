@@ -225,6 +225,7 @@ impl Serve {
         settings.connections = above_zero(self.conn_limit)
             .ok_or_else(|| Refusal::one("Maximum connections must be greater than 0"))?;
         settings.limits = self.limits()?;
+        settings.may_grow = !self.lock_memory;
         settings.backlog = self.listen_backlog.into();
         self.read_places(&mut settings)?;
         settings.rdma = match (&self.domain, self.no_rdma) {
