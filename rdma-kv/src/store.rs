@@ -42,8 +42,10 @@ const CLOCK_START: u32 = 2;
 const RELATIVE_LIMIT: i64 = 60 * 60 * 24 * 30;
 
 /// How many times an item's bytes a queue gains that evicted it too early. With more of them the shares
-/// follow a working set sooner, and chance as well.
-const GHOST_RATE: f64 = 3.0;
+/// follow a working set sooner, and chance as well. The young queue gains more: an item that it evicted too
+/// early is of a working set that moves, and the next ones are as well.
+const YOUNG_GHOST_RATE: f64 = 6.0;
+const MAIN_GHOST_RATE: f64 = 3.0;
 
 /// Why nothing was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -351,7 +353,11 @@ impl Store {
         let Some(Ghost { queue, weight }) = self.ghosts.take(hash, self.counters.items) else {
             return Queue::Young;
         };
-        let bytes = f64::from(room) * weight * GHOST_RATE;
+        let rate = match queue {
+            Queue::Young => YOUNG_GHOST_RATE,
+            Queue::Main => MAIN_GHOST_RATE,
+        };
+        let bytes = f64::from(room) * weight * rate;
         self.segments.note_ghost(queue, bytes as u64);
         match self.segments.spare() {
             // Each queue has a segment that is not full, and there are not enough for both.

@@ -11,7 +11,7 @@ const LOOK: u32 = 256;
 
 /// How many bytes are cleaned for each that is stored when memory gets short: by
 /// [`Segments::SPARSE_TENTHS`], to free a byte takes fewer.
-const CLEANING_RATIO: u32 = 4;
+const CLEANING_RATIO: u32 = 6;
 
 /// Stores that may not evict keep a segment for changes of what is there, if they have this many.
 const KEEP_FROM: usize = 8;
@@ -153,7 +153,7 @@ impl Store {
     fn is_short(&self, need: Need, queue: Queue) -> bool {
         let spare = self.segments.spare();
         let is_full = self.segments.free() <= spare + self.kept(need);
-        spare > 0 && is_full && self.segments.is_half_full(queue)
+        spare > 0 && is_full && self.segments.is_nearly_full(queue)
     }
 
     /// Whether there is a segment to clean, perhaps only one with so many bytes of holes.
