@@ -86,7 +86,10 @@ pub fn run(
     let state = StateDir::take(&config.state)?;
     let estate = Estate::take(state.path())?;
     let (keeper, is_inherited) = (Arc::clone(&estate.keeper), estate.is_inherited);
-    let result = live(config, identity, &state, estate, is_awaited, ready);
+    // A second `toroid down` may ask until the very end, and waits for that as the first does.
+    let (ending, endings) = mpsc::channel();
+    let endings = (ending, &endings);
+    let result = live(config, identity, &state, estate, endings, is_awaited, ready);
     if result.is_err() && is_inherited {
         // What was there before goes on without this agent.
         state.give_back();
@@ -107,6 +110,7 @@ fn live(
     identity: rootless::Identity,
     state: &StateDir,
     mut estate: Estate,
+    (ending, endings): (mpsc::Sender<Ending>, &mpsc::Receiver<Ending>),
     is_awaited: impl Fn() -> bool,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> Result<Option<Ending>, AgentError> {
@@ -128,7 +132,6 @@ fn live(
         tracing::info!("between hosts: {chosen}");
     }
     let (cluster, others) = config.hosts.clone().map(Cluster::new).transpose()?.unzip();
-    let (ending, endings) = mpsc::channel();
     catch_signals(&ending)?;
     if config.lifeline {
         watch_lifeline(&ending)?;
