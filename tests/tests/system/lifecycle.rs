@@ -66,9 +66,13 @@ fn begin_down(cluster: &Cluster) -> Running {
 fn an_interrupted_start_ends_the_agent() {
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
-        let mut up = cluster.command("toroid");
-        let up = up.args(["up", "--torus", "16x8x8"]).stdin(Stdio::null());
-        let up = Running::start(up);
+        let mut up = Command::new("env");
+        // What a shell has started in the background ignores it, and so do these tests then.
+        up.arg("--default-signal=INT").arg(program("toroid"));
+        up.args(["up", "--torus", "16x8x8"]).stdin(Stdio::null());
+        up.env("TOROID_STATE", cluster.state());
+        up.env("TOROID_DATA", cluster.data());
+        let up = Running::start(&mut up);
         let socket = cluster.state().join("agent.sock");
         eventually("the agent makes nodes", || socket.exists());
         // Which takes it less than a second.
