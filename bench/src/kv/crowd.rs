@@ -97,7 +97,7 @@ impl Round {
         }
     }
 
-    /// Returns how many values were missing or wrong, and how long each connection took.
+    /// Returns how many values were missing, wrong or refused, and how long each connection took.
     fn run<C: Pipelined>(
         &self,
         connections: &mut [C],
@@ -122,7 +122,7 @@ impl Round {
                     })?;
                     wrong += (turn.names.len() - found) as u64;
                 }
-                StoreOp::Set => connection.receive_sets(turn.names.len())?,
+                StoreOp::Set => wrong += connection.receive_sets(turn.names.len())?,
             }
             times.push(start.elapsed());
         }

@@ -195,6 +195,7 @@ where
             value
         });
         client.send_sets(&names, &values.collect::<Vec<_>>())?;
+        // What is refused is missed again.
         client.receive_sets(names.len())?;
     }
     Ok(done)

@@ -273,8 +273,15 @@ impl Pipelined for Memcached {
         Ok(self.writer.write_all(&self.line)?)
     }
 
-    fn receive_sets(&mut self, count: usize) -> Result<(), MemcachedError> {
-        (0..count).try_for_each(|_| expect(self.answer()?, b"STORED"))
+    fn receive_sets(&mut self, count: usize) -> Result<u64, MemcachedError> {
+        let mut refused = 0;
+        for _ in 0..count {
+            match self.answer()? {
+                b"SERVER_ERROR out of memory storing object" => refused += 1,
+                answer => expect(answer, b"STORED")?,
+            }
+        }
+        Ok(refused)
     }
 }
 

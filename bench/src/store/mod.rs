@@ -71,11 +71,12 @@ pub trait Pipelined {
     /// The connection's.
     fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<(), Self::Error>;
 
-    /// Takes so many answers to that.
+    /// Takes so many answers to that. Returns how many values a memcached server had no memory for, as
+    /// happens to Debian's where its threads have to wait for a processor.
     ///
     /// # Errors
-    /// The connection's or the server's, which may have no room.
-    fn receive_sets(&mut self, count: usize) -> Result<(), Self::Error>;
+    /// The connection's or the server's.
+    fn receive_sets(&mut self, count: usize) -> Result<u64, Self::Error>;
 }
 
 /// The keys of a working set, numbered from 0, with values of one size.

@@ -87,13 +87,13 @@ impl Pipelined for RdmaClient {
         Ok(())
     }
 
-    fn receive_sets(&mut self, count: usize) -> Result<(), RdmaError> {
+    fn receive_sets(&mut self, count: usize) -> Result<u64, RdmaError> {
         for _ in 0..count {
             if let Some((_, outcome)) = self.client.wait()? {
                 outcome?;
             }
         }
-        Ok(())
+        Ok(0)
     }
 }
 
