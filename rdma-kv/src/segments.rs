@@ -181,9 +181,9 @@ pub fn room_of(len: usize) -> u32 {
 
 impl Segments {
     /// Segments of whose bytes, of ten, at most this many are live are compacted before anything is
-    /// evicted. So at most three tenths of the memory are holes, and to free a byte costs to
-    /// copy at most two and a third.
-    const SPARSE_TENTHS: u64 = 7;
+    /// evicted. So at most two tenths of the memory are holes, and to free a byte costs to copy at
+    /// most four.
+    const SPARSE_TENTHS: u64 = 8;
 
     /// Of ten bytes of a main segment that is evicted, those of items that were used stay up to this
     /// many. So there is an end to it, at less cost than compaction.
@@ -959,11 +959,11 @@ mod tests {
     #[test]
     fn sparse_segments_are_cleaned_before_any_eviction() {
         let mut segments = of_memory(8 * u64::from(LEN));
-        let places = fill(&mut segments, Queue::Young, 1024);
+        let places = fill(&mut segments, Queue::Young, 512);
         assert_eq!(segments.victim(false), None);
-        segments.release(places[9], 1024, 0);
+        segments.release(places[17], 512, 0);
         assert_eq!(segments.victim(false), None);
-        segments.release(places[10], 1024, 0);
+        segments.release(places[18], 512, 0);
         let victim = (SegmentNumber(2), Queue::Young, Cleaning::Compact);
         assert_eq!(segments.victim(true), Some(victim));
         segments.put_back(victim.0, victim.1);

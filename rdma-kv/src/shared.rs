@@ -167,7 +167,9 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::ItemHeader;
     use crate::operations::{self, Change};
+    use crate::segments::room_of;
     use crate::store::SetError;
     use crate::testing::{self, TestNetwork, value};
 
@@ -409,6 +411,28 @@ mod tests {
         for n in (0..kept).filter(|n| n % 2 == 1) {
             assert_eq!(value(&store, &n.to_le_bytes()), Some(vec![3; 1000]));
         }
+    }
+
+    /// Replaced values leave holes everywhere. Items gave way to these once, in a store that had room
+    /// for all.
+    #[test]
+    fn what_fits_stays_while_it_is_replaced() {
+        let limits = Limits {
+            memory: 16 << 20,
+            ..SMALL
+        };
+        let store = testing::shared(limits);
+        let count = limits.memory * 7 / 10 / u64::from(room_of(ItemHeader::LEN + 8 + 1000));
+        let mut random = 1u64;
+        for n in 0..5 * count {
+            random = crate::hash::hash(random, b"next");
+            let key = if n < count { n } else { random % count };
+            store
+                .set(&key.to_le_bytes(), 0, 0, &[n as u8; 1000])
+                .unwrap();
+        }
+        let counters = store.with(|store| store.counters());
+        assert_eq!((counters.items, counters.evictions), (count, 0));
     }
 
     /// One item is removed, another one is set, many times in a full store: of the first 10,000 sets

@@ -149,11 +149,13 @@ impl Store {
     }
 
     /// Whether no more memory is free than what is kept, and a queue will soon need more. Before that, what is
-    /// there had better stay.
+    /// there had better stay. Once the spare segment is in use, the one that is being cleaned comes first: new
+    /// items would take the room of those that are to move.
     fn is_short(&self, need: Need, queue: Queue) -> bool {
-        let spare = self.segments.spare();
-        let is_full = self.segments.free() <= spare + self.kept(need);
-        spare > 0 && is_full && self.segments.is_nearly_full(queue)
+        let (spare, free) = (self.segments.spare(), self.segments.free());
+        let is_full = free <= spare + self.kept(need);
+        let is_moving = free < spare && self.cleaning.is_some();
+        spare > 0 && is_full && (is_moving || self.segments.is_nearly_full(queue))
     }
 
     /// Whether there is a segment to clean, perhaps only one with so many bytes of holes.
