@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use domains::agent::background::{Background, spawn_background};
-use domains::agent::{AgentError, Config, tun_remedy};
+use domains::agent::{AgentError, Config, clear_groups, tun_remedy};
 use domains::client::{ClientError, Control, ExecHandle, Order};
 use domains::protocol::{DomainInfo, Limits, Refusal};
 use fabric::Torus;
@@ -557,6 +557,7 @@ impl Drop for Directory {
 /// agent does.
 pub fn remove_state(path: &Path) {
     // Whichever of the two comes second finds nothing.
+    let _ = clear_groups(path);
     let _ = fs::remove_dir_all(path);
 }
 

@@ -30,7 +30,8 @@ impl Leftovers {
         }
     }
 
-    /// Asserts that nothing new is there: no process, interface, rule of nftables, mount, shared memory or socket.
+    /// Asserts that nothing new is there: no process, control group, interface, rule of nftables, mount, shared
+    /// memory or socket.
     #[track_caller]
     pub fn assert_none_new(&self) {
         let mut new = Vec::new();
@@ -129,8 +130,21 @@ pub fn prefix() -> String {
     format!("toroid-test-{namespace}-{}-", process::id())
 }
 
+/// Control groups that agents have made with state directories of this process's, at and below one.
+fn groups(parent: &Path) -> Vec<String> {
+    let name = prefix().replace('-', "%2d");
+    let below = fs::read_dir(parent).into_iter().flatten().flatten();
+    let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let of_one = |entry: fs::DirEntry| match entry.file_name().to_string_lossy().contains(&name) {
+        true => vec![format!("control group {}", entry.path().display())],
+        false => groups(&entry.path()),
+    };
+    below.flat_map(of_one).collect()
+}
+
 fn everything() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
+    all.extend(groups(Path::new("/sys/fs/cgroup")));
     all.extend(descendants().into_iter().map(|(pid, stat)| {
         format!(
             "process {pid} (started {}): {}",

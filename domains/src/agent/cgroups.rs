@@ -216,7 +216,10 @@ pub(super) fn try_out() -> Result<(), AgentError> {
 
 /// Removes the groups of nodes that have ended. Those that still have processes stay, and the
 /// file with them.
-pub(super) fn clear(state: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// The system's, when the file stays without a reason.
+pub fn clear(state: &Path) -> io::Result<()> {
     let path = state.join(FILE);
     match path.exists() && Cgroups::read(state).remove() {
         true => fs::remove_file(path),

@@ -53,7 +53,7 @@ pub mod trial;
 mod turns;
 mod users;
 
-pub use cgroups::DEFAULT_PIDS;
+pub use cgroups::{DEFAULT_PIDS, clear as clear_groups};
 pub use interfaces::tun_remedy;
 pub use start::run;
 pub use state_dir::{Left, clear_stale};
