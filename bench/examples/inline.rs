@@ -12,10 +12,10 @@ use anyhow::Result;
 use bench::cluster::Cluster;
 use bench::roles::{self, StoreConfig};
 use domains::member::Member;
-use fabric::Torus;
-use rdma_kv::Client;
-use rdma_kv::operations::Change;
 use serde::{Deserialize, Serialize};
+use toroid_fabric::Torus;
+use toroid_kv::Client;
+use toroid_kv::operations::Change;
 
 /// The argument of the process that sets.
 const CLIENT: &str = "__inline-client";

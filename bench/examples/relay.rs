@@ -16,9 +16,9 @@ use anyhow::{Context, Result};
 use bench::pair;
 use bench::relay::Relay;
 use domains::netlink::Netlink;
-use ethernet::offload::Capabilities;
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
 use nix::unistd::Pid;
+use toroid_ethernet::offload::Capabilities;
 
 const VETH: &str = "veth";
 const TAP: &str = "tap";

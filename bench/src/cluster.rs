@@ -19,12 +19,12 @@ use domains::agent::background::{Background, spawn_background};
 use domains::agent::{AgentError, Config, clear_groups, tun_remedy};
 use domains::client::{ClientError, Control, ExecHandle, Order};
 use domains::protocol::{DomainInfo, Limits, Refusal};
-use fabric::Torus;
-use fabric::topology::TopologyError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
+use toroid_fabric::Torus;
+use toroid_fabric::topology::TopologyError;
 
 const TUN: &str = "/dev/net/tun";
 

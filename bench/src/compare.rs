@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use domains::protocol::Refusal;
-use fabric::Torus;
 use serde::de::DeserializeOwned;
+use toroid_fabric::Torus;
 
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::files::{BLOCK, Tally};
@@ -213,7 +213,7 @@ impl Run {
 
     fn start_store(&mut self) -> Result<(), ClusterError> {
         let config = roles::StoreConfig {
-            item: rdma_kv::store::Limits::DEFAULT.item,
+            item: toroid_kv::store::Limits::DEFAULT.item,
             domain: DOMAIN.into(),
             memory: self.cold_bytes / 2 * STORE_HALVES,
             stack: self.no_taps.is_some(),

@@ -6,8 +6,8 @@ use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
 use domains::protocol::Refusal;
-use fabric::Torus;
 use serde::Serialize;
+use toroid_fabric::Torus;
 
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::machine::Machine;

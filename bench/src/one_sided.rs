@@ -1,13 +1,13 @@
 //! One-sided operations on a peer's memory: one at a time, and pipelined.
 
 use domains::member::Domain;
-use fabric::provider::{QueuePair, RemoteRegion};
-use fabric::shm;
-use fabric::{
+use serde::{Deserialize, Serialize};
+use toroid_fabric::provider::{QueuePair, RemoteRegion};
+use toroid_fabric::shm;
+use toroid_fabric::{
     Access, Completion, Endpoint, NodeId, OpError, Operation, Partition, PostError, Region,
     RemoteKey,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::pattern;
 use crate::sampler::{BATCH, Pace, Work, sample};
@@ -265,8 +265,8 @@ impl Work for OneSided<'_> {
 mod tests {
     use std::sync::Arc;
 
-    use fabric::RegionId;
-    use fabric::shm::control::create_memory;
+    use toroid_fabric::RegionId;
+    use toroid_fabric::shm::control::create_memory;
 
     use super::*;
 

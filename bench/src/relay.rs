@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::thread;
 
 use domains::netlink::{Netlink, NetlinkError};
-use ethernet::offload::Capabilities;
-use ethernet::tap::Tap;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sched::{CloneFlags, setns};
+use toroid_ethernet::offload::Capabilities;
+use toroid_ethernet::tap::Tap;
 
 /// Longer than any packet.
 const LONGEST: usize = 70_000;

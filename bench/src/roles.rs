@@ -10,12 +10,12 @@ use std::thread;
 use domains::agent;
 use domains::member::Member;
 use domains::roles::Role;
-use ethernet::stack::Stack;
-use ethernet::stack::tcp::TcpListener;
-use rdma_kv::server::{self, Rdma, Settings, Stop};
-use rdma_kv::shared::Shared;
-use rdma_kv::store::Limits;
 use serde::{Deserialize, Serialize};
+use toroid_ethernet::stack::Stack;
+use toroid_ethernet::stack::tcp::TcpListener;
+use toroid_kv::server::{self, Rdma, Settings, Stop};
+use toroid_kv::shared::Shared;
+use toroid_kv::store::Limits;
 
 use crate::domains::member;
 use crate::fabric::member as fabric_member;
@@ -24,7 +24,7 @@ use crate::network::socket::Sockets;
 use crate::{busy, cluster, kv, worker};
 
 /// The hidden argument of the Ethernet driver.
-pub const DRIVER: &str = ethernet::role::ARGUMENT;
+pub const DRIVER: &str = toroid_ethernet::role::ARGUMENT;
 
 /// The hidden argument of a worker.
 pub const WORKER: &str = "__bench-worker";
@@ -75,7 +75,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
         }
         return Some(status.into());
     }
-    if let Some(status) = ethernet::role::run_if_asked() {
+    if let Some(status) = toroid_ethernet::role::run_if_asked() {
         return Some(status);
     }
     let result = match std::env::args().nth(1)?.as_str() {

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use domains::member::{Member, MemberError};
 use domains::netlink::{Netlink, NetlinkError};
-use ethernet::stack::{Stack, StackError};
-use fabric::Place;
-use fabric::key::KeyFormatError;
-use fabric::topology::TopologyError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use toroid_ethernet::stack::{Stack, StackError};
+use toroid_fabric::Place;
+use toroid_fabric::key::KeyFormatError;
+use toroid_fabric::topology::TopologyError;
 
 use crate::files::{self, Block, Blocks, InputError, Tally};
 use crate::memcpy::Source;

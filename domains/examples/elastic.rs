@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use domains::member::{Domain, Member};
 use domains::placement::Policy;
-use fabric::{Access, Completion, Endpoint, Operation, Region};
+use toroid_fabric::{Access, Completion, Endpoint, Operation, Region};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 

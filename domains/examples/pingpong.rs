@@ -3,7 +3,7 @@
 //! `toroid exec 1,0,0 -- pingpong blue 0,0,0 KEY`.
 
 use domains::member::Member;
-use fabric::{Access, Completion, Endpoint, Operation, Region};
+use toroid_fabric::{Access, Completion, Endpoint, Operation, Region};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use fabric::{NodeId, Place, Torus};
+use toroid_fabric::{NodeId, Place, Torus};
 
 /// The range from which subnets of domains are carved: 10.64.0.0/10.
 pub const RANGE: Subnet = Subnet {

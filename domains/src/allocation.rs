@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use crate::directory::{Change, Directory, DirectoryError, Domain, Wanted};
 use crate::placement::{self, Policy, Wish};

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use error::DirectoryError;
-use fabric::{NodeId, Torus};
+use toroid_fabric::{NodeId, Torus};
 
 use crate::addressing::Subnet;
 use crate::gateway::{Gateway, GatewayKind, is_uplink_name};

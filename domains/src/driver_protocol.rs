@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use fabric::Place;
 use serde::{Deserialize, Serialize};
+use toroid_fabric::Place;
 
 use crate::rdma::Rdma;
 

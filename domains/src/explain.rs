@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-use fabric::Place;
 use serde::Serialize;
+use toroid_fabric::Place;
 
 use crate::hosts::config::Provider;
 use crate::protocol::{DomainInfo, HostInfo, HostState, MemberInfo, NodeInfo, Status, as_text};
@@ -416,7 +416,7 @@ pub fn no_interfaces(stacks: &[Place]) -> Option<String> {
     };
     let places = places.join(" and ");
     Some(format!(
-        "{node} {places} {has} of the kernel, so only programs with sockets of `ethernet::Stack` have \
+        "{node} {places} {has} of the kernel, so only programs with sockets of `toroid_ethernet::Stack` have \
          Ethernet there"
     ))
 }
@@ -536,8 +536,7 @@ mod tests {
             } = answer.domains[0].ethernet.clone();
             (provider.unwrap(), limit.unwrap_or_default())
         };
-        let only =
-            "of the kernel, so only programs with sockets of `ethernet::Stack` have Ethernet there";
+        let only = "of the kernel, so only programs with sockets of `toroid_ethernet::Stack` have Ethernet there";
         assert_eq!(told(&[]), ("tap".into(), String::new()));
         let one = format!("node 1,0,0 has no interface {only}");
         assert_eq!(told(&[1]), ("stack".into(), one));

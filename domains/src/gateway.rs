@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use fabric::NodeId;
 use serde::{Deserialize, Serialize};
+use toroid_fabric::NodeId;
 
 /// The longest name of an interface in bytes.
 const MAX_NAME: usize = 15;

@@ -20,11 +20,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::link::{DropReason, LinkCheck};
-use fabric::provider::{Channel, QueuePair, RemoteRegion};
-use fabric::shm;
-use fabric::{Access, NodeId, Partition, Place, Protocol, Region, RemoteKey, Torus};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use toroid_fabric::link::{DropReason, LinkCheck};
+use toroid_fabric::provider::{Channel, QueuePair, RemoteRegion};
+use toroid_fabric::shm;
+use toroid_fabric::{Access, NodeId, Partition, Place, Protocol, Region, RemoteKey, Torus};
 
 use crate::credentials::peer_uid;
 use crate::protocol::{DomainInfo, NODE_SOCKET, Refusal, RefusalKind, Reply, Request};
@@ -410,7 +410,7 @@ mod tests {
     use std::sync::Mutex;
     use std::thread::JoinHandle;
 
-    use fabric::RegionId;
+    use toroid_fabric::RegionId;
 
     use super::*;
     use crate::protocol::{ChannelInfo, Message, VERSION};

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use fabric::{NodeId, Place, Torus};
+use toroid_fabric::{NodeId, Place, Torus};
 
 use crate::protocol::{Refusal, RefusalKind};
 

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use fabric::{Access, Place, RemoteKey, Torus};
 use serde::{Deserialize, Serialize};
+use toroid_fabric::{Access, Place, RemoteKey, Torus};
 
 use crate::events::Happening;
 use crate::gateway::GatewayKind;
@@ -316,7 +316,7 @@ pub enum Request {
     },
     /// Node socket. Asks how to operate on a member's memory. Reply: [`Reply::Here`] when this host
     /// carries it, otherwise [`Reply::Far`] with one descriptor: a connection to who serves its
-    /// memory ([`fabric::tcp::QueuePair`]).
+    /// memory ([`toroid_fabric::tcp::QueuePair`]).
     Reach {
         /// The domain.
         domain: String,
@@ -325,8 +325,8 @@ pub enum Request {
         place: Place,
     },
     /// Node socket. Opens a packet channel to whoever listens. Reply: [`Reply::Channel`] with
-    /// the descriptors of [`fabric::shm::ChannelEnds`]; or [`Reply::Far`] with one descriptor
-    /// ([`fabric::tcp::Channel`]) when another host carries the peer.
+    /// the descriptors of [`toroid_fabric::shm::ChannelEnds`]; or [`Reply::Far`] with one descriptor
+    /// ([`toroid_fabric::tcp::Channel`]) when another host carries the peer.
     Connect {
         /// The domain.
         domain: String,
@@ -365,7 +365,7 @@ pub enum Request {
         /// The region's key.
         #[serde(with = "as_text")]
         key: RemoteKey,
-        /// Which [`fabric::shm::CHUNK`] of it.
+        /// Which [`toroid_fabric::shm::CHUNK`] of it.
         chunk: u64,
     },
     /// Node socket. Acknowledges [`Event::Epoch`] and each [`Event::Move`] before it. No reply.
@@ -617,7 +617,7 @@ pub enum Event {
         partition: u32,
     },
     /// A peer connected to a listener of this connection. The descriptors of
-    /// [`fabric::shm::ChannelEnds`] come with it.
+    /// [`toroid_fabric::shm::ChannelEnds`] come with it.
     Incoming(ChannelInfo),
     /// The owner of an opened region has gone or has freed it, or a region could not be moved.
     RegionGone {
@@ -807,8 +807,8 @@ pub(crate) mod as_text {
 
 /// Access flags as their bits; unknown ones are refused.
 mod access_bits {
-    use fabric::Access;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use toroid_fabric::Access;
 
     pub(super) fn serialize<S: Serializer>(value: &Access, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u8(value.bits())

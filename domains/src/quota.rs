@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use fabric::NodeId;
 use serde::{Deserialize, Serialize};
+use toroid_fabric::NodeId;
 
 use crate::addressing::Subnet;
 use crate::directory::Directory;

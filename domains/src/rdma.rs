@@ -2,8 +2,8 @@
 
 use std::io;
 
-use fabric::line::PreparedLine;
 use serde::{Deserialize, Serialize};
+use toroid_fabric::line::PreparedLine;
 
 /// Which RDMA adapter is used between hosts, and how. What is not said is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub enum RdmaError {
     /// There is no such device, or it cannot be used.
     #[cfg(feature = "verbs")]
     #[error(transparent)]
-    Device(#[from] fabric::verbs::DeviceError),
+    Device(#[from] toroid_fabric::verbs::DeviceError),
     /// It does not do what is needed of it.
     #[error("the RDMA adapter cannot be used: {0}")]
     System(#[from] io::Error),
@@ -81,7 +81,7 @@ impl Rdma {
 mod devices {
     use std::sync::{Arc, Mutex, PoisonError};
 
-    use fabric::verbs::{Device, DeviceError, Selection};
+    use toroid_fabric::verbs::{Device, DeviceError, Selection};
 
     use super::{PreparedLine, Rdma, RdmaError};
 
@@ -109,7 +109,7 @@ mod devices {
         /// # Errors
         /// [`RdmaError`].
         pub fn prepare_line(&self) -> Result<Box<dyn PreparedLine>, RdmaError> {
-            let prepared = fabric::verbs::PreparedLine::new(&self.open()?)?;
+            let prepared = toroid_fabric::verbs::PreparedLine::new(&self.open()?)?;
             Ok(Box::new(prepared))
         }
 

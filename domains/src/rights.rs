@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use crate::addressing::Subnet;
 use crate::directory::{Directory, DirectoryError, Domain};

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 
 use domains::member::Member;
-use ethernet::Stack;
+use toroid_ethernet::Stack;
 
 const PORT: u16 = 7000;
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use domains::addressing;
-use fabric::Place;
+use toroid_fabric::Place;
 
 /// The bit of the first octet that marks broadcast and multicast.
 const GROUP: u8 = 0x01;

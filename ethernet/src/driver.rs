@@ -19,7 +19,7 @@ use domains::driver_protocol::{
 use domains::lifeline::Lifeline;
 use domains::rdma::Rdma;
 use domains::wire::{self, Reader, WireError, Writer};
-use fabric::{Epoch, NodeId, Partition, Place, Protection};
+use toroid_fabric::{Epoch, NodeId, Partition, Place, Protection};
 use tracing::{debug, warn};
 
 use crate::cable::Cable;

@@ -2,7 +2,7 @@
 //!
 //! Between two nodes of one host no link header is written, because what it would say is known
 //! better than a header could tell: the descriptor that a frame was read from identifies its
-//! sender, and with it the partition and the epoch. The checks of [`fabric::link`] hold by
+//! sender, and with it the partition and the epoch. The checks of [`toroid_fabric::link`] hold by
 //! construction instead:
 //!
 //! * *Partition*: a frame is decided on by an [`Ingress`], which borrows the one [`Segment`]
@@ -50,7 +50,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use domains::addressing;
 use domains::driver_protocol::{DropReason, Port, PortDrops, Uplink};
-use fabric::{Epoch, NodeId, Partition, Place};
+use toroid_fabric::{Epoch, NodeId, Partition, Place};
 
 use crate::address::{self, Destination, Mac};
 use crate::neighbour::Question;
@@ -63,7 +63,7 @@ pub use ingress::{Action, Ingress, Others, Way};
 use unanswered::Unanswered;
 
 /// The longest packet in bytes: one of the fabric, so that any provider could carry it.
-pub const MAX_PACKET: usize = fabric::channel::MAX_PAYLOAD;
+pub const MAX_PACKET: usize = toroid_fabric::channel::MAX_PAYLOAD;
 
 /// All partitions of a host. `X` is how a frame leaves to a member: a TAP, or a test's record.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use domains::driver_protocol::Port;
 use domains::namespace;
 use domains::netlink::{Netlink, NetlinkError};
-use fabric::shm::thread::urgently;
 use nix::errno::Errno;
+use toroid_fabric::shm::thread::urgently;
 
 use crate::offload::Capabilities;
 use crate::tap::{Tap, is_gone};

@@ -22,10 +22,10 @@ use std::thread;
 use std::time::Instant;
 
 use domains::driver_protocol::{DropReason, PlugFailure, Port, PortDrops, Uplink as Outside};
-use fabric::{Epoch, NodeId, Partition, Place};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use toroid_fabric::{Epoch, NodeId, Partition, Place};
 use tracing::warn;
 
 use crate::cable::Cable;

@@ -32,7 +32,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fabric::{Epoch, Partition, Place};
+use toroid_fabric::{Epoch, Partition, Place};
 
 use crate::forward::MAX_PACKET;
 use crate::frame;
@@ -233,7 +233,7 @@ impl Trunk {
     /// # Errors
     /// The system's: it is none.
     pub fn new(socket: OwnedFd, by_rdma: Arc<AtomicU64>) -> io::Result<Self> {
-        fabric::tcp::tune::for_packets(&socket)?;
+        toroid_fabric::tcp::tune::for_packets(&socket)?;
         let stream = TcpStream::from(socket);
         stream.set_nonblocking(true)?;
         Ok(Trunk {

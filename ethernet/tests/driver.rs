@@ -17,12 +17,12 @@ use domains::driver_protocol::{Answer, Command, DropReason, Port, PortError};
 use domains::lifeline;
 use domains::netlink::{Link, Netlink};
 use domains::wire::{self, Reader, Writer};
-use ethernet::driver::{self, DriverError};
-use ethernet::offload::Offload;
-use ethernet::trunk::Tag;
-use fabric::{Epoch, Partition, Place};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
+use toroid_ethernet::driver::{self, DriverError};
+use toroid_ethernet::offload::Offload;
+use toroid_ethernet::trunk::Tag;
+use toroid_fabric::{Epoch, Partition, Place};
 
 const BLUE: u32 = 7;
 const RED: u32 = 0x1234;

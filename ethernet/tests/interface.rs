@@ -10,10 +10,10 @@ use domains::addressing;
 use domains::driver_protocol::Port;
 use domains::namespace;
 use domains::netlink::Netlink;
-use ethernet::interface::{self, Interface};
-use ethernet::offload::Capabilities;
-use fabric::Place;
 use nix::sched::{CloneFlags, unshare};
+use toroid_ethernet::interface::{self, Interface};
+use toroid_ethernet::offload::Capabilities;
+use toroid_fabric::Place;
 
 const DOMAIN: u16 = 7;
 

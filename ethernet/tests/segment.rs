@@ -10,11 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use domains::netlink::Netlink;
-use ethernet::layout::{Network, Transport};
-use ethernet::offload::{Capabilities, Offload};
-use ethernet::sample::SuperFrame;
-use ethernet::segment::Segmenter;
-use ethernet::tap::Tap;
 use nix::ifaddrs::getifaddrs;
 use nix::libc::{self, PACKET_VNET_HDR, SOL_PACKET};
 use nix::sched::{CloneFlags, unshare};
@@ -22,6 +17,11 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, bind, send, setsockopt, socket,
 };
 use nix::{setsockopt_impl, sockopt_impl};
+use toroid_ethernet::layout::{Network, Transport};
+use toroid_ethernet::offload::{Capabilities, Offload};
+use toroid_ethernet::sample::SuperFrame;
+use toroid_ethernet::segment::Segmenter;
+use toroid_ethernet::tap::Tap;
 
 const NAME: &str = "out";
 

@@ -17,7 +17,7 @@
 mod fields;
 mod used;
 
-use fabric::{Protocol, RemoteKey};
+use toroid_fabric::{Protocol, RemoteKey};
 
 use crate::layout::Placement;
 use crate::operations::{Change, Step, Stored};

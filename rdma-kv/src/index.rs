@@ -1,6 +1,6 @@
 //! The server's side of the index: the only writer of its region.
 
-use fabric::{OpError, Region};
+use toroid_fabric::{OpError, Region};
 
 use crate::layout::{
     Bucket, BucketLine, Buckets, ControlLine, FlushEpoch, LINE, LayoutError, Line, Slot, SlotWord,

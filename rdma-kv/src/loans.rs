@@ -44,8 +44,8 @@
 
 use std::fmt;
 
-use fabric::Mapped;
-use fabric::mapped::full_fence;
+use toroid_fabric::Mapped;
+use toroid_fabric::mapped::full_fence;
 
 use crate::layout::{LINE, Line, Place, Word};
 
@@ -180,7 +180,10 @@ impl fmt::Debug for Loans {
     }
 }
 
-fn read_slips(slips: &dyn Mapped, mut each: impl FnMut(Place)) -> Result<(), fabric::OpError> {
+fn read_slips(
+    slips: &dyn Mapped,
+    mut each: impl FnMut(Place),
+) -> Result<(), toroid_fabric::OpError> {
     let mut line = Line::default();
     for number in (0..SLIPS).step_by(SLIPS_PER_LINE as usize) {
         slips.read(slip_offset(number), line.bytes_mut())?;
@@ -196,7 +199,7 @@ fn word(value: u64) -> Word {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fabric::Region;
+    use toroid_fabric::Region;
 
     fn slips(words: &[(u32, u64)]) -> Region {
         let region = Region::local(SLIPS_LEN as usize).unwrap();

@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use domains::member::{Domain, Listener, MemberError};
-use fabric::provider::{Channel, QueuePair};
-use fabric::{Access, Endpoint, Mapped, NodeId, PacketChannel, Region, RemoteKey};
+use toroid_fabric::provider::{Channel, QueuePair};
+use toroid_fabric::{Access, Endpoint, Mapped, NodeId, PacketChannel, Region, RemoteKey};
 
 /// Memory, queue pairs and packets of one domain.
 pub trait Network {

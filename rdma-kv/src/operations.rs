@@ -3,7 +3,7 @@
 
 mod storing;
 
-use fabric::{OpError, Region};
+use toroid_fabric::{OpError, Region};
 
 pub use storing::{store, store_at_once, store_with};
 

@@ -23,7 +23,7 @@ use std::ops::Range;
 
 pub(crate) use checks::Checks;
 pub use consistency::Consistency;
-use fabric::{Endpoint, OpError, Read};
+use toroid_fabric::{Endpoint, OpError, Read};
 
 use crate::content::content_key;
 use crate::hash::hash;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crossbeam::utils::CachePadded;
-use fabric::{OpError, Region};
+use toroid_fabric::{OpError, Region};
 
 use crate::store::{Geometry, Item, Limits, Store};
 use crate::unfinished::{Budget, Unfinished};

@@ -19,7 +19,7 @@ mod walk;
 
 use std::sync::Arc;
 
-use fabric::{OpError, Region, RemoteKey};
+use toroid_fabric::{OpError, Region, RemoteKey};
 
 pub use limits::{Limits, LimitsError, is_chunked, memcached_len};
 pub use walk::Walk;

@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domains::member::MemberError;
-use fabric::link::LinkCheck;
-use fabric::shm::control::create_memory;
-use fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion, Status, channel::Membership};
-use fabric::{
+use rustix::event::{EventfdFlags, eventfd};
+use toroid_fabric::link::LinkCheck;
+use toroid_fabric::shm::control::create_memory;
+use toroid_fabric::shm::{
+    Channel, ChannelEnds, QueuePair, RemoteRegion, Status, channel::Membership,
+};
+use toroid_fabric::{
     Access, Completion, Endpoint, Epoch, NodeId, OpError, Operation, Partition, PostError, Read,
     Region, RegionId, RemoteKey,
 };
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::control::PROTOCOL;
 use crate::layout::Placement;

@@ -4,9 +4,9 @@ use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fabric::mapped::full_fence;
-use fabric::provider::RemoteRegion;
-use fabric::{Mapped, OpError, Region};
+use toroid_fabric::mapped::full_fence;
+use toroid_fabric::provider::RemoteRegion;
+use toroid_fabric::{Mapped, OpError, Region};
 
 use crate::layout::{ItemHeader, Place};
 use crate::loans::{RECALLED, SLIPS, slip_offset, slip_word};
@@ -132,7 +132,7 @@ impl<R: Mapped> View<R> {
     /// every 64 KiB: so it should be small, share nothing with its clones, and be all that `each` changes.
     ///
     /// ```no_run
-    /// # fn of(view: &rdma_kv::View) -> Result<(), rdma_kv::ViewError> {
+    /// # fn of(view: &toroid_kv::View) -> Result<(), toroid_kv::ViewError> {
     /// let zeros = view.fold(0, |zeros, block| *zeros += block.iter().filter(|byte| **byte == 0).count())?;
     /// # Ok(())
     /// # }

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::channel::{ChannelError, MAX_PAYLOAD};
-use fabric::link::LinkCheck;
-use fabric::shm::channel::Membership;
-use fabric::{
+use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
+use toroid_fabric::link::LinkCheck;
+use toroid_fabric::shm::channel::Membership;
+use toroid_fabric::{
     Access, Completion, Endpoint, Epoch, NodeId, OpError, Operation, PacketChannel, Partition,
     PostError, Protocol, Read, Region, Segment, Segments,
 };

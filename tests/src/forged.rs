@@ -3,13 +3,13 @@
 
 use domains::addressing;
 use domains::driver_protocol::{DropReason, Port};
-use ethernet::forward::{Action, Segments, Way};
-use ethernet::frame::HEADER_LEN;
-use ethernet::offload::Offload;
-use ethernet::segment::Segmenter;
-use ethernet::trunk::notice::Notice;
-use ethernet::trunk::{HostId, Inbox, Item, Nonsense, Tag};
-use fabric::{Epoch, Partition, Place};
+use toroid_ethernet::forward::{Action, Segments, Way};
+use toroid_ethernet::frame::HEADER_LEN;
+use toroid_ethernet::offload::Offload;
+use toroid_ethernet::segment::Segmenter;
+use toroid_ethernet::trunk::notice::Notice;
+use toroid_ethernet::trunk::{HostId, Inbox, Item, Nonsense, Tag};
+use toroid_fabric::{Epoch, Partition, Place};
 
 /// The sender's domain, and the other one.
 const DOMAINS: [u32; 2] = [7, 8];

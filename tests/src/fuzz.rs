@@ -26,20 +26,22 @@ use domains::directory::store::{Records, Store};
 use domains::driver_protocol::{Answer, Command};
 use domains::protocol::{Message, Request};
 use domains::wire::{self, WireError};
-use ethernet::frame::Frame;
-use ethernet::listener;
-use ethernet::offload::Offload;
-use ethernet::segment::Segmenter;
-use fabric::channel::{ChannelError, MAX_PAYLOAD};
-use fabric::link::{LinkCheck, LinkHeader};
-use fabric::shm::channel::{Membership, RING_BYTES};
-use fabric::shm::{Channel, ChannelEnds};
-use fabric::{Epoch, NodeId, PacketChannel, Partition, Place, Protocol, Region, RemoteKey, Torus};
-use rdma_kv::shared::Shared;
-use rdma_kv::store::{self, Limits};
-use rdma_kv::text::{Conversation, Next};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use toroid_ethernet::frame::Frame;
+use toroid_ethernet::listener;
+use toroid_ethernet::offload::Offload;
+use toroid_ethernet::segment::Segmenter;
+use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
+use toroid_fabric::link::{LinkCheck, LinkHeader};
+use toroid_fabric::shm::channel::{Membership, RING_BYTES};
+use toroid_fabric::shm::{Channel, ChannelEnds};
+use toroid_fabric::{
+    Epoch, NodeId, PacketChannel, Partition, Place, Protocol, Region, RemoteKey, Torus,
+};
+use toroid_kv::shared::Shared;
+use toroid_kv::store::{self, Limits};
+use toroid_kv::text::{Conversation, Next};
 
 use crate::forged::{FarHost, Neighbours};
 pub use connection::{connection_packets, connection_replies, connection_requests};

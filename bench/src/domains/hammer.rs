@@ -7,11 +7,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use domains::member::Domain;
-use fabric::provider::{QueuePair, RemoteRegion};
-use fabric::shm;
-use fabric::{Access, Completion, Endpoint, OpError, Operation, Read, Region, RemoteKey};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use toroid_fabric::provider::{QueuePair, RemoteRegion};
+use toroid_fabric::shm;
+use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, Read, Region, RemoteKey};
 
 use super::member::{MemberFailure, WATCHED};
 use crate::sampler::{BATCH, Pace, Work, sample};

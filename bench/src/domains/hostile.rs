@@ -11,7 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 
 use domains::protocol::{Message, NODE_SOCKET, Reply, Request, VERSION};
 use domains::wire::{self, Reader, Writer};
-use fabric::{Access, RemoteKey};
+use toroid_fabric::{Access, RemoteKey};
 
 use super::member::MemberFailure;
 

@@ -7,11 +7,11 @@ use std::net::Ipv4Addr;
 
 use domains::member::{Domain, Member, MemberError};
 use domains::wire::WireError;
-use fabric::key::KeyFormatError;
-use fabric::topology::TopologyError;
-use fabric::{Access, OpError, Region, RemoteKey};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use toroid_fabric::key::KeyFormatError;
+use toroid_fabric::topology::TopologyError;
+use toroid_fabric::{Access, OpError, Region, RemoteKey};
 
 use super::hammer::{self, Hammer, InFlight};
 use super::hostile::{self, Grant};
@@ -127,7 +127,7 @@ pub enum MemberFailure {
     Op(#[from] OpError),
     /// What was read was not timed.
     #[error(transparent)]
-    Post(#[from] fabric::PostError),
+    Post(#[from] toroid_fabric::PostError),
     /// No key.
     #[error(transparent)]
     Key(#[from] KeyFormatError),
@@ -152,7 +152,7 @@ pub struct Process {
     owned: Option<Region>,
     version: u64,
     hammer: Option<Hammer>,
-    mapped: Option<fabric::provider::RemoteRegion>,
+    mapped: Option<toroid_fabric::provider::RemoteRegion>,
     in_flight: Option<InFlight>,
     kept: Option<(Grant, File, bool)>,
     ear: Option<Ear>,

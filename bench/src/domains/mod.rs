@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::Torus;
+use toroid_fabric::Torus;
 
 use self::cycles::{Outcome, Scenario};
 use self::report::{Config, Export, Report, Rest};

@@ -5,7 +5,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::Torus;
+use toroid_fabric::Torus;
 
 use super::cycles::{self, Outcome, Scenario};
 use super::nodes;

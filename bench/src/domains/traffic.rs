@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use domains::member::{Domain, Listener};
-use fabric::provider::Channel;
-use fabric::{PacketChannel, Place, Protocol};
+use toroid_fabric::provider::Channel;
+use toroid_fabric::{PacketChannel, Place, Protocol};
 
 use super::hammer::now_ns;
 use super::member::MemberFailure;

@@ -11,9 +11,9 @@ use std::os::fd::AsFd;
 
 use domains::netlink::Netlink;
 use domains::protocol::{DomainInfo, MemberInfo, NewDomain};
-use ethernet::offload::Capabilities;
-use fabric::Torus;
 use serde::de::DeserializeOwned;
+use toroid_ethernet::offload::Capabilities;
+use toroid_fabric::Torus;
 
 use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, STACK_LINKS, Test, USUAL};
 use super::search::{Search, Trial};

@@ -1,8 +1,8 @@
 //! Additions to a word of a peer's memory, one at a time and several under way.
 
 use domains::member::Domain;
-use fabric::provider::{QueuePair, RemoteRegion};
-use fabric::{Access, Completion, Endpoint, Operation, Place, RemoteKey};
+use toroid_fabric::provider::{QueuePair, RemoteRegion};
+use toroid_fabric::{Access, Completion, Endpoint, Operation, Place, RemoteKey};
 
 use super::plan::WORD;
 use crate::one_sided::OneSidedError;

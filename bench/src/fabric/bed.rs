@@ -1,6 +1,6 @@
 //! Two nodes of a domain: one offers its memory and answers messages, the other measures.
 
-use fabric::Torus;
+use toroid_fabric::Torus;
 
 use super::member::{Offer, Order};
 use super::plan::{self, Measurement, Op, Provider};

@@ -3,9 +3,9 @@
 use std::thread;
 
 use domains::member::{Domain, Member};
-use fabric::{Access, Region};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
+use toroid_fabric::{Access, Region};
 
 use super::atomics::Counter;
 use super::libfabric;

@@ -13,15 +13,15 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use domains::member::{Domain, Listener, MemberError};
-use fabric::channel::ChannelError;
-use fabric::link::LinkHeader;
-use fabric::provider::{Channel, QueuePair, RemoteRegion};
-use fabric::shm::channel::RING_BYTES;
-use fabric::{
+use serde::{Deserialize, Serialize};
+use toroid_fabric::channel::ChannelError;
+use toroid_fabric::link::LinkHeader;
+use toroid_fabric::provider::{Channel, QueuePair, RemoteRegion};
+use toroid_fabric::shm::channel::RING_BYTES;
+use toroid_fabric::{
     Access, Completion, Endpoint, OpError, Operation, PacketChannel, Place, PostError, Protocol,
     Region,
 };
-use serde::{Deserialize, Serialize};
 
 use super::plan::{LONGEST, Op};
 use crate::pattern;
@@ -418,11 +418,11 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
-    use fabric::link::LinkCheck;
-    use fabric::shm::channel::Membership;
-    use fabric::shm::control::create_memory;
-    use fabric::shm::{self, ChannelEnds};
-    use fabric::{Epoch, NodeId, Partition, RegionId, RemoteKey};
+    use toroid_fabric::link::LinkCheck;
+    use toroid_fabric::shm::channel::Membership;
+    use toroid_fabric::shm::control::create_memory;
+    use toroid_fabric::shm::{self, ChannelEnds};
+    use toroid_fabric::{Epoch, NodeId, Partition, RegionId, RemoteKey};
 
     use super::*;
 

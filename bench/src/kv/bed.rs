@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fabric::Torus;
-pub(super) use rdma_kv::store::Limits;
 use serde::de::DeserializeOwned;
+use toroid_fabric::Torus;
+pub(super) use toroid_kv::store::Limits;
 
 use super::client::{Measured, MixedByOne, Order, Target};
 use super::mix::Mix;

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use domains::member::Member;
-use rdma_kv::reader::ReaderStats;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
+use toroid_kv::reader::ReaderStats;
 
 use super::crowd;
 use super::mix::{KEYS, Mix};

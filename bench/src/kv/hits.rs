@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
 
-use fabric::Torus;
 use serde::Serialize;
+use toroid_fabric::Torus;
 
 use super::bed::{self, DOMAIN, PORT};
 use super::client::{Order, Target as Server};

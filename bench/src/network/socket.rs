@@ -5,8 +5,8 @@ use std::net::{self, IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use ethernet::stack::{Stack, tcp, udp};
 use nix::sys::socket::{setsockopt, sockopt};
+use toroid_ethernet::stack::{Stack, tcp, udp};
 
 /// So that a receiver that has lost its core for a moment loses no datagrams. The kernel gives as
 /// much of it as it likes.

@@ -1,6 +1,6 @@
 //! Values that are borrowed: what it costs to have one, and to read it once.
 
-use rdma_kv::View;
+use toroid_kv::View;
 
 use super::rdma::{RdmaClient, RdmaError};
 use super::{Client, KeySet};

@@ -1,11 +1,11 @@
 //! The store's own client: gets read the server's memory, sets and deletes are messages.
 
 use domains::member::Domain;
-use fabric::Place;
-use rdma_kv::View;
-use rdma_kv::client::ClientError;
-use rdma_kv::operations::Change;
-use rdma_kv::reader::ReaderStats;
+use toroid_fabric::Place;
+use toroid_kv::View;
+use toroid_kv::client::ClientError;
+use toroid_kv::operations::Change;
+use toroid_kv::reader::ReaderStats;
 
 use super::{Client, Pipelined};
 
@@ -19,7 +19,7 @@ pub struct RdmaError(#[from] ClientError);
 
 /// A connection to a server.
 pub struct RdmaClient {
-    client: rdma_kv::client::Client,
+    client: toroid_kv::client::Client,
     value: Vec<u8>,
     len: usize,
 }
@@ -31,7 +31,7 @@ impl RdmaClient {
     /// The server's and the agent's.
     pub fn connect(domain: &Domain, place: Place) -> Result<Self, RdmaError> {
         Ok(RdmaClient {
-            client: rdma_kv::client::Client::connect(domain, Some(place))?,
+            client: toroid_kv::client::Client::connect(domain, Some(place))?,
             value: vec![0; LONGEST],
             len: 0,
         })

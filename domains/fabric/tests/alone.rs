@@ -7,9 +7,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use fabric::shm::control::create_memory;
-use fabric::shm::{CHUNK, Memory, Transfer, faults};
-use fabric::{NodeId, Partition, Region, RegionId, RemoteKey};
+use toroid_fabric::shm::control::create_memory;
+use toroid_fabric::shm::{CHUNK, Memory, Transfer, faults};
+use toroid_fabric::{NodeId, Partition, Region, RegionId, RemoteKey};
 
 const KEY: RemoteKey = RemoteKey {
     node: NodeId(1),

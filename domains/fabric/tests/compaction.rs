@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::shm::compact::{self, Look, PIECE};
-use fabric::shm::control::{create_for_peers, create_memory, read_only};
-use fabric::shm::{CHUNK, Compaction, Memory, Transfer};
-use fabric::{NodeId, Partition, Region, RegionId, RemoteKey};
+use toroid_fabric::shm::compact::{self, Look, PIECE};
+use toroid_fabric::shm::control::{create_for_peers, create_memory, read_only};
+use toroid_fabric::shm::{CHUNK, Compaction, Memory, Transfer};
+use toroid_fabric::{NodeId, Partition, Region, RegionId, RemoteKey};
 
 const KEY: RemoteKey = RemoteKey {
     node: NodeId(1),

@@ -12,9 +12,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
-use fabric::shm::control::{create_for_peers, create_memory, read_only, read_write, seal_writes};
-use fabric::shm::{CHUNK, Memory, QueuePair, RemoteRegion, Transfer};
-use fabric::{
+use toroid_fabric::shm::control::{
+    create_for_peers, create_memory, read_only, read_write, seal_writes,
+};
+use toroid_fabric::shm::{CHUNK, Memory, QueuePair, RemoteRegion, Transfer};
+use toroid_fabric::{
     Access, Completion, Endpoint, Mapped, NodeId, OpError, Operation, Partition, Read, Region,
     RegionId, RemoteKey,
 };

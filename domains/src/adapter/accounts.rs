@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::{Adapter, lock};
 

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
-use fabric::region::Keep;
-use fabric::verbs::hybrid_channel::{Means, NoMeans};
-use fabric::verbs::{CHANNEL_BYTES, HybridChannel, ProtectionDomain};
-use fabric::{NodeId, Partition, tcp};
+use toroid_fabric::region::Keep;
+use toroid_fabric::verbs::hybrid_channel::{Means, NoMeans};
+use toroid_fabric::verbs::{CHANNEL_BYTES, HybridChannel, ProtectionDomain};
+use toroid_fabric::{NodeId, Partition, tcp};
 
 use super::accounts::{CHANNELS, Entry};
 use super::{Adapter, lock};

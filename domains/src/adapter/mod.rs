@@ -28,9 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::NodeId;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::setsid;
+use toroid_fabric::NodeId;
 
 use crate::lifeline::Lifeline;
 use crate::member::MemberError;

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use fabric::link::LinkCheck;
-use fabric::provider::Channel;
-use fabric::tcp::{self, Cutter, Opened, tune};
-use fabric::{Access, Epoch, NodeId, OpError, Partition, Protocol, RemoteKey};
 use nix::errno::Errno;
+use toroid_fabric::link::LinkCheck;
+use toroid_fabric::provider::Channel;
+use toroid_fabric::tcp::{self, Cutter, Opened, tune};
+use toroid_fabric::{Access, Epoch, NodeId, OpError, Partition, Protocol, RemoteKey};
 
 use super::accounts::{Entry, OPEN};
 use super::messages::Service;
@@ -170,12 +170,15 @@ impl tcp::Regions for Regions<'_> {
     }
 
     #[cfg(feature = "verbs")]
-    fn device(&self) -> Option<Arc<fabric::verbs::Device>> {
+    fn device(&self) -> Option<Arc<toroid_fabric::verbs::Device>> {
         self.rdma?.device()
     }
 
     #[cfg(feature = "verbs")]
-    fn admit(&self, region: &fabric::shm::RemoteRegion) -> Option<fabric::region::Keep> {
+    fn admit(
+        &self,
+        region: &toroid_fabric::shm::RemoteRegion,
+    ) -> Option<toroid_fabric::region::Keep> {
         let node = self.domain.member().node();
         let entry = Entry::add(
             self.adapter,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::dependant::Dependant;
 use super::estate::Estate;

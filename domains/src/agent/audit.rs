@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fabric::NodeId;
 use serde_json::Value;
+use toroid_fabric::NodeId;
 
 use super::changes::is_change;
 use super::host::Host;

@@ -24,13 +24,13 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use fabric::mounts;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{CWD, OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use serde::{Deserialize, Serialize};
+use toroid_fabric::mounts;
 
 use crate::credentials::Ids;
 use crate::protocol::{Bind, Refusal, RefusalKind};

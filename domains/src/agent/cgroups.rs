@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::Place;
 use serde::{Deserialize, Serialize};
+use toroid_fabric::Place;
 
 use super::AgentError;
 use super::data_dir::name_for;

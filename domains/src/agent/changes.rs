@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::audit::Caller;
 use super::host::{Host, only_node, parse_subnet};

@@ -13,9 +13,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::shm::Compaction;
-use fabric::shm::compact::{self, Look, PIECE};
-use fabric::{NodeId, RegionId, RemoteKey};
+use toroid_fabric::shm::Compaction;
+use toroid_fabric::shm::compact::{self, Look, PIECE};
+use toroid_fabric::{NodeId, RegionId, RemoteKey};
 
 /// When to look again after what gave a reason to.
 const AGAIN: [Duration; 3] = [
@@ -283,8 +283,8 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use fabric::Partition;
-    use fabric::shm::control::create_for_peers;
+    use toroid_fabric::Partition;
+    use toroid_fabric::shm::control::create_for_peers;
 
     use super::*;
 

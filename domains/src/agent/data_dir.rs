@@ -8,7 +8,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fabric::Torus;
+use toroid_fabric::Torus;
 
 use super::AgentError;
 use super::cluster::Cluster;

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fabric::Torus;
 use serde::{Deserialize, Serialize};
+use toroid_fabric::Torus;
 
 use super::AgentError;
 use super::interfaces::Interfaces;

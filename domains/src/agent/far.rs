@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use fabric::{NodeId, Place};
+use toroid_fabric::{NodeId, Place};
 
 use super::adapter::{Adapter, borrow};
 use super::cluster::listeners::far_listeners;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use fabric::{NodeId, Place, Torus};
+use toroid_fabric::{NodeId, Place, Torus};
 
 use super::adapter::Adapter;
 use super::audit::Audit;

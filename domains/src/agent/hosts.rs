@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use fabric::{NodeId, Place};
+use toroid_fabric::{NodeId, Place};
 
 use crate::addressing::{host_name, ipv6};
 use crate::directory::{Directory, Domain};

@@ -4,8 +4,8 @@
 use std::fs::OpenOptions;
 use std::io;
 
-use fabric::NodeId;
 use serde::{Deserialize, Serialize};
+use toroid_fabric::NodeId;
 
 use super::{AgentError, Config};
 use crate::directory::Domain;

@@ -12,9 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
-use fabric::shm::control::{is_spoiled, read_only, read_write};
-use fabric::shm::thread::urgently;
-use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
+use toroid_fabric::shm::control::{is_spoiled, read_only, read_write};
+use toroid_fabric::shm::thread::urgently;
+use toroid_fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 
 use super::compaction::Compactor;
 use super::fences::{Fences, Granted};

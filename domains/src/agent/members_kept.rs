@@ -10,8 +10,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 use serde::{Deserialize, Serialize};
+use toroid_fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 
 use super::unfinished::LEAVING;
 use super::{

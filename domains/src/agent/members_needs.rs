@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 
-use fabric::{NodeId, Partition};
+use toroid_fabric::{NodeId, Partition};
 
 use super::{Books, Members, RegionRecord};
 use crate::directory::Change;

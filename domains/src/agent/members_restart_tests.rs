@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::FileExt;
 
-use fabric::shm::CHUNK;
-use fabric::shm::compact::PIECE;
 use tempfile::TempDir;
+use toroid_fabric::shm::CHUNK;
+use toroid_fabric::shm::compact::PIECE;
 
 use super::super::unfinished::LEAVING;
 use super::*;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use fabric::shm::fence::settle;
-use fabric::{NodeId, Partition, RegionId};
+use toroid_fabric::shm::fence::settle;
+use toroid_fabric::{NodeId, Partition, RegionId};
 
 use super::kept::channel_key;
 use super::{Attachment, AttachmentId, Books, ChannelRecord, Members, Service};

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::{MutexGuard, PoisonError};
 
-use fabric::shm::ChannelEnds;
-use fabric::shm::channel::RING_BYTES;
-use fabric::{NodeId, Partition, Place};
+use toroid_fabric::shm::ChannelEnds;
+use toroid_fabric::shm::channel::RING_BYTES;
+use toroid_fabric::{NodeId, Partition, Place};
 
 use super::kept::channel_key;
 use super::{

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use fabric::{NodeId, Partition};
 use serde::{Deserialize, Serialize};
+use toroid_fabric::{NodeId, Partition};
 
 use super::{Books, Changed, Members};
 use crate::agent::keeper::Entry;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::{Books, Members};
 use crate::protocol::Refusal;

@@ -12,8 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fabric::NodeId;
 use serde::{Deserialize, Serialize};
+use toroid_fabric::NodeId;
 
 /// The nodes that may have one memory mapped, each with whether for writing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

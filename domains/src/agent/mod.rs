@@ -63,8 +63,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use fabric::{Place, Torus};
 use serde::{Deserialize, Serialize};
+use toroid_fabric::{Place, Torus};
 
 use crate::directory::store::StoreError;
 use crate::hosts::config::HostConfig;
@@ -125,8 +125,8 @@ pub struct Config {
 
 /// A torus, or none, as text.
 mod optional_text {
-    use fabric::Torus;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use toroid_fabric::Torus;
 
     pub(super) fn serialize<S: Serializer>(
         torus: &Option<Torus>,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::host::Host;
 use super::members::owners;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::adapter::Adapter;
 use super::audit::Caller;

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use fabric::NodeId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+use toroid_fabric::NodeId;
 
 use super::driver::PlugError;
 use super::host::Host;

@@ -8,10 +8,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::{NodeId, Torus};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use toroid_fabric::{NodeId, Torus};
 
 use super::adapter::{self, Adapter};
 use super::audit::Audit;
@@ -72,7 +72,7 @@ pub fn run(
     if let Some(torus) = hosts.map(|hosts| hosts.torus).or(config.torus) {
         check_size(torus, hosts)?;
     }
-    fabric::inherited::keep_descriptors().map_err(during("keep descriptors to itself"))?;
+    toroid_fabric::inherited::keep_descriptors().map_err(during("keep descriptors to itself"))?;
     // While it can be told whose it is: afterwards every user is root.
     state_dir::make(&config.state).map_err(|source| AgentError::State {
         state: config.state.clone(),

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::{NodeId, Place};
 use nix::unistd::Uid;
+use toroid_fabric::{NodeId, Place};
 
 use super::AgentError;
 use super::background::LOG;

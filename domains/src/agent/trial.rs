@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
-use fabric::Place;
+use toroid_fabric::Place;
 
 use super::users::Users;
 use super::{AgentError, cgroups, rootless};

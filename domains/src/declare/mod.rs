@@ -40,7 +40,7 @@ mod text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use fabric::Place;
+use toroid_fabric::Place;
 
 use crate::addressing::Subnet;
 use crate::gateway::GatewayKind;

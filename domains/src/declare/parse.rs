@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use fabric::{NodeId, Place, Torus};
 use toml::de::DeTable;
+use toroid_fabric::{NodeId, Place, Torus};
 
 use super::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
 use crate::addressing::Subnet;

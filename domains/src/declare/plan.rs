@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use fabric::Place;
 use serde::{Serialize, Serializer};
+use toroid_fabric::Place;
 
 use super::{Declaration, Declared, DeclaredGateway, Holder, Problem};
 use crate::addressing::Subnet;

@@ -430,7 +430,7 @@ fn declarations() -> impl Strategy<Value = Declaration> {
     let limits = prop::collection::btree_map(resources, 0..9u64, 1..4);
     let quotas = prop::collection::btree_map((any::<bool>(), 0..64u32), limits, 0..3);
     (domains, aliases, owners, quotas).prop_map(|(domains, aliases, owners, quotas)| {
-        let place = |n: u32| around().torus.place(fabric::NodeId(n)).unwrap();
+        let place = |n: u32| around().torus.place(toroid_fabric::NodeId(n)).unwrap();
         type Set = BTreeSet<u32>;
         type Parts = ((Set, Set, Set, Set, Set), bool, u32);
         let domain = |((nodes, limited, plain, stacks, managers), public, owner): Parts| Declared {

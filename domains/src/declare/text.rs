@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
-use fabric::Place;
+use toroid_fabric::Place;
 
 use super::{Declaration, Declared, DeclaredGateway, Holder};
 use crate::quota::Amounts;

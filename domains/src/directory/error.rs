@@ -1,6 +1,6 @@
 //! Why a directory refuses a change, for programs and, with the remedy, for people.
 
-use fabric::Place;
+use toroid_fabric::Place;
 
 use super::{MAX_ALIASES, MAX_LABEL, MAX_MTU, MAX_NAME, MIN_MTU, RESERVED_NAMES};
 use crate::addressing::{Subnet, SubnetError};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::{Directory, DirectoryError, Domain};
 use crate::quota::Tenant;

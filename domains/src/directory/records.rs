@@ -20,9 +20,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fabric::{NodeId, Torus};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use toroid_fabric::{NodeId, Torus};
 
 use super::store::{Changes, Records};
 use super::{Directory, Domain, MAX_MTU, MIN_MTU, Ownership, is_alias, is_domain_name};

@@ -1,5 +1,5 @@
-use fabric::Place;
 use proptest::prelude::*;
+use toroid_fabric::Place;
 
 use super::*;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::{Change, Directory, Domain, Terms};
 

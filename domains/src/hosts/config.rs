@@ -26,9 +26,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use fabric::{NodeId, Place, Torus};
 use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
+use toroid_fabric::{NodeId, Place, Torus};
 
 use crate::agent::MAX_ACK_TIMEOUT_MS;
 use crate::directory::is_alias;

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fabric::{NodeId, Torus};
 use serde::{Deserialize, Serialize};
+use toroid_fabric::{NodeId, Torus};
 
 use super::config::Provider;
 use crate::directory::Directory;

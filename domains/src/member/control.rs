@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::link::DropReason;
-use fabric::region::Keep;
-use fabric::shm::channel::Membership;
-use fabric::shm::fence::FencePage;
-use fabric::shm::thread::spawn_undisturbed;
-use fabric::shm::wake::Waker;
-use fabric::shm::{Channel, ChannelEnds, Memory, Status};
-use fabric::{Epoch, NodeId, Partition, Protocol, RemoteKey};
+use toroid_fabric::link::DropReason;
+use toroid_fabric::region::Keep;
+use toroid_fabric::shm::channel::Membership;
+use toroid_fabric::shm::fence::FencePage;
+use toroid_fabric::shm::thread::spawn_undisturbed;
+use toroid_fabric::shm::wake::Waker;
+use toroid_fabric::shm::{Channel, ChannelEnds, Memory, Status};
+use toroid_fabric::{Epoch, NodeId, Partition, Protocol, RemoteKey};
 
 use super::far::{Connection, Links, Openers};
 use super::regions::{self, Grant, Mapped, Regions, no_room};

@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-use fabric::link::LinkCheck;
-use fabric::provider::{Channel, QueuePair};
-use fabric::shm::Status;
-use fabric::shm::channel::Membership;
-use fabric::tcp::{self, Cutter};
+use toroid_fabric::link::LinkCheck;
+use toroid_fabric::provider::{Channel, QueuePair};
+use toroid_fabric::shm::Status;
+use toroid_fabric::shm::channel::Membership;
+use toroid_fabric::tcp::{self, Cutter};
 #[cfg(feature = "verbs")]
-use fabric::verbs::hybrid_channel::{Means, NoMeans, Source};
+use toroid_fabric::verbs::hybrid_channel::{Means, NoMeans, Source};
 #[cfg(feature = "verbs")]
-use fabric::verbs::{Hybrid, HybridChannel, ProtectionDomain};
-use fabric::{Access, Epoch, NodeId, OpError, Partition, Place, Protocol, RemoteKey};
+use toroid_fabric::verbs::{Hybrid, HybridChannel, ProtectionDomain};
+use toroid_fabric::{Access, Epoch, NodeId, OpError, Partition, Place, Protocol, RemoteKey};
 
 use super::control::{Control, lock};
 use super::regions::no_room;

@@ -1,6 +1,6 @@
 //! Changing a domain from inside: what processes of a node may do that manages it.
 
-use fabric::Place;
+use toroid_fabric::Place;
 
 use super::{Domain, Member, MemberError, unexpected};
 use crate::placement::Policy;

@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use fabric::shm::{Memory, RemoteRegion, Status};
-use fabric::{NodeId, Partition, Region, RemoteKey};
+use toroid_fabric::shm::{Memory, RemoteRegion, Status};
+use toroid_fabric::{NodeId, Partition, Region, RemoteKey};
 
 use super::control::{Control, Release};
 use crate::protocol::{Reply, Request};

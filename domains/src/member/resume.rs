@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use fabric::shm::Status;
-use fabric::{NodeId, Partition, Protocol};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use toroid_fabric::shm::Status;
+use toroid_fabric::{NodeId, Partition, Protocol};
 
 use super::{Control, End, lock};
 use crate::member::regions;

@@ -21,12 +21,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use fabric::inherited;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
 use rustix::system::sethostname;
+use toroid_fabric::inherited;
 
 use super::messages::{InitConfig, Mapped, Report};
 use super::{During, GIVE_USERS, NodeError, cause, mounts};

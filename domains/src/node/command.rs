@@ -7,9 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
-use fabric::inherited;
 use nix::unistd::{AccessFlags, access};
 use rustix::io::{FdFlags, fcntl_setfd};
+use toroid_fabric::inherited;
 
 use super::messages::Start;
 use super::mounts;

@@ -22,8 +22,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use fabric::Place;
 use nix::sched::{CloneFlags, setns, unshare};
+use toroid_fabric::Place;
 
 use crate::addressing::host_name;
 use crate::agent::cgroups::enter;

@@ -1,6 +1,6 @@
 //! Boxes: the sets that are compact by construction.
 
-use fabric::{Place, Torus};
+use toroid_fabric::{Place, Torus};
 
 use super::Pull;
 

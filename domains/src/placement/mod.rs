@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use fabric::{NodeId, Place, Torus};
 use serde::{Deserialize, Serialize};
+use toroid_fabric::{NodeId, Place, Torus};
 
 use search::Search;
 

@@ -7,7 +7,7 @@
 //! A set that no single exchange improves need not be the best. So, last, the best one is shaken:
 //! a few nodes are exchanged at random, and it is improved again.
 
-use fabric::{Place, Torus};
+use toroid_fabric::{Place, Torus};
 
 use super::{NodeId, Policy, Pull, Wish, boxes, split_mix};
 

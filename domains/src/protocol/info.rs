@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use fabric::{Place, Torus};
 use serde::{Deserialize, Serialize};
+use toroid_fabric::{Place, Torus};
 
 use super::{Refusal, as_text};
 use crate::driver_protocol::{DropReason, OffloadKind};

@@ -9,5 +9,5 @@ fn main() -> anyhow::Result<()> {
         .with_env_filter(EnvFilter::from_default_env())
         .with_writer(io::stderr)
         .init();
-    Ok(ethernet::role::run()?)
+    Ok(toroid_ethernet::role::run()?)
 }

@@ -25,10 +25,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use domains::rdma::RdmaError;
-use fabric::Line;
-use fabric::line::PreparedLine;
-use fabric::parameters::LineParameters;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use toroid_fabric::Line;
+use toroid_fabric::line::PreparedLine;
+use toroid_fabric::parameters::LineParameters;
 use tracing::debug;
 
 use crate::switch::{LineEvent, LostLine, Remote, TrunkId};

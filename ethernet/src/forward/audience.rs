@@ -17,7 +17,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use fabric::Place;
+use toroid_fabric::Place;
 
 use crate::listener::{Claim, Report};
 

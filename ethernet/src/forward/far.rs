@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, btree_map};
 
 use domains::driver_protocol::{DropReason, Port};
-use fabric::{Epoch, NodeId, Partition, Place};
+use toroid_fabric::{Epoch, NodeId, Partition, Place};
 
 use super::ingress::Sender;
 use super::{AttachError, DropCounters, Ingress, Network, Segment, Segments, checked_domain};

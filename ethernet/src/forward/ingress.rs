@@ -6,7 +6,7 @@ use std::collections::{btree_map, hash_map};
 use std::net::IpAddr;
 
 use domains::driver_protocol::{DropReason, Port};
-use fabric::{Partition, Place, Protection};
+use toroid_fabric::{Partition, Place, Protection};
 
 use super::audience::Audience;
 use super::far::{Crew, FarMember};

@@ -9,7 +9,7 @@
 //! use std::io::Read;
 //!
 //! use domains::member::Member;
-//! use ethernet::Stack;
+//! use toroid_ethernet::Stack;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let stack = Stack::open(&Member::attach()?.domain("blue")?)?;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
-use fabric::Line;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use toroid_fabric::Line;
 
 use super::{BATCH, Desk, Switch, carry, event_of_line, event_of_trunk};
 use crate::forward::NotHere;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 
-use fabric::Line;
+use toroid_fabric::Line;
 
 use super::{Inbox, Outbox, Tag};
 

@@ -11,7 +11,7 @@
 //! connects, and looks whether a beginning arrives by the line itself. From a beginning over the connection on, the frames of who says so go by the line, and from an end on by the
 //! connection again, so that no frame overtakes another.
 
-use fabric::parameters::LineParameters;
+use toroid_fabric::parameters::LineParameters;
 
 use super::{BEFORE_NOTICE, Nonsense, Tag};
 
@@ -89,7 +89,7 @@ impl Notice {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use fabric::parameters::ConnectionParameters;
+    use toroid_fabric::parameters::ConnectionParameters;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Borrowing: values that are read where they are.
 
-use fabric::Access;
+use toroid_fabric::Access;
 
 use super::{Client, ClientError, Value, check_key};
 use crate::control::{Reply, Request};

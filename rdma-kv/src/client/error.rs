@@ -1,8 +1,8 @@
 //! What can go wrong for a client.
 
 use domains::member::MemberError;
-use fabric::channel::ChannelError;
-use fabric::{OpError, Place};
+use toroid_fabric::channel::ChannelError;
+use toroid_fabric::{OpError, Place};
 
 use crate::control::{Malformed, Refusal};
 use crate::layout::MAX_KEY;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fabric::channel::{ChannelError, MAX_PAYLOAD};
-use fabric::{NodeId, PacketChannel};
+use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
+use toroid_fabric::{NodeId, PacketChannel};
 
 use super::ClientError;
 use crate::control::{OVERHEAD, Reply, Request, decode_reply, encode_request, split_message};

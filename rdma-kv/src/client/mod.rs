@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use domains::member::Domain;
-use fabric::{Access, NodeId, Place};
+use toroid_fabric::{Access, NodeId, Place};
 
 pub(crate) use borrow::SLIPS_ACCESS;
 pub use error::ClientError;

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use fabric::Region;
+use toroid_fabric::Region;
 
 use super::exchange::TIMEOUT;
 use super::staging::{STAGING_ACCESS, Staging};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fabric::{Access, OpError, Region};
+use toroid_fabric::{Access, OpError, Region};
 
 use crate::control::Piece;
 

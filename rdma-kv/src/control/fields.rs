@@ -1,6 +1,6 @@
 //! What messages are made of.
 
-use fabric::RemoteKey;
+use toroid_fabric::RemoteKey;
 
 use super::{Malformed, Piece, TEXT_LIMIT, Then};
 use crate::layout::{MAX_KEY, Placement, Slot, SlotWord};

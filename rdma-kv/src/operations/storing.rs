@@ -4,7 +4,7 @@
 //! be fetched, is brought without the lock; the conditions are then looked at when it is published,
 //! so that all is as if it had happened at that moment.
 
-use fabric::{OpError, Region};
+use toroid_fabric::{OpError, Region};
 
 use super::{Change, Mode, Stored};
 use crate::layout::Marks;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use domains::member::MemberError;
 use domains::protocol::RefusalKind;
-use fabric::OpError;
-use fabric::channel::ChannelError;
+use toroid_fabric::OpError;
+use toroid_fabric::channel::ChannelError;
 
 use super::{Away, Upstream};
 use crate::client::{Client, ClientError};

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use domains::member::{Domain, Member, MemberError};
 use domains::protocol::RefusalKind;
-use fabric::Place;
+use toroid_fabric::Place;
 
 pub use self::conversation::Conversation;
 

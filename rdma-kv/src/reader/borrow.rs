@@ -1,6 +1,6 @@
 //! Borrowing: a get that leaves the value where it is. See [`crate::loans`].
 
-use fabric::{Endpoint, Mapped, OpError, Read};
+use toroid_fabric::{Endpoint, Mapped, OpError, Read};
 
 use super::{Accepted, Consistency, Reader, Sought, Tried, Way, unless_outside};
 use crate::hash::hash;

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use fabric::Region;
+use toroid_fabric::Region;
 
 use super::*;
 use crate::layout::Place;

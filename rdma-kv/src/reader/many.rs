@@ -1,6 +1,6 @@
 //! Several gets in one go.
 
-use fabric::{Endpoint, OpError, Read};
+use toroid_fabric::{Endpoint, OpError, Read};
 
 use super::{Consistency, Item, Reader, Sought, Tried, ValueRef, Way, unless_outside};
 use crate::hash::hash;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fabric::NodeId;
 use rustix::net::{SocketAddrAny, SocketAddrUnix, getpeername, getsockname};
+use toroid_fabric::NodeId;
 
 use super::connection::Converse;
 use super::listen::Listeners;

@@ -25,8 +25,8 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use domains::member::{Domain, Member, MemberError};
-use fabric::{Access, Place, Region};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use toroid_fabric::{Access, Place, Region};
 
 pub use auth::{Users, UsersError};
 pub use converse::converse;

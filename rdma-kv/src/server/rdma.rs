@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use fabric::channel::Polling;
-use fabric::{NodeId, PacketChannel};
+use toroid_fabric::channel::Polling;
+use toroid_fabric::{NodeId, PacketChannel};
 
 use self::client::{Client, Service, TURN};
 use super::hosting::Hosted;

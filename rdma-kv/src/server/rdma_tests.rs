@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fabric::shm::Channel;
+use toroid_fabric::shm::Channel;
 
 use super::*;
 use crate::client::{ClientError, STAGING_ACCESS};

@@ -25,7 +25,7 @@ pub(super) enum SessionError {
     #[error("it does not take its replies")]
     NotTaken,
     #[error("the store broke: {0}")]
-    Store(fabric::OpError),
+    Store(toroid_fabric::OpError),
 }
 
 impl Session {

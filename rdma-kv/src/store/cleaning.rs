@@ -1,6 +1,6 @@
 //! Room for new items: what of a full store stays, and where.
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use super::{SetError, Store, behind, write_header};
 use crate::layout::{ItemHeader, Marks, Place, Slot, SlotWord};

@@ -1,6 +1,6 @@
 //! Memory that comes back by itself: of expired items that nobody asks for any more, and what is too much.
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use super::cleaning::Step;
 use super::{Store, behind};

@@ -1,6 +1,6 @@
 //! Going through all items, a few at a time.
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use super::{KeyCopy, Store};
 use crate::layout::{ItemHeader, SlotWord};
@@ -102,7 +102,7 @@ mod tests {
             .with(|store| {
                 let mut walk = Walk::default();
                 while store.walk_on(&mut walk, |_, key| met.push(key.to_vec()))? {}
-                Ok::<_, fabric::OpError>(())
+                Ok::<_, toroid_fabric::OpError>(())
             })
             .unwrap();
         assert_eq!(met, [b"a"]);

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use super::dump::Tale;
 use super::input::Arguments;

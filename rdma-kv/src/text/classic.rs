@@ -1,6 +1,6 @@
 //! The classic commands that store, get and remove.
 
-use fabric::{OpError, Region};
+use toroid_fabric::{OpError, Region};
 
 use super::input::{Arguments, Tokens};
 use super::watch::Fetched;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use super::REPLIES;
 use super::keys::append_encoded;

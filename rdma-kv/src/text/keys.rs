@@ -1,6 +1,6 @@
 //! Keys as people and scripts are told of them, whatever bytes are in them.
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use super::input::Arguments;
 use super::{Done, ERROR, Turn};

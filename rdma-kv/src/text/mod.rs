@@ -23,7 +23,7 @@ mod watch;
 
 use std::sync::Arc;
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 pub(crate) use self::classic::value_len;
 pub(crate) use self::ended::{BINARY_REMEDY, BINARY_REQUEST, Ended, warn_of_binary};

@@ -10,9 +10,9 @@ use std::process;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fabric::OpError;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
+use toroid_fabric::OpError;
 
 use super::dump::Tale;
 use super::host::Totals;

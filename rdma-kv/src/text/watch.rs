@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use super::dump::append;
 use super::host::Ends;

@@ -12,8 +12,8 @@
 mod get;
 mod server;
 
-use rdma_kv::layout::{FlushEpoch, TableEpoch};
 use stateright::{Checker, Model, Property};
+use toroid_kv::layout::{FlushEpoch, TableEpoch};
 
 use get::Get;
 use server::Job;

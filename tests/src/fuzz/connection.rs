@@ -7,13 +7,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 
-use fabric::channel::ChannelError;
-use fabric::shm;
-use fabric::shm::channel::Membership;
-use fabric::shm::control::create_memory;
-use fabric::tcp::wire::Reply;
-use fabric::tcp::{Channel, Opened, QueuePair, Regions, serve};
-use fabric::{
+use toroid_fabric::channel::ChannelError;
+use toroid_fabric::shm;
+use toroid_fabric::shm::channel::Membership;
+use toroid_fabric::shm::control::create_memory;
+use toroid_fabric::tcp::wire::Reply;
+use toroid_fabric::tcp::{Channel, Opened, QueuePair, Regions, serve};
+use toroid_fabric::{
     Access, Completion, Endpoint, NodeId, OpError, Operation, PacketChannel, Read, Region,
     RegionId, RemoteKey,
 };

@@ -2,12 +2,12 @@
 
 use std::sync::OnceLock;
 
-use rdma_kv::control::Then;
-use rdma_kv::proxy::{self, Away, Upstream};
-use rdma_kv::reader::{Item, Sought};
-use rdma_kv::shared::Shared;
-use rdma_kv::store;
-use rdma_kv::text::{Conversation, Next, Wants};
+use toroid_kv::control::Then;
+use toroid_kv::proxy::{self, Away, Upstream};
+use toroid_kv::reader::{Item, Sought};
+use toroid_kv::shared::Shared;
+use toroid_kv::store;
+use toroid_kv::text::{Conversation, Next, Wants};
 
 use super::{give, make_cache};
 

@@ -3,16 +3,18 @@
 
 use std::time::Duration;
 
-use fabric::{
+use toroid_fabric::{
     Completion, Endpoint, NodeId, OpError, Operation, Partition, PostError, Read, Region, RegionId,
     RemoteKey,
 };
-use rdma_kv::control::{decode_reply, decode_request, encode_reply, encode_request, split_message};
-use rdma_kv::layout::{Placement, Slot, SlotWord};
-use rdma_kv::operations::{self, Change};
-use rdma_kv::reader::{Reader, Sought, ValueRef};
-use rdma_kv::shared::Shared;
-use rdma_kv::store::{Geometry, Limits, Store};
+use toroid_kv::control::{
+    decode_reply, decode_request, encode_reply, encode_request, split_message,
+};
+use toroid_kv::layout::{Placement, Slot, SlotWord};
+use toroid_kv::operations::{self, Change};
+use toroid_kv::reader::{Reader, Sought, ValueRef};
+use toroid_kv::shared::Shared;
+use toroid_kv::store::{Geometry, Limits, Store};
 
 /// A packet of requests. One that was understood says the same when it is sent on.
 pub fn store_requests(mut packet: &[u8]) -> bool {

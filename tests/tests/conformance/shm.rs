@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use fabric::shm::channel::RING_BYTES;
-use fabric::shm::control::{create_memory, read_only};
-use fabric::shm::wake::Waker;
-use fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion, Status};
-use fabric::{Access, NodeId, Region, RegionId, RemoteKey};
 use tests::conformance::{HERE, PARTITION, Rig, THERE, link};
+use toroid_fabric::shm::channel::RING_BYTES;
+use toroid_fabric::shm::control::{create_memory, read_only};
+use toroid_fabric::shm::wake::Waker;
+use toroid_fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion, Status};
+use toroid_fabric::{Access, NodeId, Region, RegionId, RemoteKey};
 
 pub struct Shm {
     status: Arc<Status>,

@@ -9,12 +9,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use fabric::shm;
-use fabric::shm::Status;
-use fabric::tcp::wire::{End, Frame};
-use fabric::tcp::{Channel, Cutter, Opened, QueuePair, Regions, RemoteRegion, serve, tune};
-use fabric::{Access, NodeId, OpError, Region, RemoteKey};
 use tests::conformance::{HERE, PARTITION, Rig, THERE, link};
+use toroid_fabric::shm;
+use toroid_fabric::shm::Status;
+use toroid_fabric::tcp::wire::{End, Frame};
+use toroid_fabric::tcp::{Channel, Cutter, Opened, QueuePair, Regions, RemoteRegion, serve, tune};
+use toroid_fabric::{Access, NodeId, OpError, Region, RemoteKey};
 
 use crate::shm::Shm;
 

@@ -80,7 +80,7 @@ fn without_the_tun_device_all_members_are_stacks() {
         let fetch = || cluster.exec("1,0,0", &format!("probe stack blue fetch {from} 80"));
         assert!(fetch().ok().stdout == page());
         let only = "nodes 0,0,0 and 1,0,0 have no interfaces of the kernel, so only programs with \
-                    sockets of `ethernet::Stack` have Ethernet there";
+                    sockets of `toroid_ethernet::Stack` have Ethernet there";
         let ping = cluster.toroid(&["ping", "0,0,0", "1,0,0"]).ok();
         let unmeasured = format!("ethernet: not measured, because {only}");
         assert!(ping.text().contains(&unmeasured), "{ping}");

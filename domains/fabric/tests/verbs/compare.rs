@@ -5,7 +5,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fabric::{Access, Completion, Endpoint, Operation, Region};
+use toroid_fabric::{Access, Completion, Endpoint, Operation, Region};
 
 use crate::conformance::Rig;
 use crate::rig::Verbs;
@@ -14,7 +14,7 @@ const ROUNDS: usize = 500;
 const BULK: u64 = 64 * 1024;
 
 /// The median of what one operation takes, in microseconds.
-fn latency_us(rig: &Verbs, operation: &Operation<fabric::verbs::RemoteRegion>) -> f64 {
+fn latency_us(rig: &Verbs, operation: &Operation<toroid_fabric::verbs::RemoteRegion>) -> f64 {
     let mut pair = rig.endpoint(1);
     let mut round = || {
         let start = Instant::now();
@@ -31,7 +31,7 @@ fn latency_us(rig: &Verbs, operation: &Operation<fabric::verbs::RemoteRegion>) -
 }
 
 /// Megabytes in a second of long writes, 16 at a time.
-fn bandwidth(rig: &Verbs, operation: &Operation<fabric::verbs::RemoteRegion>) -> f64 {
+fn bandwidth(rig: &Verbs, operation: &Operation<toroid_fabric::verbs::RemoteRegion>) -> f64 {
     let mut pair = rig.endpoint(16);
     let (mut posted, mut done) = (0, 0);
     let start = Instant::now();

@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use fabric::{Access, Completion, Endpoint, Operation, Region, Segment, Segments};
+use toroid_fabric::{Access, Completion, Endpoint, Operation, Region, Segment, Segments};
 
 use crate::conformance::Rig;
 use crate::rig::Verbs;

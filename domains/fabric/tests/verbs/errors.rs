@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric::shm::Status;
-use fabric::verbs::{Device, DeviceError, RegionParameters, RemoteRegion, Selection};
-use fabric::{Access, Completion, Endpoint, OpError, Operation, PostError, Region};
+use toroid_fabric::shm::Status;
+use toroid_fabric::verbs::{Device, DeviceError, RegionParameters, RemoteRegion, Selection};
+use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, PostError, Region};
 
 use crate::conformance::{Rig, THERE};
 use crate::rig::{Verbs, connect};

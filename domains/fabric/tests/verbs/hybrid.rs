@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::region::Keep;
-use fabric::shm::Status;
-use fabric::shm::control::{create_memory, read_only};
-use fabric::tcp::{self, Opened, serve, tune};
-use fabric::verbs::{Device, Hybrid, HybridChannel};
-use fabric::{Access, Endpoint, NodeId, OpError, Operation, Read, Region, RemoteKey, shm};
+use toroid_fabric::region::Keep;
+use toroid_fabric::shm::Status;
+use toroid_fabric::shm::control::{create_memory, read_only};
+use toroid_fabric::tcp::{self, Opened, serve, tune};
+use toroid_fabric::verbs::{Device, Hybrid, HybridChannel};
+use toroid_fabric::{Access, Endpoint, NodeId, OpError, Operation, Read, Region, RemoteKey, shm};
 
 use crate::conformance::{PARTITION, Rig, THERE};
 use crate::errors::results;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::channel::{ChannelError, MAX_PAYLOAD};
-use fabric::shm::Status;
-use fabric::tcp::wire::{End, Frame};
-use fabric::tcp::{self, Cutter};
-use fabric::verbs::HybridChannel;
-use fabric::verbs::hybrid_channel::{Means, NoMeans, Source};
-use fabric::{NodeId, PacketChannel};
+use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
+use toroid_fabric::shm::Status;
+use toroid_fabric::tcp::wire::{End, Frame};
+use toroid_fabric::tcp::{self, Cutter};
+use toroid_fabric::verbs::HybridChannel;
+use toroid_fabric::verbs::hybrid_channel::{Means, NoMeans, Source};
+use toroid_fabric::{NodeId, PacketChannel};
 
 use crate::conformance::{HERE, Rig, THERE, link};
 use crate::rig::{Side, Verbs};

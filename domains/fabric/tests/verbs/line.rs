@@ -3,11 +3,11 @@
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
 
-use fabric::Line as _;
-use fabric::line::PreparedLine as _;
-use fabric::verbs::line::Line;
-use fabric::verbs::{Device, LineParameters, PreparedLine, Selection};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use toroid_fabric::Line as _;
+use toroid_fabric::line::PreparedLine as _;
+use toroid_fabric::verbs::line::Line;
+use toroid_fabric::verbs::{Device, LineParameters, PreparedLine, Selection};
 
 use crate::counters::allocations;
 

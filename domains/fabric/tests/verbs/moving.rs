@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use fabric::shm::control::create_memory;
-use fabric::shm::{Status, Transfer};
-use fabric::verbs::RemoteRegion;
-use fabric::{Access, OpError, Operation, Region, RemoteKey};
+use toroid_fabric::shm::control::create_memory;
+use toroid_fabric::shm::{Status, Transfer};
+use toroid_fabric::verbs::RemoteRegion;
+use toroid_fabric::{Access, OpError, Operation, Region, RemoteKey};
 
 use crate::conformance::{HERE, Rig, THERE};
 use crate::errors::results;
@@ -54,7 +54,7 @@ fn a_key_ends_when_the_memory_begins_to_move() {
     let key = key_of(THERE);
     let mut owner = Movable::new(key);
     let export = |owner: &Movable| rig.there.domain.export(&owner.region, key, Access::all());
-    let write = |export: &fabric::verbs::Export| {
+    let write = |export: &toroid_fabric::verbs::Export| {
         let status: Arc<Status> = Arc::default();
         let [mut ours, _theirs] = connect(&rig.here, &rig.there, 4, &status);
         let remote = RemoteRegion::open(export.parameters());

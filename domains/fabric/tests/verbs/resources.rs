@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use fabric::shm::Status;
-use fabric::verbs::RemoteRegion;
-use fabric::{Access, Operation, PacketChannel, Region};
+use toroid_fabric::shm::Status;
+use toroid_fabric::verbs::RemoteRegion;
+use toroid_fabric::{Access, Operation, PacketChannel, Region};
 
 use crate::conformance::{HERE, THERE};
 use crate::errors::results;

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use fabric::shm::Status;
-use fabric::verbs::RemoteRegion;
-use fabric::{Access, OpError, Operation, Region};
+use toroid_fabric::shm::Status;
+use toroid_fabric::verbs::RemoteRegion;
+use toroid_fabric::{Access, OpError, Operation, Region};
 
 use crate::conformance::Rig;
 use crate::errors::results;

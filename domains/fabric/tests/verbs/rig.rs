@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use fabric::shm::Status;
-use fabric::shm::wake::Waker;
-use fabric::verbs::{
+use toroid_fabric::shm::Status;
+use toroid_fabric::shm::wake::Waker;
+use toroid_fabric::verbs::{
     Channel, ConnectionParameters, Device, Export, ProtectionDomain, QueuePair, RegionParameters,
     RemoteRegion, Selection,
 };
-use fabric::{Access, Endpoint, NodeId, Region, RegionId, RemoteKey};
+use toroid_fabric::{Access, Endpoint, NodeId, Region, RegionId, RemoteKey};
 
 use crate::conformance::{HERE, PARTITION, Rig, THERE, link};
 

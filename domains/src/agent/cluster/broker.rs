@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::door::Proof;
 use super::link::Link;

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::link::{Link, NoAnswer, stay_alive};
 use super::{Cluster, broker, listeners};

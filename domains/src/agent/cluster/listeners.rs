@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fabric::{NodeId, Partition};
+use toroid_fabric::{NodeId, Partition};
 
 use super::Cluster;
 use crate::agent::host::Host;

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabric::NodeId;
+use toroid_fabric::NodeId;
 
 use super::changes::usable_node;
 use super::host::Host;

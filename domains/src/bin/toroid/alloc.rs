@@ -3,8 +3,8 @@
 use domains::allocation::Destination;
 use domains::client::Control;
 use domains::placement::Figures;
-use fabric::{NodeId, Place};
 use serde_json::json;
+use toroid_fabric::{NodeId, Place};
 
 use crate::args::Alloc;
 use crate::failure::Failure;

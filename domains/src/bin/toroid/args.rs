@@ -7,7 +7,7 @@ use clap::{Args as Group, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use domains::agent::MAX_ACK_TIMEOUT_MS;
 use domains::placement::Policy;
-use fabric::Torus;
+use toroid_fabric::Torus;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -396,7 +396,7 @@ pub(crate) enum DomainCommand {
             hide_possible_values = true
         )]
         offload: Offload,
-        /// An interface of the kernel, or none: then only programs with sockets of `ethernet::Stack`
+        /// An interface of the kernel, or none: then only programs with sockets of `toroid_ethernet::Stack`
         /// have Ethernet in the node, one at a time
         #[arg(
             long,
@@ -439,7 +439,7 @@ pub(crate) enum DomainCommand {
             hide_possible_values = true
         )]
         offload: Offload,
-        /// An interface of the kernel, or none: then only programs with sockets of `ethernet::Stack`
+        /// An interface of the kernel, or none: then only programs with sockets of `toroid_ethernet::Stack`
         /// have Ethernet in the node, one at a time
         #[arg(
             long,

@@ -12,9 +12,9 @@ use domains::declare::{
 use domains::directory::Terms;
 use domains::protocol::{DomainInfo, NewDomain, NodeInfo, QuotaInfo};
 use domains::quota::Amounts;
-use fabric::Place;
 use nix::unistd::Uid;
 use serde_json::{Value, json};
+use toroid_fabric::Place;
 
 use crate::args::{self, Apply};
 use crate::failure::{Failure, wrong};

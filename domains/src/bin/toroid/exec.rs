@@ -17,13 +17,13 @@ use std::thread;
 use domains::client::{ClientError, Control, ExecHandle, Order, Signals};
 use domains::nodeset::{self, Names};
 use domains::protocol::{Bind, DomainInfo, MemberInfo, NodeInfo, Refusal, RefusalKind, Terminal};
-use fabric::{NodeId, Place, Torus};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use signal_hook::consts::{
     SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 use signal_hook::iterator::Signals as Caught;
 use signal_hook::low_level::emulate_default_handler;
+use toroid_fabric::{NodeId, Place, Torus};
 
 use crate::args::Exec;
 use crate::failure::Failure;

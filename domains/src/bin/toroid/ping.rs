@@ -13,11 +13,11 @@ use domains::client::{Control, ExecHandle, Order};
 use domains::explain::no_interfaces;
 use domains::member::Member;
 use domains::protocol::{DomainInfo, MemberInfo, Status};
-use fabric::{Access, Endpoint, Place, Read, RemoteKey};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, recv, sendto, socket};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use toroid_fabric::{Access, Endpoint, Place, Read, RemoteKey};
 
 use crate::args::Ping;
 use crate::exec::relay::{Output, Relay};

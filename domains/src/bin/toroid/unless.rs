@@ -3,7 +3,7 @@
 
 use domains::client::{ClientError, Control};
 use domains::protocol::{DomainInfo, NewDomain, Refusal, RefusalKind};
-use fabric::Place;
+use toroid_fabric::Place;
 
 use crate::exec;
 use crate::failure::Failure;

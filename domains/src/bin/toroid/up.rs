@@ -68,7 +68,7 @@ pub(crate) fn run(places: &Places, options: &Up, show: Show) -> Result<(), Failu
     if status.no_taps.is_some() {
         show.note(
             "nodes have no interfaces in domains: one process of each has its addresses there, with \
-             sockets of its own (`ethernet::Stack`)",
+             sockets of its own (`toroid_ethernet::Stack`)",
         );
     }
     if let Some(no_limits) = &status.no_limits {

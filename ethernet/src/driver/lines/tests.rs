@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use domains::addressing;
 use domains::driver_protocol::Port;
-use fabric::parameters::ConnectionParameters;
-use fabric::{NodeId, Partition, Place};
 use nix::sys::socket::{MsgFlags, recv};
+use toroid_fabric::parameters::ConnectionParameters;
+use toroid_fabric::{NodeId, Partition, Place};
 
 use super::*;
 use crate::cable::{Cable, tests::pair};

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand};
 use domains::member::{Member, MemberError};
-use fabric::Place;
-use rdma_kv::{Client, ClientError};
+use toroid_fabric::Place;
+use toroid_kv::{Client, ClientError};
 
 use crate::top;
 

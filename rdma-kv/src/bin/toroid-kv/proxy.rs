@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use fabric::Place;
-use rdma_kv::proxy::{self, ProxyError};
-use rdma_kv::server::{Listen, Rdma, Settings, Stop, UnixSocket, Users};
+use toroid_fabric::Place;
+use toroid_kv::proxy::{self, ProxyError};
+use toroid_kv::server::{Listen, Rdma, Settings, Stop, UnixSocket, Users};
 
 use crate::serve::{parse_mode, signals};
 

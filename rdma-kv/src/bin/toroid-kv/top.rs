@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::Result;
-use rdma_kv::Client;
+use toroid_kv::Client;
 
 /// What clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
-use fabric::channel::{ChannelError, MAX_PAYLOAD};
-use fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Region, RemoteKey};
+use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
+use toroid_fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Region, RemoteKey};
 
 use super::loan::Loan;
 use crate::client::STAGING_ACCESS;

@@ -1,6 +1,6 @@
 //! A client's leave to borrow.
 
-use fabric::{Mapped, PacketChannel, RemoteKey};
+use toroid_fabric::{Mapped, PacketChannel, RemoteKey};
 
 use super::client::Client;
 use crate::client::SLIPS_ACCESS;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 
 use domains::member::MemberError;
-use fabric::provider::{Channel, QueuePair, RemoteRegion};
-use fabric::{Access, NodeId, OpError, Region, RemoteKey, tcp};
+use toroid_fabric::provider::{Channel, QueuePair, RemoteRegion};
+use toroid_fabric::{Access, NodeId, OpError, Region, RemoteKey, tcp};
 
 use super::*;
 use crate::network::Network;

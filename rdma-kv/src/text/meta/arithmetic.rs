@@ -1,6 +1,6 @@
 //! `ma`: count up or down.
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use super::super::input::Tokens;
 use super::super::{Done, NO_MEMORY_TO_COUNT, NOT_A_NUMBER, Turn, append_number};

@@ -3,7 +3,7 @@
 //! Of those who meet an item that is stale, was just made by `N`, or is about to expire by `R`, one
 //! is told that it won (`W`) and should store it anew; the others that somebody else did (`Z`).
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use super::super::classic::{append_held, append_short};
 use super::super::input::Tokens;

@@ -8,7 +8,7 @@ mod flags;
 mod get;
 mod update;
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use self::flags::{Flags, Key};
 use super::input::Tokens;

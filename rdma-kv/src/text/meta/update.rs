@@ -1,6 +1,6 @@
 //! `ms` and `md`: store; remove, or declare stale.
 
-use fabric::OpError;
+use toroid_fabric::OpError;
 
 use super::super::classic::value_len;
 use super::super::input::Tokens;

@@ -12,8 +12,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 
 use domains::protocol::ChannelInfo;
-use fabric::link::LinkHeader;
-use fabric::{Epoch, NodeId, Partition, Protocol};
+use toroid_fabric::link::LinkHeader;
+use toroid_fabric::{Epoch, NodeId, Partition, Protocol};
 
 use crate::scribe::Scribe;
 use crate::{FORGED, OWN, Result};

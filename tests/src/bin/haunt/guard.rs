@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use domains::member::{Domain, Listener, Member};
-use fabric::channel::ChannelError;
-use fabric::link::DropReason;
-use fabric::provider::Channel;
-use fabric::{Access, PacketChannel, Place, Region};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
+use toroid_fabric::channel::ChannelError;
+use toroid_fabric::link::DropReason;
+use toroid_fabric::provider::Channel;
+use toroid_fabric::{Access, PacketChannel, Place, Region};
 
 use crate::{
     COUNTED, FILED, FORGED, FORKED, FROM_DISK, HAUNT, HAUNTED, LOOK, MOVED, OWN, PAIR, PINNED,

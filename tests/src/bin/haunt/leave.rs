@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use domains::protocol::{ChannelInfo, Message, NODE_SOCKET, Reply, Request, VERSION};
 use domains::wire::{self, Reader, Writer};
-use fabric::{Access, NodeId, Place, RemoteKey};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use toroid_fabric::{Access, NodeId, Place, RemoteKey};
 
 use crate::forger::{Forger, Manner};
 use crate::grips::Grips;

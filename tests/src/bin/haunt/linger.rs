@@ -4,7 +4,7 @@
 use std::os::unix::fs::FileExt;
 
 use domains::protocol::{Reply, Request};
-use fabric::{Access, RemoteKey};
+use toroid_fabric::{Access, RemoteKey};
 
 use crate::leave::Agent;
 use crate::mapping::{Mapping, PAGE};

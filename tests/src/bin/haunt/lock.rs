@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::thread;
 
 use domains::protocol::{Event, Message, Reply, Request};
-use fabric::{Access, RemoteKey};
 use nix::sys::stat::fstat;
+use toroid_fabric::{Access, RemoteKey};
 
 use crate::Result;
 use crate::hang::{self, INIT, OPEN};

@@ -54,7 +54,7 @@ use std::io::{self, BufRead, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fabric::Protocol;
+use toroid_fabric::Protocol;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

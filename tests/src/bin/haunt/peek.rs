@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use domains::protocol::{Event, Message, Reply, Request};
-use fabric::{Access, RemoteKey};
+use toroid_fabric::{Access, RemoteKey};
 
 use crate::Result;
 use crate::leave::Agent;

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use fabric::shm::{QueuePair, RemoteRegion};
-use fabric::{
+use toroid_fabric::shm::{QueuePair, RemoteRegion};
+use toroid_fabric::{
     Access, Completion, Endpoint, NodeId, Operation, Partition, Region, RegionId, RemoteKey,
 };
 

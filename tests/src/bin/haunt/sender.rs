@@ -4,9 +4,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use domains::addressing;
-use fabric::Place;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, bind, send, socket};
+use toroid_fabric::Place;
 
 use crate::{FORGED, OWN, Result};
 

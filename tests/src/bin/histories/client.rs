@@ -5,10 +5,10 @@ use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
 use domains::member::{Domain, Member};
-use rdma_kv::Client;
 use serde::{Deserialize, Serialize};
 use tests::random::Random;
 use tests::value;
+use toroid_kv::Client;
 
 use crate::history::{KEYS, Operation, Outcome};
 use crate::keeper::{Order, Part};

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bench::roles::{self, StoreConfig};
 use bench::worker;
-use rdma_kv::store::Limits;
 use serde::{Deserialize, Serialize};
 use tests::variants::with_what_is_left_out;
+use toroid_kv::store::Limits;
 
 use crate::client::Note;
 use crate::history::{Call, Operation, Outcome};

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use bench::cluster::{Cluster, Process};
 use bench::roles;
 use clap::Parser;
-use fabric::Torus;
 use nix::time::{ClockId, clock_gettime};
 use tests::random::Random;
 use tests::variants::with_what_is_left_out;
+use toroid_fabric::Torus;
 
 use checker::is_linearizable;
 use history::Call;
@@ -66,7 +66,7 @@ struct Cli {
     seed: u64,
     /// What of the protocol is left out.
     #[cfg(feature = "unsafe-variants")]
-    #[arg(long, value_name = "WHAT", require_equals = true, value_parser = rdma_kv::variants::NAMES)]
+    #[arg(long, value_name = "WHAT", require_equals = true, value_parser = toroid_kv::variants::NAMES)]
     without: Option<String>,
 }
 

@@ -57,8 +57,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use domains::member::{Member, MemberError};
 use domains::protocol::{NODE_SOCKET, VERSION};
-use fabric::provider::{QueuePair, RemoteRegion};
-use fabric::{Access, Completion, Endpoint, OpError, Operation, Region, RemoteKey};
+use toroid_fabric::provider::{QueuePair, RemoteRegion};
+use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, Region, RemoteKey};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

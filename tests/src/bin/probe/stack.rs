@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 use std::thread;
 
 use domains::member::Member;
-use ethernet::stack::Stack;
-use ethernet::stack::tcp::TcpStream;
 use nix::sys::socket::{MsgFlags, send};
+use toroid_ethernet::stack::Stack;
+use toroid_ethernet::stack::tcp::TcpStream;
 
 use super::{PATIENCE, Result, watch_input};
 
@@ -104,7 +104,7 @@ fn talk(stack: &Stack, to: SocketAddr) -> Result<()> {
     }
     // Whoever waits for more learns what becomes of the connection.
     match answers.read(&mut [0]) {
-        Err(error) => println!("revoked: {}", ethernet::stack::is_revoked(&error)),
+        Err(error) => println!("revoked: {}", toroid_ethernet::stack::is_revoked(&error)),
         Ok(len) => println!("end after {len}"),
     }
     Ok(())

@@ -19,8 +19,8 @@
 use std::io::{self, BufRead, Write};
 
 use domains::member::{Domain, Member};
-use rdma_kv::operations::Change;
-use rdma_kv::{Client, View};
+use toroid_kv::operations::Change;
+use toroid_kv::{Client, View};
 
 type Error = Box<dyn std::error::Error>;
 

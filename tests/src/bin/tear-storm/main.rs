@@ -16,11 +16,11 @@ use std::time::Instant;
 use bench::cluster::{Cluster, Process};
 use bench::roles::{self, StoreConfig};
 use clap::Parser;
-use fabric::Torus;
-use rdma_kv::store::Limits;
 use serde_json::json;
 use storm::{Kind, Orders, Part, Tally};
 use tests::variants::with_what_is_left_out;
+use toroid_fabric::Torus;
+use toroid_kv::store::Limits;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -63,7 +63,7 @@ struct Cli {
     json: bool,
     /// What of the protocol is left out.
     #[cfg(feature = "unsafe-variants")]
-    #[arg(long, value_name = "WHAT", require_equals = true, value_parser = rdma_kv::variants::NAMES)]
+    #[arg(long, value_name = "WHAT", require_equals = true, value_parser = toroid_kv::variants::NAMES)]
     without: Option<String>,
 }
 

@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use bench::worker;
 use clap::ValueEnum;
 use domains::member::Member;
-use rdma_kv::{Client, View, ViewError};
 use serde::{Deserialize, Serialize};
 use tests::value;
+use toroid_kv::{Client, View, ViewError};
 
 use crate::Error;
 use crate::writer::{self, Change};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rdma_kv::Client;
 use tests::value;
+use toroid_kv::Client;
 
 use crate::Error;
 use crate::storm::{Tally, name};

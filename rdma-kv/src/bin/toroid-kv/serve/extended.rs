@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdma_kv::server::Settings;
+use toroid_kv::server::Settings;
 
 use super::Refusal;
 use super::options::Notices;

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use anyhow::Result;
-use rdma_kv::server::{self, Rdma, ServeError, Stop};
+use toroid_kv::server::{self, Rdma, ServeError, Stop};
 
 pub use options::{Serve, parse_mode};
 

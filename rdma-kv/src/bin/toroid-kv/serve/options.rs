@@ -6,8 +6,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use rdma_kv::server::{Listen, Rdma, Settings, UnixSocket};
-use rdma_kv::store::Limits;
+use toroid_kv::server::{Listen, Rdma, Settings, UnixSocket};
+use toroid_kv::store::Limits;
 
 use super::{Refusal, extended};
 

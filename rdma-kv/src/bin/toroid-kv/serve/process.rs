@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nix::errno::Errno;
 use nix::unistd::{User, daemon, geteuid, getuid, setgid, setgroups, setuid};
-use rdma_kv::server::Settings;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use toroid_kv::server::Settings;
 
 use super::{EX_NOUSER, Refusal, Serve};
 

@@ -1,9 +1,9 @@
 //! What signals do: as with memcached.
 
 use anyhow::Result;
-use rdma_kv::server::{Stop, Users};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use toroid_kv::server::{Stop, Users};
 
 /// Ends the server when asked to; on SIGHUP, reads its users again.
 pub fn listen(stop: &Stop, users: Option<Users>) -> Result<()> {
