@@ -41,9 +41,10 @@ impl Machine {
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} x {}, Linux {}", self.cpus, self.cpu, self.kernel)?;
-        match self.busy {
-            true => f.write_str(", one process spinning beside"),
-            false => Ok(()),
+        if self.busy {
+            f.write_str(", one process spinning beside")
+        } else {
+            Ok(())
         }
     }
 }

@@ -200,9 +200,10 @@ fn main() -> ExitCode {
         return status;
     }
     let arguments = Arguments::parse();
-    let result = match arguments.busy {
-        true => run_busy(&arguments.command),
-        false => run_command(&arguments.command),
+    let result = if arguments.busy {
+        run_busy(&arguments.command)
+    } else {
+        run_command(&arguments.command)
     };
     match result {
         Ok(0) => ExitCode::SUCCESS,
@@ -258,9 +259,10 @@ fn run_concurrent(arguments: &Compare) -> anyhow::Result<u64> {
 
 /// The same for the command `domains`.
 fn run_domains(arguments: &Domains) -> anyhow::Result<u64> {
-    let effort = match arguments.quick {
-        true => Effort::Quick,
-        false => Effort::Default,
+    let effort = if arguments.quick {
+        Effort::Quick
+    } else {
+        Effort::Default
     };
     let mut progress = Progress::new();
     let report = domains::measure(effort, &arguments.rows, &mut progress)?;
@@ -271,9 +273,10 @@ fn run_domains(arguments: &Domains) -> anyhow::Result<u64> {
 
 /// The same for the command `kv`.
 fn run_kv(arguments: &Kv) -> anyhow::Result<u64> {
-    let effort = match arguments.quick {
-        true => Effort::Quick,
-        false => Effort::Default,
+    let effort = if arguments.quick {
+        Effort::Quick
+    } else {
+        Effort::Default
     };
     if arguments.mix {
         let mut progress = Progress::new();
@@ -297,9 +300,10 @@ fn run_kv(arguments: &Kv) -> anyhow::Result<u64> {
 
 /// The same for the command `fabric`.
 fn run_fabric(arguments: &Fabric) -> anyhow::Result<u64> {
-    let effort = match arguments.quick {
-        true => Effort::Quick,
-        false => Effort::Default,
+    let effort = if arguments.quick {
+        Effort::Quick
+    } else {
+        Effort::Default
     };
     let mut progress = Progress::new();
     let report = fabric::measure(effort, &mut progress)?;
@@ -310,9 +314,10 @@ fn run_fabric(arguments: &Fabric) -> anyhow::Result<u64> {
 
 /// The same for the command `ether`.
 fn run_ether(arguments: &Ether) -> anyhow::Result<u64> {
-    let effort = match arguments.quick {
-        true => Effort::Quick,
-        false => Effort::Default,
+    let effort = if arguments.quick {
+        Effort::Quick
+    } else {
+        Effort::Default
     };
     let mut progress = Progress::new();
     let report = ether::measure(effort, &mut progress)?;

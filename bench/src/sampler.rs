@@ -78,9 +78,10 @@ pub fn sample<W: Work>(work: &mut W, pace: Pace) -> Result<Slice, W::Error> {
     let mut slice = Slice::default();
     one_batch(work, WARM_UP, &mut slice)?;
     let trial = one_batch(work, WARM_UP, &mut slice)?;
-    let batch = pace.batch.unwrap_or(match trial / WARM_UP < BATCHED_BELOW {
-        true => BATCH,
-        false => 1,
+    let batch = pace.batch.unwrap_or(if trial / WARM_UP < BATCHED_BELOW {
+        BATCH
+    } else {
+        1
     });
     // Of the warm-up nothing but its errors counts.
     slice = Slice {

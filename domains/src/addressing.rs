@@ -112,12 +112,13 @@ impl Subnet {
         }
         let reserved = ["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"];
         let reserved = reserved.iter().flat_map(|text| text.parse());
-        match reserved
+        if reserved
             .into_iter()
             .any(|range: Subnet| range.overlaps(self))
         {
-            true => Err(SubnetError::Reserved(*self)),
-            false => Ok(()),
+            Err(SubnetError::Reserved(*self))
+        } else {
+            Ok(())
         }
     }
 
@@ -171,12 +172,13 @@ impl FromStr for Subnet {
             return Err(malformed());
         }
         let meant = Subnet::containing(base, prefix);
-        match meant.base == base {
-            true => Ok(meant),
-            false => Err(SubnetError::HostBits {
+        if meant.base == base {
+            Ok(meant)
+        } else {
+            Err(SubnetError::HostBits {
                 given: text.into(),
                 meant,
-            }),
+            })
         }
     }
 }

@@ -225,13 +225,14 @@ impl Directory {
             taken_for.is_some_and(is_managed) && self.domains_of(node).all(is_managed)
         };
         let others: BTreeSet<NodeId> = nodes.iter().copied().filter(|n| !is_ours(*n)).collect();
-        match others.is_empty() {
-            true => Ok(()),
-            false => Err(Denied::NodesOfOthers {
+        if others.is_empty() {
+            Ok(())
+        } else {
+            Err(Denied::NodesOfOthers {
                 nodes: self.places(&others),
                 actor: self.places(&[manager].into()),
             }
-            .into()),
+            .into())
         }
     }
 }

@@ -124,9 +124,10 @@ impl Address {
                 let stream = connected.map_err(|_| ClientError::NotInNode)?;
                 // Outside of nodes anybody may listen under this name. In a node its agent is
                 // root, also where that is an ordinary user outside.
-                match peer_uid(&stream)?.is_root() {
-                    true => Ok(stream),
-                    false => Err(ClientError::NotInNode),
+                if peer_uid(&stream)?.is_root() {
+                    Ok(stream)
+                } else {
+                    Err(ClientError::NotInNode)
                 }
             }
         }
@@ -152,9 +153,10 @@ fn is_broken_off(error: &WireError) -> bool {
 }
 
 fn no_agent(state: PathBuf) -> ClientError {
-    match keeper::is_there(&state) {
-        true => ClientError::Orphaned { state },
-        false => ClientError::NoAgent { state },
+    if keeper::is_there(&state) {
+        ClientError::Orphaned { state }
+    } else {
+        ClientError::NoAgent { state }
     }
 }
 

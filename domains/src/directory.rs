@@ -565,9 +565,10 @@ impl Directory {
     ) -> Result<(), DirectoryError> {
         self.domain(domain)?;
         self.amend(nodes, |ownership| {
-            match withdraw {
-                true => ownership.consents.remove(domain),
-                false => ownership.consents.insert(domain.into()),
+            if withdraw {
+                ownership.consents.remove(domain)
+            } else {
+                ownership.consents.insert(domain.into())
             };
         });
         Ok(())
@@ -629,9 +630,10 @@ impl Directory {
             });
         }
         let domain = self.domain_mut(name)?;
-        domain.managers = match revoke {
-            true => &domain.managers - nodes,
-            false => &domain.managers | nodes,
+        domain.managers = if revoke {
+            &domain.managers - nodes
+        } else {
+            &domain.managers | nodes
         };
         Ok(domain.clone())
     }

@@ -254,14 +254,16 @@ impl Facts<'_> {
                 .iter()
                 .filter(|info| member(info, place).is_some());
             let names: Vec<&str> = inside.map(|info| &*info.name).collect();
-            match names.is_empty() {
-                true => format!("{place} is in none"),
-                false => format!("{place} is in {}", names.join(" and ")),
+            if names.is_empty() {
+                format!("{place} is in none")
+            } else {
+                format!("{place} is in {}", names.join(" and "))
             }
         };
-        let both = match from == to {
-            true => of(from),
-            false => format!("{}, {}", of(from), of(to)),
+        let both = if from == to {
+            of(from)
+        } else {
+            format!("{}, {}", of(from), of(to))
         };
         Objection::new(
             format!("they share no domain that you may see: {both}"),
@@ -400,10 +402,7 @@ fn stacks(info: &DomainInfo, from: Place, to: Place) -> Vec<Place> {
 
 /// What carries packets of two members, of which these have no interface.
 fn kind(stacks: &[Place]) -> &'static str {
-    match stacks.is_empty() {
-        true => "tap",
-        false => "stack",
-    }
+    if stacks.is_empty() { "tap" } else { "stack" }
 }
 
 /// What holds where nodes have no interface of the kernel, or nothing if there are none of these.

@@ -383,9 +383,10 @@ fn connect() -> Result<UnixStream, MemberError> {
     let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
     let stream = UnixStream::connect_addr(&address).map_err(|_| MemberError::NotInNode)?;
     // Outside of nodes the name is free for anybody. A node sees its agent as root.
-    match peer_uid(&stream)?.is_root() {
-        true => Ok(stream),
-        false => Err(MemberError::NotInNode),
+    if peer_uid(&stream)?.is_root() {
+        Ok(stream)
+    } else {
+        Err(MemberError::NotInNode)
     }
 }
 

@@ -74,9 +74,10 @@ pub(crate) fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     })?;
     let found = file.metadata()?;
     check_owner(path, &found)?;
-    match found.is_file() && found.nlink() <= 1 {
-        true => Ok(file),
-        false => Err(planted()),
+    if found.is_file() && found.nlink() <= 1 {
+        Ok(file)
+    } else {
+        Err(planted())
     }
 }
 

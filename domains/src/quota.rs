@@ -198,12 +198,11 @@ impl Directory {
     pub fn limits_in_force(&self, tenant: Tenant) -> Amounts {
         let is_ordinary =
             matches!(tenant, Tenant::User(uid) if uid != 0 && uid != self.administrator());
-        let mut limits: Amounts = match is_ordinary {
-            true => {
-                let bytes = self.default_bytes().map(|bytes| (Resource::Bytes, bytes));
-                DEFAULTS.into_iter().chain(bytes).collect()
-            }
-            false => Amounts::new(),
+        let mut limits: Amounts = if is_ordinary {
+            let bytes = self.default_bytes().map(|bytes| (Resource::Bytes, bytes));
+            DEFAULTS.into_iter().chain(bytes).collect()
+        } else {
+            Amounts::new()
         };
         limits.extend(self.limits_of(tenant));
         limits

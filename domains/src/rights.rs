@@ -181,13 +181,14 @@ impl Actor {
                 new.into_iter().filter(|node| !may(*node)).collect()
             }
         };
-        match lacking.is_empty() {
-            true => Ok(()),
-            false => Err(Denied::NoConsent {
+        if lacking.is_empty() {
+            Ok(())
+        } else {
+            Err(Denied::NoConsent {
                 nodes: directory.places(&lacking),
                 domain: domain.name.clone(),
                 actor: self.to_string(),
-            }),
+            })
         }
     }
 
@@ -204,9 +205,10 @@ impl Actor {
             Actor::User(uid) if domain.owner == uid => Ok(()),
             Actor::User(uid) => {
                 let its = |node: &NodeId| directory.owner_of(*node) == Some(uid);
-                match leaving.iter().all(its) {
-                    true => Ok(()),
-                    false => Err(self.not_of(domain)),
+                if leaving.iter().all(its) {
+                    Ok(())
+                } else {
+                    Err(self.not_of(domain))
                 }
             }
             Actor::Node(node) => manages(directory, domain, node),
@@ -234,12 +236,13 @@ impl Actor {
             Actor::Node(_) => false,
         };
         let others: BTreeSet<NodeId> = nodes.iter().filter(|n| !its(n)).copied().collect();
-        match others.is_empty() {
-            true => Ok(()),
-            false => Err(Denied::NodesOfOthers {
+        if others.is_empty() {
+            Ok(())
+        } else {
+            Err(Denied::NodesOfOthers {
                 nodes: directory.places(&others),
                 actor: self.to_string(),
-            }),
+            })
         }
     }
 
@@ -300,9 +303,10 @@ impl Actor {
         name: &str,
     ) -> Result<&'d Domain, DirectoryError> {
         let domain = directory.domain(name)?;
-        match self.sees(directory, domain) {
-            true => Ok(domain),
-            false => Err(DirectoryError::NoSuchDomain(name.into())),
+        if self.sees(directory, domain) {
+            Ok(domain)
+        } else {
+            Err(DirectoryError::NoSuchDomain(name.into()))
         }
     }
 
@@ -387,12 +391,13 @@ impl Names for Seen<'_> {
 }
 
 fn manages(directory: &Directory, domain: &Domain, node: NodeId) -> Result<(), Denied> {
-    match domain.managers.contains(&node) {
-        true => Ok(()),
-        false => Err(Denied::NoManager {
+    if domain.managers.contains(&node) {
+        Ok(())
+    } else {
+        Err(Denied::NoManager {
             node: directory.places(&[node].into()),
             domain: domain.name.clone(),
-        }),
+        })
     }
 }
 

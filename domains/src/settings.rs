@@ -38,9 +38,10 @@ impl Lines {
             let span = error.span().unwrap_or_default();
             let message = error.message().replace('\n', ", ");
             let what = text.get(span.clone()).unwrap_or_default().trim();
-            let message = match what.is_empty() || what.contains('\n') {
-                true => message,
-                false => format!("{message}: {what}"),
+            let message = if what.is_empty() || what.contains('\n') {
+                message
+            } else {
+                format!("{message}: {what}")
             };
             lines.problem(span.start, message);
         });
@@ -53,9 +54,10 @@ impl Lines {
     /// All problems, in order of their lines.
     pub(crate) fn end<T>(mut self, read: T) -> Result<T, Vec<Problem>> {
         self.problems.sort();
-        match self.problems.is_empty() {
-            true => Ok(read),
-            false => Err(self.problems),
+        if self.problems.is_empty() {
+            Ok(read)
+        } else {
+            Err(self.problems)
         }
     }
 

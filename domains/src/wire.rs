@@ -268,9 +268,10 @@ impl Reader {
             ));
         }
         if received == 0 {
-            return Err(match self.bytes.is_empty() {
-                true => WireError::Closed,
-                false => io::Error::from(io::ErrorKind::UnexpectedEof).into(),
+            return Err(if self.bytes.is_empty() {
+                WireError::Closed
+            } else {
+                io::Error::from(io::ErrorKind::UnexpectedEof).into()
             });
         }
         self.bytes.extend_from_slice(&chunk[..received]);

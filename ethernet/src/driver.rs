@@ -315,9 +315,10 @@ impl Control {
 
     /// What may be left undone in packets from and for a port.
     fn capabilities(&self, port: &Port) -> Capabilities {
-        match port.offload {
-            true => self.works,
-            false => Capabilities::empty(),
+        if port.offload {
+            self.works
+        } else {
+            Capabilities::empty()
         }
     }
 

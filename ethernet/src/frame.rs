@@ -109,9 +109,10 @@ impl<'a> Frame<'a> {
 
     /// The most bytes that a frame like this may have where the MTU, in bytes, is this.
     pub fn longest(&self, mtu: u32) -> usize {
-        let tag = match self.ethertype().is_tag() {
-            true => TAG_LEN,
-            false => 0,
+        let tag = if self.ethertype().is_tag() {
+            TAG_LEN
+        } else {
+            0
         };
         HEADER_LEN + tag + mtu as usize
     }

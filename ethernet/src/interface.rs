@@ -301,9 +301,10 @@ fn lead_out(port: &Port, netlink: &mut Netlink, index: u32) -> Result<(), Interf
         Some(gateway) if !is_gateway(port) => netlink.set_default_route(index, gateway, metric)?,
         _ => netlink.remove_default_route(index, metric)?,
     }
-    match is_gateway(port) {
-        true => set_forwarding(port, "1").map_err(InterfaceError::Forwarding),
-        false => Ok(()),
+    if is_gateway(port) {
+        set_forwarding(port, "1").map_err(InterfaceError::Forwarding)
+    } else {
+        Ok(())
     }
 }
 

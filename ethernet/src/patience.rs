@@ -37,9 +37,10 @@ impl Patience {
     /// How long to look at the beginning of a wait.
     pub fn look(&self, now: Instant) -> Duration {
         let rested = self.rest_until.is_none_or(|end| end <= now);
-        match self.pays && rested {
-            true => LOOK,
-            false => Duration::ZERO,
+        if self.pays && rested {
+            LOOK
+        } else {
+            Duration::ZERO
         }
     }
 

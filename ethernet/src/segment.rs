@@ -119,9 +119,10 @@ impl Pieces<'_> {
         let Cutting { cut, at, pseudo } = cutting;
         let end = self.frame.len().min(at + cut.size);
         let (is_first, is_last) = (at == cut.layout.payload_at, end == self.frame.len());
-        self.work = match is_last {
-            true => Work::Nothing,
-            false => Work::Cut(Cutting { at: end, ..cutting }),
+        self.work = if is_last {
+            Work::Nothing
+        } else {
+            Work::Cut(Cutting { at: end, ..cutting })
         };
         let payload = &self.frame[at..end];
         let headers = &mut self.headers[..cut.layout.payload_at];

@@ -335,9 +335,10 @@ impl Switch {
         let looking_ends = began + self.patience.look(began);
         let mut now = began;
         loop {
-            let timeout = match now < looking_ends || !self.unread.is_empty() {
-                true => EpollTimeout::ZERO,
-                false => EpollTimeout::NONE,
+            let timeout = if now < looking_ends || !self.unread.is_empty() {
+                EpollTimeout::ZERO
+            } else {
+                EpollTimeout::NONE
             };
             match self.epoll.wait(events, timeout) {
                 Ok(0) if !self.unread.is_empty() => return Ok(0),

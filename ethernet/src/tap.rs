@@ -165,9 +165,10 @@ pub fn is_gone(error: &io::Error) -> bool {
 }
 
 fn whole(written: usize, len: usize) -> io::Result<()> {
-    match written == len {
-        true => Ok(()),
-        false => Err(io::ErrorKind::WriteZero.into()),
+    if written == len {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::WriteZero.into())
     }
 }
 

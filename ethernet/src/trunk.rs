@@ -189,9 +189,10 @@ enum Head {
 
 impl Head {
     fn read(bytes: &[u8; Tag::LEN]) -> Result<Self, Nonsense> {
-        match *bytes == BEFORE_NOTICE {
-            true => Ok(Head::Notice),
-            false => Tag::from_bytes(bytes).map(|(tag, len)| Head::Packet(tag, len)),
+        if *bytes == BEFORE_NOTICE {
+            Ok(Head::Notice)
+        } else {
+            Tag::from_bytes(bytes).map(|(tag, len)| Head::Packet(tag, len))
         }
     }
 

@@ -78,12 +78,11 @@ impl Counts {
 
     /// A get found its key, or did not; one that `touches` changes the time of what it finds.
     pub(crate) fn get(&self, touches: bool, found: bool) {
-        match touches {
-            true => self.touch(found),
-            false => {
-                self.one(Count::GetCommands);
-                self.look(found, [Count::GetHits, Count::GetMisses]);
-            }
+        if touches {
+            self.touch(found)
+        } else {
+            self.one(Count::GetCommands);
+            self.look(found, [Count::GetHits, Count::GetMisses]);
         }
     }
 

@@ -247,13 +247,14 @@ impl Buckets {
         // Slots are numbered by 32 bits, eight words to a line.
         let all = (index_len / LINE as u64).min(1 << 29).saturating_sub(1);
         let (all, capacity) = (all as u32, u32::try_from(capacity).map_err(|_| refused)?);
-        match (1..=all).contains(&capacity) {
-            true => Ok(Buckets {
+        if (1..=all).contains(&capacity) {
+            Ok(Buckets {
                 count: 1,
                 capacity,
                 all,
-            }),
-            false => Err(refused),
+            })
+        } else {
+            Err(refused)
         }
     }
 
@@ -263,16 +264,17 @@ impl Buckets {
     /// [`LayoutError::Geometry`] when there is no room for so many, or it is none.
     pub fn with_count(self, count: u64) -> Result<Self, LayoutError> {
         let fits = (1..=u64::from(self.capacity)).contains(&count);
-        match fits {
-            true => Ok(Buckets {
+        if fits {
+            Ok(Buckets {
                 count: count as u32,
                 ..self
-            }),
-            false => Err(LayoutError::Geometry {
+            })
+        } else {
+            Err(LayoutError::Geometry {
                 index: (1 + u64::from(self.all)) * LINE as u64,
                 count,
                 capacity: self.capacity.into(),
-            }),
+            })
         }
     }
 
@@ -286,9 +288,10 @@ impl Buckets {
         // The power of two that is above the highest number in use, and the one below.
         let high = self.count.next_power_of_two();
         let number = hash as u32 & (high - 1);
-        Bucket(match number < self.count {
-            true => number,
-            false => number & (high / 2 - 1),
+        Bucket(if number < self.count {
+            number
+        } else {
+            number & (high / 2 - 1)
         })
     }
 
@@ -544,9 +547,10 @@ impl Marks {
 
     /// Used once more.
     pub fn more_frequent(self) -> Self {
-        match self.contains(Marks::FREQUENCY) {
-            true => self,
-            false => Marks::from_bits_retain(self.bits() + Self::ONCE),
+        if self.contains(Marks::FREQUENCY) {
+            self
+        } else {
+            Marks::from_bits_retain(self.bits() + Self::ONCE)
         }
     }
 

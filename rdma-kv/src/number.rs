@@ -3,9 +3,10 @@
 /// As `strtol`, cut to 32 bits; a number must be there, and end with white space or the token.
 pub(crate) fn int(token: &[u8]) -> Option<i32> {
     let (negative, magnitude) = parse(token)?;
-    let wide = match negative {
-        true => 0i64.checked_sub_unsigned(magnitude)?,
-        false => i64::try_from(magnitude).ok()?,
+    let wide = if negative {
+        0i64.checked_sub_unsigned(magnitude)?
+    } else {
+        i64::try_from(magnitude).ok()?
     };
     Some(wide as i32)
 }
@@ -19,9 +20,10 @@ pub(crate) fn unsigned_int(token: &[u8]) -> Option<u32> {
 /// as a signed number.
 pub(crate) fn unsigned(token: &[u8]) -> Option<u64> {
     let (negative, magnitude) = parse(token)?;
-    let value = match negative {
-        true => magnitude.wrapping_neg(),
-        false => magnitude,
+    let value = if negative {
+        magnitude.wrapping_neg()
+    } else {
+        magnitude
     };
     let refused = (value as i64) < 0 && until_nul(token).contains(&b'-');
     (!refused).then_some(value)

@@ -139,9 +139,10 @@ pub fn count(store: &mut Store, key: &[u8], step: Step, cas: u64) -> Result<Coun
     let len = digits.bytes().len().max(value_len);
     let grown = len > value_len;
     let flags = old.header.flags;
-    let room = match grown {
-        true => store.reserve(key, flags, len)?,
-        false => store.reserve_instead(key, flags, len)?,
+    let room = if grown {
+        store.reserve(key, flags, len)?
+    } else {
+        store.reserve_instead(key, flags, len)?
     };
     let room = filled(store, room, |items, offset| {
         items.write(offset, digits.bytes())?;
@@ -151,9 +152,10 @@ pub fn count(store: &mut Store, key: &[u8], step: Step, cas: u64) -> Result<Coun
     let attributes = Attributes {
         flags: old.header.flags,
         exptime: old.header.exptime,
-        marks: match grown {
-            true => old.header.marks & Marks::BINARY_KEY,
-            false => old.header.marks,
+        marks: if grown {
+            old.header.marks & Marks::BINARY_KEY
+        } else {
+            old.header.marks
         },
         ..Attributes::default()
     };

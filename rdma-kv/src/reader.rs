@@ -287,9 +287,10 @@ impl<E: Endpoint> Reader<E> {
         let mut sought = Sought::Unsettled;
         if let Some(known) = self.places.look(hash) {
             let place = known.placement;
-            let straight = match place.len > self.together && !known.is_restless {
-                true => self.read_value_at(place, key, into).transpose(),
-                false => None,
+            let straight = if place.len > self.together && !known.is_restless {
+                self.read_value_at(place, key, into).transpose()
+            } else {
+                None
             };
             let is_straight = straight.is_some();
             let (tried, is_replaced) = match straight {
@@ -333,9 +334,10 @@ impl<E: Endpoint> Reader<E> {
 
     /// As [`Reader::remember`], for the key of a hash.
     pub fn remember_at(&mut self, hash: u64, placement: Placement) {
-        match self.is_possible(placement) {
-            true => self.places.insert(hash, placement),
-            false => self.places.remove(hash),
+        if self.is_possible(placement) {
+            self.places.insert(hash, placement)
+        } else {
+            self.places.remove(hash)
         }
     }
 
@@ -514,9 +516,10 @@ impl<E: Endpoint> Reader<E> {
         });
         match tried {
             Tried::Found(item) if by_content => {
-                Ok(match self.vouches_for(key, self.value(&item).data) {
-                    true => Tried::Found(item),
-                    false => Tried::Changed,
+                Ok(if self.vouches_for(key, self.value(&item).data) {
+                    Tried::Found(item)
+                } else {
+                    Tried::Changed
                 })
             }
             tried => self.unless_expired(place, tried),
@@ -577,12 +580,13 @@ impl<E: Endpoint> Reader<E> {
             && header.item_len() == u64::from(place.len)
             // Else a longer key that starts with this one would do.
             && (usize::from(header.key_len) == key.len() && found == key || !checks.key);
-        let tried = match same {
-            true => Tried::Found(Accepted {
+        let tried = if same {
+            Tried::Found(Accepted {
                 header,
                 value_start: head_len,
-            }),
-            false => Tried::Changed,
+            })
+        } else {
+            Tried::Changed
         };
         if by_content {
             let is_right = self.vouches_for(key, value);
@@ -664,9 +668,10 @@ impl<E: Endpoint> Reader<E> {
         if header.exptime == 0 || !header.expired(self.read_clock()?) {
             return Ok(tried);
         }
-        Ok(match self.is_still(place, &header)? {
-            true => Tried::Expired,
-            false => Tried::Changed,
+        Ok(if self.is_still(place, &header)? {
+            Tried::Expired
+        } else {
+            Tried::Changed
         })
     }
 
@@ -761,9 +766,10 @@ impl<E: Endpoint> Reader<E> {
         }
         let checks = self.checks();
         let doubtful = disturbed && checks.table_epoch || flush.is_flushing() && checks.flush_epoch;
-        Ok(match doubtful {
-            true => Sought::Unsettled,
-            false => Sought::Absent,
+        Ok(if doubtful {
+            Sought::Unsettled
+        } else {
+            Sought::Absent
         })
     }
 

@@ -528,9 +528,10 @@ impl Segments {
         if self.reuses_at_once {
             return true;
         }
-        match self.fills_all {
-            true => self.victim != Some(number),
-            false => self.open[Queue::Young as usize] == Some(number),
+        if self.fills_all {
+            self.victim != Some(number)
+        } else {
+            self.open[Queue::Young as usize] == Some(number)
         }
     }
 
@@ -740,9 +741,10 @@ impl Segments {
     pub fn recycle_unless_held(&mut self, number: SegmentNumber, queue: Queue) -> bool {
         let held = self.segments[number.0 as usize].reserved > 0;
         self.victim = None;
-        match held {
-            true => self.sealed[queue as usize].push_back(number.0),
-            false => self.recycle(number),
+        if held {
+            self.sealed[queue as usize].push_back(number.0)
+        } else {
+            self.recycle(number)
         }
         !held
     }

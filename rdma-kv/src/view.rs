@@ -151,9 +151,10 @@ impl<R: Mapped> View<R> {
                 let items = &slip.slips.items;
                 let all = items.fold(*offset, self.len as u64, start, each)?;
                 // After the bytes: see the module of the loans.
-                match slip.is_recalled()? {
-                    true => Err(ViewError::Recalled),
-                    false => Ok(all),
+                if slip.is_recalled()? {
+                    Err(ViewError::Recalled)
+                } else {
+                    Ok(all)
                 }
             }
         }

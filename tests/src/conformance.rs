@@ -388,9 +388,10 @@ pub fn a_missing_right_is_refused<R: Rig>(rig: &R) {
         let (_owner, remote) = rig.export(8, rights);
         for (needed, operation) in each_kind(&remote, &local, 0, 8) {
             let result = run(&mut rig.endpoint(1), operation);
-            match rights.contains(needed) {
-                true => assert!(result.is_ok(), "{rights:?} allows {needed:?}: {result:?}"),
-                false => assert_eq!(result, Err(OpError::MissingRight { needed })),
+            if rights.contains(needed) {
+                assert!(result.is_ok(), "{rights:?} allows {needed:?}: {result:?}")
+            } else {
+                assert_eq!(result, Err(OpError::MissingRight { needed }))
             }
         }
     }

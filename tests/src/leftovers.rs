@@ -135,9 +135,12 @@ fn groups(parent: &Path) -> Vec<String> {
     let name = prefix().replace('-', "%2d");
     let below = fs::read_dir(parent).into_iter().flatten().flatten();
     let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    let of_one = |entry: fs::DirEntry| match entry.file_name().to_string_lossy().contains(&name) {
-        true => vec![format!("control group {}", entry.path().display())],
-        false => groups(&entry.path()),
+    let of_one = |entry: fs::DirEntry| {
+        if entry.file_name().to_string_lossy().contains(&name) {
+            vec![format!("control group {}", entry.path().display())]
+        } else {
+            groups(&entry.path())
+        }
     };
     below.flat_map(of_one).collect()
 }

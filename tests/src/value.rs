@@ -72,9 +72,10 @@ pub fn check(value: &[u8], key: u32) -> Result<u32, String> {
             return Err(format!("version {version} up to word {number} of it"));
         }
     }
-    match mix(word).to_le_bytes().starts_with(rest) {
-        true => Ok(version),
-        false => Err(format!("version {version} but for its last bytes")),
+    if mix(word).to_le_bytes().starts_with(rest) {
+        Ok(version)
+    } else {
+        Err(format!("version {version} but for its last bytes"))
     }
 }
 

@@ -136,9 +136,10 @@ struct Peer {
 
 impl Peer {
     fn open(domain: &Domain, key: RemoteKey, writable: bool) -> Result<Self, MemberFailure> {
-        let access = match writable {
-            true => Access::REMOTE_READ | Access::REMOTE_WRITE,
-            false => Access::REMOTE_READ,
+        let access = if writable {
+            Access::REMOTE_READ | Access::REMOTE_WRITE
+        } else {
+            Access::REMOTE_READ
         };
         let local = Region::local(LONG as usize)?;
         // Never zeros: pages of which nothing else is left would be none after a move.
@@ -155,9 +156,10 @@ impl Peer {
     fn operate(&mut self, n: u64) -> Result<(), OpError> {
         let room = self.remote.len() - WATCHED - SHORT;
         let offset = WATCHED + n * STRIDE % room / 8 * 8;
-        let operation = match self.writable && n.is_multiple_of(2) {
-            true => Operation::write(&self.remote, offset, &self.local, 0..SHORT),
-            false => Operation::read(&self.remote, offset, &self.local, SHORT..2 * SHORT),
+        let operation = if self.writable && n.is_multiple_of(2) {
+            Operation::write(&self.remote, offset, &self.local, 0..SHORT)
+        } else {
+            Operation::read(&self.remote, offset, &self.local, SHORT..2 * SHORT)
         };
         self.complete(operation)
     }

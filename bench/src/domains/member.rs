@@ -289,9 +289,10 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 fn rights(writable: bool) -> Access {
-    match writable {
-        true => Access::REMOTE_READ | Access::REMOTE_WRITE,
-        false => Access::REMOTE_READ,
+    if writable {
+        Access::REMOTE_READ | Access::REMOTE_WRITE
+    } else {
+        Access::REMOTE_READ
     }
 }
 

@@ -138,13 +138,12 @@ pub fn measure(
         ));
         outcomes.push(cycles::play(&mut cluster, scenario)?);
     }
-    let rest = match rows.is_empty() {
-        true => {
-            let (rest, outcome) = measure_rest(cluster, &plan, progress)?;
-            outcomes.extend(outcome);
-            Some(rest)
-        }
-        false => None,
+    let rest = if rows.is_empty() {
+        let (rest, outcome) = measure_rest(cluster, &plan, progress)?;
+        outcomes.extend(outcome);
+        Some(rest)
+    } else {
+        None
     };
 
     let config = Config {

@@ -346,9 +346,10 @@ fn relay(
     addresses: [Ipv4Addr; 2],
 ) -> Result<Relay, ClusterError> {
     let (name, model) = (name("relay", link), name("ether", link));
-    let capabilities = match link.offload {
-        true => Capabilities::all(),
-        false => Capabilities::empty(),
+    let capabilities = if link.offload {
+        Capabilities::all()
+    } else {
+        Capabilities::empty()
     };
     let relay = Relay::start(&name, networks.each_ref(), capabilities).map_err(failed)?;
     pair::configure(&name, networks.each_ref(), link.mtu, addresses)

@@ -302,9 +302,12 @@ fn judge(rounds: &Rounds, compared: Compared, target: f64, at_most: bool) -> Rat
         ratio,
         target,
         at_most,
-        met: ratio.is_some_and(|ratio| match at_most {
-            true => ratio <= target,
-            false => ratio >= target,
+        met: ratio.is_some_and(|ratio| {
+            if at_most {
+                ratio <= target
+            } else {
+                ratio >= target
+            }
         }),
         median: rounds.median(&over, figure),
         against: rounds.median(&under, figure),

@@ -108,11 +108,12 @@ fn exchange(bytes: usize, count: u32, is_checked: bool) -> Result<String, Libfab
 
 fn successful(output: Output) -> Result<String, LibfabricError> {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    match output.status.success() {
-        true => Ok(printed),
-        false => Err(LibfabricError::Failed(
+    if output.status.success() {
+        Ok(printed)
+    } else {
+        Err(LibfabricError::Failed(
             printed + &String::from_utf8_lossy(&output.stderr),
-        )),
+        ))
     }
 }
 

@@ -116,9 +116,10 @@ impl Session {
     /// After how many messages of a stream of `count` the receiver answers: that the places of long
     /// ones are free, and at last that all have come.
     fn answered_together(&self, count: u64) -> u64 {
-        match self.is_long() {
-            true => u64::from(window(self.bytes) / 2),
-            false => count,
+        if self.is_long() {
+            u64::from(window(self.bytes) / 2)
+        } else {
+            count
         }
     }
 

@@ -52,9 +52,10 @@ pub fn measure(options: &Options, progress: &mut Progress) -> Result<Report, Clu
     let effort = options.effort;
     let contests = plan::contests(&options.rows);
     let rounds = options.rounds.unwrap_or(plan::rounds(effort));
-    let mixes: &[Mix] = match options.rows.is_empty() {
-        true => &Mix::ALL,
-        false => &[],
+    let mixes: &[Mix] = if options.rows.is_empty() {
+        &Mix::ALL
+    } else {
+        &[]
     };
     let turns = mixes.len() * plan::MIX_CLIENTS.len() * plan::MIX_PATHS.len();
     let in_parts = contests.iter().flatten().map(plan::parts);

@@ -377,9 +377,10 @@ pub fn slice(effort: Effort, measurement: &Measurement) -> Duration {
 /// ones tell more than a few long ones.
 pub fn parts(measurement: &Measurement) -> u32 {
     let is_text = matches!(measurement.path, Path::ToroidTcp | Path::MemcachedTcp);
-    match is_text && measurement.bytes == CROWD_BYTES {
-        true => PARTS,
-        false => 1,
+    if is_text && measurement.bytes == CROWD_BYTES {
+        PARTS
+    } else {
+        1
     }
 }
 

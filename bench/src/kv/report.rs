@@ -227,9 +227,10 @@ impl Report {
             "Servers of {threads} threads, memcached {memcached}; load: clients x requests of each under way x keys \
              of a request; {rounds} rounds, {elapsed_s:.0} s"
         )?;
-        let where_in_turns = match shared_processor {
-            true => "on one processor",
-            false => "wherever the system puts them",
+        let where_in_turns = if shared_processor {
+            "on one processor"
+        } else {
+            "wherever the system puts them"
         };
         writeln!(
             to,

@@ -94,10 +94,13 @@ impl Work for ReadingWork<'_> {
                 return Ok(());
             }
             Reading::BorrowSum => self.client.borrow(name)?.and_then(|view| sum_of(&view)),
-            Reading::GetSum => match Client::get(self.client, name)? {
-                true => Some(sum(self.client.value())),
-                false => None,
-            },
+            Reading::GetSum => {
+                if Client::get(self.client, name)? {
+                    Some(sum(self.client.value()))
+                } else {
+                    None
+                }
+            }
         };
         self.wrong += u64::from(sum.is_none());
         self.last = sum.map(|sum| (self.indexes[at as usize], sum));

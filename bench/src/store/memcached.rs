@@ -325,9 +325,10 @@ fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<()> {
 }
 
 fn expect(answer: &[u8], wanted: &[u8]) -> Result<(), MemcachedError> {
-    match answer == wanted {
-        true => Ok(()),
-        false => Err(unexpected(answer)),
+    if answer == wanted {
+        Ok(())
+    } else {
+        Err(unexpected(answer))
     }
 }
 

@@ -82,9 +82,10 @@ pub trait PacketChannel {
 /// Bytes of a packet that consists of `parts`.
 pub(crate) fn total_len(parts: &[&[u8]]) -> Result<usize, ChannelError> {
     let len = parts.iter().map(|part| part.len()).sum();
-    match len <= MAX_PAYLOAD {
-        true => Ok(len),
-        false => Err(ChannelError::TooLong { len }),
+    if len <= MAX_PAYLOAD {
+        Ok(len)
+    } else {
+        Err(ChannelError::TooLong { len })
     }
 }
 
@@ -144,9 +145,10 @@ impl Polling {
     }
 
     fn learn(&mut self, time: Duration) {
-        self.window = match time < Self::MOST {
-            true => (2 * self.window).min(Self::MOST),
-            false => Self::LEAST,
+        self.window = if time < Self::MOST {
+            (2 * self.window).min(Self::MOST)
+        } else {
+            Self::LEAST
         };
     }
 

@@ -64,9 +64,10 @@ pub fn give_terminal(command: &mut Command) {
         // SAFETY: both calls take numbers and touch no memory of this process. Descriptor 0 is open:
         // it is the command's standard input.
         let begun = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) != -1 };
-        match begun {
-            true => Ok(()),
-            false => Err(io::Error::last_os_error()),
+        if begun {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
         }
     };
     // SAFETY: between fork(2) and execve(2) of a process with threads only what is

@@ -10,9 +10,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// # Errors
 /// The system's; `EINVAL` if one of the file systems does not support idmapped mounts.
 pub fn lend(mount: BorrowedFd<'_>, users: BorrowedFd<'_>, read_only: bool) -> io::Result<()> {
-    let write = match read_only {
-        true => libc::MOUNT_ATTR_RDONLY,
-        false => 0,
+    let write = if read_only {
+        libc::MOUNT_ATTR_RDONLY
+    } else {
+        0
     };
     let limits = libc::MOUNT_ATTR_IDMAP | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOSUID;
     let attributes = libc::mount_attr {

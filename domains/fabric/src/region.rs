@@ -47,13 +47,14 @@ impl Region {
     /// # Errors
     /// `InvalidInput` for an empty one.
     pub fn adopt(buffer: Box<[u64]>) -> io::Result<Self> {
-        match buffer.is_empty() {
-            true => Err(io::ErrorKind::InvalidInput.into()),
-            false => Ok(Region {
+        if buffer.is_empty() {
+            Err(io::ErrorKind::InvalidInput.into())
+        } else {
+            Ok(Region {
                 memory: Arc::new(Memory::adopted(buffer)),
                 key: None,
                 _keep: None,
-            }),
+            })
         }
     }
 
@@ -213,13 +214,14 @@ pub(crate) fn bounds(memory: &Memory, offset: u64, len: u64) -> Result<(usize, u
     let limit = memory.mapping().len();
     let (at, size) = (offset as usize, len as usize);
     let is_inside = |end: u64| end <= limit as u64;
-    match offset.checked_add(len).is_some_and(is_inside) {
-        true => Ok((at, size)),
-        false => Err(OpError::OutOfBounds {
+    if offset.checked_add(len).is_some_and(is_inside) {
+        Ok((at, size))
+    } else {
+        Err(OpError::OutOfBounds {
             offset,
             len,
             limit: limit as u64,
-        }),
+        })
     }
 }
 

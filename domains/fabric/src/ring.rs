@@ -89,9 +89,10 @@ fn halves(position: u64, len: usize, capacity: usize) -> (usize, usize) {
 /// Where the payload begins of a record at `start`.
 fn payload_at(start: u64, payload: usize) -> u64 {
     let behind = start + LinkHeader::LEN as u64;
-    match payload < LONG {
-        true => behind,
-        false => behind.next_multiple_of(LINE),
+    if payload < LONG {
+        behind
+    } else {
+        behind.next_multiple_of(LINE)
     }
 }
 
@@ -145,9 +146,10 @@ impl<S: Storage> Producer<S> {
             }
         }
         self.copy_in(self.tail, &header.to_bytes());
-        let piece = match len > 2 * S::PIECE {
-            true => S::PIECE,
-            false => MAX_PAYLOAD,
+        let piece = if len > 2 * S::PIECE {
+            S::PIECE
+        } else {
+            MAX_PAYLOAD
         };
         let mut position = payload_at(self.tail, len);
         let mut published = position;

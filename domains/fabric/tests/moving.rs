@@ -82,9 +82,10 @@ impl Exported {
         for view in self.views() {
             let ask = Box::new(ask.clone());
             let table = transfer.0.table().unwrap();
-            let fresh = match view.is_writable() {
-                true => self.memory.try_clone().unwrap(),
-                false => read_only(&self.memory).unwrap(),
+            let fresh = if view.is_writable() {
+                self.memory.try_clone().unwrap()
+            } else {
+                read_only(&self.memory).unwrap()
             };
             drop(view.start_moving(&fresh, &table, ask).unwrap());
         }

@@ -21,9 +21,10 @@ const LINGER: Duration = Duration::from_secs(60);
 /// Carries bytes in both directions until both sides have ended. What a side sent before it ended
 /// still arrives.
 pub(super) fn carry(carriage: Carriage, far: &TcpStream, near: &UnixStream) {
-    let tuned = match carriage.packets {
-        true => tune::for_packets(far),
-        false => tune::for_serving(far),
+    let tuned = if carriage.packets {
+        tune::for_packets(far)
+    } else {
+        tune::for_serving(far)
     };
     if let Err(error) = tuned {
         tracing::warn!("a connection with another host is not as it should be: {error}");

@@ -111,9 +111,10 @@ impl Adapter {
     }
 
     fn keep_rdma(&self, knows_rdma: bool) {
-        match knows_rdma {
-            true => self.keeper.put(Self::RDMA, &(), &[]),
-            false => self.keeper.remove(Self::RDMA),
+        if knows_rdma {
+            self.keeper.put(Self::RDMA, &(), &[])
+        } else {
+            self.keeper.remove(Self::RDMA)
         }
     }
 

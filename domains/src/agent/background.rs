@@ -75,9 +75,10 @@ pub fn spawn_background(config: &Config) -> Result<Background, AgentError> {
     command.arg0("toroid-agent").arg(roles::AGENT).arg(text);
     // Each arena of the allocator costs memory, and the agent's threads seldom allocate at once.
     command.env("MALLOC_ARENA_MAX", "2");
-    command.stdin(match config.lifeline {
-        true => Stdio::piped(),
-        false => Stdio::null(),
+    command.stdin(if config.lifeline {
+        Stdio::piped()
+    } else {
+        Stdio::null()
     });
     command.stdout(Stdio::piped()).stderr(log);
     let started = |source| AgentError::System {

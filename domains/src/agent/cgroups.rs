@@ -221,9 +221,10 @@ pub(super) fn try_out() -> Result<(), AgentError> {
 /// The system's, when the file stays without a reason.
 pub fn clear(state: &Path) -> io::Result<()> {
     let path = state.join(FILE);
-    match path.exists() && Cgroups::read(state).remove() {
-        true => fs::remove_file(path),
-        false => Ok(()),
+    if path.exists() && Cgroups::read(state).remove() {
+        fs::remove_file(path)
+    } else {
+        Ok(())
     }
 }
 
@@ -322,11 +323,12 @@ impl Hierarchy {
         let mut parent = self.own.as_path();
         loop {
             let group = parent.join(name);
-            let made = match self.is_unified {
-                true => pass_on(parent, controllers)
+            let made = if self.is_unified {
+                pass_on(parent, controllers)
                     .and_then(|()| directory(&group))
-                    .and_then(|()| pass_on(&group, controllers)),
-                false => directory(&group),
+                    .and_then(|()| pass_on(&group, controllers))
+            } else {
+                directory(&group)
             };
             match (made, parent.parent()) {
                 (Ok(()), _) => return Ok(group),
@@ -357,12 +359,11 @@ fn find(controller: Controller, mounts: &str, groups: &str) -> Result<Hierarchy,
         let mut of_system = of_system.split(' ');
         let (kind, options) = (of_system.next()?, of_system.nth(1)?);
         let mount = PathBuf::from(mount);
-        let is_it = match is_unified {
-            true => {
-                let all = fs::read_to_string(mount.join("cgroup.controllers"));
-                kind == "cgroup2" && all.is_ok_and(|all| has(&all))
-            }
-            false => kind == "cgroup" && has(options),
+        let is_it = if is_unified {
+            let all = fs::read_to_string(mount.join("cgroup.controllers"));
+            kind == "cgroup2" && all.is_ok_and(|all| has(&all))
+        } else {
+            kind == "cgroup" && has(options)
         };
         let below = Path::new(group?).strip_prefix(root).ok()?;
         // A group outside of the namespace of groups begins with `..`.

@@ -94,9 +94,12 @@ fn carry_out_everywhere(
         concerned.extend(hosts.map(str::to_owned));
     }
     let lacking = cluster.await_hosts(&concerned);
-    Some(result.and_then(|reply| match lacking.is_empty() {
-        true => Ok(reply),
-        false => Err(not_everywhere(&lacking)),
+    Some(result.and_then(|reply| {
+        if lacking.is_empty() {
+            Ok(reply)
+        } else {
+            Err(not_everywhere(&lacking))
+        }
     }))
 }
 

@@ -66,9 +66,10 @@ impl<'a> Texts<'a> {
             }
             for (member, [short, long]) in &lines.of_members {
                 let mut before = domains[..n].iter();
-                text += match before.any(|domain| domain.members.contains(member)) {
-                    true => long,
-                    false => short,
+                text += if before.any(|domain| domain.members.contains(member)) {
+                    long
+                } else {
+                    short
                 };
             }
         }

@@ -587,9 +587,10 @@ impl RegionRecord {
 
     /// A descriptor with these rights and no more; while the region moves, what else it takes.
     fn hand_out(&self, access: Access) -> io::Result<Vec<File>> {
-        let mut files = vec![match writes(access) {
-            true => read_write(&self.memory)?,
-            false => read_only(&self.memory)?,
+        let mut files = vec![if writes(access) {
+            read_write(&self.memory)?
+        } else {
+            read_only(&self.memory)?
         }];
         if let Some(moving) = &self.moving {
             files.extend(moving.companions()?);

@@ -106,13 +106,11 @@ impl Model for Region {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         for (n, node) in state.nodes.iter().enumerate() {
-            match node.is_member {
-                true => {
-                    actions
-                        .extend([Reach::Reads, Reach::Writes].map(|reach| Action::Open(n, reach)));
-                    actions.extend([End::Sealed, End::AllCopied].map(|end| Action::Shrink(n, end)));
-                }
-                false => actions.push(Action::Grow(n)),
+            if node.is_member {
+                actions.extend([Reach::Reads, Reach::Writes].map(|reach| Action::Open(n, reach)));
+                actions.extend([End::Sealed, End::AllCopied].map(|end| Action::Shrink(n, end)));
+            } else {
+                actions.push(Action::Grow(n))
             }
             if node.connected.is_some() {
                 actions.push(Action::Disconnect(n));

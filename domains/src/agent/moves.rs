@@ -178,13 +178,13 @@ impl Move {
     fn shut_out_leavers(&self, may_seal: &mut bool) -> io::Result<()> {
         let remaining = self.transfer.remaining();
         let patience = DROP_TIME_PER_MIB * (remaining >> 20) as u32;
-        let mut freezing = match *may_seal && remaining > SMALL {
-            true => self
-                .transfer
+        let mut freezing = if *may_seal && remaining > SMALL {
+            self.transfer
                 .freeze(self.key.partition)
                 .inspect_err(|e| self.log_copy(e))
-                .ok(),
-            false => None,
+                .ok()
+        } else {
+            None
         };
         let mut patience = patience.max(SEAL_TIME);
         while !self.is_over() {
@@ -471,9 +471,10 @@ impl RegionRecord {
                 return false;
             };
             let stays = !change.left.contains(&attachment.node);
-            match stays {
-                true => stayers.push((attachment.node, *writes)),
-                false => _ = attachment.opened.remove(&id),
+            if stays {
+                stayers.push((attachment.node, *writes))
+            } else {
+                _ = attachment.opened.remove(&id)
             }
             stays
         });
@@ -488,10 +489,12 @@ impl RegionRecord {
         let writes = user == self.owner || opened == Some(&true);
         let memory = || Arc::clone(&fresh.memory);
         let mut descriptors = vec![
-            match writes {
-                _ if user == self.owner => Handed::Ready(self.memory.try_clone()?.into()),
-                true => Handed::Writable(memory()),
-                false => Handed::Readable(memory()),
+            if user == self.owner {
+                Handed::Ready(self.memory.try_clone()?.into())
+            } else if writes {
+                Handed::Writable(memory())
+            } else {
+                Handed::Readable(memory())
             },
             Handed::Readable(Arc::clone(&fresh.table)),
         ];
@@ -533,8 +536,9 @@ fn log_loss(key: RemoteKey, error: &io::Error) {
 /// Memory for a region that peers may use in this way. If they may write it, it is such that the
 /// agent can end that.
 pub(super) fn memory_for(len: u64, access: Access) -> io::Result<File> {
-    match writes(access) {
-        true => create_for_peers(len),
-        false => create_memory(len),
+    if writes(access) {
+        create_for_peers(len)
+    } else {
+        create_memory(len)
     }
 }

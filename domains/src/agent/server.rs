@@ -198,10 +198,12 @@ pub(super) fn stand_in(host: &Arc<Host>, node: NodeId, stream: UnixStream) -> io
 /// Whoever came through the control socket. That of a user's agent lets nobody else in, and
 /// there the user is root.
 fn actor(host: &Host, uid: u32) -> Actor {
-    match host.identity.rootless {
-        true => Actor::Administrator(host.identity.uid),
-        false if uid == 0 || uid == host.identity.uid => Actor::Administrator(uid),
-        false => Actor::User(uid),
+    if host.identity.rootless {
+        Actor::Administrator(host.identity.uid)
+    } else if uid == 0 || uid == host.identity.uid {
+        Actor::Administrator(uid)
+    } else {
+        Actor::User(uid)
     }
 }
 
@@ -282,9 +284,10 @@ fn converse(
                 Some(tenancy) => host.is_current(node, tenancy),
                 None => host.node(node).is_none(),
             };
-            let end = match is_current {
-                true => attached.converse(reader, &mut id),
-                false => Err(WireError::Closed),
+            let end = if is_current {
+                attached.converse(reader, &mut id)
+            } else {
+                Err(WireError::Closed)
             };
             if let Door::StandIn(node) = door
                 && attached.was_cut(&end)

@@ -69,9 +69,10 @@ impl Share {
     /// How many bytes of requests a connection may have waiting, of `most` at best.
     pub(super) fn allows(&self, most: usize) -> usize {
         // Relaxed: a bound on memory, which need not be exact.
-        match self.waiting.load(Ordering::Relaxed) > PLENTY {
-            true => most.min(FEW),
-            false => most,
+        if self.waiting.load(Ordering::Relaxed) > PLENTY {
+            most.min(FEW)
+        } else {
+            most
         }
     }
 

@@ -188,9 +188,12 @@ fn live(
 
 /// Whether this host can carry what it is to carry, and whether all hosts together can carry the torus.
 fn check_size(torus: Torus, hosts: Option<&HostConfig>) -> Result<(), AgentError> {
-    let check = |nodes: u32, count: u32, hosts: String| match nodes > count * MAX_NODES {
-        true => Err(AgentError::TooManyNodes { nodes, hosts }),
-        false => Ok(()),
+    let check = |nodes: u32, count: u32, hosts: String| {
+        if nodes > count * MAX_NODES {
+            Err(AgentError::TooManyNodes { nodes, hosts })
+        } else {
+            Ok(())
+        }
     };
     let Some(config) = hosts else {
         return check(torus.nodes(), 1, "one host".into());
@@ -382,9 +385,10 @@ fn take_groups(
     estate: &Estate,
     asked: Limits,
 ) -> Result<(Cgroups, Option<Refusal>), AgentError> {
-    let (groups, missing) = match estate.has(HostedNode::KEYS) {
-        true => Cgroups::inherit(state.path(), asked)?,
-        false => Cgroups::make(state.path(), asked)?,
+    let (groups, missing) = if estate.has(HostedNode::KEYS) {
+        Cgroups::inherit(state.path(), asked)?
+    } else {
+        Cgroups::make(state.path(), asked)?
     };
     let missing = missing.map(|error| error.refusal());
     if let Some(Refusal { message, .. }) = &missing {

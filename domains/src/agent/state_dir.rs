@@ -53,9 +53,10 @@ impl StateDir {
         };
         let path = std::path::absolute(path).map_err(broken)?;
         let lock = lock(&path)?;
-        match keeper::is_there(&path) {
-            true => remove_socket(&path),
-            false => clear(&path),
+        if keeper::is_there(&path) {
+            remove_socket(&path)
+        } else {
+            clear(&path)
         }
         .map_err(broken)?;
         Ok(StateDir { path, _lock: lock })
@@ -148,9 +149,10 @@ fn check_length(state: &Path) -> io::Result<()> {
 /// user is private.
 pub(super) fn make(path: &Path) -> io::Result<()> {
     check_length(path)?;
-    let mode = match Uid::effective().is_root() {
-        true => 0o755,
-        false => 0o700,
+    let mode = if Uid::effective().is_root() {
+        0o755
+    } else {
+        0o700
     };
     ownership::make_directory(path, mode)
 }

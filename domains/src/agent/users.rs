@@ -67,9 +67,10 @@ impl Users {
 
     /// Opens the register, if there can be users of nodes.
     pub(super) fn open() -> io::Result<Option<Self>> {
-        match Self::are_mapped()? {
-            true => Self::open_at(Path::new(REGISTER)).map(Some),
-            false => Ok(None),
+        if Self::are_mapped()? {
+            Self::open_at(Path::new(REGISTER)).map(Some)
+        } else {
+            Ok(None)
         }
     }
 
@@ -160,9 +161,10 @@ fn byte(kind: i32, n: u32) -> flock {
 fn set_lock(register: &File, kind: i32, n: u32, waits: bool) -> io::Result<()> {
     let lock = byte(kind, n);
     loop {
-        let set = match waits {
-            true => FcntlArg::F_OFD_SETLKW(&lock),
-            false => FcntlArg::F_OFD_SETLK(&lock),
+        let set = if waits {
+            FcntlArg::F_OFD_SETLKW(&lock)
+        } else {
+            FcntlArg::F_OFD_SETLK(&lock)
         };
         match fcntl(register, set) {
             Err(Errno::EINTR) => {}

@@ -108,12 +108,11 @@ fn no_room() -> io::Error {
 
 /// A program as execvp(3) would find it from here.
 fn find(name: &str, search: &str, cwd: &str) -> Option<(String, File)> {
-    let directories: Vec<PathBuf> = match name.contains('/') {
-        true => vec![cwd.into()],
-        false => {
-            let directories = std::env::split_paths(search);
-            directories.map(|dir| Path::new(cwd).join(dir)).collect()
-        }
+    let directories: Vec<PathBuf> = if name.contains('/') {
+        vec![cwd.into()]
+    } else {
+        let directories = std::env::split_paths(search);
+        directories.map(|dir| Path::new(cwd).join(dir)).collect()
     };
     let mut programs = directories.iter().map(|directory| directory.join(name));
     let program =

@@ -208,9 +208,10 @@ impl fmt::Display for Step {
 }
 
 fn members(f: &mut fmt::Formatter<'_>, how: &str, nodes: &Places) -> fmt::Result {
-    match nodes.is_empty() {
-        true => Ok(()),
-        false => write!(f, "{how}{nodes}"),
+    if nodes.is_empty() {
+        Ok(())
+    } else {
+        write!(f, "{how}{nodes}")
     }
 }
 

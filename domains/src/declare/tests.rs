@@ -453,9 +453,10 @@ fn declarations() -> impl Strategy<Value = Declaration> {
             let gateway = DeclaredGateway {
                 node,
                 uplink: format!("to-{name}"),
-                kind: match domain.stacks.contains(&node) {
-                    true => GatewayKind::Bridge,
-                    false => GatewayKind::Nat,
+                kind: if domain.stacks.contains(&node) {
+                    GatewayKind::Bridge
+                } else {
+                    GatewayKind::Nat
                 },
             };
             (!domain.public).then(|| (name.clone(), gateway))
@@ -470,9 +471,12 @@ fn declarations() -> impl Strategy<Value = Declaration> {
             owners: owners.into_iter().map(|(n, uid)| (place(n), uid)).collect(),
             quotas: quotas
                 .into_iter()
-                .map(|((is_user, n), limits)| match is_user {
-                    true => (Holder::User(n), limits),
-                    false => (Holder::Node(place(n)), limits),
+                .map(|((is_user, n), limits)| {
+                    if is_user {
+                        (Holder::User(n), limits)
+                    } else {
+                        (Holder::Node(place(n)), limits)
+                    }
                 })
                 .collect(),
         }

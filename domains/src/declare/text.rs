@@ -51,9 +51,12 @@ impl Named<'_> {
 impl Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut is_first = true;
-        let mut gap = |f: &mut fmt::Formatter<'_>| match std::mem::take(&mut is_first) {
-            true => Ok(()),
-            false => writeln!(f),
+        let mut gap = |f: &mut fmt::Formatter<'_>| {
+            if std::mem::take(&mut is_first) {
+                Ok(())
+            } else {
+                writeln!(f)
+            }
         };
         let Declaration {
             domains,
@@ -156,9 +159,12 @@ fn boxes(mut places: BTreeSet<Place>) -> Vec<String> {
                 && (y0..=y).contains(&place.y)
                 && (z0..=z).contains(&place.z))
         });
-        let range = |from: u8, to: u8| match from == to {
-            true => from.to_string(),
-            false => format!("{from}-{to}"),
+        let range = |from: u8, to: u8| {
+            if from == to {
+                from.to_string()
+            } else {
+                format!("{from}-{to}")
+            }
         };
         sets.push([range(x0, x), range(y0, y), range(z0, z)].join(","));
     }

@@ -69,9 +69,10 @@ impl Directory {
     pub fn check_carried(&self, nodes: &BTreeSet<NodeId>) -> Result<(), DirectoryError> {
         let mut nowhere = nodes.clone();
         nowhere.retain(|node| !self.is_carried(*node));
-        match nowhere.is_empty() {
-            true => Ok(()),
-            false => Err(DirectoryError::NotCarried(self.places(&nowhere))),
+        if nowhere.is_empty() {
+            Ok(())
+        } else {
+            Err(DirectoryError::NotCarried(self.places(&nowhere)))
         }
     }
 

@@ -359,9 +359,10 @@ impl Directory {
             return Err(format!("has number {id} and epoch {epoch}"));
         }
         let is_free = self.freed.values().any(|(freed, _)| *freed == id);
-        match is_free || self.domain_by_id(id.into()).is_some() {
-            true => Err(format!("has number {id}, which another record has, too")),
-            false => Ok(()),
+        if is_free || self.domain_by_id(id.into()).is_some() {
+            Err(format!("has number {id}, which another record has, too"))
+        } else {
+            Ok(())
         }
     }
 

@@ -79,9 +79,10 @@ impl Ledger {
     /// # Errors
     /// [`StoreError`]; `old` holds on.
     pub fn keep(&mut self, old: &Directory, new: &Directory) -> Result<(), StoreError> {
-        let changes = match self.uncertain {
-            true => Changes::between(&self.store.load()?, &new.records()),
-            false => new.changes_since(old),
+        let changes = if self.uncertain {
+            Changes::between(&self.store.load()?, &new.records())
+        } else {
+            new.changes_since(old)
         };
         if let Err(error) = self.commit(&changes) {
             // It may have been made all the same, and would be found by the next agent.
@@ -90,9 +91,10 @@ impl Ledger {
                 self.commit(&changes)
             });
             self.uncertain = undone.is_err();
-            return Err(match self.uncertain {
-                true => StoreError::Doubtful(Box::new(error)),
-                false => error,
+            return Err(if self.uncertain {
+                StoreError::Doubtful(Box::new(error))
+            } else {
+                error
             });
         }
         self.uncertain = false;
@@ -100,9 +102,10 @@ impl Ledger {
     }
 
     fn commit(&mut self, changes: &Changes) -> Result<(), StoreError> {
-        match changes.is_empty() {
-            true => Ok(()),
-            false => self.store.commit(changes),
+        if changes.is_empty() {
+            Ok(())
+        } else {
+            self.store.commit(changes)
         }
     }
 }

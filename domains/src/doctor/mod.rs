@@ -126,9 +126,10 @@ pub fn examine(root: &Path, asker: Asker, trial: Result<(), Refusal>) -> Diagnos
     let mut works = Vec::new();
     if is_there(&findings, host::NAMESPACES) {
         works.push("nodes and domains on this host, with RDMA by shared memory");
-        works.push(match is_there(&findings, host::TUN) {
-            true => "an Ethernet interface for each member",
-            false => "Ethernet for programs that link Toroid's own TCP stack",
+        works.push(if is_there(&findings, host::TUN) {
+            "an Ethernet interface for each member"
+        } else {
+            "Ethernet for programs that link Toroid's own TCP stack"
         });
     }
     works.push("the store for clients of memcached's protocol");

@@ -8,12 +8,11 @@ use super::{Asker, Files, Finding};
 const DEVICES: &str = "/sys/class/infiniband";
 
 /// What comes before everything else in a build that cannot use RDMA NICs.
-const BUILD: &str = match cfg!(feature = "verbs") {
-    true => "",
-    false => {
-        "nothing on one host; to use NICs between hosts build with `cargo build --release --features \
+const BUILD: &str = if cfg!(feature = "verbs") {
+    ""
+} else {
+    "nothing on one host; to use NICs between hosts build with `cargo build --release --features \
          domains/verbs`, then "
-    }
 };
 
 /// What a distribution's linker looks for, but for `LD_LIBRARY_PATH`.

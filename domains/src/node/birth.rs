@@ -109,9 +109,12 @@ fn let_go(is_strict: bool) -> Result<(), NodeError> {
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
     inherited::restore_signals();
     let path = "/proc/self/oom_score_adj";
-    let unspared = fs::read_to_string(path).and_then(|text| match text.starts_with('-') {
-        true => fs::write(path, "0"),
-        false => Ok(()),
+    let unspared = fs::read_to_string(path).and_then(|text| {
+        if text.starts_with('-') {
+            fs::write(path, "0")
+        } else {
+            Ok(())
+        }
     });
     match unspared {
         Err(error) if is_strict => Err(error).during("be like others when memory runs out"),
@@ -177,10 +180,11 @@ fn settings(open_files: u64) -> [(&'static str, io::Result<()>); 6] {
 fn without_pacing() -> io::Result<()> {
     let knob = |name: &str| format!("/proc/sys/net/ipv4/tcp_{name}");
     let paces = fs::read_to_string(knob("congestion_control"))?.starts_with("bbr");
-    match paces {
+    if paces {
         // The one algorithm that every kernel has and everybody may choose.
-        true => fs::write(knob("congestion_control"), "reno"),
-        false => Ok(()),
+        fs::write(knob("congestion_control"), "reno")
+    } else {
+        Ok(())
     }
 }
 

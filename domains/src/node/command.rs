@@ -74,9 +74,10 @@ pub(super) fn prepare(order: Start, descriptors: Vec<OwnedFd>) -> Result<Prepare
         None => {
             // As ssh(1) does where a home directory is out of reach. Where it cannot be said, it
             // is not.
-            let reason = match is_missing(Path::new(cwd)) {
-                true => "no such directory in the node",
-                false => "the node's root may not go there",
+            let reason = if is_missing(Path::new(cwd)) {
+                "no such directory in the node"
+            } else {
+                "the node's root may not go there"
             };
             let _ = writeln!(
                 complaints,

@@ -112,9 +112,10 @@ pub(super) fn make_home(owner: u32) -> Result<(), NodeError> {
     let make = || {
         fs::create_dir(HOME)?;
         give(HOME, owner, owner, 0o700)?;
-        match Path::new(HOME_OF_HOST).is_dir() {
-            true => bind(HOME, HOME_OF_HOST),
-            false => Ok(()),
+        if Path::new(HOME_OF_HOST).is_dir() {
+            bind(HOME, HOME_OF_HOST)
+        } else {
+            Ok(())
         }
     };
     make().during("make a home for its root")

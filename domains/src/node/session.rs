@@ -90,9 +90,10 @@ impl Command {
 
     /// Waits until it has ended, or its caller says something.
     fn has_ended_before(&self, caller: &Reader) -> io::Result<bool> {
-        let timeout = match caller.has_more() {
-            true => PollTimeout::ZERO,
-            false => PollTimeout::NONE,
+        let timeout = if caller.has_more() {
+            PollTimeout::ZERO
+        } else {
+            PollTimeout::NONE
         };
         self.ends_within(timeout, Some(caller.stream()))
     }

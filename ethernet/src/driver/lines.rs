@@ -105,10 +105,7 @@ impl Keeper {
 
     /// Starts the thread, when there is the trunk.
     pub(super) fn start(self) -> io::Result<()> {
-        let keep = move || match self.asks {
-            true => self.ask(),
-            false => self.answer(),
-        };
+        let keep = move || if self.asks { self.ask() } else { self.answer() };
         thread::Builder::new()
             .name("line".into())
             .spawn(keep)

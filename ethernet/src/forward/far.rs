@@ -165,9 +165,10 @@ impl<X> Segment<X> {
         // A host that is behind us has not heard of somebody else's leaving yet: who left is no far
         // member any more, and of one that is back only what is newer counts. One that is ahead of us
         // has heard of a change that we have not.
-        match (far.since..=self.epoch).contains(&tag.epoch) {
-            true => Ok(far),
-            false => Err(DropReason::OtherEpoch),
+        if (far.since..=self.epoch).contains(&tag.epoch) {
+            Ok(far)
+        } else {
+            Err(DropReason::OtherEpoch)
         }
     }
 }

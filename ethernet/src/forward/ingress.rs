@@ -122,9 +122,10 @@ impl<'a, X> Ingress<'a, X> {
             return Err(DropReason::RouterAdvertisement);
         }
         let longest = offload.longest(bytes.len());
-        match packet.len() <= MAX_PACKET && longest <= frame.longest(self.sender.mtu()) {
-            true => Ok(frame),
-            false => Err(DropReason::TooLong),
+        if packet.len() <= MAX_PACKET && longest <= frame.longest(self.sender.mtu()) {
+            Ok(frame)
+        } else {
+            Err(DropReason::TooLong)
         }
     }
 
@@ -175,9 +176,10 @@ impl<'a, X> Ingress<'a, X> {
         if matches!(self.sender, Sender::Outside(_)) && self.segment.is_far(&question) {
             return None;
         }
-        Some(match self.sender.may_reach(owner) {
-            true => Action::Answer(question.answer(Mac(owner.mac))),
-            false => Action::Drop(DropReason::Limited),
+        Some(if self.sender.may_reach(owner) {
+            Action::Answer(question.answer(Mac(owner.mac)))
+        } else {
+            Action::Drop(DropReason::Limited)
         })
     }
 
@@ -276,9 +278,10 @@ impl<'a, X> Ingress<'a, X> {
         // Switches may bring any group only to where a report has come from, routers none of the link.
         let is_useful =
             self.segment.uplink.is_some() || is_wanted() && report.claims().next().is_some();
-        match is_useful {
-            true => Action::DeliverAll(self.others(Hearers::Routers)),
-            false => Action::Drop(DropReason::LinkReport),
+        if is_useful {
+            Action::DeliverAll(self.others(Hearers::Routers))
+        } else {
+            Action::Drop(DropReason::LinkReport)
         }
     }
 
@@ -295,9 +298,10 @@ impl<'a, X> Ingress<'a, X> {
         let outside = self.segment.uplink.as_ref()?;
         // What is outside is where it came from, and so not told to come back from other hosts.
         self.tag()?;
-        Some(match self.sender.is_limited() && outside.limited {
-            false => Ok(&outside.exit),
-            true => Err(DropReason::Limited),
+        Some(if self.sender.is_limited() && outside.limited {
+            Err(DropReason::Limited)
+        } else {
+            Ok(&outside.exit)
         })
     }
 
@@ -351,17 +355,19 @@ impl<'a, X> Iterator for Others<'a, X> {
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(member) = self.members.next() {
             if self.is_for(member.port.place) {
-                return Some(match self.sender.may_reach(&member.port) {
-                    true => Ok(Way::Exit(&member.exit)),
-                    false => Err(DropReason::Limited),
+                return Some(if self.sender.may_reach(&member.port) {
+                    Ok(Way::Exit(&member.exit))
+                } else {
+                    Err(DropReason::Limited)
                 });
             }
         }
         // Which of its members hear a group each host knows best.
         if let Some((host, crew)) = self.crews.next() {
-            return Some(match self.sender.is_limited() && !crew.has_full() {
-                true => Err(DropReason::Limited),
-                false => Ok(Way::Host(*host)),
+            return Some(if self.sender.is_limited() && !crew.has_full() {
+                Err(DropReason::Limited)
+            } else {
+                Ok(Way::Host(*host))
             });
         }
         self.outside.take().map(|exit| exit.map(Way::Exit))

@@ -221,10 +221,11 @@ proptest! {
     ) {
         let group = if ipv6 { "ff15::1" } else { "239.0.0.1" };
         let records = [record(4, group, 1, 1), record(3, group, 0, 0), record(2, group, 0, 0)];
-        let mut bytes = match ipv6 {
-            true => mld_frame("ff02::16", &report(143, &records)),
-            false => igmp_frame([224, 0, 0, 22], &report(0x22, &records)),
-        };
+        let mut bytes = if ipv6 {
+mld_frame("ff02::16", &report(143, &records))
+} else {
+igmp_frame([224, 0, 0, 22], &report(0x22, &records))
+};
         for (at, value) in changes {
             let at = usize::from(at) % bytes.len();
             bytes[at] = value;

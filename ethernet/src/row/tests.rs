@@ -32,9 +32,10 @@ fn nth(flow: &SuperFrame, n: usize, payload: &[u8]) -> Vec<u8> {
 /// Reads a packet into a row; returns whether the row has taken it.
 fn offer(row: &mut Row, packet: &[u8]) -> bool {
     row.space()[..packet.len()].copy_from_slice(packet);
-    match row.is_empty() {
-        true => row.begin(0, packet.len()),
-        false => row.add(packet.len()),
+    if row.is_empty() {
+        row.begin(0, packet.len())
+    } else {
+        row.add(packet.len())
     }
 }
 

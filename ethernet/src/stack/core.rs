@@ -305,9 +305,10 @@ impl Core {
     /// # Errors
     /// One with [`StackError::Revoked`] in it.
     pub(super) fn check(&self) -> io::Result<()> {
-        match self.revoked {
-            true => Err(StackError::Revoked.into()),
-            false => Ok(()),
+        if self.revoked {
+            Err(StackError::Revoked.into())
+        } else {
+            Ok(())
         }
     }
 

@@ -27,9 +27,10 @@ pub(super) fn run(shared: &Arc<Shared>, source: &mut dyn Source) {
                 is_blocked,
                 timeout,
             } => {
-                let flags = match is_blocked {
-                    true => PollFlags::POLLIN | PollFlags::POLLOUT,
-                    false => PollFlags::POLLIN,
+                let flags = if is_blocked {
+                    PollFlags::POLLIN | PollFlags::POLLOUT
+                } else {
+                    PollFlags::POLLIN
                 };
                 sleep(shared, Some(PollFd::new(cable.as_fd(), flags)), timeout);
             }

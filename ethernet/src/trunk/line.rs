@@ -59,9 +59,10 @@ impl LineEnd {
     /// # Errors
     /// Why it has ended.
     pub fn receive(&mut self) -> io::Result<()> {
-        match self.line.get_mut().has_bytes() {
-            true => self.inbox.fill(self.line.get_mut()).map(drop),
-            false => Ok(()),
+        if self.line.get_mut().has_bytes() {
+            self.inbox.fill(self.line.get_mut()).map(drop)
+        } else {
+            Ok(())
         }
     }
 

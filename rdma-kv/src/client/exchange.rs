@@ -74,10 +74,12 @@ impl<C: PacketChannel> Exchange<C> {
     /// [`ClientError::Timeout`] once the server has not answered in time: it may still read the
     /// staging region. And how the channel ended.
     pub(super) fn has_room(&mut self, value_len: usize) -> Result<bool, ClientError> {
-        match self.timed_out {
-            true => Err(ClientError::Timeout),
-            false if self.outgoing.len() + value_len <= INLINE_MOST => Ok(true),
-            false => self.send(),
+        if self.timed_out {
+            Err(ClientError::Timeout)
+        } else if self.outgoing.len() + value_len <= INLINE_MOST {
+            Ok(true)
+        } else {
+            self.send()
         }
     }
 
@@ -86,10 +88,12 @@ impl<C: PacketChannel> Exchange<C> {
     /// # Errors
     /// If not, as [`Exchange::next`].
     pub(super) fn check(&mut self) -> Result<(), ClientError> {
-        match !self.timed_out && self.receive()? {
-            true => Err(ClientError::Protocol),
-            false if self.timed_out => Err(ClientError::Timeout),
-            false => Ok(()),
+        if !self.timed_out && self.receive()? {
+            Err(ClientError::Protocol)
+        } else if self.timed_out {
+            Err(ClientError::Timeout)
+        } else {
+            Ok(())
         }
     }
 

@@ -61,12 +61,13 @@ impl<N: Network> Client<N> {
                 }
             },
         };
-        match len <= into.len() {
-            true => Ok(Some((flags, len))),
-            false => Err(ClientError::BufferTooSmall {
+        if len <= into.len() {
+            Ok(Some((flags, len)))
+        } else {
+            Err(ClientError::BufferTooSmall {
                 len,
                 room: into.len(),
-            }),
+            })
         }
     }
 
@@ -159,9 +160,10 @@ impl<N: Network> Client<N> {
 
     /// No reply follows, and where there is no room for the report, it is lost.
     pub(super) fn report_if_due(&mut self) -> Result<(), ClientError> {
-        match self.reader.uses().is_due() {
-            true => self.report(),
-            false => Ok(()),
+        if self.reader.uses().is_due() {
+            self.report()
+        } else {
+            Ok(())
         }
     }
 

@@ -88,9 +88,10 @@ impl Staging {
                 let wrapped = newest < oldest;
                 let limit = if wrapped { oldest } else { self.len() };
                 let at = end.next_multiple_of(LINE);
-                match at + len <= limit {
-                    true => Some(at),
-                    false => (!wrapped && len <= oldest).then_some(0),
+                if at + len <= limit {
+                    Some(at)
+                } else {
+                    (!wrapped && len <= oldest).then_some(0)
                 }
             }
             _ => (len <= self.len()).then_some(0),

@@ -172,9 +172,12 @@ fn publish(
     change: &Change<'_>,
     filled: Result<(), SetError>,
 ) -> Result<Stored, SetError> {
-    let admitted = filled.and_then(|()| match change.mode.extends() {
-        true => extend(store, &mut room, change),
-        false => Ok(admit(store, change)?),
+    let admitted = filled.and_then(|()| {
+        if change.mode.extends() {
+            extend(store, &mut room, change)
+        } else {
+            Ok(admit(store, change)?)
+        }
     });
     match admitted {
         Ok(Ok(attributes)) => commit(store, room.reservation, change.key, attributes),
@@ -301,9 +304,10 @@ pub(super) fn commit(
 }
 
 fn binary(key: bool) -> Marks {
-    match key {
-        true => Marks::BINARY_KEY,
-        false => Marks::empty(),
+    if key {
+        Marks::BINARY_KEY
+    } else {
+        Marks::empty()
     }
 }
 

@@ -243,12 +243,11 @@ fn append_item(replies: &mut Vec<u8>, key: &[u8], flags: Tokens<'_>, item: &Item
     }
     let len = item.data.len() as u64;
     let wants_value = flags.clone().any(|flag| flag == b"v");
-    match wants_value {
-        true => {
-            replies.extend_from_slice(b"VA");
-            append_number(replies, len);
-        }
-        false => replies.extend_from_slice(b"HD"),
+    if wants_value {
+        replies.extend_from_slice(b"VA");
+        append_number(replies, len);
+    } else {
+        replies.extend_from_slice(b"HD")
     }
     for flag in flags {
         match flag {

@@ -80,9 +80,10 @@ impl<E: Endpoint> Reader<E> {
                 others.push((number, hash));
                 continue;
             };
-            let of_its_kind = match known.is_restless && self.consistency == Consistency::Strict {
-                true => &mut restless,
-                false => &mut planned,
+            let of_its_kind = if known.is_restless && self.consistency == Consistency::Strict {
+                &mut restless
+            } else {
+                &mut planned
             };
             of_its_kind.push(Planned {
                 number,
@@ -198,9 +199,10 @@ impl<E: Endpoint> Reader<E> {
         each: &mut impl FnMut(usize, Sought<Item<'_>>),
     ) -> Result<(), OpError> {
         let (key, bytes) = (keys[item.number], item.start..item.end());
-        let tried = match item.is_new {
-            true => self.judge_new(item.hash, item.place, key, bytes, unlike),
-            false => self.judge(item.place, key, bytes, unlike),
+        let tried = if item.is_new {
+            self.judge_new(item.hash, item.place, key, bytes, unlike)
+        } else {
+            self.judge(item.place, key, bytes, unlike)
         };
         let tried = unless_outside(tried)?;
         if let Tried::Replaced(word) = tried

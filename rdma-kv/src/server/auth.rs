@@ -146,9 +146,10 @@ impl Gate {
             let rest = &self.received[at..];
             let Some(wanted) = self.wanted else {
                 let Some(end) = rest.iter().position(|&byte| byte == b'\n') else {
-                    break match rest.len() > LINE_LIMIT {
-                        true => Knock::Close,
-                        false => Knock::Wait,
+                    break if rest.len() > LINE_LIMIT {
+                        Knock::Close
+                    } else {
+                        Knock::Wait
                     };
                 };
                 self.wanted = announced(&rest[..end]);
@@ -280,9 +281,10 @@ pub(super) mod tests {
                 let mut gate = gate(b"foo:xyzzy\nbar:open\r\n");
                 let (said, knock) = knock(&mut gate, input, piece);
                 assert_eq!(said, reply, "{input:?}");
-                let expected = match enters {
-                    true => Knock::Enter(Vec::new()),
-                    false => Knock::Wait,
+                let expected = if enters {
+                    Knock::Enter(Vec::new())
+                } else {
+                    Knock::Wait
                 };
                 assert_eq!(knock, expected, "{input:?}");
             }
@@ -308,9 +310,10 @@ pub(super) mod tests {
         for len in ["2047", "4294967295", "18446744073709551615"] {
             let set = format!("set x 0 0 {len}\r\n");
             let (said, knock) = knock(&mut gate(b"a:b"), set.as_bytes(), 100);
-            match said.is_empty() {
-                true => assert_eq!(knock, Knock::Close),
-                false => assert_eq!(said, "CLIENT_ERROR unauthenticated\r\n"),
+            if said.is_empty() {
+                assert_eq!(knock, Knock::Close)
+            } else {
+                assert_eq!(said, "CLIENT_ERROR unauthenticated\r\n")
             }
         }
     }

@@ -183,9 +183,10 @@ impl<C: Converse> Connection<C> {
         }
         match knock {
             Knock::Close => Ok(Some(Wait::End)),
-            Knock::Wait => Ok(Some(match self.send(replies)? {
-                true => Wait::Read,
-                false => Wait::Write,
+            Knock::Wait => Ok(Some(if self.send(replies)? {
+                Wait::Read
+            } else {
+                Wait::Write
             })),
             Knock::Enter(bytes) => {
                 self.gate = None;

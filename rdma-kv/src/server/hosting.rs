@@ -112,9 +112,10 @@ pub(super) fn host(settings: &Settings, listeners: &Listeners, stop: &Stop) -> H
     Host::new(Rules {
         flush_all: commands.flush_all,
         dump: commands.dump,
-        shutdown: match commands.shutdown {
-            true => Some(Box::new(move || stop.stop())),
-            false => None,
+        shutdown: if commands.shutdown {
+            Some(Box::new(move || stop.stop()))
+        } else {
+            None
         },
         prefix_delimiter: commands.prefix_delimiter,
         detail: commands.detail,

@@ -185,9 +185,10 @@ fn bind_at(
             Err(error) => return Err(failed(error)),
         }
     }
-    match bound.len() > before {
-        true => Ok(()),
-        false => Err(failed(last)),
+    if bound.len() > before {
+        Ok(())
+    } else {
+        Err(failed(last))
     }
 }
 

@@ -53,9 +53,10 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
     pub(super) fn run(mut self, stop: &Stop) -> Result<(), ServeError> {
         loop {
             self.accept()?;
-            let stopped = match self.serve_while_busy() {
-                true => stop.wait(Duration::ZERO)?,
-                false => self.sleep(stop)?,
+            let stopped = if self.serve_while_busy() {
+                stop.wait(Duration::ZERO)?
+            } else {
+                self.sleep(stop)?
             };
             if stopped {
                 return Ok(());
@@ -122,9 +123,10 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         let (mut asleep, mut stuck) = (true, false);
         for client in &mut self.clients {
             // Requests of a client without room for replies are no reason to stay awake.
-            match client.is_stuck() {
-                true => stuck = true,
-                false => asleep &= !client.is_in_a_turn() && client.channel_mut().arm(),
+            if client.is_stuck() {
+                stuck = true
+            } else {
+                asleep &= !client.is_in_a_turn() && client.channel_mut().arm()
             }
         }
         let timeout = match (asleep, stuck) {

@@ -100,9 +100,10 @@ impl Store {
         let is_kept = kept > 0 && self.segments.free() < spare + kept;
         // Nor is one that nothing makes room in, where there are too many.
         let is_over = need == Need::More && !self.may_evict && self.segments.is_over();
-        let given = match is_kept || is_over {
-            true => self.segments.fill(room),
-            false => self.segments.append(queue, room, spare + kept),
+        let given = if is_kept || is_over {
+            self.segments.fill(room)
+        } else {
+            self.segments.append(queue, room, spare + kept)
         };
         self.place_of(given)
     }
@@ -182,10 +183,11 @@ impl Store {
         let at = cursor.next;
         if at == self.segments.end_of(cursor.segment) {
             let (segment, queue) = (cursor.segment, cursor.queue);
-            return Ok(match self.segments.recycle_unless_held(segment, queue) {
-                true => Step::Freed,
+            return Ok(if self.segments.recycle_unless_held(segment, queue) {
+                Step::Freed
+            } else {
                 // Another one will do, and this one is not chosen again while it is held.
-                false => Step::Item { cost: LOOK },
+                Step::Item { cost: LOOK }
             });
         }
         let header = self.header(at)?;

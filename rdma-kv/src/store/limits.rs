@@ -83,9 +83,10 @@ impl Limits {
     /// Bytes of a segment.
     pub(super) fn segment(&self) -> u32 {
         let item = u64::from(self.item.next_multiple_of(UNIT as u32));
-        let least = match self.memory / (2 * item) >= SEGMENTS_MIN {
-            true => 2 * item,
-            false => item,
+        let least = if self.memory / (2 * item) >= SEGMENTS_MIN {
+            2 * item
+        } else {
+            item
         };
         (self.memory / SEGMENTS).min(SEGMENT_MAX).max(least) as u32
     }

@@ -61,9 +61,10 @@ impl Store {
             if !expired && header.exptime != 0 {
                 sweep.earliest = sweep.earliest.min(header.exptime);
             }
-            let live = match expired || sweep.is_asked {
-                true => self.live(&header, at)?,
-                false => None,
+            let live = if expired || sweep.is_asked {
+                self.live(&header, at)?
+            } else {
+                None
             };
             self.counters.swept += u64::from(live.is_some() || !sweep.is_asked);
             if let Some((slot, ..)) = live.filter(|_| expired) {

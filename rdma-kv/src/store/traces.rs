@@ -174,12 +174,13 @@ fn scans_displace_little() {
         let (zipf, mut random) = (Zipf::new(capacity(), 0.99), Random(9));
         let mut next = 1 << 32;
         let trace: Vec<u64> = (0..20 * capacity())
-            .map(|_| match random.below(100) < scans {
-                true => {
+            .map(|_| {
+                if random.below(100) < scans {
                     next += 1;
                     next
+                } else {
+                    zipf.draw(&mut random)
                 }
-                false => zipf.draw(&mut random),
             })
             .collect();
         expect(&format!("{scans} % scans"), &trace, 1.07, 1.1);

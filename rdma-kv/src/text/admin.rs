@@ -218,10 +218,13 @@ impl Turn<'_> {
                 Some(_) => b"CLIENT_ERROR sleep must be one second or less\r\n",
                 None => BAD_FORMAT,
             },
-            (b"enable", 1) => match crawler.swap(true, Ordering::Relaxed) {
-                false => OK,
-                true => b"ERROR failed to start lru crawler thread\r\n",
-            },
+            (b"enable", 1) => {
+                if crawler.swap(true, Ordering::Relaxed) {
+                    b"ERROR failed to start lru crawler thread\r\n"
+                } else {
+                    OK
+                }
+            }
             (b"disable", 1) => {
                 crawler.store(false, Ordering::Relaxed);
                 OK

@@ -39,9 +39,10 @@ pub(super) struct Getting {
 
 impl Turn<'_> {
     pub(super) fn first_get(&mut self, keys: Tokens<'_>, cas: bool) -> Result<Done, OpError> {
-        match keys.is_empty() {
-            true => Ok(self.say(ERROR)),
-            false => self.checked_get(keys, Getting { cas, exptime: None }),
+        if keys.is_empty() {
+            Ok(self.say(ERROR))
+        } else {
+            self.checked_get(keys, Getting { cas, exptime: None })
         }
     }
 
@@ -61,9 +62,10 @@ impl Turn<'_> {
 
     /// One bad key spoils the whole command.
     fn checked_get(&mut self, keys: Tokens<'_>, getting: Getting) -> Result<Done, OpError> {
-        match keys.clone().all(|key| key.len() <= MAX_KEY) {
-            true => self.get(keys, getting),
-            false => Ok(self.say(BAD_FORMAT)),
+        if keys.clone().all(|key| key.len() <= MAX_KEY) {
+            self.get(keys, getting)
+        } else {
+            Ok(self.say(BAD_FORMAT))
         }
     }
 
@@ -118,9 +120,10 @@ impl Turn<'_> {
             long = append_short(item, store, self.replies)?;
         }
         let hit = item.is_some();
-        match expired && !hit {
-            true => self.fetched(key, Fetched::Expired),
-            false => self.saw(key, item.as_ref()),
+        if expired && !hit {
+            self.fetched(key, Fetched::Expired)
+        } else {
+            self.saw(key, item.as_ref())
         }
         self.counts().get(getting.exptime.is_some(), hit);
         if expired {
@@ -149,9 +152,10 @@ impl Turn<'_> {
             number::unsigned_int(arguments.at(1)),
             number::int(arguments.at(2)),
             number::int(arguments.at(3)),
-            match compare {
-                true => number::unsigned(arguments.at(4)),
-                false => Some(0),
+            if compare {
+                number::unsigned(arguments.at(4))
+            } else {
+                Some(0)
             },
         );
         let (Some(flags), Some(exptime), Some(len), Some(cas)) = numbers else {
@@ -331,9 +335,10 @@ impl Turn<'_> {
         if let Some(item) = item {
             self.tells_deleted(key, "delete", item.header.value_len);
         }
-        Ok(self.say(match item.is_some() {
-            true => b"DELETED\r\n",
-            false => NOT_FOUND,
+        Ok(self.say(if item.is_some() {
+            b"DELETED\r\n"
+        } else {
+            NOT_FOUND
         }))
     }
 

@@ -152,9 +152,10 @@ fn append_cachedump(replies: &mut Vec<u8>, epoch_s: i64, header: &ItemHeader, ke
         at => epoch_s + i64::from(at),
     };
     replies.extend_from_slice(b"ITEM ");
-    match key.iter().any(|&byte| byte <= b' ') {
-        true => append_encoded(replies, key),
-        false => replies.extend_from_slice(key),
+    if key.iter().any(|&byte| byte <= b' ') {
+        append_encoded(replies, key)
+    } else {
+        replies.extend_from_slice(key)
     }
     let len = header.value_len;
     append(replies, format_args!(" [{len} b; {expires} s]\r\n"));

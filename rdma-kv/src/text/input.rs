@@ -128,10 +128,12 @@ pub(crate) fn too_long(bytes: &[u8], newline: Option<usize>) -> Option<TooLong> 
     let blanks = bytes.iter().take_while(|&&byte| byte == b' ').count();
     let command = &bytes[blanks..];
     let is_get = command.starts_with(b"get ") || command.starts_with(b"gets ");
-    match is_get && blanks <= 100 {
-        true => (len > GET_LINE_LIMIT).then_some(TooLong::Get),
-        false if newline.is_some() => (len > LINE_LIMIT).then_some(TooLong::Other),
-        false => Some(TooLong::Other),
+    if is_get && blanks <= 100 {
+        (len > GET_LINE_LIMIT).then_some(TooLong::Get)
+    } else if newline.is_some() {
+        (len > LINE_LIMIT).then_some(TooLong::Other)
+    } else {
+        Some(TooLong::Other)
     }
 }
 

@@ -157,9 +157,10 @@ impl Conversation {
 
     /// Notes whether replies wait for room in the socket.
     pub(crate) fn sends(&self, waits: bool) {
-        self.seat.guest.is_at(match waits {
-            true => Activity::Write,
-            false => Activity::Read,
+        self.seat.guest.is_at(if waits {
+            Activity::Write
+        } else {
+            Activity::Read
         });
     }
 

@@ -204,9 +204,10 @@ impl Turn<'_> {
         }
         let replies = &mut *self.replies;
         self.seat.host.each(|number, guest| {
-            let state = match number == us {
-                true => "conn_parse_cmd",
-                false => guest.state(),
+            let state = if number == us {
+                "conn_parse_cmd"
+            } else {
+                guest.state()
             };
             let idle = now.saturating_sub(guest.last_heard.load(Ordering::Relaxed));
             let number = number + listeners.len() as u64;
@@ -301,12 +302,11 @@ impl Turn<'_> {
     }
 
     fn sizes(&mut self) -> Done {
-        match self.seat.host.sizes.load(Ordering::Relaxed) {
-            true => Done::Dump(Tale::Sizes(BTreeMap::new())),
-            false => {
-                self.tell("sizes_status", "disabled");
-                self.say(b"END\r\n")
-            }
+        if self.seat.host.sizes.load(Ordering::Relaxed) {
+            Done::Dump(Tale::Sizes(BTreeMap::new()))
+        } else {
+            self.tell("sizes_status", "disabled");
+            self.say(b"END\r\n")
         }
     }
 

@@ -241,9 +241,10 @@ impl Watchers {
         write(&mut line);
         line.push(b'\n');
         for watcher in all.iter().filter(|watcher| watcher.kinds.contains(kind)) {
-            let counter = match watcher.offer(&line, self.room) {
-                true => &self.sent,
-                false => &self.skipped,
+            let counter = if watcher.offer(&line, self.room) {
+                &self.sent
+            } else {
+                &self.skipped
             };
             counter.fetch_add(1, Ordering::Relaxed);
         }

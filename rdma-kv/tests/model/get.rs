@@ -189,21 +189,20 @@ impl State {
         let disturbed = TableEpoch(self.table).disturbs(TableEpoch(client.table), bucket);
         let flushing = FlushEpoch(self.flush).is_flushing();
         client.table = self.table;
-        match disturbed && without != Without::TableEpoch
-            || flushing && without != Without::FlushEpoch
+        if disturbed && without != Without::TableEpoch || flushing && without != Without::FlushEpoch
         {
-            true => Then::LookUp,
-            false => Then::Absent,
+            Then::LookUp
+        } else {
+            Then::Absent
         }
     }
 }
 
 fn next_item(mut left: Vec<Placement>) -> Step {
-    match left.is_empty() {
-        true => Step::Epochs,
-        false => {
-            let at = left.remove(0);
-            Get::item(at, Some(left))
-        }
+    if left.is_empty() {
+        Step::Epochs
+    } else {
+        let at = left.remove(0);
+        Get::item(at, Some(left))
     }
 }

@@ -45,9 +45,10 @@ struct OneRegion(shm::RemoteRegion);
 
 impl Regions for OneRegion {
     fn open(&self, key: RemoteKey, _: Access) -> Result<Opened, OpError> {
-        match key == KEY {
-            true => Ok(self.0.clone().into()),
-            false => Err(OpError::WrongKey),
+        if key == KEY {
+            Ok(self.0.clone().into())
+        } else {
+            Err(OpError::WrongKey)
         }
     }
 }

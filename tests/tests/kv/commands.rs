@@ -244,9 +244,10 @@ fn flags_with_opaque(random: &mut Random, choices: &[&'static str], longest: usi
             break;
         }
         let at = random.below(left.len());
-        let flag = match random.one_in(30) {
-            true => left[at],
-            false => left.swap_remove(at),
+        let flag = if random.one_in(30) {
+            left[at]
+        } else {
+            left.swap_remove(at)
         };
         flags += " ";
         flags += flag;
@@ -283,9 +284,10 @@ fn meta_set(random: &mut Random) -> Vec<u8> {
         "c", "k", "Oabc", "q", "I", "F7", "F0", "T1000", "T0", "T-1", "ME", "MS", "MR",
     ];
     let compare = format!("C{}", cas(random));
-    let compare = match random.one_in(3) {
-        true => format!(" {compare}"),
-        false => String::new(),
+    let compare = if random.one_in(3) {
+        format!(" {compare}")
+    } else {
+        String::new()
     };
     if random.one_in(6) {
         let (flags, key) = (flags(random, &common), random.pick(&BINARY_KEYS));
@@ -293,25 +295,28 @@ fn meta_set(random: &mut Random) -> Vec<u8> {
     }
     let choices = [&common[..], &["MA", "MP", "Mx", "b"]].concat();
     let flags = flags(random, &choices);
-    let key = match flags.contains(" b") {
+    let key = if flags.contains(" b") {
         // What is no base64.
-        true => "!".to_owned(),
-        false => key(random),
+        "!".to_owned()
+    } else {
+        key(random)
     };
     format!("ms {key} {len}{flags}{compare}\r\n{value}\r\n").into_bytes()
 }
 
 fn meta_delete(random: &mut Random) -> Vec<u8> {
     let compare = format!("C{}", cas(random));
-    let compare = match random.one_in(4) {
-        true => format!(" {compare}"),
-        false => String::new(),
+    let compare = if random.one_in(4) {
+        format!(" {compare}")
+    } else {
+        String::new()
     };
     let common = ["k", "Oabc", "q", "I", "I", "T1000", "T0", "x"];
     let (flags, binary) = (flags(random, &common), random.one_in(5));
-    match binary {
-        true => format!("md {} b{flags}{compare}\r\n", random.pick(&BINARY_KEYS)),
-        false => format!("md {}{flags}{compare}\r\n", key(random)),
+    if binary {
+        format!("md {} b{flags}{compare}\r\n", random.pick(&BINARY_KEYS))
+    } else {
+        format!("md {}{flags}{compare}\r\n", key(random))
     }
     .into_bytes()
 }

@@ -126,17 +126,19 @@ fn timeless(line: &str) -> String {
     let is_meta = ["HD", "VA", "ME", "EN", "EX", "NF", "NS"]
         .iter()
         .any(|code| line.starts_with(code));
-    match is_meta {
-        true => words.collect::<Vec<_>>().join(" "),
-        false => line.to_owned(),
+    if is_meta {
+        words.collect::<Vec<_>>().join(" ")
+    } else {
+        line.to_owned()
     }
 }
 
 /// A line without whether an item was got: who reads by himself tells so later, and not of each.
 fn unread(line: &str) -> String {
-    match line.starts_with("VALUE") {
-        true => line.to_owned(),
-        false => line.replace(" h1", " h0").replace("fetch=yes", "fetch=no"),
+    if line.starts_with("VALUE") {
+        line.to_owned()
+    } else {
+        line.replace(" h1", " h0").replace("fetch=yes", "fetch=no")
     }
 }
 

@@ -80,9 +80,10 @@ fn the_cost_of_changes_is_measured() {
 #[test]
 fn nothing_is_left_when_it_is_stopped_in_the_middle() {
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL];
-    let moments: &[u64] = match is_nightly() {
-        true => &[50, 700, 2000, 4000, 6000, 9000, 13_000],
-        false => &[1500],
+    let moments: &[u64] = if is_nightly() {
+        &[50, 700, 2000, 4000, 6000, 9000, 13_000]
+    } else {
+        &[1500]
     };
     for moment in moments {
         for signal in signals {

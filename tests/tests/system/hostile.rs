@@ -241,9 +241,10 @@ fn haunt(cycles: u32, bytes: u64) {
         let denied = haunted.leaver("open");
         assert!(denied.contains("Denied"), "cycle {cycle}: {denied}");
         haunted.blue.grow(&["1,0,0"]);
-        match cycle % FULL == FULL - 1 {
-            true => haunted.haunt_anew(),
-            false => assert_eq!(haunted.leaver("open"), "open"),
+        if cycle % FULL == FULL - 1 {
+            haunted.haunt_anew()
+        } else {
+            assert_eq!(haunted.leaver("open"), "open")
         }
         haunted.hears(&["packets", "frames", "pair"]);
     }

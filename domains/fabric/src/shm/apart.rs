@@ -188,13 +188,14 @@ fn be_child(parent: u32, memory: RawFd, work: Work, argument: u64) -> ! {
     };
     let number = memory as libc::c_uint;
     let closed = (number == 0 || close(0, number - 1)) && close(number + 1, libc::c_uint::MAX);
-    let result = match closed {
+    let result = if closed {
         // SAFETY: it is open, and the parent's `File`, which is not dropped here, is not used.
-        true => work(
+        work(
             &ManuallyDrop::new(unsafe { File::from_raw_fd(memory) }),
             argument,
-        ),
-        false => Err(io::Error::from_raw_os_error(libc::ENOSYS)),
+        )
+    } else {
+        Err(io::Error::from_raw_os_error(libc::ENOSYS))
     };
     let result = match result {
         Ok(()) => 0,
@@ -235,9 +236,10 @@ mod tests {
         let work: Work = |memory, other| {
             // SAFETY: they take numbers.
             let has = |fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } != -1;
-            match has(memory.as_raw_fd()) && !has(other as RawFd) {
-                true => Ok(()),
-                false => Err(io::Error::from_raw_os_error(libc::EBADF)),
+            if has(memory.as_raw_fd()) && !has(other as RawFd) {
+                Ok(())
+            } else {
+                Err(io::Error::from_raw_os_error(libc::EBADF))
             }
         };
         let number = other.as_raw_fd() as u64;

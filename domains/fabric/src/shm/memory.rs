@@ -76,9 +76,10 @@ impl Mapping {
     }
 
     fn shared_part(file: &File, start: u64, len: usize, protection: i32) -> io::Result<Self> {
-        let mut mapping = match len < TABLE {
-            true => Self::map(len, protection, libc::MAP_SHARED, file.as_raw_fd(), start)?,
-            false => Self::room_for(len)?.filled_by(file, start, len, protection)?,
+        let mut mapping = if len < TABLE {
+            Self::map(len, protection, libc::MAP_SHARED, file.as_raw_fd(), start)?
+        } else {
+            Self::room_for(len)?.filled_by(file, start, len, protection)?
         };
         mapping.keep_from_children()?;
         mapping.only_in = Some(std::process::id());
@@ -510,9 +511,10 @@ impl Drop for Mapping {
 /// lacks would be a signal.
 fn inode_of(file: &File, len: usize) -> io::Result<u32> {
     let metadata = file.metadata()?;
-    match metadata.len() < len as u64 {
-        true => Err(io::ErrorKind::UnexpectedEof.into()),
-        false => Ok(metadata.ino() as u32),
+    if metadata.len() < len as u64 {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    } else {
+        Ok(metadata.ino() as u32)
     }
 }
 
@@ -536,9 +538,10 @@ fn protection(writable: bool) -> i32 {
 
 /// The error of the system call that has just failed, if it has.
 fn done(well: bool) -> io::Result<()> {
-    match well {
-        true => Ok(()),
-        false => Err(io::Error::last_os_error()),
+    if well {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

@@ -155,9 +155,12 @@ impl Memory {
     /// The system's; or a move that had begun has not brought everything. Then the memory has
     /// been revoked and [forsaken](Memory::forsake).
     pub fn start_moving(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<Aside> {
-        let moved = self.has_begun(table).and_then(|has_begun| match has_begun {
-            true => Ok(Aside(None)),
-            false => self.change(fresh, table, ask),
+        let moved = self.has_begun(table).and_then(|has_begun| {
+            if has_begun {
+                Ok(Aside(None))
+            } else {
+                self.change(fresh, table, ask)
+            }
         });
         moved.inspect_err(|_| self.give_up())
     }
@@ -173,9 +176,10 @@ impl Memory {
         self.end_last_move()?;
         self.withdraw();
         let table = Table::map(table, self.mapping.len())?;
-        match self.writable {
-            true => self.change_written(fresh, table, ask),
-            false => self.change_read(fresh, table),
+        if self.writable {
+            self.change_written(fresh, table, ask)
+        } else {
+            self.change_read(fresh, table)
         }
     }
 
@@ -220,9 +224,10 @@ impl Memory {
     /// As [`Memory::start_moving`].
     pub fn join_move(&self, old: &File, table: &File, ask: Ask) -> io::Result<()> {
         self.withdraw();
-        let joined = Table::map(table, self.mapping.len()).and_then(|table| match self.writable {
-            true => self.join_written(table, ask),
-            false => {
+        let joined = Table::map(table, self.mapping.len()).and_then(|table| {
+            if self.writable {
+                self.join_written(table, ask)
+            } else {
                 let old = Mapping::of_file(old, self.mapping.len(), false)?;
                 self.read_from(old, table);
                 Ok(())
@@ -430,9 +435,10 @@ impl Memory {
     /// # Safety
     /// As `read`.
     unsafe fn copy_out(&self, seen: Seen, at: usize, to: *mut u8, len: usize) {
-        let passage = match seen.is_moving() {
-            true => self.passage().clone(),
-            false => None,
+        let passage = if seen.is_moving() {
+            self.passage().clone()
+        } else {
+            None
         };
         let from = self.mapping.start() + at;
         match passage {

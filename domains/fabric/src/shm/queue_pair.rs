@@ -96,9 +96,10 @@ impl RemoteRegion {
     }
 
     fn permit(&self, needed: Access) -> Result<&Memory, OpError> {
-        match self.0.access.contains(needed) {
-            true => Ok(&self.0.memory),
-            false => Err(OpError::MissingRight { needed }),
+        if self.0.access.contains(needed) {
+            Ok(&self.0.memory)
+        } else {
+            Err(OpError::MissingRight { needed })
         }
     }
 

@@ -226,9 +226,10 @@ impl Transfer {
         // (`SEEK_DATA`), and what does not need it takes swapped pages for holes (`mincore`).
         let is_empty = may_copy && is_empty(&self.from)?;
         let mut cursor = self.cursor();
-        match is_empty && !self.table.has_arrived(chunk) {
-            true => self.has_arrived(&mut cursor, chunk),
-            false => self.fetch_with(&mut cursor, chunk)?,
+        if is_empty && !self.table.has_arrived(chunk) {
+            self.has_arrived(&mut cursor, chunk)
+        } else {
+            self.fetch_with(&mut cursor, chunk)?
         }
         Ok(true)
     }
@@ -273,9 +274,10 @@ impl Transfer {
     /// The end of the next piece to drop.
     fn droppable(&self, dropping: &Dropping) -> u64 {
         let next = dropping.next;
-        let most = match dropping.is_slow {
-            true => self.chunks(),
-            false => self.chunks().min(next + DROPPED),
+        let most = if dropping.is_slow {
+            self.chunks()
+        } else {
+            self.chunks().min(next + DROPPED)
         };
         // Readers of the old memory look at the table again before they believe what they read.
         let end = (next..most).find(|chunk| !self.table.has_arrived(*chunk));

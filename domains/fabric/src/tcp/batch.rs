@@ -99,9 +99,10 @@ fn take<R>(
                 let start = answered.part as usize * CHUNK;
                 let part = part_len(len as u64, answered.part);
                 let into = read.into.get_mut(start..start + part).ok_or(Malformed)?;
-                match data.len() == part {
-                    true => into.copy_from_slice(data),
-                    false => return Err(Malformed),
+                if data.len() == part {
+                    into.copy_from_slice(data)
+                } else {
+                    return Err(Malformed);
                 }
             }
             Reply::Failed(failure) if result.is_ok() => {
@@ -138,9 +139,10 @@ impl Cursor {
     /// The part after this one, of a read of `len` bytes.
     fn next(self, len: usize) -> Self {
         let is_last = (self.part + 1) * CHUNK as u64 >= len as u64;
-        let (read, part) = match is_last {
-            true => (self.read + 1, 0),
-            false => (self.read, self.part + 1),
+        let (read, part) = if is_last {
+            (self.read + 1, 0)
+        } else {
+            (self.read, self.part + 1)
         };
         let count = self.count + 1;
         Cursor { read, part, count }

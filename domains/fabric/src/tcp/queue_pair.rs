@@ -772,8 +772,9 @@ pub(super) fn part_len(len: u64, part: u64) -> usize {
 }
 
 fn within(offset: u64, len: u64, limit: u64) -> Result<(), OpError> {
-    match offset.checked_add(len).is_some_and(|end| end <= limit) {
-        true => Ok(()),
-        false => Err(OpError::OutOfBounds { offset, len, limit }),
+    if offset.checked_add(len).is_some_and(|end| end <= limit) {
+        Ok(())
+    } else {
+        Err(OpError::OutOfBounds { offset, len, limit })
     }
 }

@@ -383,9 +383,10 @@ impl Channel {
         let Some(immediate) = immediate else {
             // Cut off, or not what a channel sends.
             self.recycle(buffer);
-            self.end(match completion.is_valid() {
-                true => ChannelError::Corrupt,
-                false => ChannelError::PeerDead,
+            self.end(if completion.is_valid() {
+                ChannelError::Corrupt
+            } else {
+                ChannelError::PeerDead
             });
             return;
         };

@@ -165,9 +165,10 @@ impl ProtectionDomain {
     ///
     /// [`Told::register`]: crate::shm::told::Told::register
     fn pin(&self, memory: &Memory, access: Access) -> io::Result<Pinned> {
-        let flags = match memory.is_writable() {
-            true => access_flags(access).0,
-            false => read_only_flags(access).0,
+        let flags = if memory.is_writable() {
+            access_flags(access).0
+        } else {
+            read_only_flags(access).0
         };
         let register = |mapping: &Mapping| {
             // SAFETY: the memory is mapped until the registration is dropped: `Memory` drops what

@@ -122,9 +122,10 @@ pub struct List<T>(pub Vec<T>);
 impl<T: fmt::Display> fmt::Display for List<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = self.0.iter().map(T::to_string).collect();
-        match names.is_empty() {
-            true => f.write_str("none"),
-            false => f.write_str(&names.join(", ")),
+        if names.is_empty() {
+            f.write_str("none")
+        } else {
+            f.write_str(&names.join(", "))
         }
     }
 }
@@ -286,12 +287,13 @@ impl Devices {
         let mut len = 0;
         // SAFETY: the call writes the length and returns a list of so many, or null.
         let list = unsafe { ffi::ibv_get_device_list(&raw mut len) };
-        match list.is_null() {
-            true => Err(io::Error::last_os_error()),
-            false => Ok(Devices {
+        if list.is_null() {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Devices {
                 list,
                 len: usize::try_from(len).unwrap_or(0),
-            }),
+            })
         }
     }
 

@@ -87,10 +87,11 @@ impl Outgoing {
     /// Bytes that one more message could have: those after it go elsewhere.
     pub(super) fn room(&self) -> usize {
         let under_way = self.requests.len() - self.returns;
-        match self.messages.max(under_way) < MESSAGES {
+        if self.messages.max(under_way) < MESSAGES {
             // What has not left is not to be overwritten here, what was not taken not there.
-            true => (RING - self.bytes.max(self.leaving)).min(RING - self.place()),
-            false => 0,
+            (RING - self.bytes.max(self.leaving)).min(RING - self.place())
+        } else {
+            0
         }
     }
 
@@ -171,9 +172,10 @@ impl Incoming {
     pub(super) fn arrived(&mut self, len: usize) -> Result<(), Broken> {
         self.len += len;
         self.owed_messages += 1;
-        match self.len + self.owed_bytes <= RING && self.owed_messages <= MESSAGES {
-            true => Ok(()),
-            false => Err(Broken),
+        if self.len + self.owed_bytes <= RING && self.owed_messages <= MESSAGES {
+            Ok(())
+        } else {
+            Err(Broken)
         }
     }
 

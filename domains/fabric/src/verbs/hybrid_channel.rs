@@ -263,9 +263,10 @@ impl HybridChannel {
                 is_worth_it && is_ready && again.is_now()
             }
             Adapter::Connected(way) => {
-                let is_ready = match initiates {
-                    true => way.channel.has_greeted(),
-                    false => has_mark,
+                let is_ready = if initiates {
+                    way.channel.has_greeted()
+                } else {
+                    has_mark
                 };
                 is_ready || way.channel.has_failed()
             }
@@ -536,9 +537,10 @@ impl PacketChannel for HybridChannel {
         };
         self.waits_for_others = result == Err(ChannelError::Full) && self.is_behind();
         if result.is_ok() {
-            match self.sends_by_adapter {
-                true => self.ways.adapter += 1,
-                false => self.ways.connection += 1,
+            if self.sends_by_adapter {
+                self.ways.adapter += 1
+            } else {
+                self.ways.connection += 1
             }
             self.count();
         }
@@ -547,9 +549,10 @@ impl PacketChannel for HybridChannel {
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
         loop {
-            let received = match self.tcp.is_at_mark() {
-                true => self.receive_by_adapter(into),
-                false => self.tcp.receive(into),
+            let received = if self.tcp.is_at_mark() {
+                self.receive_by_adapter(into)
+            } else {
+                self.tcp.receive(into)
             };
             match received {
                 Ok(true) => {
@@ -579,9 +582,10 @@ impl PacketChannel for HybridChannel {
 
     fn wait(&mut self, timeout: Duration) {
         let (polling, since) = (self.polling, Instant::now());
-        let left = match self.tcp.is_at_mark() {
-            true => polling.look(since, timeout, || self.has_news(true)),
-            false => Some(timeout),
+        let left = if self.tcp.is_at_mark() {
+            polling.look(since, timeout, || self.has_news(true))
+        } else {
+            Some(timeout)
         };
         if let Some(left) = left {
             if self.arm() {

@@ -361,9 +361,10 @@ impl QueuePair {
             if done(self) || elapsed >= timeout {
                 return;
             }
-            match elapsed < SPIN {
-                true => std::hint::spin_loop(),
-                false => self.sleep(timeout - elapsed),
+            if elapsed < SPIN {
+                std::hint::spin_loop()
+            } else {
+                self.sleep(timeout - elapsed)
             }
         }
     }

@@ -41,13 +41,14 @@ impl RemoteRegion {
         if !self.0.access.contains(needed) {
             return Err(OpError::MissingRight { needed });
         }
-        match offset.checked_add(len).is_some_and(|end| end <= limit) {
-            true => Ok(Target {
+        if offset.checked_add(len).is_some_and(|end| end <= limit) {
+            Ok(Target {
                 // Who made the parameters may have invented them; then the adapter refuses.
                 address: self.0.address.wrapping_add(offset),
                 rkey: self.0.rkey,
-            }),
-            false => Err(OpError::OutOfBounds { offset, len, limit }),
+            })
+        } else {
+            Err(OpError::OutOfBounds { offset, len, limit })
         }
     }
 }

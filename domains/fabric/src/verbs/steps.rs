@@ -121,9 +121,10 @@ impl Steps {
     /// The target of an atomic.
     fn word(&self, remote: &RemoteRegion, offset: u64) -> Result<Target, OpError> {
         let remote = self.route.leads_to(remote)?;
-        match offset.is_multiple_of(8) {
-            true => remote.target(Access::REMOTE_ATOMIC, offset, 8),
-            false => Err(OpError::Misaligned { offset }),
+        if offset.is_multiple_of(8) {
+            remote.target(Access::REMOTE_ATOMIC, offset, 8)
+        } else {
+            Err(OpError::Misaligned { offset })
         }
     }
 }

@@ -56,15 +56,16 @@ impl Window {
         };
         // Whole words stay whole.
         self.used = (self.used + len).next_multiple_of(64);
-        self.at = match len == left {
-            true => Position {
+        self.at = if len == left {
+            Position {
                 read: self.at.read + 1,
                 byte: 0,
-            },
-            false => Position {
+            }
+        } else {
+            Position {
                 byte: self.at.byte + len,
                 ..self.at
-            },
+            }
         };
         Some(piece)
     }

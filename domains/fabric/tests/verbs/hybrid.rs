@@ -97,9 +97,10 @@ impl Both {
         let key = key_of(node);
         let memory = create_memory(len).unwrap();
         let owner = Region::exported(&memory, len as usize, key, Arc::default(), None).unwrap();
-        let granted = match rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
-            true => memory.try_clone().unwrap(),
-            false => read_only(&memory).unwrap(),
+        let granted = if rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+            memory.try_clone().unwrap()
+        } else {
+            read_only(&memory).unwrap()
         };
         let status = Arc::clone(&self.status);
         let granted = shm::RemoteRegion::map(&granted, len as usize, key, rights, status, None);

@@ -174,9 +174,10 @@ fn may_connect(
         }
     }
     let domain = directory.domain_by_id(between.partition);
-    match domain.is_some_and(|domain| domain.may_talk(from, to)) {
-        true => Ok(()),
-        false => denied("the two nodes may not talk in that domain".into()),
+    if domain.is_some_and(|domain| domain.may_talk(from, to)) {
+        Ok(())
+    } else {
+        denied("the two nodes may not talk in that domain".into())
     }
 }
 

@@ -162,9 +162,10 @@ impl Sessions {
     /// Attends to a session, if there are not too many.
     fn count(&self, attend: impl FnOnce() -> Result<(), SessionError>) -> Result<(), SessionError> {
         let is_free = self.proven.fetch_add(1, Ordering::Relaxed) < self.limit;
-        let attended = match is_free {
-            true => attend(),
-            false => Err(SessionError::Busy),
+        let attended = if is_free {
+            attend()
+        } else {
+            Err(SessionError::Busy)
         };
         self.proven.fetch_sub(1, Ordering::Relaxed);
         attended

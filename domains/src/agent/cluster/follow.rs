@@ -104,9 +104,10 @@ fn done_except(exceptions: &[Refusal]) -> Answer {
         tracing::warn!("{exception}");
     }
     let texts: Vec<&str> = exceptions.iter().map(|e| e.message.as_str()).collect();
-    match texts.is_empty() {
-        true => Answer::Done,
-        false => Answer::DoneExcept(texts.join("; ")),
+    if texts.is_empty() {
+        Answer::Done
+    } else {
+        Answer::DoneExcept(texts.join("; "))
     }
 }
 

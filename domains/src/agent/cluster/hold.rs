@@ -371,9 +371,10 @@ impl Cluster {
         let mut followers = self.followers();
         loop {
             let patience = |(host, follower): (&String, &Follower)| {
-                let patience = match concerned.contains(host) {
-                    true => PATIENCE,
-                    false => COURTESY,
+                let patience = if concerned.contains(host) {
+                    PATIENCE
+                } else {
+                    COURTESY
                 };
                 follower.lacks(number).then_some(patience)
             };
@@ -451,9 +452,10 @@ impl Host {
     /// Notes what is wrong with another host, for people: in the log and the events only when it is
     /// new.
     pub(super) fn note_problem(&self, cluster: &Cluster, host: &str, problem: &str) {
-        let is_new = match cluster.config.hosts.contains_key(host) {
-            true => cluster.problems.note(host, problem),
-            false => cluster.problems.may_tell(host, "refused", Instant::now()),
+        let is_new = if cluster.config.hosts.contains_key(host) {
+            cluster.problems.note(host, problem)
+        } else {
+            cluster.problems.may_tell(host, "refused", Instant::now())
         };
         if is_new {
             self.tell_problem(host, problem);

@@ -162,15 +162,19 @@ impl Cluster {
     }
 
     fn describe_host(&self, host: &str, address: SocketAddr) -> HostInfo {
-        let is_linked = match self.holds() {
-            true => self.followers().contains_key(host),
-            false => self.holder().link.is_some(),
+        let is_linked = if self.holds() {
+            self.followers().contains_key(host)
+        } else {
+            self.holder().link.is_some()
         };
-        let state = match is_linked {
-            _ if host == self.config.host => HostState::Here,
-            _ if !self.holds() && host != self.config.directory => HostState::Unknown,
-            true => HostState::Connected,
-            false => HostState::Away,
+        let state = if host == self.config.host {
+            HostState::Here
+        } else if !self.holds() && host != self.config.directory {
+            HostState::Unknown
+        } else if is_linked {
+            HostState::Connected
+        } else {
+            HostState::Away
         };
         HostInfo {
             name: host.into(),
@@ -187,16 +191,17 @@ impl Cluster {
     /// Refuses to have to do with other hosts' nodes as long as the directory here is not that of the
     /// holder.
     fn check_directory(&self) -> Result<(), Refusal> {
-        match self.holder().differs {
-            false => Ok(()),
-            true => Err(Refusal::new(
+        if self.holder().differs {
+            Err(Refusal::new(
                 RefusalKind::Failed,
                 format!(
                     "host {} has not agreed with host {} on the directory",
                     self.config.host, self.config.directory
                 ),
                 "see `toroid status` on both hosts",
-            )),
+            ))
+        } else {
+            Ok(())
         }
     }
 
@@ -223,9 +228,10 @@ pub(super) fn begin(host: &Arc<Host>, listener: TcpListener) -> Result<(), Agent
     data::serve(host, cluster);
     door::open(host, cluster, listener)?;
     trunks::begin(host, cluster)?;
-    match cluster.holds() {
-        true => Ok(()),
-        false => follow::begin(host, cluster),
+    if cluster.holds() {
+        Ok(())
+    } else {
+        follow::begin(host, cluster)
     }
 }
 

@@ -37,9 +37,10 @@ impl Driver {
     pub(in crate::agent) fn trunk_provider(&self, host: &str) -> Option<Provider> {
         let books = self.lock();
         let by_rdma = books.trunks.as_ref()?.get(host)?;
-        Some(match by_rdma {
-            true => Provider::Verbs,
-            false => Provider::Tcp,
+        Some(if by_rdma {
+            Provider::Verbs
+        } else {
+            Provider::Tcp
         })
     }
 

@@ -103,9 +103,10 @@ pub(super) struct Inside<'a> {
 
 /// An interface of the host, which is none of a passage.
 pub(super) fn find_uplink(host: &mut Netlink, name: &str) -> Result<Link, PassageError> {
-    match name.starts_with(PREFIX) {
-        true => Err(PassageError::Inside(name.into())),
-        false => Ok(host.link(name)?),
+    if name.starts_with(PREFIX) {
+        Err(PassageError::Inside(name.into()))
+    } else {
+        Ok(host.link(name)?)
     }
 }
 
@@ -251,11 +252,10 @@ impl Passage {
     /// rules of that one protect its pair.
     fn rules_of_host(&self, is_router: bool) -> String {
         let (pair, uplink, [_, its]) = (self.name(), &self.uplink, self.addresses());
-        let guard = match self.opened && !is_router {
-            true => format!(
-                "    iifname \"{uplink}\" oifname != \"{PREFIX}*\" meta nfproto ipv4 drop\n"
-            ),
-            false => String::new(),
+        let guard = if self.opened && !is_router {
+            format!("    iifname \"{uplink}\" oifname != \"{PREFIX}*\" meta nfproto ipv4 drop\n")
+        } else {
+            String::new()
         };
         format!(
             r#"chain forward {{

@@ -61,9 +61,10 @@ impl Host {
     pub(super) fn uplink(&self, gateway: &Gateway) -> Result<Link, PassageError> {
         let mut host = Netlink::open()?;
         let uplink = passage::find_uplink(&mut host, &gateway.uplink)?;
-        match self.is_of_member(&uplink.mac) {
-            true => Err(PassageError::Inside(gateway.uplink.clone())),
-            false => Ok(uplink),
+        if self.is_of_member(&uplink.mac) {
+            Err(PassageError::Inside(gateway.uplink.clone()))
+        } else {
+            Ok(uplink)
         }
     }
 

@@ -26,9 +26,10 @@ const MAX_BYTES: u64 = 64 << 20;
 
 pub(crate) fn dump(agent: &mut Control, show: Show) -> Result<(), Failure> {
     let present = present(agent)?;
-    match show.json {
-        true => show.value(&as_json(&present)),
-        false => print_text(&present),
+    if show.json {
+        show.value(&as_json(&present))
+    } else {
+        print_text(&present)
     }
     Ok(())
 }
@@ -80,9 +81,10 @@ pub(crate) fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<
             return Err(wrong(file, &problems));
         }
     };
-    let (done, failed) = match options.dry_run {
-        true => (0, None),
-        false => carry_out(agent, &steps, show),
+    let (done, failed) = if options.dry_run {
+        (0, None)
+    } else {
+        carry_out(agent, &steps, show)
     };
     report(options.dry_run, &steps, done, show);
     failed.map_or(Ok(()), Err)
@@ -93,11 +95,12 @@ fn read(file: &Path) -> io::Result<String> {
     File::open(file)?
         .take(MAX_BYTES + 1)
         .read_to_string(&mut text)?;
-    match text.len() as u64 <= MAX_BYTES {
-        true => Ok(text),
-        false => Err(io::Error::other(format!(
+    if text.len() as u64 <= MAX_BYTES {
+        Ok(text)
+    } else {
+        Err(io::Error::other(format!(
             "it is longer than {MAX_BYTES} bytes"
-        ))),
+        )))
     }
 }
 

@@ -89,9 +89,10 @@ fn provider(status: Option<&Status>) -> Finding {
         let used = used.map_or(String::new(), |used| {
             format!("between hosts it is {used}; ")
         });
-        let built = match cfg!(feature = "verbs") {
-            true => "this build can use RDMA NICs between hosts as well (provider = \"verbs\")",
-            false => "this build has no provider verbs, which RDMA NICs between hosts need",
+        let built = if cfg!(feature = "verbs") {
+            "this build can use RDMA NICs between hosts as well (provider = \"verbs\")"
+        } else {
+            "this build has no provider verbs, which RDMA NICs between hosts need"
         };
         return Finding::ok(check, format!("{used}{built}"));
     };

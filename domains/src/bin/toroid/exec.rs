@@ -78,10 +78,7 @@ impl Caller<'_> {
         let error = io::stderr().is_terminal();
         // In place of those that the terminal replaces.
         let (null, stderr) = (File::open("/dev/null")?, io::stderr());
-        let stderr = match error {
-            true => null.as_fd(),
-            false => stderr.as_fd(),
-        };
+        let stderr = if error { null.as_fd() } else { stderr.as_fd() };
         let (rows, columns) = terminal::size();
         let terminal = Terminal {
             rows,

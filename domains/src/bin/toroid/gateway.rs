@@ -20,9 +20,10 @@ pub(crate) fn run(agent: &mut Control, command: GatewayCommand, show: Show) -> R
             ..
         } => {
             let (info, member) = exec::member(agent, &node, domain.as_deref())?;
-            let kind = match bridge {
-                true => GatewayKind::Bridge,
-                false => GatewayKind::Nat,
+            let kind = if bridge {
+                GatewayKind::Bridge
+            } else {
+                GatewayKind::Nat
             };
             let place = member.node.to_string();
             show.domain(&agent.add_gateway(&place, &info.name, &uplink, kind)?);

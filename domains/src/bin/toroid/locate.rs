@@ -33,11 +33,12 @@ pub(crate) struct Places {
 
 impl Places {
     pub(crate) fn new(named: Option<PathBuf>) -> Self {
-        let own = match Uid::effective().is_root() {
-            true => Some(SYSTEM.into()),
-            false => env::var_os("XDG_RUNTIME_DIR")
+        let own = if Uid::effective().is_root() {
+            Some(SYSTEM.into())
+        } else {
+            env::var_os("XDG_RUNTIME_DIR")
                 .filter(|directory| !directory.is_empty())
-                .map(|directory| Path::new(&directory).join("toroid")),
+                .map(|directory| Path::new(&directory).join("toroid"))
         };
         Places { named, own }
     }

@@ -157,9 +157,10 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
                 Interface::Tap => Vec::new(),
                 Interface::Stack => nodes.clone(),
             };
-            let (nodes, limited) = match limited {
-                true => (Vec::new(), nodes),
-                false => (nodes, Vec::new()),
+            let (nodes, limited) = if limited {
+                (Vec::new(), nodes)
+            } else {
+                (nodes, Vec::new())
             };
             let new = NewDomain {
                 name,
@@ -172,9 +173,10 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
                 public,
                 owner,
             };
-            let info = match may_exist {
-                true => unless::create(agent, new)?,
-                false => agent.create_domain(new)?,
+            let info = if may_exist {
+                unless::create(agent, new)?
+            } else {
+                agent.create_domain(new)?
             };
             show.domain(&info);
         }
@@ -218,9 +220,10 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
             if_exists,
             ..
         } => {
-            let info = match if_exists {
-                true => unless::shrink(agent, &name, &nodes)?,
-                false => Some(agent.shrink(&name, &nodes)?),
+            let info = if if_exists {
+                unless::shrink(agent, &name, &nodes)?
+            } else {
+                Some(agent.shrink(&name, &nodes)?)
             };
             match info {
                 Some(info) => show.domain(&info),
@@ -228,9 +231,10 @@ fn domain(agent: &mut Control, command: DomainCommand, show: Show) -> Result<(),
             }
         }
         DomainCommand::Rm { name, if_exists } => {
-            match if_exists {
-                true => unless::remove(agent, &name)?,
-                false => agent.remove(&name)?,
+            if if_exists {
+                unless::remove(agent, &name)?
+            } else {
+                agent.remove(&name)?
             }
             show.done();
         }

@@ -94,9 +94,10 @@ impl Show {
             line!("no limits  {no_limits}");
         }
         let offload: Vec<String> = status.offload.iter().map(ToString::to_string).collect();
-        match offload.is_empty() {
-            true => line!("offload    none"),
-            false => line!("offload    {}", offload.join(" ")),
+        if offload.is_empty() {
+            line!("offload    none")
+        } else {
+            line!("offload    {}", offload.join(" "))
         }
         line!(
             "attached   {}, {} bytes registered",
@@ -116,9 +117,10 @@ impl Show {
             state,
             ..
         } = host;
-        let directory = match host.directory {
-            true => ", holds the directory",
-            false => "",
+        let directory = if host.directory {
+            ", holds the directory"
+        } else {
+            ""
         };
         let frames = match (host.frames, host.frames_over) {
             (true, Some(Provider::Verbs)) => ", frames pass by RDMA adapters",
@@ -277,9 +279,10 @@ impl Show {
         let waiting = needs.acknowledging.iter();
         let waiting = waiting.map(|of| row(&of.node, "processes acknowledge", of.processes, None));
         let moving = needs.moving.iter().map(|of| {
-            let what = match of.written {
-                true => "regions move (rw)",
-                false => "regions move (ro)",
+            let what = if of.written {
+                "regions move (rw)"
+            } else {
+                "regions move (ro)"
             };
             row(&of.node, what, of.regions, Some(of.bytes))
         });

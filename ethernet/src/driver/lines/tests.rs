@@ -50,12 +50,15 @@ impl Fabric {
 
     fn prepare(self: &Arc<Self>) -> Prepare {
         let fabric = Arc::clone(self);
-        Arc::new(move || match fabric.is_there.load(Ordering::SeqCst) {
-            true => Ok(Box::new(End {
-                address: fabric.next.fetch_add(1, Ordering::SeqCst),
-                fabric: Arc::clone(&fabric),
-            })),
-            false => Err(RdmaError::NotBuilt),
+        Arc::new(move || {
+            if fabric.is_there.load(Ordering::SeqCst) {
+                Ok(Box::new(End {
+                    address: fabric.next.fetch_add(1, Ordering::SeqCst),
+                    fabric: Arc::clone(&fabric),
+                }))
+            } else {
+                Err(RdmaError::NotBuilt)
+            }
         })
     }
 

@@ -166,9 +166,10 @@ impl<N: Network> Client<N> {
             }
             Err(ChannelError::Full) => {
                 let since = *self.stuck_since.get_or_insert_with(Instant::now);
-                match since.elapsed() < PATIENCE {
-                    true => Ok(false),
-                    false => Err(ClientEnd::Stuck),
+                if since.elapsed() < PATIENCE {
+                    Ok(false)
+                } else {
+                    Err(ClientEnd::Stuck)
                 }
             }
             Err(error) => Err(error.into()),
@@ -368,19 +369,21 @@ impl<N: Network> Client<N> {
     ) -> Result<bool, OpError> {
         let (start, len) = (self.replies.len(), item.header.value_len);
         let is_small = len as usize <= INLINE_LIMIT;
-        let value = match is_small {
-            true => GetValue::Inline(&[]),
-            false => GetValue::Staged { len },
+        let value = if is_small {
+            GetValue::Inline(&[])
+        } else {
+            GetValue::Staged { len }
         };
         let has_room = is_small || self.put(item, items, room).is_some();
-        let reply = match has_room {
-            true => Reply::Value {
+        let reply = if has_room {
+            Reply::Value {
                 flags: item.header.flags,
                 cas: item.header.cas,
                 placement: item.placement,
                 value,
-            },
-            false => Reply::Refused(Refusal::Staging),
+            }
+        } else {
+            Reply::Refused(Refusal::Staging)
         };
         encode_reply(&mut self.replies, number, &reply);
         if is_small {

@@ -58,9 +58,10 @@ impl Turn<'_> {
                 Err(refused) => return Ok(Err(refused)),
             };
             let good = sum.answer(store, &flags, key.bytes(), tokens.clone(), replies)?;
-            Ok(match good {
-                true => Ok(sum.created),
-                false => Err(Refused::Opaque),
+            Ok(if good {
+                Ok(sum.created)
+            } else {
+                Err(Refused::Opaque)
             })
         });
         self.saw(key.bytes(), item.as_ref());
@@ -141,12 +142,11 @@ impl Sum {
         replies: &mut Vec<u8>,
     ) -> Result<bool, OpError> {
         let digits = Digits::of(self.value);
-        match flags.value {
-            true => {
-                replies.extend_from_slice(b"VA");
-                append_number(replies, digits.bytes().len() as u64);
-            }
-            false => replies.extend_from_slice(b"HD"),
+        if flags.value {
+            replies.extend_from_slice(b"VA");
+            append_number(replies, digits.bytes().len() as u64);
+        } else {
+            replies.extend_from_slice(b"HD")
         }
         let (before, now) = (self.item.header.exptime, store.now());
         let header = &mut self.item.header;

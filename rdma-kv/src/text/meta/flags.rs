@@ -51,9 +51,10 @@ pub(super) enum Key<'a> {
 
 impl<'a> Key<'a> {
     pub(super) fn of(key: &'a [u8], is_base64: bool) -> Option<Self> {
-        match is_base64 {
-            true => base64::decode(key).map(Key::Decoded),
-            false => Some(Key::Plain(key)),
+        if is_base64 {
+            base64::decode(key).map(Key::Decoded)
+        } else {
+            Some(Key::Plain(key))
         }
     }
 

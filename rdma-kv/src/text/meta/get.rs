@@ -39,9 +39,10 @@ impl Turn<'_> {
             };
             found = Some(got.item);
             let answered = got.answer(store, tokens.clone(), replies)?;
-            let long = match answered && flags.value {
-                true => append_short(&got.item, store, replies)?,
-                false => None,
+            let long = if answered && flags.value {
+                append_short(&got.item, store, replies)?
+            } else {
+                None
             };
             Ok::<_, OpError>((Some(answered), long))
         })?;
@@ -61,9 +62,10 @@ impl Turn<'_> {
             None => {
                 self.counts().get(false, false);
                 // A quiet miss is silent, but a wrong flag never is.
-                match flags.quiet && !tokens.clone().any(is_long_opaque) {
-                    true => Ok(Done::Used),
-                    false => Ok(self.tell_all(b"EN", &flags, &key, tokens)),
+                if flags.quiet && !tokens.clone().any(is_long_opaque) {
+                    Ok(Done::Used)
+                } else {
+                    Ok(self.tell_all(b"EN", &flags, &key, tokens))
                 }
             }
         }
@@ -99,12 +101,11 @@ impl<'a> Got<'a> {
         replies: &mut Vec<u8>,
     ) -> Result<bool, OpError> {
         let before = self.item.header;
-        match self.flags.value {
-            true => {
-                replies.extend_from_slice(b"VA");
-                append_number(replies, before.value_len.into());
-            }
-            false => replies.extend_from_slice(b"HD"),
+        if self.flags.value {
+            replies.extend_from_slice(b"VA");
+            append_number(replies, before.value_len.into());
+        } else {
+            replies.extend_from_slice(b"HD")
         }
         let mut good = true;
         for token in tokens {

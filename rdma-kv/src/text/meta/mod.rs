@@ -92,9 +92,10 @@ impl Turn<'_> {
             " exp={expires} la={} cas={} fetch={} cls=1 size={}\r\n",
             now.saturating_sub(header.accessed),
             header.cas,
-            match header.marks.contains(Marks::FETCHED) {
-                true => "yes",
-                false => "no",
+            if header.marks.contains(Marks::FETCHED) {
+                "yes"
+            } else {
+                "no"
             },
             super::dump::item_size(&header),
         );
@@ -104,9 +105,10 @@ impl Turn<'_> {
 
 /// A key as its client wrote it, but for the `b` that says how.
 fn append_key(replies: &mut Vec<u8>, key: &[u8], binary: bool) {
-    match binary {
-        true => super::base64::encode(key, replies),
-        false => replies.extend_from_slice(key),
+    if binary {
+        super::base64::encode(key, replies)
+    } else {
+        replies.extend_from_slice(key)
     }
 }
 

@@ -119,8 +119,9 @@ type Call = unsafe extern "C" fn(i32, *const libc::iovec, i32, libc::off_t) -> i
 fn transfer(call: Call, file: &File, at: i64, pages: &[libc::iovec]) -> io::Result<()> {
     // SAFETY: the pages are of mappings, to which nobody has a reference.
     let done = unsafe { call(file.as_raw_fd(), pages.as_ptr(), pages.len() as i32, at) };
-    match done == (pages.len() * PAGE) as isize {
-        true => Ok(()),
-        false => Err(io::Error::last_os_error()),
+    if done == (pages.len() * PAGE) as isize {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }

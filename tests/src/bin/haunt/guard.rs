@@ -213,9 +213,10 @@ impl Ears {
                     Ok(true) => {}
                     Ok(false) | Err(_) => break,
                 }
-                let what = match packet.starts_with(&FORGED) {
-                    true => "forged packets",
-                    false => "packets",
+                let what = if packet.starts_with(&FORGED) {
+                    "forged packets"
+                } else {
+                    "packets"
                 };
                 *self.tally.entry(what).or_default() += 1;
             }
@@ -233,9 +234,10 @@ impl Ears {
             let Ok(true) = channel.receive(&mut packet) else {
                 return;
             };
-            let what = match packet == numbered(self.next) {
-                true => "pair",
-                false => "strange",
+            let what = if packet == numbered(self.next) {
+                "pair"
+            } else {
+                "strange"
             };
             *self.tally.entry(what).or_default() += 1;
             self.next += 1;

@@ -81,9 +81,10 @@ fn haunt(kept: &Mutex<Kept>, slowly: &AtomicBool) {
     for n in 0.. {
         lock(kept).go_on(n);
         // Somebody may wait for the lock.
-        thread::sleep(match slowly.load(Ordering::Relaxed) {
-            true => REST,
-            false => BREATH,
+        thread::sleep(if slowly.load(Ordering::Relaxed) {
+            REST
+        } else {
+            BREATH
         });
     }
 }

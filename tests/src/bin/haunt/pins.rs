@@ -47,9 +47,10 @@ impl Pins {
         let page = Page::map(memory)?;
         let kept = io::pipe()?;
         page.give(&kept.1)?;
-        let ring = match by_ring && Self::missing().is_none() {
-            true => Some(Ring::new(&page, memory)?),
-            false => None,
+        let ring = if by_ring && Self::missing().is_none() {
+            Some(Ring::new(&page, memory)?)
+        } else {
+            None
         };
         Ok(Pins {
             ring,
@@ -211,8 +212,9 @@ fn read_word(pipe: &mut PipeReader) -> Result<u64> {
 
 /// The error of the system call that has just failed, if it has.
 fn done(well: bool) -> io::Result<()> {
-    match well {
-        true => Ok(()),
-        false => Err(io::Error::last_os_error()),
+    if well {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }

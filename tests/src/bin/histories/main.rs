@@ -179,12 +179,13 @@ impl Stage {
         let after_us = self.random.below(KILL_WITHIN_US) as u64;
         let restart = number % RESTART_EVERY == RESTART_EVERY - 1;
         let client = 1 + self.random.below(CLIENTS.into()) as u8;
-        let kill = match number.is_multiple_of(KILL_EVERY) {
-            true => Some(Kill::Client {
+        let kill = if number.is_multiple_of(KILL_EVERY) {
+            Some(Kill::Client {
                 number: client,
                 after_us,
-            }),
-            false => restart.then_some(Kill::Server { after_us }),
+            })
+        } else {
+            restart.then_some(Kill::Server { after_us })
         };
         counts.killed += u32::from(matches!(kill, Some(Kill::Client { .. })));
         counts.restarts += u32::from(restart);

@@ -339,9 +339,10 @@ fn watch(domain: &str, place: &str, key: &str) -> Result<()> {
 
 /// A word that only rises is not read as it was before.
 fn newer(known: u64, seen: u64) -> Result<u64> {
-    match seen >= known {
-        true => Ok(seen),
-        false => Err(format!("{seen} was read after {known}").into()),
+    if seen >= known {
+        Ok(seen)
+    } else {
+        Err(format!("{seen} was read after {known}").into())
     }
 }
 

@@ -212,9 +212,10 @@ fn a_server_that_goes_away_ends_what_is_in_flight() {
             pair.post(n, add).unwrap();
         }
         let done = complete(&mut pair, 3);
-        let first = match is_whole {
-            true => OpError::Misaligned { offset: 0 },
-            false => OpError::Unreachable,
+        let first = if is_whole {
+            OpError::Misaligned { offset: 0 }
+        } else {
+            OpError::Unreachable
         };
         let results = done.iter().map(|done| (done.id, done.result.unwrap_err()));
         let unreachable = OpError::Unreachable;

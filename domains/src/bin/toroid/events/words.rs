@@ -38,10 +38,13 @@ fn sentence(request: &Request) -> Option<String> {
             name,
             nodes,
             revoke,
-        } => match revoke {
-            true => format!("let {} manage {name} no longer", list(nodes)),
-            false => format!("let {} manage {name}", list(nodes)),
-        },
+        } => {
+            if revoke {
+                format!("let {} manage {name} no longer", list(nodes))
+            } else {
+                format!("let {} manage {name}", list(nodes))
+            }
+        }
         Request::DomainSet {
             name,
             public,
@@ -76,10 +79,13 @@ fn sentence(request: &Request) -> Option<String> {
             nodes,
             domain,
             withdraw,
-        } => match withdraw {
-            true => format!("let {} be placed in {domain} no longer", list(nodes)),
-            false => format!("let {} be placed in {domain}", list(nodes)),
-        },
+        } => {
+            if withdraw {
+                format!("let {} be placed in {domain} no longer", list(nodes))
+            } else {
+                format!("let {} be placed in {domain}", list(nodes))
+            }
+        }
         Request::QuotaSet {
             user,
             nodes,
@@ -108,9 +114,10 @@ fn create(new: &NewDomain) -> String {
     }
     let owner = new.owner.map(names::user);
     let owner = owner.map_or_else(String::new, |owner| format!(" for {owner}"));
-    match nodes.is_empty() {
-        true => format!("create {}{owner}", new.name),
-        false => format!("create {} of {}{owner}", new.name, list(&nodes)),
+    if nodes.is_empty() {
+        format!("create {}{owner}", new.name)
+    } else {
+        format!("create {} of {}{owner}", new.name, list(&nodes))
     }
 }
 

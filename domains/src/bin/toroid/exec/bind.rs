@@ -59,10 +59,11 @@ fn parse(text: &str) -> Result<(&str, Option<&str>, bool), Failure> {
 /// so `..` is resolved here.
 fn same_place(directory: &str) -> io::Result<PathBuf> {
     let path = absolute(directory)?;
-    match path.components().any(|part| part == Component::ParentDir) {
-        true => fs::canonicalize(path),
+    if path.components().any(|part| part == Component::ParentDir) {
+        fs::canonicalize(path)
+    } else {
         // Without a slash at its end.
-        false => Ok(path.components().collect()),
+        Ok(path.components().collect())
     }
 }
 

@@ -114,17 +114,19 @@ impl Source {
             }
         }
         self.to.write(&labelled)?;
-        match self.line.len() >= LONGEST_LINE {
-            true => self.end_line(),
-            false => Ok(()),
+        if self.line.len() >= LONGEST_LINE {
+            self.end_line()
+        } else {
+            Ok(())
         }
     }
 
     /// Writes a line that has no end.
     fn end_line(&mut self) -> io::Result<()> {
-        match self.line.is_empty() {
-            true => Ok(()),
-            false => self.write(b"\n"),
+        if self.line.is_empty() {
+            Ok(())
+        } else {
+            self.write(b"\n")
         }
     }
 }
@@ -176,9 +178,10 @@ fn pass_on_all(mut sources: Vec<Source>, end: &PipeReader) {
 /// Waits until the end or some sources are ready, and returns which, that of the end first. After the
 /// end it does not wait.
 fn await_any(sources: &[Source], end: &PipeReader, is_over: bool) -> Result<Vec<bool>, Errno> {
-    let (timeout, awaited) = match is_over {
-        true => (PollTimeout::ZERO, PollFlags::empty()),
-        false => (PollTimeout::NONE, PollFlags::POLLIN),
+    let (timeout, awaited) = if is_over {
+        (PollTimeout::ZERO, PollFlags::empty())
+    } else {
+        (PollTimeout::NONE, PollFlags::POLLIN)
     };
     let streams = sources.iter().map(|source| source.from.as_fd());
     let streams = streams.map(|stream| PollFd::new(stream, PollFlags::POLLIN));
