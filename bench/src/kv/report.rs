@@ -227,7 +227,7 @@ impl Report {
             "Servers of {threads} threads, memcached {memcached}; load: clients x requests of each under way x keys \
              of a request; {rounds} rounds, {elapsed_s:.0} s"
         )?;
-        let where_in_turns = if shared_processor {
+        let where_in_turns = if *shared_processor {
             "on one processor"
         } else {
             "wherever the system puts them"

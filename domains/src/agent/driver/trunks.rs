@@ -37,7 +37,7 @@ impl Driver {
     pub(in crate::agent) fn trunk_provider(&self, host: &str) -> Option<Provider> {
         let books = self.lock();
         let by_rdma = books.trunks.as_ref()?.get(host)?;
-        Some(if by_rdma {
+        Some(if *by_rdma {
             Provider::Verbs
         } else {
             Provider::Tcp

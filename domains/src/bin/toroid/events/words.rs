@@ -39,7 +39,7 @@ fn sentence(request: &Request) -> Option<String> {
             nodes,
             revoke,
         } => {
-            if revoke {
+            if *revoke {
                 format!("let {} manage {name} no longer", list(nodes))
             } else {
                 format!("let {} manage {name}", list(nodes))
@@ -80,7 +80,7 @@ fn sentence(request: &Request) -> Option<String> {
             domain,
             withdraw,
         } => {
-            if withdraw {
+            if *withdraw {
                 format!("let {} be placed in {domain} no longer", list(nodes))
             } else {
                 format!("let {} be placed in {domain}", list(nodes))
