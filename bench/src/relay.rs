@@ -13,7 +13,7 @@ use domains::netlink::{Netlink, NetlinkError};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sched::{CloneFlags, setns};
 use toroid_ethernet::offload::Capabilities;
-use toroid_ethernet::tap::Tap;
+use toroid_ethernet::port::tap::Tap;
 
 /// Longer than any packet.
 const LONGEST: usize = 70_000;

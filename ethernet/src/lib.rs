@@ -29,37 +29,17 @@
 
 #![deny(unsafe_code)]
 
-pub mod address;
-#[allow(unsafe_code)]
-pub mod cable;
-pub mod checksum;
 pub mod driver;
-pub mod exit;
 pub mod forward;
-pub mod frame;
+pub mod headers;
 pub mod interface;
-pub mod ipv6;
-pub mod layout;
-pub mod listener;
-pub mod neighbour;
 pub mod offload;
-pub mod patience;
-pub mod probe;
-pub mod removal;
+pub mod port;
 pub mod role;
-pub mod router;
-pub mod row;
-pub mod sample;
-pub mod segment;
-pub mod source;
 #[cfg(feature = "stack")]
 pub mod stack;
-pub mod switch;
-#[allow(unsafe_code)]
-pub mod tap;
-pub mod trunk;
-#[allow(unsafe_code)]
-pub mod uplink;
+pub(crate) mod switch;
+pub mod tunnel;
 
 #[cfg(feature = "stack")]
 pub use stack::{Stack, StackError};

@@ -21,7 +21,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 use toroid_ethernet::driver::{self, DriverError};
 use toroid_ethernet::offload::Offload;
-use toroid_ethernet::trunk::Tag;
+use toroid_ethernet::tunnel::Tag;
 use toroid_fabric::{Epoch, Partition, Place};
 
 const BLUE: u32 = 7;

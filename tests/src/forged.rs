@@ -4,11 +4,11 @@
 use domains::addressing;
 use domains::driver_protocol::{DropReason, Port};
 use toroid_ethernet::forward::{Action, Segments, Way};
-use toroid_ethernet::frame::HEADER_LEN;
+use toroid_ethernet::headers::frame::HEADER_LEN;
 use toroid_ethernet::offload::Offload;
-use toroid_ethernet::segment::Segmenter;
-use toroid_ethernet::trunk::notice::Notice;
-use toroid_ethernet::trunk::{HostId, Inbox, Item, Nonsense, Tag};
+use toroid_ethernet::offload::segmentation::Segmenter;
+use toroid_ethernet::tunnel::signal::Notice;
+use toroid_ethernet::tunnel::{HostId, Inbox, Item, Nonsense, Tag};
 use toroid_fabric::{Epoch, Partition, Place};
 
 /// The sender's domain, and the other one.

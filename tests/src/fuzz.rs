@@ -28,10 +28,10 @@ use domains::protocol::{Message, Request};
 use domains::wire::{self, WireError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use toroid_ethernet::frame::Frame;
-use toroid_ethernet::listener;
+use toroid_ethernet::headers::frame::Frame;
+use toroid_ethernet::headers::igmp_mld;
 use toroid_ethernet::offload::Offload;
-use toroid_ethernet::segment::Segmenter;
+use toroid_ethernet::offload::segmentation::Segmenter;
 use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
 use toroid_fabric::link::{LinkCheck, LinkHeader};
 use toroid_fabric::shm::channel::{Membership, RING_BYTES};
@@ -312,8 +312,8 @@ pub fn listener(bytes: &[u8]) -> bool {
     neighbours.listen();
     neighbours.send(&[&Offload::NONE, bytes].concat());
     assert!(neighbours.is_heard(), "who has joined a group hears it");
-    let message = Frame::new(bytes).and_then(listener::read);
-    if let Some(listener::Message::Report(report)) = &message {
+    let message = Frame::new(bytes).and_then(igmp_mld::read);
+    if let Some(igmp_mld::Message::Report(report)) = &message {
         assert!(report.claims().count() <= report.len(), "out of nothing");
     }
     message.is_some()

@@ -8,17 +8,17 @@ use std::net::IpAddr;
 use domains::driver_protocol::{DropReason, Port};
 use toroid_fabric::{Partition, Place, Protection};
 
-use super::audience::Audience;
-use super::far::{Crew, FarMember};
-use super::{MAX_PACKET, Member, Outside, Segment, Segments};
-use crate::address::{Destination, Mac};
-use crate::frame::Frame;
-use crate::listener::{self, Message, Report};
-use crate::neighbour::Question;
-use crate::offload::Offload;
-use crate::router;
-use crate::source;
-use crate::trunk::{HostId, Tag};
+use super::remote::{Crew, FarMember};
+use super::snooping::Audience;
+use super::{Member, Outside, Segment, Segments};
+use crate::headers::frame::Frame;
+use crate::headers::igmp_mld::{self, Message, Report};
+use crate::headers::ip_addresses;
+use crate::headers::mac::{Destination, Mac};
+use crate::headers::neighbour::Question;
+use crate::headers::ra_guard;
+use crate::offload::{MAX_PACKET, Offload};
+use crate::tunnel::{HostId, Tag};
 
 /// What is to be done with a packet.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl<'a, X> Ingress<'a, X> {
 
     /// Whether a packet has an address of another node, or of another domain.
     fn is_anothers(&self, frame: Frame<'_>) -> bool {
-        source::addresses(frame).any(|address| self.belongs_to_another(address))
+        ip_addresses::addresses(frame).any(|address| self.belongs_to_another(address))
     }
 
     fn belongs_to_another(&self, address: IpAddr) -> bool {
@@ -161,7 +161,7 @@ impl<'a, X> Ingress<'a, X> {
     /// Whether a member says that it is a router, where none is expected among members.
     fn is_uninvited(&self, frame: Frame<'_>) -> bool {
         let port = self.sender.port();
-        port.is_some_and(|port| !port.forward) && router::is_advertisement(frame)
+        port.is_some_and(|port| !port.forward) && ra_guard::is_advertisement(frame)
     }
 
     fn answer(&self, frame: Frame<'_>) -> Option<Action<'a, X>> {
@@ -199,7 +199,7 @@ impl<'a, X> Ingress<'a, X> {
     /// the packet from any interface.
     fn bypassed(&self, frame: Frame<'_>) -> Option<Place> {
         let ours = Partition(self.segment.domain.into());
-        let address = source::destination(frame)?;
+        let address = ip_addresses::destination(frame)?;
         let (other, place) = self.all.owner_elsewhere(address, ours)?;
         let port = self.segment.port(place)?;
         (!self.all.may_forward(port, other)).then_some(place)
@@ -248,7 +248,7 @@ impl<'a, X> Ingress<'a, X> {
 
     fn spread(&self, frame: Frame<'_>) -> Action<'a, X> {
         let audience = &self.segment.audience;
-        match (listener::read(frame), self.sender.place()) {
+        match (igmp_mld::read(frame), self.sender.place()) {
             (Some(Message::Report(report)), place) => {
                 if let Some(place) = place {
                     audience.borrow_mut().learn(place, &report);
@@ -262,7 +262,7 @@ impl<'a, X> Ingress<'a, X> {
                 Action::DeliverAll(self.others(Hearers::All))
             }
             (None, _) => {
-                let group = listener::group(frame);
+                let group = igmp_mld::group(frame);
                 let group = group.filter(|group| audience.borrow().is_heard(*group));
                 let hearers = group.map_or(Hearers::All, Hearers::Of);
                 Action::DeliverAll(self.others(hearers))

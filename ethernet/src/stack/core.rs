@@ -20,7 +20,7 @@ use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
 use super::StackError;
 use super::device::Device;
-use crate::cable::Cable;
+use crate::port::stack_socket::Cable;
 
 /// How long a connection that the application has dropped may go on, to send what was written and
 /// to hear the other side's end.

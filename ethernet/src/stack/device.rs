@@ -7,10 +7,10 @@ use std::sync::Arc;
 use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
 
-use crate::cable::Cable;
-use crate::forward::MAX_PACKET;
-use crate::frame::HEADER_LEN;
+use crate::headers::frame::HEADER_LEN;
+use crate::offload::MAX_PACKET;
 use crate::offload::Offload;
+use crate::port::stack_socket::Cable;
 
 /// Packets to take in at a time, so that those who call get their turn.
 const BATCH: usize = 64;

@@ -52,7 +52,7 @@ use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint};
 use self::core::{Addresses, Shared};
 use self::tcp::{TcpListener, TcpStream};
 use self::udp::UdpSocket;
-use crate::cable::Cable;
+use crate::port::stack_socket::Cable;
 
 /// How long the end of a stack waits until peers have what was written to them.
 const LAST_WORDS: Duration = Duration::from_secs(5);

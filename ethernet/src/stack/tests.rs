@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
 use super::*;
-use crate::cable::tests::pair;
+use crate::port::stack_socket::tests::pair;
 
 const MTU: u32 = 9000;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::interface::QUEUE_LEN;
-use crate::trunk::{HostId, Tag};
+use crate::tunnel::{HostId, Tag};
 
 const GROUP: [u8; 4] = [239, 1, 2, 3];
 

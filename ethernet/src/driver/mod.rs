@@ -1,0 +1,641 @@
+//! The driver: carries out the agent's commands, beside a [`Switch`] that moves the frames.
+
+mod rdma_streams;
+mod tunnels;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use domains::driver_protocol::{
+    Answer, Command, OffloadKind, PlugFailure, Port, PortError, Uplink as Outside,
+};
+use domains::lifeline::Lifeline;
+use domains::rdma::Rdma;
+use domains::wire::{self, Reader, WireError, Writer};
+use toroid_fabric::{Epoch, NodeId, Partition, Place, Protection};
+use tracing::{debug, warn};
+
+use crate::forward::AttachError;
+use crate::interface::offloads;
+use crate::interface::reaper::{Leaver, Removal};
+use crate::interface::{self, Interface, InterfaceError, Settling};
+use crate::offload::Capabilities;
+use crate::port::Exit;
+use crate::port::stack_socket::Cable;
+use crate::port::uplink::{Uplink, UplinkError};
+use crate::switch::{Ended, JoinError, Remote, Switch, TrunkId};
+use crate::tunnel::{HostId, Trunk};
+use rdma_streams::Keeper;
+use tunnels::Trunks;
+
+/// Why the driver ended before its agent did.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// The system refused what every driver needs.
+    #[error("cannot start the driver: {0}")]
+    Start(io::Error),
+    /// Waiting for frames failed.
+    #[error("cannot wait for frames: {0}")]
+    Wait(io::Error),
+    /// The data path broke down.
+    #[error(transparent)]
+    Ended(#[from] Ended),
+    /// The agent sent what is no command, or could not be answered.
+    #[error("the agent's socket: {0}")]
+    Agent(WireError),
+}
+
+/// Why a command for one port failed.
+#[derive(Debug, thiserror::Error)]
+enum PortFailure {
+    #[error("the port came without its network namespace")]
+    NoNamespace,
+    #[error("the port is there already, with other addresses")]
+    Differs,
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Uplink(#[from] UplinkError),
+    #[error("cannot wait for the uplink: {0}")]
+    Outside(io::Error),
+    #[error("cannot change the offload of its interface: {0}")]
+    Offload(io::Error),
+}
+
+/// Runs the driver that hangs on `lifeline`; returns when that ends. Agents may come and go
+/// meanwhile.
+///
+/// Interfaces outlive the driver: the next one takes them over, and they end with their nodes.
+///
+/// # Errors
+/// [`DriverError`]. What fails for one port only is told to the agent.
+pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
+    let (sessions, lifeline) = wire::split(lifeline).map_err(DriverError::Start)?;
+    let (news, of_trunks) = mpsc::channel();
+    let (switch, remote) = Switch::new(news).map_err(DriverError::Start)?;
+    let trunks = Arc::new(Trunks::default());
+    trunks.watch(of_trunks).map_err(DriverError::Start)?;
+    let line = Arc::new(Mutex::new(vec![lifeline]));
+    let hang_up = HangUp(Arc::clone(&line));
+    let frames = thread::Builder::new()
+        .name("frames".into())
+        .spawn(move || {
+            let _hang_up = hang_up;
+            switch.run()
+        })
+        .map_err(DriverError::Start)?;
+    let removal = Removal::start().map_err(DriverError::Start)?;
+    let served = Control::new(remote, removal, trunks).serve(Lifeline::new(sessions), &line);
+    frames
+        .join()
+        .map_err(|_| Ended)?
+        .map_err(DriverError::Wait)?;
+    served
+}
+
+/// The lifeline and the present session, if there is one; nothing when the data path has ended.
+type Line = Mutex<Vec<Writer>>;
+
+/// Breaks off when the data path ends, whatever ended it, so that the control path does not wait
+/// for commands in vain.
+struct HangUp(Arc<Line>);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        let writers = std::mem::take(&mut *lock(&self.0));
+        writers.iter().for_each(Writer::shut_down);
+    }
+}
+
+fn lock(line: &Line) -> MutexGuard<'_, Vec<Writer>> {
+    line.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Domain number and node number.
+type Key = (u32, u32);
+
+/// How long is waited for all nodes together that were waited for in vain before; the kernel takes less than
+/// a millisecond.
+const BRIEFLY: Duration = Duration::from_millis(200);
+
+/// The control path.
+struct Control {
+    remote: Arc<Remote>,
+    ports: HashMap<Key, Member>,
+    /// Members that other hosts carry.
+    far: HashSet<Key>,
+    /// Names of other hosts, in the order of their numbers.
+    hosts: Vec<String>,
+    trunks: Arc<Trunks>,
+    /// The RDMA adapter for what goes between hosts, if there shall be one.
+    rdma: Option<Rdma>,
+    /// Those that are open, by domain number.
+    uplinks: HashMap<u32, Outside>,
+    /// Interfaces of which the kernel may not receive packets yet: [`Command::Sync`] waits.
+    settling: HashMap<Key, Settling>,
+    /// Members since the last [`Command::Sync`], about whom others may have asked before.
+    newcomers: Vec<(Partition, Place)>,
+    /// Where was waited in vain: inodes of network namespaces. The roots of their nodes can have it so, as
+    /// often as they like, and others shall not wait for them each time. An honest node needs no more time
+    /// than is left for these.
+    tardy: HashSet<u64>,
+    removal: Removal,
+    failed: Vec<PortError>,
+    /// What this kernel may leave undone.
+    works: Capabilities,
+}
+
+/// A port with its interface.
+struct Member {
+    port: Port,
+    /// The inode of the network namespace in which it is.
+    home: u64,
+    /// Its number there; a stack has none.
+    index: Option<u32>,
+}
+
+impl Control {
+    fn new(remote: Remote, removal: Removal, trunks: Arc<Trunks>) -> Self {
+        Control {
+            remote: Arc::new(remote),
+            ports: HashMap::new(),
+            far: HashSet::new(),
+            hosts: Vec::new(),
+            trunks,
+            rdma: None,
+            uplinks: HashMap::new(),
+            settling: HashMap::new(),
+            newcomers: Vec::new(),
+            tardy: HashSet::new(),
+            removal,
+            failed: Vec::new(),
+            works: offloads::capabilities(),
+        }
+    }
+
+    fn serve(mut self, mut lifeline: Lifeline, line: &Line) -> Result<(), DriverError> {
+        loop {
+            let session = match lifeline.next_session() {
+                Ok(session) => session,
+                Err(WireError::Closed) => return Ok(()),
+                Err(error) => return Err(DriverError::Agent(error)),
+            };
+            let (commands, answers) =
+                wire::split(session).map_err(|error| DriverError::Agent(error.into()))?;
+            let mut writers = lock(line);
+            if writers.is_empty() {
+                return Ok(());
+            }
+            writers.truncate(1);
+            writers.push(answers.clone());
+            drop(writers);
+            self.trunks.tell_nobody();
+            self.converse(commands, &answers)?;
+        }
+    }
+
+    /// Serves one agent until it has gone, perhaps in the middle of a word.
+    fn converse(&mut self, mut commands: Reader, answers: &Writer) -> Result<(), DriverError> {
+        loop {
+            let (command, descriptors) = match commands.receive() {
+                Ok(received) => received,
+                Err(error @ WireError::Malformed(_)) => return Err(DriverError::Agent(error)),
+                Err(_) => return Ok(()),
+            };
+            let is_first = matches!(command, Command::Retain { .. });
+            if let Some(answer) = self.carry_out(command, descriptors)?
+                && answers.send(&answer, &[]).is_err()
+            {
+                return Ok(());
+            }
+            if is_first {
+                self.trunks.tell(answers);
+            }
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        command: Command,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Option<Answer>, Ended> {
+        debug!(?command, "from the agent");
+        match command {
+            Command::Retain { ports, hosts, rdma } => self.retain(&ports, &hosts, rdma)?,
+            Command::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
+            Command::AddFar { host, port } => self.add_far(&host, port)?,
+            Command::Trunk { host, asks } => {
+                self.connect_trunk(host, asks, descriptors.into_iter().next())?;
+            }
+            Command::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
+            Command::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
+            Command::Uplinks { uplinks } => self.connect(uplinks)?,
+            Command::Sync { n } => return Ok(Some(self.sync(n)?)),
+            Command::Drops { n, domain_id } => {
+                let partition = Partition(domain_id);
+                let dropped = move |switch: &mut Switch| {
+                    (switch.drops(partition), switch.far_drops(partition))
+                };
+                let (ports, far) = self.remote.call(dropped)?;
+                let named = far.into_iter().filter_map(|(host, dropped)| {
+                    let name = self.hosts.get(host.0 as usize)?;
+                    Some((name.clone(), dropped))
+                });
+                let hosts = named.collect();
+                return Ok(Some(Answer::Dropped { n, ports, hosts }));
+            }
+            Command::Lines { n } => {
+                let frames_by_rdma = self.trunks.by_rdma();
+                return Ok(Some(Answer::Lines { n, frames_by_rdma }));
+            }
+            Command::Plug { n, domain_id, node } => {
+                let cable = descriptors.into_iter().next();
+                let failure = self.plug((domain_id, node), cable)?;
+                return Ok(Some(Answer::Plugged { n, failure }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn add(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), Ended> {
+        let key = (port.domain_id, port.node);
+        let place = namespace.and_then(|namespace| Some((inode(&namespace)?, namespace)));
+        let moved = |member: &Member| place.as_ref().is_some_and(|(home, _)| *home != member.home);
+        if self.ports.get(&key).is_some_and(moved) {
+            // The node was made anew, and the interface that we know died with the old one.
+            self.remove(key)?;
+        }
+        if self.far.contains(&key) {
+            // Its node was given to this host.
+            self.remove(key)?;
+        }
+        let outcome = match (self.ports.get(&key), place) {
+            (Some(present), place) if present.port.is_same_interface(&port) => {
+                return self.renew(port, place.map(|(_, namespace)| namespace));
+            }
+            (Some(_), _) => Err(PortFailure::Differs),
+            (None, None) => Err(PortFailure::NoNamespace),
+            (None, Some((home, _))) if port.stack => self.attach(port, home, None)?,
+            (None, Some((home, namespace))) => match self.raise(&port, home, namespace) {
+                Ok(interface) => self.attach(port, home, Some(interface))?,
+                Err(error) => Err(error.into()),
+            },
+        };
+        self.note(key, outcome);
+        Ok(())
+    }
+
+    fn raise(
+        &self,
+        port: &Port,
+        home: u64,
+        namespace: OwnedFd,
+    ) -> Result<Interface, InterfaceError> {
+        let capabilities = self.capabilities(port);
+        if let Some(leaver) = self.removal.take_back(port, home) {
+            match interface::restore(port, leaver.tap, leaver.index, capabilities) {
+                Ok(interface) => return Ok(interface),
+                // Its node may have done anything to it.
+                Err(error) => debug!("{} of node {}: {error}", port.ifname, port.place),
+            }
+        }
+        interface::raise(port, namespace, capabilities)
+    }
+
+    /// What may be left undone in packets from and for a port.
+    fn capabilities(&self, port: &Port) -> Capabilities {
+        if port.offload {
+            self.works
+        } else {
+            Capabilities::empty()
+        }
+    }
+
+    /// Adds a member that another host carries, or changes it.
+    fn add_far(&mut self, host: &str, port: Port) -> Result<(), Ended> {
+        let key = (port.domain_id, port.node);
+        if self.ports.contains_key(&key) {
+            // Its node was given to that host.
+            self.remove(key)?;
+        }
+        let host = self.host(host);
+        let newcomer = (Partition(port.domain_id), port.place);
+        let attached = self
+            .remote
+            .call(move |switch| switch.attach_far(port, host))?;
+        if attached.is_ok() {
+            self.far.insert(key);
+            self.newcomers.push(newcomer);
+        }
+        self.note(key, attached.map_err(PortFailure::from));
+        Ok(())
+    }
+
+    /// The number of a host.
+    fn host(&mut self, name: &str) -> HostId {
+        let known = self.hosts.iter().position(|known| known == name);
+        let number = known.unwrap_or_else(|| {
+            self.hosts.push(name.into());
+            self.hosts.len() - 1
+        });
+        HostId(number as u32)
+    }
+
+    fn connect_trunk(
+        &mut self,
+        host: String,
+        asks: bool,
+        socket: Option<OwnedFd>,
+    ) -> Result<(), Ended> {
+        let number = self.host(&host);
+        let (id, by_rdma) = self.trunks.add(number, host.clone());
+        let connected = match socket.map(|socket| Trunk::new(socket, by_rdma)) {
+            Some(Ok(trunk)) => self.use_trunk(id, trunk, host, asks)?,
+            Some(Err(error)) => Err(error),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        if let Err(error) = connected {
+            warn!("cannot use a connection to another host: {error}");
+            self.remote.call(move |switch| switch.cut_trunk(id.host))?;
+            self.trunks.remove(id);
+        }
+        Ok(())
+    }
+
+    /// Uses a trunk, and a line beside it where there shall be one.
+    fn use_trunk(
+        &self,
+        id: TrunkId,
+        trunk: Trunk,
+        host: String,
+        asks: bool,
+    ) -> Result<io::Result<()>, Ended> {
+        let keeper = self.rdma.clone().map(|rdma| {
+            let prepare = Arc::new(move || rdma.prepare_line());
+            let trunks = Arc::clone(&self.trunks);
+            let complain = Box::new(move |why: &str| trunks.complain(&host, why));
+            Keeper::new(id, asks, prepare, &self.remote, complain)
+        });
+        let (keeper, events) = keeper.unzip();
+        let connected = self
+            .remote
+            .call(move |switch| switch.connect_trunk(id, trunk, events))?;
+        // Without it packets go over the connection all the same.
+        if let Some(Err(error)) = keeper.map(Keeper::start) {
+            warn!("no thread for a line to another host: {error}");
+        }
+        Ok(connected)
+    }
+
+    fn retain(
+        &mut self,
+        wanted: &[Key],
+        hosts: &[String],
+        rdma: Option<Rdma>,
+    ) -> Result<(), Ended> {
+        let wanted: HashSet<Key> = wanted.iter().copied().collect();
+        let present = self.ports.keys().chain(&self.far);
+        let extra: Vec<Key> = present.filter(|k| !wanted.contains(k)).copied().collect();
+        extra.into_iter().try_for_each(|key| self.remove(key))?;
+        // With another adapter, or none, all trunks are made anew.
+        let is_same = std::mem::replace(&mut self.rdma, rdma) == self.rdma;
+        let stay = if is_same { hosts } else { &[] };
+        for id in self.trunks.others_than(stay) {
+            self.remote.call(move |switch| switch.cut_trunk(id.host))?;
+            self.trunks.remove(id);
+        }
+        Ok(())
+    }
+
+    /// Opens and closes uplinks; those that are as they shall be stay.
+    fn connect(&mut self, wanted: Vec<Outside>) -> Result<(), Ended> {
+        let present: Vec<u32> = self.uplinks.keys().copied().collect();
+        for domain_id in present {
+            if !wanted
+                .iter()
+                .any(|uplink| self.uplinks.get(&domain_id) == Some(uplink))
+            {
+                self.uplinks.remove(&domain_id);
+                let partition = Partition(domain_id);
+                self.remote
+                    .call(move |switch| switch.disconnect(partition))?;
+            }
+        }
+        for uplink in wanted {
+            if self.uplinks.contains_key(&uplink.domain_id) {
+                continue;
+            }
+            let key = (uplink.domain_id, uplink.node);
+            let outcome = match Uplink::open(uplink.index, &uplink.ifname) {
+                Ok(opened) => {
+                    let outside = uplink.clone();
+                    let connected = move |switch: &mut Switch| switch.connect(&outside, opened);
+                    let connected = self.remote.call(connected)?;
+                    connected.map_err(PortFailure::Outside)
+                }
+                Err(error) => Err(error.into()),
+            };
+            if outcome.is_ok() {
+                self.uplinks.insert(uplink.domain_id, uplink);
+            }
+            self.note(key, outcome);
+        }
+        Ok(())
+    }
+
+    /// What may change of a port that is there.
+    fn renew(&mut self, port: Port, namespace: Option<OwnedFd>) -> Result<(), Ended> {
+        let (key, partition, place) = (
+            (port.domain_id, port.node),
+            Partition(port.domain_id),
+            port.place,
+        );
+        let (epoch, limited) = (Epoch(port.epoch), port.limited);
+        let (gateway, forward) = (port.gateway, port.forward);
+        let capabilities = self.capabilities(&port);
+        if let Some(member) = self.ports.get_mut(&key) {
+            let before = std::mem::replace(&mut member.port, port);
+            let changed = before.gateway != member.port.gateway;
+            if let (true, Some(namespace), Some(index)) = (changed, namespace, member.index) {
+                let led = interface::set_gateway(&member.port, &before, index, namespace);
+                self.note(key, led.map_err(PortFailure::from));
+            }
+        }
+        let set = self.remote.call(move |switch| {
+            switch.raise_epoch(partition, epoch);
+            switch.set_limited(partition, place, limited);
+            switch.set_gateway(partition, place, gateway);
+            switch.set_forward(partition, place, forward);
+            switch.set_capabilities(partition, place, capabilities)
+        })?;
+        self.note(key, set.map_err(PortFailure::Offload));
+        Ok(())
+    }
+
+    fn attach(
+        &mut self,
+        port: Port,
+        home: u64,
+        interface: Option<Interface>,
+    ) -> Result<Result<(), PortFailure>, Ended> {
+        let (key, member) = ((port.domain_id, port.node), port.clone());
+        // A process may have joined groups before, too.
+        let joined_before = interface.as_ref().is_none_or(|interface| interface.was_up);
+        let (exit, index, settling) = match interface {
+            None => (Exit::Stack(None), None, None),
+            Some(Interface {
+                tap,
+                index,
+                settling,
+                ..
+            }) => (Exit::Tap(tap), Some(index), Some(settling)),
+        };
+        let (partition, place) = (Partition(port.domain_id), port.place);
+        let attached = self.remote.call(move |switch| {
+            switch.attach(member, exit)?;
+            if joined_before {
+                switch.hears_all(partition, place);
+            }
+            Ok::<_, JoinError>(())
+        })?;
+        if attached.is_ok() {
+            self.ports.insert(key, Member { port, home, index });
+            self.newcomers.push((partition, place));
+            self.settling
+                .extend(settling.map(|settling| (key, settling)));
+        }
+        Ok(attached.map_err(PortFailure::from))
+    }
+
+    /// Gives a process the link of a port; returns why not.
+    fn plug(&self, key: Key, socket: Option<OwnedFd>) -> Result<Option<PlugFailure>, Ended> {
+        let Some(cable) = socket.map(Cable::new) else {
+            return Ok(Some(PlugFailure::System));
+        };
+        if let Err(error) = cable.refuse_descriptors() {
+            warn!("cannot refuse descriptors of a process: {error}");
+            return Ok(Some(PlugFailure::System));
+        }
+        let (partition, node) = (Partition(key.0), NodeId(key.1));
+        let plugged = self
+            .remote
+            .call(move |switch| switch.plug(partition, node, cable))?;
+        Ok(plugged.err())
+    }
+
+    /// The membership ends here. The interface is of no use from now on, and may take its time.
+    fn remove(&mut self, key: Key) -> Result<(), Ended> {
+        if Protection::EpochCheck.is_left_out() {
+            return Ok(());
+        }
+        let (partition, node) = (Partition(key.0), NodeId(key.1));
+        let member = self.ports.remove(&key);
+        self.far.remove(&key);
+        self.settling.remove(&key);
+        let exit = self
+            .remote
+            .call(move |switch| switch.detach(partition, node))?;
+        // The link of a process ends when its exit is dropped.
+        if let (Some(Member { port, home, index }), Some(Exit::Tap(tap))) = (member, exit)
+            && let Some(index) = index
+        {
+            if let Err(error) = interface::lower(&tap, index) {
+                warn!("{} of node {}: {error}", port.ifname, port.place);
+            }
+            self.removal.add(Leaver {
+                port,
+                home,
+                index,
+                tap,
+            });
+        }
+        Ok(())
+    }
+
+    fn raise_epoch(&mut self, domain_id: u32, epoch: u32) -> Result<(), Ended> {
+        let (partition, epoch) = (Partition(domain_id), Epoch(epoch));
+        self.remote
+            .call(move |switch| switch.raise_epoch(partition, epoch))
+    }
+
+    fn sync(&mut self, n: u64) -> Result<Answer, Ended> {
+        let deadline = Settling::deadline(self.settling.len());
+        let is_tardy = |(key, _): &(Key, Settling)| {
+            let member = self.ports.get(key);
+            member.is_some_and(|member| self.tardy.contains(&member.home))
+        };
+        let all = std::mem::take(&mut self.settling).into_iter();
+        let (tardy, prompt): (Vec<_>, Vec<_>) = all.partition(is_tardy);
+        for (key, settling) in prompt {
+            self.settle(key, settling, deadline);
+        }
+        let deadline = Instant::now() + BRIEFLY;
+        for (key, settling) in tardy {
+            self.settle(key, settling, deadline);
+        }
+        let newcomers = std::mem::take(&mut self.newcomers);
+        if !newcomers.is_empty() {
+            self.remote.call(move |switch| {
+                for (partition, place) in newcomers {
+                    switch.answer_late(partition, place);
+                }
+            })?;
+        }
+        Ok(Answer::Synced {
+            n,
+            errors: std::mem::take(&mut self.failed),
+            offload: kinds(self.works),
+        })
+    }
+
+    fn settle(&mut self, key: Key, settling: Settling, deadline: Instant) {
+        let outcome = settling.wait(deadline);
+        if let (Err(InterfaceError::NotLocal(_)), Some(member)) = (&outcome, self.ports.get(&key)) {
+            self.tardy.insert(member.home);
+        }
+        self.note(key, outcome.map_err(PortFailure::from));
+    }
+
+    fn note(&mut self, (domain_id, node): Key, outcome: Result<(), PortFailure>) {
+        if let Err(failure) = outcome {
+            self.failed.push(PortError {
+                domain_id,
+                node,
+                message: failure.to_string(),
+            });
+        }
+    }
+}
+
+/// As the agent says it.
+fn kinds(capabilities: Capabilities) -> Vec<OffloadKind> {
+    let kinds = [
+        (Capabilities::CHECKSUM, OffloadKind::Checksum),
+        (Capabilities::TSO4, OffloadKind::Tso4),
+        (Capabilities::TSO6, OffloadKind::Tso6),
+        (Capabilities::USO, OffloadKind::Uso),
+    ];
+    let has = |(capability, _): &(Capabilities, _)| capabilities.contains(*capability);
+    kinds
+        .into_iter()
+        .filter(has)
+        .map(|(_, kind)| kind)
+        .collect()
+}
+
+/// What tells a namespace from others while it is there.
+fn inode(namespace: &OwnedFd) -> Option<u64> {
+    let file = File::from(namespace.try_clone().ok()?);
+    Some(file.metadata().ok()?.ino())
+}

@@ -1,0 +1,394 @@
+//! Two hosts with a member each, and between them a connection and lines that sockets stand in for.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use domains::addressing;
+use domains::driver_protocol::Port;
+use nix::sys::socket::{MsgFlags, recv};
+use toroid_fabric::parameters::ConnectionParameters;
+use toroid_fabric::{NodeId, Partition, Place};
+
+use super::*;
+use crate::offload::Offload;
+use crate::port::Exit;
+use crate::port::stack_socket::{Cable, tests::pair};
+use crate::switch::{Switch, TrunkNews};
+use crate::tunnel::{HostId, Trunk};
+
+const DOMAIN: u16 = 7;
+
+/// No test takes as long.
+const FOR_EVER: Duration = Duration::from_secs(60);
+
+/// The adapters of both hosts, and what is between them.
+#[derive(Debug, Default)]
+struct Fabric {
+    /// Whether there are adapters.
+    is_there: AtomicBool,
+    /// Whether anything gets from one to the other.
+    carries: AtomicBool,
+    next: AtomicU64,
+    /// Ends of lines that wait for their other ends, by the addresses of both.
+    waiting: Mutex<HashMap<[u64; 2], UnixStream>>,
+    /// All that there were.
+    ends: Mutex<Vec<UnixStream>>,
+}
+
+impl Fabric {
+    fn new() -> Arc<Self> {
+        let fabric = Arc::<Self>::default();
+        fabric.is_there.store(true, Ordering::SeqCst);
+        fabric.carries.store(true, Ordering::SeqCst);
+        fabric
+    }
+
+    fn prepare(self: &Arc<Self>) -> Prepare {
+        let fabric = Arc::clone(self);
+        Arc::new(move || {
+            if fabric.is_there.load(Ordering::SeqCst) {
+                Ok(Box::new(End {
+                    address: fabric.next.fetch_add(1, Ordering::SeqCst),
+                    fabric: Arc::clone(&fabric),
+                }))
+            } else {
+                Err(RdmaError::NotBuilt)
+            }
+        })
+    }
+
+    /// All lines end, and nothing gets through the next ones, or there are none.
+    fn breaks(&self, is_there: bool) {
+        self.is_there.store(is_there, Ordering::SeqCst);
+        self.carries.store(false, Ordering::SeqCst);
+        for end in self.ends.lock().unwrap().drain(..) {
+            let _ = end.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    fn works_again(&self) {
+        self.is_there.store(true, Ordering::SeqCst);
+        self.carries.store(true, Ordering::SeqCst);
+    }
+}
+
+#[derive(Debug)]
+struct End {
+    address: u64,
+    fabric: Arc<Fabric>,
+}
+
+impl PreparedLine for End {
+    fn parameters(&self) -> LineParameters {
+        LineParameters {
+            connection: ConnectionParameters {
+                number: 1,
+                psn: 2,
+                lid: 0,
+                mtu: 1,
+                depth: 1,
+                gid: [0; 16],
+            },
+            address: self.address,
+            rkey: 0,
+        }
+    }
+
+    fn connect(self: Box<Self>, peer: &LineParameters) -> io::Result<Box<dyn Line>> {
+        let mut both = [self.address, peer.address];
+        both.sort();
+        let mut waiting = self.fabric.waiting.lock().unwrap();
+        let stream = match waiting.remove(&both) {
+            Some(stream) => stream,
+            None => {
+                let (ours, theirs) = UnixStream::pair()?;
+                waiting.insert(both, theirs);
+                ours
+            }
+        };
+        stream.set_nonblocking(true)?;
+        self.fabric.ends.lock().unwrap().push(stream.try_clone()?);
+        Ok(Box::new(Socket {
+            stream,
+            fabric: Arc::clone(&self.fabric),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Socket {
+    stream: UnixStream,
+    fabric: Arc<Fabric>,
+}
+
+impl Socket {
+    /// Bytes that wait, one at most.
+    fn peek(&self) -> io::Result<usize> {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        Ok(recv(self.stream.as_raw_fd(), &mut [0], flags)?)
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(into)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Line for Socket {
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn attend(&mut self) -> io::Result<()> {
+        match self.peek() {
+            _ if !self.is_proven() => Err(io::ErrorKind::TimedOut.into()),
+            Ok(0) => Err(io::ErrorKind::BrokenPipe.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_bytes(&self) -> bool {
+        self.peek().is_ok_and(|len| len > 0)
+    }
+
+    fn is_proven(&self) -> bool {
+        self.fabric.carries.load(Ordering::SeqCst)
+    }
+}
+
+/// A host with its member, whose stack is this test.
+struct Side {
+    remote: Arc<Remote>,
+    member: Cable,
+    news: Receiver<(TrunkId, TrunkNews)>,
+    complaints: Receiver<String>,
+    by_rdma: Arc<AtomicU64>,
+    x: u8,
+}
+
+fn place(x: u8) -> Place {
+    Place { x, y: 0, z: 0 }
+}
+
+fn port(x: u8) -> Port {
+    Port {
+        node: x.into(),
+        place: place(x),
+        domain_id: DOMAIN.into(),
+        epoch: 1,
+        ifname: "blue".into(),
+        mac: addressing::mac(DOMAIN, place(x)),
+        ipv4: [10, 64, 0, x + 1].into(),
+        prefix: 24,
+        nodes: 8,
+        ipv6: addressing::ipv6(DOMAIN, place(x)),
+        ipv6_prefix: 64,
+        offload: true,
+        mtu: 9000,
+        limited: false,
+        gateway: None,
+        forward: false,
+        stack: true,
+    }
+}
+
+/// The host of the other member.
+const OTHER: HostId = HostId(0);
+
+impl Side {
+    fn new(x: u8, stream: TcpStream, fabric: &Arc<Fabric>) -> Self {
+        let (news, of_trunks) = mpsc::channel();
+        let (switch, remote) = Switch::new(news).unwrap();
+        thread::spawn(|| switch.run());
+        let remote = Arc::new(remote);
+        let by_rdma = Arc::<AtomicU64>::default();
+        let trunk = Trunk::new(stream.into(), Arc::clone(&by_rdma)).unwrap();
+        let id = TrunkId {
+            host: OTHER,
+            number: 1,
+        };
+        let prepare = fabric.prepare();
+        let (complain, complaints) = mpsc::channel();
+        let complain = Box::new(move |why: &str| complain.send(why.to_owned()).unwrap());
+        let (keeper, events) = Keeper::new(id, x == 0, prepare, &remote, complain);
+        let [member, exit] = pair();
+        let set_up = move |switch: &mut Switch| {
+            switch.attach(port(x), Exit::Stack(None)).unwrap();
+            let partition = Partition(DOMAIN.into());
+            switch.plug(partition, NodeId(x.into()), exit).unwrap();
+            switch.attach_far(port(1 - x), OTHER).unwrap();
+            switch.connect_trunk(id, trunk, Some(events)).unwrap();
+        };
+        remote.call(set_up).unwrap();
+        keeper.start().unwrap();
+        Side {
+            remote,
+            member,
+            news: of_trunks,
+            complaints,
+            by_rdma,
+            x,
+        }
+    }
+
+    /// Sends a packet with a number to the other member.
+    fn send(&self, number: u32) {
+        let [to, from] = [1 - self.x, self.x].map(|x| addressing::mac(DOMAIN, place(x)));
+        let ethertype = [0x88, 0xb5];
+        let parts = [
+            &Offload::NONE[..],
+            &to,
+            &from,
+            &ethertype,
+            &number.to_le_bytes(),
+        ];
+        while self.member.send(&parts.concat()).is_err() {
+            thread::yield_now();
+        }
+    }
+
+    /// The number of the next packet, if there is one.
+    fn receive(&self) -> Option<u32> {
+        let mut packet = [0; 64];
+        let len = self.member.receive(&mut packet).ok()?;
+        let number = packet[..len].last_chunk()?;
+        Some(u32::from_le_bytes(*number))
+    }
+
+    fn by_rdma(&self) -> u64 {
+        self.by_rdma.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it has counted so many, which it does after they have arrived.
+    #[track_caller]
+    fn counts(&self, by_rdma: u64) {
+        let began = Instant::now();
+        while self.by_rdma() < by_rdma {
+            assert!(began.elapsed() < FOR_EVER, "{} counted", self.by_rdma());
+            thread::yield_now();
+        }
+    }
+
+    /// Waits until packets go by a line, or no longer do.
+    #[track_caller]
+    fn hears(&self, by_line: bool) {
+        let until = Instant::now() + FOR_EVER;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let (_, news) = self.news.recv_timeout(left).expect("news");
+            assert!(matches!(news, TrunkNews::Line(_)), "{news:?}");
+            if news == TrunkNews::Line(by_line) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the switch does as it is told.
+    fn is_there(&self) -> bool {
+        self.remote.call(|_| ()).is_ok()
+    }
+}
+
+fn sides(fabric: &Arc<Fabric>) -> [Side; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    [Side::new(0, ours, fabric), Side::new(1, theirs, fabric)]
+}
+
+/// Sends until one arrives; what arrives is newer than all before. Returns the last number sent.
+#[track_caller]
+fn one_arrives(from: &Side, to: &Side, newest: &mut u32, mut number: u32) -> u32 {
+    let began = Instant::now();
+    loop {
+        number += 1;
+        from.send(number);
+        let wait = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < wait {
+            if let Some(arrived) = to.receive() {
+                assert!(arrived > *newest, "{arrived} after {newest}");
+                *newest = arrived;
+                if arrived == number {
+                    return number;
+                }
+            }
+        }
+        assert!(began.elapsed() < FOR_EVER, "nothing arrives");
+    }
+}
+
+#[test]
+fn packets_go_by_the_line_while_there_is_one_and_none_overtakes_another() {
+    let fabric = Fabric::new();
+    let sides = sides(&fabric);
+    let (mut newest, mut numbers) = ([0; 2], [0; 2]);
+    let mut all_arrive = |times: u32| {
+        for _ in 0..times {
+            for (from, to) in [(0, 1), (1, 0)] {
+                numbers[from] =
+                    one_arrives(&sides[from], &sides[to], &mut newest[from], numbers[from]);
+            }
+        }
+    };
+    for is_there in [true, false, true] {
+        // While it comes up, too.
+        all_arrive(20);
+        sides.iter().for_each(|side| side.hears(true));
+        let before = sides.each_ref().map(Side::by_rdma);
+        all_arrive(20);
+        for (side, before) in sides.iter().zip(before) {
+            side.counts(before + 40);
+        }
+        fabric.breaks(is_there);
+        sides.iter().for_each(|side| side.hears(false));
+        let before = sides.each_ref().map(Side::by_rdma);
+        all_arrive(20);
+        assert_eq!(sides.each_ref().map(Side::by_rdma), before);
+        fabric.works_again();
+    }
+    for side in &sides {
+        for _ in 0..3 {
+            side.complaints.recv_timeout(FOR_EVER).unwrap();
+        }
+        assert!(side.complaints.try_recv().is_err(), "once for each time");
+    }
+    assert!(sides.iter().all(Side::is_there));
+}
+
+#[test]
+fn a_trunk_that_is_cut_takes_its_line_along() {
+    let fabric = Fabric::new();
+    let sides = sides(&fabric);
+    sides.iter().for_each(|side| side.hears(true));
+    sides[0]
+        .remote
+        .call(|switch| switch.cut_trunk(OTHER))
+        .unwrap();
+    sides[1].hears(false);
+    let ended = sides[1].news.recv_timeout(FOR_EVER).unwrap().1;
+    assert!(matches!(ended, TrunkNews::Ended(_)), "{ended:?}");
+    // Both threads have let go of the fabric, and of what leads to it.
+    let began = Instant::now();
+    while Arc::strong_count(&fabric) > 1 {
+        assert!(began.elapsed() < FOR_EVER);
+        thread::yield_now();
+    }
+    let waiting = fabric.waiting.lock().unwrap();
+    assert!(waiting.is_empty());
+}

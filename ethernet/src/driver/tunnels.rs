@@ -1,0 +1,160 @@
+//! The driver's books of its connections to those of other hosts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+
+use domains::driver_protocol::Answer;
+use domains::wire::Writer;
+use tracing::warn;
+
+use crate::switch::{TrunkId, TrunkNews};
+use crate::tunnel::HostId;
+
+/// The trunks that there are, and the session in which the agent is told of them.
+#[derive(Default)]
+pub(super) struct Trunks(Mutex<TrunkBooks>);
+
+#[derive(Default)]
+struct TrunkBooks {
+    up: BTreeMap<HostId, Up>,
+    /// How many there were.
+    count: u64,
+    /// Packets by RDMA adapters to and from each host, as long as there is this driver.
+    by_rdma: HashMap<String, Arc<AtomicU64>>,
+    agent: Option<Writer>,
+}
+
+struct Up {
+    name: String,
+    number: u64,
+    by_rdma: bool,
+}
+
+impl Trunks {
+    /// Notes what becomes of them by themselves, for as long as there is a data path.
+    pub(super) fn watch(
+        self: &Arc<Self>,
+        news: mpsc::Receiver<(TrunkId, TrunkNews)>,
+    ) -> io::Result<()> {
+        let trunks = Arc::clone(self);
+        let watch = move || {
+            for (id, news) in news {
+                trunks.note(id, news);
+            }
+        };
+        thread::Builder::new()
+            .name("trunks".into())
+            .spawn(watch)
+            .map(drop)
+    }
+
+    fn note(&self, id: TrunkId, news: TrunkNews) {
+        match news {
+            TrunkNews::Ended(why) => {
+                if let Some(host) = self.remove(id) {
+                    warn!("the connection to the driver of host {host} has ended: {why}");
+                }
+            }
+            TrunkNews::Line(by_rdma) => self.set_by_rdma(id, by_rdma),
+        }
+    }
+
+    /// Notes one that is about to be used. It may have ended before this is known to have succeeded.
+    /// Returns what counts its packets by RDMA adapters, too.
+    pub(super) fn add(&self, host: HostId, name: String) -> (TrunkId, Arc<AtomicU64>) {
+        let mut books = self.lock();
+        books.count += 1;
+        let number = books.count;
+        let counter = Arc::clone(books.by_rdma.entry(name.clone()).or_default());
+        let up = Up {
+            name,
+            number,
+            by_rdma: false,
+        };
+        books.up.insert(host, up);
+        books.tell();
+        (TrunkId { host, number }, counter)
+    }
+
+    /// It is none any longer; returns whose it was, unless there is another by now.
+    pub(super) fn remove(&self, id: TrunkId) -> Option<String> {
+        let mut books = self.lock();
+        books.up.get(&id.host).filter(|up| up.number == id.number)?;
+        let up = books.up.remove(&id.host)?;
+        books.tell();
+        Some(up.name)
+    }
+
+    fn set_by_rdma(&self, id: TrunkId, by_rdma: bool) {
+        let mut books = self.lock();
+        let up = books.up.get_mut(&id.host);
+        let Some(up) = up.filter(|up| up.number == id.number && up.by_rdma != by_rdma) else {
+            return;
+        };
+        up.by_rdma = by_rdma;
+        books.tell();
+    }
+
+    /// Lets the agent know why packets do not go by RDMA adapters.
+    pub(super) fn complain(&self, host: &str, why: &str) {
+        if let Some(agent) = &self.lock().agent {
+            let (host, why) = (host.into(), why.into());
+            // As in `tell`.
+            let _ = agent.send(&Answer::NoLine { host, why }, &[]);
+        }
+    }
+
+    /// Those to hosts that are not among these.
+    pub(super) fn others_than(&self, hosts: &[String]) -> Vec<TrunkId> {
+        let books = self.lock();
+        let others = books.up.iter().filter(|(_, up)| !hosts.contains(&up.name));
+        others
+            .map(|(&host, &Up { number, .. })| TrunkId { host, number })
+            .collect()
+    }
+
+    /// Packets by RDMA adapters to and from each host.
+    pub(super) fn by_rdma(&self) -> BTreeMap<String, u64> {
+        let books = self.lock();
+        let counts = books.by_rdma.iter();
+        counts
+            .map(|(name, count)| (name.clone(), count.load(Ordering::Relaxed)))
+            .collect()
+    }
+
+    /// Lets an agent know, now and from now on.
+    pub(super) fn tell(&self, agent: &Writer) {
+        let mut books = self.lock();
+        books.agent = Some(agent.clone());
+        books.tell();
+    }
+
+    /// Until there is another agent.
+    pub(super) fn tell_nobody(&self) {
+        self.lock().agent = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TrunkBooks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TrunkBooks {
+    fn tell(&self) {
+        if let Some(agent) = &self.agent {
+            let names = |of: &dyn Fn(&Up) -> bool| {
+                let up = self.up.values().filter(|up| of(up));
+                up.map(|up| up.name.clone()).collect()
+            };
+            let answer = Answer::Trunks {
+                up: names(&|_| true),
+                by_rdma: names(&|up| up.by_rdma),
+            };
+            // If it fails the agent has gone, and the next one asks.
+            let _ = agent.send(&answer, &[]);
+        }
+    }
+}

@@ -1,0 +1,532 @@
+//! The link layer: which of a partition's members a frame reaches. Bytes in, decision out.
+//!
+//! Between two nodes of one host no link header is written, because what it would say is known
+//! better than a header could tell: the descriptor that a frame was read from identifies its
+//! sender, and with it the partition and the epoch. The checks of [`toroid_fabric::link`] hold by
+//! construction instead:
+//!
+//! * *Partition*: a frame is decided on by an [`Ingress`], which borrows the one [`Segment`]
+//!   that its port belongs to. A decision borrows its exits from there, and a segment
+//!   holds no others. No frame can reach a port of another partition, whatever it contains.
+//! * *Epoch*: a port that is no longer a member is no longer in its segment, for frames in
+//!   either direction, and one of an older epoch is not let in.
+//! * *Source*: an ingress is its port; what is left to check is that the frame does not claim
+//!   another one's address.
+//!
+//! A segment may have an *uplink*, and is one Ethernet with what is outside then. Frames from there
+//! have the addresses of whoever is there, but never those of a fabric: a member's own frame that comes
+//! back over a loop outside, or through another bridge, goes no further.
+//!
+//! A member may have addresses of its own choice, but none that the directory gave to another member, or
+//! can give to a node of the torus that is no member yet, nor one of another domain
+//! ([`DropReason::ForeignAddress`]). A node's address is therefore in no neighbour cache with another
+//! MAC when the node becomes a member. So no node, whatever its root does, routes packets from
+//! one of its domains into another, unless both say that they forward ([`Port::forward`]); otherwise only the
+//! gateway of a domain may bring packets from elsewhere. Members of domains that do not say so announce no
+//! [routers](crate::headers::ra_guard) either. A node's kernel takes packets for any of its addresses from any of its
+//! interfaces, so a packet for the address that the receiver has in another domain is not delivered. Nobody outside has the address of a member.
+//!
+//! Frames for groups reach those who listen, as far as that is known (`audience`), and routers.
+//!
+//! A further check has no counterpart in a header: limited members talk to full ones only, so
+//! nothing passes between two of them, and neither is told the other's address.
+//!
+//! Some members may be on [other hosts](far). Frames for them go to their host's driver, those for
+//! groups once to each host, and what comes from there has a header, of which nothing holds by construction: it
+//! is believed of a host only that it speaks for the members that it carries, in the present epoch. Then
+//! it has to pass what a frame of a member here has to.
+
+mod ingress;
+mod overrun;
+mod pending;
+mod remote;
+mod snooping;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, hash_map};
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use domains::addressing;
+use domains::driver_protocol::{DropReason, Port, PortDrops, Uplink};
+use toroid_fabric::{Epoch, NodeId, Partition, Place};
+
+use crate::headers::mac::{self, Destination, Mac};
+use crate::headers::neighbour::Question;
+use ingress::Sender;
+pub use ingress::{Action, Ingress, Others, Way};
+use overrun::Backlog;
+use pending::Unanswered;
+use remote::Far;
+pub use remote::NotHere;
+use snooping::Audience;
+
+/// All partitions of a host. `X` is how a frame leaves to a member: a TAP, or a test's record.
+#[derive(Debug)]
+pub struct Segments<X> {
+    segments: HashMap<Partition, Segment<X>>,
+    /// Of each, once it has had a member.
+    networks: HashMap<Partition, Network>,
+}
+
+/// Addresses that belong to one domain.
+#[derive(Clone, Copy, Debug)]
+struct Network {
+    base: u32,
+    mask: u32,
+}
+
+impl Network {
+    fn of(port: &Port) -> Self {
+        let mask = !u32::MAX.checked_shr(port.prefix.into()).unwrap_or_default();
+        Network {
+            base: port.ipv4.to_bits() & mask,
+            mask,
+        }
+    }
+
+    fn has(self, address: Ipv4Addr) -> bool {
+        address.to_bits() & self.mask == self.base
+    }
+}
+
+/// One partition: its members and nothing else.
+#[derive(Debug)]
+struct Segment<X> {
+    /// What an address must carry to be of this segment.
+    domain: u16,
+    epoch: Epoch,
+    members: HashMap<Place, Member<X>>,
+    /// Those that other hosts carry.
+    far: Far,
+    /// Who has an address that the directory assigned.
+    owners: HashMap<IpAddr, Place>,
+    /// The IPv4 addresses that the directory can assign; none before there is a member.
+    assignable: Range<u32>,
+    /// Who hears which groups, which frames tell.
+    audience: RefCell<Audience>,
+    uplink: Option<Outside<X>>,
+}
+
+/// What is outside, as a segment sees it.
+#[derive(Debug)]
+struct Outside<X> {
+    exit: X,
+    /// The node at which it is connected.
+    node: u32,
+    /// Whether that talks to full members only, and so does what is behind it.
+    limited: bool,
+    /// The longest packet for members, in bytes.
+    mtu: u32,
+    /// Of what came from there.
+    drops: DropCounters,
+}
+
+#[derive(Debug)]
+struct Member<X> {
+    port: Port,
+    exit: X,
+    /// Of what it sends.
+    backlog: Backlog,
+    unanswered: Unanswered,
+    /// Of what it sent.
+    drops: DropCounters,
+}
+
+/// Why a port cannot be a member.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// Agent: the MAC is not the one that domain and place give.
+    #[error("{mac} is not the address of {place} in domain number {domain_id}")]
+    WrongMac {
+        /// As given.
+        mac: Mac,
+        /// The port's place.
+        place: Place,
+        /// The port's domain.
+        domain_id: u32,
+    },
+    /// Agent: the port is of a time before the present membership.
+    #[error("the port is of epoch {offered}, the domain is at {current}")]
+    OldEpoch {
+        /// The port's.
+        offered: u32,
+        /// The segment's.
+        current: u32,
+    },
+    /// Agent: another member, or this one, is there already.
+    #[error("{0} is a member already, or its address is")]
+    Taken(Place),
+}
+
+impl<X> Default for Segments<X> {
+    fn default() -> Self {
+        Segments {
+            segments: HashMap::new(),
+            networks: HashMap::new(),
+        }
+    }
+}
+
+impl<X> Segments<X> {
+    /// Makes `port` a member of its domain's segment, reached through `exit`.
+    ///
+    /// # Errors
+    /// [`AttachError`]; nothing has changed then.
+    pub fn attach(&mut self, port: Port, exit: X) -> Result<(), AttachError> {
+        let domain = checked_domain(&port)?;
+        let partition = Partition(port.domain_id);
+        let network = Network::of(&port);
+        self.networks.entry(partition).or_insert(network);
+        match self.segments.entry(partition) {
+            hash_map::Entry::Occupied(segment) => segment.into_mut().attach(port, exit),
+            hash_map::Entry::Vacant(place) => place.insert(Segment::new(domain)).attach(port, exit),
+        }
+    }
+
+    /// Ends a membership and returns the exit, if there was one.
+    pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<X> {
+        let segment = self.segments.get_mut(&partition)?;
+        let exit = segment.detach(node);
+        self.forget_if_empty(partition);
+        exit
+    }
+
+    /// Connects a segment to the outside, through `exit`; returns what it was connected through.
+    pub fn connect(&mut self, uplink: &Uplink, exit: X) -> Option<X> {
+        let domain = u16::try_from(uplink.domain_id).ok()?;
+        let segment = self.segments.entry(Partition(uplink.domain_id));
+        let segment = segment.or_insert_with(|| Segment::new(domain));
+        let before = segment.uplink.replace(Outside {
+            exit,
+            node: uplink.node,
+            limited: uplink.limited,
+            mtu: uplink.mtu,
+            drops: DropCounters::default(),
+        });
+        before.map(|outside| outside.exit)
+    }
+
+    /// Disconnects a segment; returns what it was connected through.
+    pub fn disconnect(&mut self, partition: Partition) -> Option<X> {
+        let outside = self.segments.get_mut(&partition)?.uplink.take();
+        self.forget_if_empty(partition);
+        outside.map(|outside| outside.exit)
+    }
+
+    fn forget_if_empty(&mut self, partition: Partition) {
+        let is_empty =
+            |s: &Segment<X>| s.members.is_empty() && s.far.is_empty() && s.uplink.is_none();
+        if self.segments.get(&partition).is_some_and(is_empty) {
+            self.segments.remove(&partition);
+            self.networks.remove(&partition);
+        }
+    }
+
+    /// Sets whether a member is limited, from its next frame on.
+    pub fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
+        let segment = self.segments.get_mut(&partition);
+        if let Some(member) = segment.and_then(|segment| segment.members.get_mut(&place)) {
+            member.port.limited = limited;
+        }
+    }
+
+    /// Sets by whom packets of a member leave the domain, from its next frame on.
+    pub fn set_gateway(&mut self, partition: Partition, place: Place, gateway: Option<Ipv4Addr>) {
+        let segment = self.segments.get_mut(&partition);
+        if let Some(member) = segment.and_then(|segment| segment.members.get_mut(&place)) {
+            member.port.gateway = gateway;
+        }
+    }
+
+    /// Sets whether a member's domain has routers, from its next frame on.
+    pub fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
+        let segment = self.segments.get_mut(&partition);
+        if let Some(member) = segment.and_then(|segment| segment.members.get_mut(&place)) {
+            member.port.forward = forward;
+        }
+    }
+
+    /// Lets a member hear every group from now on, because nobody knows which it has joined before.
+    pub fn hears_all(&mut self, partition: Partition, place: Place) {
+        if let Some(segment) = self.segments.get_mut(&partition)
+            && segment.members.contains_key(&place)
+        {
+            segment.audience.get_mut().hears_all(place);
+        }
+    }
+
+    /// How frames leave to a member, to be changed.
+    pub fn exit_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
+        let segment = self.segments.get_mut(&partition)?;
+        Some(&mut segment.members.get_mut(&place)?.exit)
+    }
+
+    /// Raises the epoch of a partition; an epoch never goes back.
+    pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
+        if let Some(segment) = self.segments.get_mut(&partition) {
+            segment.epoch = segment.epoch.max(epoch);
+        }
+    }
+
+    /// What became of the frames that members of a partition sent and nobody received.
+    pub fn drops(&self, partition: Partition) -> Vec<PortDrops> {
+        let Some(segment) = self.segments.get(&partition) else {
+            return Vec::new();
+        };
+        let of = |member: &Member<X>| PortDrops {
+            node: member.port.node,
+            outside: false,
+            dropped: member.drops.all(),
+        };
+        let from_outside = segment.uplink.as_ref().map(|outside| PortDrops {
+            node: outside.node,
+            outside: true,
+            dropped: outside.drops.all(),
+        });
+        segment
+            .members
+            .values()
+            .map(of)
+            .chain(from_outside)
+            .collect()
+    }
+
+    /// The answers about the member at `place` to questions that other members have asked before it was
+    /// one, each with the way to the asker. They are given once.
+    pub fn late_answers(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
+        let segment = self.segments.get(&partition);
+        let Some((segment, port)) = segment.and_then(|s| Some((s, s.port(place)?))) else {
+            return Vec::new();
+        };
+        let of = |member| {
+            let may_reach = Sender::Member(member).may_reach(port);
+            let questions = member.unanswered.take(addresses(port));
+            let questions = questions.into_iter().filter(move |_| may_reach);
+            questions.map(|question| (&member.exit, question.answer(Mac(port.mac))))
+        };
+        segment.members.values().flat_map(of).collect()
+    }
+
+    /// Where a member is.
+    pub fn place_of(&self, partition: Partition, node: NodeId) -> Option<Place> {
+        self.segments.get(&partition)?.place_of(node)
+    }
+
+    /// Where frames of the member at `place` come in, or `None` if it is no member.
+    pub fn ingress(&self, partition: Partition, place: Place) -> Option<Ingress<'_, X>> {
+        let segment = self.segments.get(&partition)?;
+        let member = segment.members.get(&place)?;
+        let sender = Sender::Member(member);
+        Some(self.ingress_of(segment, sender))
+    }
+
+    /// Where frames from outside come in, or `None` if the segment is not connected.
+    pub fn outside(&self, partition: Partition) -> Option<Ingress<'_, X>> {
+        let segment = self.segments.get(&partition)?;
+        let sender = Sender::Outside(segment.uplink.as_ref()?);
+        Some(self.ingress_of(segment, sender))
+    }
+
+    /// The other domain than that of `port` to which an address belongs.
+    fn domain_of(&self, address: IpAddr, port: &Port) -> Option<Partition> {
+        match address {
+            IpAddr::V4(address) if Network::of(port).has(address) => None,
+            IpAddr::V4(address) => {
+                let has_it = |(_, network): &(&Partition, &Network)| network.has(address);
+                Some(*self.networks.iter().find(has_it)?.0)
+            }
+            IpAddr::V6(address) => {
+                let [one, two, three, domain, ..] = address.segments();
+                let [a, b, c, ours, ..] = port.ipv6.segments();
+                let is_other = [one, two, three] == [a, b, c] && domain != ours;
+                is_other.then(|| Partition(domain.into()))
+            }
+        }
+    }
+
+    /// The member of another domain than `ours` that has an address, and the domain.
+    fn owner_elsewhere(&self, address: IpAddr, ours: Partition) -> Option<(Partition, Place)> {
+        let partition = match address {
+            IpAddr::V4(address) if self.networks.get(&ours)?.has(address) => return None,
+            IpAddr::V4(address) => {
+                let has_it = |(_, network): &(&Partition, &Network)| network.has(address);
+                *self.networks.iter().find(has_it)?.0
+            }
+            IpAddr::V6(address) => Partition(addressing::parse_ipv6(address)?.0.into()),
+        };
+        let elsewhere = self.segments.get(&partition)?;
+        let place = elsewhere.owners.get(&address)?;
+        (partition != ours).then_some((partition, *place))
+    }
+
+    /// Whether the node of a port may bring packets from another domain: it is there, too, and both
+    /// say so.
+    fn may_forward(&self, port: &Port, from: Partition) -> bool {
+        let there = self.segments.get(&from);
+        let there = there.and_then(|segment| segment.port(port.place));
+        port.forward && there.is_some_and(|port| port.forward)
+    }
+
+    /// Whether a member of a partition is on this host.
+    fn is_here(&self, partition: Partition) -> bool {
+        self.segments.contains_key(&partition)
+    }
+
+    fn ingress_of<'a>(&'a self, segment: &'a Segment<X>, sender: Sender<'a, X>) -> Ingress<'a, X> {
+        Ingress {
+            segment,
+            sender,
+            all: self,
+        }
+    }
+}
+
+impl<X> Segment<X> {
+    fn new(domain: u16) -> Self {
+        Segment {
+            domain,
+            epoch: Epoch(0),
+            members: HashMap::new(),
+            far: Far::default(),
+            owners: HashMap::new(),
+            assignable: 0..0,
+            audience: RefCell::default(),
+            uplink: None,
+        }
+    }
+
+    fn attach(&mut self, port: Port, exit: X) -> Result<(), AttachError> {
+        self.claim(&port)?;
+        let place = port.place;
+        let member = Member {
+            port,
+            exit,
+            backlog: Backlog::default(),
+            unanswered: Unanswered::default(),
+            drops: DropCounters::default(),
+        };
+        self.members.insert(place, member);
+        Ok(())
+    }
+
+    /// Notes whose addresses those of a new member are.
+    fn claim(&mut self, port: &Port) -> Result<(), AttachError> {
+        if port.epoch < self.epoch.0 {
+            return Err(AttachError::OldEpoch {
+                offered: port.epoch,
+                current: self.epoch.0,
+            });
+        }
+        let (place, addresses) = (port.place, addresses(port));
+        let taken = |address| self.owners.contains_key(address);
+        if self.port(place).is_some() || addresses.iter().any(taken) {
+            return Err(AttachError::Taken(place));
+        }
+        self.epoch = Epoch(port.epoch);
+        let first = port.ipv4.to_bits().saturating_sub(port.node);
+        self.assignable = first..first.saturating_add(port.nodes);
+        self.owners
+            .extend(addresses.map(|address| (address, place)));
+        Ok(())
+    }
+
+    fn detach(&mut self, node: NodeId) -> Option<X> {
+        let Some(place) = self.place_of(node) else {
+            self.detach_far(node);
+            return None;
+        };
+        let member = self.members.remove(&place)?;
+        self.forget(&member.port);
+        Some(member.exit)
+    }
+
+    fn forget(&mut self, port: &Port) {
+        self.audience.get_mut().forget(port.place);
+        for address in addresses(port) {
+            self.owners.remove(&address);
+        }
+    }
+
+    /// That of a member, wherever it is.
+    fn port(&self, place: Place) -> Option<&Port> {
+        let here = self.members.get(&place).map(|member| &member.port);
+        here.or_else(|| self.far.port(place))
+    }
+
+    fn place_of(&self, node: NodeId) -> Option<Place> {
+        let is_it = |member: &&Member<X>| member.port.node == node.0;
+        Some(self.members.values().find(is_it)?.port.place)
+    }
+
+    /// Whose an address is: the directory gave it to a member, or a member's kernel makes it of its MAC.
+    fn owner_of(&self, address: IpAddr) -> Option<Place> {
+        let assigned = self.owners.get(&address).copied();
+        assigned.or_else(|| match mac::of_link(address)?.destination() {
+            Destination::Member { domain, place } => (domain == self.domain).then_some(place),
+            _ => None,
+        })
+    }
+
+    /// Whether an address belongs to a node, be the node a member or not.
+    fn is_of_node(&self, address: IpAddr) -> bool {
+        let is_assignable = match address {
+            IpAddr::V4(address) => self.assignable.contains(&address.to_bits()),
+            IpAddr::V6(address) => {
+                let parsed = addressing::parse_ipv6(address);
+                parsed.is_some_and(|(domain, _)| domain == self.domain)
+            }
+        };
+        is_assignable || self.owner_of(address).is_some()
+    }
+
+    /// The member other than `asker` whose address is in question.
+    fn owner(&self, question: &Question, asker: Option<Place>) -> Option<&Port> {
+        let place = self.owners.get(&question.target())?;
+        // Who asks for its own address announces it, and an answer would tell of a conflict.
+        self.port(*place).filter(|_| Some(*place) != asker)
+    }
+
+    /// Whether the address in question is a member's that another host carries.
+    fn is_far(&self, question: &Question) -> bool {
+        let place = self.owners.get(&question.target());
+        place.is_some_and(|place| self.far.member(*place).is_some())
+    }
+}
+
+/// Frames of a member that did not reach an interface, by reason.
+#[derive(Debug, Default)]
+struct DropCounters([AtomicU64; DropReason::ALL.len()]);
+
+impl DropCounters {
+    fn count(&self, reason: DropReason) {
+        self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Those that are not 0.
+    fn all(&self) -> BTreeMap<DropReason, u64> {
+        let count = |reason| (reason, self.0[reason as usize].load(Ordering::Relaxed));
+        let counts = DropReason::ALL.into_iter().map(count);
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+fn addresses(port: &Port) -> [IpAddr; 2] {
+    [port.ipv4.into(), port.ipv6.into()]
+}
+
+/// The domain's number as addresses carry it.
+fn checked_domain(port: &Port) -> Result<u16, AttachError> {
+    u16::try_from(port.domain_id)
+        .ok()
+        .filter(|domain| addressing::mac(*domain, port.place) == port.mac)
+        .ok_or(AttachError::WrongMac {
+            mac: Mac(port.mac),
+            place: port.place,
+            domain_id: port.domain_id,
+        })
+}
+
+#[cfg(test)]
+mod tests;

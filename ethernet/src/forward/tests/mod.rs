@@ -1,0 +1,647 @@
+mod groups;
+mod remote;
+
+use std::net::Ipv6Addr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::offload::Offload;
+
+/// An exit's name: domain and place.
+type Name = (u32, u8);
+
+const BROADCAST: [u8; 6] = [0xff; 6];
+
+fn place(x: u8) -> Place {
+    Place { x, y: 0, z: 0 }
+}
+
+fn mac(domain: u16, x: u8) -> [u8; 6] {
+    addressing::mac(domain, place(x))
+}
+
+fn port(domain: u16, x: u8) -> Port {
+    Port {
+        node: x.into(),
+        place: place(x),
+        domain_id: domain.into(),
+        epoch: 1,
+        ifname: "blue".into(),
+        mac: mac(domain, x),
+        // The same in every domain, so that a mistake would show.
+        ipv4: [10, 64, 0, x + 1].into(),
+        prefix: 24,
+        nodes: 8,
+        ipv6: addressing::ipv6(0, place(x)),
+        ipv6_prefix: 64,
+        offload: true,
+        mtu: 1500,
+        limited: false,
+        gateway: None,
+        forward: false,
+        stack: false,
+    }
+}
+
+/// Two domains, 7 and 8, each with members 0, 1 and 2.
+fn segments() -> Segments<Name> {
+    let mut segments = Segments::default();
+    for domain in [7, 8] {
+        for x in 0..3 {
+            let name = (domain.into(), x);
+            segments.attach(port(domain, x), name).unwrap();
+        }
+    }
+    segments
+}
+
+/// A frame and that it needs no offload.
+fn packet(destination: [u8; 6], source: [u8; 6], payload: usize) -> Vec<u8> {
+    let mut bytes = [&Offload::NONE[..], &destination, &source].concat();
+    bytes.extend([8, 0]);
+    bytes.resize(bytes.len() + payload, 0);
+    bytes
+}
+
+fn arp(source: [u8; 6], target: [u8; 4]) -> Vec<u8> {
+    let mut bytes = [&Offload::NONE[..], &BROADCAST, &source].concat();
+    bytes.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    bytes.extend(source);
+    bytes.extend([0; 4 + 6]);
+    bytes.extend(target);
+    bytes
+}
+
+/// Domain 7 is connected to the outside, which is called 99.
+const OUTSIDE: u8 = 99;
+
+fn uplink(limited: bool) -> Uplink {
+    Uplink {
+        domain_id: 7,
+        node: 0,
+        ifname: "eth1".into(),
+        index: 2,
+        mtu: 1500,
+        limited,
+    }
+}
+
+fn connected(limited: bool) -> Segments<Name> {
+    let mut segments = segments();
+    assert_eq!(segments.connect(&uplink(limited), (7, OUTSIDE)), None);
+    segments
+}
+
+/// Whom a frame from outside of domain 7 reaches.
+fn let_in(segments: &Segments<Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
+    whom(&segments.outside(Partition(7)).unwrap(), bytes)
+}
+
+/// Whom a frame from member `x` of domain 7 reaches, or why nobody.
+fn reached(segments: &Segments<Name>, x: u8, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
+    whom(&segments.ingress(Partition(7), place(x)).unwrap(), bytes)
+}
+
+fn whom(ingress: &Ingress<'_, Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReason> {
+    match ingress.decide(bytes) {
+        Action::Deliver(way) => Ok(vec![name(&way)]),
+        Action::DeliverAll(others) => {
+            let mut all: Vec<Name> = others.filter_map(|way| Some(name(&way.ok()?))).collect();
+            all.sort();
+            Ok(all)
+        }
+        Action::Answer(_) => Ok(ingress.exit().copied().into_iter().collect()),
+        Action::Drop(reason) => Err(reason),
+    }
+}
+
+/// Drivers of other hosts are exits of this domain, which there is not.
+const HOSTS: u32 = u32::MAX;
+
+fn name(way: &Way<'_, Name>) -> Name {
+    match way {
+        Way::Exit(name) => **name,
+        Way::Host(host) => (HOSTS, host.0 as u8),
+    }
+}
+
+const STRANGER: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+
+/// An IPv4 packet from an address, in a frame from member `x` of domain 7 for another.
+fn packet_from(x: u8, address: [u8; 4]) -> Vec<u8> {
+    let mut bytes = packet(mac(7, 2), mac(7, x), 40);
+    let ip = Offload::LEN + 14;
+    bytes[ip] = 0x45;
+    bytes[ip + 12..ip + 16].copy_from_slice(&address);
+    bytes
+}
+
+#[test]
+fn a_packet_has_no_address_that_is_anothers() {
+    let mut segments = Segments::default();
+    for (domain, third) in [(7, 0), (8, 1)] {
+        for x in 0..3 {
+            let ipv4 = [10, 64, third, x + 1].into();
+            let ipv6 = addressing::ipv6(domain, place(x));
+            let port = Port {
+                ipv4,
+                ipv6,
+                ..port(domain, x)
+            };
+            segments.attach(port, (domain.into(), x)).unwrap();
+        }
+    }
+    let foreign = Err(DropReason::ForeignAddress);
+    let delivered = Ok(vec![(7, 2)]);
+    let sent = |segments: &Segments<Name>, address| reached(segments, 0, &packet_from(0, address));
+    // Its own, none yet (DHCP), one of its choice, and what is nobody's here.
+    for own in [[10, 64, 0, 1], [0; 4], [10, 64, 0, 77], [192, 0, 2, 1]] {
+        assert_eq!(sent(&segments, own), delivered, "{own:?}");
+    }
+    for others in [[10, 64, 0, 2], [10, 64, 1, 1], [10, 64, 1, 200]] {
+        assert_eq!(sent(&segments, others), foreign, "{others:?}");
+    }
+    // The torus has 8 nodes, of which the last five may become members.
+    assert_eq!(sent(&segments, [10, 64, 0, 8]), foreign);
+    assert_eq!(sent(&segments, [10, 64, 0, 9]), delivered);
+    let mut announced = arp(mac(7, 0), [10, 64, 0, 3]);
+    let sender = Offload::LEN + 14 + 14;
+    announced[sender..sender + 4].copy_from_slice(&[10, 64, 0, 2]);
+    assert_eq!(reached(&segments, 0, &announced), foreign);
+
+    // Both domains must say so, and the node must be in both.
+    let mut forward = |domain, x, forward| {
+        segments.set_forward(Partition(domain), place(x), forward);
+        sent(&segments, [10, 64, 1, 200])
+    };
+    assert_eq!(forward(7, 0, true), foreign);
+    assert_eq!(forward(8, 1, true), foreign);
+    assert_eq!(forward(8, 0, true), delivered);
+    assert_eq!(forward(7, 0, false), foreign);
+    assert_eq!(forward(7, 0, true), delivered);
+    assert_eq!(sent(&segments, [10, 64, 0, 2]), foreign);
+    segments.detach(Partition(8), NodeId(0));
+    assert_eq!(sent(&segments, [10, 64, 1, 200]), foreign);
+
+    segments.connect(&uplink(false), (7, OUTSIDE));
+    assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
+    assert_eq!(sent(&segments, [10, 64, 0, 2]), foreign);
+    for of_node in [2, 8] {
+        let mut from_outside = packet_from(0, [10, 64, 0, of_node]);
+        let source = Offload::LEN + 6;
+        from_outside[source..source + 6].copy_from_slice(&STRANGER);
+        assert_eq!(let_in(&segments, &from_outside), foreign);
+    }
+    segments.disconnect(Partition(7));
+    segments.detach(Partition(7), NodeId(0));
+    let gateway = Port {
+        gateway: Some([10, 64, 0, 1].into()),
+        ipv4: [10, 64, 0, 1].into(),
+        ipv6: addressing::ipv6(7, place(0)),
+        ..port(7, 0)
+    };
+    segments.attach(gateway, (7, 0)).unwrap();
+    assert_eq!(sent(&segments, [10, 64, 1, 1]), delivered);
+    segments.detach(Partition(7), NodeId(0));
+}
+
+/// A node in two domains heard in each what was for its address in the other.
+#[test]
+fn a_packet_is_not_for_an_address_in_another_domain() {
+    let mut segments = Segments::default();
+    for (domain, third) in [(7, 0), (8, 1)] {
+        for x in 0..3 {
+            let port = Port {
+                ipv4: [10, 64, third, x + 1].into(),
+                ipv6: addressing::ipv6(domain, place(x)),
+                ..port(domain, x)
+            };
+            segments.attach(port, (domain.into(), x)).unwrap();
+        }
+    }
+    segments.detach(Partition(8), NodeId(0));
+    let ipv4 = |to: [u8; 6], address: [u8; 4]| {
+        let mut bytes = packet_from(0, [10, 64, 0, 1]);
+        bytes[Offload::LEN..Offload::LEN + 6].copy_from_slice(&to);
+        let destination = Offload::LEN + 14 + 16;
+        bytes[destination..destination + 4].copy_from_slice(&address);
+        bytes
+    };
+    let ipv6 = |to: [u8; 6], address: Ipv6Addr| {
+        let mut bytes = packet(to, mac(7, 0), 0);
+        let ethertype = bytes.len() - 2;
+        bytes[ethertype..].copy_from_slice(&[0x86, 0xdd]);
+        bytes.extend([0x60, 0, 0, 0, 0, 0, 59, 64]);
+        bytes.extend(
+            [addressing::ipv6(7, place(0)), address]
+                .map(|ip| ip.octets())
+                .concat(),
+        );
+        bytes
+    };
+    let foreign = Err(DropReason::ForeignAddress);
+    let of_receiver = |to| {
+        [
+            ipv4(to, [10, 64, 1, 3]),
+            ipv6(to, addressing::ipv6(8, place(2))),
+        ]
+    };
+    for to in [mac(7, 2), BROADCAST] {
+        for bytes in of_receiver(to) {
+            assert_eq!(reached(&segments, 0, &bytes), foreign);
+        }
+    }
+    // Its kernel does not take those of others, its own domain's, and those of nobody.
+    let delivered = Ok(vec![(7, 2)]);
+    for address in [
+        [10, 64, 1, 2],
+        [10, 64, 0, 3],
+        [10, 64, 1, 99],
+        [192, 0, 2, 1],
+    ] {
+        let bytes = ipv4(mac(7, 2), address);
+        assert_eq!(reached(&segments, 0, &bytes), delivered, "{address:?}");
+    }
+    // Where both domains have routers, it may be one.
+    segments.set_forward(Partition(7), place(2), true);
+    for bytes in of_receiver(mac(7, 2)) {
+        assert_eq!(reached(&segments, 0, &bytes), foreign);
+    }
+    segments.set_forward(Partition(8), place(2), true);
+    for bytes in of_receiver(mac(7, 2)) {
+        assert_eq!(reached(&segments, 0, &bytes), delivered);
+    }
+    segments.set_forward(Partition(8), place(2), false);
+    segments.detach(Partition(8), NodeId(2));
+    for bytes in of_receiver(mac(7, 2)) {
+        assert_eq!(reached(&segments, 0, &bytes), delivered);
+    }
+}
+
+/// Kernels take the address of a neighbour from what it says of itself, whatever the packet is from.
+#[test]
+fn nobody_advertises_an_address_that_is_anothers() {
+    let mut segments = Segments::default();
+    for x in 0..3 {
+        let ipv6 = addressing::ipv6(7, place(x));
+        let port = Port { ipv6, ..port(7, x) };
+        segments.attach(port, (7, x)).unwrap();
+    }
+    let of_link = |mac: [u8; 6]| {
+        let [a, b, c, d, e, f] = mac;
+        let [a, b, c, d] = [[a ^ 2, b], [c, 0xff], [0xfe, d], [e, f]].map(u16::from_be_bytes);
+        Ipv6Addr::new(0xfe80, 0, 0, 0, a, b, c, d)
+    };
+    let advertised = |from: Ipv6Addr, target: Ipv6Addr| {
+        let mut bytes = packet(mac(7, 2), mac(7, 0), 0);
+        let ethertype = bytes.len() - 2;
+        bytes[ethertype..].copy_from_slice(&[0x86, 0xdd]);
+        bytes.extend([0x60, 0, 0, 0, 0, 24, 58, 255]);
+        bytes.extend(
+            [from, addressing::ipv6(7, place(2))]
+                .map(|ip| ip.octets())
+                .concat(),
+        );
+        bytes.extend([136, 0, 0, 0, 0x20, 0, 0, 0]);
+        bytes.extend(target.octets());
+        reached(&segments, 0, &bytes)
+    };
+    let own = [addressing::ipv6(7, place(0)), of_link(mac(7, 0))];
+    let chosen = "2001:db8::7".parse().unwrap();
+    for target in [own[0], own[1], chosen] {
+        assert_eq!(advertised(own[1], target), Ok(vec![(7, 2)]), "{target}");
+    }
+    let foreign = Err(DropReason::ForeignAddress);
+    for other in [
+        addressing::ipv6(7, place(1)),
+        addressing::ipv6(7, place(9)),
+        of_link(mac(7, 1)),
+        of_link(mac(7, 9)),
+    ] {
+        assert_eq!(advertised(own[0], other), foreign, "{other}");
+        assert_eq!(advertised(other, own[0]), foreign, "{other}");
+    }
+}
+
+#[test]
+fn what_is_for_strangers_leaves_by_the_uplink() {
+    let (inside, connected) = (segments(), connected(false));
+    let to_stranger = packet(STRANGER, mac(7, 0), 46);
+    let nobody = Err(DropReason::NoSuchMember);
+    assert_eq!(reached(&inside, 0, &to_stranger), nobody);
+    assert_eq!(reached(&connected, 0, &to_stranger), Ok(vec![(7, OUTSIDE)]));
+    let to_all = packet(BROADCAST, mac(7, 0), 46);
+    let everybody = vec![(7, 1), (7, 2), (7, OUTSIDE)];
+    assert_eq!(reached(&connected, 0, &to_all), Ok(everybody));
+    // What could be a member's is for members only.
+    let absent = packet(mac(7, 9), mac(7, 0), 46);
+    assert_eq!(reached(&connected, 0, &absent), nobody);
+    let elsewhere = packet(mac(8, 1), mac(7, 0), 46);
+    let other = Err(DropReason::OtherDomain);
+    assert_eq!(reached(&connected, 0, &elsewhere), other);
+    assert!(connected.outside(Partition(8)).is_none());
+}
+
+#[test]
+fn what_comes_from_outside_is_for_members_and_has_no_address_of_a_fabric() {
+    let segments = connected(false);
+    let to_member = packet(mac(7, 1), STRANGER, 46);
+    assert_eq!(let_in(&segments, &to_member), Ok(vec![(7, 1)]));
+    let to_all = packet(BROADCAST, STRANGER, 46);
+    let members = vec![(7, 0), (7, 1), (7, 2)];
+    assert_eq!(let_in(&segments, &to_all), Ok(members));
+    let refused = |destination: [u8; 6], source: [u8; 6], payload: usize| {
+        let_in(&segments, &packet(destination, source, payload)).unwrap_err()
+    };
+    // Over a loop outside, from the bridge of another fabric, and from nobody at all.
+    for source in [mac(7, 1), mac(300, 1), BROADCAST] {
+        assert_eq!(refused(BROADCAST, source, 46), DropReason::WrongSource);
+    }
+    assert_eq!(refused(STRANGER, STRANGER, 46), DropReason::NoSuchMember);
+    assert_eq!(refused(mac(8, 1), STRANGER, 46), DropReason::OtherDomain);
+    assert_eq!(refused(mac(7, 1), STRANGER, 1501), DropReason::TooLong);
+    let drops = segments.drops(Partition(7));
+    assert_eq!(drops.iter().filter(|port| port.outside).count(), 1);
+}
+
+#[test]
+fn questions_from_outside_about_members_are_answered() {
+    let segments = connected(false);
+    let about_member = arp(STRANGER, [10, 64, 0, 2]);
+    assert_eq!(let_in(&segments, &about_member), Ok(vec![(7, OUTSIDE)]));
+    let about_nobody = arp(STRANGER, [10, 64, 0, 200]);
+    assert_eq!(let_in(&segments, &about_nobody).unwrap().len(), 3);
+    // And members ask outside.
+    let asked = reached(&segments, 0, &arp(mac(7, 0), [10, 64, 0, 200]));
+    assert_eq!(asked, Ok(vec![(7, 1), (7, 2), (7, OUTSIDE)]));
+}
+
+#[test]
+fn what_is_behind_a_limited_member_is_limited() {
+    let mut segments = connected(true);
+    segments.set_limited(Partition(7), place(1), true);
+    let limited = Err(DropReason::Limited);
+    let out = packet(STRANGER, mac(7, 1), 46);
+    assert_eq!(reached(&segments, 1, &out), limited);
+    let within = packet(mac(7, 1), STRANGER, 46);
+    assert_eq!(let_in(&segments, &within), limited);
+    let to_full = packet(mac(7, 2), STRANGER, 46);
+    assert_eq!(let_in(&segments, &to_full), Ok(vec![(7, 2)]));
+}
+
+#[test]
+fn a_connection_is_the_segments_as_long_as_it_is_wanted() {
+    let mut segments = connected(false);
+    for node in 0..3 {
+        segments.detach(Partition(7), NodeId(node));
+    }
+    // A node that is made anew leaves for a moment.
+    segments.attach(port(7, 1), (7, 1)).unwrap();
+    let to_all = packet(BROADCAST, STRANGER, 46);
+    assert_eq!(let_in(&segments, &to_all), Ok(vec![(7, 1)]));
+    assert_eq!(segments.disconnect(Partition(7)), Some((7, OUTSIDE)));
+    assert!(segments.outside(Partition(7)).is_none());
+    assert_eq!(segments.disconnect(Partition(7)), None);
+}
+
+#[test]
+fn unicast_reaches_its_member_and_broadcast_all_others() {
+    let segments = segments();
+    let unicast = packet(mac(7, 2), mac(7, 1), 100);
+    assert_eq!(reached(&segments, 1, &unicast), Ok(vec![(7, 2)]));
+    let broadcast = packet(BROADCAST, mac(7, 1), 100);
+    let others = Ok(vec![(7, 0), (7, 2)]);
+    assert_eq!(reached(&segments, 1, &broadcast), others);
+    let multicast = packet([0x33, 0x33, 0, 0, 0, 1], mac(7, 1), 100);
+    assert_eq!(reached(&segments, 1, &multicast), others);
+}
+
+#[test]
+fn each_reason_to_drop_is_named() {
+    let segments = segments();
+    let dropped = |bytes: &[u8]| reached(&segments, 1, bytes).unwrap_err();
+    let unicast = |destination, source| packet(destination, source, 100);
+    assert_eq!(dropped(&[0; 9]), DropReason::Malformed);
+    assert_eq!(dropped(&[0; 23]), DropReason::Malformed);
+    assert_eq!(dropped(&[0xff; 100]), DropReason::Malformed);
+    assert_eq!(
+        dropped(&unicast(mac(7, 0), mac(7, 2))),
+        DropReason::WrongSource
+    );
+    assert_eq!(
+        dropped(&packet(mac(7, 0), mac(7, 1), 1501)),
+        DropReason::TooLong
+    );
+    assert_eq!(
+        dropped(&unicast(mac(8, 0), mac(7, 1))),
+        DropReason::OtherDomain
+    );
+    for nobody in [mac(7, 9), mac(7, 1), [0; 6], [2, 0, 0, 0, 0, 1]] {
+        assert_eq!(
+            dropped(&unicast(nobody, mac(7, 1))),
+            DropReason::NoSuchMember
+        );
+    }
+}
+
+#[test]
+fn questions_are_answered_for_assigned_addresses_only() {
+    let segments = segments();
+    let ingress = segments.ingress(Partition(7), place(1)).unwrap();
+    let Action::Answer(answer) = ingress.decide(&arp(mac(7, 1), [10, 64, 0, 3])) else {
+        panic!("no answer");
+    };
+    assert_eq!(answer[..6], mac(7, 1));
+    assert_eq!(answer[22..28], mac(7, 2));
+    let others = Ok(vec![(7, 0), (7, 2)]);
+    let unassigned = arp(mac(7, 1), [10, 64, 0, 77]);
+    assert_eq!(reached(&segments, 1, &unassigned), others);
+    let announcement = arp(mac(7, 1), [10, 64, 0, 2]);
+    assert_eq!(reached(&segments, 1, &announcement), others);
+}
+
+/// A kernel that has asked in vain asks again after a second, and tells its programs after three that
+/// there is nobody: a node that has become a member meanwhile was not reached.
+#[test]
+fn what_was_asked_about_a_node_is_answered_when_it_is_a_member() {
+    let mut segments = segments();
+    let late = |segments: &Segments<Name>, x| {
+        let answers = segments.late_answers(Partition(7), place(x));
+        let mut told: Vec<_> = answers
+            .into_iter()
+            .map(|(asker, frame)| (*asker, frame))
+            .collect();
+        told.sort();
+        told
+    };
+    let from = |x: u8, target: u8| {
+        let mut question = arp(mac(7, x), [10, 64, 0, target]);
+        let sender = Offload::LEN + 14 + 14;
+        question[sender..sender + 4].copy_from_slice(&[10, 64, 0, x + 1]);
+        question
+    };
+    for (x, target) in [(0, 4), (0, 4), (0, 5), (1, 4), (2, 4), (0, 77), (0, 1)] {
+        reached(&segments, x, &from(x, target)).unwrap();
+    }
+    // Who looks for the owner of an address that it means to take is told of none.
+    reached(&segments, 1, &arp(mac(7, 1), [10, 64, 0, 5])).unwrap();
+    segments.set_limited(Partition(7), place(2), true);
+    let limited = Port {
+        limited: true,
+        ..port(7, 3)
+    };
+    segments.attach(limited, (7, 3)).unwrap();
+    let answers = late(&segments, 3);
+    let askers: Vec<Name> = answers.iter().map(|(asker, _)| *asker).collect();
+    assert_eq!(askers, [(7, 0), (7, 1)]);
+    assert_eq!(answers[0].1[..6], mac(7, 0));
+    assert_eq!(
+        answers[0].1[22..32],
+        [&mac(7, 3)[..], &[10, 64, 0, 4]].concat()
+    );
+    assert!(late(&segments, 3).is_empty());
+    segments.attach(port(7, 4), (7, 4)).unwrap();
+    assert_eq!(late(&segments, 4).len(), 1);
+}
+
+#[test]
+fn who_left_reaches_nobody_and_is_reached_by_nobody() {
+    let mut segments = segments();
+    assert_eq!(segments.detach(Partition(7), NodeId(2)), Some((7, 2)));
+    assert_eq!(segments.detach(Partition(7), NodeId(2)), None);
+    assert!(segments.ingress(Partition(7), place(2)).is_none());
+    let unicast = packet(mac(7, 2), mac(7, 1), 100);
+    assert_eq!(
+        reached(&segments, 1, &unicast),
+        Err(DropReason::NoSuchMember)
+    );
+    let broadcast = packet(BROADCAST, mac(7, 1), 100);
+    assert_eq!(reached(&segments, 1, &broadcast), Ok(vec![(7, 0)]));
+    let question = arp(mac(7, 1), [10, 64, 0, 3]);
+    assert_eq!(reached(&segments, 1, &question), Ok(vec![(7, 0)]));
+}
+
+/// Members 1 and 2 are limited, so each has member 0 to talk to.
+#[test]
+fn limited_members_reach_full_ones_only_and_what_they_may_not_is_counted() {
+    let mut segments = segments();
+    for x in [1, 2] {
+        segments.set_limited(Partition(7), place(x), true);
+    }
+    let unicast = |to, from| packet(mac(7, to), mac(7, from), 100);
+    let refused = Err(DropReason::Limited);
+    assert_eq!(reached(&segments, 1, &unicast(2, 1)), refused);
+    assert_eq!(reached(&segments, 2, &unicast(1, 2)), refused);
+    assert_eq!(reached(&segments, 1, &unicast(0, 1)), Ok(vec![(7, 0)]));
+    assert_eq!(reached(&segments, 0, &unicast(2, 0)), Ok(vec![(7, 2)]));
+
+    let full = Ok(vec![(7, 0)]);
+    for group in [BROADCAST, [0x33, 0x33, 0, 0, 0, 1]] {
+        assert_eq!(reached(&segments, 1, &packet(group, mac(7, 1), 9)), full);
+        let all = Ok(vec![(7, 1), (7, 2)]);
+        assert_eq!(reached(&segments, 0, &packet(group, mac(7, 0), 9)), all);
+    }
+    let ingress = segments.ingress(Partition(7), place(1)).unwrap();
+    let Action::DeliverAll(others) = ingress.decide(&packet(BROADCAST, mac(7, 1), 9)) else {
+        panic!("not for all");
+    };
+    assert_eq!(others.filter(|other| other.is_err()).count(), 1);
+
+    segments.set_limited(Partition(7), place(2), false);
+    assert_eq!(
+        reached(&segments, 1, &unicast(2, 1)),
+        Ok(vec![(7, 2)]),
+        "one of two suffices"
+    );
+}
+
+#[test]
+fn limited_members_are_not_told_where_others_of_them_are() {
+    let mut segments = segments();
+    for x in [1, 2] {
+        segments.set_limited(Partition(7), place(x), true);
+    }
+    let question = |from, target: u8| arp(mac(7, from), [10, 64, 0, target + 1]);
+    let refused = Err(DropReason::Limited);
+    assert_eq!(reached(&segments, 1, &question(1, 2)), refused);
+    let answered = Ok(vec![(7, 1)]);
+    assert_eq!(reached(&segments, 1, &question(1, 0)), answered);
+    let answered = Ok(vec![(7, 0)]);
+    assert_eq!(reached(&segments, 0, &question(0, 2)), answered);
+    // Announcements and questions about nobody's address go to those who may hear them.
+    let announcement = question(1, 1);
+    assert_eq!(reached(&segments, 1, &announcement), Ok(vec![(7, 0)]));
+}
+
+#[test]
+fn wrong_ports_are_refused() {
+    let mut segments = segments();
+    let mut refuse = |change: fn(&mut Port)| {
+        let mut port = port(7, 3);
+        change(&mut port);
+        segments.attach(port, (7, 3)).unwrap_err()
+    };
+    let wrong_mac = |error| matches!(error, AttachError::WrongMac { .. });
+    assert!(wrong_mac(refuse(|port| port.mac[0] = 2)));
+    assert!(wrong_mac(refuse(|port| port.domain_id += 1 << 16)));
+    let old = AttachError::OldEpoch {
+        offered: 0,
+        current: 1,
+    };
+    assert_eq!(refuse(|port| port.epoch = 0), old);
+    let same_ipv4 = refuse(|port| port.ipv4 = [10, 64, 0, 1].into());
+    assert_eq!(same_ipv4, AttachError::Taken(place(3)));
+    let again = segments.attach(port(7, 1), (7, 1));
+    assert_eq!(again, Err(AttachError::Taken(place(1))));
+    segments.raise_epoch(Partition(7), Epoch(5));
+    segments.raise_epoch(Partition(7), Epoch(4));
+    assert!(segments.attach(port(7, 3), (7, 3)).is_err());
+}
+
+/// What may be a packet: with or without the headers of one.
+fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
+    let offload = prop_oneof![
+        Just(Offload::NONE.to_vec()),
+        proptest::collection::vec(0_u8..6, 0..12),
+    ];
+    let addresses = proptest::option::of((any_mac(), any_mac()));
+    let rest = proptest::collection::vec(any::<u8>(), 0..1600);
+    (offload, addresses, rest).prop_map(|(mut bytes, addresses, rest)| {
+        if let Some((destination, source)) = addresses {
+            bytes.extend([destination, source].concat());
+        }
+        bytes.extend(rest);
+        bytes
+    })
+}
+
+/// Addresses that hit, miss and nearly hit.
+fn any_mac() -> impl Strategy<Value = [u8; 6]> {
+    prop_oneof![
+        (7_u16..9, 0_u8..4).prop_map(|(domain, x)| mac(domain, x)),
+        Just(BROADCAST),
+        any::<[u8; 6]>(),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_reach_another_domain_or_their_sender(
+        x in 0_u8..3,
+        bytes in any_bytes(),
+    ) {
+        let segments = segments();
+        let ingress = segments.ingress(Partition(7), place(x)).unwrap();
+        let reached: Vec<Name> = match ingress.decide(&bytes) {
+            Action::Deliver(way) => vec![name(&way)],
+            Action::DeliverAll(others) => others.filter_map(|o| Some(name(&o.ok()?))).collect(),
+            Action::Answer(_) | Action::Drop(_) => vec![],
+        };
+        for (domain, receiver) in reached {
+            prop_assert_eq!(domain, 7);
+            prop_assert_ne!(receiver, x);
+            prop_assert_eq!(&bytes[16..22], mac(7, x));
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Headers of Ethernet and of what it carries, as far as a switch reads them: checked views of bytes
+//! that a node chose.
+//!
+//! * [`frame`]: the Ethernet header and VLAN tags; [`mac`]: what a MAC address says of its owner.
+//! * [`ipv6`]: the upper-layer protocol behind extension headers.
+//! * [`ip_addresses`]: the addresses that a packet claims for its sender, and its destination.
+//! * [`neighbour`]: ARP requests and neighbour solicitations, and replies to them.
+//! * [`ra_guard`]: router advertisements.
+//! * [`igmp_mld`]: group membership reports and queries.
+
+pub mod frame;
+pub mod igmp_mld;
+pub(crate) mod ip_addresses;
+pub(crate) mod ipv6;
+pub mod mac;
+pub(crate) mod neighbour;
+pub(crate) mod ra_guard;

@@ -1,0 +1,329 @@
+//! Neighbour discovery: answers to "who has this address?", given in the owner's name.
+//!
+//! The directory knows the address of every member, so a question about one never needs to
+//! reach it: an ARP request (RFC 826), a probe before an address is taken (RFC 5227), an IPv6
+//! neighbour solicitation (RFC 4861) or a duplicate address detection (RFC 4862).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
+    EthernetRepr, Icmpv6Message, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr,
+    NdiscNeighborFlags, NdiscRepr,
+};
+
+use crate::headers::frame::{EtherType, Frame, HEADER_LEN};
+use crate::headers::mac::Mac;
+
+/// Neighbour discovery is not routed, and what passed a router would have less than this.
+const HOP_LIMIT: u8 = 255;
+
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES_MAC: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);
+
+/// Somebody asks who has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    asker: Mac,
+    asked: Asked,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Arp { from: Ipv4Addr, target: Ipv4Addr },
+    Solicitation { from: Ipv6Addr, target: Ipv6Addr },
+}
+
+impl Question {
+    /// The question in `frame`, or `None` if it is anything else, or malformed.
+    pub fn read(frame: Frame<'_>) -> Option<Self> {
+        let asked = match frame.ethertype() {
+            EtherType::ARP => read_arp(frame.payload())?,
+            EtherType::IPV6 => read_solicitation(frame.payload())?,
+            _ => return None,
+        };
+        let asker = frame.source();
+        Some(Question { asker, asked })
+    }
+
+    /// The address in question.
+    pub fn target(&self) -> IpAddr {
+        match self.asked {
+            Asked::Arp { target, .. } => target.into(),
+            Asked::Solicitation { target, .. } => target.into(),
+        }
+    }
+
+    /// Whether the asker means to take the address, and asks from none of its own.
+    pub fn is_probe(&self) -> bool {
+        match self.asked {
+            Asked::Arp { from, .. } => from.is_unspecified(),
+            Asked::Solicitation { from, .. } => from.is_unspecified(),
+        }
+    }
+
+    /// The frame that tells the asker that `owner` has the address.
+    pub fn answer(&self, owner: Mac) -> Vec<u8> {
+        match self.asked {
+            Asked::Arp { from, target } => arp_reply((self.asker, from), (owner, target)),
+            // Who asks from no address looks for duplicates of one that it means to take, and
+            // can be told only together with everybody.
+            Asked::Solicitation { from, target } if from.is_unspecified() => {
+                advertisement((ALL_NODES_MAC, ALL_NODES), (owner, target), false)
+            }
+            Asked::Solicitation { from, target } => {
+                advertisement((self.asker, from), (owner, target), true)
+            }
+        }
+    }
+}
+
+fn read_arp(payload: &[u8]) -> Option<Asked> {
+    match ArpRepr::parse(&ArpPacket::new_checked(payload).ok()?).ok()? {
+        ArpRepr::EthernetIpv4 {
+            operation: ArpOperation::Request,
+            source_protocol_addr: from,
+            target_protocol_addr: target,
+            ..
+        } => Some(Asked::Arp { from, target }),
+        _ => None,
+    }
+}
+
+fn read_solicitation(payload: &[u8]) -> Option<Asked> {
+    let packet = Ipv6Packet::new_checked(payload).ok()?;
+    let ip = Ipv6Repr::parse(&packet).ok()?;
+    if ip.next_header != IpProtocol::Icmpv6 || ip.hop_limit != HOP_LIMIT {
+        return None;
+    }
+    let message = Icmpv6Packet::new_checked(packet.payload()).ok()?;
+    if message.msg_type() != Icmpv6Message::NeighborSolicit {
+        return None;
+    }
+    let checked = ChecksumCapabilities::default();
+    match Icmpv6Repr::parse(&ip.src_addr, &ip.dst_addr, &message, &checked).ok()? {
+        Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, .. }) => {
+            Some(Asked::Solicitation {
+                from: ip.src_addr,
+                target: target_addr,
+            })
+        }
+        _ => None,
+    }
+}
+
+fn arp_reply(asker: (Mac, Ipv4Addr), owner: (Mac, Ipv4Addr)) -> Vec<u8> {
+    let reply = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Reply,
+        source_hardware_addr: wire(owner.0),
+        source_protocol_addr: owner.1,
+        target_hardware_addr: wire(asker.0),
+        target_protocol_addr: asker.1,
+    };
+    let mut frame = addressed(owner.0, asker.0, EthernetProtocol::Arp, reply.buffer_len());
+    reply.emit(&mut ArpPacket::new_unchecked(&mut frame[HEADER_LEN..]));
+    frame
+}
+
+fn advertisement(to: (Mac, Ipv6Addr), owner: (Mac, Ipv6Addr), solicited: bool) -> Vec<u8> {
+    let mut flags = NdiscNeighborFlags::OVERRIDE;
+    flags.set(NdiscNeighborFlags::SOLICITED, solicited);
+    let message = Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert {
+        flags,
+        target_addr: owner.1,
+        lladdr: Some(wire(owner.0).into()),
+    });
+    let ip = Ipv6Repr {
+        src_addr: owner.1,
+        dst_addr: to.1,
+        next_header: IpProtocol::Icmpv6,
+        payload_len: message.buffer_len(),
+        hop_limit: HOP_LIMIT,
+    };
+    let len = ip.buffer_len() + message.buffer_len();
+    let mut frame = addressed(owner.0, to.0, EthernetProtocol::Ipv6, len);
+    let mut packet = Ipv6Packet::new_unchecked(&mut frame[HEADER_LEN..]);
+    ip.emit(&mut packet);
+    message.emit(
+        &ip.src_addr,
+        &ip.dst_addr,
+        &mut Icmpv6Packet::new_unchecked(packet.payload_mut()),
+        &ChecksumCapabilities::default(),
+    );
+    frame
+}
+
+/// A frame with its header written and `len` bytes of payload to be filled in.
+fn addressed(source: Mac, destination: Mac, ethertype: EthernetProtocol, len: usize) -> Vec<u8> {
+    let mut frame = vec![0; HEADER_LEN + len];
+    EthernetRepr {
+        src_addr: wire(source),
+        dst_addr: wire(destination),
+        ethertype,
+    }
+    .emit(&mut EthernetFrame::new_unchecked(&mut frame));
+    frame
+}
+
+fn wire(mac: Mac) -> EthernetAddress {
+    EthernetAddress(mac.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OWNER: Mac = Mac([0x06, 0, 1, 0, 0, 0]);
+
+    /// 10.64.0.2 at 06:00:01:01:00:00 asks for 10.64.0.1.
+    const ARP_REQUEST: &[u8] = b"\xff\xff\xff\xff\xff\xff\x06\x00\x01\x01\x00\x00\x08\x06\
+        \x00\x01\x08\x00\x06\x04\x00\x01\
+        \x06\x00\x01\x01\x00\x00\x0a\x40\x00\x02\
+        \x00\x00\x00\x00\x00\x00\x0a\x40\x00\x01";
+
+    const ARP_REPLY: &[u8] = b"\x06\x00\x01\x01\x00\x00\x06\x00\x01\x00\x00\x00\x08\x06\
+        \x00\x01\x08\x00\x06\x04\x00\x02\
+        \x06\x00\x01\x00\x00\x00\x0a\x40\x00\x01\
+        \x06\x00\x01\x01\x00\x00\x0a\x40\x00\x02";
+
+    /// fd00::2 asks ff02::1:ff00:1 for fd00::1, with its own link-layer address.
+    const SOLICITATION: &[u8] = b"\x33\x33\xff\x00\x00\x01\x06\x00\x01\x01\x00\x00\x86\xdd\
+        \x60\x00\x00\x00\x00\x20\x3a\xff\
+        \xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\
+        \xff\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\xff\x00\x00\x01\
+        \x87\x00\x78\x98\x00\x00\x00\x00\
+        \xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\
+        \x01\x01\x06\x00\x01\x01\x00\x00";
+
+    const ADVERTISEMENT: &[u8] = b"\x06\x00\x01\x01\x00\x00\x06\x00\x01\x00\x00\x00\x86\xdd\
+        \x60\x00\x00\x00\x00\x20\x3a\xff\
+        \xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\
+        \xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\
+        \x88\x00\x17\x9d\x60\x00\x00\x00\
+        \xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\
+        \x02\x01\x06\x00\x01\x00\x00\x00";
+
+    fn question(bytes: &[u8]) -> Option<Question> {
+        Question::read(Frame::new(bytes)?)
+    }
+
+    /// The bytes, changed at one place.
+    fn with(bytes: &[u8], at: usize, value: u8) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        bytes[at] = value;
+        bytes
+    }
+
+    /// RFC 1071 over an IPv6 packet's pseudo header and message, written apart from smoltcp's:
+    /// 0 when the checksum in the message is right.
+    fn checksum(packet: &[u8]) -> u16 {
+        let mut summed = packet[8..40].to_vec();
+        summed.extend([0, 0, packet[4], packet[5], 0, 0, 0, packet[6]]);
+        summed.extend(&packet[40..]);
+        let sum: u32 = summed
+            .chunks(2)
+            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+            .sum();
+        !((sum & 0xffff) + (sum >> 16)) as u16
+    }
+
+    #[test]
+    fn the_samples_are_valid() {
+        assert_eq!(checksum(&SOLICITATION[HEADER_LEN..]), 0);
+        assert_eq!(checksum(&ADVERTISEMENT[HEADER_LEN..]), 0);
+    }
+
+    #[test]
+    fn an_arp_request_is_answered() {
+        let question = question(ARP_REQUEST).unwrap();
+        assert_eq!(question.target(), IpAddr::from([10, 64, 0, 1]));
+        assert_eq!(question.answer(OWNER), ARP_REPLY);
+    }
+
+    #[test]
+    fn an_arp_probe_is_answered_with_no_address_of_the_asker() {
+        let mut probe = ARP_REQUEST.to_vec();
+        probe[28..32].fill(0);
+        let mut reply = ARP_REPLY.to_vec();
+        reply[38..42].fill(0);
+        assert_eq!(question(&probe).unwrap().answer(OWNER), reply);
+    }
+
+    #[test]
+    fn a_solicitation_is_answered() {
+        let question = question(SOLICITATION).unwrap();
+        assert_eq!(question.target(), "fd00::1".parse::<IpAddr>().unwrap());
+        assert_eq!(question.answer(OWNER), ADVERTISEMENT);
+    }
+
+    #[test]
+    fn duplicate_address_detection_is_answered_to_all_nodes() {
+        // From ::, and without the option: RFC 4861 forbids it there.
+        let mut bytes = SOLICITATION[..SOLICITATION.len() - 8].to_vec();
+        bytes[19] = 24;
+        bytes[22..38].fill(0);
+        bytes[56..58].fill(0);
+        let sum = checksum(&bytes[HEADER_LEN..]).to_be_bytes();
+        bytes[56..58].copy_from_slice(&sum);
+        let answer = question(&bytes).unwrap().answer(OWNER);
+        assert_eq!(answer[..6], ALL_NODES_MAC.0);
+        assert_eq!(answer[38..54], ALL_NODES.octets());
+        assert_eq!(answer[58], 0x20, "override, and not solicited");
+        assert_eq!(answer[62..], ADVERTISEMENT[62..]);
+        assert_eq!(checksum(&answer[HEADER_LEN..]), 0);
+    }
+
+    #[test]
+    fn what_is_no_question_is_not_read_as_one() {
+        let operation = 21;
+        assert_eq!(question(&with(ARP_REQUEST, operation, 2)), None);
+        let hop_limit = 21;
+        assert_eq!(question(&with(SOLICITATION, hop_limit, 64)), None);
+        let checksum = 56;
+        assert_eq!(question(&with(SOLICITATION, checksum, 0)), None);
+        let message = 54;
+        assert_eq!(question(&with(SOLICITATION, message, 136)), None);
+        let ethertype = 12;
+        assert_eq!(question(&with(SOLICITATION, ethertype, 8)), None);
+        for len in 0..SOLICITATION.len() {
+            assert_eq!(question(&SOLICITATION[..len]), None);
+        }
+        for len in 0..ARP_REQUEST.len() {
+            assert_eq!(question(&ARP_REQUEST[..len]), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_cause_a_panic(
+            ipv6: bool,
+            payload in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let sample = if ipv6 { SOLICITATION } else { ARP_REQUEST };
+            let mut bytes = sample[..HEADER_LEN].to_vec();
+            bytes.extend(payload);
+            if let Some(question) = question(&bytes) {
+                question.answer(OWNER);
+            }
+        }
+
+        #[test]
+        fn no_change_of_a_question_causes_a_panic(
+            ipv6: bool,
+            changes in proptest::collection::vec((14_usize..80, any::<u8>()), 0..4),
+        ) {
+            let mut bytes = if ipv6 { SOLICITATION } else { ARP_REQUEST }.to_vec();
+            for (at, value) in changes {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            if let Some(question) = question(&bytes) {
+                question.answer(OWNER);
+            }
+        }
+    }
+}

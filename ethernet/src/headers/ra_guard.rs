@@ -1,0 +1,88 @@
+//! Advertisements of routers (RFC 4861): whoever sends one is who others send their packets to, and gives
+//! them addresses. A kernel believes every one of them, so that a member alone could have all that others
+//! send elsewhere. As with the RA guard of switches (RFC 6105), they pass where routers are expected only.
+//!
+//! They are found behind whatever [headers](crate::headers::ipv6) come first (RFC 7113).
+
+use crate::headers::frame::{EtherType, Frame};
+use crate::headers::ipv6::{self, ICMPV6};
+
+const ADVERTISEMENT: u8 = 134;
+
+/// Whether its sender says with `frame` that it is a router.
+pub fn is_advertisement(frame: Frame<'_>) -> bool {
+    let (ethertype, packet) = frame.untagged();
+    ethertype == EtherType::IPV6
+        && matches!(ipv6::payload(packet), Some((ICMPV6, [ADVERTISEMENT, ..])))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::headers::ipv6::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, NEXT_HEADER};
+
+    /// A packet with these headers before an ICMPv6 message of this type, behind tags.
+    fn frame(tags: &[u8], headers: &[(u8, &[u8])], kind: u8) -> Vec<u8> {
+        let mut bytes = vec![0x33, 0x33, 0, 0, 0, 1, 6, 0, 1, 0, 1, 0];
+        bytes.extend(tags);
+        bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 16]);
+        bytes.push(headers.first().map_or(ICMPV6, |header| header.0));
+        bytes.push(255);
+        bytes.extend([0; 32]);
+        for (n, (_, body)) in headers.iter().enumerate() {
+            bytes.push(headers.get(n + 1).map_or(ICMPV6, |header| header.0));
+            bytes.extend(*body);
+        }
+        bytes.extend([kind, 0, 0, 0, 64, 0, 7, 8]);
+        bytes
+    }
+
+    fn is_one(bytes: &[u8]) -> bool {
+        Frame::new(bytes).is_some_and(is_advertisement)
+    }
+
+    const TAG: [u8; 4] = [0x81, 0, 0, 0];
+
+    #[test]
+    fn advertisements_are_found_behind_whatever_comes_first() {
+        let options: (u8, &[u8]) = (DESTINATION, &[0, 1, 4, 0, 0, 0, 0]);
+        let longer: (u8, &[u8]) = (HOP_BY_HOP, &[1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let authentication: (u8, &[u8]) = (AUTHENTICATION, &[1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1]);
+        let fragment: (u8, &[u8]) = (FRAGMENT, &[0, 0, 0, 0, 0, 0, 1]);
+        for headers in [
+            &[][..],
+            &[options],
+            &[longer, options, options],
+            &[authentication, options],
+            &[fragment],
+        ] {
+            for tags in [&[][..], &TAG, &[TAG, TAG].concat()] {
+                assert!(is_one(&frame(tags, headers, 134)), "{headers:?} {tags:?}");
+                assert!(!is_one(&frame(tags, headers, 135)), "{headers:?} {tags:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_ends_before_its_message_is_none() {
+        let whole = frame(&TAG, &[(DESTINATION, &[0, 1, 4, 0, 0, 0, 0])], 134);
+        let message = whole.len() - 8;
+        for len in 0..=message {
+            assert!(!is_one(&whole[..len]), "cut at {len}");
+        }
+        let mut tcp = frame(&[], &[], 134);
+        tcp[14 + NEXT_HEADER] = 6;
+        assert!(!is_one(&tcp));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), at in 0..8_u8) {
+            is_one(&bytes);
+            let headers = [(at, &bytes[..])];
+            is_one(&frame(&[], &headers, 134));
+        }
+    }
+}

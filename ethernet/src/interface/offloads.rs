@@ -1,0 +1,82 @@
+//! What this kernel may leave undone in packets, tried out: some take the flags for something and
+//! then refuse the packets.
+
+use std::io;
+use std::thread;
+
+use domains::netlink::{Netlink, NetlinkError};
+use nix::sched::{CloneFlags, unshare};
+use tracing::{info, warn};
+
+use crate::offload::Capabilities;
+use crate::offload::gso_packet::SuperFrame;
+use crate::offload::layout::{Network, Transport};
+use crate::port::tap::Tap;
+
+const NAME: &str = "probe";
+
+/// Why nothing can be tried.
+#[derive(Debug, thiserror::Error)]
+enum ProbeError {
+    #[error("cannot make a network namespace: {0}")]
+    Namespace(io::Error),
+    #[error("cannot open a TAP: {0}")]
+    Tap(io::Error),
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    #[error("the thread ended")]
+    Ended,
+}
+
+/// Finds it out with a TAP in a network namespace of its own, both of which are gone afterwards.
+/// When nothing can be tried, nothing may be left undone: slow, but right everywhere.
+pub fn capabilities() -> Capabilities {
+    // It is the thread's namespace.
+    let probing = thread::Builder::new().name(NAME.into()).spawn(try_all);
+    let probed = match probing {
+        Ok(thread) => thread.join().unwrap_or(Err(ProbeError::Ended)),
+        Err(_) => Err(ProbeError::Ended),
+    };
+    probed.unwrap_or_else(|error| {
+        warn!("interfaces do without offload, which cannot be tried: {error}");
+        Capabilities::empty()
+    })
+}
+
+fn try_all() -> Result<Capabilities, ProbeError> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|error| ProbeError::Namespace(error.into()))?;
+    let mut tap = Tap::open(NAME, Capabilities::empty()).map_err(ProbeError::Tap)?;
+    let mut netlink = Netlink::open()?;
+    let index = netlink.index(NAME)?;
+    netlink.set_up(index)?;
+    let mut works = Capabilities::CHECKSUM;
+    for capability in [Capabilities::TSO4, Capabilities::TSO6, Capabilities::USO] {
+        match try_one(&mut tap, capability) {
+            Ok(()) => works |= capability,
+            Err(error) => info!("this kernel does not offload {capability:?}: {error}"),
+        }
+    }
+    Ok(works)
+}
+
+/// Everything else needs checksums to be left out, too.
+fn try_one(tap: &mut Tap, capability: Capabilities) -> io::Result<()> {
+    tap.set_capabilities(Capabilities::CHECKSUM | capability)?;
+    samples(capability).try_for_each(|sample| tap.send(&sample.packet()))
+}
+
+/// A super-frame of each kind that a port with this capability may get.
+fn samples(capability: Capabilities) -> impl Iterator<Item = SuperFrame> {
+    let kinds = [
+        (Capabilities::TSO4, Transport::Tcp, Network::Ipv4),
+        (Capabilities::TSO6, Transport::Tcp, Network::Ipv6),
+        (Capabilities::USO, Transport::Udp, Network::Ipv4),
+        (Capabilities::USO, Transport::Udp, Network::Ipv6),
+    ];
+    let kinds = kinds.into_iter().filter(move |(of, ..)| *of == capability);
+    kinds.map(|(_, transport, network)| SuperFrame {
+        transport,
+        network,
+        ..SuperFrame::default()
+    })
+}

@@ -1,0 +1,217 @@
+use proptest::prelude::*;
+use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
+
+use super::*;
+use crate::offload::Capabilities;
+use crate::offload::gso_packet::SuperFrame;
+
+/// The frames that a packet becomes.
+fn pieces(packet: &[u8]) -> Vec<Vec<u8>> {
+    let (offload, frame) = Offload::split(packet).expect("a good packet");
+    let mut segmenter = Segmenter::default();
+    let mut pieces = segmenter.pieces(&offload, frame);
+    let mut all = Vec::new();
+    while let Some(piece) = pieces.next() {
+        assert_eq!(piece.len(), piece.0.concat().len());
+        all.push(piece.0.concat());
+    }
+    all
+}
+
+/// What a piece carries and says of itself.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    payload: Vec<u8>,
+    sequence: u32,
+    flags: u8,
+    id: u16,
+}
+
+/// Reads a piece with another implementation, which checks all lengths and checksums.
+fn see(of: &SuperFrame, frame: &[u8]) -> Seen {
+    let ip = &frame[14 + 4 * of.tags..];
+    let (addresses, id, above) = match of.network {
+        Network::Ipv4 => {
+            let packet = Ipv4Packet::new_checked(ip).unwrap();
+            assert!(packet.verify_checksum());
+            assert_eq!(usize::from(packet.total_len()), ip.len());
+            assert_eq!((packet.ecn(), packet.dont_frag()), (2, true));
+            let addresses = (packet.src_addr().into(), packet.dst_addr().into());
+            (addresses, packet.ident(), &ip[packet.header_len().into()..])
+        }
+        Network::Ipv6 => {
+            let packet = Ipv6Packet::new_checked(ip).unwrap();
+            assert_eq!(packet.total_len(), ip.len());
+            assert_eq!(packet.traffic_class(), 2);
+            let addresses = (packet.src_addr().into(), packet.dst_addr().into());
+            (addresses, of.id, &ip[40 + 8 * of.options..])
+        }
+    };
+    let (source, destination): (IpAddress, IpAddress) = addresses;
+    match of.transport {
+        Transport::Tcp => {
+            let segment = TcpPacket::new_checked(above).unwrap();
+            assert!(segment.verify_checksum(&source, &destination));
+            assert_eq!((segment.src_port(), segment.dst_port()), of.ports.into());
+            Seen {
+                payload: segment.payload().into(),
+                sequence: segment.seq_number().0.cast_unsigned(),
+                flags: above[13],
+                id,
+            }
+        }
+        Transport::Udp => {
+            let datagram = UdpPacket::new_checked(above).unwrap();
+            assert!(datagram.verify_checksum(&source, &destination));
+            assert_ne!(
+                datagram.checksum(),
+                0,
+                "which would mean that there is none"
+            );
+            assert_eq!(usize::from(datagram.len()), above.len());
+            assert_eq!((datagram.src_port(), datagram.dst_port()), of.ports.into());
+            Seen {
+                payload: datagram.payload().into(),
+                sequence: of.sequence,
+                flags: 0,
+                id,
+            }
+        }
+    }
+}
+
+/// What the pieces must be.
+fn expected(of: &SuperFrame) -> Vec<Seen> {
+    let size = usize::from(of.size);
+    let count = of.payload.len().div_ceil(size).max(1);
+    let piece = |n: usize| {
+        let payload = of.payload.chunks(size).nth(n).unwrap_or_default();
+        let mut flags = of.flags;
+        if n + 1 < count {
+            flags &= !(tcp::FIN | tcp::PSH);
+        }
+        if n > 0 {
+            flags &= !tcp::CWR;
+        }
+        let is_tcp = of.transport == Transport::Tcp;
+        let moved = if is_tcp { n * size } else { 0 };
+        let is_ipv4 = of.network == Network::Ipv4;
+        Seen {
+            payload: payload.into(),
+            sequence: of.sequence.wrapping_add(moved as u32),
+            flags: if is_tcp { flags } else { 0 },
+            id: of.id.wrapping_add(if is_ipv4 { n as u16 } else { 0 }),
+        }
+    };
+    (0..count).map(piece).collect()
+}
+
+fn super_frames() -> impl Strategy<Value = SuperFrame> {
+    let network = prop_oneof![Just(Network::Ipv4), Just(Network::Ipv6)];
+    let transport = prop_oneof![Just(Transport::Tcp), Just(Transport::Udp)];
+    let headers = (0..3usize, network, 0..8usize, transport, 0..11usize);
+    let numbers = (
+        any::<u8>(),
+        any::<u32>(),
+        any::<u16>(),
+        any::<[[u8; 16]; 2]>(),
+    );
+    let payload = prop::collection::vec(any::<u8>(), 0..4000);
+    (headers, numbers, payload, 60..3000u16).prop_map(|(headers, numbers, payload, size)| {
+        let (tags, network, options, transport, tcp_options) = headers;
+        let (flags, sequence, id, addresses) = numbers;
+        SuperFrame {
+            tags,
+            network,
+            options,
+            transport,
+            tcp_options,
+            flags,
+            sequence,
+            id,
+            addresses,
+            payload,
+            size,
+            ..SuperFrame::default()
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn put_together_they_are_what_they_were(of in super_frames()) {
+        let packet = of.packet();
+        let pieces = pieces(&packet);
+        let seen: Vec<Seen> = pieces.iter().map(|piece| see(&of, piece)).collect();
+        prop_assert_eq!(&seen, &expected(&of));
+        let whole: Vec<u8> = seen.into_iter().flat_map(|seen| seen.payload).collect();
+        prop_assert_eq!(whole, of.payload);
+        let (offload, frame) = Offload::split(&packet).unwrap();
+        let longest = pieces.iter().map(Vec::len).max().unwrap();
+        prop_assert_eq!(offload.longest(frame.len()), longest);
+    }
+
+    #[test]
+    fn checksums_are_completed(of in super_frames()) {
+        // A super-frame whose pieces are as long as itself is a whole frame.
+        let mut packet = of.packet();
+        packet[1] = 0;
+        let frames = pieces(&packet);
+        prop_assert_eq!(frames.len(), 1);
+        let seen = see(&of, &frames[0]);
+        prop_assert_eq!(seen.payload, of.payload);
+    }
+
+    #[test]
+    fn what_is_forged_is_refused_or_cut(mut packet: Vec<u8>, of in super_frames(), edits: Vec<(u16, u8)>) {
+        for bytes in [&mut packet, &mut of.packet()] {
+            for (at, byte) in &edits {
+                let len = bytes.len();
+                if let Some(place) = bytes.get_mut(usize::from(*at) % len.clamp(1, 100)) {
+                    *place = *byte;
+                }
+            }
+            if let Some((offload, frame)) = Offload::split(bytes) {
+                let frames = pieces(bytes);
+                let longest = offload.longest(frame.len());
+                prop_assert!(frames.iter().all(|frame| frame.len() <= longest));
+                prop_assert!(frames.len() <= 745, "{} frames", frames.len());
+                let grown: usize = frames.iter().map(Vec::len).sum();
+                prop_assert!(grown <= frame.len() + frames.len() * MAX_HEADERS);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_needs_nothing_stays_as_it_is() {
+    let mut packet = vec![0; Offload::LEN];
+    packet.extend([7; 60]);
+    assert_eq!(pieces(&packet), [vec![7; 60]]);
+    assert_eq!(pieces(&packet[..Offload::LEN]), [vec![0; 0]]);
+}
+
+#[test]
+fn a_checksum_that_would_be_zero_is_the_other_zero() {
+    // Of UDP it is known without computing: the data is chosen so that everything sums up to
+    // 0xffff.
+    let mut datagram = SuperFrame {
+        transport: Transport::Udp,
+        payload: vec![0; 2],
+        ..SuperFrame::default()
+    };
+    let frame = pieces(&datagram.packet()).remove(0);
+    let checksum = [frame[34 + udp::CHECKSUM], frame[34 + udp::CHECKSUM + 1]];
+    datagram.payload = checksum.into();
+    let frame = pieces(&datagram.packet()).remove(0);
+    assert_eq!(&frame[34 + udp::CHECKSUM..][..2], [0xff, 0xff]);
+}
+
+#[test]
+fn an_exit_without_anything_needs_them_all() {
+    let (offload, _) = Offload::split(&SuperFrame::default().packet())
+        .map(|(offload, frame)| (offload, frame.len()))
+        .unwrap();
+    assert!(!Capabilities::empty().contains(offload.needs()));
+    assert!(Capabilities::all().contains(offload.needs()));
+}

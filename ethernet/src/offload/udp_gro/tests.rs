@@ -1,0 +1,183 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::offload::gso_packet::SuperFrame;
+use crate::offload::segmentation::Segmenter;
+
+/// Offsets in the packets that [`datagrams`] makes with IPv4.
+const IP: usize = Offload::LEN + 14;
+const UDP: usize = IP + 20;
+
+/// A packet that is one datagram whose checksum is left out, as a kernel sends it.
+fn datagram_of(frame: &SuperFrame) -> Vec<u8> {
+    let mut packet = SuperFrame {
+        transport: Transport::Udp,
+        ..frame.clone()
+    }
+    .packet();
+    // It is as large as its payload.
+    packet[1..6].fill(0);
+    packet
+}
+
+/// The `n`th of a flow, with this payload.
+fn nth(flow: &SuperFrame, n: usize, payload: &[u8]) -> Vec<u8> {
+    datagram_of(&SuperFrame {
+        id: flow.id.wrapping_add(n as u16),
+        payload: payload.to_vec(),
+        ..flow.clone()
+    })
+}
+
+/// Reads a packet into a row; returns whether the row has taken it.
+fn offer(row: &mut Row, packet: &[u8]) -> bool {
+    row.space()[..packet.len()].copy_from_slice(packet);
+    if row.is_empty() {
+        row.begin(0, packet.len())
+    } else {
+        row.add(packet.len())
+    }
+}
+
+fn taken(row: &mut Row) -> Option<(Vec<u8>, usize)> {
+    let (parts, count) = row.take()?;
+    let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
+    Some((parts.concat(), count))
+}
+
+/// The whole frames that a packet stands for.
+fn frames(packet: &[u8]) -> Vec<Vec<u8>> {
+    let (offload, frame) = Offload::split(packet).expect("a good packet");
+    let mut segmenter = Segmenter::default();
+    let mut pieces = segmenter.pieces(&offload, frame);
+    let mut frames = Vec::new();
+    while let Some(piece) = pieces.next() {
+        frames.push(piece.0.concat());
+    }
+    frames
+}
+
+proptest! {
+    #[test]
+    fn a_row_is_cut_to_what_it_was_made_of(
+        is_ipv6: bool,
+        tags in 0..3_usize,
+        options in 0..3_usize,
+        id: u16,
+        size in 1..1500_usize,
+        count in 1..80_usize,
+        last in 1..1500_usize,
+    ) {
+        let flow = SuperFrame {
+            network: if is_ipv6 { Network::Ipv6 } else { Network::Ipv4 },
+            tags,
+            options,
+            id,
+            ..SuperFrame::default()
+        };
+        let (mut row, mut made_of) = (Row::default(), Vec::new());
+        for n in 0..count {
+            let len = if n + 1 == count { last.min(size) } else { size };
+            let payload: Vec<u8> = (0..len).map(|at| (at * 7 + n) as u8).collect();
+            let packet = nth(&flow, n, &payload);
+            if !offer(&mut row, &packet) {
+                break;
+            }
+            made_of.push(packet);
+        }
+        let expected = count.min(MOST);
+        // As many as fit into one packet of IP.
+        prop_assert!(made_of.len() == expected || (made_of.len() + 1) * (size + 8) > 65_000);
+        let (packet, number) = taken(&mut row).expect("a row");
+        prop_assert_eq!(number, made_of.len());
+        let singly: Vec<Vec<u8>> = made_of.iter().flat_map(|packet| frames(packet)).collect();
+        prop_assert_eq!(frames(&packet), singly);
+        prop_assert!(row.is_empty() && row.take().is_none());
+    }
+
+    #[test]
+    fn no_bytes_cause_a_panic(packets: Vec<Vec<u8>>, at: usize, byte: u8) {
+        let mut row = Row::default();
+        let mut changed = nth(&SuperFrame::default(), 1, b"payload");
+        let at = at % changed.len();
+        changed[at] = byte;
+        offer(&mut row, &nth(&SuperFrame::default(), 0, b"payload"));
+        for packet in packets.iter().chain([&changed]) {
+            if !offer(&mut row, packet) {
+                row.take();
+            }
+        }
+    }
+}
+
+/// Whether the second packet is put in a row behind the first.
+fn follows(second: &[u8]) -> bool {
+    let mut row = Row::default();
+    assert!(offer(&mut row, &nth(&SuperFrame::default(), 0, &[1; 100])));
+    offer(&mut row, second)
+}
+
+#[test]
+fn only_the_next_datagram_of_a_flow_is_added() {
+    let flow = SuperFrame::default();
+    let next = nth(&flow, 1, &[2; 100]);
+    assert!(follows(&next));
+    assert!(follows(&nth(&flow, 1, &[2; 99])), "a shorter one");
+    assert!(!follows(&nth(&flow, 1, &[2; 101])), "a longer one");
+    assert!(!follows(&nth(&flow, 1, &[])), "an empty one");
+    // MACs, DSCP, TTL, addresses, ports.
+    for at in [Offload::LEN, IP + 1, IP + 8, IP + 12, IP + 16, UDP, UDP + 2] {
+        let mut other = next.clone();
+        other[at] ^= 4;
+        let ip = IP..UDP;
+        other[IP + 10..IP + 12].fill(0);
+        let checksum = Sum::of(&other[ip]).checksum();
+        other[IP + 10..IP + 12].copy_from_slice(&checksum);
+        assert!(!follows(&other), "{at}");
+    }
+    let mut broken = next.clone();
+    broken[IP + 10] ^= 1;
+    assert!(!follows(&broken), "with a wrong checksum of its header");
+    let mut complete = next.clone();
+    complete[..Offload::LEN].fill(0);
+    assert!(!follows(&complete), "with a checksum of its own");
+    let stream = SuperFrame {
+        payload: vec![2; 100],
+        ..flow.clone()
+    };
+    assert!(!follows(&stream.packet()), "a stream");
+}
+
+#[test]
+fn numbers_of_packets_that_may_be_cut_are_kept() {
+    let may_be_cut = |n: usize| {
+        let mut packet = nth(&SuperFrame::default(), n, &[1; 100]);
+        packet[IP + 6] = 0;
+        packet[IP + 10..IP + 12].fill(0);
+        let checksum = Sum::of(&packet[IP..UDP]).checksum();
+        packet[IP + 10..IP + 12].copy_from_slice(&checksum);
+        packet
+    };
+    let follows = |first: usize, second: usize| {
+        let mut row = Row::default();
+        assert!(offer(&mut row, &may_be_cut(first)));
+        offer(&mut row, &may_be_cut(second))
+    };
+    assert!(follows(3, 4));
+    assert!(!follows(3, 5));
+    // Nobody puts together what is never cut, so its number says nothing.
+    let mut row = Row::default();
+    let flow = SuperFrame::default();
+    assert!(offer(&mut row, &nth(&flow, 0, &[1; 100])));
+    assert!(offer(&mut row, &nth(&flow, 0, &[1; 100])));
+}
+
+#[test]
+fn a_shorter_datagram_is_the_last() {
+    let (mut row, flow) = (Row::default(), SuperFrame::default());
+    for (n, len) in [(0, 100), (1, 100), (2, 99)] {
+        assert!(offer(&mut row, &nth(&flow, n, &vec![1; len])));
+    }
+    assert!(!offer(&mut row, &nth(&flow, 3, &[1; 99])));
+    assert_eq!(taken(&mut row).map(|(_, count)| count), Some(3));
+}

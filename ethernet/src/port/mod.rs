@@ -1,0 +1,120 @@
+//! Exits: where frames leave a segment and come into it.
+
+#[allow(unsafe_code)]
+pub(crate) mod stack_socket;
+#[allow(unsafe_code)]
+pub mod tap;
+#[allow(unsafe_code)]
+pub(crate) mod uplink;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::offload::segmentation::{Piece, Segmenter};
+use crate::offload::{Capabilities, Offload};
+use stack_socket::Cable;
+use tap::Tap;
+use uplink::Uplink;
+
+/// One of them.
+#[derive(Debug)]
+pub enum Exit {
+    /// To a member.
+    Tap(Tap),
+    /// To a process of a member that brings its own IP stack, while one has the link.
+    Stack(Option<Cable>),
+    /// To the outside.
+    Uplink(Uplink),
+}
+
+impl Exit {
+    /// What may be left undone in packets for it.
+    pub fn capabilities(&self) -> Capabilities {
+        match self {
+            Exit::Tap(tap) => tap.capabilities(),
+            // It takes segments as long as they come, and looks at no checksums.
+            Exit::Stack(_) => Capabilities::CHECKSUM | Capabilities::TSO4 | Capabilities::TSO6,
+            Exit::Uplink(_) => Capabilities::empty(),
+        }
+    }
+
+    /// Reads the next packet, cut off at the length of `into`, and returns its length.
+    ///
+    /// # Errors
+    /// Those of [`Tap::receive`], [`Cable::receive`] and [`Uplink::receive`].
+    pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Exit::Tap(tap) => tap.receive(into),
+            Exit::Stack(cable) => plugged(cable)?.receive(into),
+            Exit::Uplink(uplink) => uplink.receive(into),
+        }
+    }
+
+    /// Sends a frame that needs no offload.
+    ///
+    /// # Errors
+    /// Those of [`Tap::send`], [`Cable::send`] and [`Uplink::send_piece`].
+    pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
+        match self {
+            Exit::Tap(tap) => tap.send_piece(piece),
+            Exit::Stack(cable) => plugged(cable)?.send_piece(piece),
+            Exit::Uplink(uplink) => uplink.send_piece(piece),
+        }
+    }
+
+    /// The TAP, if it is one that takes rows of datagrams as they are.
+    pub fn takes_rows(&self) -> Option<&Tap> {
+        let needed = Capabilities::CHECKSUM | Capabilities::USO;
+        match self {
+            Exit::Tap(tap) if tap.capabilities().contains(needed) => Some(tap),
+            _ => None,
+        }
+    }
+
+    /// Sends a packet that was decided on: as it is where it can be taken so, and otherwise as the
+    /// frames that it stands for, up to the first that is refused. Returns how many there were.
+    ///
+    /// # Errors
+    /// As [`Exit::send_piece`].
+    pub fn deliver(&self, packet: &[u8], segmenter: &mut Segmenter) -> io::Result<usize> {
+        // It has been decided on, so it is a good one.
+        let (offload, frame) = Offload::split(packet).ok_or(io::ErrorKind::InvalidData)?;
+        let as_it_is = self.capabilities().contains(offload.needs());
+        match self {
+            Exit::Tap(tap) if as_it_is => return tap.send(packet).map(|()| 1),
+            Exit::Stack(cable) if as_it_is => return plugged(cable)?.send(packet).map(|()| 1),
+            _ => {}
+        }
+        let mut pieces = segmenter.pieces(&offload, frame);
+        let mut sent = 0;
+        while let Some(piece) = pieces.next() {
+            self.send_piece(&piece)?;
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    /// What to wait for, if anything can come.
+    pub fn source(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Exit::Tap(tap) => Some(tap.as_fd()),
+            Exit::Stack(cable) => cable.as_ref().map(AsFd::as_fd),
+            Exit::Uplink(uplink) => Some(uplink.as_fd()),
+        }
+    }
+}
+
+fn plugged(cable: &Option<Cable>) -> io::Result<&Cable> {
+    Ok(cable.as_ref().ok_or(io::ErrorKind::NotConnected)?)
+}
+
+/// Whether an operation failed because the other side is not there.
+pub fn is_gone(error: &io::Error) -> bool {
+    let gone = [
+        io::ErrorKind::NotConnected,
+        io::ErrorKind::BrokenPipe,
+        io::ErrorKind::ConnectionReset,
+        io::ErrorKind::UnexpectedEof,
+    ];
+    tap::is_gone(error) || gone.contains(&error.kind())
+}

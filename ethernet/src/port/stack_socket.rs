@@ -1,0 +1,165 @@
+//! Cables: the socket between the driver and a stack in a member's own process.
+//!
+//! One message is one packet as [`crate::offload`] describes them, and what does not fit waits or is
+//! refused as with any socket, so neither side can make the other hold more than the socket's
+//! buffer. The driver treats what comes out of a cable as what comes out of a TAP: a process can
+//! send any bytes, and they are checked as a node's are. An empty message is none, so a process that
+//! sends one has ended its cable.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, recv, send, sendmsg};
+
+use crate::offload::Offload;
+use crate::offload::segmentation::Piece;
+
+/// One end.
+#[derive(Debug)]
+pub struct Cable(OwnedFd);
+
+impl Cable {
+    /// Takes an end of a connected `SOCK_SEQPACKET` socket.
+    pub fn new(socket: OwnedFd) -> Self {
+        Cable(socket)
+    }
+
+    /// Lets nobody send descriptors along, which this process would have to close. Kernels before
+    /// Linux 6.16 cannot refuse them, and close them at once.
+    ///
+    /// # Errors
+    /// The system's, unless it is that.
+    pub fn refuse_descriptors(&self) -> io::Result<()> {
+        match option::set_pass_rights(self.as_fd(), false) {
+            Err(Errno::ENOPROTOOPT) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    /// Whether the other end has gone.
+    pub fn is_cut(&self) -> bool {
+        let mut ends = [PollFd::new(self.0.as_fd(), PollFlags::empty())];
+        let hung_up = |end: &PollFd<'_>| end.any() == Some(true);
+        poll(&mut ends, PollTimeout::ZERO).is_ok() && ends.iter().any(hung_up)
+    }
+
+    /// Reads the next packet, cut off at the length of `into`, and returns its length; never waits.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is none, [`io::ErrorKind::UnexpectedEof`] when the
+    /// other end has gone.
+    pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        match recv(self.0.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) | Err(Errno::ECONNRESET) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => Ok(len),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends a packet, or nothing; never waits.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when the other end has too much to read, and `EPIPE` or
+    /// `ECONNRESET` when it has gone.
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        send(self.0.as_raw_fd(), packet, SENDING)?;
+        Ok(())
+    }
+
+    /// Sends a frame that needs no offload.
+    ///
+    /// # Errors
+    /// As [`Cable::send`].
+    pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
+        let [a, b, c] = piece.0;
+        let parts = [&Offload::NONE, a, b, c].map(IoSlice::new);
+        sendmsg::<()>(self.0.as_raw_fd(), &parts, &[], SENDING, None)?;
+        Ok(())
+    }
+}
+
+const SENDING: MsgFlags = MsgFlags::MSG_DONTWAIT.union(MsgFlags::MSG_NOSIGNAL);
+
+impl AsFd for Cable {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// An option that no crate has yet.
+mod option {
+    use std::ffi::{c_int, c_void};
+
+    use super::*;
+
+    /// `SO_PASSRIGHTS` of asm-generic/socket.h.
+    const SO_PASSRIGHTS: c_int = 83;
+
+    /// Sets whether a socket takes descriptors.
+    pub(super) fn set_pass_rights(socket: BorrowedFd<'_>, takes: bool) -> Result<(), Errno> {
+        let value = c_int::from(takes);
+        // SAFETY: the call reads one `int` at the address given, as long as its length says.
+        // `value` is one, and lives until the call has returned. `socket` stays open meanwhile.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PASSRIGHTS,
+                (&raw const value).cast::<c_void>(),
+                size_of::<c_int>() as libc::socklen_t,
+            )
+        };
+        Errno::result(result).map(drop)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    /// Both ends of a cable.
+    pub(crate) fn pair() -> [Cable; 2] {
+        let kind = (AddressFamily::Unix, SockType::SeqPacket);
+        let (here, there) = socketpair(kind.0, kind.1, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        [here, there].map(Cable::new)
+    }
+
+    fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> io::ErrorKind {
+        result.unwrap_err().kind()
+    }
+
+    #[test]
+    fn a_message_is_a_packet() {
+        let [here, there] = pair();
+        here.send(b"one").unwrap();
+        here.send_piece(&Piece([b"two", &[], &[]])).unwrap();
+        let mut buffer = [0; 64];
+        assert_eq!(there.receive(&mut buffer).unwrap(), 3);
+        assert_eq!(&buffer[..3], b"one");
+        assert_eq!(there.receive(&mut buffer).unwrap(), Offload::LEN + 3);
+        assert_eq!(buffer[..Offload::LEN], Offload::NONE);
+        assert_eq!(kind(there.receive(&mut buffer)), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn nobody_waits_for_the_other_end() {
+        let [here, there] = pair();
+        let full = (0..10_000).find_map(|_| here.send(&[0; 9000]).err());
+        assert_eq!(
+            full.map(|error| error.kind()),
+            Some(io::ErrorKind::WouldBlock)
+        );
+        drop(there);
+        // That what it had sent was never read is told once.
+        let cut = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        assert_eq!([(); 2].map(|()| kind(here.send(&[0]))), cut);
+        let [here, there] = pair();
+        drop(there);
+        assert_eq!(kind(here.receive(&mut [0])), io::ErrorKind::UnexpectedEof);
+    }
+}

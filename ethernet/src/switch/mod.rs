@@ -1,0 +1,650 @@
+//! The data path: one thread that waits for all TAPs, uplinks and trunks of the host and moves frames
+//! between them.
+//!
+//! Nothing needs to be held back here. Writing to a TAP goes all the way up through the receiver's
+//! kernel and returns when the packet is in a socket, or was thrown away because that is full: of
+//! 75,751 writes to a node whose sockets nobody read, none waited or said `EAGAIN`. Its kernel
+//! counted 75,529 datagrams lost, and TCP's window stopped the stream. While the switch writes it
+//! does not read, so what others send waits in their own queues, and what does not fit there is
+//! their kernels' to drop. Only a trunk may take less than it is given, and has an outbox for the rest.
+//!
+//! It alone owns the [`Segments`], so nothing is locked. Whoever wants a change hands it a piece
+//! of work ([`Remote::call`]), which it does between two batches of frames.
+
+pub(crate) mod busy_poll;
+mod tunnels;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Instant;
+
+use domains::driver_protocol::{DropReason, PlugFailure, Port, PortDrops, Uplink as Outside};
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use toroid_fabric::{Epoch, NodeId, Partition, Place};
+use tracing::warn;
+
+use crate::forward::{Action, AttachError, Ingress, Segments, Way};
+use crate::offload::Capabilities;
+use crate::offload::segmentation::{Piece, Segmenter};
+use crate::offload::udp_gro::Row;
+use crate::port::stack_socket::Cable;
+use crate::port::tap::Tap;
+use crate::port::uplink::{Uplink, is_down};
+use crate::port::{Exit, is_gone};
+use crate::tunnel::HostId;
+use busy_poll::Patience;
+use tunnels::{Connected, Trunks, Via};
+pub use tunnels::{LineEvent, LostLine, TrunkId, TrunkNews};
+
+/// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
+/// goes to many, or is many, counts as many.
+const BATCH: usize = 64;
+
+/// Ready TAPs to take notice of at once.
+const EVENTS: usize = 64;
+
+/// The event of the doorbell. No port, trunk or line has it: those fit 59 bits.
+const DOORBELL: u64 = u64::MAX;
+
+/// In the event of an uplink.
+const OUTSIDE: u64 = 1 << 56;
+
+/// In the event of a trunk, with the host's number.
+const TRUNK: u64 = 1 << 57;
+
+/// In the event of the line of a trunk, with the host's number.
+const LINE: u64 = 1 << 58;
+
+/// Something for the switch to do.
+type Work = Box<dyn FnOnce(&mut Switch) + Send>;
+
+/// Moves frames between the TAPs of its ports.
+pub struct Switch {
+    epoll: Epoll,
+    segments: Segments<Exit>,
+    trunks: Trunks,
+    /// Other hosts of which more has come, this way, than their turns were long.
+    unread: BTreeSet<(HostId, Via)>,
+    /// Is told what becomes of trunks.
+    news: Sender<(TrunkId, TrunkNews)>,
+    patience: Patience,
+    work: Receiver<Work>,
+    doorbell: Arc<EventFd>,
+}
+
+/// Hands work to a [`Switch`] in another thread. The switch ends with its remote.
+#[derive(Debug)]
+pub struct Remote {
+    work: Option<Sender<Work>>,
+    doorbell: Arc<EventFd>,
+}
+
+/// The switch has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the switch has ended")]
+pub struct Ended;
+
+/// Why a port could not join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// It may not be a member.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// Its exit cannot be waited for.
+    #[error("cannot wait for its packets: {0}")]
+    Epoll(io::Error),
+}
+
+impl Remote {
+    /// Lets the switch do `work` and waits for its result.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub fn call<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Switch) -> R + Send + 'static,
+    ) -> Result<R, Ended> {
+        let (result, results) = mpsc::sync_channel(1);
+        let work = move |switch: &mut Switch| {
+            // Nobody waits for it only when the caller's thread has ended.
+            let _ = result.send(work(switch));
+        };
+        let queue = self.work.as_ref().ok_or(Ended)?;
+        queue.send(Box::new(work)).map_err(|_| Ended)?;
+        self.ring();
+        results.recv().map_err(|_| Ended)
+    }
+
+    fn ring(&self) {
+        // It fails only when 2^64 rings were not heard; one is enough.
+        let _ = self.doorbell.write(1);
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.work = None;
+        self.ring();
+    }
+}
+
+impl Switch {
+    /// A switch without ports, and the remote that ends it. It tells what becomes of trunks by
+    /// themselves.
+    ///
+    /// # Errors
+    /// The system's: out of descriptors.
+    pub fn new(news: Sender<(TrunkId, TrunkNews)>) -> io::Result<(Self, Remote)> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        epoll.add(&doorbell, EpollEvent::new(EpollFlags::EPOLLIN, DOORBELL))?;
+        let doorbell = Arc::new(doorbell);
+        let (sender, work) = mpsc::channel();
+        let remote = Remote {
+            work: Some(sender),
+            doorbell: Arc::clone(&doorbell),
+        };
+        let switch = Switch {
+            epoll,
+            segments: Segments::default(),
+            trunks: Trunks::default(),
+            unread: BTreeSet::new(),
+            news,
+            patience: Patience::default(),
+            work,
+            doorbell,
+        };
+        Ok((switch, remote))
+    }
+
+    /// Moves frames until the [`Remote`] is dropped.
+    ///
+    /// # Errors
+    /// The system's, of waiting. What goes wrong with one TAP is that port's matter.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let mut desk = Desk::default();
+        loop {
+            let ready = self.wait(&mut events)?;
+            // Before others get their turn with what is left of these by then.
+            let unread = std::mem::take(&mut self.unread);
+            for event in &events[..ready] {
+                match event.data() {
+                    DOORBELL => match self.work() {
+                        Ok(()) => {}
+                        Err(Ended) => return Ok(()),
+                    },
+                    line if line & LINE != 0 => self.attend_line(HostId(line as u32), &mut desk),
+                    trunk if trunk & TRUNK != 0 => {
+                        self.attend(HostId(trunk as u32), event.events(), &mut desk);
+                    }
+                    port => self.drain(port, &mut desk),
+                }
+            }
+            for (host, via) in unread {
+                match via {
+                    Via::Stream => self.take_in(host, &mut desk),
+                    Via::Line => self.read_line(host, &mut desk),
+                }
+            }
+            self.flush();
+        }
+    }
+
+    /// Lets a port send and receive.
+    ///
+    /// # Errors
+    /// [`JoinError`]; the exit is closed then, and the interface of a TAP stays.
+    pub fn attach(&mut self, port: Port, exit: Exit) -> Result<(), JoinError> {
+        let event = event_of(Partition(port.domain_id), port.place);
+        self.heed(&exit, event).map_err(JoinError::Epoll)?;
+        Ok(self.segments.attach(port, exit)?)
+    }
+
+    /// Adds a member that another host carries, or changes it.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach_far(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
+        self.segments.attach_far(port, host)
+    }
+
+    /// Answers what was asked about a member before it was one. Its kernel has to receive packets by then:
+    /// askers send at once what they have kept.
+    pub fn answer_late(&self, partition: Partition, place: Place) {
+        for (exit, answer) in self.segments.late_answers(partition, place) {
+            // An asker that takes nothing at this moment asks again.
+            let _ = exit.send_piece(&Piece([&answer, &[], &[]]));
+        }
+    }
+
+    /// Gives a process the link of a port.
+    ///
+    /// # Errors
+    /// [`PlugFailure`]; the cable is closed then.
+    pub fn plug(
+        &mut self,
+        partition: Partition,
+        node: NodeId,
+        cable: Cable,
+    ) -> Result<(), PlugFailure> {
+        let place = self.segments.place_of(partition, node);
+        let place = place.ok_or(PlugFailure::NoStack)?;
+        match self.segments.exit_mut(partition, place) {
+            Some(Exit::Stack(Some(present))) if !present.is_cut() => Err(PlugFailure::Taken),
+            Some(Exit::Stack(_)) => {
+                let exit = Exit::Stack(Some(cable));
+                let event = event_of(partition, place);
+                self.heed(&exit, event).map_err(|_| PlugFailure::System)?;
+                // Closing the one before ends its events.
+                if let Some(place) = self.segments.exit_mut(partition, place) {
+                    *place = exit;
+                }
+                Ok(())
+            }
+            _ => Err(PlugFailure::NoStack),
+        }
+    }
+
+    /// Cuts a port and returns its exit, if there was one.
+    pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<Exit> {
+        let exit = self.segments.detach(partition, node)?;
+        self.ignore(&exit);
+        Some(exit)
+    }
+
+    /// Makes a domain one Ethernet with what is outside.
+    ///
+    /// # Errors
+    /// The system's: it cannot be waited for.
+    pub fn connect(&mut self, to: &Outside, uplink: Uplink) -> io::Result<()> {
+        let event = OUTSIDE | event_of(Partition(to.domain_id), Place { x: 0, y: 0, z: 0 });
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, event);
+        self.epoll.add(&uplink, event)?;
+        // The one before is closed, and so not waited for any longer.
+        self.segments.connect(to, Exit::Uplink(uplink));
+        Ok(())
+    }
+
+    /// Ends that.
+    pub fn disconnect(&mut self, partition: Partition) {
+        self.segments.disconnect(partition);
+    }
+
+    /// Sets whether a port's member is limited.
+    pub fn set_limited(&mut self, partition: Partition, place: Place, limited: bool) {
+        self.segments.set_limited(partition, place, limited);
+    }
+
+    /// Lets a port's member hear every group.
+    pub fn hears_all(&mut self, partition: Partition, place: Place) {
+        self.segments.hears_all(partition, place);
+    }
+
+    /// Sets by whom packets of a port's member leave the domain.
+    pub fn set_gateway(&mut self, partition: Partition, place: Place, gateway: Option<Ipv4Addr>) {
+        self.segments.set_gateway(partition, place, gateway);
+    }
+
+    /// Sets whether a port's domain has routers.
+    pub fn set_forward(&mut self, partition: Partition, place: Place, forward: bool) {
+        self.segments.set_forward(partition, place, forward);
+    }
+
+    /// Sets what may be left undone in packets from and for a port.
+    ///
+    /// # Errors
+    /// The system's: its interface is gone.
+    pub fn set_capabilities(
+        &mut self,
+        partition: Partition,
+        place: Place,
+        capabilities: Capabilities,
+    ) -> io::Result<()> {
+        match self.segments.exit_mut(partition, place) {
+            Some(Exit::Tap(tap)) if tap.capabilities() != capabilities => {
+                tap.set_capabilities(capabilities)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What became of frames that nobody received.
+    pub fn drops(&self, partition: Partition) -> Vec<PortDrops> {
+        self.segments.drops(partition)
+    }
+
+    /// The same of what other hosts have sent.
+    pub fn far_drops(&self, partition: Partition) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
+        self.segments.far_drops(partition)
+    }
+
+    /// Raises the epoch of a partition.
+    pub fn raise_epoch(&mut self, partition: Partition, epoch: Epoch) {
+        self.segments.raise_epoch(partition, epoch);
+    }
+
+    /// Looks for ready TAPs as long as that may pay, then sleeps until there are some.
+    fn wait(&mut self, events: &mut [EpollEvent]) -> io::Result<usize> {
+        let began = Instant::now();
+        let looking_ends = began + self.patience.look(began);
+        let mut now = began;
+        loop {
+            let timeout = if now < looking_ends || !self.unread.is_empty() {
+                EpollTimeout::ZERO
+            } else {
+                EpollTimeout::NONE
+            };
+            match self.epoll.wait(events, timeout) {
+                Ok(0) if !self.unread.is_empty() => return Ok(0),
+                Ok(0) => now = self.give_way(),
+                Ok(ready) => {
+                    self.patience.waited(began, Instant::now());
+                    return Ok(ready);
+                }
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn give_way(&mut self) -> Instant {
+        let before = Instant::now();
+        thread::yield_now();
+        let after = Instant::now();
+        self.patience.gave_way(before, after);
+        after
+    }
+
+    fn work(&mut self) -> Result<(), Ended> {
+        // It fails when an earlier look has emptied it.
+        let _ = self.doorbell.read();
+        loop {
+            match self.work.try_recv() {
+                Ok(work) => work(self),
+                Err(mpsc::TryRecvError::Empty) => return Ok(()),
+                Err(mpsc::TryRecvError::Disconnected) => return Err(Ended),
+            }
+        }
+    }
+
+    /// Takes frames from a port, until it has no more or its turn ends.
+    fn drain(&mut self, event: u64, desk: &mut Desk) {
+        let (partition, place) = port_of(event);
+        // A port may have left after it was found ready.
+        let ingress = match event & OUTSIDE {
+            0 => self.segments.ingress(partition, place),
+            _ => self.segments.outside(partition),
+        };
+        let Some((ingress, exit)) = ingress.and_then(|ingress| {
+            let exit = ingress.exit()?;
+            Some((ingress, exit))
+        }) else {
+            return;
+        };
+        let mut turn = Turn {
+            ingress: &ingress,
+            trunks: &self.trunks,
+            desk,
+            row_to: None,
+            rows: 0,
+        };
+        let Err(error) = turn.carry_all(exit) else {
+            if turn.rows > 0 {
+                // Nothing holds back who sends datagrams, and a socket keeps some hundred: more of them
+                // than its process reads before it runs again would be carried in vain.
+                thread::yield_now();
+            }
+            return;
+        };
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return ingress.was_empty();
+        }
+        if is_down(&error) {
+            return warn!(?partition, "an uplink is down");
+        }
+        if matches!(exit, Exit::Tap(_)) {
+            warn!(?partition, %place, %error, "an interface of a port has gone");
+        }
+        self.ignore(exit);
+        if event & OUTSIDE == 0 {
+            self.unplug(partition, place);
+        }
+    }
+
+    /// The process that had the link of a port has gone: another may have it.
+    fn unplug(&mut self, partition: Partition, place: Place) {
+        if let Some(Exit::Stack(cable)) = self.segments.exit_mut(partition, place) {
+            *cable = None;
+        }
+    }
+
+    /// Waits for an exit, if anything can come from there.
+    fn heed(&self, exit: &Exit, event: u64) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, event);
+        let add = |source| self.epoll.add(source, event);
+        Ok(exit.source().map_or(Ok(()), add)?)
+    }
+
+    /// Stops waiting for an exit.
+    fn ignore(&self, exit: &Exit) {
+        if let Some(source) = exit.source() {
+            // It fails when this was done already.
+            let _ = self.epoll.delete(source);
+        }
+    }
+}
+
+/// What packets pass over.
+#[derive(Default)]
+struct Desk {
+    row: Row,
+    segmenter: Segmenter,
+}
+
+/// The turn of a port.
+struct Turn<'a, 't> {
+    ingress: &'t Ingress<'a, Exit>,
+    trunks: &'t Trunks,
+    desk: &'t mut Desk,
+    /// Where the datagrams of a row go that have been read.
+    row_to: Option<&'a Tap>,
+    /// How many rows there were.
+    rows: usize,
+}
+
+impl<'a> Turn<'a, '_> {
+    /// Carries packets on, as long as the turn lasts.
+    ///
+    /// # Errors
+    /// Those of [`Exit::receive`]: there are no more, or the port cannot be read.
+    fn carry_all(&mut self, exit: &Exit) -> io::Result<()> {
+        let mut sent = 0;
+        let end = loop {
+            if sent >= BATCH {
+                break Ok(());
+            }
+            match exit.receive(self.desk.row.space()) {
+                Ok(len) => {
+                    self.ingress.has_read();
+                    sent += self.carry(len).max(1);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.end_row();
+        end
+    }
+
+    /// Carries a packet of `len` bytes on that was read; returns how many frames it became.
+    fn carry(&mut self, len: usize) -> usize {
+        let row = &mut self.desk.row;
+        let at = row.filled();
+        let action = self.ingress.decide(row.packet(at, len));
+        let row_to = match &action {
+            Action::Deliver(Way::Exit(exit)) => exit.takes_rows(),
+            _ => None,
+        };
+        if let (Some(tap), Some(before)) = (row_to, self.row_to)
+            && std::ptr::eq(tap, before)
+            && row.add(len)
+        {
+            return 1;
+        }
+        self.end_row();
+        let Desk { row, segmenter } = &mut *self.desk;
+        if row_to.is_some() && row.begin(at, len) {
+            self.row_to = row_to;
+            self.rows += 1;
+            return 1;
+        }
+        let packet = row.packet(at, len);
+        carry_out(self.ingress, action, packet, segmenter, self.trunks)
+    }
+
+    /// Hands on the row, if there is one.
+    fn end_row(&mut self) {
+        let row = &mut self.desk.row;
+        if let (Some(tap), Some((parts, datagrams))) = (self.row_to.take(), row.take())
+            && let Err(error) = tap.send_parts(&parts)
+        {
+            (0..datagrams).for_each(|_| self.ingress.count(reason(&error)));
+        }
+    }
+}
+
+/// Carries a packet on; returns how many frames it became.
+fn carry(
+    ingress: &Ingress<'_, Exit>,
+    packet: &[u8],
+    segmenter: &mut Segmenter,
+    trunks: &Trunks,
+) -> usize {
+    let action = ingress.decide(packet);
+    carry_out(ingress, action, packet, segmenter, trunks)
+}
+
+/// Does with a packet what was decided; returns how many frames it became.
+fn carry_out(
+    ingress: &Ingress<'_, Exit>,
+    action: Action<'_, Exit>,
+    packet: &[u8],
+    segmenter: &mut Segmenter,
+    trunks: &Trunks,
+) -> usize {
+    let mut deliver = |way: Way<'_, Exit>| {
+        let delivered = match way {
+            Way::Exit(exit) => exit.deliver(packet, segmenter),
+            Way::Host(host) => send_far(ingress, packet, trunks.get(&host)).map(|()| 1),
+        };
+        delivered.unwrap_or_else(|error| {
+            ingress.count(reason(&error));
+            1
+        })
+    };
+    match action {
+        Action::Deliver(way) => deliver(way),
+        Action::DeliverAll(ways) => {
+            let frames = ways.map(|way| match way {
+                Ok(way) => deliver(way),
+                Err(reason) => {
+                    ingress.count(reason);
+                    0
+                }
+            });
+            frames.sum()
+        }
+        Action::Answer(frame) => {
+            let answer = Piece([&frame, &[], &[]]);
+            let sent = ingress
+                .exit()
+                .map_or(Ok(()), |exit| exit.send_piece(&answer));
+            if let Err(error) = sent {
+                ingress.count(reason(&error));
+            }
+            1
+        }
+        Action::Drop(reason) => {
+            ingress.count(reason);
+            0
+        }
+    }
+}
+
+fn send_far(
+    ingress: &Ingress<'_, Exit>,
+    packet: &[u8],
+    connected: Option<&Connected>,
+) -> io::Result<()> {
+    match (ingress.tag(), connected) {
+        (Some(tag), Some(connected)) => connected.trunk.send(&tag, packet),
+        _ => Err(io::ErrorKind::NotConnected.into()),
+    }
+}
+
+fn reason(error: &io::Error) -> DropReason {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => DropReason::Full,
+        // Of an outbox.
+        None if error.kind() == io::ErrorKind::WouldBlock => DropReason::Full,
+        Some(Errno::EIO | Errno::ENETDOWN | Errno::ENXIO) => DropReason::Down,
+        Some(Errno::EMSGSIZE) => DropReason::TooLong,
+        _ if is_gone(error) => DropReason::Down,
+        _ => DropReason::Refused,
+    }
+}
+
+/// ```text
+///  63  59     58      57        56          24   16   8    0
+///  +---+------+-------+---------+-----------+----+----+----+
+///  | 0 | line | trunk | outside | partition | x  | y  | z  |
+///  +---+------+-------+---------+-----------+----+----+----+
+///                               | 0         | host         |
+/// ```
+fn event_of(partition: Partition, place: Place) -> u64 {
+    let [x, y, z] = [place.x, place.y, place.z].map(u64::from);
+    u64::from(partition.0) << 24 | x << 16 | y << 8 | z
+}
+
+fn event_of_trunk(host: HostId) -> u64 {
+    TRUNK | u64::from(host.0)
+}
+
+fn event_of_line(host: HostId) -> u64 {
+    LINE | u64::from(host.0)
+}
+
+fn port_of(event: u64) -> (Partition, Place) {
+    let [_, a, b, c, d, x, y, z] = event.to_be_bytes();
+    let partition = Partition(u32::from_be_bytes([a, b, c, d]));
+    (partition, Place { x, y, z })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_names_its_port() {
+        let port = (Partition(u32::MAX), Place { x: 1, y: 2, z: 255 });
+        assert_eq!(port_of(event_of(port.0, port.1)), port);
+        assert_ne!(event_of(port.0, port.1), DOORBELL);
+    }
+
+    #[test]
+    fn a_switch_works_for_its_remote_and_ends_with_it() {
+        let (switch, remote) = Switch::new(mpsc::channel().0).unwrap();
+        let thread = std::thread::spawn(|| switch.run());
+        let left = remote.call(|switch| switch.detach(Partition(1), NodeId(1)).is_some());
+        assert_eq!(left, Ok(false));
+        drop(remote);
+        thread.join().unwrap().unwrap();
+    }
+}

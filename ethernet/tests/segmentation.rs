@@ -1,0 +1,171 @@
+//! The segmenter beside the kernel's: both get the same super-frames, and the frames that come out
+//! must be the same to the last byte. The kernel gets them through a packet socket, so that it
+//! changes nothing else, on their way out of a TAP without offload. Needs root; without it the
+//! test fails when `CI=true` asks for it, and says that it did nothing otherwise.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use domains::netlink::Netlink;
+use nix::ifaddrs::getifaddrs;
+use nix::libc::{self, PACKET_VNET_HDR, SOL_PACKET};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, bind, send, setsockopt, socket,
+};
+use nix::{setsockopt_impl, sockopt_impl};
+use toroid_ethernet::offload::gso_packet::SuperFrame;
+use toroid_ethernet::offload::layout::{Network, Transport};
+use toroid_ethernet::offload::segmentation::Segmenter;
+use toroid_ethernet::offload::{Capabilities, Offload};
+use toroid_ethernet::port::tap::Tap;
+
+const NAME: &str = "out";
+
+/// After this a wait is a hang.
+const WATCHDOG: Duration = Duration::from_secs(20);
+
+sockopt_impl!(
+    /// What is sent starts with the header of virtio-net.
+    PacketHeader,
+    SetOnly,
+    SOL_PACKET,
+    PACKET_VNET_HDR,
+    bool
+);
+
+#[test]
+fn frames_are_those_of_the_kernel() {
+    if !allowed() {
+        return;
+    }
+    let compare = || {
+        let kernel = Kernel::new();
+        let mut compared = 0;
+        for of in super_frames() {
+            let packet = of.packet();
+            let ours = ours(&packet);
+            let theirs = kernel.pieces(&packet, ours.len());
+            for (n, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+                assert_eq!(ours, theirs, "piece {n} of {of:?}");
+            }
+            compared += ours.len();
+        }
+        assert_eq!(compared, 700);
+    };
+    // Its network namespace is its own.
+    thread::spawn(compare).join().unwrap();
+}
+
+fn super_frames() -> impl Iterator<Item = SuperFrame> {
+    let kinds = [
+        (Network::Ipv4, Transport::Tcp),
+        (Network::Ipv6, Transport::Tcp),
+        (Network::Ipv4, Transport::Udp),
+        (Network::Ipv6, Transport::Udp),
+    ];
+    let shapes = [(0, 0, 0), (0, 3, 3), (1, 0, 10), (2, 1, 0), (0, 7, 10)];
+    let lengths = [
+        (1448, 20_000),
+        (1448, 1449),
+        (1448, 2896),
+        (61, 500),
+        (8000, 60_000),
+    ];
+    kinds.into_iter().flat_map(move |(network, transport)| {
+        shapes.into_iter().flat_map(move |shape| {
+            lengths.into_iter().map(move |(size, len)| {
+                let (tags, options, tcp_options) = shape;
+                let seed = len + options;
+                SuperFrame {
+                    network,
+                    transport,
+                    tags,
+                    options,
+                    tcp_options,
+                    flags: if seed % 2 == 0 { 0xd9 } else { 0x18 },
+                    sequence: u32::MAX - 1000,
+                    id: u16::MAX - 2,
+                    payload: (0..len).map(|n| (n * n + seed) as u8).collect(),
+                    size,
+                    ..SuperFrame::default()
+                }
+            })
+        })
+    })
+}
+
+fn ours(packet: &[u8]) -> Vec<Vec<u8>> {
+    let (offload, frame) = Offload::split(packet).expect("a good packet");
+    let mut segmenter = Segmenter::default();
+    let mut pieces = segmenter.pieces(&offload, frame);
+    let mut all = Vec::new();
+    while let Some(piece) = pieces.next() {
+        all.push(piece.0.concat());
+    }
+    all
+}
+
+/// Sends through an interface without offload, in a namespace of the calling thread.
+struct Kernel {
+    tap: Tap,
+    socket: OwnedFd,
+}
+
+impl Kernel {
+    fn new() -> Self {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        let tap = Tap::open(NAME, Capabilities::empty()).unwrap();
+        let mut netlink = Netlink::open().unwrap();
+        let index = netlink.index(NAME).unwrap();
+        netlink.set_mtu(index, 9000).unwrap();
+        netlink.set_up(index).unwrap();
+        let (family, flags) = (AddressFamily::Packet, SockFlag::empty());
+        let socket = socket(family, SockType::Raw, flags, None::<SockProtocol>).unwrap();
+        setsockopt(&socket, PacketHeader, &true).unwrap();
+        let interfaces = getifaddrs().unwrap();
+        let mut ours = interfaces.filter(|one| one.interface_name == NAME);
+        let link = ours.find_map(|one| Some(*one.address?.as_link_addr()?));
+        bind(socket.as_raw_fd(), &link.unwrap()).unwrap();
+        Kernel { tap, socket }
+    }
+
+    /// What comes out of a packet that becomes so many.
+    fn pieces(&self, packet: &[u8], count: usize) -> Vec<Vec<u8>> {
+        send(self.socket.as_raw_fd(), packet, MsgFlags::empty()).unwrap();
+        let source = &packet[Offload::LEN + 6..][..6];
+        let deadline = Instant::now() + WATCHDOG;
+        let mut buffer = vec![0; 1 << 16];
+        let mut all = Vec::new();
+        while all.len() < count {
+            match self.tap.receive(&mut buffer) {
+                // Its own frames, which look for routers, are of no concern.
+                Ok(len) if buffer[Offload::LEN + 6..][..6] == *source => {
+                    assert_eq!(buffer[..Offload::LEN], Offload::NONE);
+                    all.push(buffer[Offload::LEN..len].to_vec());
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    assert!(Instant::now() < deadline, "only {} of {count}", all.len());
+                    thread::yield_now();
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        all
+    }
+}
+
+/// Whether this test can run.
+fn allowed() -> bool {
+    let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let asked = std::env::var_os("CI").is_some_and(|value| value == "true");
+    assert!(root || !asked, "CI=true asks for tests that need root");
+    if !root {
+        eprintln!("nothing was tested: this needs root");
+    }
+    root
+}
