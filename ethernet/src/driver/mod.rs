@@ -30,7 +30,7 @@ use crate::offload::Capabilities;
 use crate::port::Exit;
 use crate::port::stack_socket::Cable;
 use crate::port::uplink::{Uplink, UplinkError};
-use crate::switch::{Ended, JoinError, Remote, Switch, TrunkId};
+use crate::switch::{Ended, JoinError, Switch, SwitchHandle, TrunkId};
 use crate::tunnel::{HostId, Trunk};
 use rdma_streams::Keeper;
 use tunnels::Trunks;
@@ -83,7 +83,7 @@ enum PortFailure {
 pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
     let (sessions, lifeline) = wire::split(lifeline).map_err(DriverError::Start)?;
     let (news, of_trunks) = mpsc::channel();
-    let (switch, remote) = Switch::new(news).map_err(DriverError::Start)?;
+    let (switch, handle) = Switch::new(news).map_err(DriverError::Start)?;
     let trunks = Arc::new(Trunks::default());
     trunks.watch(of_trunks).map_err(DriverError::Start)?;
     let line = Arc::new(Mutex::new(vec![lifeline]));
@@ -96,7 +96,7 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
         })
         .map_err(DriverError::Start)?;
     let removal = Removal::start().map_err(DriverError::Start)?;
-    let served = Control::new(remote, removal, trunks).serve(Lifeline::new(sessions), &line);
+    let served = Control::new(handle, removal, trunks).serve(Lifeline::new(sessions), &line);
     frames
         .join()
         .map_err(|_| Ended)?
@@ -131,7 +131,7 @@ const BRIEFLY: Duration = Duration::from_millis(200);
 
 /// The control path.
 struct Control {
-    remote: Arc<Remote>,
+    switch: Arc<SwitchHandle>,
     ports: HashMap<Key, Member>,
     /// Members that other hosts carry.
     far: HashSet<Key>,
@@ -166,9 +166,9 @@ struct Member {
 }
 
 impl Control {
-    fn new(remote: Remote, removal: Removal, trunks: Arc<Trunks>) -> Self {
+    fn new(handle: SwitchHandle, removal: Removal, trunks: Arc<Trunks>) -> Self {
         Control {
-            remote: Arc::new(remote),
+            switch: Arc::new(handle),
             ports: HashMap::new(),
             far: HashSet::new(),
             hosts: Vec::new(),
@@ -247,7 +247,7 @@ impl Control {
                 let dropped = move |switch: &mut Switch| {
                     (switch.drops(partition), switch.far_drops(partition))
                 };
-                let (ports, far) = self.remote.call(dropped)?;
+                let (ports, far) = self.switch.call(dropped)?;
                 let named = far.into_iter().filter_map(|(host, dropped)| {
                     let name = self.hosts.get(host.0 as usize)?;
                     Some((name.clone(), dropped))
@@ -332,7 +332,7 @@ impl Control {
         let host = self.host(host);
         let newcomer = (Partition(port.domain_id), port.place);
         let attached = self
-            .remote
+            .switch
             .call(move |switch| switch.attach_far(port, host))?;
         if attached.is_ok() {
             self.far.insert(key);
@@ -367,7 +367,7 @@ impl Control {
         };
         if let Err(error) = connected {
             warn!("cannot use a connection to another host: {error}");
-            self.remote.call(move |switch| switch.cut_trunk(id.host))?;
+            self.switch.call(move |switch| switch.cut_trunk(id.host))?;
             self.trunks.remove(id);
         }
         Ok(())
@@ -385,11 +385,11 @@ impl Control {
             let prepare = Arc::new(move || rdma.prepare_line());
             let trunks = Arc::clone(&self.trunks);
             let complain = Box::new(move |why: &str| trunks.complain(&host, why));
-            Keeper::new(id, asks, prepare, &self.remote, complain)
+            Keeper::new(id, asks, prepare, &self.switch, complain)
         });
         let (keeper, events) = keeper.unzip();
         let connected = self
-            .remote
+            .switch
             .call(move |switch| switch.connect_trunk(id, trunk, events))?;
         // Without it packets go over the connection all the same.
         if let Some(Err(error)) = keeper.map(Keeper::start) {
@@ -412,7 +412,7 @@ impl Control {
         let is_same = std::mem::replace(&mut self.rdma, rdma) == self.rdma;
         let stay = if is_same { hosts } else { &[] };
         for id in self.trunks.others_than(stay) {
-            self.remote.call(move |switch| switch.cut_trunk(id.host))?;
+            self.switch.call(move |switch| switch.cut_trunk(id.host))?;
             self.trunks.remove(id);
         }
         Ok(())
@@ -428,7 +428,7 @@ impl Control {
             {
                 self.uplinks.remove(&domain_id);
                 let partition = Partition(domain_id);
-                self.remote
+                self.switch
                     .call(move |switch| switch.disconnect(partition))?;
             }
         }
@@ -441,7 +441,7 @@ impl Control {
                 Ok(opened) => {
                     let outside = uplink.clone();
                     let connected = move |switch: &mut Switch| switch.connect(&outside, opened);
-                    let connected = self.remote.call(connected)?;
+                    let connected = self.switch.call(connected)?;
                     connected.map_err(PortFailure::Outside)
                 }
                 Err(error) => Err(error.into()),
@@ -472,7 +472,7 @@ impl Control {
                 self.note(key, led.map_err(PortFailure::from));
             }
         }
-        let set = self.remote.call(move |switch| {
+        let set = self.switch.call(move |switch| {
             switch.raise_epoch(partition, epoch);
             switch.set_limited(partition, place, limited);
             switch.set_gateway(partition, place, gateway);
@@ -502,7 +502,7 @@ impl Control {
             }) => (Exit::Tap(tap), Some(index), Some(settling)),
         };
         let (partition, place) = (Partition(port.domain_id), port.place);
-        let attached = self.remote.call(move |switch| {
+        let attached = self.switch.call(move |switch| {
             switch.attach(member, exit)?;
             if joined_before {
                 switch.hears_all(partition, place);
@@ -529,7 +529,7 @@ impl Control {
         }
         let (partition, node) = (Partition(key.0), NodeId(key.1));
         let plugged = self
-            .remote
+            .switch
             .call(move |switch| switch.plug(partition, node, cable))?;
         Ok(plugged.err())
     }
@@ -544,7 +544,7 @@ impl Control {
         self.far.remove(&key);
         self.settling.remove(&key);
         let exit = self
-            .remote
+            .switch
             .call(move |switch| switch.detach(partition, node))?;
         // The link of a process ends when its exit is dropped.
         if let (Some(Member { port, home, index }), Some(Exit::Tap(tap))) = (member, exit)
@@ -565,7 +565,7 @@ impl Control {
 
     fn raise_epoch(&mut self, domain_id: u32, epoch: u32) -> Result<(), Ended> {
         let (partition, epoch) = (Partition(domain_id), Epoch(epoch));
-        self.remote
+        self.switch
             .call(move |switch| switch.raise_epoch(partition, epoch))
     }
 
@@ -586,7 +586,7 @@ impl Control {
         }
         let newcomers = std::mem::take(&mut self.newcomers);
         if !newcomers.is_empty() {
-            self.remote.call(move |switch| {
+            self.switch.call(move |switch| {
                 for (partition, place) in newcomers {
                     switch.answer_late(partition, place);
                 }

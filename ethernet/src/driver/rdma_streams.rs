@@ -31,7 +31,7 @@ use toroid_fabric::line::PreparedLine;
 use toroid_fabric::parameters::LineParameters;
 use tracing::debug;
 
-use crate::switch::{LineEvent, LostLine, Remote, TrunkId};
+use crate::switch::{LineEvent, LostLine, SwitchHandle, TrunkId};
 use crate::tunnel::signal::{Notice, Word};
 
 /// Pauses before another try grow from the first to the second.
@@ -61,7 +61,7 @@ pub(super) struct Keeper {
     asks: bool,
     events: Receiver<LineEvent>,
     prepare: Prepare,
-    remote: Weak<Remote>,
+    switch: Weak<SwitchHandle>,
     complain: Complain,
     /// The number of the last line that was asked for.
     number: u32,
@@ -86,7 +86,7 @@ impl Keeper {
         id: TrunkId,
         asks: bool,
         prepare: Prepare,
-        remote: &Arc<Remote>,
+        switch: &Arc<SwitchHandle>,
         complain: Complain,
     ) -> (Self, SyncSender<LineEvent>) {
         let (sender, events) = mpsc::sync_channel(EVENTS);
@@ -95,7 +95,7 @@ impl Keeper {
             asks,
             events,
             prepare,
-            remote: Arc::downgrade(remote),
+            switch: Arc::downgrade(switch),
             complain,
             number: 0,
             has_complained: false,
@@ -226,8 +226,8 @@ impl Keeper {
     /// Gives a line to the trunk.
     fn hand_over(&self, line: Box<dyn Line>, notice: Notice) -> io::Result<()> {
         let id = self.id;
-        let remote = self.remote.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        let used = remote.call(move |switch| switch.connect_line(id, line, notice));
+        let handle = self.switch.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        let used = handle.call(move |switch| switch.connect_line(id, line, notice));
         match used {
             Ok(Ok(())) => Ok(()),
             _ => Err(io::ErrorKind::NotConnected.into()),
@@ -236,17 +236,17 @@ impl Keeper {
 
     fn drop_line(&self) {
         let (id, number) = (self.id, self.number);
-        if let Some(remote) = self.remote.upgrade() {
+        if let Some(handle) = self.switch.upgrade() {
             // As in `tell`.
-            let _ = remote.call(move |switch| switch.drop_line(id, number));
+            let _ = handle.call(move |switch| switch.drop_line(id, number));
         }
     }
 
     fn tell(&self, number: u32, word: Word) {
         let (id, notice) = (self.id, Notice { number, word });
-        if let Some(remote) = self.remote.upgrade() {
+        if let Some(handle) = self.switch.upgrade() {
             // It fails when the switch has ended, and then so does this.
-            let _ = remote.call(move |switch| switch.tell_trunk(id, notice));
+            let _ = handle.call(move |switch| switch.tell_trunk(id, notice));
         }
     }
 }

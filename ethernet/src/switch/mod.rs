@@ -9,7 +9,7 @@
 //! their kernels' to drop. Only a trunk may take less than it is given, and has an outbox for the rest.
 //!
 //! It alone owns the [`Segments`], so nothing is locked. Whoever wants a change hands it a piece
-//! of work ([`Remote::call`]), which it does between two batches of frames.
+//! of work ([`SwitchHandle::call`]), which it does between two batches of frames.
 
 pub(crate) mod busy_poll;
 mod tunnels;
@@ -78,9 +78,9 @@ pub struct Switch {
     doorbell: Arc<EventFd>,
 }
 
-/// Hands work to a [`Switch`] in another thread. The switch ends with its remote.
+/// Hands work to a [`Switch`] in another thread. The switch ends when its handle is dropped.
 #[derive(Debug)]
-pub struct Remote {
+pub struct SwitchHandle {
     work: Option<Sender<Work>>,
     doorbell: Arc<EventFd>,
 }
@@ -101,7 +101,7 @@ pub enum JoinError {
     Epoll(io::Error),
 }
 
-impl Remote {
+impl SwitchHandle {
     /// Lets the switch do `work` and waits for its result.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Remote {
     }
 }
 
-impl Drop for Remote {
+impl Drop for SwitchHandle {
     fn drop(&mut self) {
         self.work = None;
         self.ring();
@@ -135,18 +135,18 @@ impl Drop for Remote {
 }
 
 impl Switch {
-    /// A switch without ports, and the remote that ends it. It tells what becomes of trunks by
+    /// A switch without ports, and the handle that ends it. It tells what becomes of trunks by
     /// themselves.
     ///
     /// # Errors
     /// The system's: out of descriptors.
-    pub fn new(news: Sender<(TrunkId, TrunkNews)>) -> io::Result<(Self, Remote)> {
+    pub fn new(news: Sender<(TrunkId, TrunkNews)>) -> io::Result<(Self, SwitchHandle)> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         epoll.add(&doorbell, EpollEvent::new(EpollFlags::EPOLLIN, DOORBELL))?;
         let doorbell = Arc::new(doorbell);
         let (sender, work) = mpsc::channel();
-        let remote = Remote {
+        let handle = SwitchHandle {
             work: Some(sender),
             doorbell: Arc::clone(&doorbell),
         };
@@ -160,10 +160,10 @@ impl Switch {
             work,
             doorbell,
         };
-        Ok((switch, remote))
+        Ok((switch, handle))
     }
 
-    /// Moves frames until the [`Remote`] is dropped.
+    /// Moves frames until the [`SwitchHandle`] is dropped.
     ///
     /// # Errors
     /// The system's, of waiting. What goes wrong with one TAP is that port's matter.
@@ -640,11 +640,11 @@ mod tests {
 
     #[test]
     fn a_switch_works_for_its_remote_and_ends_with_it() {
-        let (switch, remote) = Switch::new(mpsc::channel().0).unwrap();
+        let (switch, handle) = Switch::new(mpsc::channel().0).unwrap();
         let thread = std::thread::spawn(|| switch.run());
-        let left = remote.call(|switch| switch.detach(Partition(1), NodeId(1)).is_some());
+        let left = handle.call(|switch| switch.detach(Partition(1), NodeId(1)).is_some());
         assert_eq!(left, Ok(false));
-        drop(remote);
+        drop(handle);
         thread.join().unwrap().unwrap();
     }
 }

@@ -174,7 +174,7 @@ impl Line for Socket {
 
 /// A host with its member, whose stack is this test.
 struct Side {
-    remote: Arc<Remote>,
+    switch: Arc<SwitchHandle>,
     member: Cable,
     news: Receiver<(TrunkId, TrunkNews)>,
     complaints: Receiver<String>,
@@ -214,9 +214,9 @@ const OTHER: HostId = HostId(0);
 impl Side {
     fn new(x: u8, stream: TcpStream, fabric: &Arc<Fabric>) -> Self {
         let (news, of_trunks) = mpsc::channel();
-        let (switch, remote) = Switch::new(news).unwrap();
+        let (switch, handle) = Switch::new(news).unwrap();
         thread::spawn(|| switch.run());
-        let remote = Arc::new(remote);
+        let handle = Arc::new(handle);
         let by_rdma = Arc::<AtomicU64>::default();
         let trunk = Trunk::new(stream.into(), Arc::clone(&by_rdma)).unwrap();
         let id = TrunkId {
@@ -226,7 +226,7 @@ impl Side {
         let prepare = fabric.prepare();
         let (complain, complaints) = mpsc::channel();
         let complain = Box::new(move |why: &str| complain.send(why.to_owned()).unwrap());
-        let (keeper, events) = Keeper::new(id, x == 0, prepare, &remote, complain);
+        let (keeper, events) = Keeper::new(id, x == 0, prepare, &handle, complain);
         let [member, exit] = pair();
         let set_up = move |switch: &mut Switch| {
             switch.attach(port(x), Exit::Stack(None)).unwrap();
@@ -235,10 +235,10 @@ impl Side {
             switch.attach_far(port(1 - x), OTHER).unwrap();
             switch.connect_trunk(id, trunk, Some(events)).unwrap();
         };
-        remote.call(set_up).unwrap();
+        handle.call(set_up).unwrap();
         keeper.start().unwrap();
         Side {
-            remote,
+            switch: handle,
             member,
             news: of_trunks,
             complaints,
@@ -301,7 +301,7 @@ impl Side {
 
     /// Whether the switch does as it is told.
     fn is_there(&self) -> bool {
-        self.remote.call(|_| ()).is_ok()
+        self.switch.call(|_| ()).is_ok()
     }
 }
 
@@ -377,7 +377,7 @@ fn a_trunk_that_is_cut_takes_its_line_along() {
     let sides = sides(&fabric);
     sides.iter().for_each(|side| side.hears(true));
     sides[0]
-        .remote
+        .switch
         .call(|switch| switch.cut_trunk(OTHER))
         .unwrap();
     sides[1].hears(false);
