@@ -20,7 +20,7 @@
 //! * [`tap`], [`interface`]: the kernel's side of a port, in the node's network namespace;
 //!   [`removal`] deletes interfaces in batches, behind everybody's back.
 //! * [`uplink`]: an interface of the host that leads outside; [`exit`](mod@exit) is a TAP or an uplink.
-//! * [`trunk`]: a connection to the driver of another host.
+//! * [`tunnel`]: a connection to the driver of another host.
 //! * [`probe`]: what this kernel may leave undone, tried out with a [`sample`].
 //! * [`switch`]: the data path, a single thread that moves frames; [`patience`] tells it when to
 //!   sleep.

@@ -188,7 +188,7 @@ fn the_next_agent_finds_the_ports_and_sets_right_what_differs() {
         hosts,
         rdma: None,
     });
-    assert_eq!(agent.trunks(), [""; 0]);
+    assert_eq!(agent.tunnels(), [""; 0]);
     agent.join(BLUE, &nodes);
     assert_eq!(nodes[0].link("d7"), interface);
     assert_eq!(nodes[0].link("d4660"), None);
@@ -428,7 +428,7 @@ fn two_drivers_are_one_ethernet() {
     let nodes = [0, 1, 2, 3].map(Node::new);
     for (n, agent) in agents.iter_mut().enumerate() {
         agent.retain(&["far"]);
-        assert_eq!(agent.trunks(), [""; 0]);
+        assert_eq!(agent.tunnels(), [""; 0]);
         let (near, far) = nodes.split_at(2);
         let (near, far) = if n == 0 { (near, far) } else { (far, near) };
         agent.join(BLUE, near);
@@ -437,11 +437,11 @@ fn two_drivers_are_one_ethernet() {
         }
         assert_eq!(agent.sync(), []);
     }
-    assert!(is_cut(&nodes[0], &nodes[2], BLUE), "without a trunk");
+    assert!(is_cut(&nodes[0], &nodes[2], BLUE), "without a tunnel");
     let ends = tcp_pair();
     for (agent, end) in agents.iter_mut().zip(&ends) {
         agent.connect("far", end);
-        assert_eq!(agent.trunks(), ["far"]);
+        assert_eq!(agent.tunnels(), ["far"]);
     }
     for (from, to) in [(0, 2), (3, 1), (2, 3)] {
         assert!(reaches(&nodes[from], &nodes[to], BLUE));
@@ -453,15 +453,15 @@ fn two_drivers_are_one_ethernet() {
     sending.join().unwrap().unwrap();
     assert!(received == vec![7; 64 << 20]);
 
-    // Another agent may find the trunk there, or wish for none.
+    // Another agent may find the tunnel there, or wish for none.
     agents[0].restart();
     agents[0].retain(&["far"]);
-    assert_eq!(agents[0].trunks(), ["far"]);
+    assert_eq!(agents[0].tunnels(), ["far"]);
     drop(ends);
     agents[0].restart();
     agents[0].retain(&[]);
-    assert_eq!(agents[0].trunks(), [""; 0]);
-    assert_eq!(agents[1].trunks(), [""; 0], "it was cut");
+    assert_eq!(agents[0].tunnels(), [""; 0]);
+    assert_eq!(agents[1].tunnels(), [""; 0], "it was cut");
     agents.into_iter().for_each(Agent::stop);
 }
 
@@ -472,7 +472,7 @@ fn a_host_that_lies_is_believed_nothing() {
     }
     let mut agent = Agent::start();
     agent.retain(&["b", "c"]);
-    assert_eq!(agent.trunks(), [""; 0]);
+    assert_eq!(agent.tunnels(), [""; 0]);
     let nodes = [Node::new(0), Node::new(1)];
     agent.join(BLUE, &nodes);
     agent.join(RED, &nodes);
@@ -485,7 +485,7 @@ fn a_host_that_lies_is_believed_nothing() {
     let [ours, mut b] = tcp_pair();
     agent.connect("b", &ours);
     drop(ours);
-    assert_eq!(agent.trunks(), ["b"]);
+    assert_eq!(agent.tunnels(), ["b"]);
     let listen = |address| nodes[0].inside(|| Udp::bind(SocketAddr::new(address, 4000)));
     let ears = [listen(ipv4(BLUE, 0)), listen(ipv4(RED, 0))];
 
@@ -573,13 +573,13 @@ fn a_host_that_lies_is_believed_nothing() {
 
     // Nonsense ends it, and nothing else.
     say(tag(BLUE, 2, 2), &[0; 9]);
-    assert_eq!(agent.trunks(), [""; 0]);
+    assert_eq!(agent.tunnels(), [""; 0]);
     let [ours, mut b] = tcp_pair();
     agent.connect("b", &ours);
     drop(ours);
-    assert_eq!(agent.trunks(), ["b"]);
+    assert_eq!(agent.tunnels(), ["b"]);
     b.write_all(&[0xff; 1 << 20]).ok();
-    assert_eq!(agent.trunks(), [""; 0]);
+    assert_eq!(agent.tunnels(), [""; 0]);
     assert!(reaches(&nodes[0], &nodes[1], BLUE));
     agent.stop();
 }
@@ -592,14 +592,14 @@ fn a_host_that_does_not_read_is_in_nobody_elses_way() {
     }
     let mut agent = Agent::start();
     agent.retain(&["b"]);
-    assert_eq!(agent.trunks(), [""; 0]);
+    assert_eq!(agent.tunnels(), [""; 0]);
     let nodes = [Node::new(0), Node::new(1)];
     agent.join(BLUE, &nodes);
     agent.add_far("b", Node::new(2).port(BLUE));
     assert_eq!(agent.sync(), []);
     let [ours, deaf] = tcp_pair();
     agent.connect("b", &ours);
-    assert_eq!(agent.trunks(), ["b"]);
+    assert_eq!(agent.tunnels(), ["b"]);
     let sender = nodes[0].inside(|| Udp::bind(SocketAddr::from(([0; 4], 0))));
     let far = SocketAddr::new(ipv4(BLUE, 2), 4000);
     let is_full = |agent: &mut Agent| {
@@ -734,7 +734,7 @@ impl Agent {
         self.send(Command::AddFar { host, port });
     }
 
-    /// Gives the driver a trunk.
+    /// Gives the driver a tunnel.
     fn connect(&self, host: &str, socket: &TcpStream) {
         let host = host.into();
         let command = Command::Trunk { host, asks: false };
@@ -761,8 +761,8 @@ impl Agent {
         }
     }
 
-    /// Waits to hear to which hosts there are trunks.
-    fn trunks(&mut self) -> Vec<String> {
+    /// Waits to hear to which hosts there are tunnels.
+    fn tunnels(&mut self) -> Vec<String> {
         match self.answers.receive().unwrap() {
             (Answer::Trunks { up, .. }, _) => up,
             other => panic!("{other:?} was not asked for"),

@@ -30,10 +30,10 @@ use crate::offload::Capabilities;
 use crate::port::Exit;
 use crate::port::stack_socket::Cable;
 use crate::port::uplink::{Uplink, UplinkError};
-use crate::switch::{Ended, JoinError, Switch, SwitchHandle, TrunkId};
-use crate::tunnel::{HostId, Trunk};
+use crate::switch::{Ended, JoinError, Switch, SwitchHandle, TunnelId};
+use crate::tunnel::{HostId, Tunnel};
 use rdma_streams::Keeper;
-use tunnels::Trunks;
+use tunnels::Tunnels;
 
 /// Why the driver ended before its agent did.
 #[derive(Debug, thiserror::Error)]
@@ -82,10 +82,10 @@ enum PortFailure {
 /// [`DriverError`]. What fails for one port only is told to the agent.
 pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
     let (sessions, lifeline) = wire::split(lifeline).map_err(DriverError::Start)?;
-    let (news, of_trunks) = mpsc::channel();
-    let (switch, handle) = Switch::new(news).map_err(DriverError::Start)?;
-    let trunks = Arc::new(Trunks::default());
-    trunks.watch(of_trunks).map_err(DriverError::Start)?;
+    let (sender, events) = mpsc::channel();
+    let (switch, handle) = Switch::new(sender).map_err(DriverError::Start)?;
+    let tunnels = Arc::new(Tunnels::default());
+    tunnels.watch(events).map_err(DriverError::Start)?;
     let line = Arc::new(Mutex::new(vec![lifeline]));
     let hang_up = HangUp(Arc::clone(&line));
     let frames = thread::Builder::new()
@@ -96,7 +96,7 @@ pub fn run(lifeline: UnixStream) -> Result<(), DriverError> {
         })
         .map_err(DriverError::Start)?;
     let removal = Removal::start().map_err(DriverError::Start)?;
-    let served = Control::new(handle, removal, trunks).serve(Lifeline::new(sessions), &line);
+    let served = Control::new(handle, removal, tunnels).serve(Lifeline::new(sessions), &line);
     frames
         .join()
         .map_err(|_| Ended)?
@@ -137,7 +137,7 @@ struct Control {
     far: HashSet<Key>,
     /// Names of other hosts, in the order of their numbers.
     hosts: Vec<String>,
-    trunks: Arc<Trunks>,
+    tunnels: Arc<Tunnels>,
     /// The RDMA adapter for what goes between hosts, if there shall be one.
     rdma: Option<Rdma>,
     /// Those that are open, by domain number.
@@ -166,13 +166,13 @@ struct Member {
 }
 
 impl Control {
-    fn new(handle: SwitchHandle, removal: Removal, trunks: Arc<Trunks>) -> Self {
+    fn new(handle: SwitchHandle, removal: Removal, tunnels: Arc<Tunnels>) -> Self {
         Control {
             switch: Arc::new(handle),
             ports: HashMap::new(),
             far: HashSet::new(),
             hosts: Vec::new(),
-            trunks,
+            tunnels,
             rdma: None,
             uplinks: HashMap::new(),
             settling: HashMap::new(),
@@ -200,7 +200,7 @@ impl Control {
             writers.truncate(1);
             writers.push(answers.clone());
             drop(writers);
-            self.trunks.tell_nobody();
+            self.tunnels.tell_nobody();
             self.converse(commands, &answers)?;
         }
     }
@@ -220,7 +220,7 @@ impl Control {
                 return Ok(());
             }
             if is_first {
-                self.trunks.tell(answers);
+                self.tunnels.tell(answers);
             }
         }
     }
@@ -236,7 +236,7 @@ impl Control {
             Command::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
             Command::AddFar { host, port } => self.add_far(&host, port)?,
             Command::Trunk { host, asks } => {
-                self.connect_trunk(host, asks, descriptors.into_iter().next())?;
+                self.connect_tunnel(host, asks, descriptors.into_iter().next())?;
             }
             Command::RemovePort { domain_id, node } => self.remove((domain_id, node))?,
             Command::Epoch { domain_id, epoch } => self.raise_epoch(domain_id, epoch)?,
@@ -256,7 +256,7 @@ impl Control {
                 return Ok(Some(Answer::Dropped { n, ports, hosts }));
             }
             Command::Lines { n } => {
-                let frames_by_rdma = self.trunks.by_rdma();
+                let frames_by_rdma = self.tunnels.by_rdma();
                 return Ok(Some(Answer::Lines { n, frames_by_rdma }));
             }
             Command::Plug { n, domain_id, node } => {
@@ -352,45 +352,45 @@ impl Control {
         HostId(number as u32)
     }
 
-    fn connect_trunk(
+    fn connect_tunnel(
         &mut self,
         host: String,
         asks: bool,
         socket: Option<OwnedFd>,
     ) -> Result<(), Ended> {
         let number = self.host(&host);
-        let (id, by_rdma) = self.trunks.add(number, host.clone());
-        let connected = match socket.map(|socket| Trunk::new(socket, by_rdma)) {
-            Some(Ok(trunk)) => self.use_trunk(id, trunk, host, asks)?,
+        let (id, by_rdma) = self.tunnels.add(number, host.clone());
+        let connected = match socket.map(|socket| Tunnel::new(socket, by_rdma)) {
+            Some(Ok(tunnel)) => self.use_tunnel(id, tunnel, host, asks)?,
             Some(Err(error)) => Err(error),
             None => Err(io::ErrorKind::NotConnected.into()),
         };
         if let Err(error) = connected {
             warn!("cannot use a connection to another host: {error}");
-            self.switch.call(move |switch| switch.cut_trunk(id.host))?;
-            self.trunks.remove(id);
+            self.switch.call(move |switch| switch.cut_tunnel(id.host))?;
+            self.tunnels.remove(id);
         }
         Ok(())
     }
 
-    /// Uses a trunk, and a line beside it where there shall be one.
-    fn use_trunk(
+    /// Uses a tunnel, and a line beside it where there shall be one.
+    fn use_tunnel(
         &self,
-        id: TrunkId,
-        trunk: Trunk,
+        id: TunnelId,
+        tunnel: Tunnel,
         host: String,
         asks: bool,
     ) -> Result<io::Result<()>, Ended> {
         let keeper = self.rdma.clone().map(|rdma| {
             let prepare = Arc::new(move || rdma.prepare_line());
-            let trunks = Arc::clone(&self.trunks);
-            let complain = Box::new(move |why: &str| trunks.complain(&host, why));
+            let tunnels = Arc::clone(&self.tunnels);
+            let complain = Box::new(move |why: &str| tunnels.complain(&host, why));
             Keeper::new(id, asks, prepare, &self.switch, complain)
         });
         let (keeper, events) = keeper.unzip();
         let connected = self
             .switch
-            .call(move |switch| switch.connect_trunk(id, trunk, events))?;
+            .call(move |switch| switch.connect_tunnel(id, tunnel, events))?;
         // Without it packets go over the connection all the same.
         if let Some(Err(error)) = keeper.map(Keeper::start) {
             warn!("no thread for a line to another host: {error}");
@@ -408,12 +408,12 @@ impl Control {
         let present = self.ports.keys().chain(&self.far);
         let extra: Vec<Key> = present.filter(|k| !wanted.contains(k)).copied().collect();
         extra.into_iter().try_for_each(|key| self.remove(key))?;
-        // With another adapter, or none, all trunks are made anew.
+        // With another adapter, or none, all tunnels are made anew.
         let is_same = std::mem::replace(&mut self.rdma, rdma) == self.rdma;
         let stay = if is_same { hosts } else { &[] };
-        for id in self.trunks.others_than(stay) {
-            self.switch.call(move |switch| switch.cut_trunk(id.host))?;
-            self.trunks.remove(id);
+        for id in self.tunnels.others_than(stay) {
+            self.switch.call(move |switch| switch.cut_tunnel(id.host))?;
+            self.tunnels.remove(id);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! Sees to it that a trunk has a line, as long as both hosts have an RDMA adapter that works.
+//! Sees to it that a tunnel has a line, as long as both hosts have an RDMA adapter that works.
 //!
-//! One thread for each trunk, because to open an adapter and to connect by it take their time, for which
-//! frames do not wait. It ends with the trunk.
+//! One thread for each tunnel, because to open an adapter and to connect by it take their time, for which
+//! frames do not wait. It ends with the tunnel.
 //!
 //! ```text
 //!   who asks                                   the other
@@ -31,7 +31,7 @@ use toroid_fabric::line::PreparedLine;
 use toroid_fabric::parameters::LineParameters;
 use tracing::debug;
 
-use crate::switch::{LineEvent, LostLine, SwitchHandle, TrunkId};
+use crate::switch::{LineEvent, LostLine, SwitchHandle, TunnelId};
 use crate::tunnel::signal::{Notice, Word};
 
 /// Pauses before another try grow from the first to the second.
@@ -55,9 +55,9 @@ pub(super) type Prepare = Arc<dyn Fn() -> Result<Box<dyn PreparedLine>, RdmaErro
 /// Lets somebody know why there is no line.
 pub(super) type Complain = Box<dyn Fn(&str) + Send>;
 
-/// Sees to the line of one trunk.
+/// Sees to the line of one tunnel.
 pub(super) struct Keeper {
-    id: TrunkId,
+    id: TunnelId,
     asks: bool,
     events: Receiver<LineEvent>,
     prepare: Prepare,
@@ -83,7 +83,7 @@ enum Stage {
 impl Keeper {
     /// One who asks the other side for lines, or waits to be asked; and where it hears of events.
     pub(super) fn new(
-        id: TrunkId,
+        id: TunnelId,
         asks: bool,
         prepare: Prepare,
         switch: &Arc<SwitchHandle>,
@@ -103,7 +103,7 @@ impl Keeper {
         (keeper, sender)
     }
 
-    /// Starts the thread, when there is the trunk.
+    /// Starts the thread, when there is the tunnel.
     pub(super) fn start(self) -> io::Result<()> {
         let keep = move || if self.asks { self.ask() } else { self.answer() };
         thread::Builder::new()
@@ -223,7 +223,7 @@ impl Keeper {
         Ok(self.hand_over(line, Notice { number, word })?)
     }
 
-    /// Gives a line to the trunk.
+    /// Gives a line to the tunnel.
     fn hand_over(&self, line: Box<dyn Line>, notice: Notice) -> io::Result<()> {
         let id = self.id;
         let handle = self.switch.upgrade().ok_or(io::ErrorKind::NotConnected)?;
@@ -246,7 +246,7 @@ impl Keeper {
         let (id, notice) = (self.id, Notice { number, word });
         if let Some(handle) = self.switch.upgrade() {
             // It fails when the switch has ended, and then so does this.
-            let _ = handle.call(move |switch| switch.tell_trunk(id, notice));
+            let _ = handle.call(move |switch| switch.tell_tunnel(id, notice));
         }
     }
 }

@@ -10,15 +10,15 @@ use domains::driver_protocol::Answer;
 use domains::wire::Writer;
 use tracing::warn;
 
-use crate::switch::{TrunkId, TrunkNews};
+use crate::switch::{TunnelEvent, TunnelId};
 use crate::tunnel::HostId;
 
-/// The trunks that there are, and the session in which the agent is told of them.
+/// The tunnels that there are, and the session in which the agent is told of them.
 #[derive(Default)]
-pub(super) struct Trunks(Mutex<TrunkBooks>);
+pub(super) struct Tunnels(Mutex<TunnelState>);
 
 #[derive(Default)]
-struct TrunkBooks {
+struct TunnelState {
     up: BTreeMap<HostId, Up>,
     /// How many there were.
     count: u64,
@@ -33,38 +33,38 @@ struct Up {
     by_rdma: bool,
 }
 
-impl Trunks {
+impl Tunnels {
     /// Notes what becomes of them by themselves, for as long as there is a data path.
     pub(super) fn watch(
         self: &Arc<Self>,
-        news: mpsc::Receiver<(TrunkId, TrunkNews)>,
+        events: mpsc::Receiver<(TunnelId, TunnelEvent)>,
     ) -> io::Result<()> {
-        let trunks = Arc::clone(self);
+        let tunnels = Arc::clone(self);
         let watch = move || {
-            for (id, news) in news {
-                trunks.note(id, news);
+            for (id, event) in events {
+                tunnels.note(id, event);
             }
         };
         thread::Builder::new()
-            .name("trunks".into())
+            .name("tunnels".into())
             .spawn(watch)
             .map(drop)
     }
 
-    fn note(&self, id: TrunkId, news: TrunkNews) {
-        match news {
-            TrunkNews::Ended(why) => {
+    fn note(&self, id: TunnelId, event: TunnelEvent) {
+        match event {
+            TunnelEvent::Ended(why) => {
                 if let Some(host) = self.remove(id) {
                     warn!("the connection to the driver of host {host} has ended: {why}");
                 }
             }
-            TrunkNews::Line(by_rdma) => self.set_by_rdma(id, by_rdma),
+            TunnelEvent::Line(by_rdma) => self.set_by_rdma(id, by_rdma),
         }
     }
 
     /// Notes one that is about to be used. It may have ended before this is known to have succeeded.
     /// Returns what counts its packets by RDMA adapters, too.
-    pub(super) fn add(&self, host: HostId, name: String) -> (TrunkId, Arc<AtomicU64>) {
+    pub(super) fn add(&self, host: HostId, name: String) -> (TunnelId, Arc<AtomicU64>) {
         let mut books = self.lock();
         books.count += 1;
         let number = books.count;
@@ -76,11 +76,11 @@ impl Trunks {
         };
         books.up.insert(host, up);
         books.tell();
-        (TrunkId { host, number }, counter)
+        (TunnelId { host, number }, counter)
     }
 
     /// It is none any longer; returns whose it was, unless there is another by now.
-    pub(super) fn remove(&self, id: TrunkId) -> Option<String> {
+    pub(super) fn remove(&self, id: TunnelId) -> Option<String> {
         let mut books = self.lock();
         books.up.get(&id.host).filter(|up| up.number == id.number)?;
         let up = books.up.remove(&id.host)?;
@@ -88,7 +88,7 @@ impl Trunks {
         Some(up.name)
     }
 
-    fn set_by_rdma(&self, id: TrunkId, by_rdma: bool) {
+    fn set_by_rdma(&self, id: TunnelId, by_rdma: bool) {
         let mut books = self.lock();
         let up = books.up.get_mut(&id.host);
         let Some(up) = up.filter(|up| up.number == id.number && up.by_rdma != by_rdma) else {
@@ -108,11 +108,11 @@ impl Trunks {
     }
 
     /// Those to hosts that are not among these.
-    pub(super) fn others_than(&self, hosts: &[String]) -> Vec<TrunkId> {
+    pub(super) fn others_than(&self, hosts: &[String]) -> Vec<TunnelId> {
         let books = self.lock();
         let others = books.up.iter().filter(|(_, up)| !hosts.contains(&up.name));
         others
-            .map(|(&host, &Up { number, .. })| TrunkId { host, number })
+            .map(|(&host, &Up { number, .. })| TunnelId { host, number })
             .collect()
     }
 
@@ -137,12 +137,12 @@ impl Trunks {
         self.lock().agent = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, TrunkBooks> {
+    fn lock(&self) -> MutexGuard<'_, TunnelState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl TrunkBooks {
+impl TunnelState {
     fn tell(&self) {
         if let Some(agent) = &self.agent {
             let names = |of: &dyn Fn(&Up) -> bool| {

@@ -1,4 +1,4 @@
-//! The data path: one thread that waits for all TAPs, uplinks and trunks of the host and moves frames
+//! The data path: one thread that waits for all TAPs, uplinks and tunnels of the host and moves frames
 //! between them.
 //!
 //! Nothing needs to be held back here. Writing to a TAP goes all the way up through the receiver's
@@ -6,7 +6,7 @@
 //! 75,751 writes to a node whose sockets nobody read, none waited or said `EAGAIN`. Its kernel
 //! counted 75,529 datagrams lost, and TCP's window stopped the stream. While the switch writes it
 //! does not read, so what others send waits in their own queues, and what does not fit there is
-//! their kernels' to drop. Only a trunk may take less than it is given, and has an outbox for the rest.
+//! their kernels' to drop. Only a tunnel may take less than it is given, and has an outbox for the rest.
 //!
 //! It alone owns the [`Segments`], so nothing is locked. Whoever wants a change hands it a piece
 //! of work ([`SwitchHandle::call`]), which it does between two batches of frames.
@@ -39,8 +39,8 @@ use crate::port::uplink::{Uplink, is_down};
 use crate::port::{Exit, is_gone};
 use crate::tunnel::HostId;
 use busy_poll::Patience;
-use tunnels::{Connected, Trunks, Via};
-pub use tunnels::{LineEvent, LostLine, TrunkId, TrunkNews};
+use tunnels::{Connected, Tunnels, Via};
+pub use tunnels::{LineEvent, LostLine, TunnelEvent, TunnelId};
 
 /// Frames that one TAP may have sent before others get their turn: 0.1 ms at 9000 bytes. One that
 /// goes to many, or is many, counts as many.
@@ -49,16 +49,16 @@ const BATCH: usize = 64;
 /// Ready TAPs to take notice of at once.
 const EVENTS: usize = 64;
 
-/// The event of the doorbell. No port, trunk or line has it: those fit 59 bits.
+/// The event of the doorbell. No port, tunnel or line has it: those fit 59 bits.
 const DOORBELL: u64 = u64::MAX;
 
 /// In the event of an uplink.
 const OUTSIDE: u64 = 1 << 56;
 
-/// In the event of a trunk, with the host's number.
-const TRUNK: u64 = 1 << 57;
+/// In the event of a tunnel, with the host's number.
+const TUNNEL: u64 = 1 << 57;
 
-/// In the event of the line of a trunk, with the host's number.
+/// In the event of the line of a tunnel, with the host's number.
 const LINE: u64 = 1 << 58;
 
 /// Something for the switch to do.
@@ -68,11 +68,11 @@ type Work = Box<dyn FnOnce(&mut Switch) + Send>;
 pub struct Switch {
     epoll: Epoll,
     segments: Segments<Exit>,
-    trunks: Trunks,
+    tunnels: Tunnels,
     /// Other hosts of which more has come, this way, than their turns were long.
     unread: BTreeSet<(HostId, Via)>,
-    /// Is told what becomes of trunks.
-    news: Sender<(TrunkId, TrunkNews)>,
+    /// Is told what becomes of tunnels.
+    events: Sender<(TunnelId, TunnelEvent)>,
     patience: Patience,
     work: Receiver<Work>,
     doorbell: Arc<EventFd>,
@@ -135,12 +135,12 @@ impl Drop for SwitchHandle {
 }
 
 impl Switch {
-    /// A switch without ports, and the handle that ends it. It tells what becomes of trunks by
+    /// A switch without ports, and the handle that ends it. It tells what becomes of tunnels by
     /// themselves.
     ///
     /// # Errors
     /// The system's: out of descriptors.
-    pub fn new(news: Sender<(TrunkId, TrunkNews)>) -> io::Result<(Self, SwitchHandle)> {
+    pub fn new(events: Sender<(TunnelId, TunnelEvent)>) -> io::Result<(Self, SwitchHandle)> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         epoll.add(&doorbell, EpollEvent::new(EpollFlags::EPOLLIN, DOORBELL))?;
@@ -153,9 +153,9 @@ impl Switch {
         let switch = Switch {
             epoll,
             segments: Segments::default(),
-            trunks: Trunks::default(),
+            tunnels: Tunnels::default(),
             unread: BTreeSet::new(),
-            news,
+            events,
             patience: Patience::default(),
             work,
             doorbell,
@@ -181,8 +181,8 @@ impl Switch {
                         Err(Ended) => return Ok(()),
                     },
                     line if line & LINE != 0 => self.attend_line(HostId(line as u32), &mut desk),
-                    trunk if trunk & TRUNK != 0 => {
-                        self.attend(HostId(trunk as u32), event.events(), &mut desk);
+                    tunnel if tunnel & TUNNEL != 0 => {
+                        self.attend(HostId(tunnel as u32), event.events(), &mut desk);
                     }
                     port => self.drain(port, &mut desk),
                 }
@@ -390,7 +390,7 @@ impl Switch {
         };
         let mut turn = Turn {
             ingress: &ingress,
-            trunks: &self.trunks,
+            tunnels: &self.tunnels,
             desk,
             row_to: None,
             rows: 0,
@@ -451,7 +451,7 @@ struct Desk {
 /// The turn of a port.
 struct Turn<'a, 't> {
     ingress: &'t Ingress<'a, Exit>,
-    trunks: &'t Trunks,
+    tunnels: &'t Tunnels,
     desk: &'t mut Desk,
     /// Where the datagrams of a row go that have been read.
     row_to: Option<&'a Tap>,
@@ -506,7 +506,7 @@ impl<'a> Turn<'a, '_> {
             return 1;
         }
         let packet = row.packet(at, len);
-        carry_out(self.ingress, action, packet, segmenter, self.trunks)
+        carry_out(self.ingress, action, packet, segmenter, self.tunnels)
     }
 
     /// Hands on the row, if there is one.
@@ -525,10 +525,10 @@ fn carry(
     ingress: &Ingress<'_, Exit>,
     packet: &[u8],
     segmenter: &mut Segmenter,
-    trunks: &Trunks,
+    tunnels: &Tunnels,
 ) -> usize {
     let action = ingress.decide(packet);
-    carry_out(ingress, action, packet, segmenter, trunks)
+    carry_out(ingress, action, packet, segmenter, tunnels)
 }
 
 /// Does with a packet what was decided; returns how many frames it became.
@@ -537,12 +537,12 @@ fn carry_out(
     action: Action<'_, Exit>,
     packet: &[u8],
     segmenter: &mut Segmenter,
-    trunks: &Trunks,
+    tunnels: &Tunnels,
 ) -> usize {
     let mut deliver = |way: Way<'_, Exit>| {
         let delivered = match way {
             Way::Exit(exit) => exit.deliver(packet, segmenter),
-            Way::Host(host) => send_far(ingress, packet, trunks.get(&host)).map(|()| 1),
+            Way::Host(host) => send_far(ingress, packet, tunnels.get(&host)).map(|()| 1),
         };
         delivered.unwrap_or_else(|error| {
             ingress.count(reason(&error));
@@ -584,7 +584,7 @@ fn send_far(
     connected: Option<&Connected>,
 ) -> io::Result<()> {
     match (ingress.tag(), connected) {
-        (Some(tag), Some(connected)) => connected.trunk.send(&tag, packet),
+        (Some(tag), Some(connected)) => connected.tunnel.send(&tag, packet),
         _ => Err(io::ErrorKind::NotConnected.into()),
     }
 }
@@ -602,19 +602,19 @@ fn reason(error: &io::Error) -> DropReason {
 }
 
 /// ```text
-///  63  59     58      57        56          24   16   8    0
-///  +---+------+-------+---------+-----------+----+----+----+
-///  | 0 | line | trunk | outside | partition | x  | y  | z  |
-///  +---+------+-------+---------+-----------+----+----+----+
-///                               | 0         | host         |
+///  63  59     58       57        56          24   16   8    0
+///  +---+------+--------+---------+-----------+----+----+----+
+///  | 0 | line | tunnel | outside | partition | x  | y  | z  |
+///  +---+------+--------+---------+-----------+----+----+----+
+///                                | 0         | host         |
 /// ```
 fn event_of(partition: Partition, place: Place) -> u64 {
     let [x, y, z] = [place.x, place.y, place.z].map(u64::from);
     u64::from(partition.0) << 24 | x << 16 | y << 8 | z
 }
 
-fn event_of_trunk(host: HostId) -> u64 {
-    TRUNK | u64::from(host.0)
+fn event_of_tunnel(host: HostId) -> u64 {
+    TUNNEL | u64::from(host.0)
 }
 
 fn event_of_line(host: HostId) -> u64 {

@@ -7,33 +7,33 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use toroid_fabric::Line;
 
-use super::{BATCH, Desk, Switch, carry, event_of_line, event_of_trunk};
+use super::{BATCH, Desk, Switch, carry, event_of_line, event_of_tunnel};
 use crate::forward::NotHere;
 use crate::tunnel::rdma_stream::LineEnd;
 use crate::tunnel::signal::{Notice, Word};
-use crate::tunnel::{HostId, Inbox, Item, Nonsense, Trunk};
+use crate::tunnel::{HostId, Inbox, Item, Nonsense, Tunnel};
 
-pub(super) type Trunks = HashMap<HostId, Connected>;
+pub(super) type Tunnels = HashMap<HostId, Connected>;
 
-/// Tells a trunk from those to the same host before and after it.
+/// Tells a tunnel from those to the same host before and after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrunkId {
+pub struct TunnelId {
     /// Where it leads.
     pub host: HostId,
     /// Any number.
     pub number: u64,
 }
 
-/// What has become of a trunk by itself.
+/// What has become of a tunnel by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TrunkNews {
+pub enum TunnelEvent {
     /// It has ended, and why.
     Ended(String),
     /// Whether packets go by its line, both ways.
     Line(bool),
 }
 
-/// What concerns whoever sees to the line of a trunk.
+/// What concerns whoever sees to the line of a tunnel.
 #[derive(Debug)]
 pub enum LineEvent {
     /// The other side has said so. Beginnings, and ends of lines that there are, are seen to here.
@@ -55,9 +55,9 @@ pub struct LostLine {
     pub why: String,
 }
 
-/// A trunk in use.
+/// A tunnel in use.
 pub(super) struct Connected {
-    pub(super) trunk: Trunk,
+    pub(super) tunnel: Tunnel,
     number: u64,
     /// Whether its room is waited for.
     awaits_room: bool,
@@ -89,91 +89,91 @@ impl Switch {
     ///
     /// # Errors
     /// The system's: it cannot be waited for.
-    pub fn connect_trunk(
+    pub fn connect_tunnel(
         &mut self,
-        id: TrunkId,
-        trunk: Trunk,
+        id: TunnelId,
+        tunnel: Tunnel,
         keeper: Option<SyncSender<LineEvent>>,
     ) -> io::Result<()> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_trunk(id.host));
-        self.epoll.add(&trunk, event)?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_tunnel(id.host));
+        self.epoll.add(&tunnel, event)?;
         let connected = Connected {
-            trunk,
+            tunnel,
             number: id.number,
             awaits_room: false,
             keeper,
         };
         // The one before is closed, and so not waited for any longer.
-        self.cut_trunk(id.host);
-        self.trunks.insert(id.host, connected);
+        self.cut_tunnel(id.host);
+        self.tunnels.insert(id.host, connected);
         Ok(())
     }
 
     /// Cuts the connection to another host.
-    pub fn cut_trunk(&mut self, host: HostId) {
+    pub fn cut_tunnel(&mut self, host: HostId) {
         self.discard_line(host, "its connection is cut");
-        self.trunks.remove(&host);
+        self.tunnels.remove(&host);
     }
 
-    /// Says something about the line of a trunk, if that is still there.
-    pub fn tell_trunk(&mut self, id: TrunkId, notice: Notice) {
-        if let Some(connected) = self.trunk_mut(id) {
-            connected.trunk.tell(notice);
+    /// Says something about the line of a tunnel, if that is still there.
+    pub fn tell_tunnel(&mut self, id: TunnelId, notice: Notice) {
+        if let Some(connected) = self.tunnel_mut(id) {
+            connected.tunnel.tell(notice);
         }
     }
 
-    /// Gives a trunk its line, and says so: packets for the other host go by it when this is a
+    /// Gives a tunnel its line, and says so: packets for the other host go by it when this is a
     /// [beginning](Word::Begin), or when the other side has said that theirs do.
     ///
     /// # Errors
     /// The line, if it cannot be used.
     pub fn connect_line(
         &mut self,
-        id: TrunkId,
+        id: TunnelId,
         line: Box<dyn Line>,
         notice: Notice,
     ) -> Result<(), Box<dyn Line>> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_line(id.host));
-        if self.trunk_mut(id).is_none() || self.epoll.add(line.wake_fd(), event).is_err() {
+        if self.tunnel_mut(id).is_none() || self.epoll.add(line.wake_fd(), event).is_err() {
             return Err(line);
         }
         self.discard_line(id.host, "there is another");
-        if let Some(connected) = self.trunk_mut(id) {
+        if let Some(connected) = self.tunnel_mut(id) {
             let mut line = LineEnd::new(notice.number, line);
             line.sends = notice.word == Word::Begin;
-            connected.trunk.tell(notice);
-            connected.trunk.line = Some(line);
+            connected.tunnel.tell(notice);
+            connected.tunnel.line = Some(line);
         }
         Ok(())
     }
 
     /// Uses the line with this number no more, which the other side has ended.
-    pub fn drop_line(&mut self, id: TrunkId, number: u32) {
-        let connected = self.trunk_mut(id);
-        let line = connected.and_then(|connected| connected.trunk.line.as_ref());
+    pub fn drop_line(&mut self, id: TunnelId, number: u32) {
+        let connected = self.tunnel_mut(id);
+        let line = connected.and_then(|connected| connected.tunnel.line.as_ref());
         if line.is_some_and(|line| line.number == number) {
             self.discard_line(id.host, "the other host says so");
         }
     }
 
-    /// Looks after a trunk that has brought something, or has room.
+    /// Looks after a tunnel that has brought something, or has room.
     pub(super) fn attend(&mut self, host: HostId, events: EpollFlags, desk: &mut Desk) {
         // It may have been cut after it was found ready.
-        let Some(Connected { trunk, .. }) = self.trunks.get_mut(&host) else {
+        let Some(Connected { tunnel, .. }) = self.tunnels.get_mut(&host) else {
             return;
         };
         if events.contains(EpollFlags::EPOLLOUT) {
-            trunk.has_room();
+            tunnel.has_room();
         }
         // What came before has to be taken in first.
-        if events == EpollFlags::EPOLLOUT || trunk.inbox.has_next() {
+        if events == EpollFlags::EPOLLOUT || tunnel.inbox.has_next() {
             return;
         }
-        match trunk.receive() {
+        match tunnel.receive() {
             Ok(_) => self.take_in(host, desk),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
-                _ => self.end_trunk(host, &error),
+                _ => self.end_tunnel(host, &error),
             },
         }
     }
@@ -189,7 +189,7 @@ impl Switch {
                     return;
                 }
                 Ok(Taken::Notice(notice)) => self.note(host, notice),
-                Err(nonsense) => return self.end_trunk(host, &io::Error::other(nonsense)),
+                Err(nonsense) => return self.end_tunnel(host, &io::Error::other(nonsense)),
             }
         }
     }
@@ -246,7 +246,7 @@ impl Switch {
                 Err(nonsense) => break Err(nonsense),
             };
             let frames = match self.segments.far(host, &tag) {
-                Ok(Some(ingress)) => carry(&ingress, packet, &mut desk.segmenter, &self.trunks),
+                Ok(Some(ingress)) => carry(&ingress, packet, &mut desk.segmenter, &self.tunnels),
                 Ok(None) => 0,
                 Err(NotHere) => {
                     strays += 1;
@@ -256,10 +256,10 @@ impl Switch {
             packets += 1;
             taken += frames.max(1);
         };
-        if let Some(Connected { trunk, .. }) = self.trunks.get_mut(&host) {
-            trunk.strays += strays;
+        if let Some(Connected { tunnel, .. }) = self.tunnels.get_mut(&host) {
+            tunnel.strays += strays;
             if via == Via::Line {
-                trunk.count_by_rdma(packets);
+                tunnel.count_by_rdma(packets);
             }
         }
         if let Some(place) = self.inbox_mut(host, via) {
@@ -277,12 +277,12 @@ impl Switch {
                 line.receives = true;
                 // Then ours do, too.
                 if !std::mem::replace(&mut line.sends, true)
-                    && let Some(Connected { trunk, .. }) = self.trunks.get(&host)
+                    && let Some(Connected { tunnel, .. }) = self.tunnels.get(&host)
                 {
-                    trunk.tell(notice);
+                    tunnel.tell(notice);
                 }
                 self.unread.insert((host, Via::Line));
-                self.report(host, TrunkNews::Line(true));
+                self.report(host, TunnelEvent::Line(true));
             }
             (Word::Begin, _) => {}
             // What comes next over the connection must not come before what is still there.
@@ -291,38 +291,38 @@ impl Switch {
         }
     }
 
-    /// Sends what waits at trunks, and lets those that take no more tell when they do.
+    /// Sends what waits at tunnels, and lets those that take no more tell when they do.
     pub(super) fn flush(&mut self) {
         self.flush_lines();
         let mut ended = Vec::new();
-        for (host, connected) in &mut self.trunks {
-            let Connected { trunk, .. } = connected;
-            trunk.flush();
-            if trunk.has_ended() {
+        for (host, connected) in &mut self.tunnels {
+            let Connected { tunnel, .. } = connected;
+            tunnel.flush();
+            if tunnel.has_ended() {
                 ended.push(*host);
-            } else if trunk.is_stuck() != connected.awaits_room {
-                connected.awaits_room = trunk.is_stuck();
+            } else if tunnel.is_stuck() != connected.awaits_room {
+                connected.awaits_room = tunnel.is_stuck();
                 let mut awaited = EpollFlags::EPOLLIN;
                 awaited.set(EpollFlags::EPOLLOUT, connected.awaits_room);
-                let mut event = EpollEvent::new(awaited, event_of_trunk(*host));
-                if self.epoll.modify(&*trunk, &mut event).is_err() {
+                let mut event = EpollEvent::new(awaited, event_of_tunnel(*host));
+                if self.epoll.modify(&*tunnel, &mut event).is_err() {
                     ended.push(*host);
                 }
             }
         }
         for host in ended {
-            self.end_trunk(host, &io::ErrorKind::BrokenPipe.into());
+            self.end_tunnel(host, &io::ErrorKind::BrokenPipe.into());
         }
     }
 
     /// Before connections, over which it is said that a line has ended.
     fn flush_lines(&mut self) {
         let has_ended = |connected: &Connected| {
-            let line = connected.trunk.line.as_ref();
+            let line = connected.tunnel.line.as_ref();
             line.is_some_and(|line| !line.flush())
         };
-        let trunks = self.trunks.iter();
-        let ended = trunks.filter(|(_, connected)| has_ended(connected));
+        let tunnels = self.tunnels.iter();
+        let ended = tunnels.filter(|(_, connected)| has_ended(connected));
         let ended: Vec<_> = ended.map(|(host, _)| *host).collect();
         for host in ended {
             self.lose_line(host, &io::ErrorKind::BrokenPipe.into());
@@ -330,34 +330,34 @@ impl Switch {
     }
 
     /// It has broken, or is of no use any more.
-    fn end_trunk(&mut self, host: HostId, why: &io::Error) {
+    fn end_tunnel(&mut self, host: HostId, why: &io::Error) {
         self.discard_line(host, "its connection has ended");
-        if let Some(Connected { trunk, number, .. }) = self.trunks.remove(&host) {
-            let why = match trunk.strays {
+        if let Some(Connected { tunnel, number, .. }) = self.tunnels.remove(&host) {
+            let why = match tunnel.strays {
                 0 => why.to_string(),
                 strays => format!("{why}; {strays} packets were of domains without members here"),
             };
-            let id = TrunkId { host, number };
+            let id = TunnelId { host, number };
             // Nobody wants to know only when the driver ends.
-            let _ = self.news.send((id, TrunkNews::Ended(why)));
+            let _ = self.events.send((id, TunnelEvent::Ended(why)));
         }
     }
 
     /// It has broken: packets go over the connection again, from here on both ways.
     fn lose_line(&mut self, host: HostId, why: &io::Error) {
-        if let Some(Connected { trunk, .. }) = self.trunks.get(&host)
-            && let Some(line) = &trunk.line
+        if let Some(Connected { tunnel, .. }) = self.tunnels.get(&host)
+            && let Some(line) = &tunnel.line
         {
             let (number, word) = (line.number, Word::End);
-            trunk.tell(Notice { number, word });
+            tunnel.tell(Notice { number, word });
         }
         self.discard_line(host, &why.to_string());
     }
 
     /// Uses a line no more. What waits for it, and what has come and was not read, is lost.
     fn discard_line(&mut self, host: HostId, why: &str) {
-        let line = self.trunks.get_mut(&host);
-        let Some(line) = line.and_then(|connected| connected.trunk.line.take()) else {
+        let line = self.tunnels.get_mut(&host);
+        let Some(line) = line.and_then(|connected| connected.tunnel.line.take()) else {
             return;
         };
         let lost = LostLine {
@@ -368,38 +368,38 @@ impl Switch {
         };
         // It fails when there is no such descriptor any more, which is as good.
         let _ = self.epoll.delete(lost.line.wake_fd());
-        self.report(host, TrunkNews::Line(false));
+        self.report(host, TunnelEvent::Line(false));
         self.tell_keeper(host, LineEvent::Lost(lost));
     }
 
-    fn report(&self, host: HostId, news: TrunkNews) {
-        if let Some(Connected { number, .. }) = self.trunks.get(&host) {
+    fn report(&self, host: HostId, event: TunnelEvent) {
+        if let Some(Connected { number, .. }) = self.tunnels.get(&host) {
             let number = *number;
-            let _ = self.news.send((TrunkId { host, number }, news));
+            let _ = self.events.send((TunnelId { host, number }, event));
         }
     }
 
     /// Who says more than can be seen to at a time does not keep to the rules.
     fn tell_keeper(&mut self, host: HostId, event: LineEvent) {
-        let connected = self.trunks.get_mut(&host);
+        let connected = self.tunnels.get_mut(&host);
         let keeper = connected.and_then(|connected| connected.keeper.as_ref());
         if let Some(Err(TrySendError::Full(_))) = keeper.map(|keeper| keeper.try_send(event)) {
-            self.end_trunk(host, &io::Error::other(Nonsense));
+            self.end_tunnel(host, &io::Error::other(Nonsense));
         }
     }
 
-    fn trunk_mut(&mut self, id: TrunkId) -> Option<&mut Connected> {
-        let connected = self.trunks.get_mut(&id.host);
+    fn tunnel_mut(&mut self, id: TunnelId) -> Option<&mut Connected> {
+        let connected = self.tunnels.get_mut(&id.host);
         connected.filter(|connected| connected.number == id.number)
     }
 
     fn line_mut(&mut self, host: HostId) -> Option<&mut LineEnd> {
-        self.trunks.get_mut(&host)?.trunk.line.as_mut()
+        self.tunnels.get_mut(&host)?.tunnel.line.as_mut()
     }
 
     fn inbox_mut(&mut self, host: HostId, via: Via) -> Option<&mut Inbox> {
         match via {
-            Via::Stream => Some(&mut self.trunks.get_mut(&host)?.trunk.inbox),
+            Via::Stream => Some(&mut self.tunnels.get_mut(&host)?.tunnel.inbox),
             Via::Line => Some(&mut self.line_mut(host)?.inbox),
         }
     }

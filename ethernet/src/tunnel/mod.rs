@@ -1,6 +1,6 @@
-//! Trunks: connections to the drivers of other hosts.
+//! Tunnels: connections to the drivers of other hosts.
 //!
-//! What a trunk carries are packets as [`crate::offload`] describes them, in the byte order of these
+//! What a tunnel carries are packets as [`crate::offload`] describes them, in the byte order of these
 //! machines, one behind the other, each behind a tag that says whose it is:
 //!
 //! ```text
@@ -112,7 +112,7 @@ const BEFORE_NOTICE: [u8; Tag::LEN] = {
     bytes
 };
 
-/// Something that has come over a trunk.
+/// Something that has come over a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     /// A packet, and whose it is.
@@ -121,7 +121,7 @@ pub enum Item<'a> {
     Notice(Notice),
 }
 
-/// What has come over a trunk and was not looked at yet.
+/// What has come over a tunnel and was not looked at yet.
 #[derive(Debug, Default)]
 pub struct Inbox {
     bytes: Vec<u8>,
@@ -207,7 +207,7 @@ impl Head {
 
 /// A connection to the driver of another host.
 #[derive(Debug)]
-pub struct Trunk {
+pub struct Tunnel {
     stream: TcpStream,
     outbox: RefCell<Outbox>,
     /// What has come.
@@ -228,7 +228,7 @@ struct Outbox {
     has_ended: bool,
 }
 
-impl Trunk {
+impl Tunnel {
     /// Takes a connected TCP socket, and where packets by RDMA adapters are counted.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl Trunk {
         toroid_fabric::tcp::tune::for_packets(&socket)?;
         let stream = TcpStream::from(socket);
         stream.set_nonblocking(true)?;
-        Ok(Trunk {
+        Ok(Tunnel {
             stream,
             outbox: RefCell::default(),
             inbox: Inbox::default(),
@@ -255,7 +255,7 @@ impl Trunk {
         self.inbox.fill(&self.stream)
     }
 
-    /// Sends a packet, or lets it wait for [`Trunk::flush`].
+    /// Sends a packet, or lets it wait for [`Tunnel::flush`].
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when too many wait, [`io::ErrorKind::NotConnected`] when it has
@@ -272,7 +272,7 @@ impl Trunk {
         }
     }
 
-    /// Says something about the line, behind all packets so far: it waits for [`Trunk::flush`].
+    /// Says something about the line, behind all packets so far: it waits for [`Tunnel::flush`].
     pub fn tell(&self, notice: Notice) {
         self.outbox.borrow_mut().tell(notice);
     }
@@ -303,7 +303,7 @@ impl Trunk {
     }
 }
 
-impl AsFd for Trunk {
+impl AsFd for Tunnel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -516,13 +516,13 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         drop(listener.accept().unwrap());
-        let mut trunk = Trunk::new(ours.into(), Arc::default()).unwrap();
+        let mut tunnel = Tunnel::new(ours.into(), Arc::default()).unwrap();
         let ended = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
-            trunk.send(&TAG, &packet(SHORT)).is_err()
+            tunnel.send(&TAG, &packet(SHORT)).is_err()
         });
-        assert!(ended && trunk.has_ended());
-        let end = trunk.receive().unwrap_err();
+        assert!(ended && tunnel.has_ended());
+        let end = tunnel.receive().unwrap_err();
         assert_ne!(end.kind(), io::ErrorKind::WouldBlock);
     }
 }

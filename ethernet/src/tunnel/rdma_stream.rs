@@ -1,4 +1,4 @@
-//! The line of a trunk: the way of its packets between RDMA adapters.
+//! The line of a tunnel: the way of its packets between RDMA adapters.
 
 use std::cell::RefCell;
 use std::io;
@@ -66,7 +66,7 @@ impl LineEnd {
         }
     }
 
-    /// As [`Trunk::send`](super::Trunk::send).
+    /// As [`Tunnel::send`](super::Tunnel::send).
     pub(super) fn send(&self, tag: &[u8; Tag::LEN], packet: &[u8]) -> io::Result<()> {
         let mut line = self.line.borrow_mut();
         self.outbox.borrow_mut().send(&mut *line, tag, packet)

@@ -18,8 +18,8 @@ use super::*;
 use crate::offload::Offload;
 use crate::port::Exit;
 use crate::port::stack_socket::{Cable, tests::pair};
-use crate::switch::{Switch, TrunkNews};
-use crate::tunnel::{HostId, Trunk};
+use crate::switch::{Switch, TunnelEvent};
+use crate::tunnel::{HostId, Tunnel};
 
 const DOMAIN: u16 = 7;
 
@@ -176,7 +176,7 @@ impl Line for Socket {
 struct Side {
     switch: Arc<SwitchHandle>,
     member: Cable,
-    news: Receiver<(TrunkId, TrunkNews)>,
+    events: Receiver<(TunnelId, TunnelEvent)>,
     complaints: Receiver<String>,
     by_rdma: Arc<AtomicU64>,
     x: u8,
@@ -213,34 +213,36 @@ const OTHER: HostId = HostId(0);
 
 impl Side {
     fn new(x: u8, stream: TcpStream, fabric: &Arc<Fabric>) -> Self {
-        let (news, of_trunks) = mpsc::channel();
-        let (switch, handle) = Switch::new(news).unwrap();
+        let (sender, events) = mpsc::channel();
+        let (switch, handle) = Switch::new(sender).unwrap();
         thread::spawn(|| switch.run());
         let handle = Arc::new(handle);
         let by_rdma = Arc::<AtomicU64>::default();
-        let trunk = Trunk::new(stream.into(), Arc::clone(&by_rdma)).unwrap();
-        let id = TrunkId {
+        let tunnel = Tunnel::new(stream.into(), Arc::clone(&by_rdma)).unwrap();
+        let id = TunnelId {
             host: OTHER,
             number: 1,
         };
         let prepare = fabric.prepare();
         let (complain, complaints) = mpsc::channel();
         let complain = Box::new(move |why: &str| complain.send(why.to_owned()).unwrap());
-        let (keeper, events) = Keeper::new(id, x == 0, prepare, &handle, complain);
+        let (keeper, stream_events) = Keeper::new(id, x == 0, prepare, &handle, complain);
         let [member, exit] = pair();
         let set_up = move |switch: &mut Switch| {
             switch.attach(port(x), Exit::Stack(None)).unwrap();
             let partition = Partition(DOMAIN.into());
             switch.plug(partition, NodeId(x.into()), exit).unwrap();
             switch.attach_far(port(1 - x), OTHER).unwrap();
-            switch.connect_trunk(id, trunk, Some(events)).unwrap();
+            switch
+                .connect_tunnel(id, tunnel, Some(stream_events))
+                .unwrap();
         };
         handle.call(set_up).unwrap();
         keeper.start().unwrap();
         Side {
             switch: handle,
             member,
-            news: of_trunks,
+            events,
             complaints,
             by_rdma,
             x,
@@ -291,9 +293,9 @@ impl Side {
         let until = Instant::now() + FOR_EVER;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let (_, news) = self.news.recv_timeout(left).expect("news");
-            assert!(matches!(news, TrunkNews::Line(_)), "{news:?}");
-            if news == TrunkNews::Line(by_line) {
+            let (_, event) = self.events.recv_timeout(left).expect("an event");
+            assert!(matches!(event, TunnelEvent::Line(_)), "{event:?}");
+            if event == TunnelEvent::Line(by_line) {
                 return;
             }
         }
@@ -372,17 +374,17 @@ fn packets_go_by_the_line_while_there_is_one_and_none_overtakes_another() {
 }
 
 #[test]
-fn a_trunk_that_is_cut_takes_its_line_along() {
+fn a_tunnel_that_is_cut_takes_its_line_along() {
     let fabric = Fabric::new();
     let sides = sides(&fabric);
     sides.iter().for_each(|side| side.hears(true));
     sides[0]
         .switch
-        .call(|switch| switch.cut_trunk(OTHER))
+        .call(|switch| switch.cut_tunnel(OTHER))
         .unwrap();
     sides[1].hears(false);
-    let ended = sides[1].news.recv_timeout(FOR_EVER).unwrap().1;
-    assert!(matches!(ended, TrunkNews::Ended(_)), "{ended:?}");
+    let ended = sides[1].events.recv_timeout(FOR_EVER).unwrap().1;
+    assert!(matches!(ended, TunnelEvent::Ended(_)), "{ended:?}");
     // Both threads have let go of the fabric, and of what leads to it.
     let began = Instant::now();
     while Arc::strong_count(&fabric) > 1 {
