@@ -427,21 +427,25 @@ fn two_drivers_are_one_ethernet() {
     let mut agents = [Agent::start(), Agent::start()];
     let nodes = [0, 1, 2, 3].map(Node::new);
     for (n, agent) in agents.iter_mut().enumerate() {
-        agent.retain(&["far"]);
+        agent.retain(&["other"]);
         assert_eq!(agent.tunnels(), [""; 0]);
-        let (near, far) = nodes.split_at(2);
-        let (near, far) = if n == 0 { (near, far) } else { (far, near) };
-        agent.join(BLUE, near);
-        for node in far {
-            agent.add_far("far", node.port(BLUE));
+        let (local, remote) = nodes.split_at(2);
+        let (local, remote) = if n == 0 {
+            (local, remote)
+        } else {
+            (remote, local)
+        };
+        agent.join(BLUE, local);
+        for node in remote {
+            agent.add_remote("other", node.port(BLUE));
         }
         assert_eq!(agent.sync(), []);
     }
     assert!(is_cut(&nodes[0], &nodes[2], BLUE), "without a tunnel");
     let ends = tcp_pair();
     for (agent, end) in agents.iter_mut().zip(&ends) {
-        agent.connect("far", end);
-        assert_eq!(agent.tunnels(), ["far"]);
+        agent.connect("other", end);
+        assert_eq!(agent.tunnels(), ["other"]);
     }
     for (from, to) in [(0, 2), (3, 1), (2, 3)] {
         assert!(reaches(&nodes[from], &nodes[to], BLUE));
@@ -455,8 +459,8 @@ fn two_drivers_are_one_ethernet() {
 
     // Another agent may find the tunnel there, or wish for none.
     agents[0].restart();
-    agents[0].retain(&["far"]);
-    assert_eq!(agents[0].tunnels(), ["far"]);
+    agents[0].retain(&["other"]);
+    assert_eq!(agents[0].tunnels(), ["other"]);
     drop(ends);
     agents[0].restart();
     agents[0].retain(&[]);
@@ -476,11 +480,11 @@ fn a_host_that_lies_is_believed_nothing() {
     let nodes = [Node::new(0), Node::new(1)];
     agent.join(BLUE, &nodes);
     agent.join(RED, &nodes);
-    let far = [2, 3].map(Node::new);
-    for (host, node) in ["b", "c"].into_iter().zip(&far) {
-        agent.add_far(host, node.port(BLUE));
+    let remote = [2, 3].map(Node::new);
+    for (host, node) in ["b", "c"].into_iter().zip(&remote) {
+        agent.add_remote(host, node.port(BLUE));
     }
-    agent.add_far("c", far[1].port(RED));
+    agent.add_remote("c", remote[1].port(RED));
     assert_eq!(agent.sync(), []);
     let [ours, mut b] = tcp_pair();
     agent.connect("b", &ours);
@@ -595,16 +599,16 @@ fn a_host_that_does_not_read_is_in_nobody_elses_way() {
     assert_eq!(agent.tunnels(), [""; 0]);
     let nodes = [Node::new(0), Node::new(1)];
     agent.join(BLUE, &nodes);
-    agent.add_far("b", Node::new(2).port(BLUE));
+    agent.add_remote("b", Node::new(2).port(BLUE));
     assert_eq!(agent.sync(), []);
     let [ours, deaf] = tcp_pair();
     agent.connect("b", &ours);
     assert_eq!(agent.tunnels(), ["b"]);
     let sender = nodes[0].inside(|| Udp::bind(SocketAddr::from(([0; 4], 0))));
-    let far = SocketAddr::new(ipv4(BLUE, 2), 4000);
+    let remote = SocketAddr::new(ipv4(BLUE, 2), 4000);
     let is_full = |agent: &mut Agent| {
         for _ in 0..1000 {
-            sender.send_to(&[0; 8000], far);
+            sender.send_to(&[0; 8000], remote);
         }
         let drops = agent.port_drops(BLUE);
         drops[&0].contains_key(&DropReason::Full)
@@ -729,7 +733,7 @@ impl Agent {
         });
     }
 
-    fn add_far(&self, host: &str, port: Port) {
+    fn add_remote(&self, host: &str, port: Port) {
         let host = host.into();
         self.send(Command::AddFar { host, port });
     }

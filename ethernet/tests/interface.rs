@@ -17,7 +17,7 @@ use toroid_fabric::Place;
 
 const DOMAIN: u16 = 7;
 
-/// Far more than it takes.
+/// RemoteMembers more than it takes.
 const LONG: Duration = Duration::from_secs(60);
 
 fn port() -> Port {

@@ -149,7 +149,7 @@ impl Default for FarHost {
                 joined.expect("a member");
             }
             for (x, host) in [(2, FAR), (3, HostId(1))] {
-                let joined = segments.attach_far(port(domain, x), host);
+                let joined = segments.attach_remote(port(domain, x), host);
                 joined.expect("a member");
             }
         }
@@ -189,7 +189,7 @@ impl FarHost {
     }
 
     fn let_in(&self, tag: Tag, packet: &[u8]) -> bool {
-        let Ok(Some(ingress)) = self.segments.far(FAR, &tag) else {
+        let Ok(Some(ingress)) = self.segments.remote_ingress(FAR, &tag) else {
             return false;
         };
         assert_eq!(

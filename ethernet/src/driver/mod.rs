@@ -134,7 +134,7 @@ struct Control {
     switch: Arc<SwitchHandle>,
     ports: HashMap<Key, Member>,
     /// Members that other hosts carry.
-    far: HashSet<Key>,
+    remote_members: HashSet<Key>,
     /// Names of other hosts, in the order of their numbers.
     hosts: Vec<String>,
     tunnels: Arc<Tunnels>,
@@ -170,7 +170,7 @@ impl Control {
         Control {
             switch: Arc::new(handle),
             ports: HashMap::new(),
-            far: HashSet::new(),
+            remote_members: HashSet::new(),
             hosts: Vec::new(),
             tunnels,
             rdma: None,
@@ -234,7 +234,7 @@ impl Control {
         match command {
             Command::Retain { ports, hosts, rdma } => self.retain(&ports, &hosts, rdma)?,
             Command::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
-            Command::AddFar { host, port } => self.add_far(&host, port)?,
+            Command::AddFar { host, port } => self.add_remote(&host, port)?,
             Command::Trunk { host, asks } => {
                 self.connect_tunnel(host, asks, descriptors.into_iter().next())?;
             }
@@ -245,10 +245,10 @@ impl Control {
             Command::Drops { n, domain_id } => {
                 let partition = Partition(domain_id);
                 let dropped = move |switch: &mut Switch| {
-                    (switch.drops(partition), switch.far_drops(partition))
+                    (switch.drops(partition), switch.remote_drops(partition))
                 };
-                let (ports, far) = self.switch.call(dropped)?;
-                let named = far.into_iter().filter_map(|(host, dropped)| {
+                let (ports, remote) = self.switch.call(dropped)?;
+                let named = remote.into_iter().filter_map(|(host, dropped)| {
                     let name = self.hosts.get(host.0 as usize)?;
                     Some((name.clone(), dropped))
                 });
@@ -276,7 +276,7 @@ impl Control {
             // The node was made anew, and the interface that we know died with the old one.
             self.remove(key)?;
         }
-        if self.far.contains(&key) {
+        if self.remote_members.contains(&key) {
             // Its node was given to this host.
             self.remove(key)?;
         }
@@ -323,7 +323,7 @@ impl Control {
     }
 
     /// Adds a member that another host carries, or changes it.
-    fn add_far(&mut self, host: &str, port: Port) -> Result<(), Ended> {
+    fn add_remote(&mut self, host: &str, port: Port) -> Result<(), Ended> {
         let key = (port.domain_id, port.node);
         if self.ports.contains_key(&key) {
             // Its node was given to that host.
@@ -333,9 +333,9 @@ impl Control {
         let newcomer = (Partition(port.domain_id), port.place);
         let attached = self
             .switch
-            .call(move |switch| switch.attach_far(port, host))?;
+            .call(move |switch| switch.attach_remote(port, host))?;
         if attached.is_ok() {
-            self.far.insert(key);
+            self.remote_members.insert(key);
             self.newcomers.push(newcomer);
         }
         self.note(key, attached.map_err(PortFailure::from));
@@ -405,7 +405,7 @@ impl Control {
         rdma: Option<Rdma>,
     ) -> Result<(), Ended> {
         let wanted: HashSet<Key> = wanted.iter().copied().collect();
-        let present = self.ports.keys().chain(&self.far);
+        let present = self.ports.keys().chain(&self.remote_members);
         let extra: Vec<Key> = present.filter(|k| !wanted.contains(k)).copied().collect();
         extra.into_iter().try_for_each(|key| self.remove(key))?;
         // With another adapter, or none, all tunnels are made anew.
@@ -541,7 +541,7 @@ impl Control {
         }
         let (partition, node) = (Partition(key.0), NodeId(key.1));
         let member = self.ports.remove(&key);
-        self.far.remove(&key);
+        self.remote_members.remove(&key);
         self.settling.remove(&key);
         let exit = self
             .switch

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use domains::driver_protocol::{DropReason, Port};
 use toroid_fabric::{Partition, Place, Protection};
 
-use super::remote::{Crew, FarMember};
+use super::remote::{RemoteHost, RemoteMember};
 use super::snooping::Audience;
 use super::{Member, Outside, Segment, Segments};
 use crate::headers::frame::Frame;
@@ -65,7 +65,7 @@ impl<'a, X> Ingress<'a, X> {
         match self.sender {
             Sender::Member(member) => member.drops.count(reason),
             Sender::Outside(outside) => outside.drops.count(reason),
-            Sender::Far(far) => self.segment.far.count(far.host, reason),
+            Sender::Remote(member) => self.segment.remote.count(member.host, reason),
         }
     }
 
@@ -74,7 +74,7 @@ impl<'a, X> Ingress<'a, X> {
         match self.sender {
             Sender::Member(member) => Some(&member.exit),
             Sender::Outside(outside) => Some(&outside.exit),
-            Sender::Far(_) => None,
+            Sender::Remote(_) => None,
         }
     }
 
@@ -86,7 +86,7 @@ impl<'a, X> Ingress<'a, X> {
                 epoch: self.segment.epoch,
                 place: member.port.place,
             }),
-            Sender::Outside(_) | Sender::Far(_) => None,
+            Sender::Outside(_) | Sender::Remote(_) => None,
         }
     }
 
@@ -153,7 +153,7 @@ impl<'a, X> Ingress<'a, X> {
         match (other, self.sender) {
             (None, _) => false,
             // Whether it is in both, only its host can know where nobody here is in the other.
-            (Some(other), Sender::Far(_)) if !self.all.is_here(other) => !port.forward,
+            (Some(other), Sender::Remote(_)) if !self.all.is_here(other) => !port.forward,
             (Some(other), _) => !self.all.may_forward(port, other),
         }
     }
@@ -173,7 +173,7 @@ impl<'a, X> Ingress<'a, X> {
             return None;
         };
         // From outside there is no way to the others.
-        if matches!(self.sender, Sender::Outside(_)) && self.segment.is_far(&question) {
+        if matches!(self.sender, Sender::Outside(_)) && self.segment.is_remote(&question) {
             return None;
         }
         Some(if self.sender.may_reach(owner) {
@@ -242,8 +242,8 @@ impl<'a, X> Ingress<'a, X> {
             return Some((&member.port, Way::Exit(&member.exit)));
         }
         self.tag()?;
-        let far = self.segment.far.member(place)?;
-        Some((&far.port, Way::Host(far.host)))
+        let member = self.segment.remote.member(place)?;
+        Some((&member.port, Way::Host(member.host)))
     }
 
     fn spread(&self, frame: Frame<'_>) -> Action<'a, X> {
@@ -274,7 +274,7 @@ impl<'a, X> Ingress<'a, X> {
     /// hosts. Other hosts that hear it may keep silent about themselves.
     fn report(&self, report: &Report<'_>) -> Action<'a, X> {
         let audience = &self.segment.audience;
-        let is_wanted = || self.crews().next().is_some() || audience.borrow().has_routers();
+        let is_wanted = || self.remote_hosts().next().is_some() || audience.borrow().has_routers();
         // Switches may bring any group only to where a report has come from, routers none of the link.
         let is_useful =
             self.segment.uplink.is_some() || is_wanted() && report.claims().next().is_some();
@@ -286,9 +286,9 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// The other hosts that frames for several go to.
-    fn crews(&self) -> btree_map::Iter<'a, HostId, Crew> {
+    fn remote_hosts(&self) -> btree_map::Iter<'a, HostId, RemoteHost> {
         match self.tag() {
-            Some(_) => self.segment.far.crews(),
+            Some(_) => self.segment.remote.hosts(),
             None => btree_map::Iter::default(),
         }
     }
@@ -308,7 +308,7 @@ impl<'a, X> Ingress<'a, X> {
     fn others(&self, hearers: Hearers) -> Others<'a, X> {
         Others {
             members: self.segment.members.values(),
-            crews: self.crews(),
+            remote_hosts: self.remote_hosts(),
             sender: self.sender,
             hearers,
             audience: &self.segment.audience,
@@ -331,7 +331,7 @@ enum Hearers {
 #[derive(Debug)]
 pub struct Others<'a, X> {
     members: hash_map::Values<'a, Place, Member<X>>,
-    crews: btree_map::Iter<'a, HostId, Crew>,
+    remote_hosts: btree_map::Iter<'a, HostId, RemoteHost>,
     sender: Sender<'a, X>,
     hearers: Hearers,
     audience: &'a RefCell<Audience>,
@@ -363,8 +363,8 @@ impl<'a, X> Iterator for Others<'a, X> {
             }
         }
         // Which of its members hear a group each host knows best.
-        if let Some((host, crew)) = self.crews.next() {
-            return Some(if self.sender.is_limited() && !crew.has_full() {
+        if let Some((host, remote_host)) = self.remote_hosts.next() {
+            return Some(if self.sender.is_limited() && !remote_host.has_full() {
                 Err(DropReason::Limited)
             } else {
                 Ok(Way::Host(*host))
@@ -379,7 +379,7 @@ impl<'a, X> Iterator for Others<'a, X> {
 pub(super) enum Sender<'a, X> {
     Member(&'a Member<X>),
     Outside(&'a Outside<X>),
-    Far(&'a FarMember),
+    Remote(&'a RemoteMember),
 }
 
 impl<X> Clone for Sender<'_, X> {
@@ -395,7 +395,7 @@ impl<'a, X> Sender<'a, X> {
     fn port(self) -> Option<&'a Port> {
         match self {
             Sender::Member(member) => Some(&member.port),
-            Sender::Far(far) => Some(&far.port),
+            Sender::Remote(member) => Some(&member.port),
             Sender::Outside(_) => None,
         }
     }
@@ -407,7 +407,7 @@ impl<'a, X> Sender<'a, X> {
 
     fn is_limited(self) -> bool {
         match self {
-            Sender::Member(Member { port, .. }) | Sender::Far(FarMember { port, .. }) => {
+            Sender::Member(Member { port, .. }) | Sender::Remote(RemoteMember { port, .. }) => {
                 port.limited
             }
             Sender::Outside(outside) => outside.limited,
@@ -416,7 +416,9 @@ impl<'a, X> Sender<'a, X> {
 
     fn mtu(self) -> u32 {
         match self {
-            Sender::Member(Member { port, .. }) | Sender::Far(FarMember { port, .. }) => port.mtu,
+            Sender::Member(Member { port, .. }) | Sender::Remote(RemoteMember { port, .. }) => {
+                port.mtu
+            }
             Sender::Outside(outside) => outside.mtu,
         }
     }

@@ -31,7 +31,7 @@
 //! A further check has no counterpart in a header: limited members talk to full ones only, so
 //! nothing passes between two of them, and neither is told the other's address.
 //!
-//! Some members may be on [other hosts](far). Frames for them go to their host's driver, those for
+//! Some members may be on [other hosts](remote). Frames for them go to their host's driver, those for
 //! groups once to each host, and what comes from there has a header, of which nothing holds by construction: it
 //! is believed of a host only that it speaks for the members that it carries, in the present epoch. Then
 //! it has to pass what a frame of a member here has to.
@@ -58,8 +58,8 @@ use ingress::Sender;
 pub use ingress::{Action, Ingress, Others, Way};
 use overrun::Backlog;
 use pending::Unanswered;
-use remote::Far;
-pub use remote::NotHere;
+use remote::RemoteMembers;
+pub use remote::UnknownDomain;
 use snooping::Audience;
 
 /// All partitions of a host. `X` is how a frame leaves to a member: a TAP, or a test's record.
@@ -99,7 +99,7 @@ struct Segment<X> {
     epoch: Epoch,
     members: HashMap<Place, Member<X>>,
     /// Those that other hosts carry.
-    far: Far,
+    remote: RemoteMembers,
     /// Who has an address that the directory assigned.
     owners: HashMap<IpAddr, Place>,
     /// The IPv4 addresses that the directory can assign; none before there is a member.
@@ -217,7 +217,7 @@ impl<X> Segments<X> {
 
     fn forget_if_empty(&mut self, partition: Partition) {
         let is_empty =
-            |s: &Segment<X>| s.members.is_empty() && s.far.is_empty() && s.uplink.is_none();
+            |s: &Segment<X>| s.members.is_empty() && s.remote.is_empty() && s.uplink.is_none();
         if self.segments.get(&partition).is_some_and(is_empty) {
             self.segments.remove(&partition);
             self.networks.remove(&partition);
@@ -389,7 +389,7 @@ impl<X> Segment<X> {
             domain,
             epoch: Epoch(0),
             members: HashMap::new(),
-            far: Far::default(),
+            remote: RemoteMembers::default(),
             owners: HashMap::new(),
             assignable: 0..0,
             audience: RefCell::default(),
@@ -434,7 +434,7 @@ impl<X> Segment<X> {
 
     fn detach(&mut self, node: NodeId) -> Option<X> {
         let Some(place) = self.place_of(node) else {
-            self.detach_far(node);
+            self.detach_remote(node);
             return None;
         };
         let member = self.members.remove(&place)?;
@@ -452,7 +452,7 @@ impl<X> Segment<X> {
     /// That of a member, wherever it is.
     fn port(&self, place: Place) -> Option<&Port> {
         let here = self.members.get(&place).map(|member| &member.port);
-        here.or_else(|| self.far.port(place))
+        here.or_else(|| self.remote.port(place))
     }
 
     fn place_of(&self, node: NodeId) -> Option<Place> {
@@ -489,9 +489,9 @@ impl<X> Segment<X> {
     }
 
     /// Whether the address in question is a member's that another host carries.
-    fn is_far(&self, question: &Question) -> bool {
+    fn is_remote(&self, question: &Question) -> bool {
         let place = self.owners.get(&question.target());
-        place.is_some_and(|place| self.far.member(*place).is_some())
+        place.is_some_and(|place| self.remote.member(*place).is_some())
     }
 }
 

@@ -12,16 +12,16 @@ use crate::tunnel::{HostId, Tag};
 
 /// Those of one segment.
 #[derive(Debug, Default)]
-pub(super) struct Far {
-    members: HashMap<Place, FarMember>,
-    crews: BTreeMap<HostId, Crew>,
+pub(super) struct RemoteMembers {
+    members: HashMap<Place, RemoteMember>,
+    hosts: BTreeMap<HostId, RemoteHost>,
     /// Of what hosts have sent in the segment's name, whether they have members or not.
     drops: RefCell<BTreeMap<HostId, DropCounters>>,
 }
 
 /// One of them.
 #[derive(Debug)]
-pub(super) struct FarMember {
+pub(super) struct RemoteMember {
     pub(super) port: Port,
     pub(super) host: HostId,
     /// The epoch in which it was told to be a member, from when it has been one without a break.
@@ -30,34 +30,34 @@ pub(super) struct FarMember {
 
 /// The members of one host.
 #[derive(Debug, Default)]
-pub(super) struct Crew {
+pub(super) struct RemoteHost {
     members: usize,
     full: usize,
 }
 
-impl Crew {
+impl RemoteHost {
     /// Whether any of them is a full member.
     pub(super) fn has_full(&self) -> bool {
         self.full > 0
     }
 }
 
-impl Far {
+impl RemoteMembers {
     pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    pub(super) fn member(&self, place: Place) -> Option<&FarMember> {
+    pub(super) fn member(&self, place: Place) -> Option<&RemoteMember> {
         self.members.get(&place)
     }
 
     pub(super) fn port(&self, place: Place) -> Option<&Port> {
-        self.member(place).map(|far| &far.port)
+        self.member(place).map(|member| &member.port)
     }
 
     /// The hosts that carry some.
-    pub(super) fn crews(&self) -> btree_map::Iter<'_, HostId, Crew> {
-        self.crews.iter()
+    pub(super) fn hosts(&self) -> btree_map::Iter<'_, HostId, RemoteHost> {
+        self.hosts.iter()
     }
 
     pub(super) fn count(&self, host: HostId, reason: DropReason) {
@@ -66,26 +66,26 @@ impl Far {
     }
 
     fn insert(&mut self, port: Port, host: HostId, since: Epoch) {
-        let crew = self.crews.entry(host).or_default();
-        crew.members += 1;
-        crew.full += usize::from(!port.limited);
-        let far = FarMember { port, host, since };
-        self.members.insert(far.port.place, far);
+        let remote_host = self.hosts.entry(host).or_default();
+        remote_host.members += 1;
+        remote_host.full += usize::from(!port.limited);
+        let member = RemoteMember { port, host, since };
+        self.members.insert(member.port.place, member);
     }
 
-    fn remove(&mut self, node: NodeId) -> Option<FarMember> {
-        let is_it = |far: &&FarMember| far.port.node == node.0;
+    fn remove(&mut self, node: NodeId) -> Option<RemoteMember> {
+        let is_it = |member: &&RemoteMember| member.port.node == node.0;
         let place = self.members.values().find(is_it)?.port.place;
-        let far = self.members.remove(&place)?;
-        if let btree_map::Entry::Occupied(mut entry) = self.crews.entry(far.host) {
-            let crew = entry.get_mut();
-            crew.members -= 1;
-            crew.full -= usize::from(!far.port.limited);
-            if crew.members == 0 {
+        let member = self.members.remove(&place)?;
+        if let btree_map::Entry::Occupied(mut entry) = self.hosts.entry(member.host) {
+            let remote_host = entry.get_mut();
+            remote_host.members -= 1;
+            remote_host.full -= usize::from(!member.port.limited);
+            if remote_host.members == 0 {
                 entry.remove();
             }
         }
-        Some(far)
+        Some(member)
     }
 }
 
@@ -95,34 +95,41 @@ impl<X> Segments<X> {
     ///
     /// # Errors
     /// [`AttachError`]; nothing has changed then.
-    pub fn attach_far(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
+    pub fn attach_remote(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
         let domain = checked_domain(&port)?;
         let partition = Partition(port.domain_id);
         self.networks.entry(partition).or_insert(Network::of(&port));
         let segment = self.segments.entry(partition);
         let segment = segment.or_insert_with(|| Segment::new(domain));
-        segment.attach_far(port, host)
+        segment.attach_remote(port, host)
     }
 
     /// Where a frame comes in that another host says is `tag`'s, or `None`, and it is counted, if that host
     /// has no say in this. Of domains that are not here nothing is counted here.
     ///
     /// # Errors
-    /// [`NotHere`].
-    pub fn far(&self, host: HostId, tag: &Tag) -> Result<Option<Ingress<'_, X>>, NotHere> {
-        let segment = self.segments.get(&tag.partition).ok_or(NotHere)?;
+    /// [`UnknownDomain`].
+    pub fn remote_ingress(
+        &self,
+        host: HostId,
+        tag: &Tag,
+    ) -> Result<Option<Ingress<'_, X>>, UnknownDomain> {
+        let segment = self.segments.get(&tag.partition).ok_or(UnknownDomain)?;
         match segment.admit(host, tag) {
-            Ok(far) => Ok(Some(self.ingress_of(segment, Sender::Far(far)))),
+            Ok(member) => Ok(Some(self.ingress_of(segment, Sender::Remote(member)))),
             Err(reason) => {
-                segment.far.count(host, reason);
+                segment.remote.count(host, reason);
                 Ok(None)
             }
         }
     }
 
     /// What became of frames that other hosts have sent in a partition's name and nobody received.
-    pub fn far_drops(&self, partition: Partition) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
-        let drops = self.segments.get(&partition).map(|s| s.far.drops.borrow());
+    pub fn remote_drops(&self, partition: Partition) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
+        let drops = self
+            .segments
+            .get(&partition)
+            .map(|s| s.remote.drops.borrow());
         let all = drops.iter().flat_map(|drops| drops.iter());
         all.map(|(host, drops)| (*host, drops.all())).collect()
     }
@@ -130,43 +137,49 @@ impl<X> Segments<X> {
 
 /// No member here is of that domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotHere;
+pub struct UnknownDomain;
 
 impl<X> Segment<X> {
-    fn attach_far(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
-        let is_same = |far: &FarMember| {
+    fn attach_remote(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
+        let is_same = |member: &RemoteMember| {
             let addresses = |port: &Port| (port.node, port.ipv4, port.ipv6);
-            addresses(&far.port) == addresses(&port)
+            addresses(&member.port) == addresses(&port)
         };
         let mut since = Epoch(port.epoch);
-        let present = self.far.member(port.place).filter(|far| is_same(far));
-        match present.map(|far| far.since) {
+        let present = self
+            .remote
+            .member(port.place)
+            .filter(|member| is_same(member));
+        match present.map(|member| member.since) {
             Some(before) if port.epoch >= self.epoch.0 => {
                 since = before;
-                self.far.remove(NodeId(port.node));
+                self.remote.remove(NodeId(port.node));
                 self.epoch.0 = port.epoch;
             }
             _ => self.claim(&port)?,
         }
-        self.far.insert(port, host, since);
+        self.remote.insert(port, host, since);
         Ok(())
     }
 
-    pub(super) fn detach_far(&mut self, node: NodeId) {
-        if let Some(far) = self.far.remove(node) {
-            self.forget(&far.port);
+    pub(super) fn detach_remote(&mut self, node: NodeId) {
+        if let Some(member) = self.remote.remove(node) {
+            self.forget(&member.port);
         }
     }
 
     /// The member that a host speaks for.
-    fn admit(&self, host: HostId, tag: &Tag) -> Result<&FarMember, DropReason> {
-        let far = self.far.member(tag.place).filter(|far| far.host == host);
-        let far = far.ok_or(DropReason::WrongSource)?;
-        // A host that is behind us has not heard of somebody else's leaving yet: who left is no far
+    fn admit(&self, host: HostId, tag: &Tag) -> Result<&RemoteMember, DropReason> {
+        let member = self
+            .remote
+            .member(tag.place)
+            .filter(|member| member.host == host);
+        let member = member.ok_or(DropReason::WrongSource)?;
+        // A host that is behind us has not heard of somebody else's leaving yet: who left is no remote
         // member any more, and of one that is back only what is newer counts. One that is ahead of us
         // has heard of a change that we have not.
-        if (far.since..=self.epoch).contains(&tag.epoch) {
-            Ok(far)
+        if (member.since..=self.epoch).contains(&tag.epoch) {
+            Ok(member)
         } else {
             Err(DropReason::OtherEpoch)
         }

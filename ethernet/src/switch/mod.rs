@@ -211,8 +211,8 @@ impl Switch {
     ///
     /// # Errors
     /// [`AttachError`].
-    pub fn attach_far(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
-        self.segments.attach_far(port, host)
+    pub fn attach_remote(&mut self, port: Port, host: HostId) -> Result<(), AttachError> {
+        self.segments.attach_remote(port, host)
     }
 
     /// Answers what was asked about a member before it was one. Its kernel has to receive packets by then:
@@ -321,8 +321,8 @@ impl Switch {
     }
 
     /// The same of what other hosts have sent.
-    pub fn far_drops(&self, partition: Partition) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
-        self.segments.far_drops(partition)
+    pub fn remote_drops(&self, partition: Partition) -> Vec<(HostId, BTreeMap<DropReason, u64>)> {
+        self.segments.remote_drops(partition)
     }
 
     /// Raises the epoch of a partition.
@@ -542,7 +542,7 @@ fn carry_out(
     let mut deliver = |way: Way<'_, Exit>| {
         let delivered = match way {
             Way::Exit(exit) => exit.deliver(packet, segmenter),
-            Way::Host(host) => send_far(ingress, packet, tunnels.get(&host)).map(|()| 1),
+            Way::Host(host) => send_remote(ingress, packet, tunnels.get(&host)).map(|()| 1),
         };
         delivered.unwrap_or_else(|error| {
             ingress.count(reason(&error));
@@ -578,7 +578,7 @@ fn carry_out(
     }
 }
 
-fn send_far(
+fn send_remote(
     ingress: &Ingress<'_, Exit>,
     packet: &[u8],
     connected: Option<&Connected>,

@@ -8,7 +8,7 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use toroid_fabric::Line;
 
 use super::{BATCH, Desk, Switch, carry, event_of_line, event_of_tunnel};
-use crate::forward::NotHere;
+use crate::forward::UnknownDomain;
 use crate::tunnel::rdma_stream::LineEnd;
 use crate::tunnel::signal::{Notice, Word};
 use crate::tunnel::{HostId, Inbox, Item, Nonsense, Tunnel};
@@ -245,10 +245,10 @@ impl Switch {
                 Ok(None) => break Ok(Taken::All),
                 Err(nonsense) => break Err(nonsense),
             };
-            let frames = match self.segments.far(host, &tag) {
+            let frames = match self.segments.remote_ingress(host, &tag) {
                 Ok(Some(ingress)) => carry(&ingress, packet, &mut desk.segmenter, &self.tunnels),
                 Ok(None) => 0,
-                Err(NotHere) => {
+                Err(UnknownDomain) => {
                     strays += 1;
                     0
                 }

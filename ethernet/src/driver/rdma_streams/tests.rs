@@ -232,7 +232,7 @@ impl Side {
             switch.attach(port(x), Exit::Stack(None)).unwrap();
             let partition = Partition(DOMAIN.into());
             switch.plug(partition, NodeId(x.into()), exit).unwrap();
-            switch.attach_far(port(1 - x), OTHER).unwrap();
+            switch.attach_remote(port(1 - x), OTHER).unwrap();
             switch
                 .connect_tunnel(id, tunnel, Some(stream_events))
                 .unwrap();

@@ -113,12 +113,12 @@ fn a_group_that_somebody_joined_reaches_only_who_did() {
 fn reports_travel_to_other_hosts_and_are_believed_there() {
     let mut segments = segments();
     let b = HostId(1);
-    let far = Port {
+    let remote = Port {
         ipv4: [10, 64, 0, 4].into(),
         ipv6: addressing::ipv6(0, place(3)),
         ..port(7, 3)
     };
-    segments.attach_far(far, b).unwrap();
+    segments.attach_remote(remote, b).unwrap();
     let report = says(1, 2, JOIN, GROUP);
     assert_eq!(reached(&segments, 1, &report), Ok(vec![(HOSTS, 1)]));
     let tag = Tag {
@@ -126,7 +126,7 @@ fn reports_travel_to_other_hosts_and_are_believed_there() {
         epoch: Epoch(1),
         place: place(3),
     };
-    let ingress = segments.far(b, &tag).unwrap().unwrap();
+    let ingress = segments.remote_ingress(b, &tag).unwrap().unwrap();
     assert_eq!(whom(&ingress, &data(3, GROUP)), Ok(vec![(7, 1)]));
     assert_eq!(hear(&segments, 0, &data(0, GROUP)), [1, b.0 as u8]);
     // One that is heard there only.

@@ -16,7 +16,7 @@ fn spread() -> Segments<Name> {
                 .unwrap();
         }
         for (x, host) in [(2, B), (3, B), (4, C)] {
-            segments.attach_far(unique(domain, x), host).unwrap();
+            segments.attach_remote(unique(domain, x), host).unwrap();
         }
     }
     segments
@@ -49,7 +49,7 @@ fn told(
     x: u8,
     bytes: &[u8],
 ) -> Result<Vec<Name>, DropReason> {
-    match segments.far(host, &tag(7, 1, x)) {
+    match segments.remote_ingress(host, &tag(7, 1, x)) {
         Ok(Some(ingress)) => {
             let reached = whom(&ingress, bytes);
             if let Err(reason) = reached {
@@ -58,12 +58,12 @@ fn told(
             reached
         }
         Ok(None) => Err(DropReason::WrongSource),
-        Err(NotHere) => Err(DropReason::OtherDomain),
+        Err(UnknownDomain) => Err(DropReason::OtherDomain),
     }
 }
 
 fn counted(segments: &Segments<Name>, host: HostId, reason: DropReason) -> u64 {
-    let all = segments.far_drops(Partition(7));
+    let all = segments.remote_drops(Partition(7));
     let of = all.iter().find(|(of, _)| *of == host);
     let count = of.and_then(|(_, drops)| drops.get(&reason));
     count.copied().unwrap_or_default()
@@ -116,14 +116,14 @@ fn a_host_speaks_for_its_own_members_only() {
     // A host that is not there at all has no say either.
     assert_eq!(told(&segments, HostId(9), 2, &to_us(2)), forged);
     assert_eq!(
-        segments.far(B, &tag(9, 1, 2)).err(),
-        Some(NotHere),
+        segments.remote_ingress(B, &tag(9, 1, 2)).err(),
+        Some(UnknownDomain),
         "a domain without members here"
     );
 }
 
 #[test]
-fn what_a_far_member_sends_passes_all_that_a_near_ones_does() {
+fn frames_of_remote_members_pass_the_same_checks_as_those_of_local_ones() {
     let mut segments = spread();
     let dropped =
         |segments: &Segments<Name>, bytes: &[u8]| told(segments, B, 2, bytes).unwrap_err();
@@ -155,7 +155,7 @@ fn what_a_far_member_sends_passes_all_that_a_near_ones_does() {
         limited: true,
         ..unique(7, x)
     };
-    segments.attach_far(limited(2), B).unwrap();
+    segments.attach_remote(limited(2), B).unwrap();
     segments.set_limited(Partition(7), place(1), true);
     let to_limited = packet(mac(7, 1), mac(7, 2), 100);
     assert_eq!(dropped(&segments, &to_limited), DropReason::Limited);
@@ -166,7 +166,7 @@ fn what_a_far_member_sends_passes_all_that_a_near_ones_does() {
 
 /// Where nobody was in the other domain, IPv6 packets from there once were foreign, IPv4 ones not.
 #[test]
-fn a_far_router_brings_packets_of_domains_that_are_not_here() {
+fn a_remote_router_brings_packets_of_domains_that_are_not_here() {
     let mut segments = spread();
     let from = |domain| {
         let mut bytes = packet(mac(7, 1), mac(7, 2), 0);
@@ -188,7 +188,7 @@ fn a_far_router_brings_packets_of_domains_that_are_not_here() {
         forward: true,
         ..unique(7, 2)
     };
-    segments.attach_far(router, B).unwrap();
+    segments.attach_remote(router, B).unwrap();
     assert_eq!(told(&segments, B, 2, &from(9)), Ok(vec![(7, 1)]));
     assert_eq!(told(&segments, B, 2, &from(8)), foreign, "it is none of 8");
 }
@@ -219,15 +219,19 @@ fn nothing_goes_on_from_host_to_host() {
     // Nor is anything answered: that was done where it came from.
     let question = arp(mac(7, 2), [10, 64, 7, 1]);
     assert_eq!(told(&segments, B, 2, &question), Ok(vec![(7, 0), (7, 1)]));
-    let ingress = segments.far(B, &tag(7, 1, 2)).unwrap().unwrap();
+    let ingress = segments.remote_ingress(B, &tag(7, 1, 2)).unwrap().unwrap();
     assert_eq!(ingress.tag(), None);
 }
 
 #[test]
 fn epochs_count_from_when_one_is_a_member_to_the_present() {
     let mut segments = spread();
-    let is_admitted =
-        |segments: &Segments<Name>, epoch| segments.far(B, &tag(7, epoch, 2)).unwrap().is_some();
+    let is_admitted = |segments: &Segments<Name>, epoch| {
+        segments
+            .remote_ingress(B, &tag(7, epoch, 2))
+            .unwrap()
+            .is_some()
+    };
     assert!(is_admitted(&segments, 1));
     assert!(!is_admitted(&segments, 0) && !is_admitted(&segments, 2));
     segments.raise_epoch(Partition(7), Epoch(2));
@@ -240,10 +244,10 @@ fn epochs_count_from_when_one_is_a_member_to_the_present() {
         epoch: 2,
         ..unique(7, 2)
     };
-    segments.attach_far(again.clone(), B).unwrap();
+    segments.attach_remote(again.clone(), B).unwrap();
     assert!(is_admitted(&segments, 1));
     segments.detach(Partition(7), NodeId(2));
-    segments.attach_far(again, B).unwrap();
+    segments.attach_remote(again, B).unwrap();
     assert!(!is_admitted(&segments, 1) && is_admitted(&segments, 2));
     let ingress = segments.ingress(Partition(7), place(0)).unwrap();
     assert_eq!(ingress.tag(), Some(tag(7, 2, 0)));
@@ -251,7 +255,7 @@ fn epochs_count_from_when_one_is_a_member_to_the_present() {
         offered: 1,
         current: 2,
     };
-    assert_eq!(segments.attach_far(unique(7, 2), B), Err(old));
+    assert_eq!(segments.attach_remote(unique(7, 2), B), Err(old));
 }
 
 #[test]
@@ -276,7 +280,7 @@ fn who_left_another_host_reaches_nobody_and_is_reached_by_nobody() {
 }
 
 #[test]
-fn questions_about_far_members_are_answered_here() {
+fn questions_about_remote_members_are_answered_here() {
     let mut segments = spread();
     let ingress = segments.ingress(Partition(7), place(0)).unwrap();
     let Action::Answer(answer) = ingress.decide(&arp(mac(7, 0), [10, 64, 7, 5])) else {
@@ -288,7 +292,7 @@ fn questions_about_far_members_are_answered_here() {
         limited: true,
         ..unique(7, x)
     };
-    segments.attach_far(limited(4), C).unwrap();
+    segments.attach_remote(limited(4), C).unwrap();
     segments.set_limited(Partition(7), place(0), true);
     let refused = Err(DropReason::Limited);
     assert_eq!(
@@ -298,7 +302,7 @@ fn questions_about_far_members_are_answered_here() {
     let unicast = packet(mac(7, 4), mac(7, 0), 100);
     assert_eq!(reached(&segments, 0, &unicast), refused);
     // A host with nobody whom it may reach gets no copy, and one with somebody does.
-    segments.attach_far(limited(3), B).unwrap();
+    segments.attach_remote(limited(3), B).unwrap();
     let to_all = packet(BROADCAST, mac(7, 0), 100);
     assert_eq!(reached(&segments, 0, &to_all), Ok(vec![(7, 1), host(B)]));
 }
@@ -308,16 +312,19 @@ fn members_have_one_place_each() {
     let mut segments = spread();
     let taken = |x| Err(AttachError::Taken(place(x)));
     assert_eq!(segments.attach(unique(7, 2), (7, 2)), taken(2));
-    assert_eq!(segments.attach_far(unique(7, 1), B), taken(1));
+    assert_eq!(segments.attach_remote(unique(7, 1), B), taken(1));
     // Its node was given to another host.
-    segments.attach_far(unique(7, 2), C).unwrap();
+    segments.attach_remote(unique(7, 2), C).unwrap();
     let from = packet(mac(7, 1), mac(7, 2), 100);
     assert_eq!(told(&segments, B, 2, &from), Err(DropReason::WrongSource));
     assert_eq!(told(&segments, C, 2, &from), Ok(vec![(7, 1)]));
     for node in 0..5 {
         segments.detach(Partition(7), NodeId(node));
     }
-    assert_eq!(segments.far(C, &tag(7, 1, 2)).err(), Some(NotHere));
+    assert_eq!(
+        segments.remote_ingress(C, &tag(7, 1, 2)).err(),
+        Some(UnknownDomain)
+    );
 }
 
 /// What is outside is the matter of the host that is connected to it.
@@ -330,8 +337,8 @@ fn what_is_outside_is_not_for_other_hosts() {
     assert_eq!(told(&segments, B, 2, &out), nobody);
     let to_all = packet(BROADCAST, mac(7, 2), 100);
     assert_eq!(told(&segments, B, 2, &to_all), Ok(vec![(7, 0), (7, 1)]));
-    let far = packet(mac(7, 2), STRANGER, 100);
-    assert_eq!(let_in(&segments, &far), nobody);
+    let to_remote = packet(mac(7, 2), STRANGER, 100);
+    assert_eq!(let_in(&segments, &to_remote), nobody);
     let to_all = packet(BROADCAST, STRANGER, 100);
     assert_eq!(let_in(&segments, &to_all), Ok(vec![(7, 0), (7, 1)]));
 }
@@ -345,7 +352,7 @@ proptest! {
         bytes in any_bytes(),
     ) {
         let segments = spread();
-        if let Ok(Some(ingress)) = segments.far(B, &tag(domain, epoch, x)) {
+        if let Ok(Some(ingress)) = segments.remote_ingress(B, &tag(domain, epoch, x)) {
             prop_assert!((2..4).contains(&x) && epoch == 1);
             for (reached, receiver) in whom(&ingress, &bytes).unwrap_or_default() {
                 prop_assert_eq!(reached, domain);
