@@ -66,8 +66,8 @@ impl Neighbours {
         };
         let ingress = self.segments.ingress(Partition(DOMAINS[0]), sender);
         let reached: Vec<(u32, u8)> = match ingress.expect("a member").decide(packet) {
-            Action::Deliver(way) => vec![exit(way)],
-            Action::DeliverAll(others) => others.flatten().map(exit).collect(),
+            Action::Deliver(way) => vec![egress(way)],
+            Action::DeliverAll(others) => others.flatten().map(egress).collect(),
             Action::Answer(frame) => {
                 let asker = packet[Offload::LEN + 6..].first_chunk::<6>();
                 assert_eq!(frame.first_chunk(), asker);
@@ -198,8 +198,8 @@ impl FarHost {
             "it speaks for another"
         );
         let reached: Vec<(u32, u8)> = match ingress.decide(packet) {
-            Action::Deliver(way) => vec![exit(way)],
-            Action::DeliverAll(others) => others.flatten().map(exit).collect(),
+            Action::Deliver(way) => vec![egress(way)],
+            Action::DeliverAll(others) => others.flatten().map(egress).collect(),
             Action::Answer(_) => panic!("what is asked was answered there"),
             Action::Drop(_) => return false,
         };
@@ -215,9 +215,9 @@ impl FarHost {
 }
 
 /// All are of one host.
-fn exit(way: Way<'_, (u32, u8)>) -> (u32, u8) {
+fn egress(way: Way<'_, (u32, u8)>) -> (u32, u8) {
     match way {
-        Way::Exit(exit) => *exit,
+        Way::Port(egress) => *egress,
         Way::Host(host) => panic!("{host:?}"),
     }
 }

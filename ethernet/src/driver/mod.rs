@@ -27,7 +27,7 @@ use crate::interface::offloads;
 use crate::interface::reaper::{Leaver, Removal};
 use crate::interface::{self, Interface, InterfaceError, Settling};
 use crate::offload::Capabilities;
-use crate::port::Exit;
+use crate::port::SwitchPort;
 use crate::port::stack_socket::Cable;
 use crate::port::uplink::{Uplink, UplinkError};
 use crate::switch::{Ended, JoinError, Switch, SwitchHandle, TunnelId};
@@ -492,18 +492,18 @@ impl Control {
         let (key, member) = ((port.domain_id, port.node), port.clone());
         // A process may have joined groups before, too.
         let joined_before = interface.as_ref().is_none_or(|interface| interface.was_up);
-        let (exit, index, settling) = match interface {
-            None => (Exit::Stack(None), None, None),
+        let (egress, index, settling) = match interface {
+            None => (SwitchPort::Stack(None), None, None),
             Some(Interface {
                 tap,
                 index,
                 settling,
                 ..
-            }) => (Exit::Tap(tap), Some(index), Some(settling)),
+            }) => (SwitchPort::Tap(tap), Some(index), Some(settling)),
         };
         let (partition, place) = (Partition(port.domain_id), port.place);
         let attached = self.switch.call(move |switch| {
-            switch.attach(member, exit)?;
+            switch.attach(member, egress)?;
             if joined_before {
                 switch.hears_all(partition, place);
             }
@@ -543,11 +543,11 @@ impl Control {
         let member = self.ports.remove(&key);
         self.remote_members.remove(&key);
         self.settling.remove(&key);
-        let exit = self
+        let egress = self
             .switch
             .call(move |switch| switch.detach(partition, node))?;
-        // The link of a process ends when its exit is dropped.
-        if let (Some(Member { port, home, index }), Some(Exit::Tap(tap))) = (member, exit)
+        // The link of a process ends when its egress port is dropped.
+        if let (Some(Member { port, home, index }), Some(SwitchPort::Tap(tap))) = (member, egress)
             && let Some(index) = index
         {
             if let Err(error) = interface::lower(&tap, index) {

@@ -37,7 +37,7 @@ pub enum Action<'a, X> {
 #[derive(Debug)]
 pub enum Way<'a, X> {
     /// Out here.
-    Exit(&'a X),
+    Port(&'a X),
     /// To the driver of another host, which decides there.
     Host(HostId),
 }
@@ -70,10 +70,10 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     /// How frames go back to where those come from that come in here, unless it is another host.
-    pub fn exit(&self) -> Option<&'a X> {
+    pub fn egress(&self) -> Option<&'a X> {
         match self.sender {
-            Sender::Member(member) => Some(&member.exit),
-            Sender::Outside(outside) => Some(&outside.exit),
+            Sender::Member(member) => Some(&member.egress),
+            Sender::Outside(outside) => Some(&outside.egress),
             Sender::Remote(_) => None,
         }
     }
@@ -166,7 +166,7 @@ impl<'a, X> Ingress<'a, X> {
 
     fn answer(&self, frame: Frame<'_>) -> Option<Action<'a, X>> {
         // Those of other hosts have been answered there.
-        self.exit()?;
+        self.egress()?;
         let question = Question::read(frame)?;
         let Some(owner) = self.segment.owner(&question, self.sender.place()) else {
             self.keep(question);
@@ -226,7 +226,7 @@ impl<'a, X> Ingress<'a, X> {
                 None => Action::Drop(DropReason::NoSuchMember),
             },
             Destination::Elsewhere => match self.way_out() {
-                Some(Ok(exit)) => Action::Deliver(Way::Exit(exit)),
+                Some(Ok(egress)) => Action::Deliver(Way::Port(egress)),
                 Some(Err(reason)) => Action::Drop(reason),
                 None => Action::Drop(DropReason::NoSuchMember),
             },
@@ -239,7 +239,7 @@ impl<'a, X> Ingress<'a, X> {
             return None;
         }
         if let Some(member) = self.segment.members.get(&place) {
-            return Some((&member.port, Way::Exit(&member.exit)));
+            return Some((&member.port, Way::Port(&member.egress)));
         }
         self.tag()?;
         let member = self.segment.remote.member(place)?;
@@ -301,7 +301,7 @@ impl<'a, X> Ingress<'a, X> {
         Some(if self.sender.is_limited() && outside.limited {
             Err(DropReason::Limited)
         } else {
-            Ok(&outside.exit)
+            Ok(&outside.egress)
         })
     }
 
@@ -356,7 +356,7 @@ impl<'a, X> Iterator for Others<'a, X> {
         while let Some(member) = self.members.next() {
             if self.is_for(member.port.place) {
                 return Some(if self.sender.may_reach(&member.port) {
-                    Ok(Way::Exit(&member.exit))
+                    Ok(Way::Port(&member.egress))
                 } else {
                     Err(DropReason::Limited)
                 });
@@ -370,7 +370,7 @@ impl<'a, X> Iterator for Others<'a, X> {
                 Ok(Way::Host(*host))
             });
         }
-        self.outside.take().map(|exit| exit.map(Way::Exit))
+        self.outside.take().map(|egress| egress.map(Way::Port))
     }
 }
 

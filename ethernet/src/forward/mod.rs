@@ -6,7 +6,7 @@
 //! construction instead:
 //!
 //! * *Partition*: a frame is decided on by an [`Ingress`], which borrows the one [`Segment`]
-//!   that its port belongs to. A decision borrows its exits from there, and a segment
+//!   that its port belongs to. A decision borrows its ports from there, and a segment
 //!   holds no others. No frame can reach a port of another partition, whatever it contains.
 //! * *Epoch*: a port that is no longer a member is no longer in its segment, for frames in
 //!   either direction, and one of an older epoch is not let in.
@@ -112,7 +112,7 @@ struct Segment<X> {
 /// What is outside, as a segment sees it.
 #[derive(Debug)]
 struct Outside<X> {
-    exit: X,
+    egress: X,
     /// The node at which it is connected.
     node: u32,
     /// Whether that talks to full members only, and so does what is behind it.
@@ -126,7 +126,7 @@ struct Outside<X> {
 #[derive(Debug)]
 struct Member<X> {
     port: Port,
-    exit: X,
+    egress: X,
     /// Of what it sends.
     backlog: Backlog,
     unanswered: Unanswered,
@@ -170,49 +170,51 @@ impl<X> Default for Segments<X> {
 }
 
 impl<X> Segments<X> {
-    /// Makes `port` a member of its domain's segment, reached through `exit`.
+    /// Makes `port` a member of its domain's segment, reached through `egress`.
     ///
     /// # Errors
     /// [`AttachError`]; nothing has changed then.
-    pub fn attach(&mut self, port: Port, exit: X) -> Result<(), AttachError> {
+    pub fn attach(&mut self, port: Port, egress: X) -> Result<(), AttachError> {
         let domain = checked_domain(&port)?;
         let partition = Partition(port.domain_id);
         let network = Network::of(&port);
         self.networks.entry(partition).or_insert(network);
         match self.segments.entry(partition) {
-            hash_map::Entry::Occupied(segment) => segment.into_mut().attach(port, exit),
-            hash_map::Entry::Vacant(place) => place.insert(Segment::new(domain)).attach(port, exit),
+            hash_map::Entry::Occupied(segment) => segment.into_mut().attach(port, egress),
+            hash_map::Entry::Vacant(place) => {
+                place.insert(Segment::new(domain)).attach(port, egress)
+            }
         }
     }
 
-    /// Ends a membership and returns the exit, if there was one.
+    /// Ends a membership and returns the egress port, if there was one.
     pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<X> {
         let segment = self.segments.get_mut(&partition)?;
-        let exit = segment.detach(node);
+        let egress = segment.detach(node);
         self.forget_if_empty(partition);
-        exit
+        egress
     }
 
-    /// Connects a segment to the outside, through `exit`; returns what it was connected through.
-    pub fn connect(&mut self, uplink: &Uplink, exit: X) -> Option<X> {
+    /// Connects a segment to the outside, through `egress`; returns what it was connected through.
+    pub fn connect(&mut self, uplink: &Uplink, egress: X) -> Option<X> {
         let domain = u16::try_from(uplink.domain_id).ok()?;
         let segment = self.segments.entry(Partition(uplink.domain_id));
         let segment = segment.or_insert_with(|| Segment::new(domain));
         let before = segment.uplink.replace(Outside {
-            exit,
+            egress,
             node: uplink.node,
             limited: uplink.limited,
             mtu: uplink.mtu,
             drops: DropCounters::default(),
         });
-        before.map(|outside| outside.exit)
+        before.map(|outside| outside.egress)
     }
 
     /// Disconnects a segment; returns what it was connected through.
     pub fn disconnect(&mut self, partition: Partition) -> Option<X> {
         let outside = self.segments.get_mut(&partition)?.uplink.take();
         self.forget_if_empty(partition);
-        outside.map(|outside| outside.exit)
+        outside.map(|outside| outside.egress)
     }
 
     fn forget_if_empty(&mut self, partition: Partition) {
@@ -258,9 +260,9 @@ impl<X> Segments<X> {
     }
 
     /// How frames leave to a member, to be changed.
-    pub fn exit_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
+    pub fn egress_mut(&mut self, partition: Partition, place: Place) -> Option<&mut X> {
         let segment = self.segments.get_mut(&partition)?;
-        Some(&mut segment.members.get_mut(&place)?.exit)
+        Some(&mut segment.members.get_mut(&place)?.egress)
     }
 
     /// Raises the epoch of a partition; an epoch never goes back.
@@ -304,7 +306,7 @@ impl<X> Segments<X> {
             let may_reach = Sender::Member(member).may_reach(port);
             let questions = member.unanswered.take(addresses(port));
             let questions = questions.into_iter().filter(move |_| may_reach);
-            questions.map(|question| (&member.exit, question.answer(Mac(port.mac))))
+            questions.map(|question| (&member.egress, question.answer(Mac(port.mac))))
         };
         segment.members.values().flat_map(of).collect()
     }
@@ -397,12 +399,12 @@ impl<X> Segment<X> {
         }
     }
 
-    fn attach(&mut self, port: Port, exit: X) -> Result<(), AttachError> {
+    fn attach(&mut self, port: Port, egress: X) -> Result<(), AttachError> {
         self.claim(&port)?;
         let place = port.place;
         let member = Member {
             port,
-            exit,
+            egress,
             backlog: Backlog::default(),
             unanswered: Unanswered::default(),
             drops: DropCounters::default(),
@@ -439,7 +441,7 @@ impl<X> Segment<X> {
         };
         let member = self.members.remove(&place)?;
         self.forget(&member.port);
-        Some(member.exit)
+        Some(member.egress)
     }
 
     fn forget(&mut self, port: &Port) {

@@ -1,4 +1,4 @@
-//! Exits: where frames leave a segment and come into it.
+//! Ports of the switch: where frames come in and leave.
 
 #[allow(unsafe_code)]
 pub(crate) mod stack_socket;
@@ -18,7 +18,7 @@ use uplink::Uplink;
 
 /// One of them.
 #[derive(Debug)]
-pub enum Exit {
+pub enum SwitchPort {
     /// To a member.
     Tap(Tap),
     /// To a process of a member that brings its own IP stack, while one has the link.
@@ -27,14 +27,16 @@ pub enum Exit {
     Uplink(Uplink),
 }
 
-impl Exit {
+impl SwitchPort {
     /// What may be left undone in packets for it.
     pub fn capabilities(&self) -> Capabilities {
         match self {
-            Exit::Tap(tap) => tap.capabilities(),
+            SwitchPort::Tap(tap) => tap.capabilities(),
             // It takes segments as long as they come, and looks at no checksums.
-            Exit::Stack(_) => Capabilities::CHECKSUM | Capabilities::TSO4 | Capabilities::TSO6,
-            Exit::Uplink(_) => Capabilities::empty(),
+            SwitchPort::Stack(_) => {
+                Capabilities::CHECKSUM | Capabilities::TSO4 | Capabilities::TSO6
+            }
+            SwitchPort::Uplink(_) => Capabilities::empty(),
         }
     }
 
@@ -44,9 +46,9 @@ impl Exit {
     /// Those of [`Tap::receive`], [`Cable::receive`] and [`Uplink::receive`].
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
-            Exit::Tap(tap) => tap.receive(into),
-            Exit::Stack(cable) => plugged(cable)?.receive(into),
-            Exit::Uplink(uplink) => uplink.receive(into),
+            SwitchPort::Tap(tap) => tap.receive(into),
+            SwitchPort::Stack(cable) => plugged(cable)?.receive(into),
+            SwitchPort::Uplink(uplink) => uplink.receive(into),
         }
     }
 
@@ -56,9 +58,9 @@ impl Exit {
     /// Those of [`Tap::send`], [`Cable::send`] and [`Uplink::send_piece`].
     pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
         match self {
-            Exit::Tap(tap) => tap.send_piece(piece),
-            Exit::Stack(cable) => plugged(cable)?.send_piece(piece),
-            Exit::Uplink(uplink) => uplink.send_piece(piece),
+            SwitchPort::Tap(tap) => tap.send_piece(piece),
+            SwitchPort::Stack(cable) => plugged(cable)?.send_piece(piece),
+            SwitchPort::Uplink(uplink) => uplink.send_piece(piece),
         }
     }
 
@@ -66,7 +68,7 @@ impl Exit {
     pub fn takes_rows(&self) -> Option<&Tap> {
         let needed = Capabilities::CHECKSUM | Capabilities::USO;
         match self {
-            Exit::Tap(tap) if tap.capabilities().contains(needed) => Some(tap),
+            SwitchPort::Tap(tap) if tap.capabilities().contains(needed) => Some(tap),
             _ => None,
         }
     }
@@ -75,14 +77,16 @@ impl Exit {
     /// frames that it stands for, up to the first that is refused. Returns how many there were.
     ///
     /// # Errors
-    /// As [`Exit::send_piece`].
+    /// As [`SwitchPort::send_piece`].
     pub fn deliver(&self, packet: &[u8], segmenter: &mut Segmenter) -> io::Result<usize> {
         // It has been decided on, so it is a good one.
         let (offload, frame) = Offload::split(packet).ok_or(io::ErrorKind::InvalidData)?;
         let as_it_is = self.capabilities().contains(offload.needs());
         match self {
-            Exit::Tap(tap) if as_it_is => return tap.send(packet).map(|()| 1),
-            Exit::Stack(cable) if as_it_is => return plugged(cable)?.send(packet).map(|()| 1),
+            SwitchPort::Tap(tap) if as_it_is => return tap.send(packet).map(|()| 1),
+            SwitchPort::Stack(cable) if as_it_is => {
+                return plugged(cable)?.send(packet).map(|()| 1);
+            }
             _ => {}
         }
         let mut pieces = segmenter.pieces(&offload, frame);
@@ -97,9 +101,9 @@ impl Exit {
     /// What to wait for, if anything can come.
     pub fn source(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Exit::Tap(tap) => Some(tap.as_fd()),
-            Exit::Stack(cable) => cable.as_ref().map(AsFd::as_fd),
-            Exit::Uplink(uplink) => Some(uplink.as_fd()),
+            SwitchPort::Tap(tap) => Some(tap.as_fd()),
+            SwitchPort::Stack(cable) => cable.as_ref().map(AsFd::as_fd),
+            SwitchPort::Uplink(uplink) => Some(uplink.as_fd()),
         }
     }
 }

@@ -36,7 +36,7 @@ use crate::offload::udp_gro::Row;
 use crate::port::stack_socket::Cable;
 use crate::port::tap::Tap;
 use crate::port::uplink::{Uplink, is_down};
-use crate::port::{Exit, is_gone};
+use crate::port::{SwitchPort, is_gone};
 use crate::tunnel::HostId;
 use busy_poll::Patience;
 use tunnels::{Connected, Tunnels, Via};
@@ -67,7 +67,7 @@ type Work = Box<dyn FnOnce(&mut Switch) + Send>;
 /// Moves frames between the TAPs of its ports.
 pub struct Switch {
     epoll: Epoll,
-    segments: Segments<Exit>,
+    segments: Segments<SwitchPort>,
     tunnels: Tunnels,
     /// Other hosts of which more has come, this way, than their turns were long.
     unread: BTreeSet<(HostId, Via)>,
@@ -96,7 +96,7 @@ pub enum JoinError {
     /// It may not be a member.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// Its exit cannot be waited for.
+    /// Its egress port cannot be waited for.
     #[error("cannot wait for its packets: {0}")]
     Epoll(io::Error),
 }
@@ -200,11 +200,11 @@ impl Switch {
     /// Lets a port send and receive.
     ///
     /// # Errors
-    /// [`JoinError`]; the exit is closed then, and the interface of a TAP stays.
-    pub fn attach(&mut self, port: Port, exit: Exit) -> Result<(), JoinError> {
+    /// [`JoinError`]; the egress port is closed then, and the interface of a TAP stays.
+    pub fn attach(&mut self, port: Port, egress: SwitchPort) -> Result<(), JoinError> {
         let event = event_of(Partition(port.domain_id), port.place);
-        self.heed(&exit, event).map_err(JoinError::Epoll)?;
-        Ok(self.segments.attach(port, exit)?)
+        self.heed(&egress, event).map_err(JoinError::Epoll)?;
+        Ok(self.segments.attach(port, egress)?)
     }
 
     /// Adds a member that another host carries, or changes it.
@@ -218,9 +218,9 @@ impl Switch {
     /// Answers what was asked about a member before it was one. Its kernel has to receive packets by then:
     /// askers send at once what they have kept.
     pub fn answer_late(&self, partition: Partition, place: Place) {
-        for (exit, answer) in self.segments.late_answers(partition, place) {
+        for (egress, answer) in self.segments.late_answers(partition, place) {
             // An asker that takes nothing at this moment asks again.
-            let _ = exit.send_piece(&Piece([&answer, &[], &[]]));
+            let _ = egress.send_piece(&Piece([&answer, &[], &[]]));
         }
     }
 
@@ -236,15 +236,15 @@ impl Switch {
     ) -> Result<(), PlugFailure> {
         let place = self.segments.place_of(partition, node);
         let place = place.ok_or(PlugFailure::NoStack)?;
-        match self.segments.exit_mut(partition, place) {
-            Some(Exit::Stack(Some(present))) if !present.is_cut() => Err(PlugFailure::Taken),
-            Some(Exit::Stack(_)) => {
-                let exit = Exit::Stack(Some(cable));
+        match self.segments.egress_mut(partition, place) {
+            Some(SwitchPort::Stack(Some(present))) if !present.is_cut() => Err(PlugFailure::Taken),
+            Some(SwitchPort::Stack(_)) => {
+                let egress = SwitchPort::Stack(Some(cable));
                 let event = event_of(partition, place);
-                self.heed(&exit, event).map_err(|_| PlugFailure::System)?;
+                self.heed(&egress, event).map_err(|_| PlugFailure::System)?;
                 // Closing the one before ends its events.
-                if let Some(place) = self.segments.exit_mut(partition, place) {
-                    *place = exit;
+                if let Some(place) = self.segments.egress_mut(partition, place) {
+                    *place = egress;
                 }
                 Ok(())
             }
@@ -252,11 +252,11 @@ impl Switch {
         }
     }
 
-    /// Cuts a port and returns its exit, if there was one.
-    pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<Exit> {
-        let exit = self.segments.detach(partition, node)?;
-        self.ignore(&exit);
-        Some(exit)
+    /// Cuts a port and returns its egress port, if there was one.
+    pub fn detach(&mut self, partition: Partition, node: NodeId) -> Option<SwitchPort> {
+        let egress = self.segments.detach(partition, node)?;
+        self.ignore(&egress);
+        Some(egress)
     }
 
     /// Makes a domain one Ethernet with what is outside.
@@ -268,7 +268,7 @@ impl Switch {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, event);
         self.epoll.add(&uplink, event)?;
         // The one before is closed, and so not waited for any longer.
-        self.segments.connect(to, Exit::Uplink(uplink));
+        self.segments.connect(to, SwitchPort::Uplink(uplink));
         Ok(())
     }
 
@@ -307,8 +307,8 @@ impl Switch {
         place: Place,
         capabilities: Capabilities,
     ) -> io::Result<()> {
-        match self.segments.exit_mut(partition, place) {
-            Some(Exit::Tap(tap)) if tap.capabilities() != capabilities => {
+        match self.segments.egress_mut(partition, place) {
+            Some(SwitchPort::Tap(tap)) if tap.capabilities() != capabilities => {
                 tap.set_capabilities(capabilities)
             }
             _ => Ok(()),
@@ -382,9 +382,9 @@ impl Switch {
             0 => self.segments.ingress(partition, place),
             _ => self.segments.outside(partition),
         };
-        let Some((ingress, exit)) = ingress.and_then(|ingress| {
-            let exit = ingress.exit()?;
-            Some((ingress, exit))
+        let Some((ingress, egress)) = ingress.and_then(|ingress| {
+            let egress = ingress.egress()?;
+            Some((ingress, egress))
         }) else {
             return;
         };
@@ -395,7 +395,7 @@ impl Switch {
             row_to: None,
             rows: 0,
         };
-        let Err(error) = turn.carry_all(exit) else {
+        let Err(error) = turn.carry_all(egress) else {
             if turn.rows > 0 {
                 // Nothing holds back who sends datagrams, and a socket keeps some hundred: more of them
                 // than its process reads before it runs again would be carried in vain.
@@ -409,10 +409,10 @@ impl Switch {
         if is_down(&error) {
             return warn!(?partition, "an uplink is down");
         }
-        if matches!(exit, Exit::Tap(_)) {
+        if matches!(egress, SwitchPort::Tap(_)) {
             warn!(?partition, %place, %error, "an interface of a port has gone");
         }
-        self.ignore(exit);
+        self.ignore(egress);
         if event & OUTSIDE == 0 {
             self.unplug(partition, place);
         }
@@ -420,21 +420,21 @@ impl Switch {
 
     /// The process that had the link of a port has gone: another may have it.
     fn unplug(&mut self, partition: Partition, place: Place) {
-        if let Some(Exit::Stack(cable)) = self.segments.exit_mut(partition, place) {
+        if let Some(SwitchPort::Stack(cable)) = self.segments.egress_mut(partition, place) {
             *cable = None;
         }
     }
 
-    /// Waits for an exit, if anything can come from there.
-    fn heed(&self, exit: &Exit, event: u64) -> io::Result<()> {
+    /// Waits for an egress port, if anything can come from there.
+    fn heed(&self, egress: &SwitchPort, event: u64) -> io::Result<()> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, event);
         let add = |source| self.epoll.add(source, event);
-        Ok(exit.source().map_or(Ok(()), add)?)
+        Ok(egress.source().map_or(Ok(()), add)?)
     }
 
-    /// Stops waiting for an exit.
-    fn ignore(&self, exit: &Exit) {
-        if let Some(source) = exit.source() {
+    /// Stops waiting for an egress port.
+    fn ignore(&self, egress: &SwitchPort) {
+        if let Some(source) = egress.source() {
             // It fails when this was done already.
             let _ = self.epoll.delete(source);
         }
@@ -450,7 +450,7 @@ struct Desk {
 
 /// The turn of a port.
 struct Turn<'a, 't> {
-    ingress: &'t Ingress<'a, Exit>,
+    ingress: &'t Ingress<'a, SwitchPort>,
     tunnels: &'t Tunnels,
     desk: &'t mut Desk,
     /// Where the datagrams of a row go that have been read.
@@ -463,14 +463,14 @@ impl<'a> Turn<'a, '_> {
     /// Carries packets on, as long as the turn lasts.
     ///
     /// # Errors
-    /// Those of [`Exit::receive`]: there are no more, or the port cannot be read.
-    fn carry_all(&mut self, exit: &Exit) -> io::Result<()> {
+    /// Those of [`SwitchPort::receive`]: there are no more, or the port cannot be read.
+    fn carry_all(&mut self, egress: &SwitchPort) -> io::Result<()> {
         let mut sent = 0;
         let end = loop {
             if sent >= BATCH {
                 break Ok(());
             }
-            match exit.receive(self.desk.row.space()) {
+            match egress.receive(self.desk.row.space()) {
                 Ok(len) => {
                     self.ingress.has_read();
                     sent += self.carry(len).max(1);
@@ -489,7 +489,7 @@ impl<'a> Turn<'a, '_> {
         let at = row.filled();
         let action = self.ingress.decide(row.packet(at, len));
         let row_to = match &action {
-            Action::Deliver(Way::Exit(exit)) => exit.takes_rows(),
+            Action::Deliver(Way::Port(egress)) => egress.takes_rows(),
             _ => None,
         };
         if let (Some(tap), Some(before)) = (row_to, self.row_to)
@@ -522,7 +522,7 @@ impl<'a> Turn<'a, '_> {
 
 /// Carries a packet on; returns how many frames it became.
 fn carry(
-    ingress: &Ingress<'_, Exit>,
+    ingress: &Ingress<'_, SwitchPort>,
     packet: &[u8],
     segmenter: &mut Segmenter,
     tunnels: &Tunnels,
@@ -533,15 +533,15 @@ fn carry(
 
 /// Does with a packet what was decided; returns how many frames it became.
 fn carry_out(
-    ingress: &Ingress<'_, Exit>,
-    action: Action<'_, Exit>,
+    ingress: &Ingress<'_, SwitchPort>,
+    action: Action<'_, SwitchPort>,
     packet: &[u8],
     segmenter: &mut Segmenter,
     tunnels: &Tunnels,
 ) -> usize {
-    let mut deliver = |way: Way<'_, Exit>| {
+    let mut deliver = |way: Way<'_, SwitchPort>| {
         let delivered = match way {
-            Way::Exit(exit) => exit.deliver(packet, segmenter),
+            Way::Port(egress) => egress.deliver(packet, segmenter),
             Way::Host(host) => send_remote(ingress, packet, tunnels.get(&host)).map(|()| 1),
         };
         delivered.unwrap_or_else(|error| {
@@ -564,8 +564,8 @@ fn carry_out(
         Action::Answer(frame) => {
             let answer = Piece([&frame, &[], &[]]);
             let sent = ingress
-                .exit()
-                .map_or(Ok(()), |exit| exit.send_piece(&answer));
+                .egress()
+                .map_or(Ok(()), |egress| egress.send_piece(&answer));
             if let Err(error) = sent {
                 ingress.count(reason(&error));
             }
@@ -579,7 +579,7 @@ fn carry_out(
 }
 
 fn send_remote(
-    ingress: &Ingress<'_, Exit>,
+    ingress: &Ingress<'_, SwitchPort>,
     packet: &[u8],
     connected: Option<&Connected>,
 ) -> io::Result<()> {

@@ -16,7 +16,7 @@ use toroid_fabric::{NodeId, Partition, Place};
 
 use super::*;
 use crate::offload::Offload;
-use crate::port::Exit;
+use crate::port::SwitchPort;
 use crate::port::stack_socket::{Cable, tests::pair};
 use crate::switch::{Switch, TunnelEvent};
 use crate::tunnel::{HostId, Tunnel};
@@ -227,11 +227,11 @@ impl Side {
         let (complain, complaints) = mpsc::channel();
         let complain = Box::new(move |why: &str| complain.send(why.to_owned()).unwrap());
         let (keeper, stream_events) = Keeper::new(id, x == 0, prepare, &handle, complain);
-        let [member, exit] = pair();
+        let [member, egress] = pair();
         let set_up = move |switch: &mut Switch| {
-            switch.attach(port(x), Exit::Stack(None)).unwrap();
+            switch.attach(port(x), SwitchPort::Stack(None)).unwrap();
             let partition = Partition(DOMAIN.into());
-            switch.plug(partition, NodeId(x.into()), exit).unwrap();
+            switch.plug(partition, NodeId(x.into()), egress).unwrap();
             switch.attach_remote(port(1 - x), OTHER).unwrap();
             switch
                 .connect_tunnel(id, tunnel, Some(stream_events))

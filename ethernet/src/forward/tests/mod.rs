@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::offload::Offload;
 
-/// An exit's name: domain and place.
+/// Name of an egress port: domain and place.
 type Name = (u32, u8);
 
 const BROADCAST: [u8; 6] = [0xff; 6];
@@ -111,17 +111,17 @@ fn whom(ingress: &Ingress<'_, Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReas
             all.sort();
             Ok(all)
         }
-        Action::Answer(_) => Ok(ingress.exit().copied().into_iter().collect()),
+        Action::Answer(_) => Ok(ingress.egress().copied().into_iter().collect()),
         Action::Drop(reason) => Err(reason),
     }
 }
 
-/// Drivers of other hosts are exits of this domain, which there is not.
+/// Drivers of other hosts are ports of this domain, which there is not.
 const HOSTS: u32 = u32::MAX;
 
 fn name(way: &Way<'_, Name>) -> Name {
     match way {
-        Way::Exit(name) => **name,
+        Way::Port(name) => **name,
         Way::Host(host) => (HOSTS, host.0 as u8),
     }
 }
