@@ -28,7 +28,7 @@ use crate::interface::reaper::{Leaver, Removal};
 use crate::interface::{self, Interface, InterfaceError, Settling};
 use crate::offload::Capabilities;
 use crate::port::SwitchPort;
-use crate::port::stack_socket::Cable;
+use crate::port::stack_socket::StackSocket;
 use crate::port::uplink::{Uplink, UplinkError};
 use crate::switch::{Ended, JoinError, Switch, SwitchHandle, TunnelId};
 use crate::tunnel::{HostId, Tunnel};
@@ -260,8 +260,8 @@ impl Control {
                 return Ok(Some(Answer::Lines { n, frames_by_rdma }));
             }
             Command::Plug { n, domain_id, node } => {
-                let cable = descriptors.into_iter().next();
-                let failure = self.plug((domain_id, node), cable)?;
+                let stack_socket = descriptors.into_iter().next();
+                let failure = self.plug((domain_id, node), stack_socket)?;
                 return Ok(Some(Answer::Plugged { n, failure }));
             }
         }
@@ -520,17 +520,17 @@ impl Control {
 
     /// Gives a process the link of a port; returns why not.
     fn plug(&self, key: Key, socket: Option<OwnedFd>) -> Result<Option<PlugFailure>, Ended> {
-        let Some(cable) = socket.map(Cable::new) else {
+        let Some(stack_socket) = socket.map(StackSocket::new) else {
             return Ok(Some(PlugFailure::System));
         };
-        if let Err(error) = cable.refuse_descriptors() {
+        if let Err(error) = stack_socket.refuse_descriptors() {
             warn!("cannot refuse descriptors of a process: {error}");
             return Ok(Some(PlugFailure::System));
         }
         let (partition, node) = (Partition(key.0), NodeId(key.1));
         let plugged = self
             .switch
-            .call(move |switch| switch.plug(partition, node, cable))?;
+            .call(move |switch| switch.plug(partition, node, stack_socket))?;
         Ok(plugged.err())
     }
 

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::offload::segmentation::{Piece, Segmenter};
 use crate::offload::{Capabilities, Offload};
-use stack_socket::Cable;
+use stack_socket::StackSocket;
 use tap::Tap;
 use uplink::Uplink;
 
@@ -22,7 +22,7 @@ pub enum SwitchPort {
     /// To a member.
     Tap(Tap),
     /// To a process of a member that brings its own IP stack, while one has the link.
-    Stack(Option<Cable>),
+    Stack(Option<StackSocket>),
     /// To the outside.
     Uplink(Uplink),
 }
@@ -43,11 +43,11 @@ impl SwitchPort {
     /// Reads the next packet, cut off at the length of `into`, and returns its length.
     ///
     /// # Errors
-    /// Those of [`Tap::receive`], [`Cable::receive`] and [`Uplink::receive`].
+    /// Those of [`Tap::receive`], [`StackSocket::receive`] and [`Uplink::receive`].
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             SwitchPort::Tap(tap) => tap.receive(into),
-            SwitchPort::Stack(cable) => plugged(cable)?.receive(into),
+            SwitchPort::Stack(stack_socket) => plugged(stack_socket)?.receive(into),
             SwitchPort::Uplink(uplink) => uplink.receive(into),
         }
     }
@@ -55,11 +55,11 @@ impl SwitchPort {
     /// Sends a frame that needs no offload.
     ///
     /// # Errors
-    /// Those of [`Tap::send`], [`Cable::send`] and [`Uplink::send_piece`].
+    /// Those of [`Tap::send`], [`StackSocket::send`] and [`Uplink::send_piece`].
     pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
         match self {
             SwitchPort::Tap(tap) => tap.send_piece(piece),
-            SwitchPort::Stack(cable) => plugged(cable)?.send_piece(piece),
+            SwitchPort::Stack(stack_socket) => plugged(stack_socket)?.send_piece(piece),
             SwitchPort::Uplink(uplink) => uplink.send_piece(piece),
         }
     }
@@ -84,8 +84,8 @@ impl SwitchPort {
         let as_it_is = self.capabilities().contains(offload.needs());
         match self {
             SwitchPort::Tap(tap) if as_it_is => return tap.send(packet).map(|()| 1),
-            SwitchPort::Stack(cable) if as_it_is => {
-                return plugged(cable)?.send(packet).map(|()| 1);
+            SwitchPort::Stack(stack_socket) if as_it_is => {
+                return plugged(stack_socket)?.send(packet).map(|()| 1);
             }
             _ => {}
         }
@@ -102,14 +102,14 @@ impl SwitchPort {
     pub fn source(&self) -> Option<BorrowedFd<'_>> {
         match self {
             SwitchPort::Tap(tap) => Some(tap.as_fd()),
-            SwitchPort::Stack(cable) => cable.as_ref().map(AsFd::as_fd),
+            SwitchPort::Stack(stack_socket) => stack_socket.as_ref().map(AsFd::as_fd),
             SwitchPort::Uplink(uplink) => Some(uplink.as_fd()),
         }
     }
 }
 
-fn plugged(cable: &Option<Cable>) -> io::Result<&Cable> {
-    Ok(cable.as_ref().ok_or(io::ErrorKind::NotConnected)?)
+fn plugged(stack_socket: &Option<StackSocket>) -> io::Result<&StackSocket> {
+    Ok(stack_socket.as_ref().ok_or(io::ErrorKind::NotConnected)?)
 }
 
 /// Whether an operation failed because the other side is not there.

@@ -2,9 +2,9 @@
 //!
 //! One message is one packet as [`crate::offload`] describes them, and what does not fit waits or is
 //! refused as with any socket, so neither side can make the other hold more than the socket's
-//! buffer. The driver treats what comes out of a cable as what comes out of a TAP: a process can
+//! buffer. The driver treats what comes out of a stack socket as what comes out of a TAP: a process can
 //! send any bytes, and they are checked as a node's are. An empty message is none, so a process that
-//! sends one has ended its cable.
+//! sends one has ended its stack socket.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,12 +19,12 @@ use crate::offload::segmentation::Piece;
 
 /// One end.
 #[derive(Debug)]
-pub struct Cable(OwnedFd);
+pub struct StackSocket(OwnedFd);
 
-impl Cable {
+impl StackSocket {
     /// Takes an end of a connected `SOCK_SEQPACKET` socket.
     pub fn new(socket: OwnedFd) -> Self {
-        Cable(socket)
+        StackSocket(socket)
     }
 
     /// Lets nobody send descriptors along, which this process would have to close. Kernels before
@@ -72,7 +72,7 @@ impl Cable {
     /// Sends a frame that needs no offload.
     ///
     /// # Errors
-    /// As [`Cable::send`].
+    /// As [`StackSocket::send`].
     pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
         let [a, b, c] = piece.0;
         let parts = [&Offload::NONE, a, b, c].map(IoSlice::new);
@@ -83,7 +83,7 @@ impl Cable {
 
 const SENDING: MsgFlags = MsgFlags::MSG_DONTWAIT.union(MsgFlags::MSG_NOSIGNAL);
 
-impl AsFd for Cable {
+impl AsFd for StackSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -122,11 +122,11 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Both ends of a cable.
-    pub(crate) fn pair() -> [Cable; 2] {
+    /// Both ends of a stack socket.
+    pub(crate) fn pair() -> [StackSocket; 2] {
         let kind = (AddressFamily::Unix, SockType::SeqPacket);
         let (here, there) = socketpair(kind.0, kind.1, None, SockFlag::SOCK_CLOEXEC).unwrap();
-        [here, there].map(Cable::new)
+        [here, there].map(StackSocket::new)
     }
 
     fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> io::ErrorKind {

@@ -20,7 +20,7 @@ use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
 use super::StackError;
 use super::device::Device;
-use crate::port::stack_socket::Cable;
+use crate::port::stack_socket::StackSocket;
 
 /// How long a connection that the application has dropped may go on, to send what was written and
 /// to hear the other side's end.
@@ -87,26 +87,29 @@ enum Sleep {
 
 /// What the thread of the stack does next.
 pub(super) enum Next {
-    /// Asks for another cable.
+    /// Asks for another stack socket.
     Plug,
-    /// Sleeps until the cable or the doorbell wakes it, or for so long.
+    /// Sleeps until the stack socket or the doorbell wakes it, or for so long.
     Wait {
-        cable: Arc<Cable>,
+        stack_socket: Arc<StackSocket>,
         is_blocked: bool,
         timeout: Option<Duration>,
     },
-    /// Waits for the doorbell: there will be no other cable.
+    /// Waits for the doorbell: there will be no other stack socket.
     Idle,
     /// Ends.
     End,
 }
 
 impl Shared {
-    pub(super) fn new(cable: Cable, addresses: Addresses) -> Result<Arc<Self>, StackError> {
+    pub(super) fn new(
+        stack_socket: StackSocket,
+        addresses: Addresses,
+    ) -> Result<Arc<Self>, StackError> {
         let doorbell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|error| StackError::System(error.into()))?;
         Ok(Arc::new(Shared {
-            core: Mutex::new(Core::new(cable, addresses)),
+            core: Mutex::new(Core::new(stack_socket, addresses)),
             doorbell,
         }))
     }
@@ -174,8 +177,8 @@ impl Shared {
 }
 
 impl Core {
-    fn new(cable: Cable, addresses: Addresses) -> Self {
-        let mut device = Device::new(cable, addresses.mtu);
+    fn new(stack_socket: StackSocket, addresses: Addresses) -> Self {
+        let mut device = Device::new(stack_socket, addresses.mtu);
         let mut config = Config::new(EthernetAddress(addresses.mac).into());
         let random = RandomState::new().hash_one(addresses.mac);
         // Numbers of first segments: nobody else shall guess them.
@@ -339,20 +342,20 @@ impl Core {
         if self.revoked {
             return Next::Idle;
         }
-        let Some(cable) = self.device.cable() else {
+        let Some(stack_socket) = self.device.stack_socket() else {
             return Next::Plug;
         };
         let timeout = self.rest();
         self.sleep = Sleep::Until(timeout.map(|timeout| Instant::now() + timeout));
         Next::Wait {
-            cable,
+            stack_socket,
             is_blocked: self.device.is_blocked(),
             timeout,
         }
     }
 
-    pub(super) fn plug(&mut self, cable: Cable) {
-        self.device.plug(cable);
+    pub(super) fn plug(&mut self, stack_socket: StackSocket) {
+        self.device.plug(stack_socket);
     }
 
     /// The node has left the domain: nothing is sent or received any more.
@@ -414,7 +417,10 @@ impl Core {
         let Sleep::Until(end) = self.sleep else {
             return false;
         };
-        if self.device.is_blocked() || self.device.has_more() || self.device.cable().is_none() {
+        if self.device.is_blocked()
+            || self.device.has_more()
+            || self.device.stack_socket().is_none()
+        {
             return true;
         }
         let Some(due) = self.rest() else {
@@ -443,7 +449,7 @@ impl Core {
 
     /// Gives up datagrams that nobody is there to receive.
     fn drop_unanswered(&mut self) {
-        let can_send = !self.device.is_blocked() && self.device.cable().is_some();
+        let can_send = !self.device.is_blocked() && self.device.stack_socket().is_some();
         let now = Instant::now();
         for (handle, socket) in self.sockets.iter_mut() {
             let Socket::Udp(socket) = socket else {

@@ -1,4 +1,4 @@
-//! What smoltcp takes for a network card: a [`Cable`] that the driver may cut, and the next one
+//! What smoltcp takes for a network card: a [`StackSocket`] that the driver may cut, and the next one
 //! after it.
 
 use std::io;
@@ -10,7 +10,7 @@ use smoltcp::time::Instant;
 use crate::headers::frame::HEADER_LEN;
 use crate::offload::MAX_PACKET;
 use crate::offload::Offload;
-use crate::port::stack_socket::Cable;
+use crate::port::stack_socket::StackSocket;
 
 /// Packets to take in at a time, so that those who call get their turn.
 const BATCH: usize = 64;
@@ -18,7 +18,7 @@ const BATCH: usize = 64;
 /// A card.
 #[derive(Debug)]
 pub(super) struct Device {
-    cable: Option<Arc<Cable>>,
+    stack_socket: Option<Arc<StackSocket>>,
     mtu: usize,
     arrived: Vec<u8>,
     /// Packets that may still be taken in before others get their turn.
@@ -37,9 +37,9 @@ struct Outgoing {
 
 impl Device {
     /// A card for frames with up to `mtu` bytes behind the header.
-    pub(super) fn new(cable: Cable, mtu: usize) -> Self {
+    pub(super) fn new(stack_socket: StackSocket, mtu: usize) -> Self {
         Device {
-            cable: Some(Arc::new(cable)),
+            stack_socket: Some(Arc::new(stack_socket)),
             mtu,
             arrived: vec![0; MAX_PACKET],
             batch: BATCH,
@@ -47,18 +47,18 @@ impl Device {
         }
     }
 
-    /// The cable, unless it was cut.
-    pub(super) fn cable(&mut self) -> Option<Arc<Cable>> {
+    /// The stack socket, unless it was cut.
+    pub(super) fn stack_socket(&mut self) -> Option<Arc<StackSocket>> {
         if self.outgoing.is_cut {
-            self.cable = None;
+            self.stack_socket = None;
         }
-        self.cable.clone()
+        self.stack_socket.clone()
     }
 
-    /// Sends and receives by another cable from now on. What had to wait is lost; its sender will
+    /// Sends and receives by another stack socket from now on. What had to wait is lost; its sender will
     /// notice.
-    pub(super) fn plug(&mut self, cable: Cable) {
-        self.cable = Some(Arc::new(cable));
+    pub(super) fn plug(&mut self, stack_socket: StackSocket) {
+        self.stack_socket = Some(Arc::new(stack_socket));
         self.outgoing.is_held = false;
         self.outgoing.is_cut = false;
     }
@@ -81,15 +81,15 @@ impl Device {
     /// Begins another turn.
     pub(super) fn begin(&mut self) {
         self.batch = BATCH;
-        if let (true, Some(cable)) = (self.outgoing.is_held, &self.cable) {
-            self.outgoing.send(cable);
+        if let (true, Some(stack_socket)) = (self.outgoing.is_held, &self.stack_socket) {
+            self.outgoing.send(stack_socket);
         }
     }
 }
 
 impl Outgoing {
-    fn send(&mut self, cable: &Cable) {
-        let sent = cable.send(&self.packet);
+    fn send(&mut self, stack_socket: &StackSocket) {
+        let sent = stack_socket.send(&self.packet);
         let kind = sent.err().map(|error| error.kind());
         self.is_held = kind == Some(io::ErrorKind::WouldBlock);
         let cut = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
@@ -103,9 +103,9 @@ impl phy::Device for Device {
     type TxToken<'a> = Sending<'a>;
 
     fn receive(&mut self, _: Instant) -> Option<(Received<'_>, Sending<'_>)> {
-        let cable = self.cable.as_deref()?;
+        let stack_socket = self.stack_socket.as_deref()?;
         self.batch = self.batch.checked_sub(1)?;
-        let len = match cable.receive(&mut self.arrived) {
+        let len = match stack_socket.receive(&mut self.arrived) {
             Ok(len) => len,
             Err(error) => {
                 // So there is no more for now.
@@ -116,16 +116,19 @@ impl phy::Device for Device {
         };
         let frame = self.arrived.get(Offload::LEN..len).unwrap_or_default();
         let sending = Sending {
-            cable,
+            stack_socket,
             outgoing: &mut self.outgoing,
         };
         Some((Received(frame), sending))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
-        let cable = self.cable.as_deref()?;
+        let stack_socket = self.stack_socket.as_deref()?;
         let outgoing = &mut self.outgoing;
-        (!outgoing.is_held && !outgoing.is_cut).then_some(Sending { cable, outgoing })
+        (!outgoing.is_held && !outgoing.is_cut).then_some(Sending {
+            stack_socket,
+            outgoing,
+        })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -153,7 +156,7 @@ impl phy::RxToken for Received<'_> {
 
 /// Room for a frame.
 pub(super) struct Sending<'a> {
-    cable: &'a Cable,
+    stack_socket: &'a StackSocket,
     outgoing: &'a mut Outgoing,
 }
 
@@ -168,7 +171,7 @@ impl phy::TxToken for Sending<'_> {
         packet.extend(Offload::NONE);
         packet.resize(Offload::LEN + len, 0);
         let result = fill(&mut packet[Offload::LEN..]);
-        self.outgoing.send(self.cable);
+        self.outgoing.send(self.stack_socket);
         result
     }
 }

@@ -2,7 +2,7 @@
 //! the rights of root: TCP and UDP over IPv4 and IPv6, by smoltcp.
 //!
 //! A node whose interface in a domain is a *stack* has no TAP there; one of its processes at a time
-//! has the addresses instead, and with [`Stack::open`] the other end of the driver's [`Cable`]. To
+//! has the addresses instead, and with [`Stack::open`] the other end of the driver's [`StackSocket`]. To
 //! the other members it is a member like any other.
 //!
 //! ```no_run
@@ -21,12 +21,12 @@
 //!
 //! `ethernet/examples/sockets.rs` is a whole program. From the bytes up:
 //!
-//! * `device`: a cable as smoltcp's network card.
+//! * `device`: a stack socket as smoltcp's network card.
 //! * `core`: the interface and the sockets, under one lock.
 //! * `worker`: the thread that waits for packets and for the time.
 //! * [`tcp`], [`udp`]: sockets that behave as std's.
 //!
-//! When the driver or the agent is killed the stack asks for another cable, and connections go on,
+//! When the driver or the agent is killed the stack asks for another stack socket, and connections go on,
 //! because TCP repeats what was lost. When the node leaves the domain everything fails with
 //! [`StackError::Revoked`].
 //!
@@ -52,7 +52,7 @@ use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint};
 use self::core::{Addresses, Shared};
 use self::tcp::{TcpListener, TcpStream};
 use self::udp::UdpSocket;
-use crate::port::stack_socket::Cable;
+use crate::port::stack_socket::StackSocket;
 
 /// How long the end of a stack waits until peers have what was written to them.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -106,10 +106,14 @@ impl Stack {
     /// it; [`StackError::System`].
     pub fn open(domain: &Domain) -> Result<Self, StackError> {
         let (info, socket) = domain.stack()?;
-        Self::start(info, Cable::new(socket), Box::new(domain.clone()))
+        Self::start(info, StackSocket::new(socket), Box::new(domain.clone()))
     }
 
-    fn start(info: StackInfo, cable: Cable, source: Box<dyn Source>) -> Result<Self, StackError> {
+    fn start(
+        info: StackInfo,
+        stack_socket: StackSocket,
+        connector: Box<dyn Connector>,
+    ) -> Result<Self, StackError> {
         let addresses = Addresses {
             mac: info.mac,
             ip: [
@@ -118,9 +122,9 @@ impl Stack {
             ],
             mtu: info.mtu as usize,
         };
-        let shared = Shared::new(cable, addresses)?;
+        let shared = Shared::new(stack_socket, addresses)?;
         Ok(Stack {
-            running: Arc::new(Running::start(shared, source)?),
+            running: Arc::new(Running::start(shared, connector)?),
             info: Arc::new(info),
         })
     }
@@ -172,30 +176,32 @@ impl Stack {
     }
 }
 
-/// Where cables come from.
-trait Source: Send {
-    fn cable(&mut self) -> Result<Cable, Cut>;
+/// Where stack sockets come from.
+trait Connector: Send {
+    fn connect(&mut self) -> Result<StackSocket, Unavailable>;
 }
 
-/// Why there is no cable.
+/// Why there is no stack socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cut {
+enum Unavailable {
     /// There will be none.
     Revoked,
     /// There may be one later.
     NotYet,
 }
 
-impl Source for Domain {
-    fn cable(&mut self) -> Result<Cable, Cut> {
+impl Connector for Domain {
+    fn connect(&mut self) -> Result<StackSocket, Unavailable> {
         match self.stack() {
-            Ok((_, socket)) => Ok(Cable::new(socket)),
-            Err(MemberError::Revoked) => Err(Cut::Revoked),
+            Ok((_, socket)) => Ok(StackSocket::new(socket)),
+            Err(MemberError::Revoked) => Err(Unavailable::Revoked),
             Err(MemberError::Refused(refusal)) => Err(match refusal.kind {
-                RefusalKind::Denied | RefusalKind::NotFound | RefusalKind::Invalid => Cut::Revoked,
-                _ => Cut::NotYet,
+                RefusalKind::Denied | RefusalKind::NotFound | RefusalKind::Invalid => {
+                    Unavailable::Revoked
+                }
+                _ => Unavailable::NotYet,
             }),
-            Err(_) => Err(Cut::NotYet),
+            Err(_) => Err(Unavailable::NotYet),
         }
     }
 }
@@ -213,12 +219,12 @@ impl fmt::Debug for Running {
 }
 
 impl Running {
-    fn start(shared: Arc<Shared>, mut source: Box<dyn Source>) -> Result<Self, StackError> {
+    fn start(shared: Arc<Shared>, mut connector: Box<dyn Connector>) -> Result<Self, StackError> {
         let working = Arc::clone(&shared);
         let worker = thread::Builder::new()
             .name("toroid-stack".into())
             .stack_size(STACK_BYTES)
-            .spawn(move || worker::run(&working, &mut *source))
+            .spawn(move || worker::run(&working, &mut *connector))
             .map_err(StackError::System)?;
         Ok(Running {
             shared,

@@ -1,4 +1,4 @@
-//! Two stacks at the ends of one cable, without a driver between them.
+//! Two stacks at the ends of one stack socket, without a driver between them.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown};
@@ -11,19 +11,19 @@ use crate::port::stack_socket::tests::pair;
 const MTU: u32 = 9000;
 
 /// Hands out what a test sends it; the other end of the channel being closed means revoked.
-struct Supply(Receiver<Cable>);
+struct Supply(Receiver<StackSocket>);
 
-impl Source for Supply {
-    fn cable(&mut self) -> Result<Cable, Cut> {
+impl Connector for Supply {
+    fn connect(&mut self) -> Result<StackSocket, Unavailable> {
         match self.0.try_recv() {
-            Ok(cable) => Ok(cable),
-            Err(mpsc::TryRecvError::Empty) => Err(Cut::NotYet),
-            Err(mpsc::TryRecvError::Disconnected) => Err(Cut::Revoked),
+            Ok(stack_socket) => Ok(stack_socket),
+            Err(mpsc::TryRecvError::Empty) => Err(Unavailable::NotYet),
+            Err(mpsc::TryRecvError::Disconnected) => Err(Unavailable::Revoked),
         }
     }
 }
 
-fn stack(n: u8, cable: Cable) -> (Stack, Sender<Cable>) {
+fn stack(n: u8, stack_socket: StackSocket) -> (Stack, Sender<StackSocket>) {
     let (sender, supply) = mpsc::channel();
     let info = StackInfo {
         mac: [6, 0, 7, n, 0, 0],
@@ -33,11 +33,11 @@ fn stack(n: u8, cable: Cable) -> (Stack, Sender<Cable>) {
         ipv6_prefix: 64,
         mtu: MTU,
     };
-    let stack = Stack::start(info, cable, Box::new(Supply(supply))).unwrap();
+    let stack = Stack::start(info, stack_socket, Box::new(Supply(supply))).unwrap();
     (stack, sender)
 }
 
-fn both() -> [(Stack, Sender<Cable>); 2] {
+fn both() -> [(Stack, Sender<StackSocket>); 2] {
     let [here, there] = pair();
     [stack(1, here), stack(2, there)]
 }
@@ -99,7 +99,7 @@ fn what_was_written_is_sent_when_all_is_dropped() {
 }
 
 #[test]
-fn a_connection_survives_its_cable() {
+fn a_connection_survives_its_stack_socket() {
     let [(first, one), (second, two)] = both();
     let [mut client, mut server] = connected(&first, &second);
     let mut say = |text: &[u8; 4]| {

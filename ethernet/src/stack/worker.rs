@@ -1,4 +1,4 @@
-//! The thread of a stack: takes in what arrives, minds the clock, and asks for another cable when
+//! The thread of a stack: takes in what arrives, minds the clock, and asks for another stack socket when
 //! the driver has cut one.
 
 use std::os::fd::AsFd;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::core::{Next, Shared};
-use super::{Cut, Source};
+use super::{Connector, Unavailable};
 
-/// Pauses between attempts to get another cable grow from the first to the second: a driver is
+/// Pauses between attempts to get another stack socket grow from the first to the second: a driver is
 /// back within some 50 ms.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
 
 /// Works until the stack ends.
-pub(super) fn run(shared: &Arc<Shared>, source: &mut dyn Source) {
+pub(super) fn run(shared: &Arc<Shared>, connector: &mut dyn Connector) {
     let mut pause = BACK_OFF[0];
     loop {
         let next = shared.lock().next();
@@ -23,7 +23,7 @@ pub(super) fn run(shared: &Arc<Shared>, source: &mut dyn Source) {
             Next::End => return,
             Next::Idle => sleep(shared, None, None),
             Next::Wait {
-                cable,
+                stack_socket,
                 is_blocked,
                 timeout,
             } => {
@@ -32,15 +32,19 @@ pub(super) fn run(shared: &Arc<Shared>, source: &mut dyn Source) {
                 } else {
                     PollFlags::POLLIN
                 };
-                sleep(shared, Some(PollFd::new(cable.as_fd(), flags)), timeout);
+                sleep(
+                    shared,
+                    Some(PollFd::new(stack_socket.as_fd(), flags)),
+                    timeout,
+                );
             }
-            Next::Plug => match source.cable() {
-                Ok(cable) => {
-                    shared.lock().plug(cable);
+            Next::Plug => match connector.connect() {
+                Ok(stack_socket) => {
+                    shared.lock().plug(stack_socket);
                     pause = BACK_OFF[0];
                 }
-                Err(Cut::Revoked) => shared.lock().revoke(),
-                Err(Cut::NotYet) => {
+                Err(Unavailable::Revoked) => shared.lock().revoke(),
+                Err(Unavailable::NotYet) => {
                     sleep(shared, None, Some(pause));
                     pause = BACK_OFF[1].min(pause * 2);
                 }
@@ -49,9 +53,12 @@ pub(super) fn run(shared: &Arc<Shared>, source: &mut dyn Source) {
     }
 }
 
-fn sleep(shared: &Shared, cable: Option<PollFd<'_>>, timeout: Option<Duration>) {
+fn sleep(shared: &Shared, stack_socket: Option<PollFd<'_>>, timeout: Option<Duration>) {
     let doorbell = PollFd::new(shared.doorbell().as_fd(), PollFlags::POLLIN);
-    let mut waiting: Vec<PollFd<'_>> = [Some(doorbell), cable].into_iter().flatten().collect();
+    let mut waiting: Vec<PollFd<'_>> = [Some(doorbell), stack_socket]
+        .into_iter()
+        .flatten()
+        .collect();
     let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
         // Whole milliseconds, and no fewer.
         let millis = timeout.as_nanos().div_ceil(1_000_000);

@@ -33,7 +33,7 @@ use crate::forward::{Action, AttachError, Ingress, Segments, Way};
 use crate::offload::Capabilities;
 use crate::offload::segmentation::{Piece, Segmenter};
 use crate::offload::udp_gro::Row;
-use crate::port::stack_socket::Cable;
+use crate::port::stack_socket::StackSocket;
 use crate::port::tap::Tap;
 use crate::port::uplink::{Uplink, is_down};
 use crate::port::{SwitchPort, is_gone};
@@ -227,19 +227,19 @@ impl Switch {
     /// Gives a process the link of a port.
     ///
     /// # Errors
-    /// [`PlugFailure`]; the cable is closed then.
+    /// [`PlugFailure`]; the stack socket is closed then.
     pub fn plug(
         &mut self,
         partition: Partition,
         node: NodeId,
-        cable: Cable,
+        stack_socket: StackSocket,
     ) -> Result<(), PlugFailure> {
         let place = self.segments.place_of(partition, node);
         let place = place.ok_or(PlugFailure::NoStack)?;
         match self.segments.egress_mut(partition, place) {
             Some(SwitchPort::Stack(Some(present))) if !present.is_cut() => Err(PlugFailure::Taken),
             Some(SwitchPort::Stack(_)) => {
-                let egress = SwitchPort::Stack(Some(cable));
+                let egress = SwitchPort::Stack(Some(stack_socket));
                 let event = event_of(partition, place);
                 self.heed(&egress, event).map_err(|_| PlugFailure::System)?;
                 // Closing the one before ends its events.
@@ -420,8 +420,8 @@ impl Switch {
 
     /// The process that had the link of a port has gone: another may have it.
     fn unplug(&mut self, partition: Partition, place: Place) {
-        if let Some(SwitchPort::Stack(cable)) = self.segments.egress_mut(partition, place) {
-            *cable = None;
+        if let Some(SwitchPort::Stack(stack_socket)) = self.segments.egress_mut(partition, place) {
+            *stack_socket = None;
         }
     }
 

@@ -17,7 +17,7 @@ use toroid_fabric::{NodeId, Partition, Place};
 use super::*;
 use crate::offload::Offload;
 use crate::port::SwitchPort;
-use crate::port::stack_socket::{Cable, tests::pair};
+use crate::port::stack_socket::{StackSocket, tests::pair};
 use crate::switch::{Switch, TunnelEvent};
 use crate::tunnel::{HostId, Tunnel};
 
@@ -175,7 +175,7 @@ impl Line for Socket {
 /// A host with its member, whose stack is this test.
 struct Side {
     switch: Arc<SwitchHandle>,
-    member: Cable,
+    member: StackSocket,
     events: Receiver<(TunnelId, TunnelEvent)>,
     complaints: Receiver<String>,
     by_rdma: Arc<AtomicU64>,
