@@ -313,8 +313,11 @@ pub fn listener(bytes: &[u8]) -> bool {
     neighbours.send(&[&Offload::NONE, bytes].concat());
     assert!(neighbours.is_heard(), "who has joined a group hears it");
     let message = Frame::new(bytes).and_then(igmp_mld::read);
-    if let Some(igmp_mld::Message::Report(report)) = &message {
-        assert!(report.claims().count() <= report.len(), "out of nothing");
+    if let Some(igmp_mld::GroupMessage::Report(report)) = &message {
+        assert!(
+            report.records().count() <= report.stated_len(),
+            "out of nothing"
+        );
     }
     message.is_some()
 }

@@ -505,7 +505,7 @@ impl Control {
         let attached = self.switch.call(move |switch| {
             switch.attach(member, egress)?;
             if joined_before {
-                switch.hears_all(partition, place);
+                switch.receive_all(partition, place);
             }
             Ok::<_, JoinError>(())
         })?;

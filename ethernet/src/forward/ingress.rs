@@ -9,10 +9,10 @@ use domains::driver_protocol::{DropReason, Port};
 use toroid_fabric::{Partition, Place, Protection};
 
 use super::remote::{RemoteHost, RemoteMember};
-use super::snooping::Audience;
+use super::snooping::Snooping;
 use super::{Member, Outside, Segment, Segments};
 use crate::headers::frame::Frame;
-use crate::headers::igmp_mld::{self, Message, Report};
+use crate::headers::igmp_mld::{self, GroupMessage, MembershipReport};
 use crate::headers::ip_addresses;
 use crate::headers::mac::{Destination, Mac};
 use crate::headers::neighbour::Question;
@@ -96,8 +96,8 @@ impl<'a, X> Ingress<'a, X> {
         if let Sender::Member(member) = self.sender
             && member.backlog.has_read()
         {
-            let mut audience = self.segment.audience.borrow_mut();
-            audience.hears_all(member.port.place);
+            let mut snooping = self.segment.snooping.borrow_mut();
+            snooping.receive_all(member.port.place);
         }
     }
 
@@ -247,39 +247,39 @@ impl<'a, X> Ingress<'a, X> {
     }
 
     fn spread(&self, frame: Frame<'_>) -> Action<'a, X> {
-        let audience = &self.segment.audience;
+        let snooping = &self.segment.snooping;
         match (igmp_mld::read(frame), self.sender.place()) {
-            (Some(Message::Report(report)), place) => {
+            (Some(GroupMessage::Report(report)), place) => {
                 if let Some(place) = place {
-                    audience.borrow_mut().learn(place, &report);
+                    snooping.borrow_mut().learn(place, &report);
                 }
                 self.report(&report)
             }
-            (Some(Message::Router), place) => {
+            (Some(GroupMessage::Router), place) => {
                 if let Some(place) = place {
-                    audience.borrow_mut().hears_all(place);
+                    snooping.borrow_mut().receive_all(place);
                 }
-                Action::DeliverAll(self.others(Hearers::All))
+                Action::DeliverAll(self.others(Recipients::All))
             }
             (None, _) => {
                 let group = igmp_mld::group(frame);
-                let group = group.filter(|group| audience.borrow().is_heard(*group));
-                let hearers = group.map_or(Hearers::All, Hearers::Of);
-                Action::DeliverAll(self.others(hearers))
+                let group = group.filter(|group| snooping.borrow().is_known(*group));
+                let recipients = group.map_or(Recipients::All, Recipients::Subscribers);
+                Action::DeliverAll(self.others(recipients))
             }
         }
     }
 
     /// A report is for those who bring groups from elsewhere: routers, switches outside, and drivers of other
     /// hosts. Other hosts that hear it may keep silent about themselves.
-    fn report(&self, report: &Report<'_>) -> Action<'a, X> {
-        let audience = &self.segment.audience;
-        let is_wanted = || self.remote_hosts().next().is_some() || audience.borrow().has_routers();
+    fn report(&self, report: &MembershipReport<'_>) -> Action<'a, X> {
+        let snooping = &self.segment.snooping;
+        let is_wanted = || self.remote_hosts().next().is_some() || snooping.borrow().has_routers();
         // Switches may bring any group only to where a report has come from, routers none of the link.
         let is_useful =
-            self.segment.uplink.is_some() || is_wanted() && report.claims().next().is_some();
+            self.segment.uplink.is_some() || is_wanted() && report.records().next().is_some();
         if is_useful {
-            Action::DeliverAll(self.others(Hearers::Routers))
+            Action::DeliverAll(self.others(Recipients::Routers))
         } else {
             Action::Drop(DropReason::LinkReport)
         }
@@ -305,13 +305,13 @@ impl<'a, X> Ingress<'a, X> {
         })
     }
 
-    fn others(&self, hearers: Hearers) -> Others<'a, X> {
+    fn others(&self, recipients: Recipients) -> Others<'a, X> {
         Others {
             members: self.segment.members.values(),
             remote_hosts: self.remote_hosts(),
             sender: self.sender,
-            hearers,
-            audience: &self.segment.audience,
+            recipients,
+            snooping: &self.segment.snooping,
             outside: self.way_out(),
         }
     }
@@ -319,10 +319,10 @@ impl<'a, X> Ingress<'a, X> {
 
 /// Whom a frame for a group is for.
 #[derive(Clone, Copy, Debug)]
-enum Hearers {
+enum Recipients {
     All,
     /// Those who hear this group.
-    Of(IpAddr),
+    Subscribers(IpAddr),
     Routers,
 }
 
@@ -333,17 +333,17 @@ pub struct Others<'a, X> {
     members: hash_map::Values<'a, Place, Member<X>>,
     remote_hosts: btree_map::Iter<'a, HostId, RemoteHost>,
     sender: Sender<'a, X>,
-    hearers: Hearers,
-    audience: &'a RefCell<Audience>,
+    recipients: Recipients,
+    snooping: &'a RefCell<Snooping>,
     outside: Option<Result<&'a X, DropReason>>,
 }
 
 impl<X> Others<'_, X> {
     fn is_for(&self, place: Place) -> bool {
-        let hears = match self.hearers {
-            Hearers::All => true,
-            Hearers::Of(group) => self.audience.borrow().hears(place, group),
-            Hearers::Routers => self.audience.borrow().is_router(place),
+        let hears = match self.recipients {
+            Recipients::All => true,
+            Recipients::Subscribers(group) => self.snooping.borrow().is_subscribed(place, group),
+            Recipients::Routers => self.snooping.borrow().receives_all(place),
         };
         hears && Some(place) != self.sender.place()
     }

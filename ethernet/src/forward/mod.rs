@@ -26,7 +26,7 @@
 //! [routers](crate::headers::ra_guard) either. A node's kernel takes packets for any of its addresses from any of its
 //! interfaces, so a packet for the address that the receiver has in another domain is not delivered. Nobody outside has the address of a member.
 //!
-//! Frames for groups reach those who listen, as far as that is known (`audience`), and routers.
+//! Frames for groups reach those who listen, as far as that is known (`snooping`), and routers.
 //!
 //! A further check has no counterpart in a header: limited members talk to full ones only, so
 //! nothing passes between two of them, and neither is told the other's address.
@@ -60,7 +60,7 @@ use overrun::Backlog;
 use pending::Unanswered;
 use remote::RemoteMembers;
 pub use remote::UnknownDomain;
-use snooping::Audience;
+use snooping::Snooping;
 
 /// All partitions of a host. `X` is how a frame leaves to a member: a TAP, or a test's record.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ struct Segment<X> {
     /// The IPv4 addresses that the directory can assign; none before there is a member.
     assignable: Range<u32>,
     /// Who hears which groups, which frames tell.
-    audience: RefCell<Audience>,
+    snooping: RefCell<Snooping>,
     uplink: Option<Outside<X>>,
 }
 
@@ -251,11 +251,11 @@ impl<X> Segments<X> {
     }
 
     /// Lets a member hear every group from now on, because nobody knows which it has joined before.
-    pub fn hears_all(&mut self, partition: Partition, place: Place) {
+    pub fn receive_all(&mut self, partition: Partition, place: Place) {
         if let Some(segment) = self.segments.get_mut(&partition)
             && segment.members.contains_key(&place)
         {
-            segment.audience.get_mut().hears_all(place);
+            segment.snooping.get_mut().receive_all(place);
         }
     }
 
@@ -394,13 +394,13 @@ impl<X> Segment<X> {
             remote: RemoteMembers::default(),
             owners: HashMap::new(),
             assignable: 0..0,
-            audience: RefCell::default(),
+            snooping: RefCell::default(),
             uplink: None,
         }
     }
 
     fn attach(&mut self, port: Port, egress: X) -> Result<(), AttachError> {
-        self.claim(&port)?;
+        self.register(&port)?;
         let place = port.place;
         let member = Member {
             port,
@@ -414,7 +414,7 @@ impl<X> Segment<X> {
     }
 
     /// Notes whose addresses those of a new member are.
-    fn claim(&mut self, port: &Port) -> Result<(), AttachError> {
+    fn register(&mut self, port: &Port) -> Result<(), AttachError> {
         if port.epoch < self.epoch.0 {
             return Err(AttachError::OldEpoch {
                 offered: port.epoch,
@@ -445,7 +445,7 @@ impl<X> Segment<X> {
     }
 
     fn forget(&mut self, port: &Port) {
-        self.audience.get_mut().forget(port.place);
+        self.snooping.get_mut().forget(port.place);
         for address in addresses(port) {
             self.owners.remove(&address);
         }

@@ -156,7 +156,7 @@ impl<X> Segment<X> {
                 self.remote.remove(NodeId(port.node));
                 self.epoch.0 = port.epoch;
             }
-            _ => self.claim(&port)?,
+            _ => self.register(&port)?,
         }
         self.remote.insert(port, host, since);
         Ok(())

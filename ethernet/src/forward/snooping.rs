@@ -1,89 +1,89 @@
-//! Who hears which groups of a segment, as members have reported it (RFC 4541).
+//! Multicast snooping (RFC 4541): which members of a partition receive which groups.
 //!
-//! A group that nobody has reported is heard by all. What a report says concerns its sender only, so
-//! nobody has another miss anything by it.
+//! Frames of a group that no member has reported go to every member. A report changes what its own
+//! sender receives, and nothing for others.
 //!
-//! **Nothing ages.** Hosts repeat a report only when a router asks, and a domain has none as a rule: a report
-//! that is forgotten after the usual 260 s would be missed for ever. What ends it is its host's word, which
-//! kernels give when the last of their sockets leaves a group, or the end of the membership. Such a word that
-//! was lost costs frames that are heard in vain.
+//! **Reports do not expire.** Hosts repeat a report only when a router queries, and most domains have no
+//! router: a report that expired after the usual 260 s would never come again. A report ends with a leave
+//! message, which a kernel sends when its last socket leaves the group, or with the membership in the
+//! domain. A lost leave message costs frames that nobody reads.
 //!
-//! **Not every report arrives.** A host that joins says so twice and then waits to be asked, so a member whose queue
-//! may have overflowed (`backlog`) hears every group from then on.
+//! **Reports get lost.** A host reports a group twice and then waits for queries. A member whose transmit
+//! queue may have overflowed (`overrun`) receives every group from then on.
 //!
-//! **One reporter does not speak for another.** There can be several hosts behind an interface (`ipvlan`), and
-//! the interface hears a group until all have left it.
+//! **Reporters are told apart.** Several hosts can be behind one interface (`ipvlan`). The interface
+//! receives a group until all of them have left it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use toroid_fabric::Place;
 
-use crate::headers::igmp_mld::{Claim, Report};
+use crate::headers::igmp_mld::{GroupRecord, MembershipReport};
 
-/// How many reports of a member are kept; one that has more hears everything. Linux allows a socket 20
-/// groups.
-const MOST: usize = 256;
+/// Reports kept of one member. A member with more of them receives every group. Linux allows 20 groups
+/// per socket.
+const MAX_REPORTS: usize = 256;
 
-/// What is known of the listeners of a segment.
+/// Group memberships in one partition.
 #[derive(Debug, Default)]
-pub(super) struct Audience {
-    /// Group and reporter, of each member that has reported any.
+pub(super) struct Snooping {
+    /// Group and reporter of each report, by member.
     reports: HashMap<Place, BTreeSet<(IpAddr, IpAddr)>>,
-    /// How many of these there are for a group.
-    heard: HashMap<IpAddr, usize>,
-    /// Those that hear every group and every report.
+    /// Number of reports of each group.
+    reporters: HashMap<IpAddr, usize>,
+    /// Members that receive every group and every report.
     all: HashSet<Place>,
 }
 
-impl Audience {
-    /// Lets a member hear every group: it is a router, or nobody knows all that it has reported.
-    pub(super) fn hears_all(&mut self, place: Place) {
+impl Snooping {
+    /// Sends every group to a member from now on: a router, or a member of which reports may be lost.
+    pub(super) fn receive_all(&mut self, place: Place) {
         self.forget(place);
         self.all.insert(place);
     }
 
-    /// Forgets a member.
+    /// Forgets the reports of a member.
     pub(super) fn forget(&mut self, place: Place) {
         self.all.remove(&place);
         for (group, _) in self.reports.remove(&place).unwrap_or_default() {
-            self.forget_one(group);
+            self.drop_report(group);
         }
     }
 
-    /// Whether anybody has reported a group: then it is for those who did, and for who hears all.
-    pub(super) fn is_heard(&self, group: IpAddr) -> bool {
-        self.heard.contains_key(&group)
+    /// Whether a member has reported the group. Its frames then go to subscribers only.
+    pub(super) fn is_known(&self, group: IpAddr) -> bool {
+        self.reporters.contains_key(&group)
     }
 
-    /// Whether a member hears a group that is heard.
-    pub(super) fn hears(&self, place: Place, group: IpAddr) -> bool {
+    /// Whether a member receives a group that is known.
+    pub(super) fn is_subscribed(&self, place: Place, group: IpAddr) -> bool {
         let from = (group, Ipv4Addr::UNSPECIFIED.into());
         let next = |reports: &BTreeSet<_>| reports.range(from..).next().copied();
         let next = self.reports.get(&place).and_then(next);
-        next.is_some_and(|(next, _)| next == group) || self.is_router(place)
+        next.is_some_and(|(next, _)| next == group) || self.receives_all(place)
     }
 
-    /// Whether a member hears every report.
-    pub(super) fn is_router(&self, place: Place) -> bool {
+    /// Whether a member receives every group and every report.
+    pub(super) fn receives_all(&self, place: Place) -> bool {
         self.all.contains(&place)
     }
 
-    /// Whether any does.
+    /// Whether a member receives every report.
     pub(super) fn has_routers(&self) -> bool {
         !self.all.is_empty()
     }
 
-    /// Believes what a member reports.
-    pub(super) fn learn(&mut self, place: Place, report: &Report<'_>) {
-        if self.is_router(place) {
+    /// Applies a report of a member.
+    pub(super) fn learn(&mut self, place: Place, report: &MembershipReport<'_>) {
+        if self.receives_all(place) {
             return;
         }
-        if report.len() > MOST {
-            return self.hears_all(place);
+        if report.stated_len() > MAX_REPORTS {
+            return self.receive_all(place);
         }
-        for Claim { group, listens } in report.claims() {
-            match listens {
+        for GroupRecord { group, joins } in report.records() {
+            match joins {
                 Some(true) => self.join(place, group, report.reporter),
                 Some(false) => self.leave(place, group, report.reporter),
                 None => {}
@@ -92,28 +92,28 @@ impl Audience {
     }
 
     fn join(&mut self, place: Place, group: IpAddr, reporter: IpAddr) {
-        if self.is_router(place) {
+        if self.receives_all(place) {
             return;
         }
         let reports = self.reports.entry(place).or_default();
         if reports.insert((group, reporter)) {
-            *self.heard.entry(group).or_default() += 1;
+            *self.reporters.entry(group).or_default() += 1;
         }
-        if reports.len() > MOST {
-            self.hears_all(place);
+        if reports.len() > MAX_REPORTS {
+            self.receive_all(place);
         }
     }
 
     fn leave(&mut self, place: Place, group: IpAddr, reporter: IpAddr) {
-        // It may have reported before it had an address.
-        let nobody = match reporter {
+        // The host may have reported before it had an address.
+        let unspecified = match reporter {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        for reporter in [reporter, nobody] {
+        for reporter in [reporter, unspecified] {
             let reports = self.reports.get_mut(&place);
             if reports.is_some_and(|reports| reports.remove(&(group, reporter))) {
-                self.forget_one(group);
+                self.drop_report(group);
             }
         }
         if self.reports.get(&place).is_some_and(BTreeSet::is_empty) {
@@ -121,11 +121,11 @@ impl Audience {
         }
     }
 
-    fn forget_one(&mut self, group: IpAddr) {
-        if let Some(count) = self.heard.get_mut(&group) {
+    fn drop_report(&mut self, group: IpAddr) {
+        if let Some(count) = self.reporters.get_mut(&group) {
             *count -= 1;
             if *count == 0 {
-                self.heard.remove(&group);
+                self.reporters.remove(&group);
             }
         }
     }

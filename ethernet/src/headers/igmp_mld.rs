@@ -1,21 +1,26 @@
-//! What listeners and routers say about groups: IGMP of IPv4 (RFC 1112, 2236, 3376) and MLD of IPv6
-//! (RFC 2710, 3810).
+//! IGMP and MLD: what hosts and routers say about multicast groups.
+//!
+//! IGMP belongs to IPv4 (RFC 1112, 2236, 3376), MLD to IPv6 (RFC 2710, 3810).
 //!
 //! ```text
 //!  0      1         4                 8                  24
 //!  +------+---------+-----------------+------------------+
-//!  | kind | ...     | group           |                  |  IGMPv1, IGMPv2
-//!  | kind | ...                       | group            |  MLDv1
-//!  | kind | ...     | - | records     | record ...       |  IGMPv3, MLDv2
+//!  | type | ...     | group           |                  |  IGMPv1, IGMPv2
+//!  | type | ...                       | group            |  MLDv1
+//!  | type | ...     | - | count       | record ...       |  IGMPv3, MLDv2
 //!  +------+---------+-----------------+------------------+
 //!
-//!  0      1            2         4       4 or 16
-//!  +------+------------+---------+-------+-------------+-----------+
-//!  | kind | more words | sources | group | source ...  | words ... |  a record; a word has 4 bytes
-//!  +------+------------+---------+-------+-------------+-----------+
+//!  0      1               2         4       4 or 16
+//!  +------+---------------+---------+-------+------------+---------------+
+//!  | type | auxiliary len | sources | group | source ... | auxiliary ... |  a record
+//!  +------+---------------+---------+-------+------------+---------------+
 //! ```
 //!
-//! Checksums are not looked at: whom a kernel would not believe speaks of itself only.
+//! The auxiliary length counts words of 4 bytes. Checksums are not verified: a message that a kernel
+//! would reject affects the groups of its own sender only.
+//!
+//! smoltcp reads neither IGMPv3 nor MLDv1. Records of IGMPv3 and MLDv2 differ in the length of an address
+//! only, so one parser reads both.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -25,70 +30,74 @@ use crate::headers::frame::{EtherType, Frame};
 use crate::headers::ipv6::{self, ICMPV6};
 use crate::headers::mac::Mac;
 
-/// Protocol independent multicast, which routers speak with each other.
+/// IP protocol number of PIM (protocol independent multicast), spoken among routers.
 const PIM: u8 = 103;
 
 const IGMP_QUERY: u8 = 0x11;
-const IGMP_REPORTS: [u8; 2] = [0x12, 0x16];
+const IGMPV1_REPORT: u8 = 0x12;
+const IGMPV2_REPORT: u8 = 0x16;
 const IGMP_LEAVE: u8 = 0x17;
-const IGMP_RECORDS: u8 = 0x22;
+const IGMPV3_REPORT: u8 = 0x22;
 
 const MLD_QUERY: u8 = 130;
-const MLD_REPORT: u8 = 131;
-const MLD_DONE: u8 = 132;
-const MLD_RECORDS: u8 = 143;
+const MLDV1_REPORT: u8 = 131;
+const MLDV1_DONE: u8 = 132;
+const MLDV2_REPORT: u8 = 143;
 
 /// Bytes of a report before its first record.
-const RECORDS: usize = 8;
+const REPORT_HEADER: usize = 8;
 
-/// Kinds of records that name the sources which are listened to: with none, there is no listener.
-const IS_INCLUDE: u8 = 1;
-const TO_INCLUDE: u8 = 3;
-/// And one that only takes some away.
-const BLOCK: u8 = 6;
+/// Record types that name the wanted sources. Without a source the host leaves the group.
+const MODE_IS_INCLUDE: u8 = 1;
+const CHANGE_TO_INCLUDE: u8 = 3;
+/// Record type that removes sources and says nothing about the group.
+const BLOCK_OLD_SOURCES: u8 = 6;
 
-/// The widest scope of IPv6 (RFC 4291) that is not routed.
-const LINK: u8 = 2;
+/// The widest scope of IPv6 multicast (RFC 4291) that is not routed.
+const LINK_LOCAL_SCOPE: u8 = 2;
 
-/// What a frame says about groups.
+/// Content of a frame that concerns multicast groups.
 #[derive(Clone, Debug)]
-pub enum Message<'a> {
-    /// Its sender is a router, which wants to know who listens.
+pub enum GroupMessage<'a> {
+    /// A query or a PIM message. Its sender is a multicast router.
     Router,
-    /// Its sender begins or ends to listen.
-    Report(Report<'a>),
+    /// A membership report of a host.
+    Report(MembershipReport<'a>),
 }
 
-/// Of one host.
+/// A membership report: the groups that one host joins or leaves.
 #[derive(Clone, Debug)]
-pub struct Report<'a> {
-    /// Whose report it is: several may be behind one interface.
+pub struct MembershipReport<'a> {
+    /// Source address of the report. Several hosts may be behind one interface.
     pub reporter: IpAddr,
-    said: Said<'a>,
+    records: Records<'a>,
 }
 
 #[derive(Clone, Debug)]
-enum Said<'a> {
-    Once(Claim),
-    Records {
+enum Records<'a> {
+    /// IGMPv1, IGMPv2 and MLDv1.
+    One(GroupRecord),
+    /// IGMPv3 and MLDv2.
+    Many {
+        /// Number of records in `bytes`, as the report states it.
         count: u16,
         bytes: &'a [u8],
-        /// Of an address, in bytes.
+        /// Bytes of an address.
         width: usize,
     },
 }
 
-/// That a host listens to a group, or no longer.
+/// Statement of a host about one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// An address of a group.
+pub struct GroupRecord {
+    /// Address of the group.
     pub group: IpAddr,
-    /// Whether it listens, or `None` if it takes only sources away.
-    pub listens: Option<bool>,
+    /// Whether the host joins or leaves the group; `None` for a record that only blocks sources.
+    pub joins: Option<bool>,
 }
 
-/// What `frame` says about groups, or `None` if it is anything else, or broken.
-pub fn read(frame: Frame<'_>) -> Option<Message<'_>> {
+/// Reads the IGMP, MLD or PIM message in `frame`; `None` for other or malformed frames.
+pub fn read(frame: Frame<'_>) -> Option<GroupMessage<'_>> {
     match packet(frame)? {
         (EtherType::IPV4, packet) => {
             let packet = Ipv4Packet::new_checked(packet).ok()?;
@@ -112,26 +121,28 @@ pub fn read(frame: Frame<'_>) -> Option<Message<'_>> {
     }
 }
 
-/// The group to whose listeners alone `frame` is of use, or `None` if it may be for others, too.
+/// The group whose members alone may want `frame`; `None` if others may want it, too.
+///
+/// Both destination addresses must name the group.
 pub fn group(frame: Frame<'_>) -> Option<IpAddr> {
     let group = match packet(frame)? {
         (EtherType::IPV4, packet) => address(packet.get(16..20)?)?,
         (EtherType::IPV6, packet) => address(packet.get(24..40)?)?,
         _ => return None,
     };
-    (frame.destination() == mac(group) && !is_for_all(group)).then_some(group)
+    (frame.destination() == mac(group) && !is_flooded(group)).then_some(group)
 }
 
-/// Whether a group is everybody's: routers and neighbours are found by such groups, and not all who
-/// listen to them say so (RFC 4541).
-fn is_for_all(group: IpAddr) -> bool {
+/// Whether frames of a group go to every member. Routers and neighbours are found by such groups, and
+/// not every host reports them (RFC 4541).
+fn is_flooded(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group.octets()[..3] == [224, 0, 0],
-        IpAddr::V6(group) => group.octets()[1] & 0xf <= LINK,
+        IpAddr::V6(group) => group.octets()[1] & 0xf <= LINK_LOCAL_SCOPE,
     }
 }
 
-/// The packet in a frame. What is in a VLAN is another network.
+/// The packet in a frame; `None` in a VLAN, which is another network.
 fn packet(frame: Frame<'_>) -> Option<(EtherType, &[u8])> {
     (!frame.is_in_vlan()).then(|| frame.untagged())
 }
@@ -149,89 +160,84 @@ fn mac(group: IpAddr) -> Mac {
     })
 }
 
-fn igmp(from: IpAddr, message: &[u8]) -> Option<Message<'_>> {
-    let once = |listens| once(from, message.get(4..8)?, listens);
+fn igmp(from: IpAddr, message: &[u8]) -> Option<GroupMessage<'_>> {
+    let single = |joins| single(from, message.get(4..8)?, joins);
     match *message.first()? {
         IGMP_QUERY => router(from),
-        kind if IGMP_REPORTS.contains(&kind) => once(true),
-        IGMP_LEAVE => once(false),
-        IGMP_RECORDS => records(from, message, 4),
+        IGMPV1_REPORT | IGMPV2_REPORT => single(true),
+        IGMP_LEAVE => single(false),
+        IGMPV3_REPORT => records(from, message, 4),
         _ => None,
     }
 }
 
-fn mld(from: IpAddr, message: &[u8]) -> Option<Message<'_>> {
-    let once = |listens| once(from, message.get(8..24)?, listens);
+fn mld(from: IpAddr, message: &[u8]) -> Option<GroupMessage<'_>> {
+    let single = |joins| single(from, message.get(8..24)?, joins);
     match *message.first()? {
         MLD_QUERY => router(from),
-        MLD_REPORT => once(true),
-        MLD_DONE => once(false),
-        MLD_RECORDS => records(from, message, 16),
+        MLDV1_REPORT => single(true),
+        MLDV1_DONE => single(false),
+        MLDV2_REPORT => records(from, message, 16),
         _ => None,
     }
 }
 
-/// Switches ask in nobody's name (RFC 4541).
-fn router(from: IpAddr) -> Option<Message<'static>> {
-    (!from.is_unspecified()).then_some(Message::Router)
+/// A message of a router. Switches query from the unspecified address (RFC 4541) and are no routers.
+fn router(from: IpAddr) -> Option<GroupMessage<'static>> {
+    (!from.is_unspecified()).then_some(GroupMessage::Router)
 }
 
-fn once(reporter: IpAddr, group: &[u8], listens: bool) -> Option<Message<'static>> {
-    let group = address(group)?;
-    let listens = Some(listens);
-    let said = Said::Once(Claim { group, listens });
-    Some(Message::Report(Report { reporter, said }))
+fn single(reporter: IpAddr, group: &[u8], joins: bool) -> Option<GroupMessage<'static>> {
+    let (group, joins) = (address(group)?, Some(joins));
+    let records = Records::One(GroupRecord { group, joins });
+    Some(GroupMessage::Report(MembershipReport { reporter, records }))
 }
 
-fn records(reporter: IpAddr, message: &[u8], width: usize) -> Option<Message<'_>> {
-    let (header, bytes) = message.split_at_checked(RECORDS)?;
-    let said = Said::Records {
-        count: u16::from_be_bytes([header[6], header[7]]),
+fn records(reporter: IpAddr, message: &[u8], width: usize) -> Option<GroupMessage<'_>> {
+    let (header, bytes) = message.split_at_checked(REPORT_HEADER)?;
+    let count = u16::from_be_bytes([header[6], header[7]]);
+    let records = Records::Many {
+        count,
         bytes,
         width,
     };
-    Some(Message::Report(Report { reporter, said }))
+    Some(GroupMessage::Report(MembershipReport { reporter, records }))
 }
 
-/// An address of 4 or 16 bytes.
+/// Reads an address of 4 or 16 bytes.
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     let ipv4 = || Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into());
     let ipv6 = || Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into());
     ipv4().or_else(ipv6)
 }
 
-impl<'a> Report<'a> {
-    /// How many claims it says that it has.
-    pub fn len(&self) -> usize {
-        match self.said {
-            Said::Once(_) => 1,
-            Said::Records { count, .. } => count.into(),
+impl<'a> MembershipReport<'a> {
+    /// Number of records that the report states; it may hold fewer.
+    pub fn stated_len(&self) -> usize {
+        match self.records {
+            Records::One(_) => 1,
+            Records::Many { count, .. } => count.into(),
         }
     }
 
-    /// Whether it says that it has none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Those that are about groups of listeners, up to where it is broken.
-    pub fn claims(&self) -> impl Iterator<Item = Claim> + use<'a> {
-        let mut said = Some(self.said.clone());
+    /// Records about groups whose frames are not flooded, up to the first malformed record.
+    pub fn records(&self) -> impl Iterator<Item = GroupRecord> + use<'a> {
+        let mut rest = Some(self.records.clone());
         let all = std::iter::from_fn(move || {
-            let claim;
-            (claim, said) = said.take()?.split_first()?;
-            Some(claim)
+            let record;
+            (record, rest) = rest.take()?.split_first()?;
+            Some(record)
         });
-        all.filter(|claim| claim.group.is_multicast() && !is_for_all(claim.group))
+        all.filter(|record| record.group.is_multicast() && !is_flooded(record.group))
     }
 }
 
-impl<'a> Said<'a> {
-    /// What the first part claims, and the rest.
-    fn split_first(self) -> Option<(Claim, Option<Self>)> {
+impl Records<'_> {
+    /// The first record, and the others.
+    fn split_first(self) -> Option<(GroupRecord, Option<Self>)> {
         let (count, bytes, width) = match self {
-            Said::Once(claim) => return Some((claim, None)),
-            Said::Records {
+            Records::One(record) => return Some((record, None)),
+            Records::Many {
                 count,
                 bytes,
                 width,
@@ -241,20 +247,20 @@ impl<'a> Said<'a> {
         let (group, bytes) = bytes.split_at_checked(width)?;
         let sources = u16::from_be_bytes([header[2], header[3]]);
         let bytes = bytes.get(usize::from(sources) * width + 4 * usize::from(header[1])..)?;
-        let claim = Claim {
+        let record = GroupRecord {
             group: address(group)?,
-            listens: match header[0] {
-                BLOCK => None,
-                IS_INCLUDE | TO_INCLUDE => Some(sources > 0),
+            joins: match header[0] {
+                BLOCK_OLD_SOURCES => None,
+                MODE_IS_INCLUDE | CHANGE_TO_INCLUDE => Some(sources > 0),
                 _ => Some(true),
             },
         };
-        let rest = Said::Records {
+        let rest = Records::Many {
             count,
             bytes,
             width,
         };
-        Some((claim, Some(rest)))
+        Some((record, Some(rest)))
     }
 }
 

@@ -283,8 +283,8 @@ impl Switch {
     }
 
     /// Lets a port's member hear every group.
-    pub fn hears_all(&mut self, partition: Partition, place: Place) {
-        self.segments.hears_all(partition, place);
+    pub fn receive_all(&mut self, partition: Partition, place: Place) {
+        self.segments.receive_all(partition, place);
     }
 
     /// Sets by whom packets of a port's member leave the domain.

@@ -208,7 +208,7 @@ fn routers_and_who_is_not_known_hear_all_groups_and_reports() {
     assert_eq!(hear(segments, 0, &report), [2]);
     tell(segments, 0, &says(0, 1, JOIN, [224, 0, 0, 251]));
 
-    segments.hears_all(Partition(7), place(1));
+    segments.receive_all(Partition(7), place(1));
     assert_eq!(hear(segments, 0, &report), [1, 2]);
     assert_eq!(hear(segments, 2, &data(2, [239, 9, 9, 9])), [0, 1]);
     // What it joins and leaves makes no difference.
@@ -227,7 +227,7 @@ fn who_left_the_domain_has_joined_nothing() {
     tell(&segments, 2, &says(2, 3, JOIN, GROUP));
     assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);
     // A router may return as something else.
-    segments.hears_all(Partition(7), place(1));
+    segments.receive_all(Partition(7), place(1));
     segments.detach(Partition(7), NodeId(1));
     segments.attach(port(7, 1), (7, 1)).unwrap();
     assert_eq!(hear(&segments, 0, &data(0, GROUP)), [2]);

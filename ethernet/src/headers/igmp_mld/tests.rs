@@ -64,12 +64,12 @@ fn report(kind: u8, records: &[Vec<u8>]) -> Vec<u8> {
 
 fn said(frame: &[u8]) -> Option<Vec<(String, Option<bool>)>> {
     match read(Frame::new(frame)?)? {
-        Message::Router => None,
-        Message::Report(report) => {
-            let claims = report.claims();
+        GroupMessage::Router => None,
+        GroupMessage::Report(report) => {
+            let records = report.records();
             Some(
-                claims
-                    .map(|claim| (claim.group.to_string(), claim.listens))
+                records
+                    .map(|record| (record.group.to_string(), record.joins))
                     .collect(),
             )
         }
@@ -77,26 +77,23 @@ fn said(frame: &[u8]) -> Option<Vec<(String, Option<bool>)>> {
 }
 
 fn is_router(frame: &[u8]) -> bool {
-    matches!(read(Frame::new(frame).unwrap()), Some(Message::Router))
+    matches!(read(Frame::new(frame).unwrap()), Some(GroupMessage::Router))
 }
 
 #[test]
 fn reports_of_one_group_are_read() {
-    for (kind, listens) in [(0x12, true), (0x16, true), (0x17, false)] {
+    for (kind, joins) in [(0x12, true), (0x16, true), (0x17, false)] {
         let message = [kind, 0, 0, 0, 239, 1, 2, 3];
         let frame = igmp_frame([239, 1, 2, 3], &message);
-        assert_eq!(
-            said(&frame),
-            Some(vec![("239.1.2.3".into(), Some(listens))])
-        );
+        assert_eq!(said(&frame), Some(vec![("239.1.2.3".into(), Some(joins))]));
         for len in 0..frame.len() {
             assert_eq!(said(&frame[..len]), None, "cut at {len}");
         }
     }
-    for (kind, listens) in [(131, true), (132, false)] {
+    for (kind, joins) in [(131, true), (132, false)] {
         let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &bytes("ff15::7")].concat();
         let frame = mld_frame("ff15::7", &message);
-        assert_eq!(said(&frame), Some(vec![("ff15::7".into(), Some(listens))]));
+        assert_eq!(said(&frame), Some(vec![("ff15::7".into(), Some(joins))]));
         for len in 0..frame.len() {
             assert_eq!(said(&frame[..len]), None, "cut at {len}");
         }
@@ -144,7 +141,7 @@ fn records_say_who_listens_whatever_else_is_in_them() {
             (three, Some(true)),
             (one, Some(true)),
         ];
-        let expected = expected.map(|(group, listens)| (group.to_owned(), listens));
+        let expected = expected.map(|(group, joins)| (group.to_owned(), joins));
         assert_eq!(said(&frame), Some(expected.to_vec()));
         // One that is broken is believed as far as it goes.
         let broken = report(
