@@ -22,14 +22,7 @@ use crate::process::{Outcome, Running, eventually, run, run_with, send};
 use crate::user::{Tun, User, as_uid};
 
 /// What runs in nodes.
-const PROGRAMS: [&str; 6] = [
-    "toroid",
-    "toroid-ethernet",
-    "toroid-kv",
-    "probe",
-    "haunt",
-    "store-client",
-];
+const PROGRAMS: [&str; 4] = ["toroid", "toroid-ethernet", "toroid-kv", "actor"];
 
 /// Where the files of tests are: nodes have a `/tmp` of their own.
 pub(crate) const PLACE: &str = "/var/lib";

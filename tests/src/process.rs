@@ -380,14 +380,14 @@ fn lock(bytes: &Mutex<Vec<u8>>) -> std::sync::MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nanoseconds since 1970, as `probe flood` writes them into what it sends.
+/// Nanoseconds since 1970, as `actor flood` writes them into what it sends.
 pub fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanoseconds = now.expect("it is after 1970").as_nanos();
     nanoseconds.try_into().expect("it is before 2554")
 }
 
-/// Ends a `probe listen`, which has heard something, but nothing that was sent since then.
+/// Ends a `actor listen`, which has heard something, but nothing that was sent since then.
 #[track_caller]
 pub fn heard_nothing_since(then: u64, mut listener: Running) {
     drop(listener.stdin());

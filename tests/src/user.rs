@@ -19,7 +19,7 @@ const PROGRAMS: [&str; 5] = [
     "toroid-ethernet",
     "toroid-kv",
     "toroid-bench",
-    "probe",
+    "actor",
 ];
 
 /// An ordinary user's, and what the furnishing needs.

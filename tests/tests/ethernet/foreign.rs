@@ -35,7 +35,7 @@ struct Heard {
 impl<'a> Listeners<'a> {
     fn start(cluster: &Cluster, domain: Domain<'a>, name: &str, nodes: &[&str]) -> Self {
         let listen = |node: &&str| {
-            let socket = cluster.spawn(node, &format!("probe sniff {name} {MARK}"));
+            let socket = cluster.spawn(node, &format!("actor sniff {name} {MARK}"));
             socket.says("ready");
             ((*node).to_owned(), socket)
         };
@@ -101,7 +101,7 @@ impl<'a> Neighbourhood<'a> {
 
     /// Sends some frames from the sender.
     fn send(&self, what: &str) {
-        let mut sender = self.cluster.spawn("0,0,0", &format!("probe {what}"));
+        let mut sender = self.cluster.spawn("0,0,0", &format!("actor {what}"));
         drop(sender.stdin());
         sender.wait().ok();
     }
@@ -120,7 +120,7 @@ impl<'a> Neighbourhood<'a> {
 fn a_storm_in_one_domain_is_not_heard_in_others(mix: Mix) {
     let cluster = Cluster::up("3x2x1");
     let neighbourhood = Neighbourhood::new(mix, &cluster);
-    let mut storm = cluster.spawn("0,0,0", &format!("probe storm blue {MARK}"));
+    let mut storm = cluster.spawn("0,0,0", &format!("actor storm blue {MARK}"));
     neighbourhood.blue.all_hear_something();
     // Programs that seek whoever is there, beside it.
     for search in [

@@ -166,7 +166,7 @@ fn who_has_not_joined_a_group_does_not_hear_it() {
                 received(&cluster, "3,0,0") == before
             });
             let mark = "only-who-has-joined";
-            let mut other = cluster.spawn("3,0,0", &format!("probe sniff blue {mark}"));
+            let mut other = cluster.spawn("3,0,0", &format!("actor sniff blue {mark}"));
             other.says("ready");
             programs
                 .say(&format!("{group} 1 {FOR_EVER} 50 {mark}"))

@@ -44,7 +44,7 @@ impl Store {
 
     /// A client that has this name in its command line.
     pub fn client_called(&self, name: &str, node: &str) -> Client {
-        let mut running = self.cluster.spawn(node, &format!("store-client {name}"));
+        let mut running = self.cluster.spawn(node, &format!("actor store {name}"));
         let mut client = Client {
             input: running.stdin(),
             running,
@@ -76,7 +76,7 @@ impl Store {
 
     /// Speaks to the server by memcached's protocol, and returns what it said.
     pub fn say(&self, input: &[u8]) -> String {
-        let words = "probe tcp 0-0-0.blue 11211";
+        let words = "actor tcp 0-0-0.blue 11211";
         let said = self.cluster.exec_with("2,0,0", words, input).ok();
         said.text().to_owned()
     }

@@ -72,7 +72,7 @@ fn wakes_up_outside(without: &[&str]) -> String {
     assert_eq!(stays.asked("set key value"), "stored");
     assert_eq!(sleeper.asked("borrow key"), "borrowed");
     let outside = sleeper.running.pid();
-    let pid = processes_with(&["store-client", "sleeper"]).find(|pid| *pid != outside);
+    let pid = processes_with(&["actor store", "sleeper"]).find(|pid| *pid != outside);
     let pid = pid.expect("it runs");
     stop(pid);
     writeln!(sleeper.input, "look").expect("its input is a pipe");

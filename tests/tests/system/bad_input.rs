@@ -370,7 +370,7 @@ fn peak_memory_kib(pid: u32) -> u64 {
 fn a_node_makes_the_agent_hold_little() {
     let cluster = Cluster::up("2x1x1");
     let before = peak_memory_kib(cluster.agent_pid());
-    let refused = cluster.exec("0,0,0", &format!("probe gorge 100 {}", 15 << 20));
+    let refused = cluster.exec("0,0,0", &format!("actor gorge 100 {}", 15 << 20));
     let refused = refused.ok();
     let answers: Vec<&str> = refused.text().lines().collect();
     assert_eq!(answers.len(), 100);
@@ -384,7 +384,7 @@ fn a_node_makes_the_agent_hold_little() {
         );
     }
     // What may be sent is held, but that is little.
-    let held = cluster.exec("0,0,0", &format!("probe gorge 100 {}", 64 << 10));
+    let held = cluster.exec("0,0,0", &format!("actor gorge 100 {}", 64 << 10));
     assert_eq!(held.ok().text(), "");
     let more = peak_memory_kib(cluster.agent_pid()) - before;
     assert!(more < 64 << 10, "{more} KiB");

@@ -88,12 +88,12 @@ fn shrinking_ends_established_traffic_at_once() {
     let blue = cluster.domain("blue", &["*,*,0"]);
     let (leaver, member) = (blue.ipv4("1,0,0"), blue.ipv4("0,0,0"));
 
-    let at_member = cluster.spawn("0,0,0", "probe listen 7000");
-    let at_leaver = cluster.spawn("1,0,0", "probe listen 7000");
+    let at_member = cluster.spawn("0,0,0", "actor listen 7000");
+    let at_leaver = cluster.spawn("1,0,0", "actor listen 7000");
     at_member.says("ready");
     at_leaver.says("ready");
-    let mut from_leaver = cluster.spawn("1,0,0", &format!("probe flood {member} 7000"));
-    let mut from_member = cluster.spawn("0,1,0", &format!("probe flood {leaver} 7000"));
+    let mut from_leaver = cluster.spawn("1,0,0", &format!("actor flood {member} 7000"));
+    let mut from_member = cluster.spawn("0,1,0", &format!("actor flood {leaver} 7000"));
     at_member.says("first");
     at_leaver.says("first");
     let staying = cluster.spawn("0,1,0", "ping -i 0.01 1-1-0.blue");

@@ -93,11 +93,11 @@ fn broadcast_reaches_every_member_and_nobody_else() {
         .exec("1,1,0", "ip address add 10.64.0.77/24 dev red")
         .ok();
     let listeners = ["1,0,0", "0,1,0", "1,1,0"].map(|node| {
-        let listener = cluster.spawn(node, "probe listen 7000");
+        let listener = cluster.spawn(node, "actor listen 7000");
         listener.says("ready");
         listener
     });
-    let mut flood = cluster.spawn("0,0,0", "probe flood 10.64.0.255 7000");
+    let mut flood = cluster.spawn("0,0,0", "actor flood 10.64.0.255 7000");
     listeners[0].says("first");
     listeners[1].says("first");
     drop(flood.stdin());
@@ -131,13 +131,13 @@ fn a_member_cannot_speak_as_another() {
             other["mac"].as_str().unwrap(),
             other["ipv4"].as_str().unwrap(),
         );
-        let mut listener = cluster.spawn("2,0,0", "probe listen 7000");
+        let mut listener = cluster.spawn("2,0,0", "actor listen 7000");
         listener.says("ready");
         // The hardware address is the sender's proof; a frame with another's goes nowhere.
         let spoof = format!("ip link set blue address {mac}");
         cluster.shell("0,0,0", &spoof).ok();
         let to = blue.ipv4("2,0,0");
-        let mut flood = cluster.spawn("0,0,0", &format!("probe flood {to} 7000"));
+        let mut flood = cluster.spawn("0,0,0", &format!("actor flood {to} 7000"));
         drop(flood.stdin());
         flood.wait().ok();
         drop(listener.stdin());

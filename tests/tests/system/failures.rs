@@ -165,7 +165,7 @@ fn a_node_without_ipv6_has_ipv4() {
 fn who_takes_all_places_at_the_agent_leaves_some_to_its_administrator() {
     let cluster = Cluster::up("1x1x1");
     let user = User::create();
-    let mut greedy = user.command("probe");
+    let mut greedy = user.command("actor");
     let socket = cluster.state().join("agent.sock");
     greedy.arg("hold").arg(socket).arg("400");
     let greedy = Running::start(greedy.stdin(Stdio::piped()));

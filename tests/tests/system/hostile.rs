@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 /// How long an agent waits that is [patient](up).
 const PATIENCE_MS: u32 = 10_000;
 
-/// Asks a running `haunt` and returns its answer.
+/// Asks a running `actor` and returns its answer.
 fn ask(haunt: &mut Running, input: &mut impl Write, what: &str) -> String {
     writeln!(input, "{what}").expect("it listens");
     haunt.line()
@@ -89,15 +89,15 @@ impl<'a> Haunted<'a> {
     fn new(cluster: &'a Cluster, bytes: u64, without: &[&str]) -> Self {
         let blue = cluster.domain("blue", &["*,0,0"]);
         let bytes = bytes.to_string();
-        let mut owner = cluster.in_node("0,0,0", &["haunt", "guard", "blue", &bytes]);
+        let mut owner = cluster.in_node("0,0,0", &["actor", "adversary", "guard", "blue", &bytes]);
         leave_out(&mut owner, without);
         let mut owner = Running::start(owner.stdin(Stdio::piped()));
         let key = owner.line();
         let to_owner = owner.stdin();
-        let mut counter = cluster.spawn("2,0,0", &format!("probe tally blue 0,0,0 {key}"));
+        let mut counter = cluster.spawn("2,0,0", &format!("actor tally blue 0,0,0 {key}"));
         counter.says("open");
         let to_counter = counter.stdin();
-        let speaker = cluster.spawn("2,0,0", "haunt speak blue 0,0,0");
+        let speaker = cluster.spawn("2,0,0", "actor adversary speak blue 0,0,0");
         let mut haunted = Haunted {
             cluster,
             blue,
@@ -116,7 +116,7 @@ impl<'a> Haunted<'a> {
         if !self.leavers.is_empty() {
             assert_eq!(self.leaver("retire"), "retired");
         }
-        let what = format!("haunt leave {} 2,0,0", self.key);
+        let what = format!("actor adversary leave {} 2,0,0", self.key);
         let mut leaver = self.cluster.spawn("1,0,0", &what);
         let to_leaver = leaver.stdin();
         self.leavers.push((leaver, to_leaver));
@@ -266,12 +266,12 @@ fn nor_with_large_regions() {
 fn a_reader_that_looks_too_early_does_no_harm() {
     let cluster = up(&[]);
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let mut owner = cluster.spawn("0,0,0", &format!("probe fill blue {}", 8 * MIB));
+    let mut owner = cluster.spawn("0,0,0", &format!("actor fill blue {}", 8 * MIB));
     let (key, mut to_owner) = (owner.line(), owner.stdin());
-    let reader = cluster.spawn("2,0,0", &format!("haunt peek {key}"));
+    let reader = cluster.spawn("2,0,0", &format!("actor adversary peek {key}"));
     reader.says("open");
     for _ in 0..10 {
-        let leaver = cluster.spawn("1,0,0", &format!("probe count blue 0,0,0 {key}"));
+        let leaver = cluster.spawn("1,0,0", &format!("actor count blue 0,0,0 {key}"));
         leaver.says("open");
         blue.shrink(&["1,0,0"]);
         assert_eq!(ask(&mut owner, &mut to_owner, "look"), "whole");
@@ -343,7 +343,9 @@ fn what_goes_too_far_would_be_noticed() {
 fn attack(cluster: &Cluster, node: &str) -> String {
     let outside = fs::read_link("/proc/self/ns/pid").expect("we are in one");
     let outside = outside.to_str().expect("text");
-    let attack = cluster.exec(node, &format!("haunt attack {outside}")).ok();
+    let attack = cluster
+        .exec(node, &format!("actor adversary attack {outside}"))
+        .ok();
     attack.text().to_owned()
 }
 
@@ -351,11 +353,11 @@ fn attack(cluster: &Cluster, node: &str) -> String {
 fn processes_of_other_nodes_are_out_of_reach() {
     let cluster = up(&[]);
     let _blue = cluster.domain("blue", &["*,0,0"]);
-    let mut owner = cluster.spawn("0,0,0", "probe own blue");
+    let mut owner = cluster.spawn("0,0,0", "actor own blue");
     let key = owner.line();
-    let mut counter = cluster.spawn("2,0,0", &format!("probe count blue 0,0,0 {key}"));
+    let mut counter = cluster.spawn("2,0,0", &format!("actor count blue 0,0,0 {key}"));
     counter.says("open");
-    let all = processes_with(&["probe"]).chain(cluster.pids());
+    let all = processes_with(&["actor"]).chain(cluster.pids());
     let all: Vec<u32> = all.collect();
     assert_eq!(attack(&cluster, "1,0,0"), "{}");
     for pid in all {
@@ -364,7 +366,7 @@ fn processes_of_other_nodes_are_out_of_reach() {
     }
     assert!(!counter.has_ended() && !owner.has_ended());
     // Where somebody is in reach it does go through.
-    let mut prey = cluster.spawn("1,0,0", "probe own blue");
+    let mut prey = cluster.spawn("1,0,0", "actor own blue");
     prey.line();
     let through = r#"{"kill", "open memory", "read maps", "trace", "write"}"#;
     assert_eq!(attack(&cluster, "1,0,0"), through);
@@ -420,11 +422,11 @@ fn nor_with_large_regions_when_the_agent_is_killed() {
 fn who_waits_for_what_moves_and_for_an_agent_in_vain_ends() {
     let cluster = up(&[]);
     let _blue = cluster.domain("blue", &["*,0,0"]);
-    let mut owner = cluster.spawn("0,0,0", &format!("haunt guard blue {MIB}"));
+    let mut owner = cluster.spawn("0,0,0", &format!("actor adversary guard blue {MIB}"));
     let key = owner.line();
     let mut to_owner = owner.stdin();
     let start = |node: &str| {
-        let counter = cluster.spawn(node, &format!("probe count blue 0,0,0 {key}"));
+        let counter = cluster.spawn(node, &format!("actor count blue 0,0,0 {key}"));
         counter.says("open");
         counter
     };
@@ -451,7 +453,7 @@ fn who_waits_for_what_moves_and_for_an_agent_in_vain_ends() {
     assert!(end.stderr.contains("PeerDead"), "{end}");
 }
 
-/// What `probe` said last about how often it has added.
+/// What `actor` said last about how often it has added.
 fn counted(said: &str) -> u64 {
     let last = said.lines().last().unwrap_or_default();
     let count = last.split(' ').next().and_then(|count| count.parse().ok());
@@ -470,7 +472,7 @@ fn oversleep(without: &[&str]) -> Vec<String> {
     // Long for those who are awake, on a loaded machine, too.
     let cluster = up_with("4x1x1", 3000, without);
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let mut owner = cluster.spawn("0,0,0", &format!("haunt guard blue {}", 4 * MIB));
+    let mut owner = cluster.spawn("0,0,0", &format!("actor adversary guard blue {}", 4 * MIB));
     let key = owner.line();
     let mut to_owner = owner.stdin();
     let mut sum = || -> u64 {
@@ -479,7 +481,7 @@ fn oversleep(without: &[&str]) -> Vec<String> {
             .expect("a number")
     };
     let start = |node: &str, what: &str| {
-        let running = cluster.spawn(node, &format!("probe {what} blue 0,0,0 {key}"));
+        let running = cluster.spawn(node, &format!("actor {what} blue 0,0,0 {key}"));
         running.says("open");
         running
     };
@@ -546,8 +548,10 @@ fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
     let cluster = up(&[]);
     let file = cluster.files().join("hangs");
     fs::write(&file, "").expect("it is our directory");
-    let mut hang = cluster.command("haunt");
-    hang.args(["hang", "0,0,0"]).arg(cluster.state()).arg(&file);
+    let mut hang = cluster.command("actor");
+    hang.args(["adversary", "hang", "0,0,0"])
+        .arg(cluster.state())
+        .arg(&file);
     let hang = Running::start(hang.stdin(Stdio::null()));
     // Who carried them to the node, and the node.
     hang.says("hangs\nhangs\n");
@@ -577,8 +581,10 @@ fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
 fn callers_that_stall_end_with_the_agent() {
     let cluster = up(&[]);
     let stall = |node: &str| {
-        let mut stall = cluster.command("haunt");
-        stall.args(["stall", node]).arg(cluster.state());
+        let mut stall = cluster.command("actor");
+        stall
+            .args(["adversary", "stall", node])
+            .arg(cluster.state());
         let stall = Running::start(stall.stdin(Stdio::piped()));
         stall.says("stalls\n");
         stall

@@ -28,7 +28,10 @@ fn keep_lock(cluster: &Cluster, node: &str, who: &str, key: &str) -> Running {
     let everybody = Permissions::from_mode(0o666);
     fs::set_permissions(&device, everybody).expect("it is ours");
     let [device, file] = [&device, &file].map(|path| path.display());
-    cluster.spawn(node, &format!("haunt keep {who} {key} {device} {file}"))
+    cluster.spawn(
+        node,
+        &format!("actor adversary lock {who} {key} {device} {file}"),
+    )
 }
 
 /// Shrinks, and waits until all has moved that has to.
@@ -60,11 +63,11 @@ fn keep_lock_and_shrink(node: &str, who: &str, times: usize) -> usize {
     let before = Leftovers::snapshot();
     let cluster = up_with("4x1x1", PATIENCE_MS, &[]);
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let mut owner = cluster.spawn("0,0,0", &format!("haunt guard blue {}", 4 * MIB));
+    let mut owner = cluster.spawn("0,0,0", &format!("actor adversary guard blue {}", 4 * MIB));
     let key = owner.line();
     let mut to_owner = owner.stdin();
     let spawn = |node: &str, what: &str| {
-        let running = cluster.spawn(node, &format!("probe {what} blue 0,0,0 {key}"));
+        let running = cluster.spawn(node, &format!("actor {what} blue 0,0,0 {key}"));
         running.says("open");
         running
     };

@@ -15,7 +15,7 @@ const CHUNK: u64 = 64 * 1024;
 
 /// A process that has opened a region with these rights and hung up.
 fn linger(cluster: &Cluster, node: &str, key: &str, rights: &str) -> Running {
-    let mut lingers = cluster.spawn(node, &format!("haunt linger {key} {rights}"));
+    let mut lingers = cluster.spawn(node, &format!("actor adversary linger {key} {rights}"));
     assert_eq!(lingers.line(), "open");
     lingers
 }
@@ -25,7 +25,7 @@ fn linger(cluster: &Cluster, node: &str, key: &str, rights: &str) -> Running {
 fn leave_one_after_the_other(bytes: u64, between: impl Fn(&Cluster)) -> String {
     let cluster = up(&[]);
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let mut owner = cluster.spawn("0,0,0", &format!("haunt guard blue {bytes}"));
+    let mut owner = cluster.spawn("0,0,0", &format!("actor adversary guard blue {bytes}"));
     let (key, mut to_owner) = (owner.line(), owner.stdin());
     let mut second = linger(&cluster, "1,0,0", &key, "write");
     let mut to_second = second.stdin();

@@ -278,10 +278,10 @@ fn a_cable_is_cut_in_the_middle_of_a_shrink() {
     })
     .ok();
     a.agent.domain("blue", &["*,*,0"]);
-    let mut member = b.agent.spawn("0,1,0", "probe own blue");
+    let mut member = b.agent.spawn("0,1,0", "actor own blue");
     member.line();
     // The first one is the `toroid exec` that has started it.
-    let pid = processes_with(&["probe", "own", "blue"]).last();
+    let pid = processes_with(&["actor", "own", "blue"]).last();
     let pid = pid.expect("it runs");
     stop(pid);
     let mut shrink = a.agent.command("toroid");

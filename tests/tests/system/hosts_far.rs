@@ -19,7 +19,7 @@ fn hosts() -> Hosts {
 
 /// A process of host b that exports memory, and its key.
 fn owner(b: &Host) -> (Running, String) {
-    let mut owner = b.agent.spawn(OWNER, "probe own blue");
+    let mut owner = b.agent.spawn(OWNER, "actor own blue");
     let key = owner.line();
     (owner, key)
 }
@@ -28,7 +28,7 @@ fn owner(b: &Host) -> (Running, String) {
 fn counter(a: &Host, node: &str, key: &str) -> Running {
     let counter = a
         .agent
-        .spawn(node, &format!("probe count blue {OWNER} {key}"));
+        .spawn(node, &format!("actor count blue {OWNER} {key}"));
     counter.says("open");
     counter
 }
@@ -80,9 +80,9 @@ fn who_leaves_is_cut_off_at_the_other_host_and_those_who_stay_go_on() {
     let (leaver, member) = (counter(a, "1,0,0", &key), counter(a, USER, &key));
     b.agent.toroid(&["domain", "shrink", "blue", "1,0,0"]).ok();
     assert_eq!(error_of(leaver), "Revoked");
-    let again = a.agent.exec("1,0,0", &format!("probe open blue {key}"));
+    let again = a.agent.exec("1,0,0", &format!("actor open blue {key}"));
     again.fails(1, &["blue", "1,0,0"]);
-    a.agent.exec(USER, &format!("probe open blue {key}")).ok();
+    a.agent.exec(USER, &format!("actor open blue {key}")).ok();
     let count = member.kill();
     assert!(!count.text().contains("Revoked"), "{count}");
     assert!(counted(owner) > 0);
@@ -104,14 +104,14 @@ fn who_sleeps_while_it_is_cut_off_wakes_up_without_access() {
     let (owner, key) = owner(b);
     let mut member = a
         .agent
-        .spawn(USER, &format!("probe tally blue {OWNER} {key}"));
+        .spawn(USER, &format!("actor tally blue {OWNER} {key}"));
     member.says("open");
     let mut counts = 0;
     for _ in 0..5 {
         let leaver = counter(a, "1,0,0", &key);
-        a.agent.exec("1,0,0", "pkill -STOP -f ^probe.count").ok();
+        a.agent.exec("1,0,0", "pkill -STOP -f ^actor.count").ok();
         b.agent.toroid(&["domain", "shrink", "blue", "1,0,0"]).ok();
-        a.agent.exec("1,0,0", "pkill -CONT -f ^probe.count").ok();
+        a.agent.exec("1,0,0", "pkill -CONT -f ^actor.count").ok();
         let end = leaver.wait().ok();
         let (count, error) = last_words(&end);
         assert_eq!(error, "Revoked", "{end}");
@@ -135,22 +135,22 @@ fn who_is_gone_cannot_be_reached() {
     // The one if it had used it before.
     let end = error_of(orphan);
     assert!(["PeerDead", "WrongKey"].contains(&&*end), "{end}");
-    let gone = a.agent.exec(USER, &format!("probe open blue {key}"));
+    let gone = a.agent.exec(USER, &format!("actor open blue {key}"));
     gone.fails(1, &["no region has this key"]);
     let (_owner, key) = self::owner(b);
     let wrong = key.replace(&key[60..], "0000");
-    let wrong = a.agent.exec(USER, &format!("probe open blue {wrong}"));
+    let wrong = a.agent.exec(USER, &format!("actor open blue {wrong}"));
     wrong.fails(1, &["no region has this key"]);
     // A cable that is cut is noticed, and what is asked for afterwards says so.
     let cut_off = counter(a, USER, &key);
     hosts.cut(b);
     assert_eq!(error_of(cut_off), "Unreachable");
-    let open = a.agent.exec(USER, &format!("probe open blue {key}"));
+    let open = a.agent.exec(USER, &format!("actor open blue {key}"));
     open.fails(1, &["host b"]);
     hosts.mend(b);
     a.meets("b");
     eventually("it is reached again", || {
-        let open = a.agent.exec(USER, &format!("probe open blue {key}"));
+        let open = a.agent.exec(USER, &format!("actor open blue {key}"));
         open.status == 0
     });
 }
@@ -169,7 +169,7 @@ fn whoever_is_killed_of_the_two_agents_and_their_adapters_is_replaced() {
         }
         a.meets("b");
         assert!(!member.has_ended());
-        a.agent.exec(USER, &format!("probe open blue {key}")).ok();
+        a.agent.exec(USER, &format!("actor open blue {key}")).ok();
         // Their adapters carry it, on both sides.
         for host in [a, b] {
             let adapter = host.agent.status()["adapter_pid"].as_i64().expect("one");
@@ -181,7 +181,7 @@ fn whoever_is_killed_of_the_two_agents_and_their_adapters_is_replaced() {
                 now.is_some_and(|now| now != adapter)
             });
             eventually("it serves", || {
-                let open = a.agent.exec(USER, &format!("probe open blue {key}"));
+                let open = a.agent.exec(USER, &format!("actor open blue {key}"));
                 open.status == 0
             });
             member = counter(a, USER, &key);
@@ -205,11 +205,11 @@ fn what_is_denied_here_is_denied_there() {
         .ok();
     a.agent.domain("red", &["1,0,0", OWNER]);
     let (_owner, key) = owner(b);
-    let open = |node: &str, key: &str| a.agent.exec(node, &format!("probe open blue {key}"));
+    let open = |node: &str, key: &str| a.agent.exec(node, &format!("actor open blue {key}"));
     open(USER, &key).ok();
     open("1,0,0", &key).fails(1, &["in no domain called blue"]);
     // Two limited members.
-    let mut limited = b.agent.spawn("1,1,0", "probe own blue");
+    let mut limited = b.agent.spawn("1,1,0", "actor own blue");
     let limited_key = limited.line();
     open(USER, &limited_key).fails(1, &["limited members"]);
     // A right that was not given, and a listener that is not there.
@@ -238,7 +238,7 @@ fn a_store_on_one_host_serves_clients_on_others_by_rdma() {
     assert_eq!(kv("get greeting").ok().text(), "hello");
     let stats = b
         .agent
-        .exec_with("1,1,0", "probe tcp 0-1-0.blue 11211", b"stats\r\nquit\r\n");
+        .exec_with("1,1,0", "actor tcp 0-1-0.blue 11211", b"stats\r\nquit\r\n");
     // The server has had no part in the get.
     let stats = stats.ok();
     assert!(stats.text().contains("STAT cmd_get 0"), "{stats}");

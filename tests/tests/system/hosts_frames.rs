@@ -167,12 +167,12 @@ fn who_has_left_is_cut_off_on_all_hosts_and_may_come_again() {
     let [a, b] = hosts.each();
     let server = iperf3_server(&a.agent, "0,0,0");
     let stream = b.agent.spawn("1,1,0", "iperf3 -c 0-0-0.blue -t 600");
-    let at_member = a.agent.spawn("0,0,0", "probe listen 7000");
-    let at_leaver = b.agent.spawn("1,1,0", "probe listen 7000");
+    let at_member = a.agent.spawn("0,0,0", "actor listen 7000");
+    let at_leaver = b.agent.spawn("1,1,0", "actor listen 7000");
     at_member.says("ready");
     at_leaver.says("ready");
-    let mut from_leaver = b.agent.spawn("1,1,0", "probe flood 10.64.0.1 7000");
-    let mut from_member = a.agent.spawn("1,0,0", "probe flood 10.64.0.4 7000");
+    let mut from_leaver = b.agent.spawn("1,1,0", "actor flood 10.64.0.1 7000");
+    let mut from_member = a.agent.spawn("1,0,0", "actor flood 10.64.0.4 7000");
     at_member.says("first");
     at_leaver.says("first");
     let staying = b.agent.spawn("0,1,0", "ping -i 0.01 1-0-0.blue");

@@ -6,7 +6,7 @@ use tests::process::{Running, eventually};
 
 /// A process that exports memory, and its key.
 fn owner(cluster: &Cluster, node: &str) -> (Running, String) {
-    let mut owner = cluster.spawn(node, "probe own blue");
+    let mut owner = cluster.spawn(node, "actor own blue");
     let key = owner.line();
     (owner, key)
 }
@@ -24,7 +24,7 @@ fn counted(mut owner: Running) -> u64 {
 
 /// Counts in the memory of 0,0,0 until it fails; returns a running count once there is one.
 fn counter(cluster: &Cluster, node: &str, key: &str) -> Running {
-    let counter = cluster.spawn(node, &format!("probe count blue 0,0,0 {key}"));
+    let counter = cluster.spawn(node, &format!("actor count blue 0,0,0 {key}"));
     counter.says("open");
     counter
 }
@@ -69,11 +69,11 @@ fn a_region_of_who_leaves_is_revoked() {
     assert!(counts.parse::<u64>().is_ok());
 
     // It gets no new access, and says why not.
-    let again = cluster.exec("1,0,0", &format!("probe open blue {key}"));
+    let again = cluster.exec("1,0,0", &format!("actor open blue {key}"));
     again.fails(1, &["blue", "1,0,0"]);
     // Those who stay lose nothing.
     cluster
-        .exec("2,0,0", &format!("probe open blue {key}"))
+        .exec("2,0,0", &format!("actor open blue {key}"))
         .ok();
     let count = member.kill();
     assert!(!count.text().contains("Revoked"), "{count}");
@@ -90,7 +90,7 @@ fn who_leaves_takes_its_memory_along() {
     let end = peer.wait().ok();
     assert!(end.text().ends_with(" Revoked"), "{end}");
     cluster
-        .exec("1,0,0", &format!("probe open blue {key}"))
+        .exec("1,0,0", &format!("actor open blue {key}"))
         .fails_somehow();
     drop(owner);
 }
@@ -106,7 +106,7 @@ fn rejoining_gives_back_no_old_access() {
     assert!(peer.wait().ok().text().ends_with(" Revoked"));
     // But a new one, if it asks.
     cluster
-        .exec("1,0,0", &format!("probe open blue {key}"))
+        .exec("1,0,0", &format!("actor open blue {key}"))
         .ok();
 }
 
@@ -121,7 +121,7 @@ fn an_owner_that_dies_is_noticed() {
         let end = peer.wait().ok();
         assert!(end.text().ends_with(" PeerDead"), "{end}");
         cluster
-            .exec("1,0,0", &format!("probe open blue {key}"))
+            .exec("1,0,0", &format!("actor open blue {key}"))
             .fails_somehow();
         eventually("its memory is given back", || {
             cluster.status()["registered_bytes"] == 0
@@ -137,20 +137,20 @@ fn a_key_is_good_only_in_its_domain() {
     let _red = cluster.domain("red", &["1,0,0", "2,0,0"]);
     let (_owner, key) = owner(&cluster, "0,0,0");
     cluster
-        .exec("1,0,0", &format!("probe open blue {key}"))
+        .exec("1,0,0", &format!("actor open blue {key}"))
         .ok();
     cluster
-        .exec("2,0,0", &format!("probe open red {key}"))
+        .exec("2,0,0", &format!("actor open red {key}"))
         .fails_somehow();
     let mut guess = key.clone().into_bytes();
     let last = guess.last_mut().expect("a key is not empty");
     *last = if *last == b'0' { b'1' } else { b'0' };
     let guess = String::from_utf8(guess).expect("a key is ASCII");
     cluster
-        .exec("1,0,0", &format!("probe open blue {guess}"))
+        .exec("1,0,0", &format!("actor open blue {guess}"))
         .fails_somehow();
     cluster
-        .exec("1,0,0", "probe open blue nonsense")
+        .exec("1,0,0", "actor open blue nonsense")
         .fails_somehow();
 }
 
@@ -165,7 +165,7 @@ fn a_removed_domain_revokes_all() {
     // A domain of the same name is another domain.
     let _again = cluster.domain("blue", &["*,0,0"]);
     cluster
-        .exec("1,0,0", &format!("probe open blue {key}"))
+        .exec("1,0,0", &format!("actor open blue {key}"))
         .fails_somehow();
 }
 
@@ -198,7 +198,7 @@ fn what_a_shrink_needs_is_said_beforehand() {
     assert_eq!(needs(), (expected(json!([])), json!(0)));
 
     // A process that has read and has gone may have handed it on.
-    let read = format!("probe open blue {key}");
+    let read = format!("actor open blue {key}");
     cluster.exec("1,0,0", &read).ok();
     let region =
         |written| json!([{"node": "0,0,0", "written": written, "regions": 1, "bytes": 4096}]);

@@ -22,7 +22,7 @@ fn proxy(cluster: &Cluster, options: &str) -> Running {
 
 /// Speaks to the proxy, and returns what it said.
 fn say(cluster: &Cluster, input: &str) -> String {
-    let words = format!("probe tcp 127.0.0.1 {PORT}");
+    let words = format!("actor tcp 127.0.0.1 {PORT}");
     let said = cluster.exec_with("1,0,0", &words, input.as_bytes()).ok();
     said.text().replace('\r', "")
 }
@@ -56,7 +56,7 @@ fn stock_clients_are_served_with_gets_that_are_read() {
         }
         // Through the proxy, which reports before it asks, and then at the server itself.
         let through = say(&cluster, "stats\r\n");
-        let probe = "probe tcp 0-0-0.blue 11211";
+        let probe = "actor tcp 0-0-0.blue 11211";
         let stats = cluster.exec_with("0,0,0", probe, b"stats\r\n").ok();
         for stats in [through, stats.text().replace('\r', "")] {
             for told in [

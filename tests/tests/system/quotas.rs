@@ -27,10 +27,10 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
     as_root(&cluster, "quota set 0,0,0 --regions 1 --domains 1").ok();
-    let mut first = cluster.spawn("0,0,0", "probe own blue");
+    let mut first = cluster.spawn("0,0,0", "actor own blue");
     first.line();
     assert_eq!(of(&cluster, "0,0,0")["used"]["regions"], json!(1));
-    let second = cluster.exec("0,0,0", "probe own blue").fails_somehow();
+    let second = cluster.exec("0,0,0", "actor own blue").fails_somehow();
     for part in [
         "0,0,0",
         "1 of at most 1 regions",
@@ -38,7 +38,7 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
     ] {
         assert!(second.stderr.contains(part), "{part}: {second}");
     }
-    let mut other = cluster.spawn("1,0,0", "probe own blue");
+    let mut other = cluster.spawn("1,0,0", "actor own blue");
     other.line();
     as_root(&cluster, "domain create red 0,0,0").fails(EXHAUSTED, &["1 of at most 1 domains"]);
     assert_eq!(
@@ -48,7 +48,7 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
 
     // What ends is counted no more; a limit that is lifted is none.
     first.kill();
-    cluster.spawn("0,0,0", "probe own blue").line();
+    cluster.spawn("0,0,0", "actor own blue").line();
     as_root(&cluster, "quota set 0,0,0 --domains none").ok();
     as_root(&cluster, "domain create red 0,0,0").ok();
     assert_eq!(of(&cluster, "0,0,0")["limits"], json!({"regions": 1}));
@@ -64,7 +64,7 @@ fn bytes_descriptors_and_rings_have_limits_too() {
     let _blue = cluster.domain("blue", &["*,0,0"]);
     let store = cluster.spawn("1,0,0", "toroid-kv serve");
     store.says("rdma blue 1,0,0\n");
-    let mut first = cluster.spawn("0,0,0", "probe own blue");
+    let mut first = cluster.spawn("0,0,0", "actor own blue");
     let (_key, to_first) = (first.line(), first.stdin());
     let refused = |limit: &str, at_it: &str, words: &str| {
         let before = of(&cluster, "0,0,0")["used"].clone();
@@ -78,12 +78,12 @@ fn bytes_descriptors_and_rings_have_limits_too() {
             of(&cluster, "0,0,0")["used"] == before
         });
     };
-    refused("bytes 4K", "4096 of at most 4096 bytes", "probe own blue");
+    refused("bytes 4K", "4096 of at most 4096 bytes", "actor own blue");
     // The other process takes one itself.
     refused(
         "descriptors 3",
         "3 of at most 3 descriptors",
-        "probe own blue",
+        "actor own blue",
     );
     refused("rings 0", "0 of at most 0 rings", "toroid-kv get nothing");
     drop(to_first);

@@ -198,10 +198,10 @@ fn restart(cluster: &Cluster) {
 fn memory_stays_shared_and_is_still_revoked() {
     let cluster = Cluster::up("3x1x1");
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let mut owner = cluster.spawn("0,0,0", "probe own blue");
+    let mut owner = cluster.spawn("0,0,0", "actor own blue");
     let key = owner.line();
     let count = |node: &str| {
-        let counter = cluster.spawn(node, &format!("probe count blue 0,0,0 {key}"));
+        let counter = cluster.spawn(node, &format!("actor count blue 0,0,0 {key}"));
         counter.says("open");
         counter
     };
@@ -217,10 +217,10 @@ fn memory_stays_shared_and_is_still_revoked() {
     let end = leaver.wait().ok();
     assert!(end.text().contains("Revoked"), "{end}");
     cluster
-        .exec("2,0,0", &format!("probe open blue {key}"))
+        .exec("2,0,0", &format!("actor open blue {key}"))
         .fails_somehow();
     cluster
-        .exec("1,0,0", &format!("probe open blue {key}"))
+        .exec("1,0,0", &format!("actor open blue {key}"))
         .ok();
     drop(owner.stdin());
     owner.wait().ok();
@@ -265,7 +265,7 @@ fn a_store_serves_on_over_both_paths() {
 fn who_ends_while_there_is_no_agent_is_detached() {
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
-    let owner = cluster.spawn("0,0,0", "probe own blue");
+    let owner = cluster.spawn("0,0,0", "actor own blue");
     owner.says("\n");
     assert_eq!(cluster.status()["attached"], 1);
     cluster.kill_agent();
@@ -297,9 +297,9 @@ fn whoever_is_killed_whenever_domains_are_whole() {
         let up = ["up", "--torus", "3x1x1", "--ack-timeout", "10000"];
         cluster.toroid(&up).ok();
         let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
-        let mut owner = cluster.spawn("0,0,0", "probe own blue");
+        let mut owner = cluster.spawn("0,0,0", "actor own blue");
         let key = owner.line();
-        let count = || cluster.spawn("1,0,0", &format!("probe count blue 0,0,0 {key}"));
+        let count = || cluster.spawn("1,0,0", &format!("actor count blue 0,0,0 {key}"));
         let (mut member, mut is_in) = (count(), false);
         // Any numbers do, as long as the next run has the same.
         let mut random = 1u64;

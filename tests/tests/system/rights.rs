@@ -156,7 +156,7 @@ fn a_node_that_changes_hands_takes_nobody_along() {
     as_root(&cluster, &format!("node chown 0,0,0 1,0,0 {}", alice.uid())).ok();
     by(&alice, &cluster, "domain create blue *,0,0").ok();
     by(&alice, &cluster, "domain manage blue 1,0,0").ok();
-    let mut left = cluster.spawn("1,0,0", "probe own blue");
+    let mut left = cluster.spawn("1,0,0", "actor own blue");
     left.line();
     as_root(&cluster, &format!("node chown 1,0,0 {}", alice.uid())).ok();
     assert_eq!(members(&cluster, "blue").len(), 2, "it has changed nothing");
@@ -257,12 +257,12 @@ fn limited_members_talk_to_full_ones_only() {
     assert!(count(own, "1,0,0", "limited") > Some(0));
 
     let (full, limited) = (
-        cluster.spawn("0,0,0", "probe own blue"),
-        cluster.spawn("1,0,0", "probe own blue"),
+        cluster.spawn("0,0,0", "actor own blue"),
+        cluster.spawn("1,0,0", "actor own blue"),
     );
     for (mut owner, peers) in [(full, &["1,0,0", "2,0,0"][..]), (limited, &["0,0,0"])] {
         let key = owner.line();
-        let open = |node: &str| cluster.exec(node, &format!("probe open blue {}", key.trim()));
+        let open = |node: &str| cluster.exec(node, &format!("actor open blue {}", key.trim()));
         for node in peers {
             open(node).ok();
         }

@@ -92,10 +92,10 @@ fn without_an_open_tun_device_members_are_stacks_and_it_says_what_to_do() {
             assert!(outcome.text().contains(words), "{outcome}");
         }
         let blue = cluster.domain("blue", &["*,0,0"]);
-        let server = cluster.spawn("0,0,0", "probe stack blue echo 7");
+        let server = cluster.spawn("0,0,0", "actor stack blue echo 7");
         server.says("ready");
         let to = blue.ipv4("0,0,0");
-        let answer = cluster.exec("1,0,0", &format!("probe stack blue ask {to} 7"));
+        let answer = cluster.exec("1,0,0", &format!("actor stack blue ask {to} 7"));
         assert!(answer.text().contains("the same: true"), "{answer}");
         blue.remove();
         drop(server);

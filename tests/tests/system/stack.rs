@@ -12,7 +12,7 @@ use tests::user::Tun;
 
 const PAGE: usize = 5_000_000;
 
-/// What `probe` gives out, too.
+/// What `actor` gives out, too.
 fn page() -> Vec<u8> {
     (0..PAGE).map(|n| ((n * 31) >> 8) as u8).collect()
 }
@@ -34,11 +34,11 @@ fn pages_are_fetched_from_stacks_by_stacks_and_by_curl() {
     leaves_nothing(|| {
         let cluster = Cluster::up("4x1x1");
         let blue = mixed(&cluster);
-        let server = cluster.spawn("0,0,0", &format!("probe stack blue serve 80 {PAGE}"));
+        let server = cluster.spawn("0,0,0", &format!("actor stack blue serve 80 {PAGE}"));
         server.says("ready");
         for family in ["ipv4", "ipv6"] {
             let from = address(&blue, "0,0,0", family);
-            let fetched = cluster.exec("1,0,0", &format!("probe stack blue fetch {from} 80"));
+            let fetched = cluster.exec("1,0,0", &format!("actor stack blue fetch {from} 80"));
             assert!(fetched.ok().stdout == page(), "to a stack");
             let url = match family {
                 "ipv4" => format!("http://{from}/"),
@@ -74,10 +74,10 @@ fn without_the_tun_device_all_members_are_stacks() {
 
         let blue = cluster.domain("blue", &["*,0,0"]);
         assert_eq!(blue.member("0,0,0")["ifname"], Value::Null);
-        let server = cluster.spawn("0,0,0", &format!("probe stack blue serve 80 {PAGE}"));
+        let server = cluster.spawn("0,0,0", &format!("actor stack blue serve 80 {PAGE}"));
         server.says("ready");
         let from = address(&blue, "0,0,0", "ipv4");
-        let fetch = || cluster.exec("1,0,0", &format!("probe stack blue fetch {from} 80"));
+        let fetch = || cluster.exec("1,0,0", &format!("actor stack blue fetch {from} 80"));
         assert!(fetch().ok().stdout == page());
         let only = "nodes 0,0,0 and 1,0,0 have no interfaces of the kernel, so only programs with \
                     sockets of `toroid_ethernet::Stack` have Ethernet there";
@@ -181,19 +181,19 @@ fn pages_are_fetched_from_nginx() {
     });
     for family in ["ipv4", "ipv6"] {
         let from = address(&blue, "2,0,0", family);
-        let fetched = cluster.exec("0,0,0", &format!("probe stack blue fetch {from} 80"));
+        let fetched = cluster.exec("0,0,0", &format!("actor stack blue fetch {from} 80"));
         assert!(fetched.ok().stdout == page());
         // Nobody listens there, and whoever refuses is the kernel of the node.
-        let refused = cluster.exec("0,0,0", &format!("probe stack blue fetch {from} 81"));
+        let refused = cluster.exec("0,0,0", &format!("actor stack blue fetch {from} 81"));
         refused.fails(1, &["ConnectionRefused"]);
     }
 }
 
 /// Who answers at `to`, on node `0,0,0`, and who has connected to it from `1,0,0`.
 fn talk(cluster: &Cluster, to: &str) -> (Running, Running) {
-    let server = cluster.spawn("0,0,0", "probe stack blue echo 7");
+    let server = cluster.spawn("0,0,0", "actor stack blue echo 7");
     server.says("ready");
-    let talk = cluster.spawn("1,0,0", &format!("probe stack blue talk {to} 7"));
+    let talk = cluster.spawn("1,0,0", &format!("actor stack blue talk {to} 7"));
     talk.says("connected");
     (server, talk)
 }
@@ -202,11 +202,11 @@ fn talk(cluster: &Cluster, to: &str) -> (Running, Running) {
 fn datagrams_cross_in_both_directions() {
     let cluster = Cluster::up("4x1x1");
     let blue = mixed(&cluster);
-    let server = cluster.spawn("0,0,0", "probe stack blue echo 7");
+    let server = cluster.spawn("0,0,0", "actor stack blue echo 7");
     server.says("ready");
     for family in ["ipv4", "ipv6"] {
         let to = address(&blue, "0,0,0", family);
-        let answer = cluster.exec("1,0,0", &format!("probe stack blue ask {to} 7"));
+        let answer = cluster.exec("1,0,0", &format!("actor stack blue ask {to} 7"));
         let answer = answer.ok().text().to_owned();
         assert!(answer.contains("the same: true"), "{answer}");
     }
@@ -229,7 +229,7 @@ fn a_shrink_ends_it_and_nothing_newer_arrives() {
     let answer = cluster.shell("2,0,0", &format!("echo again | probe tcp {to} 7"));
     assert_eq!(answer.ok().text(), "again");
     cluster
-        .exec("1,0,0", &format!("probe stack blue ask {to} 7"))
+        .exec("1,0,0", &format!("actor stack blue ask {to} 7"))
         .fails_somehow();
 }
 
@@ -261,15 +261,15 @@ fn connections_go_on_when_driver_and_agent_are_killed() {
 fn one_process_of_a_node_has_its_addresses_until_it_ends() {
     let cluster = Cluster::up("4x1x1");
     let _blue = mixed(&cluster);
-    let first = cluster.spawn("0,0,0", "probe stack blue echo 7");
+    let first = cluster.spawn("0,0,0", "actor stack blue echo 7");
     first.says("ready");
-    let second = cluster.exec("0,0,0", "probe stack blue echo 8");
+    let second = cluster.exec("0,0,0", "actor stack blue echo 8");
     second.fails(1, &["another process has the addresses of this node"]);
     first.signal(Signal::SIGKILL);
     first.kill();
-    let third = cluster.spawn("0,0,0", "probe stack blue echo 8");
+    let third = cluster.spawn("0,0,0", "actor stack blue echo 8");
     third.says("ready");
-    let in_tap_node = cluster.exec("2,0,0", "probe stack blue echo 8");
+    let in_tap_node = cluster.exec("2,0,0", "actor stack blue echo 8");
     in_tap_node.fails(1, &["is one of its kernel", "--interface stack"]);
 }
 
@@ -277,7 +277,7 @@ fn one_process_of_a_node_has_its_addresses_until_it_ends() {
 fn a_hostile_process_harms_nobody() {
     let cluster = Cluster::up("4x1x1");
     let _blue = mixed(&cluster);
-    let mut babble = cluster.spawn("0,0,0", "probe stack blue babble");
+    let mut babble = cluster.spawn("0,0,0", "actor stack blue babble");
     babble.says("ready");
     let driver = cluster.driver_pid();
     cluster.reaches("2,0,0", "-4 3-0-0.blue");

@@ -51,7 +51,7 @@ impl Store {
     fn say(&self, input: &[u8]) -> String {
         let said = self
             .cluster
-            .exec_with("2,0,0", "probe tcp 0-0-0.blue 11211", input)
+            .exec_with("2,0,0", "actor tcp 0-0-0.blue 11211", input)
             .ok();
         String::from_utf8_lossy(&said.stdout).into_owned()
     }
@@ -303,7 +303,7 @@ fn clients_that_die_in_the_middle_of_a_set_do_no_harm() {
     let mut half = b"set tcp 0 0 1000000\r\n".to_vec();
     half.extend_from_slice(&large(0)[..500_000]);
     cluster
-        .exec_with("1,0,0", "probe tcp 0-0-0.blue 11211", &half)
+        .exec_with("1,0,0", "actor tcp 0-0-0.blue 11211", &half)
         .ok();
     assert_eq!(
         cluster.exec("2,0,0", "toroid-kv get tcp").ok().stdout,
@@ -376,7 +376,7 @@ fn a_store_outside_of_nodes_serves_tcp_alone() {
         server.says("ready tcp 127.0.0.1:");
         let line = server.so_far();
         let port = line.trim().rsplit(':').next().expect("a port").to_owned();
-        let mut client = cluster.command("probe");
+        let mut client = cluster.command("actor");
         let client = client.args(["tcp", "127.0.0.1", &port]);
         let said = tests::process::run_with(client, b"set a 5 0 1\r\nx\r\nget a\r\n").ok();
         assert_eq!(said.stdout, b"STORED\r\nVALUE a 5 1\r\nx\r\nEND\r\n");

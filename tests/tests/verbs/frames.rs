@@ -79,7 +79,7 @@ impl Talk {
     fn begin([a, b]: &[Host; 2]) -> Self {
         let server = b.serve(OWNER, 5000, "cat");
         let to = b.address(OWNER, "ipv4");
-        let mut client = a.agent.spawn(USER, &format!("probe tcp {to} 5000"));
+        let mut client = a.agent.spawn(USER, &format!("actor tcp {to} 5000"));
         Talk {
             input: client.stdin(),
             client,
@@ -165,8 +165,8 @@ fn nothing_comes_by_the_adapters_from_who_has_left() {
     let to = b.address(OWNER, "ipv4");
     let mut talk = Talk::begin(&hosts);
     for _ in 0..3 {
-        let listener = b.agent.spawn(OWNER, "probe listen 7777");
-        let mut flood = a.agent.spawn(THIRD, &format!("probe flood {to} 7777"));
+        let listener = b.agent.spawn(OWNER, "actor listen 7777");
+        let mut flood = a.agent.spawn(THIRD, &format!("actor flood {to} 7777"));
         let frames = b.frames_by_rdma();
         eventually("it floods", || b.frames_by_rdma() > frames + 200);
         b.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();

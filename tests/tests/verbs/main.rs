@@ -161,7 +161,7 @@ fn up(hosts: [Host; 2]) -> [Host; 2] {
 
 /// A process of host b that exports memory, and its key.
 fn owner(b: &Host) -> (Running, String) {
-    let mut owner = b.agent.spawn(OWNER, "probe own blue");
+    let mut owner = b.agent.spawn(OWNER, "actor own blue");
     let key = owner.line();
     (owner, key)
 }
@@ -176,7 +176,7 @@ fn user(a: &Host, node: &str, key: &str, at: u64) -> Running {
 fn mixing(a: &Host, node: &str, key: &str, at: u64, every: u64) -> Running {
     let user = a
         .agent
-        .spawn(node, &format!("probe mix blue {OWNER} {key} {at} {every}"));
+        .spawn(node, &format!("actor mix blue {OWNER} {key} {at} {every}"));
     user.says("open");
     user
 }
@@ -185,7 +185,7 @@ fn mixing(a: &Host, node: &str, key: &str, at: u64, every: u64) -> Running {
 #[track_caller]
 fn can_open(a: &Host, key: &str) {
     eventually("it can be opened", || {
-        let open = a.agent.exec(USER, &format!("probe open blue {key}"));
+        let open = a.agent.exec(USER, &format!("actor open blue {key}"));
         open.status == 0
     });
 }
@@ -227,7 +227,7 @@ fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
         assert_eq!(error, "Revoked");
         added += count;
         a.agent
-            .exec(THIRD, &format!("probe open blue {key}"))
+            .exec(THIRD, &format!("actor open blue {key}"))
             .fails(1, &["blue"]);
         // Those who stay go on, and soon by the adapters.
         b.is_used();
@@ -343,7 +343,7 @@ impl Store {
     fn serve(a: &Host, b: &Host) -> Self {
         let server = b.agent.spawn(OWNER, "toroid-kv serve");
         server.says("blue");
-        let mut client = a.agent.spawn(USER, "store-client");
+        let mut client = a.agent.spawn(USER, "actor store");
         let mut store = Store {
             input: client.stdin(),
             client,

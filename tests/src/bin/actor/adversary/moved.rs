@@ -2,8 +2,8 @@
 
 use std::fs::File;
 
-use crate::mapping::Mapping;
-use crate::{COUNTED, MOVED, Result};
+use super::mapping::Mapping;
+use super::{COUNTED, MOVED, Result};
 
 pub struct Moved {
     /// Where it was at first.

@@ -2,11 +2,11 @@
 
 use std::fs::File;
 
-use crate::Result;
-use crate::child::Child;
-use crate::disk::Disk;
-use crate::faults::Faults;
-use crate::moved::Moved;
+use super::Result;
+use super::child::Child;
+use super::disk::Disk;
+use super::faults::Faults;
+use super::moved::Moved;
 
 /// All at once on the same memory.
 pub struct Grips {

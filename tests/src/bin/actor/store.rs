@@ -1,4 +1,4 @@
-//! The command `store-client`: a client of the store that does what each line of its input says, and
+//! A client of the store that does what each line of its input says, and
 //! answers with a line, until it is killed. For stories that kill it, or its server.
 //!
 //! ```text
@@ -22,7 +22,7 @@ use domains::member::{Domain, Member};
 use toroid_kv::operations::Change;
 use toroid_kv::{Client, View};
 
-type Error = Box<dyn std::error::Error>;
+use crate::Result;
 
 /// Lengths that are set in turn: some travel with their message, and some are fetched.
 const LENGTHS: [usize; 4] = [100, 100_000, 4096, 50_000];
@@ -30,7 +30,7 @@ const LENGTHS: [usize; 4] = [100, 100_000, 4096, 50_000];
 /// Views that are kept while others are borrowed.
 const HOARD: usize = 60;
 
-fn main() -> Result<(), Error> {
+pub fn serve() -> Result<()> {
     let member = Member::attach()?;
     let domain = member.domain_or_only(None)?;
     let (mut client, mut views) = (None, Vec::new());
@@ -55,7 +55,7 @@ fn obey(
     client: &mut Option<Client>,
     views: &mut Vec<View>,
     line: &str,
-) -> Result<String, Error> {
+) -> Result<String> {
     let words: Vec<&str> = line.split(' ').collect();
     if words == ["connect"] {
         *client = Some(Client::connect(domain, None)?);
@@ -84,7 +84,10 @@ fn obey(
             None => "nothing".into(),
         }),
         ["look"] => {
-            let values: Vec<_> = views.iter().map(View::to_vec).collect::<Result<_, _>>()?;
+            let values: Vec<_> = views
+                .iter()
+                .map(View::to_vec)
+                .collect::<std::result::Result<_, _>>()?;
             Ok(String::from_utf8_lossy(&values.concat()).into_owned())
         }
         ["hoard", count] => {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
-use crate::Result;
+use super::Result;
 
 pub const PAGE: usize = 4096;
 

@@ -49,14 +49,17 @@ mod scribe;
 mod sender;
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use toroid_fabric::Protocol;
+use clap::Subcommand;
+use toroid_fabric::{Place, Protocol, RemoteKey};
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+use crate::Result;
+use linger::Rights;
+use lock::Stays;
 
 /// How much there is of each thing; what there is nothing of is not named.
 type Tally = BTreeMap<&'static str, u64>;
@@ -103,22 +106,68 @@ const PAIR: Protocol = Protocol(14);
 const OWN: [u8; 8] = *b"haunted!";
 const FORGED: [u8; 8] = *b"a forger";
 
-fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words[..] {
-        ["guard", domain, bytes] => guard::guard(domain, bytes.parse()?),
-        ["speak", domain, place] => guard::speak(domain, place.parse()?),
-        ["attack", outside] => attack::attack(outside),
-        ["hang", node, state, file] => hang::hang(node, state, file),
-        ["keep", who, key, fuse, file] => lock::keep(who, key, fuse, file),
-        ["hold", who, key, file] => lock::hold(who, key.parse()?, file),
-        ["linger", key, rights] => linger::linger(key.parse()?, rights),
-        ["peek", key] => peek::peek(key.parse()?),
-        ["stall", node, state] => hang::stall(node, state),
-        ["hand-over", node, state, file] => hang::hand_over(node, state, file),
-        ["leave", key, place] => leave::leave(key.parse()?, place.parse()?),
-        _ => Err(format!("what is {words:?}?").into()),
+/// A part in a story of hostile members.
+#[derive(Subcommand)]
+pub enum Role {
+    /// Own a region and listen: see what a leaver reaches.
+    Guard { domain: String, bytes: u64 },
+    /// Send numbered packets to a guard until that fails.
+    Speak { domain: String, guard: Place },
+    /// Open a guard's region and keep everything; forge frames in the name of another node.
+    Leave { key: RemoteKey, other: Place },
+    /// Hand the agent descriptors of a file system that does not answer on closing.
+    Hang {
+        node: String,
+        state: PathBuf,
+        file: PathBuf,
+    },
+    /// The process of `hang` that hands them over.
+    HandOver {
+        node: String,
+        state: PathBuf,
+        file: PathBuf,
+    },
+    /// Stop in the middle of handing descriptors over.
+    Stall { node: String, state: PathBuf },
+    /// Keep the kernel's lock of a region's memory, by a file of a FUSE server that does not answer.
+    Lock {
+        stays: Stays,
+        key: RemoteKey,
+        device: PathBuf,
+        file: PathBuf,
+    },
+    /// The process of `lock` that opens the region.
+    LockHolder {
+        stays: Stays,
+        key: RemoteKey,
+        file: PathBuf,
+    },
+    /// Open a region, disconnect from the agent, and keep memory and mapping.
+    Linger { key: RemoteKey, rights: Rights },
+    /// Read memory to which a region moves before the agent allows it.
+    Peek { key: RemoteKey },
+    /// Trace, write to and kill all processes in reach, but not in this PID namespace.
+    Attack { namespace: PathBuf },
+}
+
+pub fn run(role: Role) -> Result<()> {
+    match role {
+        Role::Guard { domain, bytes } => guard::guard(&domain, bytes),
+        Role::Speak { domain, guard } => guard::speak(&domain, guard),
+        Role::Leave { key, other } => leave::leave(key, other),
+        Role::Hang { node, state, file } => hang::hang(&node, &state, &file),
+        Role::HandOver { node, state, file } => hang::hand_over(&node, &state, &file),
+        Role::Stall { node, state } => hang::stall(&node, &state),
+        Role::Lock {
+            stays,
+            key,
+            device,
+            file,
+        } => lock::keep(stays, &key, &device, &file),
+        Role::LockHolder { stays, key, file } => lock::hold(stays, key, &file),
+        Role::Linger { key, rights } => linger::linger(key, rights),
+        Role::Peek { key } => peek::peek(key),
+        Role::Attack { namespace } => attack::attack(&namespace),
     }
 }
 

@@ -5,35 +5,50 @@ use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::thread;
 
+use clap::Subcommand;
 use domains::member::Member;
 use nix::sys::socket::{MsgFlags, send};
 use toroid_ethernet::stack::Stack;
 use toroid_ethernet::stack::tcp::TcpStream;
 
-use super::{PATIENCE, Result, watch_input};
+use crate::{PATIENCE, Result, watch_input};
 
 /// The page that is given out: other bytes everywhere, so that none can be at a wrong place.
-pub(super) fn page(len: usize) -> Vec<u8> {
+fn page(len: usize) -> Vec<u8> {
     (0..len).map(|n| ((n * 31) >> 8) as u8).collect()
 }
 
-pub(super) fn run(domain: &str, words: &[&str]) -> Result<()> {
+/// What a program does with its stack.
+#[derive(Subcommand)]
+pub enum Role {
+    /// Give so many bytes, as HTTP, over each connection.
+    Serve { port: u16, bytes: usize },
+    /// Print what a web server gives.
+    Fetch { address: IpAddr, port: u16 },
+    /// Send back what comes over connections and in datagrams.
+    Echo { port: u16 },
+    /// Send lines over a connection.
+    Talk { address: IpAddr, port: u16 },
+    /// Send one datagram and wait for the answer.
+    Ask { address: IpAddr, port: u16 },
+    /// Send what no stack would, and read nothing.
+    Babble,
+}
+
+pub fn run(domain: &str, role: Role) -> Result<()> {
     let domain = Member::attach()?.domain(domain)?;
-    if let ["babble"] = words {
+    if let Role::Babble = role {
         let (_, link) = domain.stack()?;
         return babble(link.as_raw_fd());
     }
     let stack = Stack::open(&domain)?;
-    let at = |address: &str, port: &str| -> Result<SocketAddr> {
-        Ok(SocketAddr::new(address.parse::<IpAddr>()?, port.parse()?))
-    };
-    match *words {
-        ["serve", port, count] => serve(&stack, port.parse()?, count.parse()?),
-        ["fetch", address, port] => fetch(&stack, at(address, port)?),
-        ["echo", port] => echo(&stack, port.parse()?),
-        ["talk", address, port] => talk(&stack, at(address, port)?),
-        ["ask", address, port] => ask(&stack, at(address, port)?),
-        _ => Err(format!("what is {words:?}?").into()),
+    match role {
+        Role::Serve { port, bytes } => serve(&stack, port, bytes),
+        Role::Fetch { address, port } => fetch(&stack, (address, port).into()),
+        Role::Echo { port } => echo(&stack, port),
+        Role::Talk { address, port } => talk(&stack, (address, port).into()),
+        Role::Ask { address, port } => ask(&stack, (address, port).into()),
+        Role::Babble => unreachable!("it has no stack"),
     }
 }
 

@@ -9,8 +9,8 @@ use std::thread;
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
-use crate::mapping::{Mapping, PAGE};
-use crate::{Result, faulted};
+use super::mapping::{Mapping, PAGE};
+use super::{Result, faulted};
 
 /// Of `linux/userfaultfd.h`.
 const USER_MODE_ONLY: i32 = 1;

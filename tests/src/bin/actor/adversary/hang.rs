@@ -23,7 +23,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
-use crate::Result;
+use super::Result;
 
 pub const OPEN: u32 = 14;
 const FLUSH: u32 = 25;
@@ -44,10 +44,12 @@ const OPENED: usize = 16;
 /// Mounts the file system on a file where nobody else sees it, and serves it; a process of its own
 /// hands descriptors of that file to the agent. All that waits for an answer goes on when this
 /// process ends, because it has nothing open but the kernel's side.
-pub fn hang(node: &str, state: &str, path: &str) -> Result<()> {
-    let device = mount_on("/dev/fuse", path)?;
+pub fn hang(node: &str, state: &Path, path: &Path) -> Result<()> {
+    let device = mount_on(Path::new("/dev/fuse"), path)?;
     let mut hand_over = Command::new(env::current_exe()?);
-    hand_over.args(["hand-over", node, state, path]);
+    hand_over
+        .args(["adversary", "hand-over", node])
+        .args([state, path]);
     let _until_this_ends = hand_over.stdin(Stdio::piped()).spawn()?;
     serve(device, |opcode| {
         if opcode == FLUSH {
@@ -59,7 +61,7 @@ pub fn hang(node: &str, state: &str, path: &str) -> Result<()> {
 }
 
 /// Mounts a file system on a file where nobody else sees it; returns the other end.
-pub fn mount_on(device: &str, path: &str) -> Result<File> {
+pub fn mount_on(device: &Path, path: &Path) -> Result<File> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
@@ -69,14 +71,14 @@ pub fn mount_on(device: &str, path: &str) -> Result<File> {
         device.as_raw_fd()
     );
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("haunt"), path, Some("fuse"), flags, Some(&*options))?;
+    mount(Some("actor"), path, Some("fuse"), flags, Some(&*options))?;
     Ok(device)
 }
 
 /// Hands descriptors of the file over in every way that there is.
-pub fn hand_over(node: &str, state: &str, path: &str) -> Result<()> {
+pub fn hand_over(node: &str, state: &Path, path: &Path) -> Result<()> {
     let file = File::open(path)?;
-    let socket = Path::new(state).join(CONTROL_SOCKET);
+    let socket = state.join(CONTROL_SOCKET);
     let unasked = [
         Request::Hello { version: VERSION },
         Request::Status,
@@ -102,8 +104,8 @@ pub fn hand_over(node: &str, state: &str, path: &str) -> Result<()> {
 }
 
 /// Stops in the middle of handing descriptors over, until the session ends.
-pub fn stall(node: &str, state: &str) -> Result<()> {
-    let (_agent, mut session) = begin(&Path::new(state).join(CONTROL_SOCKET), node)?;
+pub fn stall(node: &str, state: &Path) -> Result<()> {
+    let (_agent, mut session) = begin(&state.join(CONTROL_SOCKET), node)?;
     let header = [64, 0, 0, 0, 3, 0, 0, 0];
     let null = File::open("/dev/null")?;
     let rights = [null.as_raw_fd(); 3];

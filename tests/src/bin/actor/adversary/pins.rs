@@ -16,7 +16,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fixed;
 use io_uring::{IoUring, opcode};
 
-use crate::{COUNTED, FILED, PINNED, Result};
+use super::{COUNTED, FILED, PINNED, Result};
 
 const PAGE: usize = 4096;
 const WORD: u32 = 8;

@@ -8,8 +8,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use crate::mapping::Mapping;
-use crate::{COUNTED, FORKED, Result};
+use super::mapping::Mapping;
+use super::{COUNTED, FORKED, Result};
 
 /// In what it tells: of its rounds so far, how many have begun and ended.
 const BEGUN: u64 = 8;

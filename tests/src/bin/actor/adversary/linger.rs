@@ -3,20 +3,28 @@
 
 use std::os::unix::fs::FileExt;
 
+use clap::ValueEnum;
 use domains::protocol::{Reply, Request};
 use toroid_fabric::{Access, RemoteKey};
 
-use crate::leave::Agent;
-use crate::mapping::{Mapping, PAGE};
-use crate::{Result, converse, marked};
+use super::leave::Agent;
+use super::mapping::{Mapping, PAGE};
+use super::{Result, converse, marked};
 
 /// A mark: no byte of it is in what the owner has written.
 const MARK: u64 = u64::MAX;
 
-pub fn linger(key: RemoteKey, rights: &str) -> Result<()> {
+/// Access that a lingering process asks for.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Rights {
+    Read,
+    Write,
+}
+
+pub fn linger(key: RemoteKey, rights: Rights) -> Result<()> {
     let access = match rights {
-        "write" => Access::all(),
-        _ => Access::REMOTE_READ,
+        Rights::Write => Access::all(),
+        Rights::Read => Access::REMOTE_READ,
     };
     let mut agent = Agent::greet()?;
     let (reply, mut files) = agent.ask(&Request::Open { key, access })?;

@@ -8,7 +8,7 @@ use toroid_fabric::{
     Access, Completion, Endpoint, NodeId, Operation, Partition, Region, RegionId, RemoteKey,
 };
 
-use crate::Result;
+use super::Result;
 
 /// Nobody asks for it.
 const KEY: RemoteKey = RemoteKey {

@@ -14,7 +14,7 @@ use toroid_fabric::link::DropReason;
 use toroid_fabric::provider::Channel;
 use toroid_fabric::{Access, PacketChannel, Place, Region};
 
-use crate::{
+use super::{
     COUNTED, FILED, FORGED, FORKED, FROM_DISK, HAUNT, HAUNTED, LOOK, MOVED, OWN, PAIR, PINNED,
     Result, Tally, converse, faulted, growth, lock, marked,
 };

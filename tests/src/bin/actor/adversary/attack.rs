@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
 
-use crate::Result;
+use super::Result;
 
 /// As many processes as a system has unless it is told otherwise.
 const NUMBERS: i32 = 32_768;
@@ -22,8 +22,8 @@ const NOWHERE: usize = 16;
 /// Tries every process but itself and the first of its node; prints what went through.
 ///
 /// It kills all that it sees, so it does nothing in the namespace of who calls it.
-pub fn attack(outside: &str) -> Result<()> {
-    if fs::read_link("/proc/self/ns/pid")? == Path::new(outside) {
+pub fn attack(outside: &Path) -> Result<()> {
+    if fs::read_link("/proc/self/ns/pid")? == outside {
         return Err("this node has no process numbers of its own".into());
     }
     let own = i32::try_from(std::process::id())?;

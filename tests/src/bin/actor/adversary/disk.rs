@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::mapping::{Mapping, PAGE};
-use crate::{COUNTED, FROM_DISK, Result};
+use super::mapping::{Mapping, PAGE};
+use super::{COUNTED, FROM_DISK, Result};
 
 /// A directory on a disk in which all may write, beside that of this program.
 const PLACE: &str = "../disk";

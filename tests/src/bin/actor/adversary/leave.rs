@@ -20,12 +20,12 @@ use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use toroid_fabric::{Access, NodeId, Place, RemoteKey};
 
-use crate::forger::{Forger, Manner};
-use crate::grips::Grips;
-use crate::pins::Pins;
-use crate::scribe::Scribe;
-use crate::sender::Sender;
-use crate::{COUNTED, HAUNT, HAUNTED, LOOK, Result, Tally, converse, lock};
+use super::forger::{Forger, Manner};
+use super::grips::Grips;
+use super::pins::Pins;
+use super::scribe::Scribe;
+use super::sender::Sender;
+use super::{COUNTED, HAUNT, HAUNTED, LOOK, Result, Tally, converse, lock};
 
 /// Of what was kept, so much is used in each round: the newest, and some of the rest in turn.
 const NEWEST: usize = 3;

@@ -9,9 +9,9 @@ use std::thread;
 use domains::protocol::{Event, Message, Reply, Request};
 use toroid_fabric::{Access, RemoteKey};
 
-use crate::Result;
-use crate::leave::Agent;
-use crate::mapping::{Mapping, PAGE};
+use super::Result;
+use super::leave::Agent;
+use super::mapping::{Mapping, PAGE};
 
 /// Touches each page of fresh memory before it acknowledges the change, and on and on afterwards, until
 /// the region moves again.

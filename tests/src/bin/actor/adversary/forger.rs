@@ -15,8 +15,8 @@ use domains::protocol::ChannelInfo;
 use toroid_fabric::link::LinkHeader;
 use toroid_fabric::{Epoch, NodeId, Partition, Protocol};
 
-use crate::scribe::Scribe;
-use crate::{FORGED, OWN, Result};
+use super::scribe::Scribe;
+use super::{FORGED, OWN, Result};
 
 const TAIL: u64 = 0;
 const HEAD: u64 = 128;

@@ -8,7 +8,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, bind, send, socket};
 use toroid_fabric::Place;
 
-use crate::{FORGED, OWN, Result};
+use super::{FORGED, OWN, Result};
 
 /// Between frames: there is only one driver for all.
 const PAUSE: Duration = Duration::from_millis(1);

@@ -10,18 +10,20 @@ use std::env;
 use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
+use clap::ValueEnum;
 use domains::protocol::{Event, Message, Reply, Request};
 use nix::sys::stat::fstat;
 use toroid_fabric::{Access, RemoteKey};
 
-use crate::Result;
-use crate::hang::{self, INIT, OPEN};
-use crate::leave::Agent;
-use crate::mapping::{Mapping, PAGE};
+use super::Result;
+use super::hang::{self, INIT, OPEN};
+use super::leave::Agent;
+use super::mapping::{Mapping, PAGE};
 
 const GETATTR: u32 = 3;
 const READ: u32 = 15;
@@ -34,12 +36,24 @@ const MODE: usize = 76;
 /// Of the file: each keeps the lock of one memory.
 const PAGES: usize = 64;
 
+/// Whether the process leaves the domain now.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Stays {
+    Leave,
+    Stay,
+}
+
 /// Mounts the file system on a file in a node, where a process of its own writes from that file to a
 /// region. When this process ends, the write ends with an error.
-pub fn keep(who: &str, key: &str, device: &str, path: &str) -> Result<()> {
+pub fn keep(stays: Stays, key: &RemoteKey, device: &Path, path: &Path) -> Result<()> {
     let device = hang::mount_on(device, path)?;
     let mut hold = Command::new(env::current_exe()?);
-    hold.args(["hold", who, key, path]);
+    let who = match stays {
+        Stays::Leave => "leave",
+        Stays::Stay => "stay",
+    };
+    hold.args(["adversary", "lock-holder", who, &key.to_string()]);
+    hold.arg(path);
     let mut hold = hold.stdin(Stdio::piped()).spawn()?;
     let mut to_hold = hold.stdin.take().ok_or("no pipe")?;
     hang::serve(device, |opcode| match opcode {
@@ -67,7 +81,7 @@ fn attributes() -> Vec<u8> {
 
 /// Who leaves keeps the lock of the memory that the region is in; who stays that of each memory to
 /// which it moves, and acknowledges that when it has it.
-pub fn hold(who: &str, key: RemoteKey, path: &str) -> Result<()> {
+pub fn hold(stays: Stays, key: RemoteKey, path: &Path) -> Result<()> {
     let mut agent = Agent::greet()?;
     let access = Access::all();
     let (reply, mut files) = agent.ask(&Request::Open { key, access })?;
@@ -78,7 +92,7 @@ pub fn hold(who: &str, key: RemoteKey, path: &str) -> Result<()> {
     // Not by statx(2), which asks the server for more.
     fstat(&file)?;
     let pages = Arc::new(Mapping::of(&file, PAGES)?);
-    if who == "leave" {
+    if let Stays::Leave = stays {
         write(&files.swap_remove(0), &pages, 0);
         return Err("it was answered".into());
     }

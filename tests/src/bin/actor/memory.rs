@@ -1,0 +1,222 @@
+//! Memory that members export, and the operations of their peers on it.
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use domains::member::{Member, MemberError};
+use tests::process::now_ns;
+use toroid_fabric::provider::{QueuePair, RemoteRegion};
+use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, Place, Region, RemoteKey};
+
+use crate::{PATIENCE, Result, watch_input};
+
+pub fn own(domain: &str) -> Result<()> {
+    let region = Member::attach()?
+        .domain(domain)?
+        .alloc(4096, Access::all())?;
+    println!("{}", region.remote_key().ok_or("no key")?);
+    io::stdin().read_to_end(&mut Vec::new())?;
+    println!("{}", region.load(0)?);
+    Ok(())
+}
+
+pub fn fill(domain: &str, bytes: u64) -> Result<()> {
+    let region = Member::attach()?
+        .domain(domain)?
+        .alloc(bytes, Access::all())?;
+    let words = || (8..bytes).step_by(8);
+    words().try_for_each(|at| region.store(at, !at))?;
+    println!("{}", region.remote_key().ok_or("no key")?);
+    for line in io::stdin().lines() {
+        line?;
+        let mut wrong = Vec::new();
+        for at in words() {
+            if region.load(at)? != !at {
+                wrong.push(at);
+            }
+        }
+        match wrong.first() {
+            None => println!("whole"),
+            Some(first) => println!("{} words are wrong, first that at {first}", wrong.len()),
+        }
+    }
+    Ok(())
+}
+
+pub fn count(domain: &str, place: Place, key: RemoteKey, at: u64) -> Result<()> {
+    let (remote, mut pair) = open_for_adding(domain, place, key)?;
+    let mut counted = 0u64;
+    loop {
+        match complete(&mut pair, Operation::fetch_add(&remote, at, 1))? {
+            Ok(_) => counted += 1,
+            Err(error) => return ended(counted, error),
+        }
+    }
+}
+
+pub fn tally(domain: &str, place: Place, key: RemoteKey) -> Result<()> {
+    let (remote, mut pair) = open_for_adding(domain, place, key)?;
+    let has_ended = watch_input();
+    let mut counted = 0u64;
+    while !has_ended.load(Ordering::Acquire) {
+        complete(&mut pair, Operation::fetch_add(&remote, 0, 1))??;
+        counted += 1;
+    }
+    println!("{counted}");
+    Ok(())
+}
+
+pub fn mix(domain: &str, place: Place, key: RemoteKey, at: u64, every: u64) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    let remote = domain.open(key, Access::all())?;
+    let mut pair = domain.queue_pair(place, 4)?;
+    let local = Region::local(64)?;
+    println!("open");
+    io::stdout().flush()?;
+    let has_ended = watch_input();
+    let (mut round, mut added) = (0u64, 0u64);
+    while !has_ended.load(Ordering::Acquire) {
+        round += 1;
+        local.store(0, round)?;
+        pair.post(0, Operation::write(&remote, at, &local, 0..8))?;
+        pair.post(1, Operation::write(&remote, at + 8, &local, 0..8))?;
+        pair.post(2, Operation::read(&remote, at, &local, 8..24))?;
+        let adds = round.checked_rem(every) == Some(0);
+        if adds {
+            pair.post(3, Operation::fetch_add(&remote, 0, 1))?;
+        }
+        pair.flush();
+        for id in 0..3 + u64::from(adds) {
+            pair.wait(PATIENCE);
+            let mut done = [Completion::default()];
+            if pair.poll(&mut done) != 1 || done[0].id != id {
+                return Err(
+                    format!("round {round}: not operation {id} ended, but {done:?}").into(),
+                );
+            }
+            match done[0].result {
+                Ok(_) => added += u64::from(id == 3),
+                Err(error) => return ended(added, error),
+            }
+        }
+        if (local.load(8)?, local.load(16)?) != (round, round) {
+            let found = (local.load(8)?, local.load(16)?);
+            return Err(format!("round {round}: read {found:?}").into());
+        }
+        if round % 64 == 0 {
+            println!("round {round}");
+        }
+    }
+    println!("{added}");
+    Ok(())
+}
+
+fn open_for_adding(
+    domain: &str,
+    place: Place,
+    key: RemoteKey,
+) -> Result<(RemoteRegion, QueuePair)> {
+    let domain = Member::attach()?.domain(domain)?;
+    let remote = domain.open(key, Access::all())?;
+    let pair = domain.queue_pair(place, 1)?;
+    println!("open");
+    io::stdout().flush()?;
+    Ok((remote, pair))
+}
+
+fn complete(
+    pair: &mut QueuePair,
+    operation: Operation<RemoteRegion>,
+) -> Result<std::result::Result<u64, OpError>> {
+    pair.post(0, operation)?;
+    pair.flush();
+    pair.wait(PATIENCE);
+    let mut done = [Completion::default()];
+    match pair.poll(&mut done) {
+        1 => Ok(done[0].result),
+        _ => Err("an operation did not complete".into()),
+    }
+}
+
+pub fn watch(domain: &str, place: Place, key: RemoteKey) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    let to_read = domain.open(key, Access::REMOTE_READ)?;
+    let to_add = domain.open(key, Access::all())?;
+    let mut pair = domain.queue_pair(place, 1)?;
+    let word = Region::local(8)?;
+    println!("open");
+    io::stdout().flush()?;
+    let (mut counted, mut known, mut newest) = (0u64, 0, 0);
+    let mut failed = [None; 2];
+    while failed.contains(&None) {
+        let began = now_ns();
+        let read = Operation::read(&to_read, 0, &word, 0..8);
+        match complete(&mut pair, read)? {
+            Ok(_) => {
+                known = newer(known, word.load(0)?)?;
+                newest = began;
+            }
+            Err(error) => failed[0] = Some(error),
+        }
+        match complete(&mut pair, Operation::fetch_add(&to_add, 0, 1))? {
+            Ok(before) => {
+                known = newer(known, before)? + 1;
+                counted += 1;
+            }
+            Err(error) => failed[1] = Some(error),
+        }
+    }
+    println!("{counted} {newest} {failed:?}");
+    Ok(())
+}
+
+/// A word that only rises is not read as it was before.
+fn newer(known: u64, seen: u64) -> Result<u64> {
+    if seen >= known {
+        Ok(seen)
+    } else {
+        Err(format!("{seen} was read after {known}").into())
+    }
+}
+
+fn ended(counted: u64, error: OpError) -> Result<()> {
+    println!("{counted} {error:?}");
+    Ok(())
+}
+
+pub fn open(domain: &str, key: RemoteKey) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    domain.open(key, Access::REMOTE_READ)?;
+    println!("open");
+    Ok(())
+}
+
+pub fn manage(domain: &str, place: Place, times: u32) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    let (nodes, own) = ([place], domain.alloc(4096, Access::all())?);
+    let is_over = AtomicBool::new(false);
+    let ask = || -> std::result::Result<(), MemberError> {
+        while !is_over.load(Ordering::Acquire) {
+            domain.alloc(4096, Access::all())?;
+        }
+        Ok(())
+    };
+    let change = || -> std::result::Result<(), MemberError> {
+        for _ in 0..times {
+            domain.grow(&nodes)?;
+            domain.shrink(&nodes)?;
+        }
+        Ok(())
+    };
+    let (asked, changed) = thread::scope(|scope| {
+        let asking = scope.spawn(ask);
+        let changed = change();
+        is_over.store(true, Ordering::Release);
+        (asking.join(), changed)
+    });
+    changed?;
+    asked.map_err(|_| "the other thread failed")??;
+    println!("{}", own.load(0)?);
+    Ok(())
+}
