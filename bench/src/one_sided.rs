@@ -266,7 +266,7 @@ mod tests {
     use std::sync::Arc;
 
     use toroid_fabric::RegionId;
-    use toroid_fabric::shm::control::create_memory;
+    use toroid_fabric::mem::memfd::create_memory;
 
     use super::*;
 

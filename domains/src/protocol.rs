@@ -365,7 +365,7 @@ pub enum Request {
         /// The region's key.
         #[serde(with = "as_text")]
         key: RemoteKey,
-        /// Which [`toroid_fabric::shm::CHUNK`] of it.
+        /// Which [`toroid_fabric::mem::CHUNK`] of it.
         chunk: u64,
     },
     /// Node socket. Acknowledges [`Event::Epoch`] and each [`Event::Move`] before it. No reply.

@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::{Deserialize, Serialize};
-use toroid_fabric::line::PreparedLine;
+use toroid_fabric::rdma_stream::PreparedLine;
 
 /// Which RDMA adapter is used between hosts, and how. What is not said is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use domains::member::MemberError;
 use rustix::event::{EventfdFlags, eventfd};
+use toroid_fabric::Membership;
 use toroid_fabric::link::LinkCheck;
-use toroid_fabric::shm::control::create_memory;
-use toroid_fabric::shm::{
-    Channel, ChannelEnds, QueuePair, RemoteRegion, Status, channel::Membership,
-};
+use toroid_fabric::mem::Status;
+use toroid_fabric::mem::memfd::create_memory;
+use toroid_fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion};
 use toroid_fabric::{
     Access, Completion, Endpoint, Epoch, NodeId, OpError, Operation, Partition, PostError, Read,
     Region, RegionId, RemoteKey,

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use toroid_fabric::Membership;
 use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
 use toroid_fabric::link::LinkCheck;
-use toroid_fabric::shm::channel::Membership;
 use toroid_fabric::{
     Access, Completion, Endpoint, Epoch, NodeId, OpError, Operation, PacketChannel, Partition,
     PostError, Protocol, Read, Region, Segment, Segments,

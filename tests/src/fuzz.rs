@@ -32,9 +32,10 @@ use toroid_ethernet::headers::frame::Frame;
 use toroid_ethernet::headers::igmp_mld;
 use toroid_ethernet::offload::Offload;
 use toroid_ethernet::offload::segmentation::Segmenter;
+use toroid_fabric::Membership;
 use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
 use toroid_fabric::link::{LinkCheck, LinkHeader};
-use toroid_fabric::shm::channel::{Membership, RING_BYTES};
+use toroid_fabric::shm::RING_BYTES;
 use toroid_fabric::shm::{Channel, ChannelEnds};
 use toroid_fabric::{
     Epoch, NodeId, PacketChannel, Partition, Place, Protocol, Region, RemoteKey, Torus,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::channel::ChannelError;
 use toroid_fabric::link::LinkHeader;
 use toroid_fabric::provider::{Channel, QueuePair, RemoteRegion};
-use toroid_fabric::shm::channel::RING_BYTES;
+use toroid_fabric::shm::RING_BYTES;
 use toroid_fabric::{
     Access, Completion, Endpoint, OpError, Operation, PacketChannel, Place, PostError, Protocol,
     Region,
@@ -419,9 +419,9 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
+    use toroid_fabric::Membership;
     use toroid_fabric::link::LinkCheck;
-    use toroid_fabric::shm::channel::Membership;
-    use toroid_fabric::shm::control::create_memory;
+    use toroid_fabric::mem::memfd::create_memory;
     use toroid_fabric::shm::{self, ChannelEnds};
     use toroid_fabric::{Epoch, NodeId, Partition, RegionId, RemoteKey};
 

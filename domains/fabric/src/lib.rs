@@ -22,37 +22,34 @@
 //! The fabric knows no domain. It sees a [`Partition`] with an [`Epoch`] and enforces bounds,
 //! rights and epochs; who gets which is decided above.
 
-pub mod channel;
-mod contention;
-pub mod endpoint;
-pub mod inherited;
+mod core;
+mod error;
+#[cfg(all(feature = "verbs", not(loom)))]
+pub mod failover;
 pub mod key;
-pub mod line;
-pub mod link;
-pub mod mapped;
-pub mod mounts;
-pub mod parameters;
-pub mod protection;
+pub mod mem;
+pub mod os;
 #[cfg(not(loom))]
 pub mod provider;
-pub mod region;
-mod ring;
-pub mod segments;
 pub mod shm;
 mod sync;
 #[cfg(not(loom))]
 pub mod tcp;
+mod test_knob;
 pub mod topology;
 #[cfg(all(feature = "verbs", not(loom)))]
 pub mod verbs;
 
-pub use channel::PacketChannel;
-pub use endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
+pub use self::core::busy_poll::Polling;
+pub use self::core::channel::PacketChannel;
+pub use self::core::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
+pub use self::core::link::Protocol;
+pub use self::core::mapped::Mapped;
+pub use self::core::membership::Membership;
+pub use self::core::rdma_stream::Line;
+pub use self::core::region::Region;
+pub use self::core::segments::{Segment, Segments};
+pub use self::core::{channel, endpoint, link, mapped, parameters, rdma_stream, region, segments};
 pub use key::{Access, Epoch, Partition, RegionId, RemoteKey};
-pub use line::Line;
-pub use link::Protocol;
-pub use mapped::Mapped;
-pub use protection::Protection;
-pub use region::Region;
-pub use segments::{Segment, Segments};
+pub use test_knob::Protection;
 pub use topology::{NodeId, Place, Torus};

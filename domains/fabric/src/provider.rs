@@ -6,13 +6,14 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::channel::{ChannelError, PacketChannel};
-use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
-use crate::key::{Access, Partition, RemoteKey};
-use crate::mapped::Mapped;
-use crate::topology::NodeId;
+use crate::core::channel::{ChannelError, PacketChannel};
+use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
+use crate::core::mapped::Mapped;
+use crate::error::OpError;
 #[cfg(feature = "verbs")]
-use crate::verbs;
+use crate::failover;
+use crate::key::{Access, Partition, RemoteKey};
+use crate::topology::NodeId;
 use crate::{shm, tcp};
 
 /// A peer's region.
@@ -124,7 +125,7 @@ pub enum QueuePair {
     Tcp(Box<tcp::QueuePair>),
     /// To a node of another host, by its RDMA adapter and ours where that can be.
     #[cfg(feature = "verbs")]
-    Verbs(Box<verbs::Hybrid>),
+    Verbs(Box<failover::Hybrid>),
 }
 
 impl Endpoint for QueuePair {
@@ -205,7 +206,7 @@ pub enum Channel {
     Tcp(Box<tcp::Channel>),
     /// To a node of another host, by its RDMA adapter and ours where that can be.
     #[cfg(feature = "verbs")]
-    Verbs(Box<verbs::HybridChannel>),
+    Verbs(Box<failover::HybridChannel>),
 }
 
 impl PacketChannel for Channel {
@@ -290,9 +291,9 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::core::region::Region;
     use crate::key::RegionId;
-    use crate::region::Region;
-    use crate::shm::control::create_memory;
+    use crate::mem::memfd::create_memory;
 
     const KEY: RemoteKey = RemoteKey {
         node: NodeId(1),

@@ -7,8 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use toroid_fabric::shm::control::create_memory;
-use toroid_fabric::shm::{CHUNK, Memory, Transfer, faults};
+use toroid_fabric::mem::memfd::create_memory;
+use toroid_fabric::mem::{CHUNK, Memory, Transfer, faults};
 use toroid_fabric::{NodeId, Partition, Region, RegionId, RemoteKey};
 
 const KEY: RemoteKey = RemoteKey {

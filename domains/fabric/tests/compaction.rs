@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use toroid_fabric::shm::compact::{self, Look, PIECE};
-use toroid_fabric::shm::control::{create_for_peers, create_memory, read_only};
-use toroid_fabric::shm::{CHUNK, Compaction, Memory, Transfer};
+use toroid_fabric::mem::compaction::{self, Look, PIECE};
+use toroid_fabric::mem::memfd::{create_for_peers, create_memory, read_only};
+use toroid_fabric::mem::{CHUNK, Compaction, Memory, Transfer};
 use toroid_fabric::{NodeId, Partition, Region, RegionId, RemoteKey};
 
 const KEY: RemoteKey = RemoteKey {
@@ -48,7 +48,7 @@ fn bytes() -> Vec<u8> {
 }
 
 fn compaction(memory: &File) -> Compaction {
-    compact::available().expect("these tests need Linux 6.1 with huge pages");
+    compaction::available().expect("these tests need Linux 6.1 with huge pages");
     Compaction::new(memory, LEN).unwrap()
 }
 

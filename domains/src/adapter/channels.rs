@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
+use toroid_fabric::failover::HybridChannel;
+use toroid_fabric::failover::{Means, NoMeans};
 use toroid_fabric::region::Keep;
-use toroid_fabric::verbs::hybrid_channel::{Means, NoMeans};
-use toroid_fabric::verbs::{CHANNEL_BYTES, HybridChannel, ProtectionDomain};
+use toroid_fabric::verbs::{CHANNEL_BYTES, ProtectionDomain};
 use toroid_fabric::{NodeId, Partition, tcp};
 
 use super::accounts::{CHANNELS, Entry};

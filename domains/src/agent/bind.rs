@@ -30,7 +30,7 @@ use rustix::fs::{CWD, OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use serde::{Deserialize, Serialize};
-use toroid_fabric::mounts;
+use toroid_fabric::os::mounts;
 
 use crate::credentials::Ids;
 use crate::protocol::{Bind, Refusal, RefusalKind};

@@ -13,8 +13,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use toroid_fabric::shm::Compaction;
-use toroid_fabric::shm::compact::{self, Look, PIECE};
+use toroid_fabric::mem::Compaction;
+use toroid_fabric::mem::compaction::{self, Look, PIECE};
 use toroid_fabric::{NodeId, RegionId, RemoteKey};
 
 /// When to look again after what gave a reason to.
@@ -106,7 +106,7 @@ impl Compactor {
     /// Looks at what is due, for ever; or not at all, if the kernel cannot do it.
     pub(super) fn run(&self) {
         let mut job = self.next();
-        if let Err(error) = compact::available() {
+        if let Err(error) = compaction::available() {
             tracing::info!("regions stay in pages of 4 KiB: {error}");
             return self.lock().turn_off();
         }
@@ -284,7 +284,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use toroid_fabric::Partition;
-    use toroid_fabric::shm::control::create_for_peers;
+    use toroid_fabric::mem::memfd::create_for_peers;
 
     use super::*;
 

@@ -1,11 +1,11 @@
-//! What an attached process was granted ends without its help: see [`toroid_fabric::shm::fence`].
+//! What an attached process was granted ends without its help: see [`toroid_fabric::mem::fence`].
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 
 use toroid_fabric::Partition;
-use toroid_fabric::shm::fence::{Fence, FencePage};
+use toroid_fabric::mem::fence::{Fence, FencePage};
 
 /// What a word stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
-use toroid_fabric::shm::control::{is_spoiled, read_only, read_write};
-use toroid_fabric::shm::thread::urgently;
+use toroid_fabric::mem::memfd::{is_spoiled, read_only, read_write};
+use toroid_fabric::os::thread::urgently;
 use toroid_fabric::{Access, NodeId, Partition, RegionId, RemoteKey};
 
 use super::compaction::Compactor;

@@ -3,8 +3,8 @@
 use std::os::unix::fs::FileExt;
 
 use tempfile::TempDir;
-use toroid_fabric::shm::CHUNK;
-use toroid_fabric::shm::compact::PIECE;
+use toroid_fabric::mem::CHUNK;
+use toroid_fabric::mem::compaction::PIECE;
 
 use super::super::unfinished::LEAVING;
 use super::*;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use toroid_fabric::shm::fence::settle;
+use toroid_fabric::mem::fence::settle;
 use toroid_fabric::{NodeId, Partition, RegionId};
 
 use super::kept::channel_key;

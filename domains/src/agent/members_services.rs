@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{MutexGuard, PoisonError};
 
 use toroid_fabric::shm::ChannelEnds;
-use toroid_fabric::shm::channel::RING_BYTES;
+use toroid_fabric::shm::RING_BYTES;
 use toroid_fabric::{NodeId, Partition, Place};
 
 use super::kept::channel_key;

@@ -138,7 +138,7 @@ fn a_region_that_a_writer_has_sealed_ends() {
     let key = owner.alloc(READ | Access::REMOTE_WRITE);
     assert_eq!(peer.open(key, Access::REMOTE_WRITE), Ok(()));
     let memory = File::from(peer.hears().1.remove(0));
-    toroid_fabric::shm::control::seal_writes(&memory).unwrap();
+    toroid_fabric::mem::memfd::seal_writes(&memory).unwrap();
 
     assert_eq!(owner.open(key, READ), Err(RefusalKind::NotFound));
     for process in [&mut owner, &mut peer] {
@@ -150,7 +150,7 @@ fn a_region_that_a_writer_has_sealed_ends() {
     let key = owner.alloc(READ);
     assert_eq!(peer.open(key, READ), Ok(()));
     let memory = File::from(peer.hears().1.remove(0));
-    assert!(toroid_fabric::shm::control::seal_writes(&memory).is_err());
+    assert!(toroid_fabric::mem::memfd::seal_writes(&memory).is_err());
 }
 
 #[test]

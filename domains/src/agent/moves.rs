@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use toroid_fabric::shm::Transfer;
-use toroid_fabric::shm::control::{create_for_peers, create_memory};
+use toroid_fabric::mem::Transfer;
+use toroid_fabric::mem::memfd::{create_for_peers, create_memory};
 use toroid_fabric::{Access, NodeId, Partition, Protection, RegionId, RemoteKey};
 
 use super::members::{AttachmentId, Books, Changed, Members, RegionRecord, writes};

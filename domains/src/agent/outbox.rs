@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use toroid_fabric::shm::control::{read_only, read_write};
+use toroid_fabric::mem::memfd::{read_only, read_write};
 
 use super::members::{MAX_CHANNELS, MAX_REGIONS};
 use crate::protocol::{Event, Message, Reply};

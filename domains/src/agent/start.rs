@@ -72,7 +72,8 @@ pub fn run(
     if let Some(torus) = hosts.map(|hosts| hosts.torus).or(config.torus) {
         check_size(torus, hosts)?;
     }
-    toroid_fabric::inherited::keep_descriptors().map_err(during("keep descriptors to itself"))?;
+    toroid_fabric::os::inherited::keep_descriptors()
+        .map_err(during("keep descriptors to itself"))?;
     // While it can be told whose it is: afterwards every user is root.
     state_dir::make(&config.state).map_err(|source| AgentError::State {
         state: config.state.clone(),

@@ -115,7 +115,7 @@ fn tun(files: &Files) -> Finding {
     }
 }
 
-/// What the agent needs to bring regions into huge pages, see `toroid_fabric::shm::compact`.
+/// What the agent needs to bring regions into huge pages, see `toroid_fabric::mem::compaction`.
 fn huge_pages(files: &Files, kernel: &str) -> Finding {
     let check = "huge pages";
     let slow = "regions that peers write stay in pages of 4 KiB, and shrinks take longer the more of \

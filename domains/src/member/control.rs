@@ -17,13 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use toroid_fabric::Membership;
 use toroid_fabric::link::DropReason;
+use toroid_fabric::mem::Waker;
+use toroid_fabric::mem::fence::FencePage;
+use toroid_fabric::mem::{Memory, Status};
+use toroid_fabric::os::thread::spawn_undisturbed;
 use toroid_fabric::region::Keep;
-use toroid_fabric::shm::channel::Membership;
-use toroid_fabric::shm::fence::FencePage;
-use toroid_fabric::shm::thread::spawn_undisturbed;
-use toroid_fabric::shm::wake::Waker;
-use toroid_fabric::shm::{Channel, ChannelEnds, Memory, Status};
+use toroid_fabric::shm::{Channel, ChannelEnds};
 use toroid_fabric::{Epoch, NodeId, Partition, Protocol, RemoteKey};
 
 use super::far::{Connection, Links, Openers};

@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
+use toroid_fabric::Membership;
+#[cfg(feature = "verbs")]
+use toroid_fabric::failover::{Hybrid, HybridChannel};
+#[cfg(feature = "verbs")]
+use toroid_fabric::failover::{Means, NoMeans, Source};
 use toroid_fabric::link::LinkCheck;
+use toroid_fabric::mem::Status;
 use toroid_fabric::provider::{Channel, QueuePair};
-use toroid_fabric::shm::Status;
-use toroid_fabric::shm::channel::Membership;
 use toroid_fabric::tcp::{self, Cutter};
 #[cfg(feature = "verbs")]
-use toroid_fabric::verbs::hybrid_channel::{Means, NoMeans, Source};
-#[cfg(feature = "verbs")]
-use toroid_fabric::verbs::{Hybrid, HybridChannel, ProtectionDomain};
+use toroid_fabric::verbs::ProtectionDomain;
 use toroid_fabric::{Access, Epoch, NodeId, OpError, Partition, Place, Protocol, RemoteKey};
 
 use super::control::{Control, lock};

@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use toroid_fabric::shm::{Memory, RemoteRegion, Status};
+use toroid_fabric::mem::{Memory, Status};
+use toroid_fabric::shm::RemoteRegion;
 use toroid_fabric::{NodeId, Partition, Region, RemoteKey};
 
 use super::control::{Control, Release};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use toroid_fabric::shm::Status;
+use toroid_fabric::mem::Status;
 use toroid_fabric::{NodeId, Partition, Protocol};
 
 use super::{Control, End, lock};

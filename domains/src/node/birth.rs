@@ -26,7 +26,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
 use rustix::system::sethostname;
-use toroid_fabric::inherited;
+use toroid_fabric::os::inherited;
 
 use super::messages::{InitConfig, Mapped, Report};
 use super::{During, GIVE_USERS, NodeError, cause, mounts};

@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 
 use nix::unistd::{AccessFlags, access};
 use rustix::io::{FdFlags, fcntl_setfd};
-use toroid_fabric::inherited;
+use toroid_fabric::os::inherited;
 
 use super::messages::Start;
 use super::mounts;

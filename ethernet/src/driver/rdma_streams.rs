@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 use domains::rdma::RdmaError;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use toroid_fabric::Line;
-use toroid_fabric::line::PreparedLine;
 use toroid_fabric::parameters::LineParameters;
+use toroid_fabric::rdma_stream::PreparedLine;
 use tracing::debug;
 
 use crate::switch::{LineEvent, LostLine, SwitchHandle, TunnelId};

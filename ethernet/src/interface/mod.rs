@@ -17,7 +17,7 @@ use domains::driver_protocol::Port;
 use domains::namespace;
 use domains::netlink::{Netlink, NetlinkError};
 use nix::errno::Errno;
-use toroid_fabric::shm::thread::urgently;
+use toroid_fabric::os::thread::urgently;
 
 use crate::offload::Capabilities;
 use crate::port::tap::{Tap, is_gone};

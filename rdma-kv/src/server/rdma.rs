@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use toroid_fabric::channel::Polling;
+use toroid_fabric::Polling;
 use toroid_fabric::{NodeId, PacketChannel};
 
 use self::client::{Client, Service, TURN};

@@ -7,10 +7,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 
+use toroid_fabric::Membership;
 use toroid_fabric::channel::ChannelError;
+use toroid_fabric::mem::memfd::create_memory;
 use toroid_fabric::shm;
-use toroid_fabric::shm::channel::Membership;
-use toroid_fabric::shm::control::create_memory;
 use toroid_fabric::tcp::wire::Reply;
 use toroid_fabric::tcp::{Channel, Opened, QueuePair, Regions, serve};
 use toroid_fabric::{

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tests::conformance::{HERE, PARTITION, Rig, THERE, link};
-use toroid_fabric::shm::channel::RING_BYTES;
-use toroid_fabric::shm::control::{create_memory, read_only};
-use toroid_fabric::shm::wake::Waker;
-use toroid_fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion, Status};
+use toroid_fabric::mem::Status;
+use toroid_fabric::mem::Waker;
+use toroid_fabric::mem::memfd::{create_memory, read_only};
+use toroid_fabric::shm::RING_BYTES;
+use toroid_fabric::shm::{Channel, ChannelEnds, QueuePair, RemoteRegion};
 use toroid_fabric::{Access, NodeId, Region, RegionId, RemoteKey};
 
 pub struct Shm {

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use tests::conformance::{HERE, PARTITION, Rig, THERE, link};
+use toroid_fabric::mem::Status;
 use toroid_fabric::shm;
-use toroid_fabric::shm::Status;
 use toroid_fabric::tcp::wire::{End, Frame};
 use toroid_fabric::tcp::{Channel, Cutter, Opened, QueuePair, Regions, RemoteRegion, serve, tune};
 use toroid_fabric::{Access, NodeId, OpError, Region, RemoteKey};

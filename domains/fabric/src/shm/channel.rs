@@ -4,118 +4,27 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::control::create_memory;
-use super::handover::copy_to_peer;
-use super::memory::{Mapping, copy};
-use super::status::Status;
-use super::wake::{Sleeper, Waker, pipe};
-use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, Polling, total_len};
-use crate::endpoint::OpError;
+use super::control::ChannelEnds;
+use super::ring::{Consumer, Control, DATA_OFFSET, Producer, RingError, Storage};
+use crate::core::busy_poll::Polling;
+use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
+use crate::core::link::{LinkCheck, LinkHeader};
+use crate::core::membership::Membership;
+use crate::core::region::Keep;
+use crate::error::OpError;
 use crate::key::{Epoch, Partition};
-use crate::link::{DropCounters, LinkCheck, LinkHeader};
-use crate::region::Keep;
-use crate::ring::{Consumer, Control, Producer, RingError, Storage};
+use crate::mem::mapping::{Mapping, copy};
+use crate::mem::nontemporal::copy_to_peer;
+use crate::mem::status::Status;
+use crate::mem::waker::{Sleeper, Waker};
 use crate::topology::NodeId;
 
 /// Packets that one call drops before it gives its caller a chance to do something else: a peer
 /// can forge them faster than they are dropped.
 const FORGERIES: usize = 64;
-
-/// Bytes before a ring's data: a page, so that data is page-aligned.
-const DATA_OFFSET: usize = 4096;
-
-/// Bytes of a ring's data unless asked otherwise: three of the longest packets.
-pub const RING_BYTES: usize = 256 * 1024;
-
-/// One end of a channel as descriptors, made by the agent and passed to a process.
-#[derive(Debug)]
-pub struct ChannelEnds {
-    outgoing: OwnedFd,
-    incoming: OwnedFd,
-    wake_peer: OwnedFd,
-    woken: OwnedFd,
-    wake_self: OwnedFd,
-}
-
-impl ChannelEnds {
-    /// Descriptors of an end.
-    pub const COUNT: usize = 5;
-
-    /// Makes a channel: its two ends. `ring_bytes` is for each direction, a power of two that
-    /// holds at least two of the longest packets.
-    ///
-    /// # Errors
-    /// The system's: no descriptor left, no memory; `InvalidInput` for another size.
-    pub fn create(ring_bytes: usize) -> io::Result<(ChannelEnds, ChannelEnds)> {
-        if !ring_bytes.is_power_of_two() || ring_bytes < 2 * MAX_PAYLOAD {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let ring = || create_memory((DATA_OFFSET + ring_bytes) as u64);
-        let (there, back) = (ring()?, ring()?);
-        let (a_woken, a_by_b, a_by_a) = pipe()?;
-        let (b_woken, b_by_a, b_by_b) = pipe()?;
-        let a = ChannelEnds {
-            outgoing: there.try_clone()?.into(),
-            incoming: back.try_clone()?.into(),
-            wake_peer: b_by_a,
-            woken: a_woken,
-            wake_self: a_by_a,
-        };
-        let b = ChannelEnds {
-            outgoing: back.into(),
-            incoming: there.into(),
-            wake_peer: a_by_b,
-            woken: b_woken,
-            wake_self: b_by_b,
-        };
-        Ok((a, b))
-    }
-
-    /// The descriptors, in the order that [`ChannelEnds::from_fds`] expects.
-    pub fn into_fds(self) -> [OwnedFd; Self::COUNT] {
-        [
-            self.outgoing,
-            self.incoming,
-            self.wake_peer,
-            self.woken,
-            self.wake_self,
-        ]
-    }
-
-    /// The end that was taken apart by [`ChannelEnds::into_fds`].
-    pub fn from_fds(fds: [OwnedFd; Self::COUNT]) -> Self {
-        let [outgoing, incoming, wake_peer, woken, wake_self] = fds;
-        ChannelEnds {
-            outgoing,
-            incoming,
-            wake_peer,
-            woken,
-            wake_self,
-        }
-    }
-}
-
-/// What a process knows of a partition at present; its control thread keeps it up to date.
-#[derive(Clone, Debug)]
-pub struct Membership {
-    /// The newest epoch.
-    pub epoch: Arc<AtomicU32>,
-    /// Packets dropped.
-    pub drops: Arc<DropCounters>,
-}
-
-impl Membership {
-    /// At this epoch, with nothing dropped yet.
-    pub fn at(Epoch(epoch): Epoch) -> Self {
-        Membership {
-            epoch: Arc::new(AtomicU32::new(epoch)),
-            drops: Arc::default(),
-        }
-    }
-}
 
 /// A ring in memory shared with a peer.
 #[derive(Debug)]
@@ -352,8 +261,12 @@ impl PacketChannel for Channel {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
-    use crate::link::{DropReason, Protocol};
+    use crate::core::link::{DropReason, Protocol};
+    use crate::mem::memfd::create_memory;
+    use crate::shm::control::RING_BYTES;
 
     const HERE: NodeId = NodeId(0);
     const THERE: NodeId = NodeId(1);

@@ -1,175 +1,16 @@
 //! One-sided operations on `shm`: copies and atomics on the peer's mapped region.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::memory;
-use super::moving::Memory;
-use super::status::Status;
-use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
-use crate::key::{Access, Partition, RemoteKey};
-use crate::mapped::Mapped;
-use crate::region::{self, Keep};
-use crate::segments::Segments;
+use super::region::{AsShm, RemoteRegion};
+use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
+use crate::core::mapped::Mapped;
+use crate::core::region;
+use crate::core::segments::Segments;
+use crate::error::OpError;
+use crate::key::{Access, Partition};
 use crate::topology::NodeId;
-
-/// A peer's region, mapped with the rights that the agent granted. Clones share the mapping.
-#[derive(Clone, Debug)]
-pub struct RemoteRegion(Arc<Grant>);
-
-#[derive(Debug)]
-struct Grant {
-    memory: Arc<Memory>,
-    key: RemoteKey,
-    access: Access,
-    /// Dropped with the last handle.
-    _keep: Option<Keep>,
-}
-
-impl RemoteRegion {
-    /// Maps what the agent handed over: `memory` is read-only unless `access` has a right that
-    /// writes. `keep` is dropped with the last handle.
-    ///
-    /// # Errors
-    /// The system's, also when the descriptor does not allow what `access` says.
-    pub fn map(
-        memory: &File,
-        len: usize,
-        key: RemoteKey,
-        access: Access,
-        status: Arc<Status>,
-        keep: Option<Keep>,
-    ) -> io::Result<Self> {
-        let writable = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        Ok(RemoteRegion(Arc::new(Grant {
-            memory: Arc::new(Memory::map(memory, len, writable, status)?),
-            key,
-            access,
-            _keep: keep,
-        })))
-    }
-
-    /// Bytes of the region.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> u64 {
-        self.0.memory.mapping().len() as u64
-    }
-
-    /// The key that it was opened with.
-    pub fn key(&self) -> RemoteKey {
-        self.0.key
-    }
-
-    /// The rights granted.
-    pub fn access(&self) -> Access {
-        self.0.access
-    }
-
-    /// For the control thread: what it moves, and whose status it ends.
-    pub fn memory(&self) -> &Arc<Memory> {
-        &self.0.memory
-    }
-
-    /// Replaces the word at `offset` by `desired` if it is `expected`; returns what was there.
-    ///
-    /// # Errors
-    /// [`OpError`], as the completion of an operation has.
-    pub fn compare_and_swap(
-        &self,
-        offset: u64,
-        expected: u64,
-        desired: u64,
-    ) -> Result<u64, OpError> {
-        let memory = self.permit(Access::REMOTE_ATOMIC)?;
-        region::compare_and_swap(memory, offset, expected, desired)
-    }
-
-    /// Adds to the word at `offset`, wrapping; returns what was there.
-    ///
-    /// # Errors
-    /// [`OpError`], as the completion of an operation has.
-    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OpError> {
-        region::fetch_add(self.permit(Access::REMOTE_ATOMIC)?, offset, add)
-    }
-
-    fn permit(&self, needed: Access) -> Result<&Memory, OpError> {
-        if self.0.access.contains(needed) {
-            Ok(&self.0.memory)
-        } else {
-            Err(OpError::MissingRight { needed })
-        }
-    }
-
-    /// # Safety
-    /// `to` must be writable for `len` bytes and, unless it is another shared mapping, not
-    /// accessed by anyone else.
-    unsafe fn copy_out(&self, offset: u64, to: *mut u8, len: u64) -> Result<(), OpError> {
-        let memory = self.permit(Access::REMOTE_READ)?;
-        let (at, len) = region::bounds(memory, offset, len)?;
-        // SAFETY: `bounds` checked the range; `to` is the caller's promise. Mappings do not
-        // overlap each other or memory of Rust's.
-        unsafe { memory.read(at, to, len) }
-    }
-
-    /// # Safety
-    /// `from` must be readable for `len` bytes and, unless it is another shared mapping, not
-    /// written by anyone else.
-    unsafe fn copy_in(&self, offset: u64, from: *const u8, len: u64) -> Result<(), OpError> {
-        let memory = self.permit(Access::REMOTE_WRITE)?;
-        let (at, len) = region::bounds(memory, offset, len)?;
-        // SAFETY: as in `copy_out`; the mapping is writable because `map` had REMOTE_WRITE.
-        unsafe { memory.write(at, from, len) }
-    }
-}
-
-impl Mapped for RemoteRegion {
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
-        // SAFETY: `into` is an exclusive slice of that length.
-        unsafe { self.copy_out(offset, into.as_mut_ptr(), into.len() as u64) }
-    }
-
-    fn fold<A: Clone>(
-        &self,
-        offset: u64,
-        len: u64,
-        start: A,
-        each: impl Fn(&mut A, &[u8]),
-    ) -> Result<A, OpError> {
-        let memory = self.permit(Access::REMOTE_READ)?;
-        let (at, len) = region::bounds(memory, offset, len)?;
-        // SAFETY: `bounds` checked the range.
-        unsafe { memory.fold(at, len, start, each) }
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
-        // SAFETY: `bytes` is a slice of that length, and nobody writes it meanwhile.
-        unsafe { self.copy_in(offset, bytes.as_ptr(), bytes.len() as u64) }
-    }
-
-    fn fetch_ahead(&self, offset: u64) {
-        if let Some(address) = self.0.memory.mapping().range(offset, 1) {
-            memory::fetch_ahead(address);
-        }
-    }
-}
-
-/// What may be a region on `shm`.
-pub trait AsShm: Clone + Send + Sync + 'static {
-    /// The region, if it is one.
-    ///
-    /// # Errors
-    /// [`OpError::WrongKey`] when it is another provider's.
-    fn as_shm(&self) -> Result<&RemoteRegion, OpError>;
-}
-
-impl AsShm for RemoteRegion {
-    fn as_shm(&self) -> Result<&RemoteRegion, OpError> {
-        Ok(self)
-    }
-}
 
 /// A queue pair on `shm`, for what may be regions there.
 ///
@@ -243,7 +84,7 @@ impl<R: AsShm> QueuePair<R> {
 
     fn leads_to<'a>(&self, remote: &'a R) -> Result<&'a RemoteRegion, OpError> {
         let remote = remote.as_shm()?;
-        let key = &remote.0.key;
+        let key = remote.key();
         let ours = key.node == self.peer && key.partition == self.partition;
         ours.then_some(remote).ok_or(OpError::WrongKey)
     }

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use super::queue_pair::{QueuePair, RemoteRegion, part_len, split_reply};
+use super::queue_pair::{QueuePair, part_len, split_reply};
+use super::region::RemoteRegion;
 use super::wire::{CHUNK, Malformed, Reply, Request};
-use crate::endpoint::{OpError, Read};
+use crate::core::endpoint::Read;
+use crate::error::OpError;
 
 /// Reads whose regions are looked up at a time: fewer than a connection can have open.
 const WINDOW: usize = 256;

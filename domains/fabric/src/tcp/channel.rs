@@ -20,14 +20,14 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::stream::{Cut, Cutter, Stream};
 use super::wire::{End, Frame, Malformed};
-use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
-use crate::endpoint::OpError;
+use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
+use crate::core::link::{LinkCheck, LinkHeader};
+use crate::core::membership::Membership;
+use crate::core::parameters::ConnectionParameters;
+use crate::core::region::Keep;
+use crate::error::OpError;
 use crate::key::{Epoch, Partition};
-use crate::link::{LinkCheck, LinkHeader};
-use crate::parameters::ConnectionParameters;
-use crate::region::Keep;
-use crate::shm::Status;
-use crate::shm::channel::Membership;
+use crate::mem::Status;
 use crate::topology::NodeId;
 
 /// Bytes of frames that may be on their way in one direction: less than what the system keeps for

@@ -14,6 +14,7 @@ mod batch;
 pub mod channel;
 mod handles;
 pub mod queue_pair;
+pub mod region;
 pub mod relay;
 pub mod serve;
 mod stream;
@@ -24,7 +25,8 @@ pub mod wire;
 mod words;
 
 pub use channel::Channel;
-pub use queue_pair::{QueuePair, RemoteRegion};
+pub use queue_pair::QueuePair;
+pub use region::RemoteRegion;
 pub use relay::{Far, relay};
 pub use serve::{Opened, Regions, serve};
 pub use stream::Cutter;

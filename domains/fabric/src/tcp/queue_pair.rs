@@ -3,21 +3,21 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-#[cfg(feature = "verbs")]
-use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use super::batch;
 use super::handles::Handles;
+use super::region::{Grant, RemoteRegion};
 use super::stream::{Cut, Cutter, Stream};
 use super::wire::{CHUNK, Malformed, Reply, Request};
 use super::words::{read_whole, write_whole};
-use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
-use crate::key::{Access, Partition, RemoteKey};
+use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
 #[cfg(feature = "verbs")]
-use crate::parameters::{ConnectionParameters, RegionParameters};
-use crate::region::Keep;
-use crate::shm::Status;
+use crate::core::parameters::{ConnectionParameters, RegionParameters};
+use crate::core::region::Keep;
+use crate::error::OpError;
+use crate::key::{Access, Partition, RemoteKey};
+use crate::mem::Status;
 use crate::topology::NodeId;
 
 /// How long a reply may take without a byte of any. It is longer than the far side waits for its
@@ -29,68 +29,6 @@ const ROOM: usize = 2 * (Reply::LEN + CHUNK);
 
 /// What is to be sent is sent when it is so much.
 const ENOUGH: usize = CHUNK;
-
-/// A region of a node on another host. Clones are handles to the same.
-#[derive(Clone, Debug)]
-pub struct RemoteRegion(Arc<Grant>);
-
-/// What was opened.
-#[derive(Debug)]
-pub(super) struct Grant {
-    key: RemoteKey,
-    access: Access,
-    len: u64,
-    status: Arc<Status>,
-    /// Dropped with the last handle.
-    _keep: Option<Keep>,
-}
-
-impl RemoteRegion {
-    /// Bytes of the region.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> u64 {
-        self.0.len
-    }
-
-    /// The key that it was opened with.
-    pub fn key(&self) -> RemoteKey {
-        self.0.key
-    }
-
-    /// The rights granted.
-    pub fn access(&self) -> Access {
-        self.0.access
-    }
-
-    /// For the control thread: whether it may still be used.
-    pub fn status(&self) -> &Arc<Status> {
-        &self.0.status
-    }
-
-    /// What all handles to the same have in common.
-    #[cfg(feature = "verbs")]
-    pub(crate) fn identity(&self) -> Identity {
-        Identity(Arc::downgrade(&self.0))
-    }
-
-    #[cfg(feature = "verbs")]
-    pub(crate) fn address(&self) -> usize {
-        Arc::as_ptr(&self.0) as usize
-    }
-}
-
-/// Which region it is. No other has its address as long as this is here.
-#[cfg(feature = "verbs")]
-#[derive(Clone, Debug)]
-pub(crate) struct Identity(Weak<Grant>);
-
-#[cfg(feature = "verbs")]
-impl Identity {
-    /// Whether nobody has it open any more.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.0.strong_count() == 0
-    }
-}
 
 /// A queue pair over a connection to the peer's host.
 ///

@@ -5,7 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::channel::Channel;
 use super::wire::End;
-use crate::channel::{ChannelError, PacketChannel};
+use crate::core::channel::{ChannelError, PacketChannel};
 use crate::shm;
 
 /// See [`sleep`].

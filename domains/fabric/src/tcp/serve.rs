@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::stream::{Cut, Stream};
 use super::wire::{CHUNK, Failure, Malformed, Reply, Request};
 use super::words::{read_whole, write_whole};
-use crate::endpoint::OpError;
+use crate::core::mapped::Mapped;
+use crate::core::parameters::{ConnectionParameters, RegionParameters};
+use crate::core::region::Keep;
+use crate::error::OpError;
 use crate::key::{Access, RemoteKey};
-use crate::mapped::Mapped;
-use crate::parameters::{ConnectionParameters, RegionParameters};
-use crate::region::Keep;
 use crate::shm::RemoteRegion;
 
 /// Room for requests that were received and not yet executed: two of the longest.
@@ -112,7 +112,7 @@ struct Server<'a, R> {
     has_failed: bool,
     /// What the other side's adapter may reach.
     #[cfg(feature = "verbs")]
-    answering: Option<crate::verbs::hybrid::Answerer>,
+    answering: Option<crate::failover::queue_pair::Answerer>,
 }
 
 impl<R: Regions> Server<'_, R> {
@@ -253,7 +253,7 @@ impl<R: Regions> Server<'_, R> {
         // Its regions are its own.
         self.answering = None;
         let device = self.regions.device().ok_or(NO_ADAPTER)?;
-        let answering = crate::verbs::hybrid::Answerer::new(&device, peer);
+        let answering = crate::failover::queue_pair::Answerer::new(&device, peer);
         let answering = self.answering.insert(answering.map_err(|e| failure(&e))?);
         Ok(answering.parameters().to_bytes())
     }

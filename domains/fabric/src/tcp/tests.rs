@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use super::wire::Malformed;
 use super::{Opened, QueuePair, Regions, serve};
-use crate::endpoint::OpError;
+use crate::core::region::Region;
+use crate::error::OpError;
 use crate::key::{Access, Partition, RegionId, RemoteKey};
-use crate::region::Region;
-use crate::shm::control::create_memory;
-use crate::shm::{RemoteRegion, Status};
+use crate::mem::Status;
+use crate::mem::memfd::create_memory;
+use crate::shm::RemoteRegion;
 use crate::topology::NodeId;
 
 const HERE: NodeId = NodeId(0);

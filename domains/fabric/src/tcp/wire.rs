@@ -16,7 +16,7 @@
 //!  +------+------+--------+-------+-------+
 //! ```
 //!
-//! For packets, either way: a frame, behind a packet's its [link header](crate::link) and payload,
+//! For packets, either way: a frame, behind a packet's its [link header](crate::core::link) and payload,
 //! behind an offer and its acceptance the [parameters](ConnectionParameters) of a queue pair.
 //!
 //! ```text
@@ -33,10 +33,10 @@
 //! The other side is another host's, so everything here is an allegation: lengths are bounded, and
 //! a value has one form, so that what is not of ours is noticed.
 
-use crate::channel::ChannelError;
-use crate::endpoint::OpError;
+use crate::core::channel::ChannelError;
+use crate::core::parameters::ConnectionParameters;
+use crate::error::OpError;
 use crate::key::{Access, RemoteKey};
-use crate::parameters::ConnectionParameters;
 
 /// The most bytes of one read or write; longer operations are made of several. After each the
 /// serving side looks at the right again.
@@ -112,7 +112,7 @@ pub enum Request {
     /// Let this queue pair of an RDMA adapter reach what is [registered](Request::Register), in place
     /// of the one before. The reply is [`ConnectionParameters`].
     Connect(ConnectionParameters),
-    /// Register a region for it. The reply is [`RegionParameters`](crate::parameters::RegionParameters).
+    /// Register a region for it. The reply is [`RegionParameters`](crate::core::parameters::RegionParameters).
     Register {
         /// Which region.
         handle: u32,

@@ -1,7 +1,7 @@
 //! Copies of few bytes, whose 8-byte words must be read and written whole: on the way between a
 //! region and a message, where nothing is aligned, they rest in a place that is.
 
-use crate::endpoint::OpError;
+use crate::error::OpError;
 
 /// Transfers of up to so many bytes are copied by words, see [`crate::Endpoint`].
 const LINE: usize = 64;

@@ -26,16 +26,18 @@ use ibverbs_sys as ffi;
 use super::chain::{Action, Asked, Chain};
 use super::connection::{Closer, Connection, Room};
 use super::device::Device;
-use super::objects::{CompletionQueue, Local, Protection, sleep_on};
+use super::objects::{CompletionQueue, Local, Protection};
 use super::receive::{Buffers, CREDITS, Pool};
 use super::watch::Watch;
-use crate::channel::{ChannelError, PacketChannel, Polling, total_len};
-use crate::endpoint::OpError;
+use crate::core::busy_poll::Polling;
+use crate::core::channel::{ChannelError, PacketChannel, total_len};
+use crate::core::link::{LinkCheck, LinkHeader};
+use crate::core::membership::Membership;
+use crate::error::OpError;
 use crate::key::{Epoch, Partition};
-use crate::link::{LinkCheck, LinkHeader};
-use crate::shm::channel::Membership;
-use crate::shm::status::Status;
-use crate::shm::wake::Waker;
+use crate::mem::status::Status;
+use crate::mem::waker::Waker;
+use crate::mem::waker::sleep_on;
 use crate::topology::NodeId;
 
 /// Messages that return credits alone, of which the adapter has not told that they have left.
@@ -256,14 +258,14 @@ impl Channel {
         self.credits > 0 && self.sending.packets < CREDITS
     }
 
-    pub(super) fn has_news(&mut self, or_packets: bool) -> bool {
+    pub(crate) fn has_news(&mut self, or_packets: bool) -> bool {
         self.take_completions();
         let has_packets = or_packets && self.has_arrived();
         self.alive().is_err() || has_packets || (self.wants_room && self.can_send())
     }
 
     /// As [`PacketChannel::arm`]; without `packets` for who does not want any now.
-    pub(super) fn arm_for(&mut self, packets: bool) -> bool {
+    pub(crate) fn arm_for(&mut self, packets: bool) -> bool {
         self.ask_for_event();
         // What ended before signals nothing, so it is looked for afterwards.
         !self.has_news(packets)
@@ -280,34 +282,34 @@ impl Channel {
     }
 
     /// Whether a packet waits to be received.
-    pub(super) fn has_arrived(&self) -> bool {
+    pub(crate) fn has_arrived(&self) -> bool {
         !self.arrived.is_empty()
     }
 
     /// Packets handed over so far, whether they have left or not.
-    pub(super) fn sent(&self) -> usize {
+    pub(crate) fn sent(&self) -> usize {
         self.sending.total
     }
 
     /// Sends a message for nothing before all else.
-    pub(super) fn greet(&mut self) {
+    pub(crate) fn greet(&mut self) {
         self.ask(GREETING, Local::default(), true);
     }
 
     /// Whether that has arrived.
-    pub(super) fn has_greeted(&mut self) -> bool {
+    pub(crate) fn has_greeted(&mut self) -> bool {
         self.take_completions();
         self.sending.oldest > 0 && self.alive().is_ok()
     }
 
     /// Whether the adapter or the peer has ended it.
-    pub(super) fn has_failed(&mut self) -> bool {
+    pub(crate) fn has_failed(&mut self) -> bool {
         self.take_completions();
         self.end.is_some()
     }
 
     /// Waits until all that was sent has arrived at the peer's adapter; returns whether it has.
-    pub(super) fn settle(&mut self, timeout: Duration) -> bool {
+    pub(crate) fn settle(&mut self, timeout: Duration) -> bool {
         let start = Instant::now();
         if !self.sending.requests.is_empty() {
             self.ask(GREETING, Local::default(), true);
@@ -326,7 +328,7 @@ impl Channel {
 
     /// Lets nothing more arrive, and returns how many packets have so far. They can still be
     /// received.
-    pub(super) fn stop(&mut self) -> u32 {
+    pub(crate) fn stop(&mut self) -> u32 {
         self.end(ChannelError::Unreachable);
         self.take_completions();
         self.is_stopped = true;
@@ -335,7 +337,7 @@ impl Channel {
 
     /// After it was stopped: the payloads of those packets that had not arrived when the peer had
     /// counted so many; nothing if so many cannot be true.
-    pub(super) fn not_among(&self, arrived: u32) -> Option<VecDeque<Vec<u8>>> {
+    pub(crate) fn not_among(&self, arrived: u32) -> Option<VecDeque<Vec<u8>>> {
         let lost = (self.sending.total as u32).wrapping_sub(arrived) as usize;
         if lost > CREDITS.checked_sub(self.credits)? {
             return None;

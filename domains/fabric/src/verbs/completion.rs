@@ -2,7 +2,7 @@
 
 use ibverbs_sys as ffi;
 
-use crate::endpoint::OpError;
+use crate::error::OpError;
 use crate::key::Access;
 
 /// What became of a request, a value of `enum ibv_wc_status` or one that nobody has heard of.

@@ -8,8 +8,8 @@ use ibverbs_sys as ffi;
 
 use super::device::Device;
 use super::objects::{CompletionQueue, Object, Protection, SharedReceive, errno};
+use crate::core::parameters::ConnectionParameters;
 use crate::key::Access;
-use crate::parameters::ConnectionParameters;
 
 /// Time after which an unanswered request is repeated: 4.096 us times 2 to this, 0.27 s.
 const TIMEOUT: u8 = 16;

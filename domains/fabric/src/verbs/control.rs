@@ -12,16 +12,16 @@ use super::device::Device;
 use super::objects::{CompletionQueue, Protection, Registration};
 use super::queue_pair::QueuePair;
 use super::receive::Pool;
-use super::remote::Route;
+use super::region::Route;
+use crate::core::link::LinkCheck;
+use crate::core::membership::Membership;
+use crate::core::parameters::{ConnectionParameters, RegionParameters};
+use crate::core::region::{Keep, Region};
 use crate::key::{Access, Partition, RemoteKey};
-use crate::link::LinkCheck;
-use crate::parameters::{ConnectionParameters, RegionParameters};
-use crate::region::{Keep, Region};
+use crate::mem::mapping::Mapping;
+use crate::mem::memory::Memory;
+use crate::mem::status::Status;
 use crate::shm;
-use crate::shm::channel::Membership;
-use crate::shm::memory::Mapping;
-use crate::shm::moving::Memory;
-use crate::shm::status::Status;
 use crate::topology::NodeId;
 
 /// Bytes that a small write carries with it, if the adapter can.
@@ -78,7 +78,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// As [`ProtectionDomain::export`].
-    pub(super) fn export_remote(
+    pub(crate) fn export_remote(
         &self,
         region: &shm::RemoteRegion,
         account: Keep,
@@ -132,7 +132,7 @@ impl ProtectionDomain {
 
     /// The key by which our own requests use a region. It is registered the first time, for as
     /// long as both it and this domain are there, and it does not move.
-    pub(super) fn register(self: &Arc<Self>, region: &Region) -> io::Result<u32> {
+    pub(crate) fn register(self: &Arc<Self>, region: &Region) -> io::Result<u32> {
         let memory = region.memory();
         let place = Arc::as_ptr(memory) as usize;
         if let Some(pinned) = self.local().get(&place) {
@@ -163,7 +163,7 @@ impl ProtectionDomain {
     /// Tells the adapter of memory. Whoever calls it does so by [`Told::register`], so that the
     /// memory forgets it in time.
     ///
-    /// [`Told::register`]: crate::shm::told::Told::register
+    /// [`Told::register`]: crate::mem::device_registrations::Told::register
     fn pin(&self, memory: &Memory, access: Access) -> io::Result<Pinned> {
         let flags = if memory.is_writable() {
             access_flags(access).0

@@ -4,10 +4,8 @@
 //! * [`control`]: what is made once: a [`ProtectionDomain`] for each partition, registered memory,
 //!   queue pairs and what two sides tell each other to [connect](control::Prepared).
 //! * [`queue_pair`], [`channel`]: the data path.
-//! * [`line`]: bytes between two trusted processes.
-//! * [`crate::parameters`]: what the two sides tell each other, as bytes.
-//! * [`hybrid`], [`hybrid_channel`]: the data path for who has a connection of [`tcp`](crate::tcp) as
-//!   well.
+//! * [`rdma_stream`]: bytes between two trusted processes.
+//! * [`crate::core::parameters`]: what the two sides tell each other, as bytes.
 //! * [`completion`]: what an adapter says of an operation, as values.
 //!
 //! The adapter checks keys, bounds and rights. A queue pair checks them before, by what it was
@@ -25,27 +23,23 @@ mod connection;
 pub mod control;
 pub mod device;
 mod flow;
-pub mod hybrid;
-pub mod hybrid_channel;
-pub mod line;
 mod objects;
 pub mod queue_pair;
+pub mod rdma_stream;
 mod receive;
-pub mod remote;
+pub mod region;
 mod requests;
 mod steps;
-mod watch;
+pub(crate) mod watch;
 mod window;
 
-pub use crate::parameters::{ConnectionParameters, LineParameters, RegionParameters};
+pub use crate::core::parameters::{ConnectionParameters, LineParameters, RegionParameters};
 pub use channel::Channel;
 pub use completion::Counters;
 pub use connection::Closer;
 pub use control::{Answering, Export, Prepared, PreparedChannel, ProtectionDomain};
 pub use device::{Device, DeviceError, Selection};
-pub use hybrid::Hybrid;
-pub use hybrid_channel::HybridChannel;
-pub use line::PreparedLine;
 pub use queue_pair::QueuePair;
+pub use rdma_stream::PreparedLine;
 pub use receive::CHANNEL_BYTES;
-pub use remote::RemoteRegion;
+pub use region::RemoteRegion;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use ibverbs_sys as ffi;
 
+use crate::mem::waker::sleep_on;
+
 /// Something that libibverbs made, and the call that frees it.
 pub(super) struct Object<T> {
     raw: NonNull<T>,
@@ -238,19 +240,6 @@ impl CompletionQueue {
     pub(super) fn sleep(&self, timeout: Duration) {
         sleep_on(self.fd(), timeout);
     }
-}
-
-/// Sleeps until a descriptor is readable or `timeout` has passed; may return early.
-pub(super) fn sleep_on(fd: BorrowedFd<'_>, timeout: Duration) {
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let milliseconds = timeout.as_nanos().div_ceil(1_000_000);
-    let milliseconds = i32::try_from(milliseconds).unwrap_or(i32::MAX);
-    // SAFETY: one pollfd, alive and ours. An interrupted sleep is an early wake-up.
-    unsafe { libc::poll(&raw mut poll, 1, milliseconds) };
 }
 
 fn never_block(fd: RawFd) -> io::Result<()> {

@@ -25,14 +25,15 @@ use super::completion::{Counters, operation_error, status_of};
 use super::connection::{Closer, Connection};
 use super::control::ProtectionDomain;
 use super::objects::{CompletionQueue, Local};
-use super::remote::{RemoteRegion, Route};
+use super::region::{RemoteRegion, Route};
 use super::requests::{Request, Requests};
 use super::steps::{Keys, Step, Steps, system};
 use super::window::{Piece, Position, Window};
-use crate::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
+use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
+use crate::core::region::Region;
+use crate::error::OpError;
 use crate::key::{Access, Partition};
-use crate::region::Region;
-use crate::shm::status::Status;
+use crate::mem::status::Status;
 use crate::topology::NodeId;
 
 /// How long a wait looks before it sleeps: about what sleeping costs.
@@ -434,7 +435,7 @@ impl Endpoint for QueuePair {
 
 impl QueuePair {
     /// Reads of anything that leads to a region of ours, see [`Endpoint::read_batch`].
-    pub(super) fn read_each<R>(
+    pub(crate) fn read_each<R>(
         &mut self,
         reads: &mut [Read<'_, R>],
         region: impl Fn(&R) -> Result<RemoteRegion, OpError>,

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::connection::access_flags;
 use super::objects::{Local, Protection, Registration, SharedReceive};
-use crate::channel::MAX_PAYLOAD;
-use crate::endpoint::OpError;
+use crate::core::channel::MAX_PAYLOAD;
+use crate::core::link::LinkHeader;
+use crate::core::region::Region;
+use crate::error::OpError;
 use crate::key::Access;
-use crate::link::LinkHeader;
-use crate::region::Region;
 
 /// Packets that a peer may send before it hears that there is room again.
 pub(super) const CREDITS: usize = 8;

@@ -6,12 +6,13 @@ use std::sync::{Arc, Weak};
 use super::chain::{Action, Target};
 use super::control::ProtectionDomain;
 use super::objects::{Local, Locals};
-use super::remote::{RemoteRegion, Route};
-use crate::endpoint::{OpError, Operation};
+use super::region::{RemoteRegion, Route};
+use crate::core::endpoint::Operation;
+use crate::core::region::{self, Region};
+use crate::core::segments::Segments;
+use crate::error::OpError;
 use crate::key::Access;
-use crate::region::{self, Region};
-use crate::segments::Segments;
-use crate::shm::moving::Memory;
+use crate::mem::memory::Memory;
 
 /// What an operation asks of the adapter next.
 #[derive(Clone, Copy, Debug)]

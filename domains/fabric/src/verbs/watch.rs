@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 
-use crate::shm::wake::{Sleeper, Waker, pipe};
+use crate::mem::waker::{Sleeper, Waker, pipe};
 
 /// Readable when the adapter's descriptor is, or somebody woke.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Watch {
 }
 
 /// Has an epoll(7) be readable while a descriptor is.
-pub(super) fn add(to: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn add(to: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
     let (data, events) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
     Ok(epoll::add(to, fd, data, events)?)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use toroid_fabric::shm::Status;
+use toroid_fabric::mem::Status;
 use toroid_fabric::verbs::{Device, DeviceError, RegionParameters, RemoteRegion, Selection};
 use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, PostError, Region};
 

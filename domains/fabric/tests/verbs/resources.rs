@@ -3,14 +3,14 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use toroid_fabric::shm::Status;
+use toroid_fabric::mem::Status;
 use toroid_fabric::verbs::RemoteRegion;
 use toroid_fabric::{Access, Operation, PacketChannel, Region};
 
 use crate::conformance::{HERE, THERE};
 use crate::errors::results;
-use crate::hybrid_channel;
-use crate::line::lines;
+use crate::failover_channel;
+use crate::rdma_stream::lines;
 use crate::rig::{Side, channels, connect};
 
 /// What `rdma resource` of iproute2 counts, by adapter.
@@ -55,8 +55,8 @@ fn a_thousand_connections_leave_nothing_behind() {
         }
         (0..100).for_each(|_| drop(lines()));
         for _ in 0..100 {
-            let (mut ours, mut theirs, _ends) = hybrid_channel::pair(&here, &there);
-            hybrid_channel::warm_up(&mut ours, &mut theirs);
+            let (mut ours, mut theirs, _ends) = failover_channel::pair(&here, &there);
+            failover_channel::warm_up(&mut ours, &mut theirs);
             // One side ends with packets that it has not received.
             ours.send(&[b"hello"]).unwrap();
         }

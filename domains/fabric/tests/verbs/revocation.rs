@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use toroid_fabric::shm::Status;
+use toroid_fabric::mem::Status;
 use toroid_fabric::verbs::RemoteRegion;
 use toroid_fabric::{Access, OpError, Operation, Region};
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use toroid_fabric::shm::Status;
-use toroid_fabric::shm::wake::Waker;
+use toroid_fabric::mem::Status;
+use toroid_fabric::mem::Waker;
 use toroid_fabric::verbs::{
     Channel, ConnectionParameters, Device, Export, ProtectionDomain, QueuePair, RegionParameters,
     RemoteRegion, Selection,

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 
 use super::*;
-use crate::endpoint::{Completion, Endpoint, Operation, Read};
+use crate::core::endpoint::{Completion, Endpoint, Operation, Read};
 use crate::tcp::RemoteRegion as Opened;
 use crate::tcp::wire::{CHUNK, Failure, HANDLES, Reply, Request};
 

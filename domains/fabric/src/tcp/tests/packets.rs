@@ -3,11 +3,13 @@
 use std::io::{Read as _, Write as _};
 
 use super::*;
-use crate::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
+use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
+use crate::core::link::{DropReason, LinkCheck, LinkHeader, Protocol};
+use crate::core::membership::Membership;
 use crate::key::Epoch;
-use crate::link::{DropReason, LinkCheck, LinkHeader, Protocol};
-use crate::shm::channel::{Membership, RING_BYTES};
-use crate::shm::{self, ChannelEnds};
+use crate::shm;
+use crate::shm::control::ChannelEnds;
+use crate::shm::control::RING_BYTES;
 use crate::tcp::channel::News;
 use crate::tcp::wire::{End, Frame};
 use crate::tcp::{Channel, channel, relay};
@@ -163,7 +165,7 @@ fn credit_comes_past_packets_that_nobody_takes() {
 }
 
 fn offer() -> Vec<u8> {
-    let parameters = crate::parameters::ConnectionParameters {
+    let parameters = crate::core::parameters::ConnectionParameters {
         number: 17,
         psn: 1,
         lid: 0,
@@ -244,7 +246,7 @@ struct Relayed {
     status: Arc<Status>,
     /// Of the relay's end.
     relay_status: Arc<Status>,
-    relay_waker: crate::shm::wake::Waker,
+    relay_waker: crate::mem::waker::Waker,
     far: Channel,
     relay: JoinHandle<()>,
 }

@@ -1,0 +1,190 @@
+//! The link header that every packet carries, and what a receiver checks before it looks further.
+//!
+//! ```text
+//!  0           4       8        12         14         16       20         24
+//!  +-----------+-------+--------+----------+----------+--------+----------+
+//!  | partition | epoch | source | protocol | reserved | length | reserved |   little endian
+//!  +-----------+-------+--------+----------+----------+--------+----------+
+//! ```
+//!
+//! The ring or connection that a packet came through identifies its sender; the header only
+//! confirms it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::core::channel::MAX_PAYLOAD;
+use crate::key::{Epoch, Partition};
+use crate::test_knob::Protection;
+use crate::topology::NodeId;
+
+/// A protocol registered with the link layer, unique per node and partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Protocol(pub u16);
+
+/// A decoded link header. Decoding checks nothing; [`LinkCheck::admit`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkHeader {
+    /// The partition that the packet belongs to.
+    pub partition: Partition,
+    /// The sender's epoch.
+    pub epoch: Epoch,
+    /// The sender's node.
+    pub source: NodeId,
+    /// What the payload is.
+    pub protocol: Protocol,
+    /// Bytes of payload.
+    pub len: u32,
+}
+
+impl LinkHeader {
+    /// Bytes of the wire form.
+    pub const LEN: usize = 24;
+
+    /// The wire form.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[0..4].copy_from_slice(&self.partition.0.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.epoch.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.source.0.to_le_bytes());
+        bytes[12..14].copy_from_slice(&self.protocol.0.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    /// The header in these bytes.
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let u32_at = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        LinkHeader {
+            partition: Partition(u32_at(0)),
+            epoch: Epoch(u32_at(4)),
+            source: NodeId(u32_at(8)),
+            protocol: Protocol(u16::from_le_bytes([bytes[12], bytes[13]])),
+            len: u32_at(16),
+        }
+    }
+}
+
+/// Why a packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum DropReason {
+    UnknownPartition,
+    OldEpoch,
+    WrongSource,
+    UnknownProtocol,
+    BadLength,
+}
+
+/// Packets dropped, by reason.
+#[derive(Debug, Default)]
+pub struct DropCounters([AtomicU64; 5]);
+
+impl DropCounters {
+    /// Counts one.
+    pub fn count(&self, reason: DropReason) {
+        self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many were dropped for this reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// What a receiver expects of the packets of one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkCheck {
+    /// The connection's partition.
+    pub partition: Partition,
+    /// The node at its other end.
+    pub peer: NodeId,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The epoch in which it was made: older packets are a former member's.
+    pub since: Epoch,
+}
+
+impl LinkCheck {
+    /// Admits a packet whose `header` is as expected.
+    ///
+    /// Every epoch from `since` on is: two members learn of a new epoch at different times, and
+    /// a packet between them must not get lost for it. When one of them leaves, the connection
+    /// ends, and a new one starts with the epoch in which it is back.
+    ///
+    /// # Errors
+    /// The first expectation that does not hold.
+    pub fn admit(&self, header: &LinkHeader) -> Result<(), DropReason> {
+        let holds = |condition: bool, otherwise| condition.then_some(()).ok_or(otherwise);
+        holds(
+            header.partition == self.partition,
+            DropReason::UnknownPartition,
+        )?;
+        holds(
+            header.source == self.peer || Protection::SourceCheck.is_left_out(),
+            DropReason::WrongSource,
+        )?;
+        holds(
+            header.epoch >= self.since || Protection::EpochCheck.is_left_out(),
+            DropReason::OldEpoch,
+        )?;
+        holds(
+            header.protocol == self.protocol,
+            DropReason::UnknownProtocol,
+        )?;
+        holds(header.len as usize <= MAX_PAYLOAD, DropReason::BadLength)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> LinkHeader {
+        LinkHeader {
+            partition: Partition(3),
+            epoch: Epoch(7),
+            source: NodeId(1),
+            protocol: Protocol(9),
+            len: 100,
+        }
+    }
+
+    #[test]
+    fn the_wire_form_round_trips() {
+        assert_eq!(LinkHeader::from_bytes(&header().to_bytes()), header());
+    }
+
+    #[test]
+    fn each_wrong_field_is_named() {
+        let check = LinkCheck {
+            partition: Partition(3),
+            peer: NodeId(1),
+            protocol: Protocol(9),
+            since: Epoch(5),
+        };
+        let admit = |change: fn(&mut LinkHeader)| {
+            let mut changed = header();
+            change(&mut changed);
+            check.admit(&changed)
+        };
+        assert_eq!(admit(|_| ()), Ok(()));
+        assert_eq!(admit(|h| h.epoch = Epoch(5)), Ok(()));
+        assert_eq!(admit(|h| h.epoch = Epoch(8)), Ok(()));
+        assert_eq!(admit(|h| h.epoch = Epoch(4)), Err(DropReason::OldEpoch));
+        assert_eq!(
+            admit(|h| h.partition = Partition(4)),
+            Err(DropReason::UnknownPartition)
+        );
+        assert_eq!(
+            admit(|h| h.source = NodeId(2)),
+            Err(DropReason::WrongSource)
+        );
+        assert_eq!(
+            admit(|h| h.protocol = Protocol(8)),
+            Err(DropReason::UnknownProtocol)
+        );
+        assert_eq!(admit(|h| h.len = u32::MAX), Err(DropReason::BadLength));
+    }
+}

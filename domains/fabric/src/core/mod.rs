@@ -1,0 +1,13 @@
+//! What consumers of the fabric see of every provider: regions, operations, packets.
+
+pub(crate) mod busy_poll;
+pub mod channel;
+mod contention;
+pub mod endpoint;
+pub mod link;
+pub mod mapped;
+pub mod membership;
+pub mod parameters;
+pub mod rdma_stream;
+pub mod region;
+pub mod segments;

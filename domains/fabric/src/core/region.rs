@@ -1,0 +1,351 @@
+//! Registered memory, as its owner sees it.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::error::OpError;
+use crate::key::RemoteKey;
+use crate::mem::mapping;
+use crate::mem::memory::Memory;
+use crate::mem::status::Status;
+
+pub use crate::mem::Keep;
+
+/// Memory that operations may use: exported under a [`RemoteKey`], or local to the process.
+///
+/// Peers may write an exported region at any time, so bytes are copied in and out and words are
+/// atomic; copy out, then validate the copy. Clones are handles to the same memory, which is
+/// freed with the last of them (for peers: when the agent drops the region).
+#[derive(Clone, Debug)]
+pub struct Region {
+    memory: Arc<Memory>,
+    key: Option<RemoteKey>,
+    /// Dropped with the last handle.
+    _keep: Option<Keep>,
+}
+
+impl Region {
+    /// Zeroed memory without a remote key: the local side of operations.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory or `len` is 0.
+    pub fn local(len: usize) -> io::Result<Self> {
+        Ok(Region {
+            memory: Arc::new(Memory::private(len)?),
+            key: None,
+            _keep: None,
+        })
+    }
+
+    /// A buffer of the caller's as the local side of operations, and for an adapter to export. It
+    /// is made of words, so that atomics have the alignment that they need.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an empty one.
+    pub fn adopt(buffer: Box<[u64]>) -> io::Result<Self> {
+        if buffer.is_empty() {
+            Err(io::ErrorKind::InvalidInput.into())
+        } else {
+            Ok(Region {
+                memory: Arc::new(Memory::adopted(buffer)),
+                key: None,
+                _keep: None,
+            })
+        }
+    }
+
+    /// The owner's view of an exported region: all `len` bytes of `memory`, which the agent
+    /// created and sealed. `keep` is dropped with the last handle.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn exported(
+        memory: &File,
+        len: usize,
+        key: RemoteKey,
+        status: Arc<Status>,
+        keep: Option<Keep>,
+    ) -> io::Result<Self> {
+        Ok(Region {
+            memory: Arc::new(Memory::map(memory, len, true, status)?),
+            key: Some(key),
+            _keep: keep,
+        })
+    }
+
+    /// The key to publish; `None` for local memory.
+    pub fn remote_key(&self) -> Option<RemoteKey> {
+        self.key
+    }
+
+    /// Bytes of the region; never 0.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.memory.mapping().len() as u64
+    }
+
+    /// Copies bytes at `offset` out of the region.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfBounds`]; [`OpError::Revoked`] or [`OpError::PeerDead`] when the region
+    /// has ended.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OpError> {
+        let (at, len) = bounds(&self.memory, offset, into.len() as u64)?;
+        // SAFETY: `bounds` checked the mapped side; `into` is ours alone, and a mapping cannot
+        // overlap a Rust slice.
+        unsafe { self.memory.read(at, into.as_mut_ptr(), len) }
+    }
+
+    /// Gives the whole pages of a range back to the system, if the memory is this process' alone: their
+    /// bytes are 0 afterwards. Exported memory keeps them.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfBounds`].
+    pub fn drop_pages(&self, offset: u64, len: usize) -> Result<(), OpError> {
+        let (at, len) = bounds(&self.memory, offset, len as u64)?;
+        self.memory.mapping().drop_private(at..at + len);
+        Ok(())
+    }
+
+    /// Copies `len` bytes at `offset` out of the region, behind those that `onto` has.
+    ///
+    /// # Errors
+    /// As [`Region::read`]; `onto` then has what it had.
+    pub fn read_onto(&self, offset: u64, len: usize, onto: &mut Vec<u8>) -> Result<(), OpError> {
+        let (at, len) = bounds(&self.memory, offset, len as u64)?;
+        onto.reserve(len);
+        let room = onto.spare_capacity_mut();
+        // SAFETY: as in `read`; there is room for `len` bytes, which `reserve` made.
+        unsafe { self.memory.read(at, room.as_mut_ptr().cast(), len)? };
+        // SAFETY: `len` bytes behind the others were written, within the capacity.
+        unsafe { onto.set_len(onto.len() + len) };
+        Ok(())
+    }
+
+    /// Copies bytes into the region at `offset`.
+    ///
+    /// # Errors
+    /// As [`Region::read`].
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
+        let (at, len) = bounds(&self.memory, offset, bytes.len() as u64)?;
+        // SAFETY: as in `read`; the mapping is writable because regions always are.
+        unsafe { self.memory.write(at, bytes.as_ptr(), len) }
+    }
+
+    /// As [`Region::write`], for bytes that another process is going to read and this one is not: on
+    /// some processors long ones go past the caches.
+    ///
+    /// # Errors
+    /// As [`Region::write`].
+    pub fn write_to_peer(&self, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
+        let (at, len) = bounds(&self.memory, offset, bytes.len() as u64)?;
+        // SAFETY: as in `write`.
+        unsafe { self.memory.write_to_peer(at, bytes.as_ptr(), len) }
+    }
+
+    /// Loads the word at `offset`; what was written before a matching [`Region::store`] is
+    /// visible afterwards.
+    ///
+    /// # Errors
+    /// [`OpError::Misaligned`], and as [`Region::read`].
+    pub fn load(&self, offset: u64) -> Result<u64, OpError> {
+        // Acquire: pairs with the Release in `store` and in the atomics, here or at a peer.
+        with_word(&self.memory, offset, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Stores the word at `offset`; everything written before is visible to who loads it.
+    ///
+    /// # Errors
+    /// As [`Region::load`].
+    pub fn store(&self, offset: u64, value: u64) -> Result<(), OpError> {
+        // Release: pairs with the Acquire in `load` and the fence after a peer's read.
+        with_word(&self.memory, offset, |word| {
+            word.store(value, Ordering::Release);
+        })
+    }
+
+    /// Replaces the word at `offset` by `desired` if it is `expected`; returns what was there.
+    ///
+    /// # Errors
+    /// As [`Region::load`].
+    pub fn compare_and_swap(
+        &self,
+        offset: u64,
+        expected: u64,
+        desired: u64,
+    ) -> Result<u64, OpError> {
+        compare_and_swap(&self.memory, offset, expected, desired)
+    }
+
+    /// Adds to the word at `offset`, wrapping; returns what was there.
+    ///
+    /// # Errors
+    /// As [`Region::load`].
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OpError> {
+        fetch_add(&self.memory, offset, add)
+    }
+
+    /// Hints that the line at `offset` is about to be read; means nothing outside of the region.
+    pub fn fetch_ahead(&self, offset: u64) {
+        if let Some(address) = self.memory.mapping().range(offset, 1) {
+            mapping::fetch_ahead(address);
+        }
+    }
+
+    /// Keeps writes that follow from becoming visible before those that came earlier: between
+    /// unlinking something and reusing its memory.
+    pub fn release_fence(&self) {
+        // Pairs with the Acquire fence between the reads of `Endpoint::read_batch`.
+        fence(Ordering::Release);
+    }
+
+    /// For the control thread: what it moves, and whose status it ends.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+}
+
+/// The place and length of a range of memory that is all inside.
+pub(crate) fn bounds(memory: &Memory, offset: u64, len: u64) -> Result<(usize, usize), OpError> {
+    let limit = memory.mapping().len();
+    let (at, size) = (offset as usize, len as usize);
+    let is_inside = |end: u64| end <= limit as u64;
+    if offset.checked_add(len).is_some_and(is_inside) {
+        Ok((at, size))
+    } else {
+        Err(OpError::OutOfBounds {
+            offset,
+            len,
+            limit: limit as u64,
+        })
+    }
+}
+
+/// The address of a range of memory that is all inside.
+pub(crate) fn address(memory: &Memory, offset: u64, len: u64) -> Result<*mut u8, OpError> {
+    let (at, _) = bounds(memory, offset, len)?;
+    Ok((memory.mapping().start() + at) as *mut u8)
+}
+
+/// Does something to a word; it has not happened if the memory has ended meanwhile.
+fn with_word<T>(
+    memory: &Memory,
+    offset: u64,
+    what: impl FnOnce(&AtomicU64) -> T,
+) -> Result<T, OpError> {
+    if !offset.is_multiple_of(8) {
+        return Err(OpError::Misaligned { offset });
+    }
+    bounds(memory, offset, 8)?;
+    memory.status().check()?;
+    let word = memory.mapping().word(offset).ok_or(OpError::PeerDead)?;
+    let result = what(word);
+    memory.status().check()?;
+    Ok(result)
+}
+
+pub(crate) fn compare_and_swap(
+    memory: &Memory,
+    offset: u64,
+    expected: u64,
+    desired: u64,
+) -> Result<u64, OpError> {
+    // AcqRel: an atomic orders like a store for who loads the word and like a load for us.
+    let order = (Ordering::AcqRel, Ordering::Acquire);
+    with_word(memory, offset, |word| {
+        word.compare_exchange(expected, desired, order.0, order.1)
+            .unwrap_or_else(|found| found)
+    })
+}
+
+pub(crate) fn fetch_add(memory: &Memory, offset: u64, add: u64) -> Result<u64, OpError> {
+    // AcqRel: as in `compare_and_swap`.
+    with_word(memory, offset, |word| word.fetch_add(add, Ordering::AcqRel))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_pages_of_local_memory_go_and_no_others() {
+        let region = Region::local(5 * 4096).unwrap();
+        region.write(0, &[7; 5 * 4096]).unwrap();
+        region.drop_pages(4000, 3 * 4096).unwrap();
+        let mut bytes = [0; 5 * 4096];
+        region.read(0, &mut bytes).unwrap();
+        let zeros = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0);
+        let zeros: Vec<usize> = zeros.map(|(at, _)| at).collect();
+        assert_eq!(zeros, (4096..3 * 4096).collect::<Vec<_>>());
+        assert!(region.drop_pages(4096, 5 * 4096).is_err());
+        // Of words of Rust's, which has to free them.
+        let adopted = Region::adopt(vec![7; 4096].into()).unwrap();
+        adopted.drop_pages(0, 8 * 4096).unwrap();
+        assert_eq!(adopted.load(4096), Ok(7));
+    }
+
+    #[test]
+    fn bytes_and_words_stay_inside() {
+        let region = Region::local(4096).unwrap();
+        let limit = 4096;
+        region.write(4090, b"abcdef").unwrap();
+        let mut back = [0; 6];
+        region.read(4090, &mut back).unwrap();
+        assert_eq!(&back, b"abcdef");
+        for offset in [4091, 4096, 1 << 40, u64::MAX] {
+            let outside = Err(OpError::OutOfBounds {
+                offset,
+                len: 6,
+                limit,
+            });
+            assert_eq!(region.write(offset, b"abcdef"), outside);
+            assert_eq!(region.read(offset, &mut back), outside);
+            region.fetch_ahead(offset);
+            let mut onto = vec![7];
+            assert_eq!(region.read_onto(offset, 6, &mut onto), outside);
+            assert_eq!(onto, [7]);
+        }
+        assert_eq!(
+            region.load(4096),
+            Err(OpError::OutOfBounds {
+                offset: 4096,
+                len: 8,
+                limit
+            })
+        );
+        assert_eq!(region.store(12, 1), Err(OpError::Misaligned { offset: 12 }));
+        assert_eq!(region.fetch_add(8, 3), Ok(0));
+        assert_eq!(region.compare_and_swap(8, 3, 9), Ok(3));
+        assert_eq!(region.compare_and_swap(8, 3, 10), Ok(9));
+        assert_eq!(region.load(8), Ok(9));
+    }
+
+    #[test]
+    fn a_buffer_keeps_what_is_in_it() {
+        let region = Region::adopt(vec![1, 2, 3].into()).unwrap();
+        assert_eq!(region.len(), 24);
+        assert_eq!(region.fetch_add(16, 4), Ok(3));
+        assert_eq!(region.load(16), Ok(7));
+        assert_eq!(region.load(24).is_err(), region.load(8) == Ok(2));
+        assert!(Region::adopt(Box::default()).is_err());
+    }
+
+    #[test]
+    fn copies_of_every_length_and_alignment_are_exact() {
+        let region = Region::local(4096).unwrap();
+        let pattern: Vec<u8> = (0..200).map(|n| n as u8).collect();
+        for start in 0..16 {
+            for len in 0..150 {
+                region.write(start, &pattern[..len]).unwrap();
+                let mut back = vec![0; len];
+                region.read(start, &mut back).unwrap();
+                assert_eq!(back, pattern[..len], "offset {start}, {len} bytes");
+                region.read_onto(start, len, &mut back).unwrap();
+                let twice = [&pattern[..len]; 2].concat();
+                assert_eq!(back, twice, "offset {start}, {len} bytes twice");
+            }
+        }
+    }
+}

@@ -1,0 +1,651 @@
+//! A channel to a node of another host whose packets go by the adapters of both where they can, and
+//! over the connection with that host otherwise.
+//!
+//! It begins on the connection. By it the initiating side offers a queue pair once it is worth it, and
+//! the other accepts with one of its own, which is connected then:
+//!
+//! ```text
+//!   initiating side                                           other side
+//!     offer, parameters  ------------ connection ---------->
+//!                        <----------- connection -----------  acceptance, parameters
+//!     a message for nothing ========== adapters ==========>   (acknowledged by its adapter)
+//!     mark               ------------ connection ---------->
+//!                        <----------- connection -----------  mark
+//! ```
+//!
+//! Packets that a side sends after its mark go by the adapter, and the other takes them when it has
+//! taken all before the mark. So none overtakes another.
+//!
+//! When an adapter fails, each side lets nothing more arrive by it, and says how many packets have.
+//! Packets stay where the adapter fetched them until the peer has taken them, so those that did not
+//! arrive are there, and go over the connection: each packet arrives once, in its turn, whatever
+//! becomes of the adapters. Then another queue pair is offered, after growing pauses.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use crate::core::busy_poll::Polling;
+use crate::core::channel::{ChannelError, PacketChannel};
+use crate::core::parameters::ConnectionParameters;
+use crate::core::region::Keep;
+use crate::failover::queue_pair::{Again, BACK_OFF, LONGEST_PAUSE, Ways};
+use crate::key::Partition;
+use crate::mem::waker::sleep_on;
+use crate::tcp;
+use crate::tcp::channel::News;
+use crate::tcp::wire::{End, Frame};
+use crate::topology::NodeId;
+use crate::verbs::control::{PreparedChannel, ProtectionDomain};
+use crate::verbs::watch;
+use crate::verbs::{Channel, Closer};
+
+/// Packets in either direction before adapters are used, as memory is registered for them, and between
+/// looks at what is due.
+const WORTH_IT: u64 = 8;
+
+/// How long who looks at the adapter in vain does without a look at the connection, which is a system
+/// call.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// Packets that show that an adapter is worth trying soon again when it fails.
+const MANY: usize = 1000;
+
+/// How long who is about to end waits at most for what was sent, and how much of it for the adapter: one
+/// that fails takes longer to say so.
+const SETTLING: [Duration; 2] = [Duration::from_secs(3), Duration::from_millis(250)];
+
+/// How long one sleep for the other side's word lasts at most, of who is about to end.
+const NAP: Duration = Duration::from_millis(10);
+
+/// What a queue pair of ours is made of.
+#[derive(Debug)]
+pub struct Means {
+    /// What it belongs to.
+    pub domain: Arc<ProtectionDomain>,
+    /// Dropped with it.
+    pub account: Option<Keep>,
+}
+
+/// Why there are no [`Means`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoMeans {
+    /// There may be some later.
+    Now,
+    /// There is no adapter.
+    Ever,
+}
+
+/// Where [`Means`] come from.
+pub type Source = Box<dyn Fn() -> Result<Means, NoMeans> + Send + Sync>;
+
+/// A channel with two ways.
+pub struct HybridChannel {
+    tcp: tcp::Channel,
+    /// Readable while the connection's or the adapter's descriptor is.
+    wake: OwnedFd,
+    polling: Polling,
+    source: Source,
+    /// Whether this side offers.
+    initiates: bool,
+    adapter: Adapter,
+    /// Whether packets that are sent now go by the adapter.
+    sends_by_adapter: bool,
+    /// Packets that the adapter was given, and which have to go over the connection.
+    backlog: VecDeque<Vec<u8>>,
+    /// Whether the last packet could not be sent because of others that are to be sent before.
+    waits_for_others: bool,
+    /// How long the adapter is left alone when it fails next.
+    pause: Duration,
+    /// When the connection was looked at last.
+    looked: Instant,
+    packets: u64,
+    ways: Ways,
+}
+
+/// How far the way by the adapters is.
+enum Adapter {
+    Down(Again),
+    /// The other side has not answered yet.
+    Offered(Box<(PreparedChannel, Means)>),
+    /// It is not known yet whether anything arrives.
+    Connected(Way),
+    Up(Way),
+    /// Nothing more arrives. What has arrived is taken first, and the other side says how many packets
+    /// it has got.
+    Leaving {
+        way: Way,
+        is_told: bool,
+    },
+    /// The same of one that was never connected here.
+    Refused,
+    /// One of the two sides has none.
+    Absent,
+}
+
+/// A connected channel of the adapters, and what keeps it.
+struct Way {
+    channel: Box<Channel>,
+    _means: Means,
+}
+
+impl HybridChannel {
+    /// A channel as `tcp` is, on which nothing has been sent or received. The side that `initiates`
+    /// is to be the one that has asked for the channel.
+    ///
+    /// # Errors
+    /// The system's: no descriptor left.
+    pub fn new(mut tcp: tcp::Channel, source: Source, initiates: bool) -> io::Result<Self> {
+        tcp.listen();
+        let wake = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch::add(&wake, tcp.wake_fd())?;
+        Ok(HybridChannel {
+            tcp,
+            wake,
+            polling: Polling::default(),
+            source,
+            initiates,
+            adapter: Adapter::Down(Again::at_once()),
+            sends_by_adapter: false,
+            backlog: VecDeque::new(),
+            waits_for_others: false,
+            pause: BACK_OFF[0],
+            looked: Instant::now(),
+            packets: 0,
+            ways: Ways::default(),
+        })
+    }
+
+    /// Which ways the packets went that it has sent.
+    pub fn ways(&self) -> Ways {
+        self.ways
+    }
+
+    /// Whether packets go by the adapters now, both ways.
+    pub fn is_by_adapter(&self) -> bool {
+        self.sends_by_adapter && self.tcp.has_mark()
+    }
+
+    /// Ends the way by the adapter that there is now.
+    pub fn closer(&self) -> Option<Closer> {
+        match &self.adapter {
+            Adapter::Connected(way) | Adapter::Up(way) => Some(way.channel.closer()),
+            _ => None,
+        }
+    }
+
+    /// The adapter's channel, if there is one.
+    fn channel(&mut self) -> Option<&mut Channel> {
+        match &mut self.adapter {
+            Adapter::Connected(way) | Adapter::Up(way) | Adapter::Leaving { way, .. } => {
+                Some(&mut way.channel)
+            }
+            _ => None,
+        }
+    }
+
+    /// Does what is due: what the other side has said, what the adapter has come to, what waits for
+    /// room on the connection.
+    fn attend(&mut self) {
+        loop {
+            while let Some(news) = self.tcp.news() {
+                self.hear(news);
+            }
+            if self.is_due() {
+                self.advance();
+            }
+            self.send_backlog();
+            if !self.tcp.has_news_of_adapter() {
+                return;
+            }
+        }
+    }
+
+    /// Counts a packet. Who always finds one does what is due now and then.
+    fn count(&mut self) {
+        self.packets += 1;
+        if self.tcp.has_news_of_adapter() || self.packets.is_multiple_of(WORTH_IT) {
+            self.attend();
+        }
+    }
+
+    fn hear(&mut self, news: News) {
+        match (news, &self.adapter) {
+            (News::Offer(theirs), Adapter::Down(again))
+                if !self.initiates && again.is_almost_now() && self.backlog.is_empty() =>
+            {
+                self.accept(&theirs);
+            }
+            // The other side has let go of the last one sooner than this one, or does not wait.
+            (News::Offer(_), Adapter::Down(_) | Adapter::Leaving { .. }) if !self.initiates => {
+                self.tcp.say(Frame::Decline { for_ever: false }, &[]);
+            }
+            (News::Accept(theirs), Adapter::Offered(_)) => self.connect(&theirs),
+            (News::Decline { for_ever: true }, Adapter::Offered(_)) => {
+                self.adapter = Adapter::Absent;
+            }
+            (News::Decline { for_ever: false }, Adapter::Offered(_)) => self.put_off(),
+            (News::Back { arrived }, Adapter::Connected(_) | Adapter::Up(_)) => {
+                self.leave();
+                self.is_told(arrived);
+            }
+            (News::Back { arrived }, Adapter::Leaving { is_told: false, .. }) => {
+                self.is_told(arrived);
+            }
+            (News::Back { arrived: 0 }, Adapter::Refused) => self.put_off(),
+            _ => {
+                self.broken();
+            }
+        }
+    }
+
+    /// The other side has broken the protocol.
+    fn broken(&mut self) -> ChannelError {
+        if let Some(channel) = self.channel() {
+            channel.stop();
+        }
+        self.tcp.leave()
+    }
+
+    /// Whether the adapter has come to something.
+    fn is_due(&mut self) -> bool {
+        let (initiates, has_mark) = (self.initiates, self.tcp.has_mark());
+        match &mut self.adapter {
+            Adapter::Down(again) => {
+                let is_worth_it = initiates && self.packets >= WORTH_IT;
+                // What comes later must not overtake a backlog.
+                let is_ready = self.backlog.is_empty() && self.tcp.end().is_ok();
+                is_worth_it && is_ready && again.is_now()
+            }
+            Adapter::Connected(way) => {
+                let is_ready = if initiates {
+                    way.channel.has_greeted()
+                } else {
+                    has_mark
+                };
+                is_ready || way.channel.has_failed()
+            }
+            Adapter::Up(way) => way.channel.has_failed(),
+            Adapter::Leaving { way, is_told } => *is_told && !way.channel.has_arrived(),
+            Adapter::Offered(_) | Adapter::Refused | Adapter::Absent => false,
+        }
+    }
+
+    fn advance(&mut self) {
+        let has_failed = match &mut self.adapter {
+            Adapter::Connected(way) | Adapter::Up(way) => way.channel.has_failed(),
+            _ => false,
+        };
+        match &self.adapter {
+            _ if has_failed => self.leave(),
+            Adapter::Down(_) => self.offer(),
+            Adapter::Connected(_) => self.begin(),
+            _ => {
+                self.tcp.lift_mark();
+                self.put_off();
+            }
+        }
+    }
+
+    /// Tries it again later.
+    fn put_off(&mut self) {
+        let longer = LONGEST_PAUSE.min(self.pause * 2);
+        self.adapter = Adapter::Down(Again::later(std::mem::replace(&mut self.pause, longer)));
+    }
+
+    fn prepare(&self) -> Result<(PreparedChannel, Means), NoMeans> {
+        let means = (self.source)()?;
+        let (check, membership, _) = self.tcp.terms();
+        let prepared = means.domain.prepare_channel(check, membership);
+        Ok((prepared.map_err(|_| NoMeans::Now)?, means))
+    }
+
+    fn offer(&mut self) {
+        match self.prepare() {
+            Ok(made) => {
+                self.tcp.say(Frame::Offer, &made.0.parameters().to_bytes());
+                self.adapter = Adapter::Offered(Box::new(made));
+            }
+            Err(NoMeans::Now) => self.put_off(),
+            Err(NoMeans::Ever) => self.adapter = Adapter::Absent,
+        }
+    }
+
+    fn accept(&mut self, theirs: &ConnectionParameters) {
+        let made = self.prepare();
+        let decline = Frame::Decline {
+            for_ever: matches!(made, Err(NoMeans::Ever)),
+        };
+        let way = made.ok().and_then(|made| {
+            let ours = made.0.parameters();
+            Some((self.connected(made, theirs)?, ours))
+        });
+        match way {
+            Some((way, ours)) => {
+                self.adapter = Adapter::Connected(way);
+                self.tcp.say(Frame::Accept, &ours.to_bytes());
+            }
+            None => self.tcp.say(decline, &[]),
+        }
+    }
+
+    fn connect(&mut self, theirs: &ConnectionParameters) {
+        let offered = std::mem::replace(&mut self.adapter, Adapter::Absent);
+        let Adapter::Offered(made) = offered else {
+            return;
+        };
+        match self.connected(*made, theirs) {
+            Some(mut way) => {
+                way.channel.greet();
+                self.adapter = Adapter::Connected(way);
+            }
+            None => {
+                // The other side has one that is connected, and hears so that this one is not.
+                self.tcp.say(Frame::Back { arrived: 0 }, &[]);
+                self.adapter = Adapter::Refused;
+            }
+        }
+    }
+
+    fn connected(
+        &mut self,
+        (prepared, means): (PreparedChannel, Means),
+        theirs: &ConnectionParameters,
+    ) -> Option<Way> {
+        let (_, _, status) = self.tcp.terms();
+        let channel = prepared.connect(theirs, status).ok()?;
+        watch::add(&self.wake, channel.wake_fd()).ok()?;
+        Some(Way {
+            channel: Box::new(channel),
+            _means: means,
+        })
+    }
+
+    /// Packets go by the adapter from now on.
+    fn begin(&mut self) {
+        if let Adapter::Connected(way) = std::mem::replace(&mut self.adapter, Adapter::Absent) {
+            self.adapter = Adapter::Up(way);
+            self.tcp.say(Frame::ByAdapter, &[]);
+            self.tcp.forget_wanted();
+            self.sends_by_adapter = true;
+            self.ways.connects += 1;
+        }
+    }
+
+    /// The adapter has failed, here or there. Until the other side has said what it has got, nothing
+    /// more can be sent.
+    fn leave(&mut self) {
+        let adapter = std::mem::replace(&mut self.adapter, Adapter::Absent);
+        self.adapter = match adapter {
+            Adapter::Connected(mut way) | Adapter::Up(mut way) => {
+                if way.channel.sent() >= MANY {
+                    self.pause = BACK_OFF[0];
+                }
+                let arrived = way.channel.stop();
+                // Its end would wake this side for ever.
+                let _ = epoll::delete(&self.wake, way.channel.wake_fd());
+                self.tcp.say(Frame::Back { arrived }, &[]);
+                let is_told = false;
+                Adapter::Leaving { way, is_told }
+            }
+            other => other,
+        };
+    }
+
+    /// The other side has got so many packets by the adapter.
+    fn is_told(&mut self, arrived: u32) {
+        if let Adapter::Leaving { way, is_told } = &mut self.adapter {
+            *is_told = true;
+            match way.channel.not_among(arrived) {
+                Some(lost) => self.backlog = lost,
+                None => {
+                    self.broken();
+                }
+            }
+        }
+        self.sends_by_adapter = false;
+    }
+
+    /// Whether what the adapter was given has not been given to the connection yet.
+    fn is_behind(&self) -> bool {
+        let is_told = !matches!(self.adapter, Adapter::Leaving { is_told: false, .. });
+        !is_told || !self.backlog.is_empty()
+    }
+
+    fn send_backlog(&mut self) {
+        while let Some(packet) = self.backlog.front()
+            && self.tcp.send(&[packet]).is_ok()
+        {
+            self.backlog.pop_front();
+        }
+    }
+
+    /// Waits until all that was sent is on its way, whatever becomes of this side.
+    fn settle(&mut self) {
+        let start = Instant::now();
+        let left = || SETTLING[0].saturating_sub(start.elapsed());
+        if let Adapter::Up(way) = &mut self.adapter
+            && self.tcp.end().is_ok()
+            && !way.channel.settle(SETTLING[1])
+        {
+            self.leave();
+        }
+        while self.is_behind() && self.tcp.end().is_ok() && !left().is_zero() {
+            self.attend();
+            if self.tcp.arm_for(false) && !self.tcp.has_news_of_adapter() {
+                sleep_on(self.tcp.wake_fd(), left().min(NAP));
+            }
+            self.tcp.disarm();
+        }
+    }
+
+    fn send_by_adapter(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+        let Some(channel) = self.channel() else {
+            return Err(ChannelError::Full);
+        };
+        let before = channel.sent();
+        let result = channel.send(parts);
+        // Then it arrives, if not by the adapter.
+        let was_taken = channel.sent() != before;
+        match result {
+            Ok(()) => Ok(()),
+            Err(
+                error @ (ChannelError::Full | ChannelError::TooLong { .. } | ChannelError::Revoked),
+            ) => Err(error),
+            Err(ChannelError::Corrupt) => Err(self.broken()),
+            Err(_) => {
+                self.leave();
+                self.tcp.end()?;
+                was_taken.then_some(()).ok_or(ChannelError::Full)
+            }
+        }
+    }
+
+    /// What is behind the mark.
+    fn receive_by_adapter(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+        let has_ended = self.tcp.end().is_err();
+        let Some(channel) = self.channel() else {
+            return Err(self.broken());
+        };
+        if has_ended {
+            // What has arrived until now counts.
+            channel.stop();
+        }
+        match channel.receive(into) {
+            Ok(is_there) => return Ok(is_there),
+            Err(ChannelError::Revoked) => return Err(ChannelError::Revoked),
+            Err(ChannelError::Corrupt) => return Err(self.broken()),
+            Err(_) if has_ended => self.tcp.lift_mark(),
+            Err(_) => self.leave(),
+        }
+        Ok(false)
+    }
+
+    fn has_news(&mut self, packets: bool) -> bool {
+        let is_at_mark = self.tcp.is_at_mark();
+        match &mut self.adapter {
+            Adapter::Up(way) => way.channel.has_news(packets && is_at_mark),
+            Adapter::Leaving { way, .. } => packets && is_at_mark && way.channel.has_arrived(),
+            _ => false,
+        }
+    }
+
+    /// As [`PacketChannel::arm`]; without `packets` for who has no place for one: only for room
+    /// after [`ChannelError::Full`], and the end of the channel.
+    pub fn arm_for(&mut self, packets: bool) -> bool {
+        self.attend();
+        let is_at_mark = self.tcp.is_at_mark();
+        let adapter_sleeps = match &mut self.adapter {
+            Adapter::Connected(way) => way.channel.arm_for(false),
+            Adapter::Up(way) => way.channel.arm_for(packets && is_at_mark),
+            _ => !self.has_news(packets),
+        };
+        // What comes over the connection may be what the adapter waits for.
+        let sleeps = adapter_sleeps
+            && self.tcp.arm_for(packets)
+            && !self.tcp.has_news_of_adapter()
+            && !self.is_due()
+            && !self.has_news(packets)
+            && (!self.waits_for_others || self.is_behind());
+        if !sleeps {
+            self.disarm();
+        }
+        sleeps
+    }
+}
+
+impl PacketChannel for HybridChannel {
+    fn peer(&self) -> NodeId {
+        self.tcp.peer()
+    }
+
+    fn partition(&self) -> Partition {
+        self.tcp.partition()
+    }
+
+    fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+        self.send_backlog();
+        let result = match (self.sends_by_adapter, self.backlog.is_empty()) {
+            (true, _) => self.send_by_adapter(parts),
+            (false, true) => self.tcp.send(parts),
+            (false, false) => self.tcp.end().and(Err(ChannelError::Full)),
+        };
+        self.waits_for_others = result == Err(ChannelError::Full) && self.is_behind();
+        if result.is_ok() {
+            if self.sends_by_adapter {
+                self.ways.adapter += 1
+            } else {
+                self.ways.connection += 1
+            }
+            self.count();
+        }
+        result
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+        loop {
+            let received = if self.tcp.is_at_mark() {
+                self.receive_by_adapter(into)
+            } else {
+                self.tcp.receive(into)
+            };
+            match received {
+                Ok(true) => {
+                    self.count();
+                    return Ok(true);
+                }
+                // What it says of how the connection ended may have come behind a mark.
+                Err(error) if error == ChannelError::Revoked || !self.tcp.is_at_mark() => {
+                    return Err(error);
+                }
+                Err(error) if error == ChannelError::Corrupt => return Err(error),
+                Ok(false) | Err(_) => {}
+            }
+            let before = self.tcp.is_at_mark();
+            let is_up = matches!(self.adapter, Adapter::Up(_));
+            if before && is_up && self.looked.elapsed() < LOOK {
+                return Ok(false);
+            }
+            self.looked = Instant::now();
+            self.tcp.pump();
+            self.attend();
+            if self.tcp.is_at_mark() == before && self.tcp.end().is_ok() {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        let (polling, since) = (self.polling, Instant::now());
+        let left = if self.tcp.is_at_mark() {
+            polling.look(since, timeout, || self.has_news(true))
+        } else {
+            Some(timeout)
+        };
+        if let Some(left) = left {
+            if self.arm() {
+                sleep_on(self.wake.as_fd(), left);
+                self.disarm();
+            }
+            self.polling.waited(since);
+        }
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.arm_for(true)
+    }
+
+    fn disarm(&mut self) {
+        self.tcp.disarm();
+        if let Adapter::Connected(way) | Adapter::Up(way) = &mut self.adapter {
+            way.channel.disarm();
+        }
+    }
+}
+
+impl tcp::Far for HybridChannel {
+    fn arm_for(&mut self, packets: bool) -> bool {
+        HybridChannel::arm_for(self, packets)
+    }
+
+    fn arm_for_itself(&mut self) -> bool {
+        self.tcp.end().is_err() || HybridChannel::arm_for(self, false)
+    }
+
+    fn has_hung_up(&self) -> bool {
+        self.tcp.has_hung_up()
+    }
+
+    fn finish(&mut self, end: End) {
+        if end != End::Revoked {
+            self.settle();
+        }
+        self.tcp.finish(end);
+    }
+}
+
+impl Drop for HybridChannel {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+impl fmt::Debug for HybridChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HybridChannel")
+            .field("peer", &self.tcp.peer())
+            .field("state", &self.tcp.end())
+            .field("is_by_adapter", &self.is_by_adapter())
+            .field("ways", &self.ways)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,634 @@
+//! A queue pair to a node of another host that goes by the adapters of both where it can, and over
+//! the connection with that host otherwise.
+//!
+//! ```text
+//!   this process ──────────── connection ─────────── network card of `tcp` ── region
+//!        │                                                   │ registers it
+//!        └── our adapter ═══════════ fabric ═══════════ its adapter
+//! ```
+//!
+//! The connection is there all the time. By it the two sides tell each other what their adapters
+//! have to know, and it takes what adapters cannot: atomics, because those of an adapter are none
+//! for who uses the processor's on the same words; regions that are not registered at the moment,
+//! as while they move; and all from the first operation on that an adapter has failed to do.
+//!
+//! Operations execute as posted: what goes one way is handed over when what went the other way has
+//! ended. What failed is done once more, from the start, with all after it, and nothing but reads and
+//! writes goes by adapters. A write that is still on its way must not arrive after another one that
+//! was posted later, so the far side is told first to let our queue pair reach nothing any more.
+//!
+//! That is no harm as long as nobody else writes there. When the region was refused, nothing from
+//! the failed operation on has been executed. But when acknowledgements were lost until our adapter
+//! gave up, some may have been, and somebody may have seen them: writes are executed twice, the
+//! later ones before the earlier ones are repeated, and what a peer has written there in answer to
+//! one meanwhile is overwritten.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
+use crate::core::parameters::{ConnectionParameters, RegionParameters};
+use crate::core::region::{Keep, Region};
+use crate::error::OpError;
+use crate::key::{Access, Partition};
+use crate::shm;
+use crate::tcp;
+use crate::tcp::region::Identity;
+use crate::topology::NodeId;
+use crate::verbs::completion::Counters;
+use crate::verbs::control::{Answering, Export, ProtectionDomain};
+use crate::verbs::device::Device;
+use crate::verbs::queue_pair::QueuePair;
+use crate::verbs::region::RemoteRegion;
+
+/// Pauses before the far side is asked again grow from the first to the second.
+pub(super) const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
+
+/// The same for an adapter that fails again and again, also to connect: each time takes seconds.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// How long one sleep for an adapter lasts at most: it does not hear that access has ended.
+const NAP: Duration = Duration::from_millis(20);
+
+/// Bytes of the longest region, or buffer of ours, that is registered: a change of membership may wait for it, and must
+/// not take that for the sleep of a process.
+const LONGEST: u64 = 4 << 30;
+
+/// Regions that are remembered, beyond which those are looked for that nobody uses.
+const MANY: usize = 1024;
+
+/// A queue pair with two ways.
+///
+/// What otherwise never waits may do so here, now and then: a flush connects the adapters if they
+/// are not, and a flush or a poll that hands over the first operation on a region, or on a buffer,
+/// has that registered. Each takes a round trip, and the kernel its time.
+#[derive(Debug)]
+pub struct Hybrid {
+    tcp: tcp::QueuePair,
+    domain: Arc<ProtectionDomain>,
+    adapter: Adapter,
+    /// What the far side's adapter knows, by the address of the region.
+    regions: HashMap<usize, Known>,
+    /// Buffers of ours that could not be registered, by the address of their memory: to try takes
+    /// long. Where another has come to be there, it waits in vain.
+    unregistered: HashMap<usize, Again>,
+    depth: usize,
+    /// Not handed over yet, oldest first.
+    waiting: VecDeque<(u64, Result<Operation<tcp::RemoteRegion>, OpError>)>,
+    /// How many of them are flushed.
+    flushed: usize,
+    /// How many the connection has.
+    on_connection: usize,
+    /// Those that the adapter has.
+    on_adapter: VecDeque<(u64, Operation<tcp::RemoteRegion>)>,
+    completed: VecDeque<Completion>,
+    /// How long the adapter is left alone when it fails next.
+    pause: Duration,
+    counters: Ways,
+}
+
+/// Operations, and batches of reads, by the way that they went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// By the adapters.
+    pub adapter: u64,
+    /// Over the connection.
+    pub connection: u64,
+    /// Times that a queue pair of the adapter was connected.
+    pub connects: u64,
+}
+
+/// The way through our adapter.
+#[derive(Debug)]
+enum Adapter {
+    Up(Box<QueuePair>),
+    Down(Again),
+    /// One of the two sides has none.
+    Absent,
+}
+
+/// What the far side has said of a region.
+#[derive(Debug)]
+struct Known {
+    /// Under which it is open there. When many are, another region may get it, and with that the far
+    /// side forgets this one.
+    handle: Option<u32>,
+    /// Keeps its address from being another's.
+    identity: Identity,
+    answer: Result<RemoteRegion, Again>,
+}
+
+/// When something may be tried once more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Again {
+    at: Instant,
+    pause: Duration,
+}
+
+fn find<'a>(
+    regions: &'a HashMap<usize, Known>,
+    remote: &tcp::RemoteRegion,
+) -> Option<&'a RemoteRegion> {
+    regions.get(&remote.address())?.answer.as_ref().ok()
+}
+
+impl Again {
+    pub(super) fn at_once() -> Self {
+        Again {
+            at: Instant::now(),
+            pause: BACK_OFF[0],
+        }
+    }
+
+    pub(super) fn later(pause: Duration) -> Self {
+        Again {
+            at: Instant::now() + pause,
+            pause,
+        }
+    }
+
+    pub(super) fn even_later(self, longest: Duration) -> Self {
+        Self::later(longest.min(self.pause * 2))
+    }
+
+    pub(super) fn is_now(self) -> bool {
+        self.at <= Instant::now()
+    }
+
+    /// The same for who hears of somebody else's pause, which may have begun a little earlier.
+    pub(super) fn is_almost_now(self) -> bool {
+        self.at <= Instant::now() + self.pause / 2
+    }
+}
+
+impl Hybrid {
+    /// A queue pair as `tcp` is, on which nothing has been posted. What is registered here is in
+    /// `domain`.
+    pub fn new(tcp: tcp::QueuePair, domain: Arc<ProtectionDomain>) -> Self {
+        let depth = tcp.depth();
+        Hybrid {
+            tcp,
+            domain,
+            adapter: Adapter::Down(Again::at_once()),
+            regions: HashMap::new(),
+            unregistered: HashMap::new(),
+            depth,
+            waiting: VecDeque::with_capacity(depth),
+            flushed: 0,
+            on_connection: 0,
+            on_adapter: VecDeque::with_capacity(depth),
+            completed: VecDeque::with_capacity(depth),
+            pause: BACK_OFF[0],
+            counters: Ways::default(),
+        }
+    }
+
+    /// Which ways its operations went.
+    pub fn ways(&self) -> Ways {
+        self.counters
+    }
+
+    /// What the present queue pair of the adapter has done.
+    pub fn counters(&self) -> Option<Counters> {
+        match &self.adapter {
+            Adapter::Up(pair) => Some(pair.counters()),
+            _ => None,
+        }
+    }
+
+    /// Posts an operation, or what is to end with an error in its turn.
+    pub(crate) fn post_checked(
+        &mut self,
+        id: u64,
+        operation: Result<Operation<tcp::RemoteRegion>, OpError>,
+    ) -> Result<(), PostError> {
+        let under_way = self.on_connection + self.on_adapter.len() + self.completed.len();
+        if self.waiting.len() + under_way >= self.depth {
+            return Err(PostError::QueueFull { depth: self.depth });
+        }
+        self.waiting.push_back((id, operation));
+        Ok(())
+    }
+
+    /// Hands over what is flushed, until it would have to go the other way than what is under way.
+    fn hand_over(&mut self) {
+        while self.flushed > 0 {
+            let known = self.way_by_adapter();
+            let other_is_busy = match known {
+                Some(_) => self.on_connection > 0,
+                None => !self.on_adapter.is_empty(),
+            };
+            if other_is_busy {
+                break;
+            }
+            let Some((id, operation)) = self.waiting.pop_front() else {
+                break;
+            };
+            self.flushed -= 1;
+            // There is room for as many as here.
+            let _ = match (&mut self.adapter, operation, known) {
+                (Adapter::Up(pair), Ok(operation), Some(known)) => {
+                    self.counters.adapter += 1;
+                    self.on_adapter.push_back((id, operation.clone()));
+                    operation
+                        .on(|_| Ok(known))
+                        .map(|known| pair.post(id, known))
+                        .ok()
+                }
+                (_, operation, _) => {
+                    self.counters.connection += 1;
+                    self.on_connection += 1;
+                    Some(self.tcp.post_checked(id, operation))
+                }
+            };
+        }
+        if let (Adapter::Up(pair), false) = (&mut self.adapter, self.on_adapter.is_empty()) {
+            pair.flush();
+        }
+        self.tcp.flush();
+    }
+
+    /// The region of the next operation, if that can go by the adapter. It may take a round trip to
+    /// know.
+    fn way_by_adapter(&mut self) -> Option<RemoteRegion> {
+        if !matches!(self.adapter, Adapter::Up(_)) {
+            return None;
+        }
+        let (_, Ok(operation)) = self.waiting.front()? else {
+            return None;
+        };
+        let needed = match operation {
+            Operation::Read { .. } => Access::REMOTE_READ,
+            _ => Access::REMOTE_WRITE,
+        };
+        let (Operation::Read {
+            remote,
+            offset,
+            into: local,
+        }
+        | Operation::Write {
+            remote,
+            offset,
+            from: local,
+        }) = operation
+        else {
+            return None;
+        };
+        // What is wrong with it is for the other way to say.
+        local.check().ok()?;
+        let (remote, offset, local) = (remote.clone(), *offset, local.clone());
+        for segment in local.as_slice().iter().filter(|segment| segment.len > 0) {
+            self.register(&segment.region)?;
+        }
+        self.known(&remote, needed, offset, local.len()).cloned()
+    }
+
+    /// Has our adapter know a buffer, unless that has just failed.
+    fn register(&mut self, local: &Region) -> Option<()> {
+        let place = Arc::as_ptr(local.memory()) as usize;
+        let failed = self.unregistered.get(&place).copied();
+        if local.len() > LONGEST || failed.is_some_and(|again| !again.is_now()) {
+            return None;
+        }
+        if self.domain.register(local).is_ok() {
+            self.unregistered.remove(&place);
+            return Some(());
+        }
+        if self.unregistered.len() >= MANY {
+            self.unregistered.clear();
+        }
+        let again = failed.map_or(Again::later(BACK_OFF[0]), |again| {
+            again.even_later(BACK_OFF[1])
+        });
+        self.unregistered.insert(place, again);
+        None
+    }
+
+    /// A region as the far side's adapter knows it, if that lets ours do this. What it has not been
+    /// asked yet it is asked.
+    fn known(
+        &mut self,
+        remote: &tcp::RemoteRegion,
+        needed: Access,
+        offset: u64,
+        len: u64,
+    ) -> Option<&RemoteRegion> {
+        let key = remote.key();
+        let is_ours = (key.node, key.partition) == self.tcp.peer_and_partition();
+        if !is_ours || remote.status().check().is_err() {
+            return None;
+        }
+        self.ask_of(remote);
+        let known = find(&self.regions, remote)?;
+        known.check(needed, offset, len).ok().map(|()| known)
+    }
+
+    /// Has the far side register a region, unless it has, or has just refused to.
+    fn ask_of(&mut self, remote: &tcp::RemoteRegion) {
+        let handle = self.tcp.handle_of(remote);
+        let refused = match self.regions.get(&remote.address()) {
+            Some(known) if known.answer.is_ok() && known.handle == handle => return,
+            Some(Known {
+                answer: Err(again), ..
+            }) if !again.is_now() => return,
+            Some(Known {
+                answer: Err(again), ..
+            }) => Some(*again),
+            _ => None,
+        };
+        if self.regions.len() >= MANY {
+            self.regions.retain(|_, known| !known.identity.is_gone());
+        }
+        let answer = self.tcp.register(remote).map(RemoteRegion::open);
+        let answer = answer.map_err(|_| match refused {
+            Some(again) => again.even_later(BACK_OFF[1]),
+            None => Again::later(BACK_OFF[0]),
+        });
+        let known = Known {
+            handle: self.tcp.handle_of(remote),
+            identity: remote.identity(),
+            answer,
+        };
+        self.regions.insert(remote.address(), known);
+    }
+
+    /// Connects our adapter with the far side's, if it is time for that.
+    fn connect(&mut self) {
+        let Adapter::Down(again) = self.adapter else {
+            return;
+        };
+        if !again.is_now() || self.tcp.end().is_err() {
+            return;
+        }
+        self.adapter = match self.try_to_connect() {
+            Ok(pair) => {
+                self.counters.connects += 1;
+                Adapter::Up(Box::new(pair))
+            }
+            Err(OpError::System {
+                errno: libc::EOPNOTSUPP,
+            }) => Adapter::Absent,
+            Err(_) => Adapter::Down(again.even_later(LONGEST_PAUSE)),
+        };
+    }
+
+    fn try_to_connect(&mut self) -> Result<QueuePair, OpError> {
+        let (peer, _) = self.tcp.peer_and_partition();
+        let failed = |error: io::Error| OpError::System {
+            errno: match error.kind() {
+                // No adapter has room for so many operations.
+                io::ErrorKind::InvalidInput => libc::EOPNOTSUPP,
+                _ => error.raw_os_error().unwrap_or(libc::EIO),
+            },
+        };
+        let prepared = self.domain.prepare(peer, self.depth).map_err(failed)?;
+        let theirs = self.tcp.connect(prepared.parameters())?;
+        let status = Arc::clone(self.tcp.status());
+        prepared.connect(&theirs, status).map_err(failed)
+    }
+
+    /// The adapter has failed: whatever it has not done goes over the connection.
+    fn fall_back(&mut self) {
+        // Before anything is done again: it asks for nothing more, and the far side answers nothing.
+        let pause = LONGEST_PAUSE.min(self.pause * 2);
+        self.adapter = Adapter::Down(Again::later(std::mem::replace(&mut self.pause, pause)));
+        self.regions.clear();
+        self.tcp.disconnect();
+        while let Some((id, operation)) = self.on_adapter.pop_back() {
+            self.waiting.push_front((id, Ok(operation)));
+            self.flushed += 1;
+        }
+    }
+
+    /// Takes what has ended, and hands over what waited for it.
+    fn progress(&mut self) {
+        loop {
+            let before = self.completed.len();
+            self.take_from_connection();
+            self.take_from_adapter();
+            let waited = self.flushed;
+            if waited > 0 {
+                self.hand_over();
+            }
+            if self.completed.len() == before && self.flushed == waited {
+                return;
+            }
+        }
+    }
+
+    fn take_from_connection(&mut self) {
+        let mut some = [Completion::default(); 16];
+        while self.on_connection > 0 {
+            let count = self.tcp.poll(&mut some);
+            if count == 0 {
+                return;
+            }
+            self.on_connection -= count;
+            self.completed.extend(&some[..count]);
+        }
+    }
+
+    fn take_from_adapter(&mut self) {
+        let mut some = [Completion::default(); 16];
+        while let (Adapter::Up(pair), false) = (&mut self.adapter, self.on_adapter.is_empty()) {
+            let count = pair.poll(&mut some);
+            if count == 0 {
+                return;
+            }
+            for completion in &some[..count] {
+                if completion.result.is_err() {
+                    return self.fall_back();
+                }
+                let Some((id, operation)) = self.on_adapter.pop_front() else {
+                    return;
+                };
+                self.pause = BACK_OFF[0];
+                // It is no success if the right has ended meanwhile.
+                let right = self.tcp.end_of(&operation);
+                let result = right.and(completion.result);
+                self.completed.push_back(Completion { id, result });
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.flushed == 0 && self.on_connection == 0 && self.on_adapter.is_empty()
+    }
+
+    /// Waits until `done`, or nothing is under way any more, or `timeout` has passed.
+    fn wait_until(&mut self, timeout: Duration, done: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        loop {
+            self.progress();
+            let left = timeout.saturating_sub(start.elapsed());
+            if done(self) || self.is_idle() || left.is_zero() {
+                return;
+            }
+            match &mut self.adapter {
+                Adapter::Up(pair) if !self.on_adapter.is_empty() => {
+                    pair.wait(left.min(NAP));
+                }
+                _ => {
+                    self.tcp.wait(left);
+                }
+            }
+        }
+    }
+
+    /// Reads of anything that leads to a region of the peer, see [`Endpoint::read_batch`].
+    pub(crate) fn read_each<R>(
+        &mut self,
+        reads: &mut [Read<'_, R>],
+        region: impl Fn(&R) -> Result<&tcp::RemoteRegion, OpError>,
+    ) -> Result<(), OpError> {
+        self.flush();
+        self.wait_until(Duration::MAX, |_| false);
+        if self.all_lead_by_adapter(reads, &region) && self.read_by_adapter(reads, &region) {
+            return self.tcp.end();
+        }
+        self.counters.connection += 1;
+        self.tcp.read_each(reads, region)
+    }
+
+    fn all_lead_by_adapter<R>(
+        &mut self,
+        reads: &[Read<'_, R>],
+        region: impl Fn(&R) -> Result<&tcp::RemoteRegion, OpError>,
+    ) -> bool {
+        matches!(self.adapter, Adapter::Up(_))
+            && reads.iter().all(|read| {
+                let len = read.into.len() as u64;
+                let right = Access::REMOTE_READ;
+                region(read.remote)
+                    .is_ok_and(|remote| self.known(remote, right, read.offset, len).is_some())
+            })
+    }
+
+    /// Whether they could be read, and all rights last.
+    fn read_by_adapter<R>(
+        &mut self,
+        reads: &mut [Read<'_, R>],
+        region: impl Fn(&R) -> Result<&tcp::RemoteRegion, OpError>,
+    ) -> bool {
+        let Adapter::Up(pair) = &mut self.adapter else {
+            return false;
+        };
+        let regions = &self.regions;
+        let read = pair.read_each(reads, |remote| {
+            find(regions, region(remote)?)
+                .cloned()
+                .ok_or(OpError::WrongKey)
+        });
+        if read.is_err() {
+            self.fall_back();
+            return false;
+        }
+        self.counters.adapter += 1;
+        self.pause = BACK_OFF[0];
+        let lasts = |read: &Read<'_, R>| {
+            region(read.remote).is_ok_and(|remote| remote.status().check().is_ok())
+        };
+        reads.iter().all(lasts)
+    }
+}
+
+impl Endpoint for Hybrid {
+    type Remote = tcp::RemoteRegion;
+
+    fn peer(&self) -> NodeId {
+        self.tcp.peer()
+    }
+
+    fn partition(&self) -> Partition {
+        self.tcp.partition()
+    }
+
+    fn post(&mut self, id: u64, operation: Operation<tcp::RemoteRegion>) -> Result<(), PostError> {
+        self.post_checked(id, Ok(operation))
+    }
+
+    fn flush(&mut self) {
+        self.connect();
+        self.flushed = self.waiting.len();
+        self.hand_over();
+    }
+
+    fn poll(&mut self, into: &mut [Completion]) -> usize {
+        if self.completed.is_empty() {
+            self.progress();
+        }
+        let count = into.len().min(self.completed.len());
+        for (slot, completion) in into.iter_mut().zip(self.completed.drain(..count)) {
+            *slot = completion;
+        }
+        count
+    }
+
+    fn wait(&mut self, timeout: Duration) -> bool {
+        self.wait_until(timeout, |pair| !pair.completed.is_empty());
+        !self.completed.is_empty()
+    }
+
+    fn read_batch(&mut self, reads: &mut [Read<'_, tcp::RemoteRegion>]) -> Result<(), OpError> {
+        self.read_each(reads, |remote| Ok(remote))
+    }
+}
+
+/// What a far process's adapter may reach, at the host where the memory is. It is a protection
+/// domain of its own, so that nobody reaches what was registered for somebody else.
+#[derive(Debug)]
+pub(crate) struct Answerer {
+    /// By handle; before what they are registered in.
+    exports: HashMap<usize, Export>,
+    pair: Answering,
+    domain: Arc<ProtectionDomain>,
+}
+
+impl Answerer {
+    pub(crate) fn new(device: &Arc<Device>, peer: &ConnectionParameters) -> io::Result<Self> {
+        // Nothing is asked from here, so nobody needs to know whose it is.
+        let domain = ProtectionDomain::new(device, NodeId(0), Partition(0))?;
+        Ok(Answerer {
+            exports: HashMap::new(),
+            pair: domain.answer(peer)?,
+            domain,
+        })
+    }
+
+    pub(crate) fn parameters(&self) -> ConnectionParameters {
+        self.pair.parameters()
+    }
+
+    /// Registers a region, for which `admit` has to have room. One that is open under several handles
+    /// is registered for one of them: each registration has to be taken back before the memory may
+    /// move, one after another.
+    pub(crate) fn register(
+        &mut self,
+        handle: usize,
+        region: &shm::RemoteRegion,
+        admit: impl FnOnce() -> Option<Keep>,
+    ) -> io::Result<RegionParameters> {
+        self.exports.retain(|_, export| export.is_valid());
+        if let Some(export) = self.exports.get(&handle) {
+            return Ok(export.parameters());
+        }
+        if region.len() > LONGEST {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let key = region.key();
+        if self.exports.values().any(|e| e.parameters().key == key) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let account = admit().ok_or(io::ErrorKind::WouldBlock)?;
+        let export = self.domain.export_remote(region, account)?;
+        let parameters = export.parameters();
+        self.exports.insert(handle, export);
+        Ok(parameters)
+    }
+
+    pub(crate) fn forget(&mut self, handle: usize) {
+        self.exports.remove(&handle);
+    }
+}

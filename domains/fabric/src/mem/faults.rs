@@ -1,0 +1,311 @@
+//! Threads of this process that touch a chunk which has not arrived: who waits for what, and the
+//! thread that sees to it.
+
+use std::io;
+use std::ops::Range;
+use std::process;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::mem::mapping::PAGE;
+use crate::mem::migration_table::{CHUNK, Table};
+use crate::mem::userfaultfd::Userfault;
+use crate::os::thread::{Indispensable, spawn_undisturbed};
+
+const STACK_BYTES: usize = 128 * 1024;
+
+/// Asks the agent for a chunk. It must end in [`Memory::arrived`](crate::mem::Memory::arrived). If
+/// that cannot be, because the agent did not hear it, then in
+/// [`Memory::ask_again`](crate::mem::Memory::ask_again) or in the end of the memory. A panic in it
+/// aborts the process.
+pub type Ask = Box<dyn Fn(u64) + Send + Sync>;
+
+/// The faults of this process.
+#[derive(Debug)]
+pub(super) struct Faults {
+    userfault: Userfault,
+    process: u32,
+    watched: Mutex<Vec<Arc<Watch>>>,
+    postponed: Mutex<Postponed>,
+    asking: Sender<(Arc<Watch>, u64)>,
+}
+
+/// A moving mapping that is written as well: accesses wait for their chunk.
+pub(super) struct Watch {
+    range: Range<usize>,
+    table: Table,
+    ask: Mutex<Arc<Ask>>,
+    /// Addresses that threads wait for.
+    waiting: Mutex<Vec<usize>>,
+}
+
+/// Threads that cannot be helped while a mapping is being moved.
+#[derive(Debug, Default)]
+struct Postponed {
+    moving: u32,
+    addresses: Vec<usize>,
+}
+
+/// Says whether this process can take part in the move of a region that it may write.
+///
+/// # Errors
+/// The system's: why not.
+pub fn available() -> io::Result<()> {
+    faults().map(drop)
+}
+
+/// Started when first needed, for the life of the process. A forked child has its own: what it
+/// has inherited acts on its parent.
+pub(super) fn faults() -> io::Result<Arc<Faults>> {
+    /// The process, and its faults or the number of an error.
+    type Started = (u32, Result<Arc<Faults>, i32>);
+    static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+    let mut started = lock(&STARTED);
+    let process = process::id();
+    if let Some((_, started)) = started.as_ref().filter(|(of, _)| *of == process) {
+        return started.clone().map_err(io::Error::from_raw_os_error);
+    }
+    let result = Faults::start();
+    match &result {
+        Ok(faults) => *started = Some((process, Ok(Arc::clone(faults)))),
+        Err(error) => {
+            if let Some(number) = error.raw_os_error().filter(is_for_ever) {
+                *started = Some((process, Err(number)));
+            }
+        }
+    }
+    result
+}
+
+/// Whether a system that said so will say so again; it may also only have no descriptor left.
+fn is_for_ever(number: &i32) -> bool {
+    [libc::ENOSYS, libc::EPERM, libc::EINVAL].contains(number)
+}
+
+impl Faults {
+    fn start() -> io::Result<Arc<Self>> {
+        let userfault = Userfault::open()?;
+        let (asking, asked) = mpsc::channel();
+        let faults = Arc::new(Faults {
+            userfault,
+            process: process::id(),
+            watched: Mutex::default(),
+            postponed: Mutex::default(),
+            asking,
+        });
+        let serving = Arc::clone(&faults);
+        // Started first: if the other cannot be, it ends with `asking`.
+        start("toroid-asks", move || ask_all(&asked))?;
+        start("toroid-faults", move || serving.serve())?;
+        Ok(faults)
+    }
+
+    fn serve(&self) {
+        // Without it threads would wait for ever.
+        let _guard = Indispensable;
+        // It does not fail while the descriptor is open.
+        while let Ok(news) = self.userfault.wait() {
+            if let Some(address) = news {
+                self.on_fault(address);
+            }
+        }
+    }
+
+    fn on_fault(&self, address: usize) {
+        let watch = lock(&self.watched)
+            .iter()
+            .find(|watch| watch.range.contains(&address))
+            .cloned();
+        match watch {
+            Some(watch) => self.see_to(&watch, address),
+            // The move has ended meanwhile.
+            None => self.try_again(address),
+        }
+    }
+
+    fn see_to(&self, watch: &Arc<Watch>, address: usize) {
+        let chunk = watch.chunk(address);
+        if watch.table.has_arrived(chunk) {
+            return self.resolve(watch, address);
+        }
+        let mut waiting = lock(&watch.waiting);
+        let is_first = !waiting.iter().any(|other| watch.chunk(*other) == chunk);
+        waiting.push(address);
+        drop(waiting);
+        if is_first {
+            self.ask(watch, chunk);
+        }
+    }
+
+    /// Asks in a thread of its own: a message that cannot be sent at once must not keep others
+    /// from what has arrived, nor a mapping from being moved.
+    fn ask(&self, watch: &Arc<Watch>, chunk: u64) {
+        // It fails when that thread has ended, which ends the process.
+        let _ = self.asking.send((Arc::clone(watch), chunk));
+    }
+
+    /// Asks for all that threads wait for, with `ask` from now on: what was asked before may
+    /// have been lost.
+    pub(super) fn ask_again(&self, watch: &Arc<Watch>, ask: Ask) {
+        *lock(&watch.ask) = Arc::new(ask);
+        let waiting = lock(&watch.waiting);
+        let mut chunks: Vec<u64> = waiting.iter().map(|a| watch.chunk(*a)).collect();
+        drop(waiting);
+        chunks.sort_unstable();
+        chunks.dedup();
+        chunks.into_iter().for_each(|chunk| self.ask(watch, chunk));
+    }
+
+    /// Accesses to `range`, in which the memory `table` tells of is about to be, shall wait.
+    pub(super) fn watch(&self, range: Range<usize>, table: Table, ask: Ask) -> Arc<Watch> {
+        let watch = Arc::new(Watch {
+            range,
+            table,
+            ask: Mutex::new(Arc::new(ask)),
+            waiting: Mutex::default(),
+        });
+        let mut watched = lock(&self.watched);
+        // What was there before cannot be there any more.
+        watched.retain(|other| !other.overlaps(&watch));
+        watched.push(Arc::clone(&watch));
+        drop(watched);
+        watch
+    }
+
+    /// Lets accesses to a mapping wait, wherever it will be.
+    pub(super) fn register(&self, range: &Range<usize>) -> io::Result<()> {
+        self.userfault.register(range)
+    }
+
+    /// Puts another mapping, which is [registered](Faults::register), in the place of one.
+    ///
+    /// Until the news of it have been read, the kernel maps nothing (EAGAIN), and it hands out
+    /// the faults of threads before the news. A thread that was told to try again would at once
+    /// be the next fault, and with a few of them the news would never be read. So they wait.
+    pub(super) fn while_moving<T>(&self, replace: impl FnOnce() -> T) -> T {
+        lock(&self.postponed).moving += 1;
+        let result = replace();
+        let mut postponed = lock(&self.postponed);
+        postponed.moving -= 1;
+        let addresses = match postponed.moving {
+            0 => std::mem::take(&mut postponed.addresses),
+            _ => Vec::new(),
+        };
+        drop(postponed);
+        addresses
+            .into_iter()
+            .for_each(|address| self.try_again(address));
+        result
+    }
+
+    /// Chunks have arrived: those who waited for them go on.
+    pub(super) fn arrived(&self, watch: &Watch) {
+        let mut waiting = lock(&watch.waiting);
+        let has_arrived = |address: &mut usize| watch.table.has_arrived(watch.chunk(*address));
+        let arrived: Vec<usize> = waiting.extract_if(.., has_arrived).collect();
+        drop(waiting);
+        for address in arrived {
+            self.resolve(watch, address);
+        }
+    }
+
+    /// The move has ended, one way or the other: nobody waits any more.
+    pub(super) fn unwatch(&self, watch: &Arc<Watch>) {
+        if self.process != process::id() {
+            // A forked child that drops what its parent still uses.
+            return;
+        }
+        lock(&self.watched).retain(|other| !Arc::ptr_eq(other, watch));
+        // It fails when something else is mapped there by now.
+        let _ = self.userfault.unregister(&watch.range);
+        let _ = self.userfault.wake(&watch.range);
+    }
+
+    /// Maps the page at `address`, whose chunk has arrived, and what follows of the chunk.
+    fn resolve(&self, watch: &Watch, address: usize) {
+        let pages = watch.rest_of_chunk(address);
+        let page = pages.start..pages.start + PAGE;
+        let resolved = loop {
+            match self.userfault.map_present(&pages) {
+                // A hole: nothing was ever written there.
+                Ok(false) => match self.userfault.add_zeroed(&page) {
+                    // Somebody else has just added it.
+                    Ok(false) => {}
+                    Ok(true) => break Ok(()),
+                    Err(error) => break Err(error),
+                },
+                Ok(true) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        // Mapped before, so that nobody was woken; or it is being moved, or has gone.
+        if resolved.is_err() {
+            self.try_again(address);
+        } else {
+            self.wake(page);
+        }
+    }
+
+    fn try_again(&self, address: usize) {
+        let mut postponed = lock(&self.postponed);
+        if postponed.moving > 0 {
+            return postponed.addresses.push(address);
+        }
+        drop(postponed);
+        let start = address / PAGE * PAGE;
+        self.wake(start..start + PAGE);
+    }
+
+    fn wake(&self, range: Range<usize>) {
+        // It does not fail for a range of whole pages.
+        let _ = self.userfault.wake(&range);
+    }
+}
+
+impl Watch {
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    fn chunk(&self, address: usize) -> u64 {
+        (address - self.range.start) as u64 / CHUNK
+    }
+
+    fn overlaps(&self, other: &Watch) -> bool {
+        self.range.start < other.range.end && other.range.start < self.range.end
+    }
+
+    fn rest_of_chunk(&self, address: usize) -> Range<usize> {
+        let end = self.range.start + (self.chunk(address) + 1) as usize * CHUNK as usize;
+        address / PAGE * PAGE..end.min(self.range.end)
+    }
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let builder = thread::Builder::new().name(name.into());
+    spawn_undisturbed(builder.stack_size(STACK_BYTES), body).map(drop)
+}
+
+fn ask_all(asked: &Receiver<(Arc<Watch>, u64)>) {
+    for (watch, chunk) in asked {
+        let guard = Indispensable;
+        let ask = Arc::clone(&lock(&watch.ask));
+        ask(chunk);
+        std::mem::forget(guard);
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch")
+            .field("range", &self.range)
+            .field("waiting", &self.waiting)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A thread that panicked held no half-done change.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

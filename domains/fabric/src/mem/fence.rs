@@ -1,0 +1,148 @@
+//! How an agent ends what a process holds without its help: a process that was stopped while
+//! everybody else moved on finds out at its next operation.
+//!
+//! A page of words, written by the agent and mapped by the process for reading. Each word stands
+//! for what the process was granted in one partition; it is 0 until the agent fences.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::mem::mapping::{Mapping, PAGE};
+use crate::mem::memfd::{create_memory, read_only};
+use crate::test_knob::Protection;
+
+/// The page as the process sees it.
+#[derive(Debug)]
+pub struct FencePage(Mapping);
+
+impl FencePage {
+    /// Words of a page.
+    pub const SLOTS: u32 = (PAGE / 8) as u32;
+
+    /// Maps what the agent handed over.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn map(memory: &File) -> io::Result<Self> {
+        // It fails on kernels that have no such command; those have the other one.
+        let _ = barrier(REGISTER_GLOBAL_EXPEDITED);
+        Ok(FencePage(Mapping::of_file(memory, PAGE, false)?))
+    }
+
+    /// Whether the agent has fenced; a word that there is not counts as fenced.
+    #[inline]
+    pub fn is_set(&self, slot: u32) -> bool {
+        // Acquire: pairs with the Release in `Fence::set`.
+        match word(&self.0, slot) {
+            Some(word) => word.load(Ordering::Acquire) != 0,
+            None => true,
+        }
+    }
+}
+
+/// The page as the agent sees it.
+#[derive(Debug)]
+pub struct Fence {
+    page: Mapping,
+    memory: File,
+}
+
+impl Fence {
+    /// A page on which nothing is fenced.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create() -> io::Result<Self> {
+        Self::of(create_memory(PAGE as u64)?)
+    }
+
+    /// The page in this memory, with what is fenced there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn of(memory: File) -> io::Result<Self> {
+        let page = Mapping::of_file(&memory, PAGE, true)?;
+        Ok(Fence { page, memory })
+    }
+
+    /// Its memory, for an agent that comes after this one.
+    pub fn memory(&self) -> &File {
+        &self.memory
+    }
+
+    /// What the process maps: it cannot write there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn hand_out(&self) -> io::Result<File> {
+        read_only(&self.memory)
+    }
+
+    /// Ends everything under this word. [`settle`] must follow before the caller relies on it.
+    pub fn set(&self, slot: u32) {
+        if let Some(word) = word(&self.page, slot)
+            && !Protection::Fence.is_left_out()
+        {
+            // Release: pairs with the Acquire in `FencePage::is_set`.
+            word.store(1, Ordering::Release);
+        }
+    }
+
+    /// Makes the word one under which nothing has ended: nothing may be under it any more.
+    pub fn clear(&self, slot: u32) {
+        if let Some(word) = word(&self.page, slot) {
+            word.store(0, Ordering::Release);
+        }
+    }
+}
+
+fn word(page: &Mapping, slot: u32) -> Option<&AtomicU64> {
+    page.word(u64::from(slot) * 8)
+}
+
+/// Waits until every processor has seen what this one wrote, and has finished the stores that it
+/// had begun: after that, an operation either has happened, or sees the fences that were set.
+///
+/// Without it a fenced process could write to old memory, not yet see the fence, and report a
+/// success, while its bytes are still on their way and the agent copies what was there before.
+///
+/// # Errors
+/// The system's.
+pub fn settle() -> io::Result<()> {
+    // A kernel without ticks on some processors (`nohz_full`) refuses the first; the second
+    // reaches the processes that have mapped a fence.
+    barrier(GLOBAL).or_else(|_| barrier(GLOBAL_EXPEDITED))
+}
+
+/// Numbers of `linux/membarrier.h`.
+const GLOBAL: libc::c_int = 1;
+const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+fn barrier(command: libc::c_int) -> io::Result<()> {
+    // SAFETY: the commands take no memory.
+    match unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_ends_its_slot_and_no_other() {
+        let fence = Fence::create().unwrap();
+        let page = FencePage::map(&fence.hand_out().unwrap()).unwrap();
+        fence.set(7);
+        settle().unwrap();
+        // Where the kernel refuses the other command.
+        barrier(GLOBAL_EXPEDITED).unwrap();
+        let set: Vec<u32> = (0..FencePage::SLOTS).filter(|n| page.is_set(*n)).collect();
+        assert_eq!(set, [7]);
+        assert!(page.is_set(FencePage::SLOTS), "there is no such slot");
+        assert!(Mapping::of_file(&fence.hand_out().unwrap(), PAGE, true).is_err());
+    }
+}

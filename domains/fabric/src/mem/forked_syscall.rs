@@ -1,0 +1,323 @@
+//! System calls that may never return, made by a process of their own.
+//!
+//! Who may write memory can keep the lock of its inode for ever, by a write(2) to it from a page of
+//! a file whose server (FUSE) never answers. To seal or to punch that memory takes the lock, and who
+//! waits for it cannot even be killed. A thread that did would keep its whole process from ending,
+//! with all that it holds. So a child calls, which has nothing open but the memory. As many as hang stay
+//! until whoever keeps the lock has ended, so each domain may have [few](MOST) of them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::key::Partition;
+
+/// What a child does with the memory. It may make system calls and not much else: nothing that
+/// allocates, because it may have been forked while other threads held locks.
+pub(super) type Work = fn(&File, u64) -> io::Result<()>;
+
+/// A child that killing does not end gets so long before somebody else waits for it.
+const LAST_MOMENT: Duration = Duration::from_millis(10);
+
+const STACK_BYTES: usize = 64 * 1024;
+
+/// The most children of this process at a time that work on memory of one domain: more than those that
+/// do not hang ever are.
+const MOST: usize = 16;
+
+/// How many there are; domains without one are left out.
+static CHILDREN: Mutex<BTreeMap<Partition, usize>> = Mutex::new(BTreeMap::new());
+
+/// A child at work. It is killed when this is dropped, or the thread that started it ends, and nobody
+/// waits for its end.
+#[derive(Debug)]
+pub(super) struct Apart {
+    pid: libc::pid_t,
+    /// Readable when it has ended.
+    end: OwnedFd,
+    /// Until it has been waited for.
+    place: Option<Place>,
+}
+
+/// One of the children that a domain may have.
+#[derive(Debug)]
+struct Place(Partition);
+
+impl Apart {
+    /// Starts a child for memory of this domain; `argument` is handed to its work.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): the domain has as many as it may. The system's: it
+    /// cannot have another process.
+    pub(super) fn start(
+        of: Partition,
+        memory: &File,
+        work: Work,
+        argument: u64,
+    ) -> io::Result<Self> {
+        let place = Place::take(of)?;
+        let (fd, parent) = (memory.as_raw_fd(), std::process::id());
+        // SAFETY: the child makes system calls with numbers only, and never returns.
+        let pid = unsafe { libc::fork() };
+        match pid {
+            -1 => return Err(io::Error::last_os_error()),
+            0 => be_child(parent, fd, work, argument),
+            _ => {}
+        }
+        // SAFETY: takes numbers, and returns a new descriptor or -1.
+        let end = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if end < 0 {
+            let error = io::Error::last_os_error();
+            wait_elsewhere(pid, place);
+            return Err(error);
+        }
+        Ok(Apart {
+            pid,
+            // SAFETY: a new descriptor that nothing else owns.
+            end: unsafe { OwnedFd::from_raw_fd(end as RawFd) },
+            place: Some(place),
+        })
+    }
+
+    /// Waits for what comes of it, but not longer than this, if anything. `None`: it goes on.
+    ///
+    /// # Errors
+    /// The child's. It ended otherwise: somebody killed it.
+    pub(super) fn wait(&mut self, patience: Option<Duration>) -> io::Result<Option<()>> {
+        if !self.has_ended(patience)? {
+            return Ok(None);
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours that nobody else waits for; `status` can be written.
+        let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        self.place = None;
+        match libc::WEXITSTATUS(status) {
+            _ if waited != self.pid || !libc::WIFEXITED(status) => {
+                Err(io::ErrorKind::Interrupted.into())
+            }
+            0 => Ok(Some(())),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    fn has_ended(&self, patience: Option<Duration>) -> io::Result<bool> {
+        let timeout = patience.map_or(-1, |patience| patience.as_millis() as i32);
+        let mut end = libc::pollfd {
+            fd: self.end.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        loop {
+            // SAFETY: one structure, which can be written.
+            match unsafe { libc::poll(&raw mut end, 1, timeout) } {
+                -1 => match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::Interrupted => {}
+                    error => return Err(error),
+                },
+                ready => return Ok(ready > 0),
+            }
+        }
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        // SAFETY: a child of ours that has not been waited for, so the number is its own.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        match self.has_ended(Some(LAST_MOMENT)) {
+            Ok(true) => wait_for(self.pid),
+            _ => wait_elsewhere(self.pid, place),
+        }
+    }
+}
+
+impl Place {
+    fn take(of: Partition) -> io::Result<Self> {
+        let mut children = children();
+        let count = children.entry(of).or_default();
+        if *count == MOST {
+            let message = format!(
+                "{MOST} processes of the agent work on memory of domain {} or wait for its lock, which \
+                 a process that could write it may keep",
+                of.0
+            );
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, message));
+        }
+        *count += 1;
+        Ok(Place(of))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut children = children();
+        if let Some(count) = children.get_mut(&self.0) {
+            *count -= 1;
+            if *count == 0 {
+                children.remove(&self.0);
+            }
+        }
+    }
+}
+
+/// Who panics with the lock has changed nothing by halves.
+fn children() -> MutexGuard<'static, BTreeMap<Partition, usize>> {
+    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the child does: first it lets go of everything, so that nobody waits for that because of it.
+fn be_child(parent: u32, memory: RawFd, work: Work, argument: u64) -> ! {
+    // SAFETY: takes numbers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // SAFETY: takes nothing.
+    if unsafe { libc::getppid() } as u32 != parent {
+        // SAFETY: takes a number, and runs nothing of the parent's.
+        unsafe { libc::_exit(libc::ESRCH) };
+    }
+    let close = |first: libc::c_uint, last: libc::c_uint| {
+        // SAFETY: takes numbers; nothing of this process uses any descriptor but the one left out.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) == 0 }
+    };
+    let number = memory as libc::c_uint;
+    let closed = (number == 0 || close(0, number - 1)) && close(number + 1, libc::c_uint::MAX);
+    let result = if closed {
+        // SAFETY: it is open, and the parent's `File`, which is not dropped here, is not used.
+        work(
+            &ManuallyDrop::new(unsafe { File::from_raw_fd(memory) }),
+            argument,
+        )
+    } else {
+        Err(io::Error::from_raw_os_error(libc::ENOSYS))
+    };
+    let result = match result {
+        Ok(()) => 0,
+        Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+    };
+    // SAFETY: takes a number, and runs nothing of the parent's.
+    unsafe { libc::_exit(result) }
+}
+
+/// Somebody has to, or the number of the child is never used again.
+fn wait_elsewhere(pid: libc::pid_t, place: Place) {
+    let builder = thread::Builder::new().stack_size(STACK_BYTES);
+    let wait = move || {
+        wait_for(pid);
+        drop(place);
+    };
+    // Without a thread it stays until this process ends.
+    let _ = builder.spawn(wait);
+}
+
+fn wait_for(pid: libc::pid_t) {
+    // SAFETY: a child of ours, whose status nobody wants.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::mem::memfd::create_memory;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_child_has_the_memory_and_nothing_else() {
+        let (memory, other) = (create_memory(4096).unwrap(), create_memory(4096).unwrap());
+        let work: Work = |memory, other| {
+            // SAFETY: they take numbers.
+            let has = |fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } != -1;
+            if has(memory.as_raw_fd()) && !has(other as RawFd) {
+                Ok(())
+            } else {
+                Err(io::Error::from_raw_os_error(libc::EBADF))
+            }
+        };
+        let number = other.as_raw_fd() as u64;
+        let mut child = Apart::start(Partition(1), &memory, work, number).unwrap();
+        assert_eq!(child.wait(Some(PATIENCE)).unwrap(), Some(()));
+    }
+
+    #[test]
+    fn its_error_is_told() {
+        let memory = create_memory(4096).unwrap();
+        let mut child = Apart::start(
+            Partition(1),
+            &memory,
+            |_, _| Err(io::Error::from_raw_os_error(libc::EBUSY)),
+            0,
+        )
+        .unwrap();
+        let error = child.wait(None).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+    }
+
+    fn for_ever(_: &File, _: u64) -> io::Result<()> {
+        loop {
+            // SAFETY: takes nothing.
+            unsafe { libc::pause() };
+        }
+    }
+
+    #[test]
+    fn a_domain_has_few_and_takes_none_from_others() {
+        let memory = create_memory(4096).unwrap();
+        let start = |of| Apart::start(Partition(of), &memory, for_ever, 0);
+        let mut all: Vec<_> = (0..MOST).map(|_| start(2).unwrap()).collect();
+        assert_eq!(start(2).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        start(3).unwrap();
+        all.pop();
+        // It may have to be waited for elsewhere.
+        while start(2).is_err() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn it_ends_with_who_started_it() {
+        let work: Work = |memory, _| {
+            memory.write_all_at(&[1], 0)?;
+            for_ever(memory, 0)
+        };
+        let start = move || {
+            let memory = create_memory(4096).unwrap();
+            let child = Apart::start(Partition(4), &memory, work, 0).unwrap();
+            let has_begun = || {
+                let mut byte = [0];
+                memory.read_exact_at(&mut byte, 0).unwrap();
+                byte == [1]
+            };
+            while !has_begun() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let pid = child.pid;
+            // As when the process is killed.
+            std::mem::forget(child);
+            pid
+        };
+        wait_for(thread::spawn(start).join().unwrap());
+    }
+
+    #[test]
+    fn nobody_waits_for_one_that_goes_on() {
+        let memory = create_memory(4096).unwrap();
+        let mut child = Apart::start(Partition(1), &memory, for_ever, 0).unwrap();
+        assert_eq!(child.wait(Some(Duration::ZERO)).unwrap(), None);
+        assert_eq!(child.wait(Some(Duration::from_millis(1))).unwrap(), None);
+        let pid = child.pid;
+        drop(child);
+        // SAFETY: takes numbers. It has been waited for, or will be.
+        while unsafe { libc::kill(pid, 0) } == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

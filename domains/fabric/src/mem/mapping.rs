@@ -1,0 +1,775 @@
+//! Memory that other processes may write at any time.
+//!
+//! Everything that touches such bytes is in this file: bulk copies through [`copy`], words
+//! through atomics. No reference to the bytes themselves is ever made, so a peer that writes
+//! while we read can give us wrong bytes but no undefined behaviour.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of a page: what mappings are made of.
+pub(crate) const PAGE: usize = 4096;
+
+/// Bytes whose pages are dropped at a time: some 300 us.
+const PIECE: usize = 4 << 20;
+
+/// Bytes that one page table maps, where pages have the usual size; and of a huge page.
+pub(super) const TABLE: usize = 2 << 20;
+
+/// A mapped range, shared with other processes or private, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    /// The process that has it, if forked children have not.
+    only_in: Option<u32>,
+    /// Whether it is a buffer of Rust's, made of words, and not mapped.
+    is_adopted: bool,
+    /// The lower half of the inode number of the file that is mapped, or 0.
+    inode: AtomicU32,
+}
+
+/// The place of a mapping is another thread's now.
+#[derive(Debug, PartialEq, Eq)]
+struct Taken;
+
+// SAFETY: the mapping belongs to the process, not to a thread; all access to its bytes goes
+// through `copy` and atomics, which tolerate concurrent access.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method hands out a reference to the bytes.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `file` from its start. A shorter file is refused, because touching
+    /// what it lacks would be a signal.
+    pub(crate) fn of_file(file: &File, len: usize, writable: bool) -> io::Result<Self> {
+        Self::whole(file, len, protection(writable))
+    }
+
+    /// The same, for reading and writing, but nobody can reach it before it is
+    /// [opened](Mapping::open). So no page of it is mapped until then, not even in a process that
+    /// locks all its memory (`mlockall`), where the kernel fills mappings as they are made.
+    pub(crate) fn closed(file: &File, len: usize) -> io::Result<Self> {
+        Self::whole(file, len, libc::PROT_NONE)
+    }
+
+    /// Maps a part of `file` for reading, which must be there.
+    pub(super) fn of_part(file: &File, start: u64, len: usize) -> io::Result<Self> {
+        Self::shared_part(file, start, len, protection(false))
+    }
+
+    /// Maps a part of `file` for writing, which must be there.
+    pub(super) fn of_writable_part(file: &File, start: u64, len: usize) -> io::Result<Self> {
+        Self::shared_part(file, start, len, protection(true))
+    }
+
+    fn whole(file: &File, len: usize, protection: i32) -> io::Result<Self> {
+        let inode = inode_of(file, len)?;
+        let mut mapping = Self::shared_part(file, 0, len, protection)?;
+        mapping.inode = AtomicU32::new(inode);
+        Ok(mapping)
+    }
+
+    fn shared_part(file: &File, start: u64, len: usize, protection: i32) -> io::Result<Self> {
+        let mut mapping = if len < TABLE {
+            Self::map(len, protection, libc::MAP_SHARED, file.as_raw_fd(), start)?
+        } else {
+            Self::room_for(len)?.filled_by(file, start, len, protection)?
+        };
+        mapping.keep_from_children()?;
+        mapping.only_in = Some(std::process::id());
+        Ok(mapping)
+    }
+
+    /// Addresses among which so many bytes have a place at the start of a page table, or as far
+    /// from it as wanted.
+    fn room_for(len: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let len = len.next_multiple_of(PAGE) + TABLE;
+        Self::map(len, libc::PROT_NONE, flags, -1, 0)
+    }
+
+    /// Maps a file in a room for so many bytes, at the start of a page table: only there the kernel
+    /// maps huge pages as such. What is left of the room goes.
+    fn filled_by(self, file: &File, start: u64, len: usize, protection: i32) -> io::Result<Self> {
+        let ahead = self.start().next_multiple_of(TABLE) - self.start();
+        let after = ahead + len.next_multiple_of(PAGE);
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let start = offset(start)?;
+        // SAFETY: all three ranges are in the room (`room_for`), which is ours alone and which
+        // nobody has an address of; the second and third are unmapped for good.
+        unsafe {
+            let address = self.address().byte_add(ahead);
+            let file = file.as_raw_fd();
+            let mapped = libc::mmap(address, len, protection, flags, file, start);
+            done(mapped != libc::MAP_FAILED)?;
+            if ahead > 0 {
+                libc::munmap(self.address(), ahead);
+            }
+            libc::munmap(self.address().byte_add(after), self.len - after);
+        }
+        let mapping = Mapping {
+            // SAFETY: as above.
+            base: unsafe { self.base.byte_add(ahead) },
+            len,
+            only_in: None,
+            is_adopted: false,
+            inode: AtomicU32::default(),
+        };
+        // It is not all there any more.
+        std::mem::forget(self);
+        Ok(mapping)
+    }
+
+    /// Lets everybody reach it.
+    pub(crate) fn open(&self) -> io::Result<()> {
+        let protection = protection(true);
+        // SAFETY: the range is ours, and more protection was asked for only until now.
+        let opened = unsafe { libc::mprotect(self.address(), self.pages(), protection) };
+        done(opened == 0)
+    }
+
+    /// Takes all pages out of the mapping, also locked ones; the memory behind it keeps them.
+    pub(crate) fn take_out_pages(&self) -> io::Result<()> {
+        /// Since Linux 5.18. Before, locked pages cannot be taken out: an error, too.
+        const DONTNEED_LOCKED: libc::c_int = 24;
+        let advise = |advice| {
+            // SAFETY: the range is ours, shared and backed by a file that keeps the bytes.
+            done(unsafe { libc::madvise(self.address(), self.pages(), advice) } == 0)
+        };
+        advise(DONTNEED_LOCKED).or_else(|_| advise(libc::MADV_DONTNEED))
+    }
+
+    /// How many of its pages the memory behind it has, mapped or not. What is swapped is not counted.
+    pub(super) fn present_pages(&self) -> io::Result<usize> {
+        let mut states = vec![0u8; self.pages() / PAGE];
+        let states_of = states.as_mut_ptr();
+        // SAFETY: the range is ours, and there is a byte for each of its pages.
+        done(unsafe { libc::mincore(self.address(), self.pages(), states_of) } == 0)?;
+        Ok(states.iter().filter(|state| **state & 1 != 0).count())
+    }
+
+    /// Writes bytes, each of which goes to the place that it has among `bytes`, but only these
+    /// ranges of them. No lock of the memory's inode is needed for it, and a page that cannot be had
+    /// is an error, where an ordinary store would end the process.
+    pub(super) fn fill(&self, bytes: &[u8], ranges: &[Range<usize>]) -> io::Result<()> {
+        assert!(bytes.len() <= self.len);
+        let parts = |base: *const u8| -> Vec<libc::iovec> {
+            let part = |range: &Range<usize>| libc::iovec {
+                iov_base: base.wrapping_add(range.start).cast_mut().cast(),
+                iov_len: bytes[range.clone()].len(),
+            };
+            ranges.iter().map(part).collect()
+        };
+        let (from, to) = (parts(bytes.as_ptr()), parts(self.base.as_ptr()));
+        let count = ranges.len() as libc::c_ulong;
+        // SAFETY: the kernel reads parts of `bytes`, and writes parts of the range, which is as long
+        // (checked above), mapped, and of which nobody has a reference.
+        let written = unsafe {
+            let this = libc::getpid();
+            libc::process_vm_writev(this, from.as_ptr(), count, to.as_ptr(), count, 0)
+        };
+        done(written >= 0)?;
+        match ranges.iter().map(ExactSizeIterator::len).sum::<usize>() {
+            all if all == written as usize => Ok(()),
+            _ => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    /// Brings what is behind it into huge pages, wherever it is mapped. Nobody loses a byte or an
+    /// access; who comes by waits for as long as it takes to copy a page.
+    pub(super) fn collapse(&self) -> io::Result<()> {
+        /// Since Linux 6.1, and not in every C library.
+        const COLLAPSE: libc::c_int = 25;
+        // SAFETY: the range is ours, and the advice changes no byte of it.
+        done(unsafe { libc::madvise(self.address(), self.pages(), COLLAPSE) } == 0)
+    }
+
+    /// Keeps the range out of forked children, which no control thread would tell of a move.
+    fn keep_from_children(&self) -> io::Result<()> {
+        // SAFETY: the range is ours; the advice changes nothing for this process.
+        let advised = unsafe { libc::madvise(self.address(), self.pages(), libc::MADV_DONTFORK) };
+        done(advised == 0)
+    }
+
+    /// Whether this is a forked child, where the range is not mapped, or something else is.
+    fn is_elsewhere(&self) -> bool {
+        self.only_in.is_some_and(|id| id != std::process::id())
+    }
+
+    /// Maps `len` zero bytes that only this process sees. No memory is set aside for them.
+    pub(crate) fn private(len: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::map(len, protection(true), flags, -1, 0)
+    }
+
+    /// Gives the whole pages of a range back, if only this process sees them: their bytes are 0
+    /// afterwards. Locked pages stay as they are.
+    pub(crate) fn drop_private(&self, range: Range<usize>) {
+        let start = range.start.next_multiple_of(PAGE);
+        let end = range.end.min(self.len) / PAGE * PAGE;
+        if self.is_adopted || self.only_in.is_some() || start >= end {
+            return;
+        }
+        // SAFETY: whole pages of the range, which is ours, anonymous and private. As with any other
+        // write, an access that is under way meets old bytes or new ones.
+        unsafe {
+            let address = self.address().byte_add(start);
+            libc::madvise(address, end - start, libc::MADV_DONTNEED);
+        }
+    }
+
+    fn map(len: usize, protection: i32, flags: i32, fd: i32, start: u64) -> io::Result<Self> {
+        let (anywhere, start) = (std::ptr::null_mut(), offset(start)?);
+        // SAFETY: a new mapping at an address that the kernel chooses aliases nothing.
+        let address = unsafe { libc::mmap(anywhere, len, protection, flags, fd, start) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(address.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let (only_in, is_adopted) = (None, false);
+        Ok(Mapping {
+            base,
+            len,
+            only_in,
+            is_adopted,
+            inode: AtomicU32::default(),
+        })
+    }
+
+    /// Takes a buffer over, which is freed as it was allocated. It is aligned for words, not for
+    /// pages.
+    pub(crate) fn adopted(words: Box<[u64]>) -> Self {
+        let len = size_of_val::<[u64]>(&words);
+        let base = NonNull::from(Box::leak(words)).cast();
+        Mapping {
+            base,
+            len,
+            only_in: None,
+            is_adopted: true,
+            inode: AtomicU32::default(),
+        }
+    }
+
+    /// Brings all pages, as long as `goes_on`: to pin them takes a fraction of the time then. What
+    /// cannot be brought comes when it is pinned, or is an error then.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn bring_pages(&self, writable: bool, goes_on: impl Fn() -> bool) {
+        /// Since Linux 5.14, and not in every C library.
+        const POPULATE: [libc::c_int; 2] = [22, 23];
+        for piece in (0..self.pages()).step_by(PIECE) {
+            let len = PIECE.min(self.pages() - piece);
+            let advice = POPULATE[usize::from(writable)];
+            // SAFETY: a part of the range, which is ours. The advice changes no byte.
+            let advised = unsafe { libc::madvise(self.address().byte_add(piece), len, advice) };
+            if advised != 0 || !goes_on() {
+                return;
+            }
+        }
+    }
+
+    /// A second mapping of the same file, which can be written. It takes the right to open whatever
+    /// is mapped (CAP_SYS_ADMIN), and to write that file.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn again_writable(&self) -> io::Result<Self> {
+        let (start, end) = (self.start(), self.start() + self.pages());
+        let path = format!("/proc/self/map_files/{start:x}-{end:x}");
+        let file = File::options().read(true).write(true).open(path)?;
+        Self::of_file(&file, self.len, true)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Its address, as a number.
+    pub(crate) fn start(&self) -> usize {
+        self.base.as_ptr() as usize
+    }
+
+    /// Bytes of the whole pages that it takes.
+    pub(crate) fn pages(&self) -> usize {
+        self.len.next_multiple_of(PAGE)
+    }
+
+    fn address(&self) -> *mut libc::c_void {
+        self.base.as_ptr().cast()
+    }
+
+    /// A second mapping of the memory that is here now, with all of its page tables; here they
+    /// fill again as pages are touched.
+    pub(crate) fn set_aside(&self) -> io::Result<Mapping> {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        let (from, pages) = (self.address(), self.pages());
+        let hint = self.place_aside().unwrap_or(0);
+        // SAFETY: the range is ours and stays mapped (DONTUNMAP); the kernel goes by the hint only
+        // where nothing is, so the second one aliases nothing of Rust's. Not every C library's
+        // `mremap` hands on a hint.
+        let aside = unsafe { libc::syscall(libc::SYS_mremap, from, pages, pages, flags, hint) };
+        let aside = aside as *mut libc::c_void;
+        done(aside != libc::MAP_FAILED)?;
+        let base = NonNull::new(aside.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Mapping {
+            base,
+            len: self.len,
+            only_in: self.only_in,
+            is_adopted: false,
+            inode: self.inode().into(),
+        })
+    }
+
+    /// An address with room for a second mapping, as far from the start of a page table as this one
+    /// is: there the kernel takes over whole page tables. Elsewhere it moves page by page, 3 to 12 ms
+    /// for a gigabyte, in which no thread can map anything or touch a page for the first time. If
+    /// another takes the room meanwhile, the kernel finds some elsewhere.
+    fn place_aside(&self) -> Option<usize> {
+        if self.pages() < TABLE {
+            return None;
+        }
+        let room = Self::room_for(self.pages()).ok()?;
+        let ahead = self.start().wrapping_sub(room.start()) % TABLE;
+        Some(room.start() + ahead)
+    }
+
+    /// Puts another mapping of the same length in the place of this one, in one step: an access
+    /// of another thread meets the one or the other.
+    ///
+    /// When it fails, the place has the memory that it had, or zeros. The kernel takes away what is
+    /// there before it looks for the memory that its own tables of the new place need. If it has
+    /// none, a thread that uses the place before the zeros are there ends the process by SIGSEGV, as
+    /// it would soon have ended for want of memory. If another thread maps something there first, the
+    /// process ends, too: threads on their way to the place would change memory that is not ours.
+    pub(crate) fn replace_by(&self, other: Mapping) -> io::Result<()> {
+        assert_eq!(other.len, self.len, "a region keeps its length");
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let (from, pages) = (other.address(), other.pages());
+        // SAFETY: both ranges are ours and equally long. Whoever has an address in the target
+        // range goes through `copy` or an atomic, which may meet any bytes; it stays mapped. The
+        // source range is unmapped by this, so `other` is forgotten.
+        let moved = unsafe { libc::mremap(from, pages, pages, flags, self.address()) };
+        if let Err(error) = done(moved != libc::MAP_FAILED) {
+            if self.fill_gap() == Err(Taken) {
+                eprintln!("fabric: no memory to move a region, and its place is taken: {error}");
+                std::process::abort();
+            }
+            return Err(error);
+        }
+        self.now_maps(other.inode());
+        std::mem::forget(other);
+        Ok(())
+    }
+
+    /// Maps zeros where this mapping was, if nothing is there any more; never over the mapping of
+    /// another thread.
+    fn fill_gap(&self) -> Result<(), Taken> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let (protection, flags) = (protection(true), flags | libc::MAP_FIXED_NOREPLACE);
+        // SAFETY: the kernel maps nothing over what is there. The place has been this mapping's, so
+        // whoever has an address in it may meet any bytes.
+        let filled = unsafe { libc::mmap(self.address(), self.pages(), protection, flags, -1, 0) };
+        match filled {
+            address if address == self.address() => {
+                self.now_maps(0);
+                Ok(())
+            }
+            _ if self.is_there() => Ok(()),
+            _ => Err(Taken),
+        }
+    }
+
+    /// Whether its file is mapped in all of its place.
+    fn is_there(&self) -> bool {
+        let place = self.start()..self.start() + self.pages();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let ours = maps.lines().filter_map(parse_map);
+        let ours = ours.filter(|(_, inode)| *inode != 0 && *inode == self.inode());
+        let overlaps = ours.map(|(range, _)| {
+            let (start, end) = (range.start.max(place.start), range.end.min(place.end));
+            end.saturating_sub(start)
+        });
+        overlaps.sum::<usize>() == place.len()
+    }
+
+    fn inode(&self) -> u32 {
+        self.inode.load(Ordering::Relaxed)
+    }
+
+    fn now_maps(&self, inode: u32) {
+        self.inode.store(inode, Ordering::Relaxed);
+    }
+
+    /// Maps a file in the place of what is here, in one step, for reading.
+    pub(crate) fn replace_by_file(&self, file: &File) -> io::Result<()> {
+        let inode = inode_of(file, self.len)?;
+        self.map_over(libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd())?;
+        self.now_maps(inode);
+        self.keep_from_children()
+    }
+
+    /// Lets go of the memory that is here; zeroed private memory takes its place, so that an
+    /// access that is on its way ends without a signal.
+    pub(crate) fn forsake(&self) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        self.map_over(protection(true), flags, -1)?;
+        self.now_maps(0);
+        Ok(())
+    }
+
+    fn map_over(&self, protection: i32, flags: i32, fd: i32) -> io::Result<()> {
+        let (pages, flags) = (self.pages(), flags | libc::MAP_FIXED);
+        // SAFETY: the range is ours; as in `replace_by`, whoever has an address in it may meet
+        // any bytes, and it stays mapped.
+        let mapped = unsafe { libc::mmap(self.address(), pages, protection, flags, fd, 0) };
+        done(mapped != libc::MAP_FAILED)
+    }
+
+    /// The address of `len` bytes at `offset`, or `None` if they are not all inside.
+    pub(crate) fn range(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        let offset = usize::try_from(offset).ok()?;
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: `offset <= self.len`, so the result is inside the mapping or one past its end.
+        Some(unsafe { self.base.add(offset) })
+    }
+
+    /// The word at `offset`, or `None` if it is outside or `offset` is no multiple of 8.
+    pub(crate) fn word(&self, offset: u64) -> Option<&AtomicU64> {
+        if !offset.is_multiple_of(8) {
+            return None;
+        }
+        let address = self.range(offset, 8)?.cast::<AtomicU64>();
+        // SAFETY: 8 mapped bytes (`range`), aligned because mappings are page-aligned, adopted
+        // buffers are made of words, and `offset` is a multiple of 8, alive while `self` is; atomics
+        // may be shared with other processes.
+        Some(unsafe { address.as_ref() })
+    }
+
+    /// The byte at `offset`, or `None` if it is outside.
+    pub(crate) fn byte(&self, offset: u64) -> Option<&AtomicU8> {
+        let address = self.range(offset, 1)?.cast::<AtomicU8>();
+        // SAFETY: a mapped byte (`range`), alive while `self` is; atomics may be shared with
+        // other processes.
+        Some(unsafe { address.as_ref() })
+    }
+
+    /// The atomics that the mapping starts with.
+    ///
+    /// # Panics
+    /// When the mapping is shorter than `T`, which its makers rule out.
+    #[cfg(not(loom))]
+    pub(crate) fn atomics<T: Atomics>(&self) -> &T {
+        assert!(size_of::<T>() <= self.len && align_of::<T>() <= 4096);
+        // SAFETY: inside the mapping and aligned (checked above; mappings are page-aligned),
+        // alive while `self` is; `Atomics` promises that any bytes are a valid value and that
+        // all access is atomic.
+        unsafe { self.base.cast().as_ref() }
+    }
+}
+
+impl Mapping {
+    /// Drops the pages piece by piece, before all is unmapped: to do so at once takes the kernel
+    /// tens of milliseconds for a gigabyte, during which a thread that maps anything would wait,
+    /// and behind it all others that touch a page for the first time.
+    fn drop_pages(&mut self) {
+        if self.len <= PIECE {
+            return;
+        }
+        for piece in (0..self.pages()).step_by(PIECE) {
+            let len = PIECE.min(self.pages() - piece);
+            // SAFETY: a part of the range, which is ours and which nobody uses any more. If it
+            // fails, because the pages are locked, they go when all is unmapped.
+            unsafe { libc::madvise(self.address().byte_add(piece), len, libc::MADV_DONTNEED) };
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.is_elsewhere() {
+            return;
+        }
+        if self.is_adopted {
+            let words = NonNull::slice_from_raw_parts(self.base.cast::<u64>(), self.len / 8);
+            // SAFETY: base and length are those of the box that `adopted` leaked, and every pointer
+            // derived from them borrows or lives no longer than `self`.
+            return drop(unsafe { Box::from_raw(words.as_ptr()) });
+        }
+        self.drop_pages();
+        // SAFETY: base and len are those of a successful mmap, and every pointer derived from
+        // them borrows or lives no longer than `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The lower half of the inode number of a file of at least `len` bytes: touching what a shorter one
+/// lacks would be a signal.
+fn inode_of(file: &File, len: usize) -> io::Result<u32> {
+    let metadata = file.metadata()?;
+    if metadata.len() < len as u64 {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    } else {
+        Ok(metadata.ino() as u32)
+    }
+}
+
+/// The addresses and the lower half of the inode number in a line of `/proc/self/maps`, see
+/// proc_pid_maps(5).
+fn parse_map(line: &str) -> Option<(Range<usize>, u32)> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    let inode: u64 = words.nth(3)?.parse().ok()?;
+    Some((address(start)?..address(end)?, inode as u32))
+}
+
+fn offset(start: u64) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(start).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+fn protection(writable: bool) -> i32 {
+    libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 }
+}
+
+/// The error of the system call that has just failed, if it has.
+fn done(well: bool) -> io::Result<()> {
+    if well {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// A type made of atomic integers and nothing else.
+///
+/// # Safety
+/// Every byte string of the type's size must be a valid value, and every field that a peer may
+/// write must be an atomic.
+#[cfg(not(loom))]
+pub(crate) unsafe trait Atomics {}
+
+/// Copies `len` bytes between memory that other processes may write and memory of ours, or
+/// between two ranges of the former.
+///
+/// Transfers of up to 64 bytes whose ends are multiples of 8 move word by word, each word whole;
+/// longer ones use a string instruction that the compiler cannot see through (x86-64), or
+/// word-sized relaxed atomics.
+///
+/// # Safety
+/// Both ranges must be mapped for `len` bytes and must not overlap, and `to` must be writable.
+/// Private memory on one side must not be accessed by another thread meanwhile.
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    let aligned = (from as usize | to as usize | len).is_multiple_of(8);
+    if aligned && len <= 64 {
+        // SAFETY: the caller's promise, and alignment checked above.
+        return unsafe { copy_words(from.cast(), to.cast(), len / 8) };
+    }
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller's promise; `rep movsb` reads `len` bytes at rsi and writes them at rdi,
+    // and the ABI keeps the direction flag clear. The compiler must assume that the block reads
+    // and writes any memory, so it neither splits nor repeats the access.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags)
+        );
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        copy_portable(from, to, len);
+    }
+}
+
+/// Loads a vector; encoded as the compiler encodes the rest, since to mix both kinds can be slow.
+#[cfg(all(target_arch = "x86_64", target_feature = "avx", not(miri)))]
+macro_rules! load_vector {
+    () => {
+        "vmovups {}, [{}]"
+    };
+}
+#[cfg(all(target_arch = "x86_64", not(target_feature = "avx"), not(miri)))]
+macro_rules! load_vector {
+    () => {
+        "movups {}, [{}]"
+    };
+}
+
+/// Bytes that [`load`] loads: so many vectors that what a caller does for each block of them hardly
+/// matters, and so few that they stay in registers.
+pub(crate) const BLOCK: usize = 256;
+
+/// Loads bytes that other processes may write. Each 16 of them arrive in a register (x86-64), so a
+/// caller that only computes with them copies nothing.
+///
+/// # Safety
+/// [`BLOCK`] bytes must be mapped at `from`.
+#[inline(always)]
+pub(crate) unsafe fn load(from: *const u8) -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for (n, bytes) in block.as_chunks_mut().0.iter_mut().enumerate() {
+        use std::arch::x86_64::__m128i;
+        let vector: __m128i;
+        // SAFETY: the caller's promise; the instruction reads 16 bytes at any address. As with `copy`, the
+        // compiler neither splits nor repeats the access. Any bytes are a vector, and a vector is any bytes.
+        *bytes = unsafe {
+            std::arch::asm!(
+                load_vector!(),
+                out(xmm_reg) vector,
+                in(reg) from.add(16 * n),
+                options(nostack, preserves_flags, readonly)
+            );
+            std::mem::transmute::<__m128i, [u8; 16]>(vector)
+        };
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    // SAFETY: the caller's promise; the block is ours alone.
+    unsafe {
+        copy_portable(from, block.as_mut_ptr(), BLOCK);
+    }
+    block
+}
+
+/// Asks the processor to fetch the cache line at `address`.
+pub(crate) fn fetch_ahead(address: NonNull<u8>) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint that neither reads nor faults, whatever the address; SSE is part of x86-64.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.as_ptr().cast());
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = address;
+}
+
+/// # Safety
+/// As [`copy`], with both ends aligned to 8.
+unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
+    for i in 0..words {
+        // SAFETY: the caller promises `words` mapped, aligned words on both sides.
+        unsafe {
+            let word = AtomicU64::from_ptr(from.add(i).cast_mut()).load(Ordering::Relaxed);
+            AtomicU64::from_ptr(to.add(i)).store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+/// # Safety
+/// As [`copy`].
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+unsafe fn copy_portable(from: *const u8, to: *mut u8, len: usize) {
+    use std::sync::atomic::AtomicU8;
+    let head = if (from as usize) % 8 == (to as usize) % 8 {
+        from.align_offset(8).min(len)
+    } else {
+        len
+    };
+    let words = (len - head) / 8;
+    // SAFETY: the three ranges are parts of what the caller promises; after `head` bytes both
+    // ends are aligned to 8, because they are congruent.
+    unsafe {
+        let bytes = |start: usize, end: usize| {
+            for i in start..end {
+                let byte = AtomicU8::from_ptr(from.add(i).cast_mut()).load(Ordering::Relaxed);
+                AtomicU8::from_ptr(to.add(i)).store(byte, Ordering::Relaxed);
+            }
+        };
+        bytes(0, head);
+        copy_words(from.add(head).cast(), to.add(head).cast(), words);
+        bytes(head + 8 * words, len);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::mem::memfd::create_memory;
+
+    #[test]
+    fn large_mappings_begin_with_a_page_table() {
+        let len = 2 * TABLE + PAGE + 8;
+        let memory = create_memory(len as u64).unwrap();
+        for _ in 0..20 {
+            let mapping = Mapping::of_file(&memory, len, true).unwrap();
+            assert!(mapping.start().is_multiple_of(TABLE));
+            assert_eq!(mapping.len(), len);
+            let last = mapping.byte(len as u64 - 1).unwrap();
+            last.fetch_add(1, Ordering::Relaxed);
+            let again = Mapping::of_file(&memory, len, false).unwrap();
+            let seen = again.byte(len as u64 - 1).unwrap();
+            assert_eq!(seen.load(Ordering::Relaxed), last.load(Ordering::Relaxed));
+        }
+        // Less than a page table maps lies anywhere.
+        let small = Mapping::of_file(&memory, PAGE, false).unwrap();
+        assert_eq!(small.len(), PAGE);
+    }
+
+    #[test]
+    fn what_is_set_aside_lies_as_before_among_page_tables() {
+        let len = 2 * TABLE + PAGE;
+        let memory = create_memory(len as u64).unwrap();
+        let mut room = Vec::new();
+        let lies_as_before = |_| {
+            let mapping = Mapping::of_file(&memory, len, true).unwrap();
+            let aside = mapping.set_aside().unwrap();
+            let is_so = aside
+                .start()
+                .abs_diff(mapping.start())
+                .is_multiple_of(TABLE);
+            // The kernel would put the next one elsewhere.
+            room.push((mapping, aside, Mapping::private(PAGE).unwrap()));
+            is_so
+        };
+        // Another test may take the room at any one time.
+        let times = (0..100).map(lies_as_before).filter(|is_so| *is_so).count();
+        assert!(times > 50, "{times} times of 100");
+    }
+
+    /// To move a region failed when the kernel had no memory left, and what was mapped over the gap
+    /// took the memory of another thread away that had mapped it there meanwhile.
+    #[test]
+    fn a_gap_is_filled_but_nothing_is_mapped_over_another_threads_memory() {
+        let len = 4 * PAGE;
+        let memory = create_memory(len as u64).unwrap();
+        let mapping = Mapping::of_file(&memory, len, true).unwrap();
+        let byte = |at: usize| mapping.byte(at as u64).unwrap().load(Ordering::Relaxed);
+        mapping.byte(5).unwrap().store(7, Ordering::Relaxed);
+        assert_eq!(mapping.fill_gap(), Ok(()));
+        assert_eq!(byte(5), 7, "there was no gap");
+
+        let map = |address: *mut libc::c_void, len: usize| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            // SAFETY: a part of the range of `mapping`, which nothing else here uses.
+            let mapped = unsafe { libc::mmap(address, len, protection(true), flags, -1, 0) };
+            assert_eq!(mapped, address);
+        };
+        // As if another thread had mapped a page in the gap.
+        let third = mapping.address().wrapping_byte_add(2 * PAGE);
+        map(third, PAGE);
+        mapping
+            .byte(2 * PAGE as u64)
+            .unwrap()
+            .store(9, Ordering::Relaxed);
+        assert_eq!(mapping.fill_gap(), Err(Taken));
+        assert_eq!(byte(2 * PAGE), 9, "it is the other thread's");
+
+        // SAFETY: the range of `mapping`; an address in it is used again when it is mapped.
+        unsafe { libc::munmap(mapping.address(), len) };
+        if mapping.fill_gap() == Ok(()) {
+            assert_eq!([5, 2 * PAGE].map(byte), [0, 0]);
+            assert!(!mapping.is_there());
+        } else {
+            // Another test was faster; the place is its own.
+            std::mem::forget(mapping);
+        }
+    }
+}

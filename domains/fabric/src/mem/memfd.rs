@@ -1,0 +1,170 @@
+//! What an agent does for `shm`: create the memory of regions and rings, and hand it out.
+//!
+//! The memory is a memfd of mode 0600 with the seals SHRINK and GROW: a holder under another uid
+//! can neither reopen it writable, as it could with memfd's default mode 0777, nor change its
+//! size. Most memory also has SEAL, so that nobody can keep the agent from anything by a seal.
+//! Memory that peers may write has not, because the agent takes it away from them by one, see
+//! [`seal_writes`]; so they, too, can add some, which [`is_spoiled`] tells.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::PermissionsExt;
+
+/// Creates sealed, zeroed memory of `len` bytes.
+///
+/// # Errors
+/// The system's: no descriptor left, no memory, `len` of 0 or beyond `i64`.
+pub fn create_memory(len: u64) -> io::Result<File> {
+    let memory = create_for_peers(len)?;
+    add_seals(&memory, libc::F_SEAL_SEAL)?;
+    Ok(memory)
+}
+
+/// The same, but writes can be [sealed](seal_writes): for what peers may write.
+///
+/// # Errors
+/// As [`create_memory`].
+pub fn create_for_peers(len: u64) -> io::Result<File> {
+    let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    if len == 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a NUL-terminated literal; the call touches no other memory.
+    let fd = unsafe { libc::memfd_create(c"toroid".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nothing else owns.
+    let memory = unsafe { File::from_raw_fd(fd) };
+    memory.set_permissions(Permissions::from_mode(0o600))?;
+    memory.set_len(len as u64)?;
+    add_seals(&memory, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
+    Ok(memory)
+}
+
+/// Nobody can write this memory any more, nor drop parts of it, whatever they hold.
+///
+/// # Errors
+/// EBUSY while somebody has it mapped for writing, or has handed pages of it to the kernel, which
+/// may still write them (`io_uring`, direct I/O); to make sure of the latter takes the kernel up
+/// to 150 ms. EPERM when it was created without this, or a holder has sealed its seals.
+pub fn seal_writes(memory: &File) -> io::Result<()> {
+    match add_seals(memory, libc::F_SEAL_WRITE) {
+        // It may have been sealed before.
+        Err(error) if seals(memory)? & libc::F_SEAL_WRITE == 0 => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether writes are sealed, or will be for who maps it from now on. Who may write memory that
+/// was created [for peers](create_for_peers) can do that.
+///
+/// # Errors
+/// The system's.
+pub fn is_spoiled(memory: &File) -> io::Result<bool> {
+    /// Not in every C library.
+    const FUTURE_WRITE: libc::c_int = 0x10;
+    Ok(seals(memory)? & (libc::F_SEAL_WRITE | FUTURE_WRITE) != 0)
+}
+
+fn add_seals(memory: &File, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: F_ADD_SEALS takes an integer and touches no memory of ours.
+    match unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn seals(memory: &File) -> io::Result<libc::c_int> {
+    // SAFETY: F_GET_SEALS takes nothing.
+    match unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) } {
+        -1 => Err(io::Error::last_os_error()),
+        seals => Ok(seals),
+    }
+}
+
+/// A second, read-only descriptor of memory that this process created.
+///
+/// # Errors
+/// The system's; `/proc` must be mounted.
+pub fn read_only(memory: &File) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .open(format!("/proc/self/fd/{}", memory.as_raw_fd()))
+}
+
+/// A second descriptor for reading and writing, of a description of its own.
+///
+/// # Errors
+/// The system's; `/proc` must be mounted.
+pub fn read_write(memory: &File) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/self/fd/{}", memory.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::mapping::Mapping;
+
+    #[test]
+    fn memory_keeps_its_size_and_its_seals() {
+        let memory = create_memory(8192).unwrap();
+        assert!(memory.set_len(4096).is_err());
+        assert!(memory.set_len(16_384).is_err());
+        assert!(seal_writes(&memory).is_err());
+        assert!(!is_spoiled(&memory).unwrap());
+        assert_eq!(
+            memory.metadata().unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+    }
+
+    #[test]
+    fn writes_are_sealed_when_nobody_has_it_mapped_for_them() {
+        let memory = create_for_peers(8192).unwrap();
+        assert!(memory.set_len(4096).is_err());
+        let reader = Mapping::of_file(&read_only(&memory).unwrap(), 8192, false).unwrap();
+        let writer = Mapping::of_file(&memory, 8192, true).unwrap();
+        let error = seal_writes(&memory).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+        assert!(!is_spoiled(&memory).unwrap());
+        drop(writer);
+        seal_writes(&memory).unwrap();
+        seal_writes(&memory).unwrap();
+        assert!(is_spoiled(&memory).unwrap());
+        assert!(Mapping::of_file(&memory, 8192, true).is_err());
+        assert_eq!(reader.len(), 8192);
+    }
+
+    /// A holder that may write can seal the seals before the agent needs one.
+    #[test]
+    fn sealed_seals_are_an_error() {
+        let memory = create_for_peers(8192).unwrap();
+        add_seals(&memory, libc::F_SEAL_SEAL).unwrap();
+        let error = seal_writes(&memory).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        // Who may only read cannot seal anything.
+        let memory = create_for_peers(8192).unwrap();
+        let reader = read_only(&memory).unwrap();
+        assert!(add_seals(&reader, libc::F_SEAL_WRITE).is_err());
+    }
+
+    #[test]
+    fn a_read_only_descriptor_cannot_be_mapped_writable() {
+        let memory = create_memory(4096).unwrap();
+        let reader = read_only(&memory).unwrap();
+        assert!(Mapping::of_file(&reader, 4096, true).is_err());
+        assert!(Mapping::of_file(&reader, 4096, false).is_ok());
+    }
+
+    #[test]
+    fn no_memory_of_zero_or_absurd_length() {
+        assert!(create_memory(0).is_err());
+        assert!(create_memory(u64::MAX).is_err());
+    }
+}

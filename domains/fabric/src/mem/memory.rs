@@ -1,0 +1,629 @@
+//! Memory that can move while it is used: what a process does when its agent moves a region.
+//!
+//! The addresses stay; other memory comes to be behind them. An access that is on its way, in
+//! whatever thread, meets the old memory or the new, and in the new waits for what has not
+//! arrived. So no operation has to be kept out, and none is lost.
+//!
+//! * A mapping that is written as well changes to the fresh memory in one `mremap`, registered
+//!   with userfaultfd before: an access to a chunk that has not arrived waits.
+//! * A mapping that is only read cannot be registered. Its status says that it moves, and a read
+//!   that sees so, before or after it copied, takes each chunk from the old memory or the new,
+//!   wherever it is.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::OpError;
+use crate::mem::faults::{self, Ask, Faults, Watch};
+use crate::mem::mapping::{BLOCK, Mapping, PAGE, copy, load};
+use crate::mem::migration_table::{CHUNK, Table};
+use crate::mem::nontemporal::copy_to_peer;
+use crate::mem::status::Status;
+
+/// Long transfers look at the region's state again after this many bytes.
+const RECHECK_BYTES: usize = 64 * 1024;
+
+/// Bytes of the blocks that are folded while the memory moves: each is looked for in two places.
+const COPIED: usize = 4096;
+
+/// The memory of a region as one process has it mapped.
+#[derive(Debug)]
+pub struct Memory {
+    /// First, so that it is dropped before the memory is unmapped.
+    #[cfg(feature = "verbs")]
+    told: crate::mem::device_registrations::Told,
+    mapping: Mapping,
+    writable: bool,
+    status: Arc<Status>,
+    moves: Moves,
+    passage: Mutex<Option<Passage>>,
+}
+
+/// Whether the memory is moving in a way that reads have to know, and how often it has.
+///
+/// ```text
+///  31                                  1    0
+///  +------------------------------------+--------+
+///  | moves begun                        | moving |
+///  +------------------------------------+--------+
+/// ```
+#[derive(Debug, Default)]
+struct Moves(AtomicU32);
+
+/// What a read saw of [`Moves`]; another value afterwards means: do it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen(u32);
+
+/// A move that has begun.
+#[derive(Clone, Debug)]
+enum Passage {
+    /// Accesses wait.
+    Written(Arc<Faults>, Arc<Watch>),
+    /// Reads look into the table.
+    Read(Arc<Halves>),
+}
+
+/// What of a region is still in the old memory.
+#[derive(Debug)]
+struct Halves {
+    old: Mapping,
+    table: Table,
+}
+
+/// Old memory that is no longer in use; dropping it takes the kernel a while when there is a lot.
+/// Until it is dropped the agent cannot [freeze](crate::mem::Transfer::freeze) the old memory.
+#[derive(Debug)]
+#[must_use = "drop it when nobody waits"]
+pub struct Aside(Option<Mapping>);
+
+/// Memory that is dropped at once: a thread would cost more.
+const SMALL: usize = 1 << 20;
+
+impl Aside {
+    /// Drops it while the caller goes on.
+    pub fn drop_behind(self) {
+        if self.0.as_ref().is_some_and(|old| old.len() > SMALL) {
+            // Without a thread it is dropped here.
+            let _ = std::thread::Builder::new().spawn(move || drop(self));
+        }
+    }
+}
+
+impl Memory {
+    /// Maps `len` bytes of `file`, for reading or for both.
+    ///
+    /// # Errors
+    /// The system's, also when the descriptor does not allow it.
+    pub fn map(file: &File, len: usize, writable: bool, status: Arc<Status>) -> io::Result<Self> {
+        let mapping = Mapping::of_file(file, len, writable)?;
+        Ok(Self::new(mapping, writable, status))
+    }
+
+    /// Zeroed memory of this process alone.
+    pub(crate) fn private(len: usize) -> io::Result<Self> {
+        Ok(Self::new(Mapping::private(len)?, true, Arc::default()))
+    }
+
+    /// Memory of this process alone, which was somebody's buffer.
+    pub(crate) fn adopted(words: Box<[u64]>) -> Self {
+        Self::new(Mapping::adopted(words), true, Arc::default())
+    }
+
+    /// What adapters have been told of it, which they must forget before it moves or goes.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn told(&self) -> &crate::mem::device_registrations::Told {
+        &self.told
+    }
+
+    /// Lets no adapter use the old memory any more, nor the fresh one before all of it is there: it
+    /// would neither wait for what has not arrived, nor notice that it uses the wrong one.
+    fn withdraw(&self) {
+        #[cfg(feature = "verbs")]
+        self.told.withdraw();
+    }
+
+    fn new(mapping: Mapping, writable: bool, status: Arc<Status>) -> Self {
+        Memory {
+            #[cfg(feature = "verbs")]
+            told: crate::mem::device_registrations::Told::default(),
+            mapping,
+            writable,
+            status,
+            moves: Moves::default(),
+            passage: Mutex::default(),
+        }
+    }
+
+    /// Whether it may still be used.
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// Whether it is mapped for writing.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Changes to `fresh` memory, which `table` tells of; from now on nothing is written to the
+    /// old. Chunks that an access waits for are asked for with `ask`. Who has changed before, in
+    /// the same move, has nothing to do: the next agent tells it again.
+    ///
+    /// # Errors
+    /// The system's; or a move that had begun has not brought everything. Then the memory has
+    /// been revoked and [forsaken](Memory::forsake).
+    pub fn start_moving(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<Aside> {
+        let moved = self.has_begun(table).and_then(|has_begun| {
+            if has_begun {
+                Ok(Aside(None))
+            } else {
+                self.change(fresh, table, ask)
+            }
+        });
+        moved.inspect_err(|_| self.give_up())
+    }
+
+    /// Whether it moves, and this is the table of the move.
+    fn has_begun(&self, table: &File) -> io::Result<bool> {
+        let passage = self.passage();
+        let begun = passage.as_ref().map(|passage| passage.table().is_in(table));
+        begun.unwrap_or(Ok(false))
+    }
+
+    fn change(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<Aside> {
+        self.end_last_move()?;
+        self.withdraw();
+        let table = Table::map(table, self.mapping.len())?;
+        if self.writable {
+            self.change_written(fresh, table, ask)
+        } else {
+            self.change_read(fresh, table)
+        }
+    }
+
+    /// A move whose end nobody has told of ends if all has arrived.
+    fn end_last_move(&self) -> io::Result<()> {
+        match self.passage().as_ref() {
+            Some(passage) if !passage.is_complete() => {
+                return Err(io::Error::other("it has not ended moving"));
+            }
+            _ => {}
+        }
+        self.stop_moving();
+        Ok(())
+    }
+
+    fn change_written(&self, fresh: &File, table: Table, ask: Ask) -> io::Result<Aside> {
+        let faults = faults::faults()?;
+        // Registered before any access can reach it and before it has any page, and watched
+        // before any access can wait.
+        let fresh = Mapping::closed(fresh, self.mapping.len())?;
+        faults.register(&pages(&fresh))?;
+        fresh.open()?;
+        self.watch(&faults, table, ask);
+        // Without it the switch would also have to take down every page of the old memory, while
+        // all threads of the process wait.
+        let aside = self.mapping.set_aside().ok();
+        faults.while_moving(|| self.mapping.replace_by(fresh))?;
+        Ok(Aside(aside))
+    }
+
+    fn change_read(&self, fresh: &File, table: Table) -> io::Result<Aside> {
+        let old = self.mapping.set_aside()?;
+        self.read_from(old, table);
+        self.mapping.replace_by_file(fresh)?;
+        Ok(Aside(None))
+    }
+
+    /// For memory that is mapped while its region moves: `old` is where the rest is. Nobody may
+    /// have used the memory before.
+    ///
+    /// # Errors
+    /// As [`Memory::start_moving`].
+    pub fn join_move(&self, old: &File, table: &File, ask: Ask) -> io::Result<()> {
+        self.withdraw();
+        let joined = Table::map(table, self.mapping.len()).and_then(|table| {
+            if self.writable {
+                self.join_written(table, ask)
+            } else {
+                let old = Mapping::of_file(old, self.mapping.len(), false)?;
+                self.read_from(old, table);
+                Ok(())
+            }
+        });
+        joined.inspect_err(|_| self.give_up())
+    }
+
+    fn join_written(&self, table: Table, ask: Ask) -> io::Result<()> {
+        let faults = faults::faults()?;
+        faults.register(&pages(&self.mapping))?;
+        // A process that locks its memory has all of its pages, and so would wait for none.
+        self.mapping.take_out_pages()?;
+        self.watch(&faults, table, ask);
+        Ok(())
+    }
+
+    fn watch(&self, faults: &Arc<Faults>, table: Table, ask: Ask) {
+        let watch = faults.watch(pages(&self.mapping), table, ask);
+        *self.passage() = Some(Passage::Written(Arc::clone(faults), watch));
+    }
+
+    /// To be done before the first byte of the fresh memory can be read.
+    fn read_from(&self, old: Mapping, table: Table) {
+        *self.passage() = Some(Passage::Read(Arc::new(Halves { old, table })));
+        self.moves.start();
+    }
+
+    /// Chunks have arrived: whoever waited for one of them goes on.
+    pub fn arrived(&self) {
+        // Held meanwhile: an address that waited in this move must not be seen to in the next.
+        if let Some(Passage::Written(faults, watch)) = self.passage().as_ref() {
+            faults.arrived(watch);
+        }
+    }
+
+    /// Asks for every chunk that an access waits for, and for all later ones, with `ask`: when
+    /// what was asked before may not have been heard. If all have arrived, that may not have been
+    /// heard either.
+    pub fn ask_again(&self, ask: Ask) {
+        let passage = self.passage();
+        match passage.as_ref() {
+            Some(passage) if passage.is_complete() => {}
+            Some(Passage::Written(faults, watch)) => {
+                faults.arrived(watch);
+                return faults.ask_again(watch, ask);
+            }
+            _ => return,
+        }
+        drop(passage);
+        self.stop_moving();
+    }
+
+    /// All has arrived: the memory is as if it had always been there.
+    pub fn stop_moving(&self) {
+        let passage = self.passage().take();
+        self.moves.stop();
+        end(passage);
+        #[cfg(feature = "verbs")]
+        if self.status.check().is_ok() {
+            self.told.permit();
+        }
+    }
+
+    /// Whether a move has begun and not ended.
+    pub fn is_moving(&self) -> bool {
+        self.passage().is_some()
+    }
+
+    /// Nobody may take for bytes of the region what comes in their place.
+    fn give_up(&self) {
+        self.status.revoke();
+        self.forsake();
+    }
+
+    /// Lets go of the memory. Its status must have ended before: accesses meet zeros from now
+    /// on, and whoever waited goes on.
+    pub fn forsake(&self) {
+        self.withdraw();
+        let passage = self.passage().take();
+        let aside = self.set_aside(passage.as_ref());
+        // It fails when the process can map nothing any more; then the old memory stays, and the
+        // status keeps everybody from using it.
+        let _ = self.mapping.forsake();
+        aside.drop_behind();
+        end(passage);
+    }
+
+    /// The page tables of what is let go, for somebody else to drop: a gigabyte takes the kernel
+    /// tens of milliseconds. Where accesses wait there are not many yet.
+    fn set_aside(&self, passage: Option<&Passage>) -> Aside {
+        let is_large = self.mapping.len() > SMALL;
+        match passage {
+            None | Some(Passage::Read(_)) if is_large => Aside(self.mapping.set_aside().ok()),
+            _ => Aside(None),
+        }
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Safety
+    /// The range must lie within the memory. `to` must be writable for `len` bytes and, unless it
+    /// is another shared mapping, not accessed by anyone else.
+    pub(crate) unsafe fn read(&self, at: usize, to: *mut u8, len: usize) -> Result<(), OpError> {
+        let mut done = 0;
+        let mut seen = self.see()?;
+        while done < len {
+            let piece = (len - done).min(RECHECK_BYTES);
+            // SAFETY: a part of the ranges that the caller promises.
+            unsafe { self.copy_out(seen, at + done, to.add(done), piece) };
+            // Acquire: whatever is loaded after this piece is loaded after it; pairs with the
+            // Release fence in `write`, or with the store of a word.
+            fence(Ordering::Acquire);
+            let now = self.see()?;
+            // What was copied while the memory moved may be neither old nor new.
+            if now == seen {
+                done += piece;
+            }
+            seen = now;
+        }
+        Ok(())
+    }
+
+    /// Folds bytes in blocks, where they are, see [`Mapped::fold`](crate::Mapped::fold).
+    ///
+    /// # Safety
+    /// The range must lie within the memory.
+    pub(crate) unsafe fn fold<A: Clone>(
+        &self,
+        at: usize,
+        len: usize,
+        mut all: A,
+        each: impl Fn(&mut A, &[u8]),
+    ) -> Result<A, OpError> {
+        let mut done = 0;
+        let mut seen = self.see()?;
+        while done < len {
+            let piece = (len - done).min(RECHECK_BYTES);
+            let mut with_piece = all.clone();
+            // SAFETY: a part of the range that the caller promises.
+            unsafe { self.fold_piece(seen, at + done, piece, &mut with_piece, &each) };
+            // Acquire: as in `read`.
+            fence(Ordering::Acquire);
+            let now = self.see()?;
+            // As in `read`.
+            if now == seen {
+                all = with_piece;
+                done += piece;
+            }
+            seen = now;
+        }
+        Ok(all)
+    }
+
+    /// # Safety
+    /// As `fold`.
+    #[inline(always)]
+    unsafe fn fold_piece<A>(
+        &self,
+        seen: Seen,
+        at: usize,
+        len: usize,
+        all: &mut A,
+        each: impl Fn(&mut A, &[u8]),
+    ) {
+        if seen.is_moving() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.fold_copies::<COPIED, A>(seen, at, len, all, each) };
+        }
+        let start = (self.mapping.start() + at) as *const u8;
+        let whole = len - len % BLOCK;
+        for done in (0..whole).step_by(BLOCK) {
+            // SAFETY: a whole block of the range that the caller promises.
+            each(all, &unsafe { load(start.add(done)) });
+        }
+        // SAFETY: the rest of it.
+        unsafe { self.fold_copies::<BLOCK, A>(seen, at + whole, len - whole, all, each) };
+    }
+
+    /// Folds blocks of `N` bytes that are copied.
+    ///
+    /// # Safety
+    /// As `fold`.
+    unsafe fn fold_copies<const N: usize, A>(
+        &self,
+        seen: Seen,
+        at: usize,
+        len: usize,
+        all: &mut A,
+        each: impl Fn(&mut A, &[u8]),
+    ) {
+        let mut block = [0; N];
+        for done in (0..len).step_by(N) {
+            let block = &mut block[..N.min(len - done)];
+            // SAFETY: a part of the range that the caller promises, and a block of ours that is as long.
+            unsafe { self.copy_out(seen, at + done, block.as_mut_ptr(), block.len()) };
+            each(all, block);
+        }
+    }
+
+    /// # Safety
+    /// As `read`.
+    unsafe fn copy_out(&self, seen: Seen, at: usize, to: *mut u8, len: usize) {
+        let passage = if seen.is_moving() {
+            self.passage().clone()
+        } else {
+            None
+        };
+        let from = self.mapping.start() + at;
+        match passage {
+            Some(Passage::Read(halves)) => {
+                // SAFETY: the caller's promise.
+                unsafe { halves.copy_out(from as _, at, to, len) };
+                halves.let_go();
+            }
+            // SAFETY: the caller's promise.
+            _ => unsafe { copy(from as _, to, len) },
+        }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Safety
+    /// The memory must be writable and the range within it. `from` must be readable for `len`
+    /// bytes and, unless it is another shared mapping, not written by anyone else.
+    pub(crate) unsafe fn write(
+        &self,
+        at: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), OpError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_by(copy, at, from, len) }
+    }
+
+    /// The same, for bytes that another processor is going to read: see [`copy_to_peer`].
+    ///
+    /// # Safety
+    /// As `write`.
+    pub(crate) unsafe fn write_to_peer(
+        &self,
+        at: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), OpError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_by(copy_to_peer, at, from, len) }
+    }
+
+    /// # Safety
+    /// As `write`; what [`copy`] demands must do for `copy`.
+    #[inline(always)]
+    unsafe fn write_by(
+        &self,
+        copy: unsafe fn(*const u8, *mut u8, usize),
+        at: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), OpError> {
+        let to = (self.mapping.start() + at) as *mut u8;
+        let mut done = 0;
+        self.status.check()?;
+        while done < len {
+            let piece = (len - done).min(RECHECK_BYTES);
+            // SAFETY: a part of the ranges that the caller promises.
+            unsafe { copy(from.add(done), to.add(done), piece) };
+            // Release: whatever is stored after this piece is seen after it; pairs with the
+            // Acquire fence in `read`, or with the load of a word.
+            fence(Ordering::AcqRel);
+            self.status.check()?;
+            done += piece;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn see(&self) -> Result<Seen, OpError> {
+        self.status.check()?;
+        Ok(self.moves.see())
+    }
+
+    fn passage(&self) -> MutexGuard<'_, Option<Passage>> {
+        self.passage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        end(self.passage().take());
+    }
+}
+
+fn end(passage: Option<Passage>) {
+    match passage {
+        Some(Passage::Written(faults, watch)) => faults.unwatch(&watch),
+        Some(Passage::Read(halves)) => halves.let_go(),
+        None => {}
+    }
+}
+
+fn pages(mapping: &Mapping) -> Range<usize> {
+    mapping.start()..mapping.start() + mapping.len().next_multiple_of(PAGE)
+}
+
+impl Passage {
+    fn table(&self) -> &Table {
+        match self {
+            Passage::Written(_, watch) => watch.table(),
+            Passage::Read(halves) => &halves.table,
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.table().is_full()
+    }
+}
+
+impl Moves {
+    const MOVING: u32 = 1;
+    const ONE_MOVE: u32 = 1 << 1;
+
+    /// From now on reads look for each chunk where it is; those in flight start again.
+    fn start(&self) {
+        self.update(|word| (word | Self::MOVING).wrapping_add(Self::ONE_MOVE));
+    }
+
+    fn stop(&self) {
+        self.update(|word| word & !Self::MOVING);
+    }
+
+    fn update(&self, change: impl Fn(u32) -> u32) {
+        // Release: pairs with the Acquire in `see`. It does not fail.
+        let _ = self
+            .0
+            .fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
+                Some(change(word))
+            });
+    }
+
+    #[inline]
+    fn see(&self) -> Seen {
+        // Acquire: pairs with the Release in `update`.
+        Seen(self.0.load(Ordering::Acquire))
+    }
+}
+
+impl Seen {
+    fn is_moving(self) -> bool {
+        self.0 & Moves::MOVING != 0
+    }
+}
+
+impl Halves {
+    /// Neither the control thread, whose news everybody waits for, nor one that reads waits until the
+    /// old memory is dropped.
+    fn let_go(self: Arc<Self>) {
+        if let Some(halves) = Arc::into_inner(self) {
+            Aside(Some(halves.old)).drop_behind();
+        }
+    }
+
+    /// Copies each part from where it is; `fresh` is the address of `at` in the new memory.
+    ///
+    /// # Safety
+    /// As [`Memory::read`].
+    unsafe fn copy_out(&self, fresh: *const u8, at: usize, to: *mut u8, len: usize) {
+        let mut done = 0;
+        while done < len {
+            let offset = at + done;
+            let piece = (len - done).min(CHUNK as usize - offset % CHUNK as usize);
+            // SAFETY: a part of the ranges that the caller promises.
+            unsafe { self.copy_chunk(fresh.add(done), offset, to.add(done), piece) };
+            done += piece;
+        }
+    }
+
+    /// # Safety
+    /// As [`Memory::read`], within one chunk.
+    unsafe fn copy_chunk(&self, fresh: *const u8, at: usize, to: *mut u8, len: usize) {
+        let chunk = at as u64 / CHUNK;
+        if !self.table.has_arrived(chunk) {
+            let old = self.old.start() + at;
+            // SAFETY: the old mapping is as long as the new one.
+            unsafe { copy(old as _, to, len) };
+            // Acquire: the table is looked at after the bytes. The agent drops old bytes, so
+            // that zeros are read there, only after it said that the chunk has arrived.
+            fence(Ordering::Acquire);
+            if !self.table.has_arrived(chunk) {
+                return;
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { copy(fresh, to, len) };
+    }
+}

@@ -1,0 +1,37 @@
+//! Memory that processes share: mappings, copies, and the migration of regions to fresh memory.
+//!
+//! [`memfd`] creates sealed memory and makes read-only descriptors, as an agent does. When a node
+//! leaves, regions move to fresh memory: [`copier`] is the agent's part of it, [`memory`] and
+//! [`faults`] that of the processes; a [`fence`] ends what a process holds that does not take part.
+//! [`compaction`] lets large memory move fast.
+
+use std::any::Any;
+use std::sync::Arc;
+
+pub mod compaction;
+pub mod copier;
+#[cfg(feature = "verbs")]
+pub(crate) mod device_registrations;
+pub mod faults;
+pub mod fence;
+mod forked_syscall;
+pub(crate) mod mapping;
+pub mod memfd;
+pub mod memory;
+mod migration_table;
+pub(crate) mod nontemporal;
+pub mod status;
+mod userfaultfd;
+#[cfg(not(loom))]
+pub mod waker;
+
+pub use compaction::Compaction;
+pub use copier::Transfer;
+pub use memory::Memory;
+pub use migration_table::CHUNK;
+pub use status::Status;
+#[cfg(not(loom))]
+pub use waker::Waker;
+
+/// Something whose drop tells an agent that a resource is no longer used.
+pub type Keep = Arc<dyn Any + Send + Sync>;

@@ -1,0 +1,85 @@
+//! Waking a process that sleeps: one pipe per direction of a channel.
+//!
+//! A pipe, not an eventfd: the two ends are different open files, so a hostile peer can neither
+//! make our end blocking nor fill it in a way that makes us wait. A full pipe says what one byte
+//! says. The sleeper has a write end of its own, opened anew for the same reason, with which its
+//! control thread ends a wait.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A new pipe, non-blocking, and a second write end that shares nothing with the first.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: the kernel writes two descriptors to `fds`, which has room for them.
+    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new descriptors that nothing else owns.
+    let [reader, writer] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let own = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(format!("/proc/self/fd/{}", writer.as_raw_fd()))?;
+    Ok((reader, writer, own.into()))
+}
+
+/// Wakes whoever sleeps at the other end of a pipe; never blocks.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<File>);
+
+impl Waker {
+    pub(crate) fn new(writer: OwnedFd) -> Self {
+        Waker(Arc::new(writer.into()))
+    }
+
+    /// Wakes.
+    pub fn wake(&self) {
+        // It fails when the pipe is full, so that the sleeper wakes anyway, or has no reader, so
+        // that nobody sleeps.
+        let _ = (&*self.0).write(&[1]);
+    }
+}
+
+/// The end at which a process sleeps.
+#[derive(Debug)]
+pub(crate) struct Sleeper(File);
+
+impl Sleeper {
+    pub(crate) fn new(reader: OwnedFd) -> Self {
+        Sleeper(reader.into())
+    }
+
+    /// Forgets the wake-ups so far.
+    pub(crate) fn drain(&mut self) {
+        // One read takes all but what a hostile peer adds for fun; then we wake up once more.
+        // It fails when there is nothing.
+        let _ = self.0.read(&mut [0; 64]);
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Sleeps until woken or until `timeout` has passed.
+    pub(crate) fn sleep(&self, timeout: Duration) {
+        sleep_on(self.fd(), timeout);
+    }
+}
+
+/// Sleeps until a descriptor is readable or `timeout` has passed; may return early.
+pub(crate) fn sleep_on(fd: BorrowedFd<'_>, timeout: Duration) {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let milliseconds = timeout.as_nanos().div_ceil(1_000_000);
+    let milliseconds = i32::try_from(milliseconds).unwrap_or(i32::MAX);
+    // SAFETY: one pollfd, alive and ours. An interrupted sleep is an early wake-up.
+    unsafe { libc::poll(&raw mut poll, 1, milliseconds) };
+}

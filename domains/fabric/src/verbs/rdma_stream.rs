@@ -1,0 +1,407 @@
+//! Lines on `verbs`: each end writes into a ring in the other's memory.
+//!
+//! ```text
+//!   write ── copy ── staging ring ══ write with a number ══> ring of the peer ── copy ── read
+//! ```
+//!
+//! Both rings have the same length, and a byte has the same place in both. The number that comes with each
+//! message gives back what its sender has taken ([`flow`](crate::verbs::flow)). A line has a protection domain of its
+//! own, so of this memory no other queue pair knows.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use ibverbs_sys as ffi;
+
+use crate::core::parameters::LineParameters;
+use crate::core::rdma_stream::{Line as Bytes, PreparedLine as Unconnected};
+use crate::core::region::Region;
+use crate::error::OpError;
+use crate::key::Access;
+use crate::verbs::chain::{Action, Asked, Chain, Target};
+use crate::verbs::completion::{Counters, status_of};
+use crate::verbs::connection::{Connection, Room, access_flags};
+use crate::verbs::device::Device;
+use crate::verbs::flow::{Incoming, Outgoing, REQUESTS, RING, Sent};
+use crate::verbs::objects::{CompletionQueue, Local, Protection, Registration, SharedReceive};
+
+/// Marks the numbers of what is sent among those of completions.
+const SENT: u64 = 1 << 63;
+
+/// Short messages travel within their request, if the adapter can.
+const INLINE: u32 = 192;
+
+/// How a line has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// The adapter: the peer does not answer, or the adapter has gone.
+    #[error("the RDMA adapters do not reach each other any more (status {status})")]
+    Adapter {
+        /// `enum ibv_wc_status`.
+        status: u32,
+    },
+    /// Peer: it has sent what it may not.
+    #[error("the other end of the line does not keep to the rules")]
+    Corrupt,
+    /// The system: the adapter takes no requests.
+    #[error("the RDMA adapter refuses requests (error {errno})")]
+    Refused {
+        /// The system's error.
+        errno: i32,
+    },
+}
+
+/// What a line is made of.
+#[derive(Debug)]
+struct Ends {
+    /// First, so that the adapter uses no memory any more when the rest is dropped.
+    connection: Connection,
+    completions: CompletionQueue,
+    receive: Arc<SharedReceive>,
+    /// What the peer writes.
+    arrivals: Ring,
+    /// Where bytes wait until the adapter has sent them.
+    staging: Ring,
+}
+
+/// One end of a line on `verbs` that is not connected yet.
+#[derive(Debug)]
+pub struct PreparedLine {
+    ends: Ends,
+    device: Arc<Device>,
+}
+
+impl PreparedLine {
+    /// An end at an adapter.
+    ///
+    /// # Errors
+    /// The system's: no right to lock 2 MiB (`ulimit -l`); `Unsupported` if the adapter can do too little.
+    pub fn new(device: &Arc<Device>) -> io::Result<Self> {
+        let is_enough = device.most_requests().min(device.most_buffers()) >= REQUESTS
+            && device.longest_message() >= RING as u64;
+        if !is_enough {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let protection = Arc::new(Protection::new(device.context())?);
+        // An entry for each message and each request, so that it cannot overrun.
+        let completions = CompletionQueue::new(device.context(), 2 * REQUESTS)?;
+        let receive = Arc::new(SharedReceive::new(&protection, REQUESTS as u32)?);
+        let room = Room {
+            requests: REQUESTS,
+            locals: 1,
+            inline: INLINE,
+        };
+        let arrivals = Ring::new(&protection, Access::REMOTE_WRITE)?;
+        let staging = Ring::new(&protection, Access::empty())?;
+        // Last, as nothing that it uses can go before it.
+        let connection = Connection::new(&protection, &completions, Some(&receive), room)?;
+        let ends = Ends {
+            connection,
+            completions,
+            receive,
+            arrivals,
+            staging,
+        };
+        (0..REQUESTS).try_for_each(|_| ends.expect_message())?;
+        Ok(PreparedLine {
+            ends,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// Connects it, as [`Unconnected::connect`].
+    ///
+    /// # Errors
+    /// The system's, also when there is no way to the peer.
+    pub fn connect(self, peer: &LineParameters) -> io::Result<Line> {
+        self.ends.completions.request_event()?;
+        self.ends
+            .connection
+            .connect(&self.device, &peer.connection)?;
+        Ok(Line {
+            ends: self.ends,
+            peer: Target {
+                address: peer.address,
+                rkey: peer.rkey,
+            },
+            outgoing: Outgoing::new(),
+            incoming: Incoming::default(),
+            chain: Chain::with_capacity(REQUESTS, 1),
+            end: None,
+            counters: Counters::default(),
+        })
+    }
+}
+
+impl Unconnected for PreparedLine {
+    fn parameters(&self) -> LineParameters {
+        LineParameters {
+            connection: self.ends.connection.parameters(&self.device),
+            address: self.ends.arrivals.local(0, 0).address,
+            rkey: self.ends.arrivals.registration.rkey(),
+        }
+    }
+
+    fn connect(self: Box<Self>, peer: &LineParameters) -> io::Result<Box<dyn Bytes>> {
+        Ok(Box::new((*self).connect(peer)?))
+    }
+}
+
+impl Ends {
+    /// One more message may come: it brings no bytes but those that are written to the ring.
+    fn expect_message(&self) -> io::Result<()> {
+        // SAFETY: it names no memory.
+        unsafe { self.receive.post(0, &Local::default()) }
+    }
+}
+
+/// One end of a line on `verbs`.
+#[derive(Debug)]
+pub struct Line {
+    ends: Ends,
+    /// The peer's ring.
+    peer: Target,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    chain: Chain,
+    end: Option<LineError>,
+    counters: Counters,
+}
+
+impl Line {
+    /// What it has done so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn alive(&self) -> Result<(), LineError> {
+        self.end.map_or(Ok(()), Err)
+    }
+
+    fn end(&mut self, how: LineError) {
+        self.ends.connection.close();
+        self.end.get_or_insert(how);
+    }
+
+    /// Takes what the adapter has to tell.
+    fn take_completions(&mut self) {
+        let mut some = [ffi::ibv_wc::default(); 16];
+        loop {
+            let Ok(count) = self.ends.completions.poll(&mut some) else {
+                return self.end(LineError::Refused { errno: libc::EIO });
+            };
+            for completion in &some[..count] {
+                self.take(completion);
+            }
+            // Who sends more than it may has been cut off, so this ends.
+            if count < some.len() {
+                return;
+            }
+        }
+    }
+
+    fn take(&mut self, completion: &ffi::ibv_wc) {
+        if !completion.is_valid() {
+            let status = status_of(completion);
+            return self.end(LineError::Adapter { status });
+        }
+        match completion.wr_id() {
+            number if number & SENT != 0 => self.outgoing.have_left(number & !SENT),
+            _ => self.has_arrived(completion),
+        }
+    }
+
+    fn has_arrived(&mut self, completion: &ffi::ibv_wc) {
+        if let Err(error) = self.ends.expect_message() {
+            return self.end(refused(&error));
+        }
+        let number = completion.imm_data().map_or(0, u32::from_be);
+        let len = completion.len();
+        // Messages for nothing could go on for ever.
+        let is_something = len > 0 || number > 0;
+        let kept = self.outgoing.given_back(number).and_then(|()| match len {
+            0 => Ok(()),
+            _ => self.incoming.arrived(len),
+        });
+        if kept.is_err() || !is_something {
+            self.end(LineError::Corrupt);
+        }
+    }
+
+    /// Tells the peer what was taken, if that is much.
+    fn give_back(&mut self) {
+        if self.incoming.owes_much() && self.outgoing.may_return() && self.end.is_none() {
+            let immediate = self.incoming.give_back();
+            let sent = self.outgoing.send_return();
+            self.ask(sent, Action::Send { immediate }, Local::default());
+            self.ring();
+        }
+    }
+
+    /// Adds a message with so many of the bytes that are staged to those that the next ring hands over.
+    fn send(&mut self, place: usize, len: usize) {
+        let target = Target {
+            address: self.peer.address.wrapping_add(place as u64),
+            ..self.peer
+        };
+        let immediate = self.incoming.give_back();
+        let local = self.ends.staging.local(place, len);
+        let sent = self.outgoing.send(len);
+        self.ask(sent, Action::WriteAndTell { target, immediate }, local);
+    }
+
+    fn ask(&mut self, sent: Sent, action: Action, local: Local) {
+        let inline = local.len > 0 && local.len <= self.ends.connection.inline_bytes();
+        self.chain.push(&Asked {
+            number: sent.number | SENT,
+            action,
+            local: local.into(),
+            inline,
+            signalled: sent.signalled,
+        });
+        self.counters.requests += 1;
+        self.counters.signalled += u64::from(sent.signalled);
+        self.counters.inline += u64::from(inline);
+    }
+
+    fn ring(&mut self) {
+        if self.chain.is_empty() {
+            return;
+        }
+        self.counters.doorbells += 1;
+        if let Err(error) = self.chain.post(&self.ends.connection) {
+            self.end(refused(&error.error));
+        }
+    }
+}
+
+impl Read for Line {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.alive().map_err(io::Error::other)?;
+        let len = into.len().min(self.incoming.len);
+        if len == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let place = self.incoming.place();
+        let copied = self.ends.arrivals.copy_out(place, &mut into[..len]);
+        copied.map_err(io::Error::other)?;
+        self.incoming.read(len);
+        self.give_back();
+        Ok(len)
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    /// All parts as one message, or two where the ring ends in between.
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.alive().map_err(io::Error::other)?;
+        let mut written = 0;
+        let (mut place, mut len) = (self.outgoing.place(), 0);
+        for part in parts {
+            let mut rest = &part[..];
+            while !rest.is_empty() {
+                let now = rest.len().min(self.outgoing.room() - len);
+                if now == 0 && len == 0 {
+                    break;
+                }
+                let staged = self.ends.staging.copy_in(place + len, &rest[..now]);
+                staged.map_err(io::Error::other)?;
+                (len, rest) = (len + now, &rest[now..]);
+                if len == self.outgoing.room() {
+                    self.send(place, len);
+                    written += len;
+                    (place, len) = (self.outgoing.place(), 0);
+                }
+            }
+        }
+        if len > 0 {
+            self.send(place, len);
+            written += len;
+        }
+        self.ring();
+        self.alive().map_err(io::Error::other)?;
+        match written {
+            0 if parts.iter().any(|part| !part.is_empty()) => Err(io::ErrorKind::WouldBlock.into()),
+            written => Ok(written),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Bytes for Line {
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.ends.completions.fd()
+    }
+
+    fn attend(&mut self) -> io::Result<()> {
+        self.ends.completions.take_events()?;
+        // What ended before signals nothing, so it is looked for afterwards.
+        self.ends.completions.request_event()?;
+        self.take_completions();
+        self.give_back();
+        self.alive().map_err(io::Error::other)
+    }
+
+    fn has_bytes(&self) -> bool {
+        self.incoming.len > 0
+    }
+
+    fn is_proven(&self) -> bool {
+        self.outgoing.has_sent()
+    }
+}
+
+/// Registered memory of [`RING`] bytes, in which what goes beyond the end goes on at the start.
+#[derive(Debug)]
+struct Ring {
+    /// Before the memory.
+    registration: Registration,
+    region: Region,
+}
+
+impl Ring {
+    fn new(protection: &Arc<Protection>, access: Access) -> io::Result<Self> {
+        let region = Region::local(RING)?;
+        let mapping = region.memory().mapping();
+        let flags = access_flags(access).0;
+        // SAFETY: the region is dropped after the registration, and gives no references.
+        let registration =
+            unsafe { Registration::new(protection, mapping.start(), mapping.len(), flags)? };
+        Ok(Ring {
+            registration,
+            region,
+        })
+    }
+
+    fn local(&self, place: usize, len: usize) -> Local {
+        Local {
+            address: (self.region.memory().mapping().start() + place) as u64,
+            len: len as u32,
+            lkey: self.registration.lkey(),
+        }
+    }
+
+    fn copy_in(&self, place: usize, bytes: &[u8]) -> Result<(), OpError> {
+        self.region.write(place as u64, bytes)
+    }
+
+    fn copy_out(&self, place: usize, into: &mut [u8]) -> Result<(), OpError> {
+        let (first, second) = into.split_at_mut(into.len().min(RING - place));
+        self.region.read(place as u64, first)?;
+        self.region.read(0, second)
+    }
+}
+
+fn refused(error: &io::Error) -> LineError {
+    LineError::Refused {
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
