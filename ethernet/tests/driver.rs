@@ -943,13 +943,13 @@ fn is_cut(from: &Node, to: &Node, domain: u32) -> bool {
     !connects(from, to, domain, Duration::from_secs(1))
 }
 
-fn connects(from: &Node, to: &Node, domain: u32, patience: Duration) -> bool {
+fn connects(from: &Node, to: &Node, domain: u32, timeout: Duration) -> bool {
     let Ok(listener) = to.inside(|| TcpListener::bind("[::]:0")) else {
         return false;
     };
     let port = listener.local_addr().unwrap().port();
     let server = SocketAddr::new(ipv6(domain, to.x), port);
-    from.inside(|| TcpStream::connect_timeout(&server, patience).is_ok())
+    from.inside(|| TcpStream::connect_timeout(&server, timeout).is_ok())
 }
 
 fn eventually(happens: impl Fn() -> bool) {

@@ -366,8 +366,8 @@ impl Core {
 
     /// The application has dropped all that it had. What it has written may still be sent for so
     /// long.
-    pub(super) fn end_within(&mut self, patience: Duration) {
-        self.ending = Some(Instant::now() + patience);
+    pub(super) fn end_within(&mut self, timeout: Duration) {
+        self.ending = Some(Instant::now() + timeout);
     }
 
     fn is_over(&mut self) -> bool {

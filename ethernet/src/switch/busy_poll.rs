@@ -1,61 +1,60 @@
-//! How long to look for the next frame before going to sleep.
+//! Busy-poll backoff: how long the switch polls for the next frame before it sleeps.
 //!
-//! Waking a sleeping thread costs more than carrying a frame: the sender must interrupt another
-//! core, which on a virtual machine may first have to be scheduled by its host. In an exchange of
-//! requests and responses the next frame comes soon, and looking for it a little longer is
-//! cheaper than a wake-up. Between single frames it would be a waste.
+//! Waking a sleeping thread costs more than forwarding a frame: the sender interrupts another core, which
+//! a hypervisor may first have to schedule. In an exchange of requests and responses the next frame comes
+//! soon, and polling for it is cheaper than a wake-up. Between single frames polling is a waste.
 //!
-//! On two idle virtual cores a round trip took 40 to 90 us without looking and 36 with it, and a
-//! stream gained a tenth.
+//! On two idle virtual cores a round trip took 40 to 90 us without polling and 36 us with it, and a stream
+//! gained a tenth.
 //!
-//! Who looks gives way between two looks, because those who would send the next frame may need
-//! this core: with one core busy, that halved the slowest round trips. But a thread that
-//! computes then keeps the core for milliseconds, whereas a sleeper that wakes up takes it back
-//! at once. So whoever lost the core while giving way does not look again for a while.
+//! The switch yields the core between two polls, because the senders of the next frame may need it: with
+//! one core busy, that halved the slowest round trips. A computing thread then keeps the core for
+//! milliseconds, whereas a thread that wakes from sleep preempts it at once. After losing the core the
+//! switch therefore does not poll for a while.
 
 use std::time::{Duration, Instant};
 
-/// The longest look. Longer than a round trip between two nodes takes, and short enough that a
-/// wrong guess costs little.
-const LOOK: Duration = Duration::from_micros(50);
+/// The longest polling. It is longer than a round trip between two nodes, and short enough that a wrong
+/// guess costs little.
+const LONGEST: Duration = Duration::from_micros(50);
 
-/// Giving way for longer than this means to have lost the core to a thread that computes. Others
-/// carry on for shorter: they wait for a frame again.
-const LOST: Duration = Duration::from_micros(500);
+/// A yield longer than this has lost the core to a computing thread. Other threads return sooner: they
+/// wait for a frame again.
+const CORE_LOST: Duration = Duration::from_micros(500);
 
-/// How long not to look then.
-const REST: Duration = Duration::from_millis(100);
+/// Time without polling after the core was lost.
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// Learns from the last waits whether looking pays.
+/// Learns from the last waits whether polling pays.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub(super) struct BusyPoll {
     pays: bool,
-    rest_until: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
-impl Patience {
-    /// How long to look at the beginning of a wait.
-    pub fn look(&self, now: Instant) -> Duration {
-        let rested = self.rest_until.is_none_or(|end| end <= now);
-        if self.pays && rested {
-            LOOK
+impl BusyPoll {
+    /// How long to poll at the beginning of a wait.
+    pub(super) fn duration(&self, now: Instant) -> Duration {
+        let may_poll = self.paused_until.is_none_or(|end| end <= now);
+        if self.pays && may_poll {
+            LONGEST
         } else {
             Duration::ZERO
         }
     }
 
-    /// Tells how long it took to give way once.
-    pub fn gave_way(&mut self, from: Instant, to: Instant) {
-        if to - from > LOST {
-            self.rest_until = Some(to + REST);
+    /// Records the begin and end of one yield.
+    pub(super) fn yielded(&mut self, from: Instant, to: Instant) {
+        if to - from > CORE_LOST {
+            self.paused_until = Some(to + PAUSE);
         }
     }
 
-    /// Tells how long the wait for the last frame was, looking and sleeping. Had looking found
-    /// it, then it is worth trying the next time; so one wait that was too long ends all
-    /// looking until frames come in quick succession again.
-    pub fn waited(&mut self, from: Instant, to: Instant) {
-        self.pays = to - from <= LOOK;
+    /// Records the wait for the last frame, polling and sleeping together. If polling would have found
+    /// that frame, the next wait polls. One longer wait ends polling until frames come in quick
+    /// succession again.
+    pub(super) fn record_wait(&mut self, from: Instant, to: Instant) {
+        self.pays = to - from <= LONGEST;
     }
 }
 
@@ -64,25 +63,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looking_begins_with_quick_frames_and_ends_with_a_pause() {
-        let (mut patience, now) = (Patience::default(), Instant::now());
-        assert_eq!(patience.look(now), Duration::ZERO);
-        patience.waited(now, now + LOOK);
-        assert_eq!(patience.look(now), LOOK);
-        patience.waited(now, now + 2 * LOOK);
-        assert_eq!(patience.look(now), Duration::ZERO);
+    fn polling_begins_with_quick_frames_and_ends_with_a_pause() {
+        let (mut busy_poll, now) = (BusyPoll::default(), Instant::now());
+        assert_eq!(busy_poll.duration(now), Duration::ZERO);
+        busy_poll.record_wait(now, now + LONGEST);
+        assert_eq!(busy_poll.duration(now), LONGEST);
+        busy_poll.record_wait(now, now + 2 * LONGEST);
+        assert_eq!(busy_poll.duration(now), Duration::ZERO);
     }
 
     #[test]
-    fn who_lost_the_core_does_not_look_for_a_while() {
-        let (mut patience, now) = (Patience::default(), Instant::now());
-        patience.waited(now, now + LOOK);
-        patience.gave_way(now, now + LOST);
-        assert_eq!(patience.look(now), LOOK);
-        let back = now + 2 * LOST;
-        patience.gave_way(now, back);
-        patience.waited(now, now + LOOK);
-        assert_eq!(patience.look(back), Duration::ZERO);
-        assert_eq!(patience.look(back + REST), LOOK);
+    fn a_thread_that_lost_the_core_does_not_poll_for_a_while() {
+        let (mut busy_poll, now) = (BusyPoll::default(), Instant::now());
+        busy_poll.record_wait(now, now + LONGEST);
+        busy_poll.yielded(now, now + CORE_LOST);
+        assert_eq!(busy_poll.duration(now), LONGEST);
+        let back = now + 2 * CORE_LOST;
+        busy_poll.yielded(now, back);
+        busy_poll.record_wait(now, now + LONGEST);
+        assert_eq!(busy_poll.duration(back), Duration::ZERO);
+        assert_eq!(busy_poll.duration(back + PAUSE), LONGEST);
     }
 }

@@ -38,7 +38,7 @@ use crate::port::tap::Tap;
 use crate::port::uplink::{Uplink, is_down};
 use crate::port::{SwitchPort, is_gone};
 use crate::tunnel::HostId;
-use busy_poll::Patience;
+use busy_poll::BusyPoll;
 use tunnels::{Connected, Tunnels, Via};
 pub use tunnels::{LineEvent, LostLine, TunnelEvent, TunnelId};
 
@@ -73,7 +73,7 @@ pub struct Switch {
     unread: BTreeSet<(HostId, Via)>,
     /// Is told what becomes of tunnels.
     events: Sender<(TunnelId, TunnelEvent)>,
-    patience: Patience,
+    busy_poll: BusyPoll,
     work: Receiver<Work>,
     doorbell: Arc<EventFd>,
 }
@@ -156,7 +156,7 @@ impl Switch {
             tunnels: Tunnels::default(),
             unread: BTreeSet::new(),
             events,
-            patience: Patience::default(),
+            busy_poll: BusyPoll::default(),
             work,
             doorbell,
         };
@@ -333,19 +333,19 @@ impl Switch {
     /// Looks for ready TAPs as long as that may pay, then sleeps until there are some.
     fn wait(&mut self, events: &mut [EpollEvent]) -> io::Result<usize> {
         let began = Instant::now();
-        let looking_ends = began + self.patience.look(began);
+        let polling_ends = began + self.busy_poll.duration(began);
         let mut now = began;
         loop {
-            let timeout = if now < looking_ends || !self.unread.is_empty() {
+            let timeout = if now < polling_ends || !self.unread.is_empty() {
                 EpollTimeout::ZERO
             } else {
                 EpollTimeout::NONE
             };
             match self.epoll.wait(events, timeout) {
                 Ok(0) if !self.unread.is_empty() => return Ok(0),
-                Ok(0) => now = self.give_way(),
+                Ok(0) => now = self.yield_once(),
                 Ok(ready) => {
-                    self.patience.waited(began, Instant::now());
+                    self.busy_poll.record_wait(began, Instant::now());
                     return Ok(ready);
                 }
                 Err(Errno::EINTR) => {}
@@ -354,11 +354,11 @@ impl Switch {
         }
     }
 
-    fn give_way(&mut self) -> Instant {
+    fn yield_once(&mut self) -> Instant {
         let before = Instant::now();
         thread::yield_now();
         let after = Instant::now();
-        self.patience.gave_way(before, after);
+        self.busy_poll.yielded(before, after);
         after
     }
 
