@@ -52,7 +52,7 @@ fn members_with_and_without_offload_reach_each_other() {
     for (from, to) in [(0, 1), (1, 0), (0, 2)] {
         for address in [ipv4(BLUE, to), ipv6(BLUE, to)] {
             let [receiver, sender] = udp(&nodes[usize::from(to)], &nodes[from], address);
-            // A row of datagrams in one call, and perhaps in one super-frame.
+            // A row of datagrams in one call, and perhaps in one GSO packet.
             setsockopt(&sender.0, UdpGsoSegment, &(DATAGRAM as i32)).unwrap();
             let row: Vec<u8> = (0..20_500).map(|n| (n / DATAGRAM) as u8).collect();
             sender.send_to(&row, receiver.local_addr().unwrap());

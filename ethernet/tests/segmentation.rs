@@ -1,4 +1,4 @@
-//! The segmenter beside the kernel's: both get the same super-frames, and the frames that come out
+//! The segmenter beside the kernel's: both get the same GSO packets, and the frames that come out
 //! must be the same to the last byte. The kernel gets them through a packet socket, so that it
 //! changes nothing else, on their way out of a TAP without offload. Needs root; without it the
 //! test fails when `CI=true` asks for it, and says that it did nothing otherwise.
@@ -17,7 +17,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, bind, send, setsockopt, socket,
 };
 use nix::{setsockopt_impl, sockopt_impl};
-use toroid_ethernet::offload::gso_packet::SuperFrame;
+use toroid_ethernet::offload::gso_packet::GsoPacket;
 use toroid_ethernet::offload::layout::{Network, Transport};
 use toroid_ethernet::offload::segmentation::Segmenter;
 use toroid_ethernet::offload::{Capabilities, Offload};
@@ -45,10 +45,10 @@ fn frames_are_those_of_the_kernel() {
     let compare = || {
         let kernel = Kernel::new();
         let mut compared = 0;
-        for of in super_frames() {
-            let packet = of.packet();
+        for of in gso_packets() {
+            let packet = of.to_bytes();
             let ours = ours(&packet);
-            let theirs = kernel.pieces(&packet, ours.len());
+            let theirs = kernel.frames(&packet, ours.len());
             for (n, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
                 assert_eq!(ours, theirs, "piece {n} of {of:?}");
             }
@@ -60,7 +60,7 @@ fn frames_are_those_of_the_kernel() {
     thread::spawn(compare).join().unwrap();
 }
 
-fn super_frames() -> impl Iterator<Item = SuperFrame> {
+fn gso_packets() -> impl Iterator<Item = GsoPacket> {
     let kinds = [
         (Network::Ipv4, Transport::Tcp),
         (Network::Ipv6, Transport::Tcp),
@@ -80,7 +80,7 @@ fn super_frames() -> impl Iterator<Item = SuperFrame> {
             lengths.into_iter().map(move |(size, len)| {
                 let (tags, options, tcp_options) = shape;
                 let seed = len + options;
-                SuperFrame {
+                GsoPacket {
                     network,
                     transport,
                     tags,
@@ -91,7 +91,7 @@ fn super_frames() -> impl Iterator<Item = SuperFrame> {
                     id: u16::MAX - 2,
                     payload: (0..len).map(|n| (n * n + seed) as u8).collect(),
                     size,
-                    ..SuperFrame::default()
+                    ..GsoPacket::default()
                 }
             })
         })
@@ -101,10 +101,10 @@ fn super_frames() -> impl Iterator<Item = SuperFrame> {
 fn ours(packet: &[u8]) -> Vec<Vec<u8>> {
     let (offload, frame) = Offload::split(packet).expect("a good packet");
     let mut segmenter = Segmenter::default();
-    let mut pieces = segmenter.pieces(&offload, frame);
+    let mut segments = segmenter.frames(&offload, frame);
     let mut all = Vec::new();
-    while let Some(piece) = pieces.next() {
-        all.push(piece.0.concat());
+    while let Some(frame) = segments.next() {
+        all.push(frame.0.concat());
     }
     all
 }
@@ -134,7 +134,7 @@ impl Kernel {
     }
 
     /// What comes out of a packet that becomes so many.
-    fn pieces(&self, packet: &[u8], count: usize) -> Vec<Vec<u8>> {
+    fn frames(&self, packet: &[u8], count: usize) -> Vec<Vec<u8>> {
         send(self.socket.as_raw_fd(), packet, MsgFlags::empty()).unwrap();
         let source = &packet[Offload::LEN + 6..][..6];
         let deadline = Instant::now() + WATCHDOG;

@@ -85,13 +85,13 @@ impl Neighbours {
             "it may reach the full member only"
         );
         let (offload, frame) = Offload::split(packet).expect("it was admitted");
-        let mut pieces = self.segmenter.pieces(&offload, frame);
+        let mut frames = self.segmenter.frames(&offload, frame);
         let mut count = 0;
-        while let Some(piece) = pieces.next() {
+        while let Some(segment) = frames.next() {
             count += 1;
-            let beginning = piece.0[0].first_chunk::<12>();
+            let beginning = segment.0[0].first_chunk::<12>();
             assert_eq!(beginning, frame.first_chunk(), "whom it is from and for");
-            assert!(piece.len() <= LONGEST, "{} bytes", piece.len());
+            assert!(segment.len() <= LONGEST, "{} bytes", segment.len());
         }
         assert!((1..=MOST).contains(&count), "{count} frames");
         true

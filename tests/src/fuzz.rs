@@ -298,10 +298,10 @@ pub fn segment(bytes: &[u8]) -> bool {
     };
     let (longest, mut grown) = (offload.longest(frame.len()), 0);
     let mut segmenter = Segmenter::default();
-    let mut pieces = segmenter.pieces(&offload, frame);
-    while let Some(piece) = pieces.next() {
-        assert!(piece.len() <= longest, "{} bytes", piece.len());
-        grown += piece.len();
+    let mut frames = segmenter.frames(&offload, frame);
+    while let Some(frame) = frames.next() {
+        assert!(frame.len() <= longest, "{} bytes", frame.len());
+        grown += frame.len();
     }
     assert!(grown >= frame.len(), "something is missing");
     true

@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 use tracing::{info, warn};
 
 use crate::offload::Capabilities;
-use crate::offload::gso_packet::SuperFrame;
+use crate::offload::gso_packet::GsoPacket;
 use crate::offload::layout::{Network, Transport};
 use crate::port::tap::Tap;
 
@@ -62,11 +62,11 @@ fn try_all() -> Result<Capabilities, ProbeError> {
 /// Everything else needs checksums to be left out, too.
 fn try_one(tap: &mut Tap, capability: Capabilities) -> io::Result<()> {
     tap.set_capabilities(Capabilities::CHECKSUM | capability)?;
-    samples(capability).try_for_each(|sample| tap.send(&sample.packet()))
+    samples(capability).try_for_each(|sample| tap.send(&sample.to_bytes()))
 }
 
-/// A super-frame of each kind that a port with this capability may get.
-fn samples(capability: Capabilities) -> impl Iterator<Item = SuperFrame> {
+/// A GSO packet of each kind that a port with this capability may get.
+fn samples(capability: Capabilities) -> impl Iterator<Item = GsoPacket> {
     let kinds = [
         (Capabilities::TSO4, Transport::Tcp, Network::Ipv4),
         (Capabilities::TSO6, Transport::Tcp, Network::Ipv6),
@@ -74,9 +74,9 @@ fn samples(capability: Capabilities) -> impl Iterator<Item = SuperFrame> {
         (Capabilities::USO, Transport::Udp, Network::Ipv6),
     ];
     let kinds = kinds.into_iter().filter(move |(of, ..)| *of == capability);
-    kinds.map(|(_, transport, network)| SuperFrame {
+    kinds.map(|(_, transport, network)| GsoPacket {
         transport,
         network,
-        ..SuperFrame::default()
+        ..GsoPacket::default()
     })
 }

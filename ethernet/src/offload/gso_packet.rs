@@ -1,12 +1,12 @@
-//! Super-frames as a kernel would send them: what [`crate::interface::offloads`] tries, and what tests cut.
+//! GSO packets as a kernel would send them: what [`crate::interface::offloads`] tries, and what tests cut.
 
 use crate::offload::Offload;
 use crate::offload::checksum::Sum;
 use crate::offload::layout::{Network, Transport, tcp, udp};
 
-/// A super-frame as a node's kernel would send it.
+/// A GSO packet as a node's kernel would send it.
 #[derive(Clone, Debug)]
-pub struct SuperFrame {
+pub struct GsoPacket {
     /// Destination and source.
     pub macs: [[u8; 6]; 2],
     /// How many VLAN tags it has.
@@ -35,9 +35,9 @@ pub struct SuperFrame {
     pub size: u16,
 }
 
-impl Default for SuperFrame {
+impl Default for GsoPacket {
     fn default() -> Self {
-        SuperFrame {
+        GsoPacket {
             macs: [[6, 0, 7, 1, 0, 0], [6, 0, 7, 0, 0, 0]],
             tags: 0,
             network: Network::Ipv4,
@@ -55,9 +55,9 @@ impl Default for SuperFrame {
     }
 }
 
-impl SuperFrame {
+impl GsoPacket {
     /// The packet: the header of virtio-net, and the frame.
-    pub fn packet(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let segment = self.segment();
         let mut frame = self.macs.concat();
         for _ in 0..self.tags {

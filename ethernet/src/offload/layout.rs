@@ -1,4 +1,4 @@
-//! Where the headers of a super-frame are: all that is needed to cut it.
+//! Where the headers of a GSO packet are: all that is needed to cut it.
 //!
 //! ```text
 //!  0          14 or more      network           transport      payload
@@ -9,7 +9,7 @@
 //!  +----------+---------------+-----------------+--------------+---------
 //! ```
 //!
-//! A node can have its kernel send any bytes as a super-frame. Nothing is cut, and no other kernel
+//! A node can have its kernel send any bytes as a GSO packet. Nothing is cut, and no other kernel
 //! gets to see it, unless all of its headers are there, are what the virtio header says, and
 //! their lengths are exactly those of the frame.
 
@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use crate::headers::frame::{EtherType, HEADER_LEN, TAG_LEN};
 
-/// The longest headers of a super-frame: more than IPv4 can have with all options (142 bytes), and
+/// The longest headers of a GSO packet: more than IPv4 can have with all options (142 bytes), and
 /// enough for IPv6 with extensions of some hundred bytes. They are written anew for every piece.
 pub const MAX_HEADERS: usize = 512;
 
@@ -120,7 +120,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Reads the headers of a super-frame; `None` if they are not there, say that the frame has
+    /// Reads the headers of a GSO packet; `None` if they are not there, say that the frame has
     /// another length, or say that it is a fragment.
     pub fn read(frame: &[u8]) -> Option<Self> {
         let (network, network_at) = network(frame)?;

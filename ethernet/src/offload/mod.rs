@@ -11,7 +11,7 @@
 //! ```
 //!
 //! in the machine's byte order. It says of the frame behind it that its checksum is not computed
-//! yet, or that it is a *super-frame*: a TCP segment of up to 64 KiB or a row of UDP datagrams, to
+//! yet, or that it is a *GSO packet*: a TCP segment of up to 64 KiB or a row of UDP datagrams, to
 //! be cut to the MTU on its way. Between two TAPs neither needs doing. Both cross as they are,
 //! which is what makes a stream fast. Where the receiver's [`Capabilities`] do not allow for it,
 //! [`crate::offload::segmentation`] does what was left undone.
@@ -52,7 +52,7 @@ const CONGESTION: u8 = 0x80;
 
 /// The most segments of a stream: what 64 KiB give at the smallest segment that TCP accepts of a
 /// peer unless told otherwise, 88 bytes (`TCP_MIN_MSS` of Linux). Smaller ones are fine in smaller
-/// super-frames. Without a bound 64 KiB of a node would become 65,536 frames, and each is a call
+/// GSO packets. Without a bound 64 KiB of a node would become 65,536 frames, and each is a call
 /// of the kernel during which everybody else waits.
 const MAX_SEGMENTS: usize = (64 << 10) / 88;
 
@@ -69,11 +69,11 @@ bitflags! {
     pub struct Capabilities: u8 {
         /// Checksums of TCP and UDP.
         const CHECKSUM = 1;
-        /// Cutting TCP over IPv4 to the MTU.
+        /// Progress TCP over IPv4 to the MTU.
         const TSO4 = 1 << 1;
-        /// Cutting TCP over IPv6 to the MTU.
+        /// Progress TCP over IPv6 to the MTU.
         const TSO6 = 1 << 2;
-        /// Cutting rows of UDP datagrams.
+        /// Progress rows of UDP datagrams.
         const USO = 1 << 3;
     }
 }
@@ -82,7 +82,7 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
     checksum: Option<Checksum>,
-    cut: Option<Cut>,
+    segmentation: Option<Segmentation>,
 }
 
 /// A checksum to be computed of all from `start` to the end of the frame. Where it goes there is
@@ -95,9 +95,9 @@ pub struct Checksum {
     pub at: usize,
 }
 
-/// How a super-frame is to be cut.
+/// How a GSO packet is to be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct Segmentation {
     /// Its headers.
     pub layout: Layout,
     /// Bytes of payload in all pieces but the last; not 0.
@@ -111,7 +111,7 @@ impl Offload {
     /// The header of a frame that needs nothing.
     pub const NONE: [u8; Self::LEN] = [0; Self::LEN];
 
-    /// The header of a super-frame that is a row of datagrams with these headers, of `size` bytes each.
+    /// The header of a GSO packet that is a row of datagrams with these headers, of `size` bytes each.
     pub(crate) fn of_row(layout: &Layout, size: usize) -> [u8; Self::LEN] {
         let mut header = [0; Self::LEN];
         header[FLAGS] = NEEDS_CHECKSUM;
@@ -137,17 +137,23 @@ impl Offload {
             0 => None,
             _ => Some(checked_checksum(header, frame)?),
         };
-        let cut = match header[KIND] {
+        let segmentation = match header[KIND] {
             WHOLE | CONGESTION => None,
-            kind => Some(checked_cut(header, kind, frame, checksum?)?),
+            kind => Some(checked_segmentation(header, kind, frame, checksum?)?),
         };
-        known_flags.then_some((Offload { checksum, cut }, frame))
+        known_flags.then_some((
+            Offload {
+                checksum,
+                segmentation,
+            },
+            frame,
+        ))
     }
 
     /// The length of the longest frame that a frame of `len` bytes stands for.
     pub fn longest(&self, len: usize) -> usize {
-        let piece = |cut: Cut| cut.layout.payload_at + cut.size;
-        self.cut.map_or(len, |cut| piece(cut).min(len))
+        let frame = |of: Segmentation| of.layout.payload_at + of.size;
+        self.segmentation.map_or(len, |of| frame(of).min(len))
     }
 
     /// What an exit must have to take it as it is.
@@ -156,9 +162,9 @@ impl Offload {
             Some(_) => Capabilities::CHECKSUM,
             None => Capabilities::empty(),
         };
-        let kind = |cut: Cut| (cut.layout.transport, cut.layout.network);
+        let kind = |of: Segmentation| (of.layout.transport, of.layout.network);
         checksum
-            | match self.cut.map(kind) {
+            | match self.segmentation.map(kind) {
                 None => Capabilities::empty(),
                 Some((Transport::Tcp, Network::Ipv4)) => Capabilities::TSO4,
                 Some((Transport::Tcp, Network::Ipv6)) => Capabilities::TSO6,
@@ -166,14 +172,14 @@ impl Offload {
             }
     }
 
-    /// The checksum that is to be computed; of a super-frame, that of each piece.
+    /// The checksum that is to be computed; of a GSO packet, that of each piece.
     pub fn checksum(&self) -> Option<Checksum> {
         self.checksum
     }
 
-    /// How it is to be cut, if it is a super-frame.
-    pub fn cut(&self) -> Option<Cut> {
-        self.cut
+    /// How it is to be cut, if it is a GSO packet.
+    pub fn segmentation(&self) -> Option<Segmentation> {
+        self.segmentation
     }
 }
 
@@ -185,12 +191,12 @@ fn checked_checksum(header: &[u8; Offload::LEN], frame: &[u8]) -> Option<Checksu
 }
 
 /// The frame is of the kind that the header says, and the checksum is its transport's.
-fn checked_cut(
+fn checked_segmentation(
     header: &[u8; Offload::LEN],
     kind: u8,
     frame: &[u8],
     checksum: Checksum,
-) -> Option<Cut> {
+) -> Option<Segmentation> {
     let layout = Layout::read(frame)?;
     let is_kind = match (layout.transport, layout.network) {
         (Transport::Tcp, Network::Ipv4) => kind & !CONGESTION == TCP_IPV4,
@@ -207,7 +213,7 @@ fn checked_cut(
         && checksum == Checksum { start, at }
         && size > 0
         && (frame.len() - layout.payload_at).div_ceil(size) <= most;
-    is_good.then_some(Cut { layout, size })
+    is_good.then_some(Segmentation { layout, size })
 }
 
 fn number(header: &[u8; Offload::LEN], range: Range<usize>) -> usize {
@@ -218,7 +224,7 @@ fn number(header: &[u8; Offload::LEN], range: Range<usize>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload::gso_packet::SuperFrame;
+    use crate::offload::gso_packet::GsoPacket;
 
     /// A packet with five words of TCP wherever one looks.
     fn packet(flags: u8, kind: u8, numbers: [u16; 4], frame: usize) -> Vec<u8> {
@@ -246,30 +252,30 @@ mod tests {
     }
 
     #[test]
-    fn super_frames_are_as_long_as_their_pieces() {
+    fn gso_packets_are_as_long_as_their_frames() {
         let tso4 = Capabilities::CHECKSUM | Capabilities::TSO4;
         let tso6 = Capabilities::CHECKSUM | Capabilities::TSO6;
         let uso = Capabilities::CHECKSUM | Capabilities::USO;
-        let plain = SuperFrame::default();
-        let ipv6 = SuperFrame {
+        let plain = GsoPacket::default();
+        let ipv6 = GsoPacket {
             network: Network::Ipv6,
             ..plain.clone()
         };
-        let udp = |of: &SuperFrame| SuperFrame {
+        let udp = |of: &GsoPacket| GsoPacket {
             transport: Transport::Udp,
             ..of.clone()
         };
-        let read = |of: &SuperFrame| read(&of.packet());
+        let read = |of: &GsoPacket| read(&of.to_bytes());
         assert_eq!(read(&plain), Some((14 + 20 + 20 + 1448, tso4)));
         assert_eq!(read(&ipv6), Some((14 + 40 + 20 + 1448, tso6)));
         assert_eq!(read(&udp(&plain)), Some((14 + 20 + 8 + 1448, uso)));
         assert_eq!(read(&udp(&ipv6)), Some((14 + 40 + 8 + 1448, uso)));
-        let small = SuperFrame {
+        let small = GsoPacket {
             payload: vec![0; 10],
             ..plain.clone()
         };
         assert_eq!(read(&small), Some((64, tso4)));
-        let mut congested = plain.packet();
+        let mut congested = plain.to_bytes();
         congested[KIND] |= CONGESTION;
         assert_eq!(super::tests::read(&congested), read(&plain));
     }
@@ -287,8 +293,8 @@ mod tests {
     }
 
     #[test]
-    fn super_frames_with_lies_are_refused() {
-        let good = SuperFrame::default().packet();
+    fn gso_packets_with_lies_are_refused() {
+        let good = GsoPacket::default().to_bytes();
         assert!(read(&good).is_some());
         let set = |at: usize, bytes: &[u8]| {
             let mut bad = good.clone();
@@ -320,21 +326,21 @@ mod tests {
         for (outcome, at, bytes) in lies {
             assert_eq!(outcome, None, "{bytes:x?} at {at}");
         }
-        // Cut off anywhere, or longer than they say.
+        // Segmentation off anywhere, or longer than they say.
         assert!((0..good.len()).all(|len| read(&good[..len]).is_none()));
         assert_eq!(read(&[&good[..], &[0]].concat()), None);
     }
 
     #[test]
-    fn a_super_frame_becomes_only_so_many_frames() {
+    fn a_gso_packet_becomes_only_so_many_frames() {
         let of = |transport, size, payload| {
-            let cut = SuperFrame {
+            let gso = GsoPacket {
                 transport,
                 size,
                 payload: vec![0; payload],
-                ..SuperFrame::default()
+                ..GsoPacket::default()
             };
-            read(&cut.packet()).is_some()
+            read(&gso.to_bytes()).is_some()
         };
         assert!(of(Transport::Tcp, 1, MAX_SEGMENTS));
         assert!(!of(Transport::Tcp, 1, MAX_SEGMENTS + 1));
@@ -348,23 +354,23 @@ mod tests {
     #[test]
     fn extensions_of_ipv6_end() {
         let with = |extensions| {
-            let ipv6 = SuperFrame {
+            let ipv6 = GsoPacket {
                 network: Network::Ipv6,
                 options: extensions,
-                ..SuperFrame::default()
+                ..GsoPacket::default()
             };
-            read(&ipv6.packet()).is_some()
+            read(&ipv6.to_bytes()).is_some()
         };
         assert!(with(7) && !with(8));
         // The first of three says that a fragment's header follows, and in turn that it is as long
         // as can be.
-        let ipv6 = SuperFrame {
+        let ipv6 = GsoPacket {
             network: Network::Ipv6,
             options: 3,
-            ..SuperFrame::default()
+            ..GsoPacket::default()
         };
         for (at, byte) in [(54, 44), (55, 255)] {
-            let mut bad = ipv6.packet();
+            let mut bad = ipv6.to_bytes();
             bad[Offload::LEN + at] = byte;
             assert_eq!(read(&bad), None);
         }

@@ -1,15 +1,15 @@
 //! Does in software what a packet's sender left undone, for exits that cannot take it so: cuts
-//! super-frames to the MTU and completes checksums. What comes out is as the sender's kernel would
+//! GSO packets to the MTU and completes checksums. What comes out is as the sender's kernel would
 //! have sent it through an interface without offload.
 //!
-//! No payload is copied: a [`Piece`] is headers written anew and a part of the frame, to be
+//! No payload is copied: a [`FrameParts`] is headers written anew and a part of the frame, to be
 //! written out one behind the other. A [`Segmenter`] has the only buffer.
 
 use crate::offload::checksum::Sum;
 use crate::offload::layout::{
     Layout, MAX_HEADERS, Network, Transport, ipv4, ipv6, number, tcp, udp,
 };
-use crate::offload::{Checksum, Cut, Offload};
+use crate::offload::{Checksum, Offload, Segmentation};
 
 /// Cuts packets, one after another.
 #[derive(Debug)]
@@ -19,11 +19,11 @@ pub struct Segmenter {
 
 /// A whole frame with its checksums, in parts that are to be put together; some may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece<'a>(pub [&'a [u8]; 3]);
+pub struct FrameParts<'a>(pub [&'a [u8]; 3]);
 
 /// The frames of a packet, one after another.
 #[derive(Debug)]
-pub struct Pieces<'a> {
+pub struct Frames<'a> {
     headers: &'a mut [u8; MAX_HEADERS],
     frame: &'a [u8],
     work: Work,
@@ -35,15 +35,15 @@ enum Work {
     Nothing,
     Pass,
     Complete(Checksum),
-    Cut(Cutting),
+    Segmentation(Progress),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Cutting {
-    cut: Cut,
+struct Progress {
+    cut: Segmentation,
     /// Where the next piece's payload begins in the frame.
     at: usize,
-    /// The sum of the pseudo header, with the length of the super-frame.
+    /// The sum of the pseudo header, with the length of the GSO packet.
     pseudo: Sum,
 }
 
@@ -57,12 +57,12 @@ impl Default for Segmenter {
 
 impl Segmenter {
     /// What the frame of a checked packet stands for: at least one frame.
-    pub fn pieces<'a>(&'a mut self, offload: &Offload, frame: &'a [u8]) -> Pieces<'a> {
-        let work = match (offload.cut(), offload.checksum()) {
+    pub fn frames<'a>(&'a mut self, offload: &Offload, frame: &'a [u8]) -> Frames<'a> {
+        let work = match (offload.segmentation(), offload.checksum()) {
             (Some(cut), Some(checksum)) => {
                 let headers = cut.layout.payload_at;
                 self.headers[..headers].copy_from_slice(&frame[..headers]);
-                Work::Cut(Cutting {
+                Work::Segmentation(Progress {
                     cut,
                     at: headers,
                     pseudo: Sum::of(&frame[checksum.at..checksum.at + 2]),
@@ -71,7 +71,7 @@ impl Segmenter {
             (_, Some(checksum)) => Work::Complete(checksum),
             (_, None) => Work::Pass,
         };
-        Pieces {
+        Frames {
             headers: &mut self.headers,
             frame,
             work,
@@ -79,7 +79,7 @@ impl Segmenter {
     }
 }
 
-impl Piece<'_> {
+impl FrameParts<'_> {
     /// Bytes of the frame.
     pub fn len(&self) -> usize {
         self.0.iter().map(|part| part.len()).sum()
@@ -91,40 +91,40 @@ impl Piece<'_> {
     }
 }
 
-impl Pieces<'_> {
+impl Frames<'_> {
     /// The next frame. Each call writes into the same buffer, so this is no [`Iterator`].
     #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Option<Piece<'_>> {
+    pub fn next(&mut self) -> Option<FrameParts<'_>> {
         match self.work {
             Work::Nothing => None,
             Work::Pass => {
                 self.work = Work::Nothing;
-                Some(Piece([self.frame, &[], &[]]))
+                Some(FrameParts([self.frame, &[], &[]]))
             }
             Work::Complete(checksum) => {
                 self.work = Work::Nothing;
                 Some(self.complete(checksum))
             }
-            Work::Cut(cutting) => Some(self.cut(cutting)),
+            Work::Segmentation(cutting) => Some(self.cut(cutting)),
         }
     }
 
-    fn complete(&mut self, Checksum { start, at }: Checksum) -> Piece<'_> {
+    fn complete(&mut self, Checksum { start, at }: Checksum) -> FrameParts<'_> {
         // As the kernel does it for any protocol. Its other zero is as good for those that know
         // only one.
         self.headers[..2].copy_from_slice(&Sum::of(&self.frame[start..]).nonzero_checksum());
         let (before, behind) = (&self.frame[..at], &self.frame[at + 2..]);
-        Piece([before, &self.headers[..2], behind])
+        FrameParts([before, &self.headers[..2], behind])
     }
 
-    fn cut(&mut self, cutting: Cutting) -> Piece<'_> {
-        let Cutting { cut, at, pseudo } = cutting;
+    fn cut(&mut self, cutting: Progress) -> FrameParts<'_> {
+        let Progress { cut, at, pseudo } = cutting;
         let end = self.frame.len().min(at + cut.size);
         let (is_first, is_last) = (at == cut.layout.payload_at, end == self.frame.len());
         self.work = if is_last {
             Work::Nothing
         } else {
-            Work::Cut(Cutting { at: end, ..cutting })
+            Work::Segmentation(Progress { at: end, ..cutting })
         };
         let payload = &self.frame[at..end];
         let headers = &mut self.headers[..cut.layout.payload_at];
@@ -138,7 +138,7 @@ impl Pieces<'_> {
         // Both are less than 64 KiB: the network header tells them.
         let pseudo = pseudo.with_changed(whole as u16, piece as u16);
         seal(&cut.layout, headers, pseudo.plus(Sum::of(payload)));
-        Piece([&self.headers[..cut.layout.payload_at], payload, &[]])
+        FrameParts([&self.headers[..cut.layout.payload_at], payload, &[]])
     }
 }
 
@@ -162,7 +162,7 @@ fn adapt_network(layout: &Layout, headers: &mut [u8], payload: usize, is_first: 
 /// Each segment goes on where the one before ended. That there is no more, and that what there is
 /// is urgently waited for, is true of the last only; that the window was made smaller is to be
 /// told once.
-fn adapt_tcp(cut: &Cut, headers: &mut [u8], frame: &[u8], is_first: bool, is_last: bool) {
+fn adapt_tcp(cut: &Segmentation, headers: &mut [u8], frame: &[u8], is_first: bool, is_last: bool) {
     let header = &mut headers[cut.layout.transport_at..];
     let flags = frame[cut.layout.transport_at + tcp::FLAGS];
     let not_last = if is_last { 0 } else { tcp::FIN | tcp::PSH };

@@ -1,4 +1,4 @@
-//! Rows: datagrams of one flow, read one behind the other, handed on together as one super-frame.
+//! Rows: datagrams of one flow, read one behind the other, handed on together as one GSO packet.
 //!
 //! A kernel works through all of its layers for each packet that is written to a TAP, which costs a
 //! driver two thirds of its time for a datagram. Of a row the kernel does that once, and then cuts the
@@ -195,7 +195,7 @@ impl Row {
 /// row.
 fn datagram(packet: &[u8]) -> Option<Layout> {
     let (offload, frame) = Offload::split(packet)?;
-    let (checksum, None) = (offload.checksum()?, offload.cut()) else {
+    let (checksum, None) = (offload.checksum()?, offload.segmentation()) else {
         return None;
     };
     let layout = Layout::read(frame)?;

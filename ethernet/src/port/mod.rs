@@ -10,7 +10,7 @@ pub(crate) mod uplink;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::offload::segmentation::{Piece, Segmenter};
+use crate::offload::segmentation::{FrameParts, Segmenter};
 use crate::offload::{Capabilities, Offload};
 use stack_socket::StackSocket;
 use tap::Tap;
@@ -55,12 +55,12 @@ impl SwitchPort {
     /// Sends a frame that needs no offload.
     ///
     /// # Errors
-    /// Those of [`Tap::send`], [`StackSocket::send`] and [`Uplink::send_piece`].
-    pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
+    /// Those of [`Tap::send`], [`StackSocket::send`] and [`Uplink::send_frame`].
+    pub fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
         match self {
-            SwitchPort::Tap(tap) => tap.send_piece(piece),
-            SwitchPort::Stack(stack_socket) => plugged(stack_socket)?.send_piece(piece),
-            SwitchPort::Uplink(uplink) => uplink.send_piece(piece),
+            SwitchPort::Tap(tap) => tap.send_frame(frame),
+            SwitchPort::Stack(stack_socket) => plugged(stack_socket)?.send_frame(frame),
+            SwitchPort::Uplink(uplink) => uplink.send_frame(frame),
         }
     }
 
@@ -77,7 +77,7 @@ impl SwitchPort {
     /// frames that it stands for, up to the first that is refused. Returns how many there were.
     ///
     /// # Errors
-    /// As [`SwitchPort::send_piece`].
+    /// As [`SwitchPort::send_frame`].
     pub fn deliver(&self, packet: &[u8], segmenter: &mut Segmenter) -> io::Result<usize> {
         // It has been decided on, so it is a good one.
         let (offload, frame) = Offload::split(packet).ok_or(io::ErrorKind::InvalidData)?;
@@ -89,10 +89,10 @@ impl SwitchPort {
             }
             _ => {}
         }
-        let mut pieces = segmenter.pieces(&offload, frame);
+        let mut frames = segmenter.frames(&offload, frame);
         let mut sent = 0;
-        while let Some(piece) = pieces.next() {
-            self.send_piece(&piece)?;
+        while let Some(frame) = frames.next() {
+            self.send_frame(&frame)?;
             sent += 1;
         }
         Ok(sent)

@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send, sendmsg};
 
 use crate::offload::Offload;
-use crate::offload::segmentation::Piece;
+use crate::offload::segmentation::FrameParts;
 
 /// One end.
 #[derive(Debug)]
@@ -73,8 +73,8 @@ impl StackSocket {
     ///
     /// # Errors
     /// As [`StackSocket::send`].
-    pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
-        let [a, b, c] = piece.0;
+    pub fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
+        let [a, b, c] = frame.0;
         let parts = [&Offload::NONE, a, b, c].map(IoSlice::new);
         sendmsg::<()>(self.0.as_raw_fd(), &parts, &[], SENDING, None)?;
         Ok(())
@@ -137,7 +137,7 @@ pub(crate) mod tests {
     fn a_message_is_a_packet() {
         let [here, there] = pair();
         here.send(b"one").unwrap();
-        here.send_piece(&Piece([b"two", &[], &[]])).unwrap();
+        here.send_frame(&FrameParts([b"two", &[], &[]])).unwrap();
         let mut buffer = [0; 64];
         assert_eq!(there.receive(&mut buffer).unwrap(), 3);
         assert_eq!(&buffer[..3], b"one");

@@ -15,7 +15,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
 
-use crate::offload::segmentation::Piece;
+use crate::offload::segmentation::FrameParts;
 use crate::offload::{Capabilities, Offload};
 
 /// Packets to discard at most; the kernel queues 500 unless it is told otherwise.
@@ -89,16 +89,8 @@ impl Tap {
     ///
     /// # Errors
     /// As [`Tap::send`].
-    pub fn send_frame(&self, frame: &[u8]) -> io::Result<()> {
-        self.send_piece(&Piece([frame, &[], &[]]))
-    }
-
-    /// Lets the interface receive a frame that needs no offload.
-    ///
-    /// # Errors
-    /// As [`Tap::send`].
-    pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
-        let [a, b, c] = piece.0;
+    pub fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
+        let [a, b, c] = frame.0;
         self.send_parts(&[&Offload::NONE, a, b, c].map(IoSlice::new))
     }
 

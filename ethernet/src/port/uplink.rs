@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::errno::Errno;
 
 use crate::offload::Offload;
-use crate::offload::segmentation::Piece;
+use crate::offload::segmentation::FrameParts;
 
-/// Room for what comes in while the driver does something else: some 60 super-frames.
+/// Room for what comes in while the driver does something else: some 60 GSO packets.
 const BUFFER_BYTES: i32 = 4 << 20;
 
 /// An interface of the host, opened without blocking. It takes in every frame, for whomever it is, as
@@ -62,8 +62,8 @@ impl Uplink {
     /// # Errors
     /// The system's; the frame is lost then. `EMSGSIZE`: it is longer than the interface takes;
     /// `ENETDOWN`: that is down.
-    pub fn send_piece(&self, piece: &Piece<'_>) -> io::Result<()> {
-        let [a, b, c] = piece.0;
+    pub fn send_frame(&self, frame: &FrameParts<'_>) -> io::Result<()> {
+        let [a, b, c] = frame.0;
         let parts = [&Offload::NONE, a, b, c].map(IoSlice::new);
         (&self.0).write_vectored(&parts).map(drop)
     }

@@ -31,7 +31,7 @@ use tracing::warn;
 
 use crate::forward::{Action, AttachError, Ingress, Segments, Way};
 use crate::offload::Capabilities;
-use crate::offload::segmentation::{Piece, Segmenter};
+use crate::offload::segmentation::{FrameParts, Segmenter};
 use crate::offload::udp_gro::Row;
 use crate::port::stack_socket::StackSocket;
 use crate::port::tap::Tap;
@@ -220,7 +220,7 @@ impl Switch {
     pub fn answer_late(&self, partition: Partition, place: Place) {
         for (egress, answer) in self.segments.late_answers(partition, place) {
             // An asker that takes nothing at this moment asks again.
-            let _ = egress.send_piece(&Piece([&answer, &[], &[]]));
+            let _ = egress.send_frame(&FrameParts([&answer, &[], &[]]));
         }
     }
 
@@ -562,10 +562,10 @@ fn carry_out(
             frames.sum()
         }
         Action::Answer(frame) => {
-            let answer = Piece([&frame, &[], &[]]);
+            let answer = FrameParts([&frame, &[], &[]]);
             let sent = ingress
                 .egress()
-                .map_or(Ok(()), |egress| egress.send_piece(&answer));
+                .map_or(Ok(()), |egress| egress.send_frame(&answer));
             if let Err(error) = sent {
                 ingress.count(reason(&error));
             }

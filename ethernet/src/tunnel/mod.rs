@@ -12,7 +12,7 @@
 //!
 //! Where the zero is a one, no packet follows but a [notice](notice), and the rest of the tag is zeros.
 //!
-//! Whom a packet is for its frame says. Super-frames and frames without checksums travel as they are:
+//! Whom a packet is for its frame says. GSO packets and frames without checksums travel as they are:
 //! the driver at the other end does for each of its own ports what is to be done.
 //!
 //! **Nobody waits for another host.** What the connection does not take at once waits in an outbox, and

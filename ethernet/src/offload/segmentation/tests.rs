@@ -3,17 +3,17 @@ use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
 
 use super::*;
 use crate::offload::Capabilities;
-use crate::offload::gso_packet::SuperFrame;
+use crate::offload::gso_packet::GsoPacket;
 
 /// The frames that a packet becomes.
 fn pieces(packet: &[u8]) -> Vec<Vec<u8>> {
     let (offload, frame) = Offload::split(packet).expect("a good packet");
     let mut segmenter = Segmenter::default();
-    let mut pieces = segmenter.pieces(&offload, frame);
+    let mut segments = segmenter.frames(&offload, frame);
     let mut all = Vec::new();
-    while let Some(piece) = pieces.next() {
-        assert_eq!(piece.len(), piece.0.concat().len());
-        all.push(piece.0.concat());
+    while let Some(frame) = segments.next() {
+        assert_eq!(frame.len(), frame.0.concat().len());
+        all.push(frame.0.concat());
     }
     all
 }
@@ -28,7 +28,7 @@ struct Seen {
 }
 
 /// Reads a piece with another implementation, which checks all lengths and checksums.
-fn see(of: &SuperFrame, frame: &[u8]) -> Seen {
+fn see(of: &GsoPacket, frame: &[u8]) -> Seen {
     let ip = &frame[14 + 4 * of.tags..];
     let (addresses, id, above) = match of.network {
         Network::Ipv4 => {
@@ -81,7 +81,7 @@ fn see(of: &SuperFrame, frame: &[u8]) -> Seen {
 }
 
 /// What the pieces must be.
-fn expected(of: &SuperFrame) -> Vec<Seen> {
+fn expected(of: &GsoPacket) -> Vec<Seen> {
     let size = usize::from(of.size);
     let count = of.payload.len().div_ceil(size).max(1);
     let piece = |n: usize| {
@@ -106,7 +106,7 @@ fn expected(of: &SuperFrame) -> Vec<Seen> {
     (0..count).map(piece).collect()
 }
 
-fn super_frames() -> impl Strategy<Value = SuperFrame> {
+fn gso_packets() -> impl Strategy<Value = GsoPacket> {
     let network = prop_oneof![Just(Network::Ipv4), Just(Network::Ipv6)];
     let transport = prop_oneof![Just(Transport::Tcp), Just(Transport::Udp)];
     let headers = (0..3usize, network, 0..8usize, transport, 0..11usize);
@@ -120,7 +120,7 @@ fn super_frames() -> impl Strategy<Value = SuperFrame> {
     (headers, numbers, payload, 60..3000u16).prop_map(|(headers, numbers, payload, size)| {
         let (tags, network, options, transport, tcp_options) = headers;
         let (flags, sequence, id, addresses) = numbers;
-        SuperFrame {
+        GsoPacket {
             tags,
             network,
             options,
@@ -132,15 +132,15 @@ fn super_frames() -> impl Strategy<Value = SuperFrame> {
             addresses,
             payload,
             size,
-            ..SuperFrame::default()
+            ..GsoPacket::default()
         }
     })
 }
 
 proptest! {
     #[test]
-    fn put_together_they_are_what_they_were(of in super_frames()) {
-        let packet = of.packet();
+    fn put_together_they_are_what_they_were(of in gso_packets()) {
+        let packet = of.to_bytes();
         let pieces = pieces(&packet);
         let seen: Vec<Seen> = pieces.iter().map(|piece| see(&of, piece)).collect();
         prop_assert_eq!(&seen, &expected(&of));
@@ -152,9 +152,9 @@ proptest! {
     }
 
     #[test]
-    fn checksums_are_completed(of in super_frames()) {
-        // A super-frame whose pieces are as long as itself is a whole frame.
-        let mut packet = of.packet();
+    fn checksums_are_completed(of in gso_packets()) {
+        // A GSO packet whose pieces are as long as itself is a whole frame.
+        let mut packet = of.to_bytes();
         packet[1] = 0;
         let frames = pieces(&packet);
         prop_assert_eq!(frames.len(), 1);
@@ -163,8 +163,8 @@ proptest! {
     }
 
     #[test]
-    fn what_is_forged_is_refused_or_cut(mut packet: Vec<u8>, of in super_frames(), edits: Vec<(u16, u8)>) {
-        for bytes in [&mut packet, &mut of.packet()] {
+    fn what_is_forged_is_refused_or_cut(mut packet: Vec<u8>, of in gso_packets(), edits: Vec<(u16, u8)>) {
+        for bytes in [&mut packet, &mut of.to_bytes()] {
             for (at, byte) in &edits {
                 let len = bytes.len();
                 if let Some(place) = bytes.get_mut(usize::from(*at) % len.clamp(1, 100)) {
@@ -195,21 +195,21 @@ fn what_needs_nothing_stays_as_it_is() {
 fn a_checksum_that_would_be_zero_is_the_other_zero() {
     // Of UDP it is known without computing: the data is chosen so that everything sums up to
     // 0xffff.
-    let mut datagram = SuperFrame {
+    let mut datagram = GsoPacket {
         transport: Transport::Udp,
         payload: vec![0; 2],
-        ..SuperFrame::default()
+        ..GsoPacket::default()
     };
-    let frame = pieces(&datagram.packet()).remove(0);
+    let frame = pieces(&datagram.to_bytes()).remove(0);
     let checksum = [frame[34 + udp::CHECKSUM], frame[34 + udp::CHECKSUM + 1]];
     datagram.payload = checksum.into();
-    let frame = pieces(&datagram.packet()).remove(0);
+    let frame = pieces(&datagram.to_bytes()).remove(0);
     assert_eq!(&frame[34 + udp::CHECKSUM..][..2], [0xff, 0xff]);
 }
 
 #[test]
 fn an_exit_without_anything_needs_them_all() {
-    let (offload, _) = Offload::split(&SuperFrame::default().packet())
+    let (offload, _) = Offload::split(&GsoPacket::default().to_bytes())
         .map(|(offload, frame)| (offload, frame.len()))
         .unwrap();
     assert!(!Capabilities::empty().contains(offload.needs()));

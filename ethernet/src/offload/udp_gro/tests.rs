@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::offload::gso_packet::SuperFrame;
+use crate::offload::gso_packet::GsoPacket;
 use crate::offload::segmentation::Segmenter;
 
 /// Offsets in the packets that [`datagrams`] makes with IPv4.
@@ -9,20 +9,20 @@ const IP: usize = Offload::LEN + 14;
 const UDP: usize = IP + 20;
 
 /// A packet that is one datagram whose checksum is left out, as a kernel sends it.
-fn datagram_of(frame: &SuperFrame) -> Vec<u8> {
-    let mut packet = SuperFrame {
+fn datagram_of(frame: &GsoPacket) -> Vec<u8> {
+    let mut packet = GsoPacket {
         transport: Transport::Udp,
         ..frame.clone()
     }
-    .packet();
+    .to_bytes();
     // It is as large as its payload.
     packet[1..6].fill(0);
     packet
 }
 
 /// The `n`th of a flow, with this payload.
-fn nth(flow: &SuperFrame, n: usize, payload: &[u8]) -> Vec<u8> {
-    datagram_of(&SuperFrame {
+fn nth(flow: &GsoPacket, n: usize, payload: &[u8]) -> Vec<u8> {
+    datagram_of(&GsoPacket {
         id: flow.id.wrapping_add(n as u16),
         payload: payload.to_vec(),
         ..flow.clone()
@@ -49,10 +49,10 @@ fn taken(row: &mut Row) -> Option<(Vec<u8>, usize)> {
 fn frames(packet: &[u8]) -> Vec<Vec<u8>> {
     let (offload, frame) = Offload::split(packet).expect("a good packet");
     let mut segmenter = Segmenter::default();
-    let mut pieces = segmenter.pieces(&offload, frame);
+    let mut segments = segmenter.frames(&offload, frame);
     let mut frames = Vec::new();
-    while let Some(piece) = pieces.next() {
-        frames.push(piece.0.concat());
+    while let Some(frame) = segments.next() {
+        frames.push(frame.0.concat());
     }
     frames
 }
@@ -68,12 +68,12 @@ proptest! {
         count in 1..80_usize,
         last in 1..1500_usize,
     ) {
-        let flow = SuperFrame {
+        let flow = GsoPacket {
             network: if is_ipv6 { Network::Ipv6 } else { Network::Ipv4 },
             tags,
             options,
             id,
-            ..SuperFrame::default()
+            ..GsoPacket::default()
         };
         let (mut row, mut made_of) = (Row::default(), Vec::new());
         for n in 0..count {
@@ -98,10 +98,10 @@ proptest! {
     #[test]
     fn no_bytes_cause_a_panic(packets: Vec<Vec<u8>>, at: usize, byte: u8) {
         let mut row = Row::default();
-        let mut changed = nth(&SuperFrame::default(), 1, b"payload");
+        let mut changed = nth(&GsoPacket::default(), 1, b"payload");
         let at = at % changed.len();
         changed[at] = byte;
-        offer(&mut row, &nth(&SuperFrame::default(), 0, b"payload"));
+        offer(&mut row, &nth(&GsoPacket::default(), 0, b"payload"));
         for packet in packets.iter().chain([&changed]) {
             if !offer(&mut row, packet) {
                 row.take();
@@ -113,13 +113,13 @@ proptest! {
 /// Whether the second packet is put in a row behind the first.
 fn follows(second: &[u8]) -> bool {
     let mut row = Row::default();
-    assert!(offer(&mut row, &nth(&SuperFrame::default(), 0, &[1; 100])));
+    assert!(offer(&mut row, &nth(&GsoPacket::default(), 0, &[1; 100])));
     offer(&mut row, second)
 }
 
 #[test]
 fn only_the_next_datagram_of_a_flow_is_added() {
-    let flow = SuperFrame::default();
+    let flow = GsoPacket::default();
     let next = nth(&flow, 1, &[2; 100]);
     assert!(follows(&next));
     assert!(follows(&nth(&flow, 1, &[2; 99])), "a shorter one");
@@ -141,17 +141,17 @@ fn only_the_next_datagram_of_a_flow_is_added() {
     let mut complete = next.clone();
     complete[..Offload::LEN].fill(0);
     assert!(!follows(&complete), "with a checksum of its own");
-    let stream = SuperFrame {
+    let stream = GsoPacket {
         payload: vec![2; 100],
         ..flow.clone()
     };
-    assert!(!follows(&stream.packet()), "a stream");
+    assert!(!follows(&stream.to_bytes()), "a stream");
 }
 
 #[test]
 fn numbers_of_packets_that_may_be_cut_are_kept() {
     let may_be_cut = |n: usize| {
-        let mut packet = nth(&SuperFrame::default(), n, &[1; 100]);
+        let mut packet = nth(&GsoPacket::default(), n, &[1; 100]);
         packet[IP + 6] = 0;
         packet[IP + 10..IP + 12].fill(0);
         let checksum = Sum::of(&packet[IP..UDP]).checksum();
@@ -167,14 +167,14 @@ fn numbers_of_packets_that_may_be_cut_are_kept() {
     assert!(!follows(3, 5));
     // Nobody puts together what is never cut, so its number says nothing.
     let mut row = Row::default();
-    let flow = SuperFrame::default();
+    let flow = GsoPacket::default();
     assert!(offer(&mut row, &nth(&flow, 0, &[1; 100])));
     assert!(offer(&mut row, &nth(&flow, 0, &[1; 100])));
 }
 
 #[test]
 fn a_shorter_datagram_is_the_last() {
-    let (mut row, flow) = (Row::default(), SuperFrame::default());
+    let (mut row, flow) = (Row::default(), GsoPacket::default());
     for (n, len) in [(0, 100), (1, 100), (2, 99)] {
         assert!(offer(&mut row, &nth(&flow, n, &vec![1; len])));
     }
