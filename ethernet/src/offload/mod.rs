@@ -112,7 +112,7 @@ impl Offload {
     pub const NONE: [u8; Self::LEN] = [0; Self::LEN];
 
     /// The header of a GSO packet that is a row of datagrams with these headers, of `size` bytes each.
-    pub(crate) fn of_row(layout: &Layout, size: usize) -> [u8; Self::LEN] {
+    pub(crate) fn udp_gso(layout: &Layout, size: usize) -> [u8; Self::LEN] {
         let mut header = [0; Self::LEN];
         header[FLAGS] = NEEDS_CHECKSUM;
         header[KIND] = UDP;

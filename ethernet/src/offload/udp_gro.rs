@@ -36,7 +36,7 @@ const ROOM: usize = LONGEST_PACKET + MOST * (Offload::LEN + LONGEST_HEADERS);
 
 /// Datagrams that are handed on together, and the buffer into which packets are read.
 #[derive(Debug)]
-pub struct Row {
+pub struct UdpGro {
     buffer: Vec<u8>,
     /// Bytes of the buffer that belong to the row.
     filled: usize,
@@ -57,9 +57,9 @@ struct First {
     is_closed: bool,
 }
 
-impl Default for Row {
+impl Default for UdpGro {
     fn default() -> Self {
-        Row {
+        UdpGro {
             // One more byte shows that a packet was too long and lost its end.
             buffer: vec![0; ROOM + MAX_PACKET + 1],
             filled: 0,
@@ -70,7 +70,7 @@ impl Default for Row {
     }
 }
 
-impl Row {
+impl UdpGro {
     /// Whether there is no row.
     #[cfg(test)]
     fn is_empty(&self) -> bool {
@@ -239,7 +239,7 @@ fn write_headers(packet: &mut [u8], layout: &Layout, size: usize, carried: usize
     // What is to be complemented is there as it is.
     let pseudo_sum = sum.checksum().map(|byte| !byte);
     datagram[pseudo].copy_from_slice(&pseudo_sum);
-    offload.copy_from_slice(&Offload::of_row(layout, size));
+    offload.copy_from_slice(&Offload::udp_gso(layout, size));
 }
 
 #[cfg(test)]

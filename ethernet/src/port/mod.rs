@@ -64,8 +64,8 @@ impl SwitchPort {
         }
     }
 
-    /// The TAP, if it is one that takes rows of datagrams as they are.
-    pub fn takes_rows(&self) -> Option<&Tap> {
+    /// The TAP, if it is one that accepts UDP GSO packets.
+    pub fn accepts_udp_gso(&self) -> Option<&Tap> {
         let needed = Capabilities::CHECKSUM | Capabilities::USO;
         match self {
             SwitchPort::Tap(tap) if tap.capabilities().contains(needed) => Some(tap),

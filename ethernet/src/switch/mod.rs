@@ -32,7 +32,7 @@ use tracing::warn;
 use crate::forward::{Action, AttachError, Ingress, Segments, Way};
 use crate::offload::Capabilities;
 use crate::offload::segmentation::{FrameParts, Segmenter};
-use crate::offload::udp_gro::Row;
+use crate::offload::udp_gro::UdpGro;
 use crate::port::stack_socket::StackSocket;
 use crate::port::tap::Tap;
 use crate::port::uplink::{Uplink, is_down};
@@ -392,11 +392,11 @@ impl Switch {
             ingress: &ingress,
             tunnels: &self.tunnels,
             desk,
-            row_to: None,
-            rows: 0,
+            gro_tap: None,
+            gro_packets: 0,
         };
         let Err(error) = turn.carry_all(egress) else {
-            if turn.rows > 0 {
+            if turn.gro_packets > 0 {
                 // Nothing holds back who sends datagrams, and a socket keeps some hundred: more of them
                 // than its process reads before it runs again would be carried in vain.
                 thread::yield_now();
@@ -444,7 +444,7 @@ impl Switch {
 /// What packets pass over.
 #[derive(Default)]
 struct Desk {
-    row: Row,
+    gro: UdpGro,
     segmenter: Segmenter,
 }
 
@@ -453,10 +453,10 @@ struct Turn<'a, 't> {
     ingress: &'t Ingress<'a, SwitchPort>,
     tunnels: &'t Tunnels,
     desk: &'t mut Desk,
-    /// Where the datagrams of a row go that have been read.
-    row_to: Option<&'a Tap>,
-    /// How many rows there were.
-    rows: usize,
+    /// Destination of the datagrams collected.
+    gro_tap: Option<&'a Tap>,
+    /// Number of GSO packets begun in this turn.
+    gro_packets: usize,
 }
 
 impl<'a> Turn<'a, '_> {
@@ -470,7 +470,7 @@ impl<'a> Turn<'a, '_> {
             if sent >= BATCH {
                 break Ok(());
             }
-            match egress.receive(self.desk.row.space()) {
+            match egress.receive(self.desk.gro.space()) {
                 Ok(len) => {
                     self.ingress.has_read();
                     sent += self.carry(len).max(1);
@@ -479,40 +479,40 @@ impl<'a> Turn<'a, '_> {
                 Err(error) => break Err(error),
             }
         };
-        self.end_row();
+        self.flush_gro();
         end
     }
 
     /// Carries a packet of `len` bytes on that was read; returns how many frames it became.
     fn carry(&mut self, len: usize) -> usize {
-        let row = &mut self.desk.row;
-        let at = row.filled();
-        let action = self.ingress.decide(row.packet(at, len));
-        let row_to = match &action {
-            Action::Deliver(Way::Port(egress)) => egress.takes_rows(),
+        let gro = &mut self.desk.gro;
+        let at = gro.filled();
+        let action = self.ingress.decide(gro.packet(at, len));
+        let gro_tap = match &action {
+            Action::Deliver(Way::Port(egress)) => egress.accepts_udp_gso(),
             _ => None,
         };
-        if let (Some(tap), Some(before)) = (row_to, self.row_to)
+        if let (Some(tap), Some(before)) = (gro_tap, self.gro_tap)
             && std::ptr::eq(tap, before)
-            && row.add(len)
+            && gro.add(len)
         {
             return 1;
         }
-        self.end_row();
-        let Desk { row, segmenter } = &mut *self.desk;
-        if row_to.is_some() && row.begin(at, len) {
-            self.row_to = row_to;
-            self.rows += 1;
+        self.flush_gro();
+        let Desk { gro, segmenter } = &mut *self.desk;
+        if gro_tap.is_some() && gro.begin(at, len) {
+            self.gro_tap = gro_tap;
+            self.gro_packets += 1;
             return 1;
         }
-        let packet = row.packet(at, len);
+        let packet = gro.packet(at, len);
         carry_out(self.ingress, action, packet, segmenter, self.tunnels)
     }
 
-    /// Hands on the row, if there is one.
-    fn end_row(&mut self) {
-        let row = &mut self.desk.row;
-        if let (Some(tap), Some((parts, datagrams))) = (self.row_to.take(), row.take())
+    /// Sends the collected datagrams, if there are any.
+    fn flush_gro(&mut self) {
+        let gro = &mut self.desk.gro;
+        if let (Some(tap), Some((parts, datagrams))) = (self.gro_tap.take(), gro.take())
             && let Err(error) = tap.send_parts(&parts)
         {
             (0..datagrams).for_each(|_| self.ingress.count(reason(&error)));

@@ -30,17 +30,17 @@ fn nth(flow: &GsoPacket, n: usize, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Reads a packet into a row; returns whether the row has taken it.
-fn offer(row: &mut Row, packet: &[u8]) -> bool {
-    row.space()[..packet.len()].copy_from_slice(packet);
-    if row.is_empty() {
-        row.begin(0, packet.len())
+fn offer(gro: &mut UdpGro, packet: &[u8]) -> bool {
+    gro.space()[..packet.len()].copy_from_slice(packet);
+    if gro.is_empty() {
+        gro.begin(0, packet.len())
     } else {
-        row.add(packet.len())
+        gro.add(packet.len())
     }
 }
 
-fn taken(row: &mut Row) -> Option<(Vec<u8>, usize)> {
-    let (parts, count) = row.take()?;
+fn taken(gro: &mut UdpGro) -> Option<(Vec<u8>, usize)> {
+    let (parts, count) = gro.take()?;
     let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
     Some((parts.concat(), count))
 }
@@ -59,7 +59,7 @@ fn frames(packet: &[u8]) -> Vec<Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_row_is_cut_to_what_it_was_made_of(
+    fn a_gso_packet_is_segmented_to_the_datagrams_it_was_made_of(
         is_ipv6: bool,
         tags in 0..3_usize,
         options in 0..3_usize,
@@ -75,12 +75,12 @@ proptest! {
             id,
             ..GsoPacket::default()
         };
-        let (mut row, mut made_of) = (Row::default(), Vec::new());
+        let (mut gro, mut made_of) = (UdpGro::default(), Vec::new());
         for n in 0..count {
             let len = if n + 1 == count { last.min(size) } else { size };
             let payload: Vec<u8> = (0..len).map(|at| (at * 7 + n) as u8).collect();
             let packet = nth(&flow, n, &payload);
-            if !offer(&mut row, &packet) {
+            if !offer(&mut gro, &packet) {
                 break;
             }
             made_of.push(packet);
@@ -88,23 +88,23 @@ proptest! {
         let expected = count.min(MOST);
         // As many as fit into one packet of IP.
         prop_assert!(made_of.len() == expected || (made_of.len() + 1) * (size + 8) > 65_000);
-        let (packet, number) = taken(&mut row).expect("a row");
+        let (packet, number) = taken(&mut gro).expect("a row");
         prop_assert_eq!(number, made_of.len());
         let singly: Vec<Vec<u8>> = made_of.iter().flat_map(|packet| frames(packet)).collect();
         prop_assert_eq!(frames(&packet), singly);
-        prop_assert!(row.is_empty() && row.take().is_none());
+        prop_assert!(gro.is_empty() && gro.take().is_none());
     }
 
     #[test]
     fn no_bytes_cause_a_panic(packets: Vec<Vec<u8>>, at: usize, byte: u8) {
-        let mut row = Row::default();
+        let mut gro = UdpGro::default();
         let mut changed = nth(&GsoPacket::default(), 1, b"payload");
         let at = at % changed.len();
         changed[at] = byte;
-        offer(&mut row, &nth(&GsoPacket::default(), 0, b"payload"));
+        offer(&mut gro, &nth(&GsoPacket::default(), 0, b"payload"));
         for packet in packets.iter().chain([&changed]) {
-            if !offer(&mut row, packet) {
-                row.take();
+            if !offer(&mut gro, packet) {
+                gro.take();
             }
         }
     }
@@ -112,9 +112,9 @@ proptest! {
 
 /// Whether the second packet is put in a row behind the first.
 fn follows(second: &[u8]) -> bool {
-    let mut row = Row::default();
-    assert!(offer(&mut row, &nth(&GsoPacket::default(), 0, &[1; 100])));
-    offer(&mut row, second)
+    let mut gro = UdpGro::default();
+    assert!(offer(&mut gro, &nth(&GsoPacket::default(), 0, &[1; 100])));
+    offer(&mut gro, second)
 }
 
 #[test]
@@ -159,25 +159,25 @@ fn numbers_of_packets_that_may_be_cut_are_kept() {
         packet
     };
     let follows = |first: usize, second: usize| {
-        let mut row = Row::default();
-        assert!(offer(&mut row, &may_be_cut(first)));
-        offer(&mut row, &may_be_cut(second))
+        let mut gro = UdpGro::default();
+        assert!(offer(&mut gro, &may_be_cut(first)));
+        offer(&mut gro, &may_be_cut(second))
     };
     assert!(follows(3, 4));
     assert!(!follows(3, 5));
     // Nobody puts together what is never cut, so its number says nothing.
-    let mut row = Row::default();
+    let mut gro = UdpGro::default();
     let flow = GsoPacket::default();
-    assert!(offer(&mut row, &nth(&flow, 0, &[1; 100])));
-    assert!(offer(&mut row, &nth(&flow, 0, &[1; 100])));
+    assert!(offer(&mut gro, &nth(&flow, 0, &[1; 100])));
+    assert!(offer(&mut gro, &nth(&flow, 0, &[1; 100])));
 }
 
 #[test]
 fn a_shorter_datagram_is_the_last() {
-    let (mut row, flow) = (Row::default(), GsoPacket::default());
+    let (mut gro, flow) = (UdpGro::default(), GsoPacket::default());
     for (n, len) in [(0, 100), (1, 100), (2, 99)] {
-        assert!(offer(&mut row, &nth(&flow, n, &vec![1; len])));
+        assert!(offer(&mut gro, &nth(&flow, n, &vec![1; len])));
     }
-    assert!(!offer(&mut row, &nth(&flow, 3, &[1; 99])));
-    assert_eq!(taken(&mut row).map(|(_, count)| count), Some(3));
+    assert!(!offer(&mut gro, &nth(&flow, 3, &[1; 99])));
+    assert_eq!(taken(&mut gro).map(|(_, count)| count), Some(3));
 }
