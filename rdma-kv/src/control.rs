@@ -101,11 +101,11 @@ pub enum Request<'a> {
         /// Some of the items that were found.
         places: &'a [UsedPlace],
     },
-    /// From now on, what the client borrows is on slips in this region of it, which the server may
-    /// read and write; see [`crate::loans`]. Reply: [`Reply::Done`].
+    /// From now on, what the client borrows is on hazard pointers in this region of it, which the server may
+    /// read and write; see [`crate::borrows`]. Reply: [`Reply::Done`].
     Borrow {
         /// The region.
-        slips: RemoteKey,
+        hazards: RemoteKey,
     },
     /// For when reading it was in vain, and `gat`. Reply: [`Reply::Value`] or
     /// [`Reply::Missing`].
@@ -235,9 +235,9 @@ pub enum Refusal {
     /// Caller: the value does not fit the staging region, or that could not be used.
     #[error("the server cannot use the staging region")]
     Staging,
-    /// Caller: the region of slips is too short, or could not be used.
+    /// Caller: the region of hazard pointers is too short, or could not be used.
     #[error("the server cannot see what the client borrows")]
-    Slips,
+    HazardPointers,
     /// Caller: the value is none.
     #[error("cannot increment or decrement non-numeric value")]
     NotANumber,
@@ -311,9 +311,9 @@ fn put_request(packet: &mut Vec<u8>, request: &Request<'_>) {
             packet.push(13);
             packet.extend_from_slice(&session.to_le_bytes());
         }
-        Request::Borrow { slips } => {
+        Request::Borrow { hazards } => {
             packet.push(14);
-            packet.extend_from_slice(&slips.to_bytes());
+            packet.extend_from_slice(&hazards.to_bytes());
         }
     }
 }
@@ -400,7 +400,7 @@ pub fn decode_request(message: &[u8]) -> Result<(u32, Request<'_>), Malformed> {
             session: fields.u32()?,
         },
         14 => Request::Borrow {
-            slips: fields.remote_key()?,
+            hazards: fields.remote_key()?,
         },
         _ => return Err(Malformed),
     };
@@ -457,7 +457,7 @@ fn put_reply(packet: &mut Vec<u8>, reply: &Reply<'_>) {
                 Refusal::Staging => 4,
                 Refusal::NotANumber => 5,
                 Refusal::Forbidden => 6,
-                Refusal::Slips => 7,
+                Refusal::HazardPointers => 7,
             });
         }
         Reply::Counted { value, placement } => {
@@ -508,7 +508,7 @@ pub fn decode_reply(message: &[u8]) -> Result<(u32, Reply<'_>), Malformed> {
             4 => Refusal::Staging,
             5 => Refusal::NotANumber,
             6 => Refusal::Forbidden,
-            7 => Refusal::Slips,
+            7 => Refusal::HazardPointers,
             _ => return Err(Malformed),
         }),
         7 => Reply::Counted {

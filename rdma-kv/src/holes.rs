@@ -5,7 +5,7 @@
 //! turn, and meet only memory that has left the caches. Holes elsewhere are not filled: what is put there would
 //! be as old as what is around it, and leave with that.
 //!
-//! What was given back may still be [borrowed](crate::loans), so it is not used before the slips have been looked at. A
+//! What was given back may still be [borrowed](crate::borrows), so it is not used before the hazard pointers have been looked at. A
 //! look costs something for each client that borrows; so then it is for many holes at a time.
 
 use std::collections::BTreeMap;
@@ -38,18 +38,18 @@ impl Holes {
         self.fresh_bytes += u64::from(room);
     }
 
-    /// Whether it is time to look at the slips of so many clients, and then to
+    /// Whether it is time to look at the hazard pointers of so many clients, and then to
     /// [admit](Holes::admit).
     pub(crate) fn is_look_due(&self, borrowers: usize) -> bool {
         !self.fresh.is_empty() && self.fresh_bytes >= BYTES_PER_LOOK * borrowers as u64
     }
 
-    /// After a look: all that is not lent may be used. The rest stays a hole until its segment is
+    /// After a look: all that is not borrowed may be used. The rest stays a hole until its segment is
     /// cleaned.
-    pub(crate) fn admit(&mut self, is_lent: impl Fn(Place) -> bool) {
+    pub(crate) fn admit(&mut self, is_borrowed: impl Fn(Place) -> bool) {
         self.fresh_bytes = 0;
         for (place, room) in std::mem::take(&mut self.fresh) {
-            if !is_lent(place) {
+            if !is_borrowed(place) {
                 self.add_ready(place, room);
             }
         }
@@ -67,7 +67,7 @@ impl Holes {
         Some((places.pop()?, *len))
     }
 
-    /// A hole that is not lent.
+    /// A hole that is not borrowed.
     pub(crate) fn add_ready(&mut self, place: Place, room: u32) {
         self.ready.entry(room).or_default().push(place);
     }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_filled_by_their_like_once_slips_were_looked_at() {
+    fn holes_are_filled_by_their_like_once_hazards_were_looked_at() {
         let mut holes = Holes::default();
         for n in 0..4 {
             holes.add(Place(n), 32 << (n / 3));

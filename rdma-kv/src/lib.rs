@@ -11,7 +11,7 @@
 //!   lock around it.
 //! * `holes`: memory that is used again before all other; `hot`: which keys are used most; `ghosts`:
 //!   keys that were evicted too early.
-//! * [`loans`]: which values clients have borrowed, and so must not change; [`view`]: such a value.
+//! * [`borrows`]: which values clients have borrowed, and so must not change; [`view`]: such a value.
 //! * [`operations`]: what each of memcached's commands does to it; `counts`: what is counted of them.
 //! * [`text`]: the memcached protocol over it, without I/O; `unfinished`: values that have not arrived
 //!   completely.
@@ -23,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod borrows;
 pub mod client;
 pub mod content;
 pub mod control;
@@ -33,7 +34,6 @@ mod holes;
 mod hot;
 pub mod index;
 pub mod layout;
-pub mod loans;
 pub mod network;
 mod number;
 pub mod operations;

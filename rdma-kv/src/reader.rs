@@ -35,7 +35,7 @@ use crate::layout::{
 use crate::places::{Known, Places};
 use crate::store::Geometry;
 use crate::uses::Uses;
-use crate::view::Slip;
+use crate::view::HazardPointer;
 
 /// A get looks a key up this often while others change it, then asks the server.
 const LOOKUPS: usize = 3;
@@ -168,8 +168,8 @@ struct Accepted {
 enum Way<'a, R> {
     /// It is copied.
     Copied,
-    /// It is read where it is, and written on this slip.
-    Lent(&'a mut Slip<R>),
+    /// It is read where it is, and written on this hazard pointer.
+    Borrowed(&'a mut HazardPointer<R>),
 }
 
 enum Tried {
@@ -737,7 +737,7 @@ impl<E: Endpoint> Reader<E> {
                 };
                 let tried = match way {
                     Way::Copied => self.try_slot(hash, place, key)?,
-                    Way::Lent(slip) => self.lend_slot(hash, place, key, slip)?,
+                    Way::Borrowed(hazard) => self.borrow_slot(hash, place, key, hazard)?,
                 };
                 match tried {
                     Tried::Found(item) => return Ok(Sought::Found(item)),

@@ -16,7 +16,7 @@
 //! that were evicted too early. A main segment without a use since the oldest young one was opened
 //! gives way first, whatever the share: a working set that nobody uses any more does not stay.
 //!
-//! What clients have [borrowed](crate::loans) is not used again: a segment in which nothing lives,
+//! What clients have [borrowed](crate::borrows) is not used again: a segment in which nothing lives,
 //! but of which somebody still reads something, waits.
 //!
 //! This is bookkeeping: no byte of the region is touched here.
@@ -24,9 +24,9 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
+use crate::borrows::Borrows;
 use crate::holes::Holes;
 use crate::layout::{ItemHeader, Place, UNIT};
-use crate::loans::Loans;
 
 /// A segment's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +65,8 @@ pub struct Segments {
     /// Those that are out of use.
     withheld: Vec<u32>,
     /// Those that would be free, but for what was borrowed when somebody last looked.
-    lent: Vec<u32>,
-    loans: Loans,
+    borrowed: Vec<u32>,
+    borrows: Borrows,
     open: [Option<u32>; 2],
     /// In the open segment of young items, or in all.
     holes: Holes,
@@ -194,7 +194,7 @@ impl Segments {
     const YOUNG_TENTHS: [u64; 2] = [1, 8];
 
     /// Of so many segments, one at most waits for what clients have borrowed.
-    const LENT_SHARE: usize = 4;
+    const BORROWED_SHARE: usize = 4;
 
     /// Fewer segments than this have none for cleaning.
     const SPARE_FROM: usize = 4;
@@ -215,8 +215,8 @@ impl Segments {
             limit: segments(memory),
             free: Vec::new(),
             withheld: Vec::new(),
-            lent: Vec::new(),
-            loans: Loans::default(),
+            borrowed: Vec::new(),
+            borrows: Borrows::default(),
             open: [None; 2],
             holes: Holes::default(),
             fills_all: false,
@@ -281,7 +281,7 @@ impl Segments {
     /// Whether more segments are in use than may be, and those that wait for what clients have borrowed
     /// are not enough to give back.
     pub fn is_over(&self) -> bool {
-        self.in_use() - self.lent.len() as u32 > self.limit
+        self.in_use() - self.borrowed.len() as u32 > self.limit
     }
 
     /// Takes a free segment out of use if too many are, but none that cleaning needs.
@@ -289,7 +289,7 @@ impl Segments {
         if self.in_use() <= self.limit {
             return None;
         }
-        if self.free.len() <= self.spare() && !self.lent.is_empty() {
+        if self.free.len() <= self.spare() && !self.borrowed.is_empty() {
             self.free_returned();
         }
         if self.free.len() <= self.spare() {
@@ -351,9 +351,10 @@ impl Segments {
     /// A hole of which nobody has borrowed what was there.
     fn take_hole(&mut self, room: u32) -> Option<Given> {
         if !self.holes.has(room) && self.holes.is_look_due(self.borrowers()) {
-            self.loans.look();
-            let lent = self.loans.sorted();
-            self.holes.admit(|place| lent.binary_search(&place).is_ok());
+            self.borrows.look();
+            let borrowed = self.borrows.sorted();
+            self.holes
+                .admit(|place| borrowed.binary_search(&place).is_ok());
         }
         while let Some(place) = self.holes.take(room) {
             #[cfg(test)]
@@ -386,13 +387,13 @@ impl Segments {
         }
     }
 
-    /// Clients for each of whom a look at slips costs something.
+    /// Clients for each of whom a look at hazard pointers costs something.
     fn borrowers(&self) -> usize {
         #[cfg(test)]
         if self.reuses_at_once {
             return 0;
         }
-        self.loans.borrowers()
+        self.borrows.borrowers()
     }
 
     fn fits(&self, number: u32, room: u32) -> bool {
@@ -404,9 +405,9 @@ impl Segments {
         if self.segments[number as usize].live > 0 {
             return false;
         }
-        self.loans.look();
-        let is_lent = self.is_lent(number);
-        if !is_lent {
+        self.borrows.look();
+        let is_borrowed = self.is_borrowed(number);
+        if !is_borrowed {
             self.stamp += 1;
             let segment = &mut self.segments[number as usize];
             (segment.used, segment.earliest) = (0, u32::MAX);
@@ -414,11 +415,11 @@ impl Segments {
             segment.by_frequency = [0; FREQUENCIES];
             self.forget_holes_of(number);
         }
-        !is_lent
+        !is_borrowed
     }
 
     fn open_another(&mut self, queue: Queue, spare: usize) -> Option<u32> {
-        if self.free() <= spare && !self.lent.is_empty() {
+        if self.free() <= spare && !self.borrowed.is_empty() {
             self.free_returned();
         }
         if self.free() <= spare {
@@ -686,54 +687,55 @@ impl Segments {
             stamp: self.stamp,
             ..Segment::EMPTY
         };
-        self.lent.push(number.0);
+        self.borrowed.push(number.0);
     }
 
     /// Looks which segments nobody reads from any more: no slot leads there, so nobody begins to. If
     /// too many would still have to wait, clients lose what they have borrowed.
     fn free_returned(&mut self) {
-        self.loans.look();
+        self.borrows.look();
         self.free_others();
-        while self.lent.len() > self.count() / Self::LENT_SHARE && self.recall_most() {}
+        while self.borrowed.len() > self.count() / Self::BORROWED_SHARE && self.recall_most() {}
     }
 
     fn free_others(&mut self) {
-        let waited = std::mem::take(&mut self.lent).into_iter();
-        let (lent, free): (Vec<u32>, Vec<u32>) = waited.partition(|&number| self.is_lent(number));
-        self.lent = lent;
+        let waited = std::mem::take(&mut self.borrowed).into_iter();
+        let (borrowed, free): (Vec<u32>, Vec<u32>) =
+            waited.partition(|&number| self.is_borrowed(number));
+        self.borrowed = borrowed;
         self.free.extend(free);
     }
 
     /// Whether somebody read from a segment at the last look.
-    fn is_lent(&self, number: u32) -> bool {
+    fn is_borrowed(&self, number: u32) -> bool {
         let is_there = |place| self.number_of(place).0 == number;
-        self.loans.any(is_there)
+        self.borrows.any(is_there)
     }
 
     /// Takes away what the client has borrowed for whom the most segments wait; returns whether
     /// there was one.
     fn recall_most(&mut self) -> bool {
-        let (len, lent, segments) = (self.len, &self.lent, &self.segments);
+        let (len, borrowed, segments) = (self.len, &self.borrowed, &self.segments);
         let is_idle = |open: &u32| segments[*open as usize].live == 0;
         let idle: Vec<u32> = self.open.into_iter().flatten().filter(is_idle).collect();
         let waits = |place| {
             let SegmentNumber(number) = number_of(place, len);
-            lent.contains(&number) || idle.contains(&number)
+            borrowed.contains(&number) || idle.contains(&number)
         };
-        let recalled = self.loans.recall_most(waits);
+        let recalled = self.borrows.recall_most(waits);
         self.free_others();
         recalled
     }
 
     /// Ends all waiting for what clients have borrowed: they lose it.
-    pub fn recall_loans(&mut self) {
-        self.loans.look();
+    pub fn recall_borrows(&mut self) {
+        self.borrows.look();
         while self.recall_most() {}
     }
 
     /// What clients have borrowed.
-    pub fn loans(&mut self) -> &mut Loans {
-        &mut self.loans
+    pub fn borrows(&mut self) -> &mut Borrows {
+        &mut self.borrows
     }
 
     /// A segment that was cleaned is free, unless somebody holds memory in it; then it is one of its
@@ -774,7 +776,7 @@ impl Segments {
         self.open = [None; 2];
         self.sealed = [VecDeque::new(), VecDeque::new()];
         self.free.clear();
-        self.lent.clear();
+        self.borrowed.clear();
         self.holes.clear();
         self.victim = None;
         let mut in_use = vec![true; self.segments.len()];

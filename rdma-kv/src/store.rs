@@ -7,7 +7,7 @@
 //!
 //! Memory is reused only after the slot of what was in it changed: unlink, release fence, the
 //! new generation, then the rest. A reader that meets the new bytes thus finds its slot changed.
-//! What clients have [borrowed](crate::loans) is not reused.
+//! What clients have [borrowed](crate::borrows) is not reused.
 //! An item that is moved becomes another with the same value, also for readers.
 
 mod cleaning;
@@ -27,12 +27,12 @@ pub use walk::Walk;
 use cleaning::{Cursor, Need};
 use sweep::Sweep;
 
+use crate::borrows::Borrows;
 use crate::ghosts::{Ghost, Ghosts};
 use crate::hash::hash;
 use crate::hot::{Hot, Used};
 use crate::index::{self, Index, IndexError};
 use crate::layout::{ItemHeader, Line, MAX_KEY, Marks, Place, Placement, Slot, SlotWord, UNIT};
-use crate::loans::Loans;
 use crate::segments::{Queue, SegmentNumber, Segments, room_of};
 
 /// The clock starts here: 0 means never, and 1 is the time before the server started.
@@ -486,8 +486,8 @@ impl Store {
     }
 
     /// What clients have borrowed.
-    pub fn loans(&mut self) -> &mut Loans {
-        self.segments.loans()
+    pub fn borrows(&mut self) -> &mut Borrows {
+        self.segments.borrows()
     }
 
     /// Notes that somebody got an item that was found.

@@ -1,4 +1,4 @@
-//! Values that are read where they are: the borrower's side of [`crate::loans`].
+//! Values that are read where they are: the borrower's side of [`crate::borrows`].
 
 use std::array;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use toroid_fabric::mapped::full_fence;
 use toroid_fabric::provider::RemoteRegion;
 use toroid_fabric::{Mapped, OpError, Region};
 
+use crate::borrows::{HAZARDS, RECALLED, hazard_offset, hazard_word};
 use crate::layout::{ItemHeader, Place};
-use crate::loans::{RECALLED, SLIPS, slip_offset, slip_word};
 
 /// A value as it was when it was borrowed, in the server's memory; or a copy, where the server is
 /// on another host.
 ///
 /// Nothing was copied yet, and nothing is until it is read. Whatever becomes of the key, a read gives
 /// the bytes that the value had, or an error. The memory is the server's again when the view is
-/// dropped, so views are best held shortly: a client can have [`SLIPS`] of them, and the server takes
+/// dropped, so views are best held shortly: a client can have [`HAZARDS`] of them, and the server takes
 /// them back if they keep more than a quarter of its memory from it. A view may outlive the
 /// client that made it, but then it is taken back.
 ///
@@ -33,7 +33,10 @@ pub struct View<R = RemoteRegion> {
 #[derive(Debug)]
 enum Bytes<R> {
     /// In the items region, from `offset` on.
-    Lent { slip: Slip<R>, offset: u64 },
+    Borrowed {
+        hazard: HazardPointer<R>,
+        offset: u64,
+    },
     /// The server had to be asked.
     Copied(Vec<u8>),
 }
@@ -51,15 +54,15 @@ pub enum ViewError {
 }
 
 impl<R: Mapped> View<R> {
-    /// A view of the item on `slip`, which has this header.
-    pub(crate) fn lent(slip: Slip<R>, header: &ItemHeader) -> Self {
+    /// A view of the item on `hazard pointer`, which has this header.
+    pub(crate) fn borrowed(hazard: HazardPointer<R>, header: &ItemHeader) -> Self {
         let head_len = ItemHeader::LEN as u64 + u64::from(header.key_len);
-        let offset = slip.place.offset() + head_len;
+        let offset = hazard.place.offset() + head_len;
         View {
             flags: header.flags,
             cas: header.cas,
             len: header.value_len as usize,
-            bytes: Bytes::Lent { slip, offset },
+            bytes: Bytes::Borrowed { hazard, offset },
         }
     }
 
@@ -109,13 +112,13 @@ impl<R: Mapped> View<R> {
         let end = end.ok_or(outside)?;
         match &self.bytes {
             Bytes::Copied(data) => into.copy_from_slice(&data[offset..end]),
-            Bytes::Lent {
-                slip,
+            Bytes::Borrowed {
+                hazard,
                 offset: start,
             } => {
-                slip.slips.items.read(start + offset as u64, into)?;
-                // After the bytes: see the module of the loans.
-                if slip.is_recalled()? {
+                hazard.table.items.read(start + offset as u64, into)?;
+                // After the bytes: see the module of the borrows.
+                if hazard.is_recalled()? {
                     return Err(ViewError::Recalled);
                 }
             }
@@ -147,11 +150,11 @@ impl<R: Mapped> View<R> {
                 each(&mut all, data);
                 Ok(all)
             }
-            Bytes::Lent { slip, offset } => {
-                let items = &slip.slips.items;
+            Bytes::Borrowed { hazard, offset } => {
+                let items = &hazard.table.items;
                 let all = items.fold(*offset, self.len as u64, start, each)?;
-                // After the bytes: see the module of the loans.
-                if slip.is_recalled()? {
+                // After the bytes: see the module of the borrows.
+                if hazard.is_recalled()? {
                     Err(ViewError::Recalled)
                 } else {
                     Ok(all)
@@ -171,49 +174,49 @@ impl<R: Mapped> View<R> {
     }
 }
 
-/// The slips of a client, from which it takes them one by one.
+/// The hazard pointers of a client, from which it takes them one by one.
 #[derive(Debug)]
-pub(crate) struct Pad<R> {
-    slips: Arc<Slips<R>>,
+pub(crate) struct HazardPool<R> {
+    table: Arc<HazardTable<R>>,
     /// The last one that was taken: it is likely to be free again, and in a cache.
     last: usize,
 }
 
-/// What the slips of a client share.
+/// What the hazard pointers of a client share.
 #[derive(Debug)]
-struct Slips<R> {
+struct HazardTable<R> {
     region: Region,
     /// Where what is borrowed is. Here, as a handle for each view would be counted in each borrow.
     items: R,
-    /// Those in use. Only the pad sets them, and only who has a slip clears its own.
-    taken: [AtomicBool; SLIPS as usize],
+    /// Those in use. Only the pool sets them, and only who has a hazard pointer clears its own.
+    taken: [AtomicBool; HAZARDS as usize],
 }
 
-impl<R> Pad<R> {
-    /// Slips for what is borrowed of `items`, on a zeroed region of [`crate::loans::SLIPS_LEN`] bytes
+impl<R> HazardPool<R> {
+    /// HazardTable for what is borrowed of `items`, on a zeroed region of [`crate::borrows::HAZARDS_LEN`] bytes
     /// that the server knows.
     pub(crate) fn new(region: Region, items: R) -> Self {
-        let slips = Slips {
+        let table = HazardTable {
             region,
             items,
             taken: array::from_fn(|_| AtomicBool::new(false)),
         };
-        Pad {
-            slips: Arc::new(slips),
+        HazardPool {
+            table: Arc::new(table),
             last: 0,
         }
     }
 
     /// One that is not in use.
-    pub(crate) fn take(&mut self) -> Option<Slip<R>> {
-        let taken = &self.slips.taken;
-        // Acquire: pairs with the Release in the slip's drop.
+    pub(crate) fn take(&mut self) -> Option<HazardPointer<R>> {
+        let taken = &self.table.taken;
+        // Acquire: pairs with the Release in the hazard pointer's drop.
         let is_free = |number: &usize| !taken[*number].load(Ordering::Acquire);
         let mut numbers = (self.last..taken.len()).chain(0..self.last);
         self.last = numbers.find(is_free)?;
         taken[self.last].store(true, Ordering::Relaxed);
-        Some(Slip {
-            slips: Arc::clone(&self.slips),
+        Some(HazardPointer {
+            table: Arc::clone(&self.table),
             number: self.last as u32,
             place: Place(0),
         })
@@ -221,69 +224,70 @@ impl<R> Pad<R> {
 
     /// Whether the server has forgotten them.
     pub(crate) fn is_recalled(&self) -> Result<bool, OpError> {
-        self.slips.are_recalled()
+        self.table.are_recalled()
     }
 }
 
-impl<R> Slips<R> {
+impl<R> HazardTable<R> {
     fn are_recalled(&self) -> Result<bool, OpError> {
         Ok(self.region.load(RECALLED)? != 0)
     }
 }
 
-/// One slip.
+/// One hazard pointer.
 #[derive(Debug)]
-pub(crate) struct Slip<R> {
-    slips: Arc<Slips<R>>,
+pub(crate) struct HazardPointer<R> {
+    table: Arc<HazardTable<R>>,
     number: u32,
     place: Place,
 }
 
-impl<R> Slip<R> {
+impl<R> HazardPointer<R> {
     /// Says that the item at `place` is to stay as it is. It does if its slot, looked at
     /// afterwards, leads to it.
     pub(crate) fn write(&mut self, place: Place) -> Result<(), OpError> {
         self.place = place;
-        let offset = slip_offset(self.number);
-        self.slips.region.store(offset, slip_word(place))?;
-        // Pairs with the server's, between its changes of slots and its look at slips.
+        let offset = hazard_offset(self.number);
+        self.table.region.store(offset, hazard_word(place))?;
+        // Pairs with the server's, between its changes of slots and its look at hazard pointers.
         full_fence();
         Ok(())
     }
 
     /// Whether the server has forgotten it.
     pub(crate) fn is_recalled(&self) -> Result<bool, OpError> {
-        self.slips.are_recalled()
+        self.table.are_recalled()
     }
 }
 
 /// The server may use the memory again.
-impl<R> Drop for Slip<R> {
+impl<R> Drop for HazardPointer<R> {
     fn drop(&mut self) {
-        // Where it cannot be written, the server reads no slips either. The store is a Release: it is seen
+        // Where it cannot be written, the server reads no hazard pointers either. The store is a Release: it is seen
         // after what was read of the item.
-        let _ = self.slips.region.store(slip_offset(self.number), 0);
+        let _ = self.table.region.store(hazard_offset(self.number), 0);
         // Release: who takes it next writes after this.
-        self.slips.taken[self.number as usize].store(false, Ordering::Release);
+        self.table.taken[self.number as usize].store(false, Ordering::Release);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loans::SLIPS_LEN;
+    use crate::borrows::HAZARDS_LEN;
 
     #[test]
-    fn slips_are_few_and_used_again() {
-        let region = Region::local(SLIPS_LEN as usize).unwrap();
-        let mut pad = Pad::new(region.clone(), ());
-        let mut taken: Vec<Slip<()>> = (0..SLIPS).map(|_| pad.take().unwrap()).collect();
-        assert!(pad.take().is_none());
+    fn hazards_are_few_and_used_again() {
+        let region = Region::local(HAZARDS_LEN as usize).unwrap();
+        let mut pool = HazardPool::new(region.clone(), ());
+        let mut taken: Vec<HazardPointer<()>> =
+            (0..HAZARDS).map(|_| pool.take().unwrap()).collect();
+        assert!(pool.take().is_none());
         taken[40].write(Place(9)).unwrap();
-        assert_eq!(region.load(slip_offset(40)), Ok(10));
+        assert_eq!(region.load(hazard_offset(40)), Ok(10));
         drop(taken.remove(40));
-        assert_eq!(region.load(slip_offset(40)), Ok(0));
-        assert_eq!(pad.take().unwrap().number, 40);
-        assert_eq!(pad.take().unwrap().number, 40);
+        assert_eq!(region.load(hazard_offset(40)), Ok(0));
+        assert_eq!(pool.take().unwrap().number, 40);
+        assert_eq!(pool.take().unwrap().number, 40);
     }
 }

@@ -3,14 +3,14 @@
 use toroid_fabric::Access;
 
 use super::{Client, ClientError, Value, check_key};
+use crate::borrows::{HAZARDS, HAZARDS_LEN};
 use crate::control::{Reply, Request};
-use crate::loans::{SLIPS, SLIPS_LEN};
 use crate::network::{Network, Remote};
 use crate::reader::Sought;
-use crate::view::{Pad, Slip, View};
+use crate::view::{HazardPointer, HazardPool, View};
 
-/// What the server may do with slips: see what is borrowed, and say that it is taken back.
-pub(crate) const SLIPS_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+/// What the server may do with hazard pointers: see what is borrowed, and say that it is taken back.
+pub(crate) const HAZARDS_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
 impl<N: Network> Client<N> {
     /// Gets a value without copying it; `None` when there is none. See [`View`]. From a server on
@@ -26,8 +26,8 @@ impl<N: Network> Client<N> {
         }
         self.report_if_due()?;
         let sighted = self.reader.sight(key)?;
-        let slip = self.slip()?;
-        match self.reader.borrow(key, sighted, slip)? {
+        let hazard = self.hazard()?;
+        match self.reader.borrow(key, sighted, hazard)? {
             Sought::Found(view) => return Ok(Some(view)),
             Sought::Absent => return Ok(None),
             Sought::Unsettled => {}
@@ -35,24 +35,24 @@ impl<N: Network> Client<N> {
         Ok(self.ask(key)?.map(copied))
     }
 
-    fn slip(&mut self) -> Result<Slip<Remote<N>>, ClientError> {
-        let usable = match &self.slips {
-            Some(slips) => !slips.is_recalled()?,
+    fn hazard(&mut self) -> Result<HazardPointer<Remote<N>>, ClientError> {
+        let usable = match &self.hazards {
+            Some(hazards) => !hazards.is_recalled()?,
             None => false,
         };
         if !usable {
-            self.slips = Some(self.announce_slips()?);
+            self.hazards = Some(self.announce_hazards()?);
         }
-        let slip = self.slips.as_mut().and_then(Pad::take);
-        slip.ok_or(ClientError::TooManyViews { limit: SLIPS })
+        let hazard = self.hazards.as_mut().and_then(HazardPool::take);
+        hazard.ok_or(ClientError::TooManyViews { limit: HAZARDS })
     }
 
-    /// Slips that the server will look at.
-    fn announce_slips(&mut self) -> Result<Pad<Remote<N>>, ClientError> {
-        let region = self.network.alloc(SLIPS_LEN, SLIPS_ACCESS)?;
+    /// HazardTable that the server will look at.
+    fn announce_hazards(&mut self) -> Result<HazardPool<Remote<N>>, ClientError> {
+        let region = self.network.alloc(HAZARDS_LEN, HAZARDS_ACCESS)?;
         let key = region.remote_key().ok_or(ClientError::Protocol)?;
-        match self.call(&Request::Borrow { slips: key })? {
-            Reply::Done => Ok(Pad::new(region, self.reader.items().clone())),
+        match self.call(&Request::Borrow { hazards: key })? {
+            Reply::Done => Ok(HazardPool::new(region, self.reader.items().clone())),
             Reply::Refused(refusal) => Err(ClientError::Refused(refusal)),
             _ => Err(ClientError::Protocol),
         }

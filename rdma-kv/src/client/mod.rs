@@ -19,7 +19,7 @@ use std::time::Instant;
 use domains::member::Domain;
 use toroid_fabric::{Access, NodeId, Place};
 
-pub(crate) use borrow::SLIPS_ACCESS;
+pub(crate) use borrow::HAZARDS_ACCESS;
 pub use error::ClientError;
 pub use posting::{Outcome, Ticket, WINDOW};
 pub(crate) use staging::STAGING_ACCESS;
@@ -28,7 +28,7 @@ use crate::control::{INLINE_LIMIT, PROTOCOL, Reply, Request, VERSION};
 use crate::layout::MAX_KEY;
 use crate::network::{Network, Remote};
 use crate::reader::{Consistency, Reader, ReaderStats};
-use crate::view::Pad;
+use crate::view::HazardPool;
 use exchange::{Exchange, INLINE_MOST, TIMEOUT};
 use posting::Posted;
 use staging::Staging;
@@ -54,7 +54,7 @@ pub struct Client<N: Network = Domain> {
     reader: Reader<N::Endpoint>,
     staging: Option<Staging>,
     /// What the client has borrowed, for the server to see.
-    slips: Option<Pad<Remote<N>>>,
+    hazards: Option<HazardPool<Remote<N>>>,
     posted: VecDeque<Posted>,
     /// What became of others, until it is polled.
     settled: VecDeque<Outcome>,
@@ -103,7 +103,7 @@ impl<N: Network> Client<N> {
             network,
             exchange,
             staging: None,
-            slips: None,
+            hazards: None,
             posted: VecDeque::new(),
             settled: VecDeque::new(),
             inline_limit: INLINE_LIMIT,

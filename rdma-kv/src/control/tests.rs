@@ -49,7 +49,7 @@ fn requests() -> Vec<Request<'static>> {
         Request::Touch { key, exptime: 1 },
         Request::Flush { delay: -3 },
         Request::Borrow {
-            slips: RemoteKey::from_bytes(&[8; 32]),
+            hazards: RemoteKey::from_bytes(&[8; 32]),
         },
         Request::Get {
             key: &[b'k'; MAX_KEY],

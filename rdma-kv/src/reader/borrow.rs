@@ -1,11 +1,11 @@
-//! Borrowing: a get that leaves the value where it is. See [`crate::loans`].
+//! Borrowing: a get that leaves the value where it is. See [`crate::borrows`].
 
 use toroid_fabric::{Endpoint, Mapped, OpError, Read};
 
 use super::{Accepted, Consistency, Reader, Sought, Tried, Way, unless_outside};
 use crate::hash::hash;
 use crate::layout::{BucketLine, ItemHeader, MAX_KEY, Placement, Word};
-use crate::view::{Slip, View};
+use crate::view::{HazardPointer, View};
 
 /// A key on its way to be borrowed.
 #[derive(Clone, Copy)]
@@ -21,14 +21,14 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         self.items.is_mapped()
     }
 
-    /// Where values are: what slips are for.
+    /// Where values are: what hazard pointers are for.
     pub(crate) fn items(&self) -> &E::Remote {
         &self.items
     }
 
-    /// Looks in the index where the value is, before a slip is at hand. A bucket tells of more keys than a
+    /// Looks in the index where the value is, before a hazard pointer is at hand. A bucket tells of more keys than a
     /// line of places, so of many keys it is likelier in a cache; nor is it ever stale. And what is
-    /// read behind the slip's fence comes to the caches meanwhile.
+    /// read behind the hazard pointer's fence comes to the caches meanwhile.
     ///
     /// # Errors
     /// As [`Reader::get`].
@@ -54,7 +54,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         Ok(Sighted { hash, place })
     }
 
-    /// Gets a view of a value, which stays as it is for as long as `slip` says so.
+    /// Gets a view of a value, which stays as it is for as long as `hazard pointer` says so.
     ///
     /// # Errors
     /// As [`Reader::get`].
@@ -62,21 +62,21 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         &mut self,
         key: &[u8],
         Sighted { hash, place }: Sighted,
-        mut slip: Slip<E::Remote>,
+        mut hazard: HazardPointer<E::Remote>,
     ) -> Result<Sought<View<E::Remote>>, OpError> {
         self.stats.gets += 1;
-        let tried = place.map(|place| unless_outside(self.lend(place, key, &mut slip)));
+        let tried = place.map(|place| unless_outside(self.try_borrow(place, key, &mut hazard)));
         let (sought, place) = match tried.transpose()? {
             Some(Tried::Found(item)) => (Sought::Found(item), place),
             Some(Tried::Expired) => (Sought::Absent, None),
             // It is in no slot with its tag, or not in the first.
             _ => {
-                let way = Way::Lent(&mut slip);
+                let way = Way::Borrowed(&mut hazard);
                 (self.look_up_repeatedly(hash, key, way)?, None)
             }
         };
-        // What was checked may have been anything if the server had forgotten the slip by then.
-        if slip.is_recalled()? {
+        // What was checked may have been anything if the server had forgotten the hazard pointer by then.
+        if hazard.is_recalled()? {
             return Ok(Sought::Unsettled);
         }
         match place {
@@ -91,43 +91,43 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
                 _ => {}
             }
         }
-        Ok(sought.map(|Accepted { header, .. }| View::lent(slip, &header)))
+        Ok(sought.map(|Accepted { header, .. }| View::borrowed(hazard, &header)))
     }
 }
 
 impl<E: Endpoint> Reader<E> {
-    /// As [`Reader::lend`], for a slot with the key's tag.
-    pub(super) fn lend_slot(
+    /// As [`Reader::try_borrow`], for a slot with the key's tag.
+    pub(super) fn borrow_slot(
         &mut self,
         hash: u64,
         place: Placement,
         key: &[u8],
-        slip: &mut Slip<E::Remote>,
+        hazard: &mut HazardPointer<E::Remote>,
     ) -> Result<Tried, OpError> {
-        let tried = self.lend(place, key, slip)?;
+        let tried = self.try_borrow(place, key, hazard)?;
         if let Tried::Found(item) = &tried {
             self.note_place(hash, place, &item.header);
         }
         Ok(tried)
     }
 
-    /// Writes the item of a slot on the slip, then looks whether it is the slot's and the key's.
-    fn lend(
+    /// Writes the item of a slot on the hazard pointer, then looks whether it is the slot's and the key's.
+    fn try_borrow(
         &mut self,
         place: Placement,
         key: &[u8],
-        slip: &mut Slip<E::Remote>,
+        hazard: &mut HazardPointer<E::Remote>,
     ) -> Result<Tried, OpError> {
         let checks = self.checks();
-        if checks.slip_first {
-            slip.write(place.word.place())?;
+        if checks.hazard_first {
+            hazard.write(place.word.place())?;
         }
         let Some((slot, header, found)) = self.read_head(place, key)? else {
             return Ok(Tried::Other);
         };
-        if !checks.slip_first {
+        if !checks.hazard_first {
             // Without a fence a processor may keep a store to itself for so long.
-            slip.write(place.word.place())?;
+            hazard.write(place.word.place())?;
         }
         if slot != place.word.0 && checks.slot {
             return Ok(Tried::Changed);

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use toroid_fabric::Region;
 
 use super::*;
+use crate::borrows::{HAZARDS, HAZARDS_LEN, RECALLED, hazard_offset, hazard_word};
 use crate::layout::Place;
-use crate::loans::{RECALLED, SLIPS, SLIPS_LEN, slip_offset, slip_word};
 use crate::reader::Checks;
 use crate::reader::tests::{LIMITS, alike, reader, schedules};
 use crate::shared::Shared;
 use crate::store::{Limits, Store};
 use crate::testing::{self, Adversary, Order};
-use crate::view::{Pad, ViewError};
+use crate::view::{HazardPool, ViewError};
 
 /// Of 32 segments.
 const SMALL: Limits = Limits {
@@ -23,23 +23,23 @@ const SMALL: Limits = Limits {
     item: 64 << 10,
 };
 
-/// Slips that the store looks at.
-fn slips(store: &Shared) -> (Pad<Region>, Region) {
-    let region = Region::local(SLIPS_LEN as usize).unwrap();
+/// HazardTable that the store looks at.
+fn hazards(store: &Shared) -> (HazardPool<Region>, Region) {
+    let region = Region::local(HAZARDS_LEN as usize).unwrap();
     let seen = Box::new(region.clone());
-    store.with(|store| store.loans().admit(seen));
+    store.with(|store| store.borrows().admit(seen));
     let [_, items] = store.regions();
-    (Pad::new(region.clone(), items), region)
+    (HazardPool::new(region.clone(), items), region)
 }
 
 /// As a client does it.
 fn borrow(
     reader: &mut Reader<Adversary>,
     key: &[u8],
-    slips: &mut Pad<Region>,
+    hazards: &mut HazardPool<Region>,
 ) -> Result<Sought<View<Region>>, OpError> {
     let sighted = reader.sight(key)?;
-    reader.borrow(key, sighted, slips.take().unwrap())
+    reader.borrow(key, sighted, hazards.take().unwrap())
 }
 
 /// Two keys whose items differ in the first of several pieces only.
@@ -91,7 +91,7 @@ const SCRIPTS: [Script; 5] = [
 #[derive(Clone, Copy)]
 struct Leave {
     checks: Checks,
-    /// The server's look at slips.
+    /// The server's look at hazard pointers.
     blind: bool,
 }
 
@@ -119,14 +119,14 @@ impl Play {
 }
 
 /// Borrows with the first steps of `script` at the moments `at`: before all, before the bucket, before the
-/// slip, and before each piece of what is read then; and the rest afterwards. Returns whether all was well.
+/// hazard pointer, and before each piece of what is read then; and the rest afterwards. Returns whether all was well.
 fn is_well(script: Script, at: &[usize], order: Order, leave: Leave) -> bool {
     let store = testing::shared_that_reuses(SMALL);
     if leave.blind {
-        store.with(|store| store.loans().go_blind());
+        store.with(|store| store.borrows().go_blind());
     }
     set(&store, &KEY, 1);
-    let (mut slips, _) = slips(&store);
+    let (mut hazards, _) = hazards(&store);
     let mut reader = reader(&store, order).with_checks(leave.checks);
     let play = Arc::new(Mutex::new(Play {
         store: store.clone(),
@@ -148,8 +148,8 @@ fn is_well(script: Script, at: &[usize], order: Order, leave: Leave) -> bool {
     });
     let sighted = reader.sight(&KEY).unwrap();
     step_at(2);
-    let slip = slips.take().unwrap();
-    let sought = reader.borrow(&KEY, sighted, slip).unwrap();
+    let hazard = hazards.take().unwrap();
+    let sought = reader.borrow(&KEY, sighted, hazard).unwrap();
     let mut play = play.lock().unwrap();
     let view = match sought {
         Sought::Found(view) => view,
@@ -199,16 +199,16 @@ fn the_look_at_the_slot_is_needed() {
 }
 
 #[test]
-fn the_slip_is_needed_before_the_look() {
+fn the_hazard_pointer_is_needed_before_the_look() {
     let checks = Checks {
-        slip_first: false,
+        hazard_first: false,
         ..Checks::ALL
     };
     assert!(goes_wrong(Leave { checks, ..NOTHING }));
 }
 
 #[test]
-fn the_servers_look_at_slips_is_needed() {
+fn the_servers_look_at_hazards_is_needed() {
     let blind = true;
     assert!(goes_wrong(Leave { blind, ..NOTHING }));
 }
@@ -217,17 +217,17 @@ fn the_servers_look_at_slips_is_needed() {
 fn the_whole_key_is_needed_to_borrow() {
     let (first, second) = alike();
     let store = testing::shared(LIMITS);
-    let (mut slips, _) = slips(&store);
+    let (mut hazards, _) = hazards(&store);
     set(&store, &second, 2);
     let checks = Checks {
         key: false,
         ..Checks::ALL
     };
     let mut reckless = reader(&store, Order::Forward).with_checks(checks);
-    let wrong = borrow(&mut reckless, &first, &mut slips).unwrap();
+    let wrong = borrow(&mut reckless, &first, &mut hazards).unwrap();
     assert!(matches!(wrong, Sought::Found(_)));
     let mut reader = reader(&store, Order::Forward);
-    let mut borrow = |key: &[u8]| borrow(&mut reader, key, &mut slips).unwrap();
+    let mut borrow = |key: &[u8]| borrow(&mut reader, key, &mut hazards).unwrap();
     assert!(matches!(borrow(&first), Sought::Absent));
     set(&store, &first, 1);
     for (key, byte) in [(&first, 1), (&second, 2), (&first, 1)] {
@@ -241,18 +241,18 @@ fn the_whole_key_is_needed_to_borrow() {
 #[test]
 fn a_relaxed_get_is_never_older_than_what_was_borrowed() {
     let store = testing::shared(LIMITS);
-    let (mut slips, _) = slips(&store);
+    let (mut hazards, _) = hazards(&store);
     let mut reader = reader(&store, Order::Forward);
     reader.set_consistency(Consistency::Relaxed);
     let got = |reader: &mut Reader<_>| reader.get(b"key").unwrap().map(|value| value.data.to_vec());
     store.set(b"key", 0, 0, b"old").unwrap();
     assert_eq!(got(&mut reader), Sought::Found(b"old".to_vec()));
     store.set(b"key", 0, 0, b"new").unwrap();
-    let borrowed = borrow(&mut reader, b"key", &mut slips).unwrap();
+    let borrowed = borrow(&mut reader, b"key", &mut hazards).unwrap();
     assert!(matches!(borrowed, Sought::Found(view) if view.to_vec() == Ok(b"new".to_vec())));
     assert_eq!(got(&mut reader), Sought::Found(b"new".to_vec()));
     store.delete(b"key").unwrap();
-    let borrowed = borrow(&mut reader, b"key", &mut slips).unwrap();
+    let borrowed = borrow(&mut reader, b"key", &mut hazards).unwrap();
     assert!(matches!(borrowed, Sought::Absent));
     assert_eq!(got(&mut reader), Sought::Absent);
     // Who was strict when it borrowed has kept no places that are of use.
@@ -260,7 +260,7 @@ fn a_relaxed_get_is_never_older_than_what_was_borrowed() {
     reader.set_consistency(Consistency::Strict);
     assert_eq!(got(&mut reader), Sought::Found(b"old".to_vec()));
     store.set(b"key", 0, 0, b"new").unwrap();
-    borrow(&mut reader, b"key", &mut slips).unwrap();
+    borrow(&mut reader, b"key", &mut hazards).unwrap();
     reader.set_consistency(Consistency::Relaxed);
     assert_eq!(got(&mut reader), Sought::Found(b"new".to_vec()));
 }
@@ -268,12 +268,12 @@ fn a_relaxed_get_is_never_older_than_what_was_borrowed() {
 #[test]
 fn views_are_read_in_pieces() {
     let store = testing::shared(LIMITS);
-    let (mut slips, _) = slips(&store);
+    let (mut hazards, _) = hazards(&store);
     let mut reader = reader(&store, Order::Forward);
     for len in [0usize, 1, 4095, 4096, 4097, 100_000] {
         let value: Vec<u8> = (0..len).map(|n| n as u8).collect();
         store.set(b"key", 5, 0, &value).unwrap();
-        let sought = borrow(&mut reader, b"key", &mut slips).unwrap();
+        let sought = borrow(&mut reader, b"key", &mut hazards).unwrap();
         let Sought::Found(view) = sought else {
             panic!("it is there");
         };
@@ -318,7 +318,7 @@ fn churn(store: &Shared, mut check: impl FnMut()) {
     check();
 }
 
-/// Memory that is not lent any more is found again.
+/// Memory that is not borrowed any more is found again.
 fn assert_all_memory_is_there(store: &Shared) {
     store.with(Store::flush).unwrap();
     store.with(|store| store.set_may_evict(false));
@@ -330,13 +330,13 @@ fn assert_all_memory_is_there(store: &Shared) {
 #[test]
 fn neither_eviction_nor_compaction_changes_what_is_borrowed() {
     let store = testing::shared(SMALL);
-    let (mut slips, _) = slips(&store);
+    let (mut hazards, _) = hazards(&store);
     let mut reader = reader(&store, Order::Forward);
     let views: Vec<_> = (0..6u8)
         .map(|n| {
             let len = 100 + usize::from(n) * 11_000;
             store.set(&[b'k', n], 0, 0, &vec![n; len]).unwrap();
-            let sought = borrow(&mut reader, &[b'k', n], &mut slips).unwrap();
+            let sought = borrow(&mut reader, &[b'k', n], &mut hazards).unwrap();
             let Sought::Found(view) = sought else {
                 panic!("it is there");
             };
@@ -354,26 +354,27 @@ fn neither_eviction_nor_compaction_changes_what_is_borrowed() {
     assert_all_memory_is_there(&store);
 }
 
-/// Slips with a place in each segment.
+/// HazardTable with a place in each segment.
 fn borrow_everywhere(region: &Region) {
-    for number in 0..SLIPS {
-        let place = u64::from(number) * SMALL.memory / u64::from(SLIPS) / 16;
-        let word = slip_word(Place(place as u32));
-        region.store(slip_offset(number), word).unwrap();
+    for number in 0..HAZARDS {
+        let place = u64::from(number) * SMALL.memory / u64::from(HAZARDS) / 16;
+        let word = hazard_word(Place(place as u32));
+        region.store(hazard_offset(number), word).unwrap();
     }
 }
 
 #[test]
 fn who_borrows_everything_loses_it_and_harms_nobody() {
     let store = testing::shared(SMALL);
-    let (mut honest, _) = slips(&store);
-    let (mut greedy, everything) = slips(&store);
+    let (mut honest, _) = hazards(&store);
+    let (mut greedy, everything) = hazards(&store);
     let mut reader = reader(&store, Order::Forward);
     store.set(b"key", 0, 0, &[1; 1000]).unwrap();
-    let mut borrow = |slips: &mut Pad<Region>| match borrow(&mut reader, b"key", slips).unwrap() {
-        Sought::Found(view) => view,
-        _ => panic!("it is there"),
-    };
+    let mut borrow =
+        |hazards: &mut HazardPool<Region>| match borrow(&mut reader, b"key", hazards).unwrap() {
+            Sought::Found(view) => view,
+            _ => panic!("it is there"),
+        };
     let (mine, theirs) = (borrow(&mut honest), borrow(&mut greedy));
     borrow_everywhere(&everything);
     store.delete(b"key").unwrap();
@@ -386,21 +387,21 @@ fn who_borrows_everything_loses_it_and_harms_nobody() {
     assert_all_memory_is_there(&store);
 }
 
-/// A store that may not evict has no other memory than what is lent.
+/// A store that may not evict has no other memory than what is borrowed.
 #[test]
 fn no_set_is_refused_for_what_is_borrowed() {
     for limits in [SMALL, LIMITS] {
         let store = testing::shared(limits);
         store.with(|store| store.set_may_evict(false));
-        let (mut slips, _) = slips(&store);
+        let (mut hazards, _) = hazards(&store);
         let mut reader = reader(&store, Order::Forward);
         let len = limits.item as usize * 9 / 10;
         for round in 0..40u8 {
             store.set(b"key", 0, 0, &vec![round; len]).unwrap();
-            if slips.is_recalled() != Ok(false) {
-                slips = self::slips(&store).0;
+            if hazards.is_recalled() != Ok(false) {
+                hazards = self::hazards(&store).0;
             }
-            let sought = borrow(&mut reader, b"key", &mut slips).unwrap();
+            let sought = borrow(&mut reader, b"key", &mut hazards).unwrap();
             let Sought::Found(view) = sought else {
                 panic!("it is there");
             };
@@ -433,14 +434,14 @@ proptest::proptest! {
         set(&store, &KEY, 1);
         let mut reader = reader(&store, Order::Forward);
         for _ in 0..2 {
-            let (mut slips, _) = slips(&store);
+            let (mut hazards, _) = hazards(&store);
             for region in store.regions() {
                 for (word, value) in &bytes {
                     let value = if small { value & 0xff_ffff } else { *value };
                     region.store(word * 8, value).unwrap();
                 }
             }
-            if let Ok(Sought::Found(view)) = borrow(&mut reader, &KEY, &mut slips) {
+            if let Ok(Sought::Found(view)) = borrow(&mut reader, &KEY, &mut hazards) {
                 proptest::prop_assert!(view.len() <= LIMITS.item as usize);
                 let _ = view.to_vec();
             }

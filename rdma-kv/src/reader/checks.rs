@@ -9,7 +9,7 @@ pub(crate) struct Checks {
     pub(crate) slot_after_clock: bool,
     pub(crate) table_epoch: bool,
     pub(crate) flush_epoch: bool,
-    pub(crate) slip_first: bool,
+    pub(crate) hazard_first: bool,
     pub(crate) content: bool,
 }
 
@@ -21,7 +21,7 @@ impl Checks {
         slot_after_clock: true,
         table_epoch: true,
         flush_epoch: true,
-        slip_first: true,
+        hazard_first: true,
         content: true,
     };
 

@@ -2,8 +2,8 @@
 //!
 //! `client`: what the server has of each, and how it answers it.
 
+mod borrower;
 mod client;
-mod loan;
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;

@@ -83,7 +83,7 @@ impl Store {
             }
         }
         // Rather than refuse, take back what clients have borrowed.
-        self.segments.recall_loans();
+        self.segments.recall_borrows();
         self.append_new(room, need, queue)?
             .ok_or(SetError::OutOfMemory)
     }

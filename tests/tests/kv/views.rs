@@ -130,7 +130,7 @@ fn no_memory_is_lost_with_borrowers_that_are_killed() {
         assert_eq!(keeps.asked("fill 20"), "filled");
         assert_eq!(keeps.asked("look"), "value");
     }
-    eventually("all slips are given up", || registered() == before);
+    eventually("all hazard pointers are cleared", || registered() == before);
     drop(keeps);
     eventually("all memory is there again", || store.room() == room);
 }

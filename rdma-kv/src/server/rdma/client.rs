@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
 use toroid_fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Region, RemoteKey};
 
-use super::loan::Loan;
+use super::borrower::BorrowerGuard;
 use crate::client::STAGING_ACCESS;
 use crate::control::{
     GetValue, INLINE_LIMIT, Malformed, OVERHEAD, Piece, Refusal, Reply, Request, SetValue,
@@ -66,7 +66,7 @@ pub(super) struct Client<N: Network> {
     moved: usize,
     /// Those for whom it speaks, by its own numbers.
     sessions: HashMap<u32, Session>,
-    pub(super) loan: Option<Loan>,
+    pub(super) borrower: Option<BorrowerGuard>,
 }
 
 /// A client's memory for values on their way.
@@ -89,7 +89,7 @@ impl<N: Network> Client<N> {
             staging: None,
             moved: 0,
             sessions: HashMap::new(),
-            loan: None,
+            borrower: None,
         }
     }
 
@@ -201,7 +201,7 @@ impl<N: Network> Client<N> {
             Request::Hello { .. } => Reply::Refused(Refusal::Version),
             _ if !self.greeted => return Err(ClientEnd::Malformed),
             Request::Stage { key } => self.stage(key, &service.network),
-            Request::Borrow { slips } => self.lend(slips, &service.network, store),
+            Request::Borrow { hazards } => self.admit_borrower(hazards, &service.network, store),
             Request::Store { change, value } => self.store(store, counts, &change, value)?,
             Request::Delete { key } => {
                 let removed = store.delete(key)?;

@@ -4,8 +4,8 @@ use std::mem;
 
 use super::posting::{served, still_server};
 use super::*;
-use crate::client::SLIPS_ACCESS;
-use crate::loans::{SLIPS, SLIPS_LEN};
+use crate::borrows::{HAZARDS, HAZARDS_LEN};
+use crate::client::HAZARDS_ACCESS;
 use crate::view::ViewError;
 
 const SMALL: Limits = Limits {
@@ -13,10 +13,10 @@ const SMALL: Limits = Limits {
     item: 64 << 10,
 };
 
-fn is_anything_lent(store: &Shared) -> bool {
+fn is_anything_borrowed(store: &Shared) -> bool {
     store.with(|store| {
-        store.loans().look();
-        store.loans().any(|_| true)
+        store.borrows().look();
+        store.borrows().any(|_| true)
     })
 }
 
@@ -28,23 +28,23 @@ fn a_client_that_dies_while_it_borrows_gives_its_memory_back() {
     for _ in 0..100 {
         let client = served(&mut server, || {
             let mut client = crate::Client::over(network.clone(), channel).unwrap();
-            for _ in 0..SLIPS {
+            for _ in 0..HAZARDS {
                 let view = client.borrow(b"key").unwrap().unwrap();
                 assert_eq!((view.flags(), view.len()), (3, 5000));
-                // A process that is killed wipes no slip.
+                // A process that is killed wipes no hazard pointer.
                 mem::forget(view);
             }
             let more = client.borrow(b"key").map(|_| ());
             assert!(matches!(
                 more,
-                Err(ClientError::TooManyViews { limit: SLIPS })
+                Err(ClientError::TooManyViews { limit: HAZARDS })
             ));
             client
         });
         drop(client);
-        assert!(is_anything_lent(&store));
+        assert!(is_anything_borrowed(&store));
         server.clients.clear();
-        assert!(!is_anything_lent(&store));
+        assert!(!is_anything_borrowed(&store));
         let [here, there] = network.channel(&network.at(0));
         server.listener.connect(there);
         server.accept().unwrap();
@@ -78,31 +78,31 @@ fn a_view_that_outlives_its_client_is_taken_back() {
 }
 
 #[test]
-fn regions_of_slips_are_allegations() {
+fn regions_of_hazards_are_allegations() {
     let cluster = Cluster::start(SMALL);
     let mut channel = cluster.channel(1);
     request(&mut channel, &Request::Hello { version: VERSION });
     let alloc = |node, len| {
         let network = cluster.network.at(node);
-        network.alloc(len, SLIPS_ACCESS).unwrap()
+        network.alloc(len, HAZARDS_ACCESS).unwrap()
     };
-    let (elsewhere, short, ours) = (alloc(9, SLIPS_LEN), alloc(1, 512), alloc(1, SLIPS_LEN));
+    let (elsewhere, short, ours) = (alloc(9, HAZARDS_LEN), alloc(1, 512), alloc(1, HAZARDS_LEN));
     let mut unknown = ours.remote_key().unwrap();
     unknown.secret = [1; 16];
-    for slips in [elsewhere.remote_key(), short.remote_key(), Some(unknown)] {
-        let slips = slips.unwrap();
-        let reply = request(&mut channel, &Request::Borrow { slips });
-        assert_eq!(reply, Reply::Refused(Refusal::Slips));
+    for hazards in [elsewhere.remote_key(), short.remote_key(), Some(unknown)] {
+        let hazards = hazards.unwrap();
+        let reply = request(&mut channel, &Request::Borrow { hazards });
+        assert_eq!(reply, Reply::Refused(Refusal::HazardPointers));
     }
-    ours.write(0, &[0xff; SLIPS_LEN as usize]).unwrap();
+    ours.write(0, &[0xff; HAZARDS_LEN as usize]).unwrap();
     for _ in 0..3 {
-        let slips = ours.remote_key().unwrap();
-        let reply = request(&mut channel, &Request::Borrow { slips });
+        let hazards = ours.remote_key().unwrap();
+        let reply = request(&mut channel, &Request::Borrow { hazards });
         assert_eq!(reply, Reply::Done);
     }
     cluster.store.set(b"key", 0, 0, &[1; 5000]).unwrap();
     cluster.store.delete(b"key").unwrap();
-    assert!(!is_anything_lent(&cluster.store));
+    assert!(!is_anything_borrowed(&cluster.store));
 }
 
 /// Borrowers who hold on, and writers over few keys and little memory, so that all would always be
@@ -131,7 +131,7 @@ fn what_is_borrowed_never_changes() {
             let (mut client, done) = (cluster.client(node), done.clone());
             scope.spawn(move || {
                 let mut held = Vec::new();
-                let mut lent = 0;
+                let mut borrowed = 0;
                 while !done.load(Ordering::Relaxed) {
                     for key in 0..5u8 {
                         let Some(view) = client.borrow(&[key]).unwrap() else {
@@ -144,15 +144,15 @@ fn what_is_borrowed_never_changes() {
                             Ok(value) => assert_whole(*key, view.flags(), &value),
                             Err(error) => assert_eq!(error, ViewError::Recalled),
                         }
-                        lent += 1;
+                        borrowed += 1;
                     }
                     held.drain(..held.len().saturating_sub(20));
                 }
-                assert!(lent > 0);
+                assert!(borrowed > 0);
             });
         }
         writer.join().unwrap();
         done.store(true, Ordering::Relaxed);
     });
-    assert!(!is_anything_lent(&cluster.store));
+    assert!(!is_anything_borrowed(&cluster.store));
 }

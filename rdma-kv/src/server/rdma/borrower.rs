@@ -1,0 +1,54 @@
+//! A client's leave to borrow.
+
+use toroid_fabric::{Mapped, PacketChannel, RemoteKey};
+
+use super::client::Client;
+use crate::borrows::{Borrower, HAZARDS_LEN};
+use crate::client::HAZARDS_ACCESS;
+use crate::control::{Refusal, Reply};
+use crate::network::Network;
+use crate::shared::Shared;
+
+/// What a client borrows is looked at until this is dropped.
+pub(super) struct BorrowerGuard {
+    store: Shared,
+    borrower: Borrower,
+}
+
+impl BorrowerGuard {
+    fn begin(store: &Shared, hazards: impl Mapped) -> Self {
+        BorrowerGuard {
+            borrower: store.with(|store| store.borrows().admit(Box::new(hazards))),
+            store: store.clone(),
+        }
+    }
+}
+
+impl Drop for BorrowerGuard {
+    fn drop(&mut self) {
+        self.store
+            .with(|store| store.borrows().dismiss(self.borrower));
+    }
+}
+
+impl<N: Network> Client<N> {
+    /// Looks at these hazard pointers from now on, and no more at others of the client.
+    pub(super) fn admit_borrower(
+        &mut self,
+        hazards: RemoteKey,
+        network: &N,
+        store: &Shared,
+    ) -> Reply<'static> {
+        let opened = (hazards.node == self.channel().peer()).then(|| {
+            let (hazards, len) = network.open(hazards, HAZARDS_ACCESS).ok()?;
+            (len >= HAZARDS_LEN && hazards.is_mapped()).then_some(hazards)
+        });
+        self.borrower = opened
+            .flatten()
+            .map(|hazards| BorrowerGuard::begin(store, hazards));
+        match self.borrower {
+            Some(_) => Reply::Done,
+            None => Reply::Refused(Refusal::HazardPointers),
+        }
+    }
+}
