@@ -87,23 +87,23 @@ impl<'a> Item<'a> {
     }
 }
 
-/// What a one-sided get came to.
+/// Result of a one-sided lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sought<T> {
-    /// It was there.
+pub enum Lookup<T> {
+    /// The key was present.
     Found(T),
-    /// It was not there, at some moment during the get.
+    /// The key was absent at some moment during the lookup.
     Absent,
-    /// Others changed it all the time: ask the server.
-    Unsettled,
+    /// Concurrent changes did not let the lookup finish. The caller asks the server.
+    Retry,
 }
 
-impl<T> Sought<T> {
-    fn map<U>(self, change: impl FnOnce(T) -> U) -> Sought<U> {
+impl<T> Lookup<T> {
+    fn map<U>(self, change: impl FnOnce(T) -> U) -> Lookup<U> {
         match self {
-            Sought::Found(found) => Sought::Found(change(found)),
-            Sought::Absent => Sought::Absent,
-            Sought::Unsettled => Sought::Unsettled,
+            Lookup::Found(found) => Lookup::Found(change(found)),
+            Lookup::Absent => Lookup::Absent,
+            Lookup::Retry => Lookup::Retry,
         }
     }
 }
@@ -117,8 +117,8 @@ pub struct ReaderStats {
     pub cached: u64,
     /// Reads posted, of any size.
     pub reads: u64,
-    /// Gets that came to [`Sought::Unsettled`].
-    pub unsettled: u64,
+    /// Gets that ended with [`Lookup::Retry`], for which the server is asked.
+    pub asked: u64,
 }
 
 /// The data path of a client.
@@ -164,21 +164,25 @@ struct Accepted {
     value_start: usize,
 }
 
-/// What is done with an item.
-enum Way<'a, R> {
-    /// It is copied.
-    Copied,
-    /// It is read where it is, and written on this hazard pointer.
-    Borrowed(&'a mut HazardPointer<R>),
+/// How an item is read.
+enum ReadMode<'a, R> {
+    /// Copied to the reader's buffer.
+    Copy,
+    /// Left in place, protected by this hazard pointer.
+    Borrow(&'a mut HazardPointer<R>),
 }
 
-enum Tried {
+/// Result of one attempt to read an item.
+enum Attempt {
+    /// The item is live and belongs to the key.
     Found(Accepted),
+    /// The item is the key's, and has expired.
     Expired,
-    /// It is another key's.
-    Other,
-    /// The slot leads to another item now, perhaps of the same key.
+    /// The item belongs to another key with the same tag.
+    OtherKey,
+    /// The slot now leads to another item, perhaps of the same key.
     Replaced(SlotWord),
+    /// The item changed while it was read, or is not the one that was expected.
     Changed,
 }
 
@@ -236,7 +240,7 @@ impl<E: Endpoint> Reader<E> {
     }
 
     /// Whether a value that is stored under a key may be got.
-    pub fn vouches_for(&self, key: &[u8], value: &[u8]) -> bool {
+    pub fn may_return(&self, key: &[u8], value: &[u8]) -> bool {
         !self.is_by_content() || !self.checks().content || key == content_key(value)
     }
 
@@ -244,22 +248,22 @@ impl<E: Endpoint> Reader<E> {
     ///
     /// # Errors
     /// [`OpError`]: the server is gone, or access was revoked.
-    pub fn get(&mut self, key: &[u8]) -> Result<Sought<ValueRef<'_>>, OpError> {
+    pub fn get(&mut self, key: &[u8]) -> Result<Lookup<ValueRef<'_>>, OpError> {
         self.stats.gets += 1;
         let hash = hash(self.seed, key);
-        let sought = match self.places.look(hash) {
+        let lookup = match self.places.look(hash) {
             Some(known) => {
-                let tried = self.read_known(hash, known, key)?;
-                self.settle(hash, tried)
+                let attempt = self.read_known(hash, known, key)?;
+                self.settle(hash, attempt)
             }
-            None => Sought::Unsettled,
+            None => Lookup::Retry,
         };
-        let sought = match sought {
-            Sought::Unsettled => self.look_up_repeatedly(hash, key, Way::Copied)?,
+        let lookup = match lookup {
+            Lookup::Retry => self.look_up_repeatedly(hash, key, ReadMode::Copy)?,
             settled => settled,
         };
-        self.note_use(hash, &sought);
-        Ok(sought.map(|item| self.value(&item)))
+        self.note_use(hash, &lookup);
+        Ok(lookup.map(|item| self.value(&item)))
     }
 
     /// With [`Reader::get_into`], the values of items of more bytes are read straight to where they
@@ -281,10 +285,10 @@ impl<E: Endpoint> Reader<E> {
         &mut self,
         key: &[u8],
         into: &mut [u8],
-    ) -> Result<Sought<(u32, usize)>, OpError> {
+    ) -> Result<Lookup<(u32, usize)>, OpError> {
         self.stats.gets += 1;
         let hash = hash(self.seed, key);
-        let mut sought = Sought::Unsettled;
+        let mut lookup = Lookup::Retry;
         if let Some(known) = self.places.look(hash) {
             let place = known.placement;
             let straight = if place.len > self.together && !known.is_restless {
@@ -293,27 +297,27 @@ impl<E: Endpoint> Reader<E> {
                 None
             };
             let is_straight = straight.is_some();
-            let (tried, is_replaced) = match straight {
-                Some(tried) => {
-                    let tried = unless_outside(tried)?;
-                    let is_replaced = matches!(tried, Tried::Replaced(_));
-                    (self.follow(hash, place, key, tried)?, is_replaced)
+            let (attempt, is_replaced) = match straight {
+                Some(attempt) => {
+                    let attempt = unless_outside(attempt)?;
+                    let is_replaced = matches!(attempt, Attempt::Replaced(_));
+                    (self.follow(hash, place, key, attempt)?, is_replaced)
                 }
                 None => (self.read_known(hash, known, key)?, false),
             };
-            sought = self.settle(hash, tried);
-            if is_straight && !is_replaced && !matches!(sought, Sought::Unsettled) {
-                self.note_use(hash, &sought);
+            lookup = self.settle(hash, attempt);
+            if is_straight && !is_replaced && !matches!(lookup, Lookup::Retry) {
+                self.note_use(hash, &lookup);
                 return Ok(
-                    sought.map(|Accepted { header, .. }| (header.flags, header.value_len as usize))
+                    lookup.map(|Accepted { header, .. }| (header.flags, header.value_len as usize))
                 );
             }
         }
-        if matches!(sought, Sought::Unsettled) {
-            sought = self.look_up_repeatedly(hash, key, Way::Copied)?;
+        if matches!(lookup, Lookup::Retry) {
+            lookup = self.look_up_repeatedly(hash, key, ReadMode::Copy)?;
         }
-        self.note_use(hash, &sought);
-        Ok(sought.map(|item| {
+        self.note_use(hash, &lookup);
+        Ok(lookup.map(|item| {
             let ValueRef { flags, data, .. } = self.value(&item);
             if let Some(into) = into.get_mut(..data.len()) {
                 into.copy_from_slice(data);
@@ -380,12 +384,12 @@ impl<E: Endpoint> Reader<E> {
         &mut self.uses
     }
 
-    /// Counts a get. What it found is where its key was last seen; what is unsettled the server
-    /// will see by itself.
-    fn note_use(&mut self, hash: u64, sought: &Sought<Accepted>) {
-        match (sought, self.places.find(hash)) {
-            (Sought::Found(_), Some(place)) => self.uses.hit(place.slot, place.word),
-            (Sought::Absent, _) => self.uses.miss(),
+    /// Counts a get for the next report. A get with [`Lookup::Retry`] is not counted here: the server answers
+    /// it, and counts it itself.
+    fn note_use(&mut self, hash: u64, lookup: &Lookup<Accepted>) {
+        match (lookup, self.places.find(hash)) {
+            (Lookup::Found(_), Some(place)) => self.uses.hit(place.slot, place.word),
+            (Lookup::Absent, _) => self.uses.miss(),
             _ => {}
         }
     }
@@ -413,16 +417,16 @@ impl<E: Endpoint> Reader<E> {
     }
 
     /// What a read from a cached place means.
-    fn settle(&mut self, hash: u64, tried: Tried) -> Sought<Accepted> {
-        match tried {
-            Tried::Found(item) => {
+    fn settle(&mut self, hash: u64, attempt: Attempt) -> Lookup<Accepted> {
+        match attempt {
+            Attempt::Found(item) => {
                 self.stats.cached += 1;
-                Sought::Found(item)
+                Lookup::Found(item)
             }
-            Tried::Expired => Sought::Absent,
-            Tried::Other | Tried::Replaced(_) | Tried::Changed => {
+            Attempt::Expired => Lookup::Absent,
+            Attempt::OtherKey | Attempt::Replaced(_) | Attempt::Changed => {
                 self.places.remove(hash);
-                Sought::Unsettled
+                Lookup::Retry
             }
         }
     }
@@ -431,22 +435,22 @@ impl<E: Endpoint> Reader<E> {
         &mut self,
         hash: u64,
         key: &[u8],
-        mut way: Way<'_, E::Remote>,
-    ) -> Result<Sought<Accepted>, OpError> {
+        mut mode: ReadMode<'_, E::Remote>,
+    ) -> Result<Lookup<Accepted>, OpError> {
         for _ in 0..LOOKUPS {
-            let sought = self.look_up(hash, key, &mut way)?;
-            match (sought, &way) {
-                (Sought::Unsettled, _) => {}
-                (Sought::Found(item), Way::Copied)
-                    if !self.vouches_for(key, self.value(&item).data) =>
+            let lookup = self.look_up(hash, key, &mut mode)?;
+            match (lookup, &mode) {
+                (Lookup::Retry, _) => {}
+                (Lookup::Found(item), ReadMode::Copy)
+                    if !self.may_return(key, self.value(&item).data) =>
                 {
-                    return Ok(Sought::Absent);
+                    return Ok(Lookup::Absent);
                 }
                 (settled, _) => return Ok(settled),
             }
         }
-        self.stats.unsettled += 1;
-        Ok(Sought::Unsettled)
+        self.stats.asked += 1;
+        Ok(Lookup::Retry)
     }
 
     /// What is behind the slot of a cached place now, if that can be the same key: as a rule its new
@@ -456,29 +460,29 @@ impl<E: Endpoint> Reader<E> {
         hash: u64,
         place: Placement,
         key: &[u8],
-        tried: Tried,
-    ) -> Result<Tried, OpError> {
-        match tried {
-            Tried::Replaced(word) if word.may_be(hash) => {
+        attempt: Attempt,
+    ) -> Result<Attempt, OpError> {
+        match attempt {
+            Attempt::Replaced(word) if word.may_be(hash) => {
                 let place = Placement { word, ..place };
                 unless_outside(self.try_slot(hash, place, key))
             }
-            tried => Ok(tried),
+            attempt => Ok(attempt),
         }
     }
 
     /// Reads the item at a cached place, or the one that is behind its slot now.
-    fn read_known(&mut self, hash: u64, known: Known, key: &[u8]) -> Result<Tried, OpError> {
+    fn read_known(&mut self, hash: u64, known: Known, key: &[u8]) -> Result<Attempt, OpError> {
         let place = known.placement;
         if known.is_restless && self.consistency == Consistency::Strict {
             let word = SlotWord(self.read_slot(place.slot)?);
             if word != place.word {
-                return self.follow(hash, place, key, Tried::Replaced(word));
+                return self.follow(hash, place, key, Attempt::Replaced(word));
             }
             self.places.calm(hash);
         }
-        let tried = unless_outside(self.read_at(place, key))?;
-        self.follow(hash, place, key, tried)
+        let attempt = unless_outside(self.read_at(place, key))?;
+        self.follow(hash, place, key, attempt)
     }
 
     fn read_slot(&mut self, slot: Slot) -> Result<u64, OpError> {
@@ -493,9 +497,9 @@ impl<E: Endpoint> Reader<E> {
     }
 
     /// Reads the item at a cached place, and its slot again.
-    fn read_at(&mut self, place: Placement, key: &[u8]) -> Result<Tried, OpError> {
-        let unlike = self.read_item(place, u64::from(place.len), self.consistency)?;
-        self.judge(place, key, 0..place.len as usize, unlike)
+    fn read_at(&mut self, place: Placement, key: &[u8]) -> Result<Attempt, OpError> {
+        let mismatch = self.read_item(place, u64::from(place.len), self.consistency)?;
+        self.judge(place, key, 0..place.len as usize, mismatch)
     }
 
     /// What an item in the buffer means that was read from a cached place, and if it is not whole,
@@ -505,24 +509,24 @@ impl<E: Endpoint> Reader<E> {
         place: Placement,
         key: &[u8],
         item: Range<usize>,
-        unlike: Option<Tried>,
-    ) -> Result<Tried, OpError> {
-        if let Some(unlike) = unlike {
-            return Ok(unlike);
+        mismatch: Option<Attempt>,
+    ) -> Result<Attempt, OpError> {
+        if let Some(mismatch) = mismatch {
+            return Ok(mismatch);
         }
         let by_content = self.is_by_content();
-        let tried = self.examine(key, item, |header| {
+        let attempt = self.examine(key, item, |header| {
             by_content || header.generation == place.generation
         });
-        match tried {
-            Tried::Found(item) if by_content => {
-                Ok(if self.vouches_for(key, self.value(&item).data) {
-                    Tried::Found(item)
+        match attempt {
+            Attempt::Found(item) if by_content => {
+                Ok(if self.may_return(key, self.value(&item).data) {
+                    Attempt::Found(item)
                 } else {
-                    Tried::Changed
+                    Attempt::Changed
                 })
             }
-            tried => self.unless_expired(place, tried),
+            attempt => self.unless_expired(place, attempt),
         }
     }
 
@@ -532,7 +536,7 @@ impl<E: Endpoint> Reader<E> {
         place: Placement,
         key: &[u8],
         into: &mut [u8],
-    ) -> Result<Option<Tried>, OpError> {
+    ) -> Result<Option<Attempt>, OpError> {
         let head_len = ItemHeader::len_of(key.len(), 0);
         let value_len = (place.len as usize).checked_sub(head_len);
         let Some(value) = value_len.and_then(|len| into.get_mut(..len)) else {
@@ -565,9 +569,9 @@ impl<E: Endpoint> Reader<E> {
         let reads = &mut reads[..2 + usize::from(last.is_some())];
         self.stats.reads += reads.len() as u64;
         self.endpoint.read_batch(reads)?;
-        let unlike = last.and_then(|last| last.unlike(word));
-        if unlike.is_some() && self.checks().slot {
-            return Ok(unlike);
+        let mismatch = last.and_then(|last| last.mismatch(word));
+        if mismatch.is_some() && self.checks().slot {
+            return Ok(mismatch);
         }
         let Some((header, found)) = head.split_first_chunk() else {
             return Ok(None);
@@ -580,19 +584,19 @@ impl<E: Endpoint> Reader<E> {
             && header.item_len() == u64::from(place.len)
             // Else a longer key that starts with this one would do.
             && (usize::from(header.key_len) == key.len() && found == key || !checks.key);
-        let tried = if same {
-            Tried::Found(Accepted {
+        let attempt = if same {
+            Attempt::Found(Accepted {
                 header,
                 value_start: head_len,
             })
         } else {
-            Tried::Changed
+            Attempt::Changed
         };
         if by_content {
-            let is_right = self.vouches_for(key, value);
-            return Ok(Some(if is_right { tried } else { Tried::Changed }));
+            let is_right = self.may_return(key, value);
+            return Ok(Some(if is_right { attempt } else { Attempt::Changed }));
         }
-        self.unless_expired(place, tried).map(Some)
+        self.unless_expired(place, attempt).map(Some)
     }
 
     fn is_by_content(&self) -> bool {
@@ -606,7 +610,7 @@ impl<E: Endpoint> Reader<E> {
         place: Placement,
         len: u64,
         consistency: Consistency,
-    ) -> Result<Option<Tried>, OpError> {
+    ) -> Result<Option<Attempt>, OpError> {
         let offset = place.word.place().offset();
         let len = len as usize;
         if self.item.len() < len {
@@ -630,8 +634,8 @@ impl<E: Endpoint> Reader<E> {
         };
         self.stats.reads += 2;
         self.endpoint.read_batch(&mut [item, look])?;
-        let unlike = last.unlike(word);
-        Ok(unlike.filter(|_| self.checks().slot))
+        let mismatch = last.mismatch(word);
+        Ok(mismatch.filter(|_| self.checks().slot))
     }
 
     /// Checks an item in the buffer, which came with an unchanged slot.
@@ -640,19 +644,19 @@ impl<E: Endpoint> Reader<E> {
         key: &[u8],
         item: Range<usize>,
         is_generation: impl FnOnce(&ItemHeader) -> bool,
-    ) -> Tried {
+    ) -> Attempt {
         let checks = self.checks();
         let start = item.start;
         let Some((header, found, _)) = ItemHeader::split(&self.item[item]) else {
-            return Tried::Changed;
+            return Attempt::Changed;
         };
         if !is_generation(&header) && checks.generation {
-            return Tried::Changed;
+            return Attempt::Changed;
         }
         if found != key && checks.key {
-            return Tried::Other;
+            return Attempt::OtherKey;
         }
-        Tried::Found(Accepted {
+        Attempt::Found(Accepted {
             value_start: start + ItemHeader::len_of(found.len(), 0),
             header,
         })
@@ -660,18 +664,18 @@ impl<E: Endpoint> Reader<E> {
 
     /// Looks at the server's clock if the item may expire. The clock is read after the slot: an
     /// item not yet dead then was not dead when it was known to be live.
-    fn unless_expired(&mut self, place: Placement, tried: Tried) -> Result<Tried, OpError> {
-        let Tried::Found(item) = &tried else {
-            return Ok(tried);
+    fn unless_expired(&mut self, place: Placement, attempt: Attempt) -> Result<Attempt, OpError> {
+        let Attempt::Found(item) = &attempt else {
+            return Ok(attempt);
         };
         let header = item.header;
         if header.exptime == 0 || !header.expired(self.read_clock()?) {
-            return Ok(tried);
+            return Ok(attempt);
         }
         Ok(if self.is_still(place, &header)? {
-            Tried::Expired
+            Attempt::Expired
         } else {
-            Tried::Changed
+            Attempt::Changed
         })
     }
 
@@ -719,8 +723,8 @@ impl<E: Endpoint> Reader<E> {
         &mut self,
         hash: u64,
         key: &[u8],
-        way: &mut Way<'_, E::Remote>,
-    ) -> Result<Sought<Accepted>, OpError> {
+        mode: &mut ReadMode<'_, E::Remote>,
+    ) -> Result<Lookup<Accepted>, OpError> {
         let (mut bucket, mut others) = (self.buckets.main(hash), 0);
         for _ in 0..CHAIN_LIMIT {
             let line = self.read_bucket(bucket)?;
@@ -735,16 +739,16 @@ impl<E: Endpoint> Reader<E> {
                     generation: 0,
                     len: 0,
                 };
-                let tried = match way {
-                    Way::Copied => self.try_slot(hash, place, key)?,
-                    Way::Borrowed(hazard) => self.borrow_slot(hash, place, key, hazard)?,
+                let attempt = match mode {
+                    ReadMode::Copy => self.try_slot(hash, place, key)?,
+                    ReadMode::Borrow(hazard) => self.borrow_slot(hash, place, key, hazard)?,
                 };
-                match tried {
-                    Tried::Found(item) => return Ok(Sought::Found(item)),
-                    Tried::Expired => return Ok(Sought::Absent),
-                    Tried::Other if others < OTHERS_LIMIT => others += 1,
-                    Tried::Other | Tried::Replaced(_) | Tried::Changed => {
-                        return Ok(Sought::Unsettled);
+                match attempt {
+                    Attempt::Found(item) => return Ok(Lookup::Found(item)),
+                    Attempt::Expired => return Ok(Lookup::Absent),
+                    Attempt::OtherKey if others < OTHERS_LIMIT => others += 1,
+                    Attempt::OtherKey | Attempt::Replaced(_) | Attempt::Changed => {
+                        return Ok(Lookup::Retry);
                     }
                 }
             }
@@ -753,12 +757,12 @@ impl<E: Endpoint> Reader<E> {
                 None => return self.absent(hash),
             }
         }
-        Ok(Sought::Unsettled)
+        Ok(Lookup::Retry)
     }
 
     /// A miss counts only if nothing was moved in or out of the key's bucket meanwhile, and if the
     /// key was not removed by a flush that others cannot see yet.
-    fn absent(&mut self, hash: u64) -> Result<Sought<Accepted>, OpError> {
+    fn absent(&mut self, hash: u64) -> Result<Lookup<Accepted>, OpError> {
         let (table, flush) = self.read_epochs()?;
         let disturbed = table.disturbs(self.table, self.buckets.main(hash));
         if let Ok(buckets) = self.buckets.with_count(table.count()) {
@@ -767,9 +771,9 @@ impl<E: Endpoint> Reader<E> {
         let checks = self.checks();
         let doubtful = disturbed && checks.table_epoch || flush.is_flushing() && checks.flush_epoch;
         Ok(if doubtful {
-            Sought::Unsettled
+            Lookup::Retry
         } else {
-            Sought::Absent
+            Lookup::Absent
         })
     }
 
@@ -796,12 +800,12 @@ impl<E: Endpoint> Reader<E> {
     }
 
     /// Reads the item of a slot with the key's tag, as far as the slot word says it may reach.
-    fn try_slot(&mut self, hash: u64, place: Placement, key: &[u8]) -> Result<Tried, OpError> {
+    fn try_slot(&mut self, hash: u64, place: Placement, key: &[u8]) -> Result<Attempt, OpError> {
         let Some(len) = self.reach(place.word) else {
-            return Ok(Tried::Changed);
+            return Ok(Attempt::Changed);
         };
-        let unlike = self.read_item(place, len, Consistency::Strict)?;
-        self.judge_new(hash, place, key, 0..len as usize, unlike)
+        let mismatch = self.read_item(place, len, Consistency::Strict)?;
+        self.judge_new(hash, place, key, 0..len as usize, mismatch)
     }
 
     /// How many bytes an item may have of which only the slot word is known; `None` when there can be
@@ -818,16 +822,16 @@ impl<E: Endpoint> Reader<E> {
         place: Placement,
         key: &[u8],
         item: Range<usize>,
-        unlike: Option<Tried>,
-    ) -> Result<Tried, OpError> {
-        if unlike.is_some() {
-            return Ok(Tried::Changed);
+        mismatch: Option<Attempt>,
+    ) -> Result<Attempt, OpError> {
+        if mismatch.is_some() {
+            return Ok(Attempt::Changed);
         }
-        let tried = self.examine(key, item, |header| place.word.is_of(header.generation));
-        if let Tried::Found(item) = &tried {
+        let attempt = self.examine(key, item, |header| place.word.is_of(header.generation));
+        if let Attempt::Found(item) = &attempt {
             self.note_place(hash, place, &item.header);
         }
-        self.unless_expired(place, tried)
+        self.unless_expired(place, attempt)
     }
 
     /// Remembers where a key was found.
@@ -850,9 +854,9 @@ impl<E: Endpoint> Reader<E> {
 }
 
 /// A cached place that lies outside of the region is as good as one that changed.
-fn unless_outside(tried: Result<Tried, OpError>) -> Result<Tried, OpError> {
-    match tried {
-        Err(OpError::OutOfBounds { .. }) => Ok(Tried::Changed),
+fn unless_outside(attempt: Result<Attempt, OpError>) -> Result<Attempt, OpError> {
+    match attempt {
+        Err(OpError::OutOfBounds { .. }) => Ok(Attempt::Changed),
         other => other,
     }
 }

@@ -29,11 +29,11 @@ pub(super) fn reader(store: &Shared, order: Order) -> Reader<Adversary> {
     .unwrap()
 }
 
-pub(super) fn value_of(sought: Sought<ValueRef<'_>>) -> Option<Vec<u8>> {
-    match sought {
-        Sought::Found(value) => Some(value.data.to_vec()),
-        Sought::Absent => None,
-        Sought::Unsettled => panic!("unsettled"),
+pub(super) fn value_of(lookup: Lookup<ValueRef<'_>>) -> Option<Vec<u8>> {
+    match lookup {
+        Lookup::Found(value) => Some(value.data.to_vec()),
+        Lookup::Absent => None,
+        Lookup::Retry => panic!("changed all the time"),
     }
 }
 
@@ -120,17 +120,17 @@ impl How {
 fn into_a_buffer(reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> {
     let mut into = vec![0; 5000];
     match reader.get_into(key, &mut into).unwrap() {
-        Sought::Found((_, len)) => Some(into[..len].to_vec()),
-        Sought::Absent => None,
-        Sought::Unsettled => panic!("unsettled"),
+        Lookup::Found((_, len)) => Some(into[..len].to_vec()),
+        Lookup::Absent => None,
+        Lookup::Retry => panic!("changed all the time"),
     }
 }
 
 fn first_of_many(reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> {
     let mut got = None;
-    let each = |number, sought: Sought<ValueRef<'_>>| {
+    let each = |number, lookup: Lookup<ValueRef<'_>>| {
         if number == 0 {
-            got = Some(value_of(sought));
+            got = Some(value_of(lookup));
         }
     };
     reader.get_many(&[key, b"never there"], each).unwrap();
@@ -225,7 +225,7 @@ fn a_key_that_others_replace_takes_few_reads() {
 fn a_key_that_others_replace_takes_few_reads_among_many() {
     few_reads(|reader| {
         let mut got = None;
-        let each = |_, sought: Sought<ValueRef<'_>>| got = value_of(sought);
+        let each = |_, lookup: Lookup<ValueRef<'_>>| got = value_of(lookup);
         reader.get_many(&[b"key"], each).unwrap();
         got
     });
@@ -303,9 +303,9 @@ fn missed_amid_growth(checks: Checks) -> usize {
                         }
                     });
                     match reader.get(key).unwrap() {
-                        Sought::Found(value) => assert_eq!(value.data, [1; 100]),
-                        Sought::Absent => missed += 1,
-                        Sought::Unsettled => {}
+                        Lookup::Found(value) => assert_eq!(value.data, [1; 100]),
+                        Lookup::Absent => missed += 1,
+                        Lookup::Retry => {}
                     }
                 }
             }
@@ -345,10 +345,10 @@ fn found_after_a_flush(checks: Checks, how: How) -> usize {
     let mut get = || {
         turn += 1;
         match reader.get(&keys[turn * 7 % keys.len()]).unwrap() {
-            Sought::Found(_) => wrong += usize::from(missed),
-            Sought::Absent => missed = true,
+            Lookup::Found(_) => wrong += usize::from(missed),
+            Lookup::Absent => missed = true,
             // The server would be asked, which is not done yet.
-            Sought::Unsettled => {}
+            Lookup::Retry => {}
         }
     };
     store.with(|store| store.flush_in_steps(&mut get));
@@ -437,11 +437,11 @@ fn a_key_is_not_its_prefix() {
     let mut into = [0; 100];
     for prefix in [&b"k"[..], b"ke"] {
         reader.remember(prefix, placement);
-        assert_eq!(reader.get_into(prefix, &mut into), Ok(Sought::Absent));
+        assert_eq!(reader.get_into(prefix, &mut into), Ok(Lookup::Absent));
     }
     assert_eq!(
         reader.get_into(b"key", &mut into),
-        Ok(Sought::Found((0, 5)))
+        Ok(Lookup::Found((0, 5)))
     );
 }
 
@@ -459,7 +459,7 @@ fn chains_are_followed_and_places_are_used_again() {
         }
     }
     let stats = reader.stats();
-    assert_eq!((stats.gets, stats.unsettled), (40_000, 0));
+    assert_eq!((stats.gets, stats.asked), (40_000, 0));
     assert!(stats.cached > 19_900, "{stats:?}");
     assert_eq!(value_of(reader.get(b"absent").unwrap()), None);
 }
@@ -478,7 +478,7 @@ fn a_stale_place_leads_to_the_new_value_without_a_look_at_the_bucket() {
             let before = reader.stats();
             if straight {
                 let got = reader.get_into(b"key", &mut into).unwrap();
-                assert_eq!(got, Sought::Found((0, value.len())));
+                assert_eq!(got, Lookup::Found((0, value.len())));
                 assert_eq!(&into[..value.len()], value);
             } else {
                 assert_eq!(value_of(reader.get(b"key").unwrap()).unwrap(), value);
@@ -489,7 +489,7 @@ fn a_stale_place_leads_to_the_new_value_without_a_look_at_the_bucket() {
         }
         // Nothing is there, as the bucket says.
         store.delete(b"key").unwrap();
-        assert_eq!(reader.get(b"key").unwrap(), Sought::Absent);
+        assert_eq!(reader.get(b"key").unwrap(), Lookup::Absent);
     }
 }
 
@@ -505,11 +505,11 @@ fn many_are_got_in_one_go() {
     for round in 0..3 {
         let before = reader.stats();
         let mut got = vec![None; keys.len()];
-        let each = |number: usize, sought: Sought<ValueRef<'_>>| {
-            let value = match sought {
-                Sought::Found(value) => Some((value.flags, value.data.to_vec())),
-                Sought::Absent => None,
-                Sought::Unsettled => panic!("unsettled"),
+        let each = |number: usize, lookup: Lookup<ValueRef<'_>>| {
+            let value = match lookup {
+                Lookup::Found(value) => Some((value.flags, value.data.to_vec())),
+                Lookup::Absent => None,
+                Lookup::Retry => panic!("changed all the time"),
             };
             assert_eq!(got[number].replace(value), None);
         };
@@ -539,14 +539,14 @@ fn values_go_straight_into_a_buffer() {
         for _ in 0..2 {
             assert_eq!(
                 reader.get_into(b"key", &mut into),
-                Ok(Sought::Found((5, len)))
+                Ok(Lookup::Found((5, len)))
             );
             assert_eq!(into[..len], value);
             into[..len].fill(0xff);
         }
         if len > 0 {
             let short = &mut into[..len - 1];
-            assert_eq!(reader.get_into(b"key", short), Ok(Sought::Found((5, len))));
+            assert_eq!(reader.get_into(b"key", short), Ok(Lookup::Found((5, len))));
         }
     }
 }
@@ -564,16 +564,16 @@ fn expiry_goes_by_the_servers_clock() {
         assert_eq!(
             found,
             if alive {
-                Sought::Found((0, 5))
+                Lookup::Found((0, 5))
             } else {
-                Sought::Absent
+                Lookup::Absent
             }
         );
     }
 }
 
 #[test]
-fn a_key_that_never_rests_is_unsettled() {
+fn a_key_that_never_rests_is_left_to_the_server() {
     let store = testing::shared(LIMITS);
     set(&store, b"key", 1);
     let mut reader = reader(&store, Order::Forward);
@@ -581,8 +581,8 @@ fn a_key_that_never_rests_is_unsettled() {
     reader
         .endpoint_mut()
         .before_piece(move |_| set(&writer, b"key", 2));
-    assert_eq!(reader.get(b"key"), Ok(Sought::Unsettled));
-    assert_eq!(reader.stats().unsettled, 1);
+    assert_eq!(reader.get(b"key"), Ok(Lookup::Retry));
+    assert_eq!(reader.stats().asked, 1);
 }
 
 /// A server's placements once made its clients allocate, and get errors for good.
@@ -660,10 +660,10 @@ fn a_place_outside_of_the_region_is_dropped() {
         reader.remember(b"key", Placement { word, ..real });
         if straight {
             let found = reader.get_into(b"key", &mut into);
-            assert_eq!(found, Ok(Sought::Found((0, 5))));
+            assert_eq!(found, Ok(Lookup::Found((0, 5))));
             reader.remember(b"key", Placement { word, ..real });
             let mut many = vec![];
-            let each = |_, sought: Sought<ValueRef<'_>>| many.push(value_of(sought));
+            let each = |_, lookup: Lookup<ValueRef<'_>>| many.push(value_of(lookup));
             reader.get_many(&[b"key"], each).unwrap();
             assert_eq!(many, [Some(b"value".to_vec())]);
         } else {

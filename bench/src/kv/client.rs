@@ -134,7 +134,7 @@ impl Reads {
         Reads {
             gets: after.gets - before.gets,
             reads: after.reads - before.reads,
-            asked: after.unsettled - before.unsettled,
+            asked: after.asked - before.asked,
         }
     }
 

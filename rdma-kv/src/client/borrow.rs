@@ -6,7 +6,7 @@ use super::{Client, ClientError, Value, check_key};
 use crate::borrows::{HAZARDS, HAZARDS_LEN};
 use crate::control::{Reply, Request};
 use crate::network::{Network, Remote};
-use crate::reader::Sought;
+use crate::reader::Lookup;
 use crate::view::{HazardPointer, HazardPool, View};
 
 /// What the server may do with hazard pointers: see what is borrowed, and say that it is taken back.
@@ -25,12 +25,12 @@ impl<N: Network> Client<N> {
             return Ok(self.get(key)?.map(copied));
         }
         self.report_if_due()?;
-        let sighted = self.reader.sight(key)?;
+        let probed = self.reader.probe(key)?;
         let hazard = self.hazard()?;
-        match self.reader.borrow(key, sighted, hazard)? {
-            Sought::Found(view) => return Ok(Some(view)),
-            Sought::Absent => return Ok(None),
-            Sought::Unsettled => {}
+        match self.reader.borrow(key, probed, hazard)? {
+            Lookup::Found(view) => return Ok(Some(view)),
+            Lookup::Absent => return Ok(None),
+            Lookup::Retry => {}
         }
         Ok(self.ask(key)?.map(copied))
     }

@@ -4,7 +4,7 @@ use super::staging::Staging;
 use super::{Client, ClientError, Value, check_key};
 use crate::control::{GetValue, Piece, Refusal, Reply, Request};
 use crate::network::Network;
-use crate::reader::{Sought, ValueRef};
+use crate::reader::{Lookup, ValueRef};
 
 impl<N: Network> Client<N> {
     /// Gets a value; `None` when there is none.
@@ -28,9 +28,9 @@ impl<N: Network> Client<N> {
         check_key(key)?;
         self.report_if_due()?;
         match self.reader.get(key)? {
-            Sought::Found(value) => return Ok(Some(use_it(value))),
-            Sought::Absent => return Ok(None),
-            Sought::Unsettled => {}
+            Lookup::Found(value) => return Ok(Some(use_it(value))),
+            Lookup::Absent => return Ok(None),
+            Lookup::Retry => {}
         }
         let asked = self.ask(key)?;
         Ok(asked.map(|value| use_it(value.as_ref())))
@@ -49,9 +49,9 @@ impl<N: Network> Client<N> {
         check_key(key)?;
         self.report_if_due()?;
         let (flags, len) = match self.reader.get_into(key, into)? {
-            Sought::Found(found) => found,
-            Sought::Absent => return Ok(None),
-            Sought::Unsettled => match self.ask(key)? {
+            Lookup::Found(found) => found,
+            Lookup::Absent => return Ok(None),
+            Lookup::Retry => match self.ask(key)? {
                 None => return Ok(None),
                 Some(Value { flags, data, .. }) => {
                     if let Some(into) = into.get_mut(..data.len()) {
@@ -83,13 +83,13 @@ impl<N: Network> Client<N> {
     ) -> Result<(), ClientError> {
         keys.iter().try_for_each(|key| check_key(key))?;
         self.report_if_due()?;
-        let mut unsettled = Vec::new();
-        self.reader.get_many(keys, |number, sought| match sought {
-            Sought::Found(value) => each(number, Some(value)),
-            Sought::Absent => each(number, None),
-            Sought::Unsettled => unsettled.push(number),
+        let mut left_to_server = Vec::new();
+        self.reader.get_many(keys, |number, lookup| match lookup {
+            Lookup::Found(value) => each(number, Some(value)),
+            Lookup::Absent => each(number, None),
+            Lookup::Retry => left_to_server.push(number),
         })?;
-        for number in unsettled {
+        for number in left_to_server {
             let asked = self.ask(keys[number])?;
             each(number, asked.as_ref().map(Value::as_ref));
         }
@@ -113,7 +113,7 @@ impl<N: Network> Client<N> {
     /// Asks the server for a value that changes too quickly to be read.
     pub(crate) fn ask(&mut self, key: &[u8]) -> Result<Option<Value>, ClientError> {
         let asked = self.ask_and_touch(key, None)?;
-        Ok(asked.filter(|value| self.reader.vouches_for(key, &value.data)))
+        Ok(asked.filter(|value| self.reader.may_return(key, &value.data)))
     }
 
     fn ask_and_touch(

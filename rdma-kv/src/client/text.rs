@@ -3,7 +3,7 @@
 use super::{Client, ClientError, check_key};
 use crate::control::{Reply, Request, Then, VERSION};
 use crate::network::Network;
-use crate::reader::{Item, Sought};
+use crate::reader::{Item, Lookup};
 
 /// The conversation of a client that speaks for itself.
 const OWN_SESSION: u32 = u32::MAX;
@@ -57,14 +57,14 @@ impl<N: Network> Client<N> {
     }
 
     /// Looks for several keys as [`Client::get_many`], but asks nobody: what was in vain is told as
-    /// [`Sought::Unsettled`].
+    /// [`Lookup::Retry`].
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn look_many(
         &mut self,
         keys: &[&[u8]],
-        each: impl FnMut(usize, Sought<Item<'_>>),
+        each: impl FnMut(usize, Lookup<Item<'_>>),
     ) -> Result<(), ClientError> {
         keys.iter().try_for_each(|key| check_key(key))?;
         self.report_if_due()?;

@@ -3,7 +3,7 @@
 use super::{Away, Upstream};
 use crate::control::Then;
 use crate::layout::Marks;
-use crate::reader::{Item, Sought};
+use crate::reader::{Item, Lookup};
 use crate::text::input::Tokens;
 use crate::text::{REPLIES, append_flag, append_number, echo};
 
@@ -59,10 +59,10 @@ pub(super) fn get<'a>(
         let count = chunk.iter_mut().zip(keys.clone().take(getting.most));
         let count = count.map(|(place, key)| *place = key).count();
         let mut answers = Answers::to(&chunk[..count], cas, replies);
-        upstream.look(&chunk[..count], &mut |n, sought| answers.note(n, sought))?;
+        upstream.look(&chunk[..count], &mut |n, lookup| answers.note(n, lookup))?;
         let (mut answered, missing) = answers.finish();
         match missing {
-            Some(Seen::Unsettled) => {
+            Some(Seen::Retry) => {
                 ask(upstream, chunk[answered], cas, replies)?;
                 answered += 1;
             }
@@ -134,7 +134,7 @@ enum Seen {
         start: usize,
         end: usize,
     },
-    Unsettled,
+    Retry,
 }
 
 /// Answers come in any order, and go out in that of the keys.
@@ -161,31 +161,31 @@ impl<'a> Answers<'a> {
         }
     }
 
-    fn note(&mut self, number: usize, sought: Sought<Item<'_>>) {
+    fn note(&mut self, number: usize, lookup: Lookup<Item<'_>>) {
         // Looked for once more, as the server came back meanwhile.
         if number < self.next {
             return;
         }
-        match sought {
-            Sought::Found(item) if number == self.next && self.replies.len() < REPLIES => {
+        match lookup {
+            Lookup::Found(item) if number == self.next && self.replies.len() < REPLIES => {
                 append_value(self.replies, self.keys[number], &item, self.cas);
                 self.next += 1;
             }
-            Sought::Found(item) if number != self.next && self.kept.len() < REPLIES => {
+            Lookup::Found(item) if number != self.next && self.kept.len() < REPLIES => {
                 let start = self.kept.len();
                 append_value(&mut self.kept, self.keys[number], &item, self.cas);
                 let end = self.kept.len();
                 self.seen[number] = Seen::Kept { start, end };
             }
-            Sought::Found(_) => self.seen[number] = Seen::Not,
-            Sought::Absent => self.seen[number] = Seen::Absent,
-            Sought::Unsettled => self.seen[number] = Seen::Unsettled,
+            Lookup::Found(_) => self.seen[number] = Seen::Not,
+            Lookup::Absent => self.seen[number] = Seen::Absent,
+            Lookup::Retry => self.seen[number] = Seen::Retry,
         }
         while self.next < self.keys.len() {
             match self.seen[self.next] {
                 Seen::Absent => {}
                 Seen::Kept { start, end } => self.replies.extend_from_slice(&self.kept[start..end]),
-                Seen::Not | Seen::Unsettled => break,
+                Seen::Not | Seen::Retry => break,
             }
             self.next += 1;
         }
@@ -222,15 +222,15 @@ pub(super) fn meta_get(
 ) -> Result<bool, Away> {
     let start = replies.len();
     let mut answered = false;
-    upstream.look(&[key], &mut |_, sought| {
+    upstream.look(&[key], &mut |_, lookup| {
         replies.truncate(start);
-        answered = match sought {
-            Sought::Found(item) => append_item(replies, key, flags.clone(), &item),
-            Sought::Absent => {
+        answered = match lookup {
+            Lookup::Found(item) => append_item(replies, key, flags.clone(), &item),
+            Lookup::Absent => {
                 append_miss(replies, key, flags.clone());
                 true
             }
-            Sought::Unsettled => false,
+            Lookup::Retry => false,
         };
     })?;
     Ok(answered)

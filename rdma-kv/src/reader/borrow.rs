@@ -2,14 +2,14 @@
 
 use toroid_fabric::{Endpoint, Mapped, OpError, Read};
 
-use super::{Accepted, Consistency, Reader, Sought, Tried, Way, unless_outside};
+use super::{Accepted, Attempt, Consistency, Lookup, ReadMode, Reader, unless_outside};
 use crate::hash::hash;
 use crate::layout::{BucketLine, ItemHeader, MAX_KEY, Placement, Word};
 use crate::view::{HazardPointer, View};
 
 /// A key on its way to be borrowed.
 #[derive(Clone, Copy)]
-pub(crate) struct Sighted {
+pub(crate) struct Probed {
     hash: u64,
     /// The first slot with its tag, if its main bucket has one.
     place: Option<Placement>,
@@ -32,7 +32,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
     ///
     /// # Errors
     /// As [`Reader::get`].
-    pub(crate) fn sight(&mut self, key: &[u8]) -> Result<Sighted, OpError> {
+    pub(crate) fn probe(&mut self, key: &[u8]) -> Result<Probed, OpError> {
         let hash = hash(self.seed, key);
         let bucket = self.buckets.main(hash);
         let line = self.read_bucket(bucket)?;
@@ -51,7 +51,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
                 len: 0,
             }
         });
-        Ok(Sighted { hash, place })
+        Ok(Probed { hash, place })
     }
 
     /// Gets a view of a value, which stays as it is for as long as `hazard pointer` says so.
@@ -61,37 +61,37 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
     pub(crate) fn borrow(
         &mut self,
         key: &[u8],
-        Sighted { hash, place }: Sighted,
+        Probed { hash, place }: Probed,
         mut hazard: HazardPointer<E::Remote>,
-    ) -> Result<Sought<View<E::Remote>>, OpError> {
+    ) -> Result<Lookup<View<E::Remote>>, OpError> {
         self.stats.gets += 1;
-        let tried = place.map(|place| unless_outside(self.try_borrow(place, key, &mut hazard)));
-        let (sought, place) = match tried.transpose()? {
-            Some(Tried::Found(item)) => (Sought::Found(item), place),
-            Some(Tried::Expired) => (Sought::Absent, None),
+        let attempt = place.map(|place| unless_outside(self.try_borrow(place, key, &mut hazard)));
+        let (lookup, place) = match attempt.transpose()? {
+            Some(Attempt::Found(item)) => (Lookup::Found(item), place),
+            Some(Attempt::Expired) => (Lookup::Absent, None),
             // It is in no slot with its tag, or not in the first.
             _ => {
-                let way = Way::Borrowed(&mut hazard);
-                (self.look_up_repeatedly(hash, key, way)?, None)
+                let mode = ReadMode::Borrow(&mut hazard);
+                (self.look_up_repeatedly(hash, key, mode)?, None)
             }
         };
         // What was checked may have been anything if the server had forgotten the hazard pointer by then.
         if hazard.is_recalled()? {
-            return Ok(Sought::Unsettled);
+            return Ok(Lookup::Retry);
         }
         match place {
             Some(place) => self.uses.hit(place.slot, place.word),
-            None => self.note_use(hash, &sought),
+            None => self.note_use(hash, &lookup),
         }
         // Strict gets find out by themselves that a place is old.
         if self.consistency == Consistency::Relaxed {
-            match (&sought, place) {
-                (Sought::Found(item), Some(place)) => self.note_place(hash, place, &item.header),
-                (Sought::Absent, _) => self.places.remove(hash),
+            match (&lookup, place) {
+                (Lookup::Found(item), Some(place)) => self.note_place(hash, place, &item.header),
+                (Lookup::Absent, _) => self.places.remove(hash),
                 _ => {}
             }
         }
-        Ok(sought.map(|Accepted { header, .. }| View::borrowed(hazard, &header)))
+        Ok(lookup.map(|Accepted { header, .. }| View::borrowed(hazard, &header)))
     }
 }
 
@@ -103,12 +103,12 @@ impl<E: Endpoint> Reader<E> {
         place: Placement,
         key: &[u8],
         hazard: &mut HazardPointer<E::Remote>,
-    ) -> Result<Tried, OpError> {
-        let tried = self.try_borrow(place, key, hazard)?;
-        if let Tried::Found(item) = &tried {
+    ) -> Result<Attempt, OpError> {
+        let attempt = self.try_borrow(place, key, hazard)?;
+        if let Attempt::Found(item) = &attempt {
             self.note_place(hash, place, &item.header);
         }
-        Ok(tried)
+        Ok(attempt)
     }
 
     /// Writes the item of a slot on the hazard pointer, then looks whether it is the slot's and the key's.
@@ -117,35 +117,35 @@ impl<E: Endpoint> Reader<E> {
         place: Placement,
         key: &[u8],
         hazard: &mut HazardPointer<E::Remote>,
-    ) -> Result<Tried, OpError> {
+    ) -> Result<Attempt, OpError> {
         let checks = self.checks();
         if checks.hazard_first {
             hazard.write(place.word.place())?;
         }
         let Some((slot, header, found)) = self.read_head(place, key)? else {
-            return Ok(Tried::Other);
+            return Ok(Attempt::OtherKey);
         };
         if !checks.hazard_first {
             // Without a fence a processor may keep a store to itself for so long.
             hazard.write(place.word.place())?;
         }
         if slot != place.word.0 && checks.slot {
-            return Ok(Tried::Changed);
+            return Ok(Attempt::Changed);
         }
         if !found && checks.key {
-            return Ok(Tried::Other);
+            return Ok(Attempt::OtherKey);
         }
         let rest = self.items_len.saturating_sub(place.word.place().offset());
         let is_possible = header.item_len() <= rest.min(self.max_item.into());
         if !is_possible {
-            return Ok(Tried::Changed);
+            return Ok(Attempt::Changed);
         }
         let value_start = ItemHeader::len_of(header.key_len.into(), 0);
-        let tried = Tried::Found(Accepted {
+        let attempt = Attempt::Found(Accepted {
             header,
             value_start,
         });
-        self.unless_expired(place, tried)
+        self.unless_expired(place, attempt)
     }
 
     /// Reads the slot, then the item's header and key: the word, the header, and whether the key is this

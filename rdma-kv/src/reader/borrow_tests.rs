@@ -37,9 +37,9 @@ fn borrow(
     reader: &mut Reader<Adversary>,
     key: &[u8],
     hazards: &mut HazardPool<Region>,
-) -> Result<Sought<View<Region>>, OpError> {
-    let sighted = reader.sight(key)?;
-    reader.borrow(key, sighted, hazards.take().unwrap())
+) -> Result<Lookup<View<Region>>, OpError> {
+    let probed = reader.probe(key)?;
+    reader.borrow(key, probed, hazards.take().unwrap())
 }
 
 /// Two keys whose items differ in the first of several pieces only.
@@ -146,16 +146,16 @@ fn is_well(script: Script, at: &[usize], order: Order, leave: Leave) -> bool {
         let steps = moments.iter().filter(|at| **at == moment);
         steps.for_each(|_| amid.lock().unwrap().step());
     });
-    let sighted = reader.sight(&KEY).unwrap();
+    let probed = reader.probe(&KEY).unwrap();
     step_at(2);
     let hazard = hazards.take().unwrap();
-    let sought = reader.borrow(&KEY, sighted, hazard).unwrap();
+    let lookup = reader.borrow(&KEY, probed, hazard).unwrap();
     let mut play = play.lock().unwrap();
-    let view = match sought {
-        Sought::Found(view) => view,
-        Sought::Absent => return play.states.contains(&None),
+    let view = match lookup {
+        Lookup::Found(view) => view,
+        Lookup::Absent => return play.states.contains(&None),
         // The client asks the server.
-        Sought::Unsettled => return true,
+        Lookup::Retry => return true,
     };
     let value = view.to_vec().unwrap();
     let was = play.states.contains(&Some(value.clone()));
@@ -225,13 +225,13 @@ fn the_whole_key_is_needed_to_borrow() {
     };
     let mut reckless = reader(&store, Order::Forward).with_checks(checks);
     let wrong = borrow(&mut reckless, &first, &mut hazards).unwrap();
-    assert!(matches!(wrong, Sought::Found(_)));
+    assert!(matches!(wrong, Lookup::Found(_)));
     let mut reader = reader(&store, Order::Forward);
     let mut borrow = |key: &[u8]| borrow(&mut reader, key, &mut hazards).unwrap();
-    assert!(matches!(borrow(&first), Sought::Absent));
+    assert!(matches!(borrow(&first), Lookup::Absent));
     set(&store, &first, 1);
     for (key, byte) in [(&first, 1), (&second, 2), (&first, 1)] {
-        let Sought::Found(view) = borrow(key) else {
+        let Lookup::Found(view) = borrow(key) else {
             panic!("it is there");
         };
         assert_eq!(view.to_vec(), Ok(vec![byte; 100]));
@@ -246,23 +246,23 @@ fn a_relaxed_get_is_never_older_than_what_was_borrowed() {
     reader.set_consistency(Consistency::Relaxed);
     let got = |reader: &mut Reader<_>| reader.get(b"key").unwrap().map(|value| value.data.to_vec());
     store.set(b"key", 0, 0, b"old").unwrap();
-    assert_eq!(got(&mut reader), Sought::Found(b"old".to_vec()));
+    assert_eq!(got(&mut reader), Lookup::Found(b"old".to_vec()));
     store.set(b"key", 0, 0, b"new").unwrap();
     let borrowed = borrow(&mut reader, b"key", &mut hazards).unwrap();
-    assert!(matches!(borrowed, Sought::Found(view) if view.to_vec() == Ok(b"new".to_vec())));
-    assert_eq!(got(&mut reader), Sought::Found(b"new".to_vec()));
+    assert!(matches!(borrowed, Lookup::Found(view) if view.to_vec() == Ok(b"new".to_vec())));
+    assert_eq!(got(&mut reader), Lookup::Found(b"new".to_vec()));
     store.delete(b"key").unwrap();
     let borrowed = borrow(&mut reader, b"key", &mut hazards).unwrap();
-    assert!(matches!(borrowed, Sought::Absent));
-    assert_eq!(got(&mut reader), Sought::Absent);
+    assert!(matches!(borrowed, Lookup::Absent));
+    assert_eq!(got(&mut reader), Lookup::Absent);
     // Who was strict when it borrowed has kept no places that are of use.
     store.set(b"key", 0, 0, b"old").unwrap();
     reader.set_consistency(Consistency::Strict);
-    assert_eq!(got(&mut reader), Sought::Found(b"old".to_vec()));
+    assert_eq!(got(&mut reader), Lookup::Found(b"old".to_vec()));
     store.set(b"key", 0, 0, b"new").unwrap();
     borrow(&mut reader, b"key", &mut hazards).unwrap();
     reader.set_consistency(Consistency::Relaxed);
-    assert_eq!(got(&mut reader), Sought::Found(b"new".to_vec()));
+    assert_eq!(got(&mut reader), Lookup::Found(b"new".to_vec()));
 }
 
 #[test]
@@ -273,8 +273,8 @@ fn views_are_read_in_pieces() {
     for len in [0usize, 1, 4095, 4096, 4097, 100_000] {
         let value: Vec<u8> = (0..len).map(|n| n as u8).collect();
         store.set(b"key", 5, 0, &value).unwrap();
-        let sought = borrow(&mut reader, b"key", &mut hazards).unwrap();
-        let Sought::Found(view) = sought else {
+        let lookup = borrow(&mut reader, b"key", &mut hazards).unwrap();
+        let Lookup::Found(view) = lookup else {
             panic!("it is there");
         };
         assert_eq!((view.flags(), view.len()), (5, len));
@@ -336,8 +336,8 @@ fn neither_eviction_nor_compaction_changes_what_is_borrowed() {
         .map(|n| {
             let len = 100 + usize::from(n) * 11_000;
             store.set(&[b'k', n], 0, 0, &vec![n; len]).unwrap();
-            let sought = borrow(&mut reader, &[b'k', n], &mut hazards).unwrap();
-            let Sought::Found(view) = sought else {
+            let lookup = borrow(&mut reader, &[b'k', n], &mut hazards).unwrap();
+            let Lookup::Found(view) = lookup else {
                 panic!("it is there");
             };
             store.delete(&[b'k', n]).unwrap();
@@ -372,7 +372,7 @@ fn who_borrows_everything_loses_it_and_harms_nobody() {
     store.set(b"key", 0, 0, &[1; 1000]).unwrap();
     let mut borrow =
         |hazards: &mut HazardPool<Region>| match borrow(&mut reader, b"key", hazards).unwrap() {
-            Sought::Found(view) => view,
+            Lookup::Found(view) => view,
             _ => panic!("it is there"),
         };
     let (mine, theirs) = (borrow(&mut honest), borrow(&mut greedy));
@@ -401,8 +401,8 @@ fn no_set_is_refused_for_what_is_borrowed() {
             if hazards.is_recalled() != Ok(false) {
                 hazards = self::hazards(&store).0;
             }
-            let sought = borrow(&mut reader, b"key", &mut hazards).unwrap();
-            let Sought::Found(view) = sought else {
+            let lookup = borrow(&mut reader, b"key", &mut hazards).unwrap();
+            let Lookup::Found(view) = lookup else {
                 panic!("it is there");
             };
             assert!(view.to_vec() == Ok(vec![round; len]));
@@ -441,7 +441,7 @@ proptest::proptest! {
                     region.store(word * 8, value).unwrap();
                 }
             }
-            if let Ok(Sought::Found(view)) = borrow(&mut reader, &KEY, &mut hazards) {
+            if let Ok(Lookup::Found(view)) = borrow(&mut reader, &KEY, &mut hazards) {
                 proptest::prop_assert!(view.len() <= LIMITS.item as usize);
                 let _ = view.to_vec();
             }

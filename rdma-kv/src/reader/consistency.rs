@@ -1,6 +1,6 @@
 //! What a get from a known place promises, and what it looks at for that.
 
-use super::Tried;
+use super::Attempt;
 use crate::layout::{Placement, SlotWord, Word};
 
 /// What a get promises when its client knows where the key's item was. A look-up is strict always, and
@@ -54,11 +54,11 @@ impl Consistency {
 
 impl<R> LastLook<'_, R> {
     /// What was read before it, if this is not what must be there.
-    pub(super) fn unlike(&self, found: Word) -> Option<Tried> {
+    pub(super) fn mismatch(&self, found: Word) -> Option<Attempt> {
         match (found.value() == self.expected, self.is_slot) {
             (true, _) => None,
-            (false, true) => Some(Tried::Replaced(SlotWord(found.value()))),
-            (false, false) => Some(Tried::Changed),
+            (false, true) => Some(Attempt::Replaced(SlotWord(found.value()))),
+            (false, false) => Some(Attempt::Changed),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::reader::tests::{How, LIMITS, SCRIPTS, get_amid, reader, schedules, set, value_of};
-use crate::reader::{Checks, Sought};
+use crate::reader::{Checks, Lookup};
 use crate::testing::{self, Order};
 use crate::{content_key, shared::Shared};
 
@@ -45,7 +45,7 @@ fn a_relaxed_get_looks_at_no_slot_and_sees_its_own_changes() {
     for _ in 0..2 {
         assert_eq!(value_of(reader.get(b"key").unwrap()), Some(b"old".to_vec()));
         let found = reader.get_into(b"key", &mut into).unwrap();
-        assert_eq!((found, &into), (Sought::Found((0, 3)), b"old"));
+        assert_eq!((found, &into), (Lookup::Found((0, 3)), b"old"));
     }
     reader.forget(b"key");
     assert_eq!(value_of(reader.get(b"key").unwrap()), None);
@@ -120,8 +120,8 @@ fn a_value_under_a_key_that_is_not_its_own_is_not_found() {
         );
         assert_eq!(value_of(reader.get(&wrong).unwrap()), None);
         let found = reader.get_into(&right, &mut into);
-        assert_eq!(found, Ok(Sought::Found((0, 5))));
-        assert_eq!(reader.get_into(&wrong, &mut into), Ok(Sought::Absent));
+        assert_eq!(found, Ok(Lookup::Found((0, 5))));
+        assert_eq!(reader.get_into(&wrong, &mut into), Ok(Lookup::Absent));
     }
     // It is what it is, also without its item.
     store.delete(&right).unwrap();

@@ -2,7 +2,7 @@
 
 use toroid_fabric::{Endpoint, OpError, Read};
 
-use super::{Consistency, Item, Reader, Sought, Tried, ValueRef, Way, unless_outside};
+use super::{Attempt, Consistency, Item, Lookup, ReadMode, Reader, ValueRef, unless_outside};
 use crate::hash::hash;
 use crate::layout::{Placement, SlotWord, Word};
 
@@ -34,10 +34,10 @@ impl<E: Endpoint> Reader<E> {
     pub fn get_many(
         &mut self,
         keys: &[&[u8]],
-        mut each: impl FnMut(usize, Sought<ValueRef<'_>>),
+        mut each: impl FnMut(usize, Lookup<ValueRef<'_>>),
     ) -> Result<(), OpError> {
-        self.look_many(keys, |number, sought| {
-            each(number, sought.map(|item| item.value()));
+        self.look_many(keys, |number, lookup| {
+            each(number, lookup.map(|item| item.value()));
         })
     }
 
@@ -48,7 +48,7 @@ impl<E: Endpoint> Reader<E> {
     pub fn look_many(
         &mut self,
         keys: &[&[u8]],
-        mut each: impl FnMut(usize, Sought<Item<'_>>),
+        mut each: impl FnMut(usize, Lookup<Item<'_>>),
     ) -> Result<(), OpError> {
         self.stats.gets += keys.len() as u64;
         let mut others = Vec::new();
@@ -59,9 +59,9 @@ impl<E: Endpoint> Reader<E> {
             self.read_planned(keys, replaced, &mut others, &mut each)?;
         }
         for (number, hash) in others {
-            let sought = self.look_up_repeatedly(hash, keys[number], Way::Copied)?;
-            self.note_use(hash, &sought);
-            each(number, sought.map(|item| self.item(&item)));
+            let lookup = self.look_up_repeatedly(hash, keys[number], ReadMode::Copy)?;
+            self.note_use(hash, &lookup);
+            each(number, lookup.map(|item| self.item(&item)));
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl<E: Endpoint> Reader<E> {
         keys: &[&[u8]],
         mut planned: Vec<Planned>,
         others: &mut Vec<(usize, u64)>,
-        each: &mut impl FnMut(usize, Sought<Item<'_>>),
+        each: &mut impl FnMut(usize, Lookup<Item<'_>>),
     ) -> Result<Vec<Planned>, OpError> {
         let (mut rest, mut replaced) = (&mut planned[..], Vec::new());
         while !rest.is_empty() {
@@ -177,10 +177,10 @@ impl<E: Endpoint> Reader<E> {
             match self.read_all(batch) {
                 // A place is wrong. Which one does not matter: it happens once.
                 Err(OpError::OutOfBounds { .. }) => self.give_up(batch, others),
-                unlike => {
-                    let all = batch.iter().zip(unlike?);
-                    for (item, unlike) in all {
-                        self.take(keys, item, unlike, &mut replaced, others, each)?;
+                mismatch => {
+                    let all = batch.iter().zip(mismatch?);
+                    for (item, mismatch) in all {
+                        self.take(keys, item, mismatch, &mut replaced, others, each)?;
                     }
                 }
             }
@@ -193,26 +193,26 @@ impl<E: Endpoint> Reader<E> {
         &mut self,
         keys: &[&[u8]],
         item: &Planned,
-        unlike: Option<Tried>,
+        mismatch: Option<Attempt>,
         replaced: &mut Vec<Planned>,
         others: &mut Vec<(usize, u64)>,
-        each: &mut impl FnMut(usize, Sought<Item<'_>>),
+        each: &mut impl FnMut(usize, Lookup<Item<'_>>),
     ) -> Result<(), OpError> {
         let (key, bytes) = (keys[item.number], item.start..item.end());
-        let tried = if item.is_new {
-            self.judge_new(item.hash, item.place, key, bytes, unlike)
+        let attempt = if item.is_new {
+            self.judge_new(item.hash, item.place, key, bytes, mismatch)
         } else {
-            self.judge(item.place, key, bytes, unlike)
+            self.judge(item.place, key, bytes, mismatch)
         };
-        let tried = unless_outside(tried)?;
-        if let Tried::Replaced(word) = tried
+        let attempt = unless_outside(attempt)?;
+        if let Attempt::Replaced(word) = attempt
             && let Some(new) = self.behind(item, word)
         {
             replaced.push(new);
             return Ok(());
         }
-        match self.settle(item.hash, tried) {
-            Sought::Unsettled => others.push((item.number, item.hash)),
+        match self.settle(item.hash, attempt) {
+            Lookup::Retry => others.push((item.number, item.hash)),
             settled => {
                 self.note_use(item.hash, &settled);
                 each(item.number, settled.map(|item| self.item(&item)));
@@ -222,7 +222,7 @@ impl<E: Endpoint> Reader<E> {
     }
 
     /// Reads all items, then what tells that they are whole; returns what it means where they are not.
-    fn read_all(&mut self, planned: &[Planned]) -> Result<Vec<Option<Tried>>, OpError> {
+    fn read_all(&mut self, planned: &[Planned]) -> Result<Vec<Option<Attempt>>, OpError> {
         let end = planned.last().map_or(0, Planned::end);
         if self.item.len() < end {
             self.item.resize(end, 0);
@@ -256,8 +256,8 @@ impl<E: Endpoint> Reader<E> {
         self.endpoint.read_batch(&mut reads)?;
         let is_needed = self.checks().slot;
         let all = words.iter().enumerate();
-        let unlike = all.map(|(n, word)| last.get(n)?.unlike(*word).filter(|_| is_needed));
-        Ok(unlike.collect())
+        let mismatch = all.map(|(n, word)| last.get(n)?.mismatch(*word).filter(|_| is_needed));
+        Ok(mismatch.collect())
     }
 }
 

@@ -126,7 +126,7 @@ fn values_of_all_sizes_come_back() {
     assert!(!writer.delete(b"key").unwrap());
     assert_eq!(writer.get(b"key").unwrap(), None);
     // Its own set tells a client where the value is: no look-up.
-    assert_eq!(writer.stats().unsettled, 0);
+    assert_eq!(writer.stats().asked, 0);
     assert_eq!(writer.stats().gets, writer.stats().cached + 1);
 }
 

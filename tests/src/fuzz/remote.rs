@@ -12,7 +12,7 @@ use toroid_kv::control::{
 };
 use toroid_kv::layout::{Placement, Slot, SlotWord};
 use toroid_kv::operations::{self, Change};
-use toroid_kv::reader::{Reader, Sought, ValueRef};
+use toroid_kv::reader::{Lookup, Reader, ValueRef};
 use toroid_kv::shared::Shared;
 use toroid_kv::store::{Geometry, Limits, Store};
 
@@ -102,14 +102,14 @@ fn get_all(reader: &mut Reader<Local>) -> usize {
     let mut into = [0; 100];
     let mut found = 0;
     for key in KEYS {
-        let sought = reader.get_into(key, &mut into).expect("it is there");
-        if let Sought::Found((_, len)) = sought {
+        let lookup = reader.get_into(key, &mut into).expect("it is there");
+        if let Lookup::Found((_, len)) = lookup {
             assert!(len <= LIMITS.item as usize, "out of nothing");
         }
-        let sought = reader.get(key).expect("it is there");
-        found += usize::from(matches!(sought, Sought::Found(_)));
+        let lookup = reader.get(key).expect("it is there");
+        found += usize::from(matches!(lookup, Lookup::Found(_)));
     }
-    let each = |number: usize, _: Sought<ValueRef<'_>>| assert!(number < KEYS.len());
+    let each = |number: usize, _: Lookup<ValueRef<'_>>| assert!(number < KEYS.len());
     reader.get_many(&KEYS, each).expect("they are there");
     found
 }

@@ -63,7 +63,7 @@ fn posted_changes_happen_in_order_and_are_polled_in_order() {
     }
     // Each outcome told where the value is.
     let stats = client.stats();
-    assert_eq!(stats.unsettled, 0);
+    assert_eq!(stats.asked, 0);
     assert!(stats.cached >= 7, "{stats:?}");
 }
 

@@ -199,7 +199,7 @@ impl Reader {
         }
         let stats = self.client.stats();
         tally.reads = stats.reads - before.reads;
-        tally.asked = stats.unsettled - before.unsettled;
+        tally.asked = stats.asked - before.asked;
         Ok(tally)
     }
 
