@@ -16,7 +16,7 @@
 //! * [`text`]: the memcached protocol over it, without I/O; `unfinished`: values that have not arrived
 //!   completely.
 //! * [`content`]: keys that are made of their values.
-//! * [`reader`]: one-sided gets, with a cache of [`places`], which [`uses`] tells the server of;
+//! * [`reader`]: one-sided gets, with a cache of [locations](location_cache), which [`uses`] tells the server of;
 //!   [`control`]: messages for the rest.
 //! * [`network`]: what client and server ask of a domain.
 //! * [`client`] and [`server`]; [`proxy`]: gets by reading, for whoever speaks memcached's protocol.
@@ -34,10 +34,10 @@ mod holes;
 mod hot;
 pub mod index;
 pub mod layout;
+pub mod location_cache;
 pub mod network;
 mod number;
 pub mod operations;
-pub mod places;
 pub mod proxy;
 pub mod reader;
 pub mod segments;

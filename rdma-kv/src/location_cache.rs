@@ -13,12 +13,12 @@ use crate::layout::{Placement, Slot, SlotWord};
 
 /// A cache of placements.
 #[derive(Debug)]
-pub struct Places {
+pub struct LocationCache {
     lines: Vec<Pair>,
     limit_log2: u32,
     victim: usize,
-    /// How many of the last places that were asked for had another item since, of [`Places::ALL`].
-    unrest: u32,
+    /// How many of the last places that were asked for had another item since, of [`LocationCache::ALL`].
+    contention: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,19 +38,19 @@ struct Entry {
 
 /// A place, and what to expect there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct Hit {
     /// The place.
     pub placement: Placement,
     /// Most gets found another item in its slot, or in the slots of all places.
-    pub is_restless: bool,
+    pub is_contended: bool,
 }
 
 impl Entry {
     const REPLACED_BITS: u32 = 2;
     const REPLACED_MOST: u64 = (1 << Self::REPLACED_BITS) - 1;
 
-    /// From how often it was replaced on it is restless.
-    const RESTLESS: u64 = 2;
+    /// From how often it was replaced on it is contended.
+    const CONTENDED: u64 = 2;
 
     fn new(hash: u64, placement: Placement) -> Self {
         Entry {
@@ -90,7 +90,7 @@ impl Entry {
     }
 }
 
-impl Places {
+impl LocationCache {
     const FIRST_LOG2: u32 = 6;
 
     /// All of the last places. Each that is asked for counts for a 128th of them.
@@ -100,27 +100,27 @@ impl Places {
     /// An empty cache that grows to 2^`limit_log2` lines of 64 bytes, two places each.
     pub fn new(limit_log2: u32) -> Self {
         let limit_log2 = limit_log2.clamp(Self::FIRST_LOG2, 40);
-        Places {
+        LocationCache {
             lines: vec![Pair::default(); 1 << Self::FIRST_LOG2],
             limit_log2,
             victim: 0,
-            unrest: 0,
+            contention: 0,
         }
     }
 
     /// Where the key with this hash was last seen.
-    pub fn find(&self, hash: u64) -> Option<Placement> {
+    pub fn peek(&self, hash: u64) -> Option<Placement> {
         self.entry(hash).map(Entry::placement)
     }
 
-    /// As [`Places::find`] for a get, with what to expect there.
-    pub fn look(&mut self, hash: u64) -> Option<Known> {
+    /// As [`LocationCache::peek`] for a get, with what to expect there.
+    pub fn get(&mut self, hash: u64) -> Option<Hit> {
         let entry = *self.entry(hash)?;
-        let most_change = self.unrest > Self::ALL / 2;
-        self.unrest -= self.unrest >> Self::SHARE_LOG2;
-        Some(Known {
+        let most_change = self.contention > Self::ALL / 2;
+        self.contention -= self.contention >> Self::SHARE_LOG2;
+        Some(Hit {
             placement: entry.placement(),
-            is_restless: entry.replaced() >= Entry::RESTLESS || most_change,
+            is_contended: entry.replaced() >= Entry::CONTENDED || most_change,
         })
     }
 
@@ -133,12 +133,12 @@ impl Places {
         entry.next()
     }
 
-    /// A restless place had the same item again.
-    pub fn calm(&mut self, hash: u64) {
+    /// A contended place had the same item again.
+    pub fn decay(&mut self, hash: u64) {
         for line in self.lines_of(hash) {
             let mut entries = self.lines[line].0.iter_mut();
             if let Some(entry) = entries.find(|entry| entry.hash == hash) {
-                return entry.set_replaced(entry.replaced().saturating_sub(Entry::RESTLESS));
+                return entry.set_replaced(entry.replaced().saturating_sub(Entry::CONTENDED));
             }
         }
     }
@@ -179,8 +179,8 @@ impl Places {
                     if old.hash != entry.hash {
                         *old = entry;
                     } else if old.renew(entry) {
-                        let more = self.unrest + (Self::ALL >> Self::SHARE_LOG2);
-                        self.unrest = more.min(Self::ALL);
+                        let more = self.contention + (Self::ALL >> Self::SHARE_LOG2);
+                        self.contention = more.min(Self::ALL);
                     }
                     return true;
                 }
@@ -233,51 +233,54 @@ mod tests {
 
     #[test]
     fn most_places_are_kept_up_to_the_bound() {
-        let mut places = Places::new(10);
+        let mut cache = LocationCache::new(10);
         for n in 0..1500 {
-            places.insert(key(n), placement(n));
+            cache.insert(key(n), placement(n));
         }
         let found = (0..1500)
-            .filter(|&n| places.find(key(n)) == Some(placement(n)))
+            .filter(|&n| cache.peek(key(n)) == Some(placement(n)))
             .count();
         // Any seed gives from 1380 to 1410.
         assert!(found > 1350, "{found}");
         for n in 0..100_000 {
-            places.insert(key(n), placement(n));
-            assert_eq!(places.find(key(n)), Some(placement(n)));
+            cache.insert(key(n), placement(n));
+            assert_eq!(cache.peek(key(n)), Some(placement(n)));
         }
-        assert_eq!(places.lines.len(), 1 << 10);
+        assert_eq!(cache.lines.len(), 1 << 10);
     }
 
     #[test]
     fn the_newest_place_counts_and_removal_forgets() {
-        let mut places = Places::new(10);
-        places.insert(5, placement(1));
-        places.insert(5, placement(2));
-        assert_eq!(places.find(5), Some(placement(2)));
-        places.remove(5);
-        assert_eq!(places.find(5), None);
+        let mut cache = LocationCache::new(10);
+        cache.insert(5, placement(1));
+        cache.insert(5, placement(2));
+        assert_eq!(cache.peek(5), Some(placement(2)));
+        cache.remove(5);
+        assert_eq!(cache.peek(5), None);
     }
 
     #[test]
-    fn all_is_restless_while_most_is_replaced() {
-        let mut places = Places::new(10);
-        let get = |places: &mut Places, of: u32, is_new: bool| {
-            let known = places.look(key(of)).unwrap();
-            let word = SlotWord(known.placement.word.0 + u64::from(is_new));
+    fn all_is_contended_while_most_is_replaced() {
+        let mut cache = LocationCache::new(10);
+        let get = |cache: &mut LocationCache, of: u32, is_new: bool| {
+            let hit = cache.get(key(of)).unwrap();
+            let word = SlotWord(hit.placement.word.0 + u64::from(is_new));
             let placement = Placement {
                 word,
-                ..known.placement
+                ..hit.placement
             };
-            places.insert(key(of), placement);
+            cache.insert(key(of), placement);
             // What this place alone tells.
-            places.calm(key(of));
-            known.is_restless
+            cache.decay(key(of));
+            hit.is_contended
         };
-        (0..100).for_each(|n| places.insert(key(n), placement(n)));
+        (0..100).for_each(|n| cache.insert(key(n), placement(n)));
         let mut gets = |changes: &[u32], last: u32| -> usize {
-            let restless = (0..1000).map(|n| get(&mut places, n % 100, changes.contains(&(n % 5))));
-            restless.skip(1000 - last as usize).filter(|is| *is).count()
+            let contended = (0..1000).map(|n| get(&mut cache, n % 100, changes.contains(&(n % 5))));
+            contended
+                .skip(1000 - last as usize)
+                .filter(|is| *is)
+                .count()
         };
         assert_eq!(gets(&[], 1000), 0);
         assert_eq!(gets(&[1, 3], 1000), 0);
@@ -286,24 +289,24 @@ mod tests {
     }
 
     #[test]
-    fn what_others_replace_is_restless_until_it_stays() {
-        let mut places = Places::new(10);
-        let is_restless = |places: &mut Places| places.look(5).unwrap().is_restless;
+    fn what_others_replace_is_contended_until_it_stays() {
+        let mut cache = LocationCache::new(10);
+        let is_contended = |cache: &mut LocationCache| cache.get(5).unwrap().is_contended;
         for (n, expected) in [(1, false), (2, false), (2, false), (3, true), (4, true)] {
-            places.insert(5, placement(n));
-            assert_eq!(is_restless(&mut places), expected, "{n}");
-            assert_eq!(places.find(5), Some(placement(n)));
+            cache.insert(5, placement(n));
+            assert_eq!(is_contended(&mut cache), expected, "{n}");
+            assert_eq!(cache.peek(5), Some(placement(n)));
         }
-        places.calm(5);
-        assert!(!is_restless(&mut places));
-        places.insert(5, placement(5));
-        assert!(is_restless(&mut places));
+        cache.decay(5);
+        assert!(!is_contended(&mut cache));
+        cache.insert(5, placement(5));
+        assert!(is_contended(&mut cache));
         // Its own changes say nothing.
-        places.calm(5);
+        cache.decay(5);
         for n in 10..20 {
-            places.remove(5);
-            places.insert(5, placement(n));
+            cache.remove(5);
+            cache.insert(5, placement(n));
         }
-        assert!(!is_restless(&mut places));
+        assert!(!is_contended(&mut cache));
     }
 }

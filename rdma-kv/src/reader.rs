@@ -32,7 +32,7 @@ use crate::layout::{
     Bucket, BucketLine, Buckets, ControlLine, FlushEpoch, ItemHeader, LayoutError, Line, MAX_KEY,
     Placement, Slot, SlotWord, TableEpoch, Word,
 };
-use crate::places::{Known, Places};
+use crate::location_cache::{Hit, LocationCache};
 use crate::store::Geometry;
 use crate::uses::Uses;
 use crate::view::HazardPointer;
@@ -48,7 +48,7 @@ const CHAIN_LIMIT: u32 = 2 * CHAIN;
 const OTHERS_LIMIT: usize = 16;
 
 /// The cache of places grows to 2^20 lines: 64 MiB, two million places.
-const PLACES_LIMIT_LOG2: u32 = 20;
+const LOCATIONS_LIMIT_LOG2: u32 = 20;
 
 /// Another copy of so few bytes costs less than another read.
 const TOGETHER: u32 = 2048;
@@ -135,7 +135,7 @@ pub struct Reader<E: Endpoint> {
     buckets: Buckets,
     table: TableEpoch,
     seed: u64,
-    places: Places,
+    locations: LocationCache,
     item: Vec<u8>,
     consistency: Consistency,
     stats: ReaderStats,
@@ -220,7 +220,7 @@ impl<E: Endpoint> Reader<E> {
             buckets,
             table: control.table,
             seed: geometry.seed,
-            places: Places::new(PLACES_LIMIT_LOG2),
+            locations: LocationCache::new(LOCATIONS_LIMIT_LOG2),
             item: Vec::new(),
             consistency: Consistency::default(),
             stats: ReaderStats::default(),
@@ -251,9 +251,9 @@ impl<E: Endpoint> Reader<E> {
     pub fn get(&mut self, key: &[u8]) -> Result<Lookup<ValueRef<'_>>, OpError> {
         self.stats.gets += 1;
         let hash = hash(self.seed, key);
-        let lookup = match self.places.look(hash) {
-            Some(known) => {
-                let attempt = self.read_known(hash, known, key)?;
+        let lookup = match self.locations.get(hash) {
+            Some(hit) => {
+                let attempt = self.read_hit(hash, hit, key)?;
                 self.settle(hash, attempt)
             }
             None => Lookup::Retry,
@@ -289,9 +289,9 @@ impl<E: Endpoint> Reader<E> {
         self.stats.gets += 1;
         let hash = hash(self.seed, key);
         let mut lookup = Lookup::Retry;
-        if let Some(known) = self.places.look(hash) {
-            let place = known.placement;
-            let straight = if place.len > self.together && !known.is_restless {
+        if let Some(hit) = self.locations.get(hash) {
+            let place = hit.placement;
+            let straight = if place.len > self.together && !hit.is_contended {
                 self.read_value_at(place, key, into).transpose()
             } else {
                 None
@@ -303,7 +303,7 @@ impl<E: Endpoint> Reader<E> {
                     let is_replaced = matches!(attempt, Attempt::Replaced(_));
                     (self.follow(hash, place, key, attempt)?, is_replaced)
                 }
-                None => (self.read_known(hash, known, key)?, false),
+                None => (self.read_hit(hash, hit, key)?, false),
             };
             lookup = self.settle(hash, attempt);
             if is_straight && !is_replaced && !matches!(lookup, Lookup::Retry) {
@@ -339,18 +339,18 @@ impl<E: Endpoint> Reader<E> {
     /// As [`Reader::remember`], for the key of a hash.
     pub fn remember_at(&mut self, hash: u64, placement: Placement) {
         if self.is_possible(placement) {
-            self.places.insert(hash, placement)
+            self.locations.insert(hash, placement)
         } else {
-            self.places.remove(hash)
+            self.locations.remove(hash)
         }
     }
 
     /// Remembers where the server put the key of a hash by a change that was posted. If the key was seen
     /// somewhere since, which of the two is older nobody knows, and none is remembered.
-    pub fn remember_unless_known(&mut self, hash: u64, placement: Placement) {
-        match self.places.find(hash) {
+    pub fn remember_unless_cached(&mut self, hash: u64, placement: Placement) {
+        match self.locations.peek(hash) {
             None => self.remember_at(hash, placement),
-            Some(_) => self.places.remove(hash),
+            Some(_) => self.locations.remove(hash),
         }
     }
 
@@ -361,12 +361,12 @@ impl<E: Endpoint> Reader<E> {
 
     /// As [`Reader::forget`], for the key of a hash.
     pub fn forget_at(&mut self, hash: u64) {
-        self.places.remove(hash);
+        self.locations.remove(hash);
     }
 
     /// Forgets where all keys were.
     pub fn forget_all(&mut self) {
-        self.places = Places::new(PLACES_LIMIT_LOG2);
+        self.locations = LocationCache::new(LOCATIONS_LIMIT_LOG2);
     }
 
     /// Bytes of the largest item that the server can have.
@@ -387,7 +387,7 @@ impl<E: Endpoint> Reader<E> {
     /// Counts a get for the next report. A get with [`Lookup::Retry`] is not counted here: the server answers
     /// it, and counts it itself.
     fn note_use(&mut self, hash: u64, lookup: &Lookup<Accepted>) {
-        match (lookup, self.places.find(hash)) {
+        match (lookup, self.locations.peek(hash)) {
             (Lookup::Found(_), Some(place)) => self.uses.hit(place.slot, place.word),
             (Lookup::Absent, _) => self.uses.miss(),
             _ => {}
@@ -425,7 +425,7 @@ impl<E: Endpoint> Reader<E> {
             }
             Attempt::Expired => Lookup::Absent,
             Attempt::OtherKey | Attempt::Replaced(_) | Attempt::Changed => {
-                self.places.remove(hash);
+                self.locations.remove(hash);
                 Lookup::Retry
             }
         }
@@ -472,14 +472,14 @@ impl<E: Endpoint> Reader<E> {
     }
 
     /// Reads the item at a cached place, or the one that is behind its slot now.
-    fn read_known(&mut self, hash: u64, known: Known, key: &[u8]) -> Result<Attempt, OpError> {
-        let place = known.placement;
-        if known.is_restless && self.consistency == Consistency::Strict {
+    fn read_hit(&mut self, hash: u64, hit: Hit, key: &[u8]) -> Result<Attempt, OpError> {
+        let place = hit.placement;
+        if hit.is_contended && self.consistency == Consistency::Strict {
             let word = SlotWord(self.read_slot(place.slot)?);
             if word != place.word {
                 return self.follow(hash, place, key, Attempt::Replaced(word));
             }
-            self.places.calm(hash);
+            self.locations.decay(hash);
         }
         let attempt = unless_outside(self.read_at(place, key))?;
         self.follow(hash, place, key, attempt)
@@ -842,7 +842,7 @@ impl<E: Endpoint> Reader<E> {
             len,
             ..place
         };
-        self.places.insert(hash, found);
+        self.locations.insert(hash, found);
     }
 
     fn checks(&self) -> Checks {
@@ -871,9 +871,9 @@ impl<E: Endpoint> Reader<E> {
     pub(crate) fn expect_changes(&mut self, key: &[u8]) {
         let hash = self.hash_of(key);
         for _ in 0..2 {
-            let known = self.places.find(hash).unwrap();
-            let word = SlotWord(known.word.0 ^ 1);
-            self.places.insert(hash, Placement { word, ..known });
+            let hit = self.locations.peek(hash).unwrap();
+            let word = SlotWord(hit.word.0 ^ 1);
+            self.locations.insert(hash, Placement { word, ..hit });
         }
     }
 

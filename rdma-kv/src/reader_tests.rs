@@ -613,7 +613,7 @@ fn impossible_placements_are_not_remembered() {
     ] {
         reader.remember(b"key", real);
         reader.remember(b"key", placement);
-        assert_eq!(reader.places.find(hash(SEED, b"key")), None);
+        assert_eq!(reader.locations.peek(hash(SEED, b"key")), None);
         assert_eq!(
             value_of(reader.get(b"key").unwrap()),
             Some(b"value".to_vec())
@@ -672,7 +672,7 @@ fn a_place_outside_of_the_region_is_dropped() {
                 Some(b"value".to_vec())
             );
         }
-        let place = reader.places.find(hash(SEED, b"key"));
+        let place = reader.locations.peek(hash(SEED, b"key"));
         assert_eq!(place, Some(real));
     }
 }

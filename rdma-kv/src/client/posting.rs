@@ -340,7 +340,7 @@ impl<N: Network> Client<N> {
                 // The last change of a key tells where it is.
                 let mut later = self.posted.iter();
                 if later.all(|later| later.hash != posted.hash) {
-                    self.reader.remember_unless_known(posted.hash, placement);
+                    self.reader.remember_unless_cached(posted.hash, placement);
                 }
             }
             Ok(_) => {}

@@ -87,7 +87,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         if self.consistency == Consistency::Relaxed {
             match (&lookup, place) {
                 (Lookup::Found(item), Some(place)) => self.note_place(hash, place, &item.header),
-                (Lookup::Absent, _) => self.places.remove(hash),
+                (Lookup::Absent, _) => self.locations.remove(hash),
                 _ => {}
             }
         }

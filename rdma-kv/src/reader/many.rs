@@ -73,41 +73,41 @@ impl<E: Endpoint> Reader<E> {
         first: usize,
         others: &mut Vec<(usize, u64)>,
     ) -> Result<Vec<Planned>, OpError> {
-        let (mut planned, mut restless) = (Vec::with_capacity(KEYS), Vec::new());
+        let (mut planned, mut contended) = (Vec::with_capacity(KEYS), Vec::new());
         for (number, key) in keys.iter().enumerate().skip(first).take(KEYS) {
             let hash = hash(self.seed, key);
-            let Some(known) = self.places.look(hash) else {
+            let Some(hit) = self.locations.get(hash) else {
                 others.push((number, hash));
                 continue;
             };
-            let of_its_kind = if known.is_restless && self.consistency == Consistency::Strict {
-                &mut restless
+            let of_its_kind = if hit.is_contended && self.consistency == Consistency::Strict {
+                &mut contended
             } else {
                 &mut planned
             };
             of_its_kind.push(Planned {
                 number,
                 hash,
-                place: known.placement,
+                place: hit.placement,
                 is_new: false,
                 start: 0,
             });
         }
-        if !restless.is_empty() {
-            self.look_at_slots(&restless, &mut planned, others)?;
+        if !contended.is_empty() {
+            self.look_at_slots(&contended, &mut planned, others)?;
         }
         Ok(planned)
     }
 
-    /// Plans to read what is in the slots of restless places now.
+    /// Plans to read what is in the slots of contended places now.
     fn look_at_slots(
         &mut self,
-        restless: &[Planned],
+        contended: &[Planned],
         planned: &mut Vec<Planned>,
         others: &mut Vec<(usize, u64)>,
     ) -> Result<(), OpError> {
-        let mut words = vec![Word::default(); restless.len()];
-        let slots = restless.iter().zip(&mut words);
+        let mut words = vec![Word::default(); contended.len()];
+        let slots = contended.iter().zip(&mut words);
         let reads = slots.map(|(Planned { place, .. }, word)| Read {
             remote: &self.index,
             offset: place.slot.offset(),
@@ -117,46 +117,46 @@ impl<E: Endpoint> Reader<E> {
         self.stats.reads += reads.len() as u64;
         match self.endpoint.read_batch(&mut reads) {
             Err(OpError::OutOfBounds { .. }) => {
-                self.give_up(restless, others);
+                self.give_up(contended, others);
                 return Ok(());
             }
             read => read?,
         }
-        for (known, word) in restless.iter().zip(words) {
+        for (hit, word) in contended.iter().zip(words) {
             let word = SlotWord(word.value());
-            if word == known.place.word {
-                self.places.calm(known.hash);
-                planned.push(*known);
+            if word == hit.place.word {
+                self.locations.decay(hit.hash);
+                planned.push(*hit);
                 continue;
             }
-            match self.behind(known, word) {
+            match self.behind(hit, word) {
                 Some(new) => planned.push(new),
-                None => self.give_up(&[*known], others),
+                None => self.give_up(&[*hit], others),
             }
         }
         Ok(())
     }
 
     /// What is now in the slot of a place, if that can be the same key's.
-    fn behind(&self, known: &Planned, word: SlotWord) -> Option<Planned> {
-        let len = self.reach(word).filter(|_| word.may_be(known.hash))?;
+    fn behind(&self, hit: &Planned, word: SlotWord) -> Option<Planned> {
+        let len = self.reach(word).filter(|_| word.may_be(hit.hash))?;
         let place = Placement {
             word,
             generation: 0,
             len: len as u32,
-            ..known.place
+            ..hit.place
         };
         Some(Planned {
             place,
             is_new: true,
-            ..*known
+            ..*hit
         })
     }
 
     /// Forgets places that are wrong; their keys are looked up.
     fn give_up(&mut self, wrong: &[Planned], others: &mut Vec<(usize, u64)>) {
         for Planned { number, hash, .. } in wrong {
-            self.places.remove(*hash);
+            self.locations.remove(*hash);
             others.push((*number, *hash));
         }
     }
