@@ -48,7 +48,7 @@ use std::fmt;
 use toroid_fabric::Mapped;
 use toroid_fabric::mapped::full_fence;
 
-use crate::layout::{LINE, Line, Place, Word};
+use crate::layout::{ItemAddress, LINE, Line, Word};
 
 /// Values that a client can have borrowed at a time.
 pub const HAZARDS: u32 = 64;
@@ -67,13 +67,13 @@ pub fn hazard_offset(number: u32) -> u64 {
 }
 
 /// What is on a hazard pointer.
-pub fn hazard_word(place: Place) -> u64 {
-    u64::from(place.0) + 1
+pub fn hazard_word(address: ItemAddress) -> u64 {
+    u64::from(address.0) + 1
 }
 
-/// The place on a hazard pointer, if there is one. A client may write anything.
-fn place_on(word: u64) -> Option<Place> {
-    u32::try_from(word.checked_sub(1)?).ok().map(Place)
+/// The address in a hazard pointer, if there is one. A client may write anything.
+fn address_in(word: u64) -> Option<ItemAddress> {
+    u32::try_from(word.checked_sub(1)?).ok().map(ItemAddress)
 }
 
 /// A client that may borrow.
@@ -86,7 +86,7 @@ pub struct Borrows {
     borrowers: Vec<(Borrower, Box<dyn Mapped>)>,
     admitted: u64,
     /// What was on the hazard pointers at the last look.
-    places: Vec<(Borrower, Place)>,
+    addresses: Vec<(Borrower, ItemAddress)>,
     /// Tests: nobody looks at hazard pointers.
     #[cfg(test)]
     blind: bool,
@@ -111,7 +111,7 @@ impl Borrows {
             }
             *other != borrower
         });
-        self.places.retain(|(other, _)| *other != borrower);
+        self.addresses.retain(|(other, _)| *other != borrower);
     }
 
     /// Clients that may borrow.
@@ -122,40 +122,41 @@ impl Borrows {
     /// Looks at all hazard pointers. To be done after the slots have changed that led to the memory that is
     /// to be used again.
     pub fn look(&mut self) {
-        self.places.clear();
+        self.addresses.clear();
         #[cfg(test)]
         if self.blind {
             return;
         }
         // Pairs with the borrower's, between its hazard pointer and its look at the slot.
         full_fence();
-        let places = &mut self.places;
+        let addresses = &mut self.addresses;
         self.borrowers.retain(|(borrower, hazards)| {
-            let found = read_hazards(&**hazards, |place| places.push((*borrower, place)));
+            let found = read_hazards(&**hazards, |address| addresses.push((*borrower, address)));
             // Its node has left, or its process has ended.
             found.is_ok()
         });
     }
 
-    /// Whether a place for which `is_there` was on a hazard pointer at the last look.
-    pub fn any(&self, is_there: impl Fn(Place) -> bool) -> bool {
-        self.places.iter().any(|(_, place)| is_there(*place))
+    /// Whether an address for which `is_there` was on a hazard pointer at the last look.
+    pub fn any(&self, is_there: impl Fn(ItemAddress) -> bool) -> bool {
+        self.addresses.iter().any(|(_, address)| is_there(*address))
     }
 
     /// What was on the hazard pointers at the last look, in order.
-    pub fn sorted(&self) -> Vec<Place> {
-        let mut places: Vec<Place> = self.places.iter().map(|(_, place)| *place).collect();
-        places.sort_unstable();
-        places
+    pub fn sorted(&self) -> Vec<ItemAddress> {
+        let mut addresses: Vec<ItemAddress> =
+            self.addresses.iter().map(|(_, address)| *address).collect();
+        addresses.sort_unstable();
+        addresses
     }
 
-    /// Dismisses who had the most hazard pointers with places for which `is_there` at the last look; returns
+    /// Dismisses who had the most hazard pointers with addresses for which `is_there` at the last look; returns
     /// whether there was anybody.
-    pub fn recall_most(&mut self, is_there: impl Fn(Place) -> bool) -> bool {
+    pub fn recall_most(&mut self, is_there: impl Fn(ItemAddress) -> bool) -> bool {
         let count = |borrower: Borrower| {
-            let places = self.places.iter();
-            places
-                .filter(|(of, place)| *of == borrower && is_there(*place))
+            let addresses = self.addresses.iter();
+            addresses
+                .filter(|(of, address)| *of == borrower && is_there(*address))
                 .count()
         };
         let all = self.borrowers.iter().map(|(borrower, _)| *borrower);
@@ -183,12 +184,12 @@ impl fmt::Debug for Borrows {
 
 fn read_hazards(
     hazards: &dyn Mapped,
-    mut each: impl FnMut(Place),
+    mut each: impl FnMut(ItemAddress),
 ) -> Result<(), toroid_fabric::OpError> {
     let mut line = Line::default();
     for number in (0..HAZARDS).step_by(HAZARDS_PER_LINE as usize) {
         hazards.read(hazard_offset(number), line.bytes_mut())?;
-        line.words().filter_map(place_on).for_each(&mut each);
+        line.words().filter_map(address_in).for_each(&mut each);
     }
     Ok(())
 }
@@ -222,10 +223,14 @@ mod tests {
         ])));
         assert!(!borrows.any(|_| true), "nobody has looked");
         borrows.look();
-        let places: Vec<u32> = borrows.places.iter().map(|(_, place)| place.0).collect();
-        assert_eq!(places, (0..HAZARDS).collect::<Vec<u32>>());
-        assert_eq!(hazard_word(Place(u32::MAX)), 1 << 32);
-        assert_eq!(place_on(1 << 32), Some(Place(u32::MAX)));
+        let addresses: Vec<u32> = borrows
+            .addresses
+            .iter()
+            .map(|(_, address)| address.0)
+            .collect();
+        assert_eq!(addresses, (0..HAZARDS).collect::<Vec<u32>>());
+        assert_eq!(hazard_word(ItemAddress(u32::MAX)), 1 << 32);
+        assert_eq!(address_in(1 << 32), Some(ItemAddress(u32::MAX)));
     }
 
     #[test]
@@ -241,13 +246,13 @@ mod tests {
         }
         borrows.look();
         let recalled = || regions.each_ref().map(|region| region.load(RECALLED));
-        assert!(borrows.recall_most(|place| place.0 >= 40));
+        assert!(borrows.recall_most(|address| address.0 >= 40));
         assert_eq!(recalled(), [Ok(0), Ok(1), Ok(0)]);
-        assert!(borrows.any(|place| place.0 == 49) && !borrows.any(|place| place.0 == 50));
-        assert!(borrows.recall_most(|place| place.0 >= 40));
-        assert!(!borrows.recall_most(|place| place.0 >= 40));
+        assert!(borrows.any(|address| address.0 == 49) && !borrows.any(|address| address.0 == 50));
+        assert!(borrows.recall_most(|address| address.0 >= 40));
+        assert!(!borrows.recall_most(|address| address.0 >= 40));
         assert_eq!(recalled(), [Ok(0), Ok(1), Ok(1)]);
         borrows.look();
-        assert_eq!(borrows.places.len(), 3);
+        assert_eq!(borrows.addresses.len(), 3);
     }
 }

@@ -19,12 +19,12 @@ mod used;
 
 use toroid_fabric::{Protocol, RemoteKey};
 
-use crate::layout::Placement;
+use crate::layout::Location;
 use crate::operations::{Change, Step, Stored};
 use crate::store::Geometry;
-pub use used::{Use, UsedPlace};
+pub use used::{PackedUse, Use};
 
-use fields::{Fields, mode_to, put_key, put_placement, put_stored, put_then};
+use fields::{Fields, mode_to, put_key, put_location, put_stored, put_then};
 
 /// The store's protocol: memcached's port.
 pub const PROTOCOL: Protocol = Protocol(11211);
@@ -99,7 +99,7 @@ pub enum Request<'a> {
         /// Of these, such that found something.
         hits: u32,
         /// Some of the items that were found.
-        places: &'a [UsedPlace],
+        uses: &'a [PackedUse],
     },
     /// From now on, what the client borrows is on hazard pointers in this region of it, which the server may
     /// read and write; see [`crate::borrows`]. Reply: [`Reply::Done`].
@@ -164,7 +164,7 @@ pub enum Reply<'a> {
         /// The number.
         value: u64,
         /// Where it is.
-        placement: Placement,
+        location: Location,
     },
     /// There is no such key.
     Missing,
@@ -175,7 +175,7 @@ pub enum Reply<'a> {
         /// Its number.
         cas: u64,
         /// Where it was when it was read.
-        placement: Placement,
+        location: Location,
         /// The value itself.
         value: GetValue<'a>,
     },
@@ -278,11 +278,11 @@ fn put_request(packet: &mut Vec<u8>, request: &Request<'_>) {
             packet.extend_from_slice(&room.len.to_le_bytes());
             put_key(packet, key);
         }
-        Request::Used { gets, hits, places } => {
+        Request::Used { gets, hits, uses } => {
             packet.push(6);
             packet.extend_from_slice(&gets.to_le_bytes());
             packet.extend_from_slice(&hits.to_le_bytes());
-            packet.extend_from_slice(places.as_flattened());
+            packet.extend_from_slice(uses.as_flattened());
         }
         Request::Count { key, step } => {
             let (kind, delta) = match step {
@@ -370,8 +370,8 @@ pub fn decode_request(message: &[u8]) -> Result<(u32, Request<'_>), Malformed> {
         6 => Request::Used {
             gets: fields.u32()?,
             hits: fields.u32()?,
-            places: match fields.rest().as_chunks() {
-                (places, []) => places,
+            uses: match fields.rest().as_chunks() {
+                (uses, []) => uses,
                 _ => return Err(Malformed),
             },
         },
@@ -432,7 +432,7 @@ fn put_reply(packet: &mut Vec<u8>, reply: &Reply<'_>) {
         Reply::Value {
             flags,
             cas,
-            placement,
+            location,
             value,
         } => {
             packet.push(match value {
@@ -441,7 +441,7 @@ fn put_reply(packet: &mut Vec<u8>, reply: &Reply<'_>) {
             });
             packet.extend_from_slice(&flags.to_le_bytes());
             packet.extend_from_slice(&cas.to_le_bytes());
-            put_placement(packet, placement);
+            put_location(packet, location);
             match value {
                 GetValue::Inline(value) => packet.extend_from_slice(value),
                 GetValue::Staged { len } => packet.extend_from_slice(&len.to_le_bytes()),
@@ -460,10 +460,10 @@ fn put_reply(packet: &mut Vec<u8>, reply: &Reply<'_>) {
                 Refusal::HazardPointers => 7,
             });
         }
-        Reply::Counted { value, placement } => {
+        Reply::Counted { value, location } => {
             packet.push(7);
             packet.extend_from_slice(&value.to_le_bytes());
-            put_placement(packet, placement);
+            put_location(packet, location);
         }
         Reply::Said { then, text } => {
             packet.push(8);
@@ -494,7 +494,7 @@ pub fn decode_reply(message: &[u8]) -> Result<(u32, Reply<'_>), Malformed> {
         kind @ (4 | 5) => Reply::Value {
             flags: fields.u32()?,
             cas: fields.u64()?,
-            placement: fields.placement()?,
+            location: fields.location()?,
             value: match kind {
                 4 => GetValue::Inline(fields.rest()),
                 _ => GetValue::Staged { len: fields.u32()? },
@@ -513,7 +513,7 @@ pub fn decode_reply(message: &[u8]) -> Result<(u32, Reply<'_>), Malformed> {
         }),
         7 => Reply::Counted {
             value: fields.u64()?,
-            placement: fields.placement()?,
+            location: fields.location()?,
         },
         8 => Reply::Said {
             then: fields.then()?,

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::layout::Place;
+use crate::layout::ItemAddress;
 
 /// Bytes that are given back for each client that borrows before there is a look: little enough to
 /// stay in the caches.
@@ -20,10 +20,10 @@ const BYTES_PER_LOOK: u64 = 64 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Holes {
     /// Since the last look.
-    fresh: Vec<(Place, u32)>,
+    fresh: Vec<(ItemAddress, u32)>,
     fresh_bytes: u64,
     /// Free to be used, by their bytes.
-    ready: BTreeMap<u32, Vec<Place>>,
+    ready: BTreeMap<u32, Vec<ItemAddress>>,
     /// For [`Holes::is_worn`].
     random: u64,
 }
@@ -33,8 +33,8 @@ const WEAR: u64 = 16;
 
 impl Holes {
     /// What was here is gone.
-    pub(crate) fn add(&mut self, place: Place, room: u32) {
-        self.fresh.push((place, room));
+    pub(crate) fn add(&mut self, address: ItemAddress, room: u32) {
+        self.fresh.push((address, room));
         self.fresh_bytes += u64::from(room);
     }
 
@@ -46,38 +46,38 @@ impl Holes {
 
     /// After a look: all that is not borrowed may be used. The rest stays a hole until its segment is
     /// cleaned.
-    pub(crate) fn admit(&mut self, is_borrowed: impl Fn(Place) -> bool) {
+    pub(crate) fn admit(&mut self, is_borrowed: impl Fn(ItemAddress) -> bool) {
         self.fresh_bytes = 0;
-        for (place, room) in std::mem::take(&mut self.fresh) {
-            if !is_borrowed(place) {
-                self.add_ready(place, room);
+        for (address, room) in std::mem::take(&mut self.fresh) {
+            if !is_borrowed(address) {
+                self.add_ready(address, room);
             }
         }
     }
 
     /// A hole of exactly so many bytes: the newest, which is the likeliest to be in a cache.
-    pub(crate) fn take(&mut self, room: u32) -> Option<Place> {
+    pub(crate) fn take(&mut self, room: u32) -> Option<ItemAddress> {
         self.ready.get_mut(&room)?.pop()
     }
 
     /// A hole of more bytes, of which at least `rest` remain: the shortest, with its bytes.
-    pub(crate) fn take_longer(&mut self, room: u32, rest: u32) -> Option<(Place, u32)> {
+    pub(crate) fn take_longer(&mut self, room: u32, rest: u32) -> Option<(ItemAddress, u32)> {
         let mut longer = self.ready.range_mut(room.checked_add(rest)?..);
-        let (len, places) = longer.find(|(_, places)| !places.is_empty())?;
-        Some((places.pop()?, *len))
+        let (len, addresses) = longer.find(|(_, addresses)| !addresses.is_empty())?;
+        Some((addresses.pop()?, *len))
     }
 
     /// A hole that is not borrowed.
-    pub(crate) fn add_ready(&mut self, place: Place, room: u32) {
-        self.ready.entry(room).or_default().push(place);
+    pub(crate) fn add_ready(&mut self, address: ItemAddress, room: u32) {
+        self.ready.entry(room).or_default().push(address);
     }
 
     /// Holes there are not to be filled any more.
-    pub(crate) fn forget(&mut self, is_there: impl Fn(Place) -> bool) {
-        self.fresh.retain(|(place, _)| !is_there(*place));
-        self.ready.retain(|_, places| {
-            places.retain(|place| !is_there(*place));
-            !places.is_empty()
+    pub(crate) fn forget(&mut self, is_there: impl Fn(ItemAddress) -> bool) {
+        self.fresh.retain(|(address, _)| !is_there(*address));
+        self.ready.retain(|_, addresses| {
+            addresses.retain(|address| !is_there(*address));
+            !addresses.is_empty()
         });
     }
 
@@ -85,12 +85,12 @@ impl Holes {
     pub(crate) fn has(&self, room: u32) -> bool {
         self.ready
             .get(&room)
-            .is_some_and(|places| !places.is_empty())
+            .is_some_and(|addresses| !addresses.is_empty())
     }
 
-    /// Whether the next hole is to stay one, by chance. A reader tells an item from another in the same place
-    /// by the low bits of its generation. If one key, set again and again, had two places in turn, both
-    /// would be the same once in 131,072 sets; so places are used some times only, and new ones follow.
+    /// Whether the next hole is to stay one, by chance. A reader tells an item from another at the same address
+    /// by the low bits of its generation. If one key, set again and again, had two addresses in turn, both
+    /// would be the same once in 131,072 sets; so an address is used a few times only, and new ones follow.
     pub(crate) fn is_worn(&mut self) -> bool {
         // Knuth's generator (MMIX), whose upper bits are good.
         let next = self.random.wrapping_mul(6_364_136_223_846_793_005);
@@ -126,19 +126,19 @@ mod tests {
     fn holes_are_filled_by_their_like_once_hazards_were_looked_at() {
         let mut holes = Holes::default();
         for n in 0..4 {
-            holes.add(Place(n), 32 << (n / 3));
+            holes.add(ItemAddress(n), 32 << (n / 3));
         }
         assert!(holes.is_look_due(0) && !holes.is_look_due(1));
         assert!(!holes.has(32));
-        holes.admit(|place| place == Place(1));
+        holes.admit(|address| address == ItemAddress(1));
         assert!(!holes.is_look_due(0));
         assert!(holes.has(32) && holes.has(64) && !holes.has(16));
         let taken = [32, 32, 32, 64, 64].map(|room| holes.take(room));
         let expected = [Some(2), Some(0), None, Some(3), None];
-        assert_eq!(taken, expected.map(|place| place.map(Place)));
-        holes.add(Place(7), 48 << 10);
+        assert_eq!(taken, expected.map(|address| address.map(ItemAddress)));
+        holes.add(ItemAddress(7), 48 << 10);
         assert!(!holes.is_look_due(1));
-        holes.add(Place(8), 16 << 10);
+        holes.add(ItemAddress(8), 16 << 10);
         assert!(holes.is_look_due(1) && !holes.is_look_due(2));
         holes.clear();
         assert!(!holes.is_look_due(0));

@@ -393,7 +393,7 @@ pub enum IndexError {
 mod tests {
     use super::*;
     use crate::hash::hash;
-    use crate::layout::Place;
+    use crate::layout::ItemAddress;
     use std::collections::HashMap;
 
     fn index(capacity: u64, overflow: usize) -> Index {
@@ -401,10 +401,10 @@ mod tests {
         Index::new(Region::local(lines * LINE).unwrap(), capacity, 1, 0).unwrap()
     }
 
-    fn insert(index: &mut Index, hash: u64, place: Place) -> Option<Slot> {
+    fn insert(index: &mut Index, hash: u64, address: ItemAddress) -> Option<Slot> {
         let slot = index.vacant(hash).unwrap()?;
         index
-            .insert(slot, SlotWord::new(hash, 1, place, 0))
+            .insert(slot, SlotWord::new(hash, 1, address, 0))
             .unwrap();
         Some(slot)
     }
@@ -413,31 +413,31 @@ mod tests {
     fn chains_grow_until_no_bucket_is_left() {
         let mut index = index(1, 2);
         let slots: Vec<Slot> = (0..21u32)
-            .map(|n| insert(&mut index, u64::from(n) << 56, Place(n)).unwrap())
+            .map(|n| insert(&mut index, u64::from(n) << 56, ItemAddress(n)).unwrap())
             .collect();
         assert_eq!(index.vacant(0), Ok(None));
         for (n, slot) in slots.iter().enumerate() {
-            let place = Place(n as u32);
-            let found = index.find((n as u64) << 56, |word| Ok(word.place() == place));
+            let address = ItemAddress(n as u32);
+            let found = index.find((n as u64) << 56, |word| Ok(word.address() == address));
             assert_eq!(found.unwrap().map(|(slot, _)| slot), Some(*slot));
         }
         index.clear(slots[9]).unwrap();
         assert_eq!(index.vacant(0), Ok(Some(slots[9])));
     }
 
-    /// Keys are numbers here, and the place of an item is its key.
+    /// Keys are numbers here, and the address of an item is its key.
     #[test]
     fn a_growing_index_loses_nothing_and_reuses_buckets() {
         let mut index = index(4000, 1000);
         let hash_of = |n: u32| hash(3, &n.to_le_bytes());
         let mut slots = HashMap::new();
         for n in 0..20_000 {
-            insert(&mut index, hash_of(n), Place(n)).unwrap();
-            index.grow(|word| Ok(hash_of(word.place().0))).unwrap();
+            insert(&mut index, hash_of(n), ItemAddress(n)).unwrap();
+            index.grow(|word| Ok(hash_of(word.address().0))).unwrap();
         }
         assert_eq!(index.buckets(), 4000);
         for n in 0..20_000 {
-            let found = index.find(hash_of(n), |word| Ok(word.place() == Place(n)));
+            let found = index.find(hash_of(n), |word| Ok(word.address() == ItemAddress(n)));
             let (slot, _) = found.unwrap().unwrap();
             assert_eq!(slots.insert(slot.0, n), None);
         }
@@ -450,9 +450,9 @@ mod tests {
     #[test]
     fn keys_chosen_for_their_hash_get_one_chain_of_bounded_length() {
         let mut index = index(4000, 1000);
-        let slots = (0..10_000).map_while(|n| insert(&mut index, 7, Place(n)));
+        let slots = (0..10_000).map_while(|n| insert(&mut index, 7, ItemAddress(n)));
         assert_eq!(slots.count(), (CHAIN * Bucket::SLOTS) as usize);
-        assert!(insert(&mut index, 8, Place(0)).is_some());
+        assert!(insert(&mut index, 8, ItemAddress(0)).is_some());
     }
 
     #[test]
@@ -461,16 +461,16 @@ mod tests {
         let mut items = 0;
         // All in bucket 0, half of which belongs to bucket 64.
         while let Some(slot) = index.vacant(items << 6).unwrap() {
-            let word = SlotWord::new(items << 6, 1, Place(items as u32), 0);
+            let word = SlotWord::new(items << 6, 1, ItemAddress(items as u32), 0);
             index.insert(slot, word).unwrap();
             items += 1;
         }
         index.items = 1000;
-        let hash_of = |word: SlotWord| Ok(u64::from(word.place().0 | 1) << 6);
+        let hash_of = |word: SlotWord| Ok(u64::from(word.address().0 | 1) << 6);
         index.grow(hash_of).unwrap();
         assert_eq!(index.buckets(), 64);
         for n in 0..items {
-            let found = index.find(n << 6, |word| Ok(u64::from(word.place().0) == n));
+            let found = index.find(n << 6, |word| Ok(u64::from(word.address().0) == n));
             assert!(found.unwrap().is_some());
         }
     }

@@ -26,7 +26,7 @@
 //! slot word, from the highest bit
 //!  64    56      49      17           0
 //!  +-----+-------+-------+------------+
-//!  | tag | class | place | generation |
+//!  | tag | class | addr. | generation |
 //!  +-----+-------+-------+------------+
 //! ```
 //!
@@ -53,7 +53,7 @@ use std::ops::Range;
 /// Bytes of a cache line and of a bucket.
 pub const LINE: usize = 64;
 
-/// Bytes that items are aligned to: the unit of places.
+/// Bytes that items are aligned to: the unit of item addresses.
 pub const UNIT: usize = 16;
 
 /// The longest key in bytes, as with memcached.
@@ -414,10 +414,10 @@ impl Slot {
 
 /// Where an item is, in units of 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(pub u32);
+pub struct ItemAddress(pub u32);
 
-impl Place {
-    /// Places beyond this many do not fit a slot word: 64 GiB.
+impl ItemAddress {
+    /// Addresses beyond this many do not fit a slot word: 64 GiB.
     pub const LIMIT: u64 = 1 << 32;
 
     /// Its offset in the items region.
@@ -439,11 +439,11 @@ impl SlotWord {
     const GENERATION: u64 = (1 << Self::GENERATION_BITS) - 1;
 
     /// The word for an item of `len` bytes.
-    pub fn new(hash: u64, len: u32, place: Place, generation: u64) -> Self {
+    pub fn new(hash: u64, len: u32, address: ItemAddress, generation: u64) -> Self {
         SlotWord(
             u64::from(Self::tag_of(hash)) << 56
                 | class_of(len) << Self::CLASS_SHIFT
-                | u64::from(place.0) << Self::GENERATION_BITS
+                | u64::from(address.0) << Self::GENERATION_BITS
                 | generation & Self::GENERATION,
         )
     }
@@ -459,8 +459,8 @@ impl SlotWord {
     }
 
     /// Where the item is.
-    pub fn place(self) -> Place {
-        Place((self.0 >> Self::GENERATION_BITS) as u32)
+    pub fn address(self) -> ItemAddress {
+        ItemAddress((self.0 >> Self::GENERATION_BITS) as u32)
     }
 
     /// At least the item's bytes, and at most a quarter more, rounded up to 16 bytes.
@@ -486,7 +486,7 @@ fn class_of(len: u32) -> u64 {
 
 /// All that a reader needs to read an item in one go: what clients cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct Location {
     /// Where the slot is.
     pub slot: Slot,
     /// What was in it.
@@ -696,23 +696,23 @@ mod tests {
             ((1 << 20) + 1, 5 << 18),
             (1 << 30, 1 << 30),
         ] {
-            let place = Place(u32::MAX);
+            let address = ItemAddress(u32::MAX);
             let generation = 0x1234_5678_9abc_def0;
-            let word = SlotWord::new(0xab << 56, len, place, generation);
+            let word = SlotWord::new(0xab << 56, len, address, generation);
             assert_eq!(word.len_limit(), limit);
-            assert_eq!(word.place(), place);
+            assert_eq!(word.address(), address);
             assert!(word.may_be(0xab << 56) && !word.may_be(0xac << 56));
             assert!(word.is_of(generation) && word.is_of(generation + (1 << 17)));
             assert!(!word.is_of(generation + 1));
         }
-        assert_ne!(SlotWord::new(0, 1, Place(0), 0), SlotWord::EMPTY);
+        assert_ne!(SlotWord::new(0, 1, ItemAddress(0), 0), SlotWord::EMPTY);
         assert!(!SlotWord::EMPTY.may_be(0));
     }
 
     #[test]
     fn classes_waste_at_most_a_quarter() {
         for len in (1..100_000u32).chain((1 << 20) - 1000..(1 << 20) + 1000) {
-            let limit = SlotWord::new(0, len, Place(0), 0).len_limit();
+            let limit = SlotWord::new(0, len, ItemAddress(0), 0).len_limit();
             let least = u64::from(len).next_multiple_of(UNIT as u64);
             assert!(
                 (least..=(least * 5 / 4).max(64)).contains(&limit),

@@ -1,4 +1,4 @@
-//! Where a client has seen items: a bounded cache from the hash of a key to a placement.
+//! Where a client has seen items: a bounded cache from the hash of a key to a location.
 //!
 //! Entries are hints: a reader checks the item's whole key, so nothing here needs to be right,
 //! only quick. Two entries share a cache line, a hash has two lines to choose from, and the
@@ -6,10 +6,10 @@
 //! up to its bound; then an older entry gives way.
 //!
 //! An entry also tells whether others replaced its item more often than not between two gets: then it
-//! is cheaper to ask first what is in the slot. While that is so of most places that are asked for, it is
+//! is cheaper to ask first what is in the slot. While that is so of most locations that are asked for, it is
 //! expected of all: no get then takes more reads than one that asks first.
 
-use crate::layout::{Placement, Slot, SlotWord};
+use crate::layout::{Location, Slot, SlotWord};
 
 /// A cache of placements.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct LocationCache {
     lines: Vec<Pair>,
     limit_log2: u32,
     victim: usize,
-    /// How many of the last places that were asked for had another item since, of [`LocationCache::ALL`].
+    /// How many of the last locations that were asked for had another item since, of [`LocationCache::ALL`].
     contention: u32,
 }
 
@@ -36,12 +36,12 @@ struct Entry {
     len: u32,
 }
 
-/// A place, and what to expect there.
+/// A location, and what to expect there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
-    /// The place.
-    pub placement: Placement,
-    /// Most gets found another item in its slot, or in the slots of all places.
+    /// The location.
+    pub location: Location,
+    /// Most gets found another item in its slot, or in the slots of all locations.
     pub is_contended: bool,
 }
 
@@ -52,18 +52,18 @@ impl Entry {
     /// From how often it was replaced on it is contended.
     const CONTENDED: u64 = 2;
 
-    fn new(hash: u64, placement: Placement) -> Self {
+    fn new(hash: u64, location: Location) -> Self {
         Entry {
             hash,
-            word: placement.word.0,
-            generation: placement.generation << Self::REPLACED_BITS,
-            slot: placement.slot.0,
-            len: placement.len,
+            word: location.word.0,
+            generation: location.generation << Self::REPLACED_BITS,
+            slot: location.slot.0,
+            len: location.len,
         }
     }
 
-    fn placement(&self) -> Placement {
-        Placement {
+    fn location(&self) -> Location {
+        Location {
             slot: Slot(self.slot),
             word: SlotWord(self.word),
             generation: self.generation >> Self::REPLACED_BITS,
@@ -93,11 +93,11 @@ impl Entry {
 impl LocationCache {
     const FIRST_LOG2: u32 = 6;
 
-    /// All of the last places. Each that is asked for counts for a 128th of them.
+    /// All of the last locations. Each that is asked for counts for a 128th of them.
     const ALL: u32 = 1 << 16;
     const SHARE_LOG2: u32 = 7;
 
-    /// An empty cache that grows to 2^`limit_log2` lines of 64 bytes, two places each.
+    /// An empty cache that grows to 2^`limit_log2` lines of 64 bytes, two locations each.
     pub fn new(limit_log2: u32) -> Self {
         let limit_log2 = limit_log2.clamp(Self::FIRST_LOG2, 40);
         LocationCache {
@@ -109,8 +109,8 @@ impl LocationCache {
     }
 
     /// Where the key with this hash was last seen.
-    pub fn peek(&self, hash: u64) -> Option<Placement> {
-        self.entry(hash).map(Entry::placement)
+    pub fn peek(&self, hash: u64) -> Option<Location> {
+        self.entry(hash).map(Entry::location)
     }
 
     /// As [`LocationCache::peek`] for a get, with what to expect there.
@@ -119,7 +119,7 @@ impl LocationCache {
         let most_change = self.contention > Self::ALL / 2;
         self.contention -= self.contention >> Self::SHARE_LOG2;
         Some(Hit {
-            placement: entry.placement(),
+            location: entry.location(),
             is_contended: entry.replaced() >= Entry::CONTENDED || most_change,
         })
     }
@@ -133,7 +133,7 @@ impl LocationCache {
         entry.next()
     }
 
-    /// A contended place had the same item again.
+    /// A contended location had the same item again.
     pub fn decay(&mut self, hash: u64) {
         for line in self.lines_of(hash) {
             let mut entries = self.lines[line].0.iter_mut();
@@ -144,8 +144,8 @@ impl LocationCache {
     }
 
     /// Remembers where a key was seen.
-    pub fn insert(&mut self, hash: u64, placement: Placement) {
-        let entry = Entry::new(hash, placement);
+    pub fn insert(&mut self, hash: u64, location: Location) {
+        let entry = Entry::new(hash, location);
         while !self.try_insert(entry) {
             if self.lines.len() >= 1 << self.limit_log2 {
                 self.victim = self.victim.wrapping_add(1);
@@ -217,9 +217,9 @@ mod tests {
     use super::*;
     use crate::hash::hash;
 
-    fn placement(n: u32) -> Placement {
+    fn location(n: u32) -> Location {
         let word = SlotWord(u64::from(n) + 1);
-        Placement {
+        Location {
             slot: Slot(n),
             word,
             generation: u64::from(n),
@@ -235,16 +235,16 @@ mod tests {
     fn most_places_are_kept_up_to_the_bound() {
         let mut cache = LocationCache::new(10);
         for n in 0..1500 {
-            cache.insert(key(n), placement(n));
+            cache.insert(key(n), location(n));
         }
         let found = (0..1500)
-            .filter(|&n| cache.peek(key(n)) == Some(placement(n)))
+            .filter(|&n| cache.peek(key(n)) == Some(location(n)))
             .count();
         // Any seed gives from 1380 to 1410.
         assert!(found > 1350, "{found}");
         for n in 0..100_000 {
-            cache.insert(key(n), placement(n));
-            assert_eq!(cache.peek(key(n)), Some(placement(n)));
+            cache.insert(key(n), location(n));
+            assert_eq!(cache.peek(key(n)), Some(location(n)));
         }
         assert_eq!(cache.lines.len(), 1 << 10);
     }
@@ -252,9 +252,9 @@ mod tests {
     #[test]
     fn the_newest_place_counts_and_removal_forgets() {
         let mut cache = LocationCache::new(10);
-        cache.insert(5, placement(1));
-        cache.insert(5, placement(2));
-        assert_eq!(cache.peek(5), Some(placement(2)));
+        cache.insert(5, location(1));
+        cache.insert(5, location(2));
+        assert_eq!(cache.peek(5), Some(location(2)));
         cache.remove(5);
         assert_eq!(cache.peek(5), None);
     }
@@ -264,17 +264,17 @@ mod tests {
         let mut cache = LocationCache::new(10);
         let get = |cache: &mut LocationCache, of: u32, is_new: bool| {
             let hit = cache.get(key(of)).unwrap();
-            let word = SlotWord(hit.placement.word.0 + u64::from(is_new));
-            let placement = Placement {
+            let word = SlotWord(hit.location.word.0 + u64::from(is_new));
+            let location = Location {
                 word,
-                ..hit.placement
+                ..hit.location
             };
-            cache.insert(key(of), placement);
-            // What this place alone tells.
+            cache.insert(key(of), location);
+            // What this location alone tells.
             cache.decay(key(of));
             hit.is_contended
         };
-        (0..100).for_each(|n| cache.insert(key(n), placement(n)));
+        (0..100).for_each(|n| cache.insert(key(n), location(n)));
         let mut gets = |changes: &[u32], last: u32| -> usize {
             let contended = (0..1000).map(|n| get(&mut cache, n % 100, changes.contains(&(n % 5))));
             contended
@@ -293,19 +293,19 @@ mod tests {
         let mut cache = LocationCache::new(10);
         let is_contended = |cache: &mut LocationCache| cache.get(5).unwrap().is_contended;
         for (n, expected) in [(1, false), (2, false), (2, false), (3, true), (4, true)] {
-            cache.insert(5, placement(n));
+            cache.insert(5, location(n));
             assert_eq!(is_contended(&mut cache), expected, "{n}");
-            assert_eq!(cache.peek(5), Some(placement(n)));
+            assert_eq!(cache.peek(5), Some(location(n)));
         }
         cache.decay(5);
         assert!(!is_contended(&mut cache));
-        cache.insert(5, placement(5));
+        cache.insert(5, location(5));
         assert!(is_contended(&mut cache));
         // Its own changes say nothing.
         cache.decay(5);
         for n in 10..20 {
             cache.remove(5);
-            cache.insert(5, placement(n));
+            cache.insert(5, location(n));
         }
         assert!(!is_contended(&mut cache));
     }

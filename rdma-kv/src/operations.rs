@@ -7,7 +7,7 @@ use toroid_fabric::{OpError, Region};
 
 pub use storing::{store, store_at_once, store_with};
 
-use crate::layout::{Marks, Placement};
+use crate::layout::{Location, Marks};
 use crate::number::{self, Digits};
 use crate::store::{Attributes, Item, Reservation, SetError, Store, is_chunked};
 use storing::commit;
@@ -73,7 +73,7 @@ pub enum Stored {
     /// It is there.
     Stored {
         /// Where.
-        placement: Placement,
+        location: Location,
         /// Its number.
         cas: u64,
     },

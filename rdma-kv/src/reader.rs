@@ -1,10 +1,10 @@
 //! One-sided gets: values read out of the server's memory without its CPU.
 //!
-//! From a cached place: read the item, then its slot, in that order, in one go. The slot
+//! From a cached location: read the item, then its slot, in that order, in one go. The slot
 //! unchanged means that the item was live at that moment and that its memory was not reused
 //! while it was read. If the item has expired by the server's clock, read after them, a third
 //! look at the slot tells that nothing had replaced it by then. If the slot leads to another item by
-//! now, read that one and the slot again. Where that happens more often than not, look at the slot first. Otherwise, and without a cached place: read the bucket (and its chain),
+//! now, read that one and the slot again. Where that happens more often than not, look at the slot first. Otherwise, and without a cached location: read the bucket (and its chain),
 //! then item and slot. A set of a key that exists stores to the same slot, so a key that stays
 //! is never missed by a reader that walks the chain.
 //!
@@ -29,8 +29,8 @@ use crate::content::content_key;
 use crate::hash::hash;
 use crate::index::CHAIN;
 use crate::layout::{
-    Bucket, BucketLine, Buckets, ControlLine, FlushEpoch, ItemHeader, LayoutError, Line, MAX_KEY,
-    Placement, Slot, SlotWord, TableEpoch, Word,
+    Bucket, BucketLine, Buckets, ControlLine, FlushEpoch, ItemHeader, LayoutError, Line, Location,
+    MAX_KEY, Slot, SlotWord, TableEpoch, Word,
 };
 use crate::location_cache::{Hit, LocationCache};
 use crate::store::Geometry;
@@ -47,7 +47,7 @@ const CHAIN_LIMIT: u32 = 2 * CHAIN;
 /// there hardly ever is one, and a server gone wild could have readers copy for hours.
 const OTHERS_LIMIT: usize = 16;
 
-/// The cache of places grows to 2^20 lines: 64 MiB, two million places.
+/// The cache of locations grows to 2^20 lines: 64 MiB, two million locations.
 const LOCATIONS_LIMIT_LOG2: u32 = 20;
 
 /// Another copy of so few bytes costs less than another read.
@@ -113,7 +113,7 @@ impl<T> Lookup<T> {
 pub struct ReaderStats {
     /// Gets.
     pub gets: u64,
-    /// Of these, answered from a cached place.
+    /// Of these, answered from a cached location.
     pub cached: u64,
     /// Reads posted, of any size.
     pub reads: u64,
@@ -290,9 +290,9 @@ impl<E: Endpoint> Reader<E> {
         let hash = hash(self.seed, key);
         let mut lookup = Lookup::Retry;
         if let Some(hit) = self.locations.get(hash) {
-            let place = hit.placement;
-            let straight = if place.len > self.together && !hit.is_contended {
-                self.read_value_at(place, key, into).transpose()
+            let location = hit.location;
+            let straight = if location.len > self.together && !hit.is_contended {
+                self.read_value_at(location, key, into).transpose()
             } else {
                 None
             };
@@ -301,7 +301,7 @@ impl<E: Endpoint> Reader<E> {
                 Some(attempt) => {
                     let attempt = unless_outside(attempt)?;
                     let is_replaced = matches!(attempt, Attempt::Replaced(_));
-                    (self.follow(hash, place, key, attempt)?, is_replaced)
+                    (self.follow(hash, location, key, attempt)?, is_replaced)
                 }
                 None => (self.read_hit(hash, hit, key)?, false),
             };
@@ -326,20 +326,20 @@ impl<E: Endpoint> Reader<E> {
         }))
     }
 
-    /// A key's hash, by which places are remembered.
+    /// A key's hash, by which locations are remembered.
     pub fn hash_of(&self, key: &[u8]) -> u64 {
         hash(self.seed, key)
     }
 
     /// Remembers where the server put a key, if there can be an item.
-    pub fn remember(&mut self, key: &[u8], placement: Placement) {
-        self.remember_at(self.hash_of(key), placement);
+    pub fn remember(&mut self, key: &[u8], location: Location) {
+        self.remember_at(self.hash_of(key), location);
     }
 
     /// As [`Reader::remember`], for the key of a hash.
-    pub fn remember_at(&mut self, hash: u64, placement: Placement) {
-        if self.is_possible(placement) {
-            self.locations.insert(hash, placement)
+    pub fn remember_at(&mut self, hash: u64, location: Location) {
+        if self.is_possible(location) {
+            self.locations.insert(hash, location)
         } else {
             self.locations.remove(hash)
         }
@@ -347,9 +347,9 @@ impl<E: Endpoint> Reader<E> {
 
     /// Remembers where the server put the key of a hash by a change that was posted. If the key was seen
     /// somewhere since, which of the two is older nobody knows, and none is remembered.
-    pub fn remember_unless_cached(&mut self, hash: u64, placement: Placement) {
+    pub fn remember_unless_cached(&mut self, hash: u64, location: Location) {
         match self.locations.peek(hash) {
-            None => self.remember_at(hash, placement),
+            None => self.remember_at(hash, location),
             Some(_) => self.locations.remove(hash),
         }
     }
@@ -388,7 +388,7 @@ impl<E: Endpoint> Reader<E> {
     /// it, and counts it itself.
     fn note_use(&mut self, hash: u64, lookup: &Lookup<Accepted>) {
         match (lookup, self.locations.peek(hash)) {
-            (Lookup::Found(_), Some(place)) => self.uses.hit(place.slot, place.word),
+            (Lookup::Found(_), Some(location)) => self.uses.hit(location.slot, location.word),
             (Lookup::Absent, _) => self.uses.miss(),
             _ => {}
         }
@@ -396,11 +396,11 @@ impl<E: Endpoint> Reader<E> {
 
     fn is_possible(
         &self,
-        Placement {
+        Location {
             slot, word, len, ..
-        }: Placement,
+        }: Location,
     ) -> bool {
-        let end = word.place().offset() + u64::from(len);
+        let end = word.address().offset() + u64::from(len);
         len <= self.max_item && end <= self.items_len && slot.offset() + 8 <= self.index_len
     }
 
@@ -416,7 +416,7 @@ impl<E: Endpoint> Reader<E> {
         }
     }
 
-    /// What a read from a cached place means.
+    /// What a read from a cached location means.
     fn settle(&mut self, hash: u64, attempt: Attempt) -> Lookup<Accepted> {
         match attempt {
             Attempt::Found(item) => {
@@ -453,36 +453,36 @@ impl<E: Endpoint> Reader<E> {
         Ok(Lookup::Retry)
     }
 
-    /// What is behind the slot of a cached place now, if that can be the same key: as a rule its new
+    /// What is behind the slot of a cached location now, if that can be the same key: as a rule its new
     /// value, without a look at the bucket. It is then in the buffer.
     fn follow(
         &mut self,
         hash: u64,
-        place: Placement,
+        location: Location,
         key: &[u8],
         attempt: Attempt,
     ) -> Result<Attempt, OpError> {
         match attempt {
             Attempt::Replaced(word) if word.may_be(hash) => {
-                let place = Placement { word, ..place };
-                unless_outside(self.try_slot(hash, place, key))
+                let location = Location { word, ..location };
+                unless_outside(self.try_slot(hash, location, key))
             }
             attempt => Ok(attempt),
         }
     }
 
-    /// Reads the item at a cached place, or the one that is behind its slot now.
+    /// Reads the item at a cached location, or the one that is behind its slot now.
     fn read_hit(&mut self, hash: u64, hit: Hit, key: &[u8]) -> Result<Attempt, OpError> {
-        let place = hit.placement;
+        let location = hit.location;
         if hit.is_contended && self.consistency == Consistency::Strict {
-            let word = SlotWord(self.read_slot(place.slot)?);
-            if word != place.word {
-                return self.follow(hash, place, key, Attempt::Replaced(word));
+            let word = SlotWord(self.read_slot(location.slot)?);
+            if word != location.word {
+                return self.follow(hash, location, key, Attempt::Replaced(word));
             }
             self.locations.decay(hash);
         }
-        let attempt = unless_outside(self.read_at(place, key))?;
-        self.follow(hash, place, key, attempt)
+        let attempt = unless_outside(self.read_at(location, key))?;
+        self.follow(hash, location, key, attempt)
     }
 
     fn read_slot(&mut self, slot: Slot) -> Result<u64, OpError> {
@@ -496,17 +496,17 @@ impl<E: Endpoint> Reader<E> {
         Ok(word.value())
     }
 
-    /// Reads the item at a cached place, and its slot again.
-    fn read_at(&mut self, place: Placement, key: &[u8]) -> Result<Attempt, OpError> {
-        let mismatch = self.read_item(place, u64::from(place.len), self.consistency)?;
-        self.judge(place, key, 0..place.len as usize, mismatch)
+    /// Reads the item at a cached location, and its slot again.
+    fn read_at(&mut self, location: Location, key: &[u8]) -> Result<Attempt, OpError> {
+        let mismatch = self.read_item(location, u64::from(location.len), self.consistency)?;
+        self.judge(location, key, 0..location.len as usize, mismatch)
     }
 
-    /// What an item in the buffer means that was read from a cached place, and if it is not whole,
+    /// What an item in the buffer means that was read from a cached location, and if it is not whole,
     /// what that means.
     fn judge(
         &mut self,
-        place: Placement,
+        location: Location,
         key: &[u8],
         item: Range<usize>,
         mismatch: Option<Attempt>,
@@ -516,7 +516,7 @@ impl<E: Endpoint> Reader<E> {
         }
         let by_content = self.is_by_content();
         let attempt = self.examine(key, item, |header| {
-            by_content || header.generation == place.generation
+            by_content || header.generation == location.generation
         });
         match attempt {
             Attempt::Found(item) if by_content => {
@@ -526,19 +526,19 @@ impl<E: Endpoint> Reader<E> {
                     Attempt::Changed
                 })
             }
-            attempt => self.unless_expired(place, attempt),
+            attempt => self.unless_expired(location, attempt),
         }
     }
 
     /// As [`Reader::read_at`], with the value straight into `into`; `None` when it does not fit.
     fn read_value_at(
         &mut self,
-        place: Placement,
+        location: Location,
         key: &[u8],
         into: &mut [u8],
     ) -> Result<Option<Attempt>, OpError> {
         let head_len = ItemHeader::len_of(key.len(), 0);
-        let value_len = (place.len as usize).checked_sub(head_len);
+        let value_len = (location.len as usize).checked_sub(head_len);
         let Some(value) = value_len.and_then(|len| into.get_mut(..len)) else {
             return Ok(None);
         };
@@ -546,9 +546,9 @@ impl<E: Endpoint> Reader<E> {
         let Some(head) = head.get_mut(..head_len) else {
             return Ok(None);
         };
-        let (mut word, offset) = (Word::default(), place.word.place().offset());
+        let (mut word, offset) = (Word::default(), location.word.address().offset());
         let (items, index) = (&self.items, &self.index);
-        let last = self.consistency.last_look(index, items, place);
+        let last = self.consistency.last_look(index, items, location);
         let mut reads = [
             Read {
                 remote: items,
@@ -579,9 +579,9 @@ impl<E: Endpoint> Reader<E> {
         let header = ItemHeader::from_bytes(header);
         let checks = self.checks();
         let by_content = self.is_by_content();
-        let is_generation = by_content || header.generation == place.generation;
+        let is_generation = by_content || header.generation == location.generation;
         let same = (is_generation || !checks.generation)
-            && header.item_len() == u64::from(place.len)
+            && header.item_len() == u64::from(location.len)
             // Else a longer key that starts with this one would do.
             && (usize::from(header.key_len) == key.len() && found == key || !checks.key);
         let attempt = if same {
@@ -596,22 +596,22 @@ impl<E: Endpoint> Reader<E> {
             let is_right = self.may_return(key, value);
             return Ok(Some(if is_right { attempt } else { Attempt::Changed }));
         }
-        self.unless_expired(place, attempt).map(Some)
+        self.unless_expired(location, attempt).map(Some)
     }
 
     fn is_by_content(&self) -> bool {
         self.consistency == Consistency::ContentAddressed
     }
 
-    /// Reads up to `len` bytes of the item that `place` names into the buffer, then what tells that
+    /// Reads up to `len` bytes of the item that `location` names into the buffer, then what tells that
     /// they are whole; returns what it means if they are not.
     fn read_item(
         &mut self,
-        place: Placement,
+        location: Location,
         len: u64,
         consistency: Consistency,
     ) -> Result<Option<Attempt>, OpError> {
-        let offset = place.word.place().offset();
+        let offset = location.word.address().offset();
         let len = len as usize;
         if self.item.len() < len {
             self.item.resize(len, 0);
@@ -621,7 +621,7 @@ impl<E: Endpoint> Reader<E> {
             offset,
             into: &mut self.item[..len],
         };
-        let Some(last) = consistency.last_look(&self.index, &self.items, place) else {
+        let Some(last) = consistency.last_look(&self.index, &self.items, location) else {
             self.stats.reads += 1;
             self.endpoint.read_batch(&mut [item])?;
             return Ok(None);
@@ -664,7 +664,7 @@ impl<E: Endpoint> Reader<E> {
 
     /// Looks at the server's clock if the item may expire. The clock is read after the slot: an
     /// item not yet dead then was not dead when it was known to be live.
-    fn unless_expired(&mut self, place: Placement, attempt: Attempt) -> Result<Attempt, OpError> {
+    fn unless_expired(&mut self, location: Location, attempt: Attempt) -> Result<Attempt, OpError> {
         let Attempt::Found(item) = &attempt else {
             return Ok(attempt);
         };
@@ -672,7 +672,7 @@ impl<E: Endpoint> Reader<E> {
         if header.exptime == 0 || !header.expired(self.read_clock()?) {
             return Ok(attempt);
         }
-        Ok(if self.is_still(place, &header)? {
+        Ok(if self.is_still(location, &header)? {
             Attempt::Expired
         } else {
             Attempt::Changed
@@ -682,19 +682,19 @@ impl<E: Endpoint> Reader<E> {
     /// Whether the item is still its key's. Asked after the clock has killed it: had it been
     /// replaced or touched before the clock's tick, the key would never have been gone. The
     /// generation, read last, tells that its memory was not reused until the slot was read.
-    fn is_still(&mut self, place: Placement, header: &ItemHeader) -> Result<bool, OpError> {
+    fn is_still(&mut self, location: Location, header: &ItemHeader) -> Result<bool, OpError> {
         let (mut slot, mut words) = (Word::default(), Line::default());
         let words = &mut words.bytes_mut()[..ItemHeader::LEN];
         self.stats.reads += 2;
         self.endpoint.read_batch(&mut [
             Read {
                 remote: &self.index,
-                offset: place.slot.offset(),
+                offset: location.slot.offset(),
                 into: &mut slot.0,
             },
             Read {
                 remote: &self.items,
-                offset: place.word.place().offset(),
+                offset: location.word.address().offset(),
                 into: &mut *words,
             },
         ])?;
@@ -702,7 +702,7 @@ impl<E: Endpoint> Reader<E> {
             .first_chunk()
             .map(ItemHeader::from_bytes)
             .unwrap_or_default();
-        let still = slot.value() == place.word.0
+        let still = slot.value() == location.word.0
             && (now.generation, now.exptime) == (header.generation, header.exptime);
         Ok(still || !self.checks().slot_after_clock)
     }
@@ -733,15 +733,15 @@ impl<E: Endpoint> Reader<E> {
                 if !word.may_be(hash) {
                     continue;
                 }
-                let place = Placement {
+                let location = Location {
                     slot,
                     word,
                     generation: 0,
                     len: 0,
                 };
                 let attempt = match mode {
-                    ReadMode::Copy => self.try_slot(hash, place, key)?,
-                    ReadMode::Borrow(hazard) => self.borrow_slot(hash, place, key, hazard)?,
+                    ReadMode::Copy => self.try_slot(hash, location, key)?,
+                    ReadMode::Borrow(hazard) => self.borrow_slot(hash, location, key, hazard)?,
                 };
                 match attempt {
                     Attempt::Found(item) => return Ok(Lookup::Found(item)),
@@ -800,18 +800,18 @@ impl<E: Endpoint> Reader<E> {
     }
 
     /// Reads the item of a slot with the key's tag, as far as the slot word says it may reach.
-    fn try_slot(&mut self, hash: u64, place: Placement, key: &[u8]) -> Result<Attempt, OpError> {
-        let Some(len) = self.reach(place.word) else {
+    fn try_slot(&mut self, hash: u64, location: Location, key: &[u8]) -> Result<Attempt, OpError> {
+        let Some(len) = self.reach(location.word) else {
             return Ok(Attempt::Changed);
         };
-        let mismatch = self.read_item(place, len, Consistency::Strict)?;
-        self.judge_new(hash, place, key, 0..len as usize, mismatch)
+        let mismatch = self.read_item(location, len, Consistency::Strict)?;
+        self.judge_new(hash, location, key, 0..len as usize, mismatch)
     }
 
     /// How many bytes an item may have of which only the slot word is known; `None` when there can be
     /// none.
     fn reach(&self, word: SlotWord) -> Option<u64> {
-        let rest = self.items_len.checked_sub(word.place().offset())?;
+        let rest = self.items_len.checked_sub(word.address().offset())?;
         Some(rest.min(word.len_limit()).min(self.max_item.into()))
     }
 
@@ -819,7 +819,7 @@ impl<E: Endpoint> Reader<E> {
     fn judge_new(
         &mut self,
         hash: u64,
-        place: Placement,
+        location: Location,
         key: &[u8],
         item: Range<usize>,
         mismatch: Option<Attempt>,
@@ -827,20 +827,20 @@ impl<E: Endpoint> Reader<E> {
         if mismatch.is_some() {
             return Ok(Attempt::Changed);
         }
-        let attempt = self.examine(key, item, |header| place.word.is_of(header.generation));
+        let attempt = self.examine(key, item, |header| location.word.is_of(header.generation));
         if let Attempt::Found(item) = &attempt {
-            self.note_place(hash, place, &item.header);
+            self.note_location(hash, location, &item.header);
         }
-        self.unless_expired(place, attempt)
+        self.unless_expired(location, attempt)
     }
 
     /// Remembers where a key was found.
-    fn note_place(&mut self, hash: u64, place: Placement, header: &ItemHeader) {
+    fn note_location(&mut self, hash: u64, location: Location, header: &ItemHeader) {
         let (generation, len) = (header.generation, header.item_len() as u32);
-        let found = Placement {
+        let found = Location {
             generation,
             len,
-            ..place
+            ..location
         };
         self.locations.insert(hash, found);
     }
@@ -853,7 +853,7 @@ impl<E: Endpoint> Reader<E> {
     }
 }
 
-/// A cached place that lies outside of the region is as good as one that changed.
+/// A cached location that lies outside of the region is as good as one that changed.
 fn unless_outside(attempt: Result<Attempt, OpError>) -> Result<Attempt, OpError> {
     match attempt {
         Err(OpError::OutOfBounds { .. }) => Ok(Attempt::Changed),
@@ -873,7 +873,7 @@ impl<E: Endpoint> Reader<E> {
         for _ in 0..2 {
             let hit = self.locations.peek(hash).unwrap();
             let word = SlotWord(hit.word.0 ^ 1);
-            self.locations.insert(hash, Placement { word, ..hit });
+            self.locations.insert(hash, Location { word, ..hit });
         }
     }
 

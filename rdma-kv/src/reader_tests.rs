@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::hash::hash;
-use crate::layout::{Place, Slot, UNIT};
+use crate::layout::{ItemAddress, Slot, UNIT};
 use crate::shared::Shared;
 use crate::store::Limits;
 use crate::testing::{self, Adversary, Order, SEED};
@@ -97,13 +97,13 @@ fn set_for_a_second(store: &Shared, key: &[u8], byte: u8) {
 pub(super) enum How {
     Cold,
     Cached,
-    /// Its place is known, and it is expected that others have replaced it.
+    /// Its location is cached, and it is expected that others have replaced it.
     Restless,
-    /// Its place is known, and it is got together with another.
+    /// Its location is cached, and it is got together with another.
     Many,
     /// The same, and it is expected that others have replaced it.
     RestlessMany,
-    /// Its place is known, and it is got into a buffer.
+    /// Its location is cached, and it is got into a buffer.
     Into,
 }
 
@@ -432,11 +432,11 @@ fn the_whole_key_is_needed() {
 #[test]
 fn a_key_is_not_its_prefix() {
     let store = testing::shared(LIMITS);
-    let placement = store.set(b"key", 0, 0, b"value").unwrap();
+    let location = store.set(b"key", 0, 0, b"value").unwrap();
     let mut reader = reader(&store, Order::Forward).read_apart_beyond(0);
     let mut into = [0; 100];
     for prefix in [&b"k"[..], b"ke"] {
-        reader.remember(prefix, placement);
+        reader.remember(prefix, location);
         assert_eq!(reader.get_into(prefix, &mut into), Ok(Lookup::Absent));
     }
     assert_eq!(
@@ -593,26 +593,26 @@ fn impossible_placements_are_not_remembered() {
     let mut reader = reader(&store, Order::Forward);
     let [index, items] = store.regions().map(|region| region.len());
     let slot = Slot((index / 8) as u32);
-    let last = Place((items / UNIT as u64) as u32 - 1);
+    let last = ItemAddress((items / UNIT as u64) as u32 - 1);
     let word = SlotWord::new(hash(SEED, b"key"), real.len, last, real.generation);
-    for placement in [
-        Placement {
+    for location in [
+        Location {
             len: u32::MAX,
             ..real
         },
-        Placement {
+        Location {
             len: LIMITS.item + 1,
             ..real
         },
-        Placement { slot, ..real },
-        Placement {
+        Location { slot, ..real },
+        Location {
             word,
             len: 65,
             ..real
         },
     ] {
         reader.remember(b"key", real);
-        reader.remember(b"key", placement);
+        reader.remember(b"key", location);
         assert_eq!(reader.locations.peek(hash(SEED, b"key")), None);
         assert_eq!(
             value_of(reader.get(b"key").unwrap()),
@@ -653,15 +653,15 @@ fn a_place_outside_of_the_region_is_dropped() {
     let mut reader = Reader::new(Adversary::new(Order::Forward), index, items, &geometry)
         .unwrap()
         .read_apart_beyond(0);
-    let end = Place((items_len / UNIT as u64) as u32);
+    let end = ItemAddress((items_len / UNIT as u64) as u32);
     let word = SlotWord::new(hash(SEED, b"key"), real.len, end, real.generation);
     let mut into = [0; 5];
     for straight in [false, true] {
-        reader.remember(b"key", Placement { word, ..real });
+        reader.remember(b"key", Location { word, ..real });
         if straight {
             let found = reader.get_into(b"key", &mut into);
             assert_eq!(found, Ok(Lookup::Found((0, 5))));
-            reader.remember(b"key", Placement { word, ..real });
+            reader.remember(b"key", Location { word, ..real });
             let mut many = vec![];
             let each = |_, lookup: Lookup<ValueRef<'_>>| many.push(value_of(lookup));
             reader.get_many(&[b"key"], each).unwrap();
@@ -672,8 +672,8 @@ fn a_place_outside_of_the_region_is_dropped() {
                 Some(b"value".to_vec())
             );
         }
-        let place = reader.locations.peek(hash(SEED, b"key"));
-        assert_eq!(place, Some(real));
+        let location = reader.locations.peek(hash(SEED, b"key"));
+        assert_eq!(location, Some(real));
     }
 }
 
@@ -683,7 +683,7 @@ proptest::proptest! {
     fn a_hostile_server_cannot_harm_a_reader(
         bytes in proptest::collection::vec((0u64..8192, proptest::prelude::any::<u64>()), 0..600),
         small in proptest::bool::ANY,
-        places in proptest::collection::vec(proptest::prelude::any::<(u32, u64, u64, u32)>(), 3),
+        locations in proptest::collection::vec(proptest::prelude::any::<(u32, u64, u64, u32)>(), 3),
     ) {
         let store = testing::shared(LIMITS);
         set(&store, b"key", 1);
@@ -696,10 +696,10 @@ proptest::proptest! {
             }
         }
         let mut into = [0; 64];
-        for (key, place) in [&b"key"[..], b"other", b"third"].into_iter().zip(places) {
-            let (slot, word, generation, len) = place;
+        for (key, location) in [&b"key"[..], b"other", b"third"].into_iter().zip(locations) {
+            let (slot, word, generation, len) = location;
             let (slot, len) = if small { (slot & 0xffff, len & 0xffff) } else { (slot, len) };
-            let placement = Placement {
+            let location = Location {
                 slot: Slot(slot),
                 word: SlotWord(if small { word & 0xfff_ffff } else { word }),
                 generation,
@@ -707,15 +707,15 @@ proptest::proptest! {
             };
             for remembered in [false, true] {
                 if remembered {
-                    reader.remember(key, placement);
+                    reader.remember(key, location);
                 }
                 let _ = reader.get_into(key, &mut into);
                 if remembered {
-                    reader.remember(key, placement);
+                    reader.remember(key, location);
                 }
                 let _ = reader.get(key);
                 if remembered {
-                    reader.remember(key, placement);
+                    reader.remember(key, location);
                 }
                 let _ = reader.get_many(&[key, b"key"], |_, _| ());
                 proptest::prop_assert!(reader.item.len() <= LIMITS.item as usize);

@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 
 use crate::borrows::Borrows;
 use crate::holes::Holes;
-use crate::layout::{ItemHeader, Place, UNIT};
+use crate::layout::{ItemAddress, ItemHeader, UNIT};
 
 /// A segment's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub struct Segments {
     /// The one that is being cleaned.
     victim: Option<u32>,
     /// What is read by somebody who does not keep others out, once for each of them.
-    held: Vec<Place>,
+    held: Vec<ItemAddress>,
     /// Full ones, the oldest first.
     sealed: [VecDeque<u32>; 2],
     /// The last that was given to a segment.
@@ -168,10 +168,10 @@ impl Keep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Given {
     /// Where it begins.
-    pub place: Place,
+    pub address: ItemAddress,
     /// The rest of the hole that it is in, and its bytes, where something that looks like an item has to be:
     /// these lead from one item to the next.
-    pub rest: Option<(Place, u32)>,
+    pub rest: Option<(ItemAddress, u32)>,
 }
 
 /// The bytes that an item takes.
@@ -204,7 +204,7 @@ impl Segments {
     pub fn new(memory: u64, most: u64, len: u32) -> Self {
         let len = (len / UNIT as u32).max(1) * UNIT as u32;
         let segments = |bytes: u64| {
-            let bytes = bytes.min(Place::LIMIT * UNIT as u64);
+            let bytes = bytes.min(ItemAddress::LIMIT * UNIT as u64);
             u32::try_from(bytes / u64::from(len)).unwrap_or(u32::MAX)
         };
         let memory = memory.min(most);
@@ -334,14 +334,17 @@ impl Segments {
         segment.used += room;
         segment.live += room;
         segment.reserved += room;
-        let place = Place((at / UNIT as u64) as u32);
-        Some(Given { place, rest: None })
+        let address = ItemAddress((at / UNIT as u64) as u32);
+        Some(Given {
+            address,
+            rest: None,
+        })
     }
 
     /// As [`Segments::append`], in a hole.
     pub fn fill(&mut self, room: u32) -> Option<Given> {
         let given = self.take_hole(room)?;
-        self.hold_memory(given.place, room);
+        self.hold_memory(given.address, room);
         if let Some((rest, len)) = given.rest {
             self.holes.add_ready(rest, len);
         }
@@ -354,15 +357,21 @@ impl Segments {
             self.borrows.look();
             let borrowed = self.borrows.sorted();
             self.holes
-                .admit(|place| borrowed.binary_search(&place).is_ok());
+                .admit(|address| borrowed.binary_search(&address).is_ok());
         }
-        while let Some(place) = self.holes.take(room) {
+        while let Some(address) = self.holes.take(room) {
             #[cfg(test)]
             if self.reuses_at_once {
-                return Some(Given { place, rest: None });
+                return Some(Given {
+                    address,
+                    rest: None,
+                });
             }
             if !self.holes.is_worn() {
-                return Some(Given { place, rest: None });
+                return Some(Given {
+                    address,
+                    rest: None,
+                });
             }
             if !self.fills_all {
                 return None;
@@ -371,10 +380,10 @@ impl Segments {
         if !self.fills_all {
             return None;
         }
-        let (place, len) = self.holes.take_longer(room, room_of(ItemHeader::LEN))?;
-        let rest = Place(place.0 + room / UNIT as u32);
+        let (address, len) = self.holes.take_longer(room, room_of(ItemHeader::LEN))?;
+        let rest = ItemAddress(address.0 + room / UNIT as u32);
         Some(Given {
-            place,
+            address,
             rest: Some((rest, len - room)),
         })
     }
@@ -441,17 +450,17 @@ impl Segments {
 
     /// What was reserved holds an item, which expires at `exptime` unless that is 0, and which was used
     /// so often.
-    pub fn commit(&mut self, place: Place, room: u32, exptime: u32, frequency: u16) {
-        let number = self.number_of(place);
+    pub fn commit(&mut self, address: ItemAddress, room: u32, exptime: u32, frequency: u16) {
+        let number = self.number_of(address);
         let segment = &mut self.segments[number.0 as usize];
         segment.reserved -= room;
         segment.by_frequency[usize::from(frequency)] += room;
-        self.note_expiry(place, exptime);
+        self.note_expiry(address, exptime);
     }
 
     /// An item was used, and by that so often as `to` says.
-    pub fn note_use(&mut self, place: Place, room: u32, from: u16, to: u16) {
-        let number = self.number_of(place);
+    pub fn note_use(&mut self, address: ItemAddress, room: u32, from: u16, to: u16) {
+        let number = self.number_of(address);
         let segment = &mut self.segments[number.0 as usize];
         segment.used_at = self.opened;
         segment.uncount(from, room);
@@ -471,32 +480,32 @@ impl Segments {
     }
 
     /// What was reserved will hold nothing.
-    pub fn abandon(&mut self, place: Place, room: u32) {
-        let number = self.number_of(place);
+    pub fn abandon(&mut self, address: ItemAddress, room: u32) {
+        let number = self.number_of(address);
         self.segments[number.0 as usize].reserved -= room;
-        self.release_memory(place, room);
+        self.release_memory(address, room);
     }
 
     /// The memory of an item is to stay as it is, also without the item, until
     /// [`Segments::let_go`].
-    pub fn hold(&mut self, place: Place, room: u32) {
-        self.held.push(place);
-        self.hold_memory(place, room);
+    pub fn hold(&mut self, address: ItemAddress, room: u32) {
+        self.held.push(address);
+        self.hold_memory(address, room);
     }
 
-    fn hold_memory(&mut self, place: Place, room: u32) {
-        let number = self.number_of(place);
+    fn hold_memory(&mut self, address: ItemAddress, room: u32) {
+        let number = self.number_of(address);
         let segment = &mut self.segments[number.0 as usize];
         segment.live += room;
         segment.reserved += room;
     }
 
     /// The end of [`Segments::hold`].
-    pub fn let_go(&mut self, place: Place, room: u32) {
-        if let Some(at) = self.held.iter().position(|held| *held == place) {
+    pub fn let_go(&mut self, address: ItemAddress, room: u32) {
+        if let Some(at) = self.held.iter().position(|held| *held == address) {
             self.held.swap_remove(at);
         }
-        let SegmentNumber(number) = self.number_of(place);
+        let SegmentNumber(number) = self.number_of(address);
         let segment = &mut self.segments[number as usize];
         segment.live -= room;
         segment.reserved -= room;
@@ -504,17 +513,17 @@ impl Segments {
     }
 
     /// An item is gone that was used so often.
-    pub fn release(&mut self, place: Place, room: u32, frequency: u16) {
-        let number = self.number_of(place);
+    pub fn release(&mut self, address: ItemAddress, room: u32, frequency: u16) {
+        let number = self.number_of(address);
         self.segments[number.0 as usize].uncount(frequency, room);
-        self.release_memory(place, room);
+        self.release_memory(address, room);
     }
 
-    fn release_memory(&mut self, place: Place, room: u32) {
-        let SegmentNumber(number) = self.number_of(place);
+    fn release_memory(&mut self, address: ItemAddress, room: u32) {
+        let SegmentNumber(number) = self.number_of(address);
         self.segments[number as usize].live -= room;
-        if self.may_be_filled(number) && !self.held.contains(&place) {
-            self.holes.add(place, room);
+        if self.may_be_filled(number) && !self.held.contains(&address) {
+            self.holes.add(address, room);
         }
         #[cfg(test)]
         if self.reuses_at_once {
@@ -555,13 +564,13 @@ impl Segments {
         }
         let len = self.len;
         self.holes
-            .forget(|place| number_of(place, len) == SegmentNumber(number));
+            .forget(|address| number_of(address, len) == SegmentNumber(number));
     }
 
     /// An item now expires at `exptime`, unless that is 0.
-    pub fn note_expiry(&mut self, place: Place, exptime: u32) {
+    pub fn note_expiry(&mut self, address: ItemAddress, exptime: u32) {
         if exptime != 0 {
-            let number = self.number_of(place);
+            let number = self.number_of(address);
             let segment = &mut self.segments[number.0 as usize];
             segment.earliest = segment.earliest.min(exptime);
         }
@@ -708,7 +717,7 @@ impl Segments {
 
     /// Whether somebody read from a segment at the last look.
     fn is_borrowed(&self, number: u32) -> bool {
-        let is_there = |place| self.number_of(place).0 == number;
+        let is_there = |address| self.number_of(address).0 == number;
         self.borrows.any(is_there)
     }
 
@@ -718,8 +727,8 @@ impl Segments {
         let (len, borrowed, segments) = (self.len, &self.borrowed, &self.segments);
         let is_idle = |open: &u32| segments[*open as usize].live == 0;
         let idle: Vec<u32> = self.open.into_iter().flatten().filter(is_idle).collect();
-        let waits = |place| {
-            let SegmentNumber(number) = number_of(place, len);
+        let waits = |address| {
+            let SegmentNumber(number) = number_of(address, len);
             borrowed.contains(&number) || idle.contains(&number)
         };
         let recalled = self.borrows.recall_most(waits);
@@ -829,10 +838,10 @@ impl Segments {
         self.stamp(number) == stamp
     }
 
-    /// The place behind the last item of a segment.
-    pub fn end_of(&self, number: SegmentNumber) -> Place {
+    /// The address behind the last item of a segment.
+    pub fn end_of(&self, number: SegmentNumber) -> ItemAddress {
         let used = self.segments[number.0 as usize].used;
-        Place(self.start_of(number).0 + used / UNIT as u32)
+        ItemAddress(self.start_of(number).0 + used / UNIT as u32)
     }
 
     /// The bytes of a segment, from its start.
@@ -840,13 +849,13 @@ impl Segments {
         (self.start_of(number).offset(), self.len as usize)
     }
 
-    /// The place of the first item of a segment.
-    pub fn start_of(&self, number: SegmentNumber) -> Place {
-        Place((u64::from(number.0) * u64::from(self.len) / UNIT as u64) as u32)
+    /// The address of the first item of a segment.
+    pub fn start_of(&self, number: SegmentNumber) -> ItemAddress {
+        ItemAddress((u64::from(number.0) * u64::from(self.len) / UNIT as u64) as u32)
     }
 
-    fn number_of(&self, place: Place) -> SegmentNumber {
-        number_of(place, self.len)
+    fn number_of(&self, address: ItemAddress) -> SegmentNumber {
+        number_of(address, self.len)
     }
 
     /// From now on memory that is given back is used again at once, for items of the same
@@ -857,8 +866,8 @@ impl Segments {
     }
 }
 
-fn number_of(place: Place, segment_len: u32) -> SegmentNumber {
-    SegmentNumber((place.offset() / u64::from(segment_len)) as u32)
+fn number_of(address: ItemAddress, segment_len: u32) -> SegmentNumber {
+    SegmentNumber((address.offset() / u64::from(segment_len)) as u32)
 }
 
 #[cfg(test)]
@@ -871,59 +880,59 @@ mod tests {
         Segments::new(memory, memory, LEN)
     }
 
-    fn fill(segments: &mut Segments, queue: Queue, room: u32) -> Vec<Place> {
-        let mut places = vec![];
-        while let Some(Given { place, .. }) = segments.append(queue, room, 0) {
-            segments.commit(place, room, 0, 0);
-            places.push(place);
+    fn fill(segments: &mut Segments, queue: Queue, room: u32) -> Vec<ItemAddress> {
+        let mut addresses = vec![];
+        while let Some(Given { address, .. }) = segments.append(queue, room, 0) {
+            segments.commit(address, room, 0, 0);
+            addresses.push(address);
         }
-        places
+        addresses
     }
 
     #[test]
     fn the_whole_region_is_given_out_without_overlap() {
         let mut segments = of_memory(16 * u64::from(LEN) + 5);
-        let places = fill(&mut segments, Queue::Young, 1024);
-        let expected: Vec<Place> = (0..64).map(|n| Place(n * 64)).collect();
-        assert_eq!(places, expected);
+        let addresses = fill(&mut segments, Queue::Young, 1024);
+        let expected: Vec<ItemAddress> = (0..64).map(|n| ItemAddress(n * 64)).collect();
+        assert_eq!(addresses, expected);
         assert_eq!(segments.free(), 0);
     }
 
     #[test]
     fn a_segment_without_live_items_is_free_again() {
         let mut segments = of_memory(4 * u64::from(LEN));
-        let places = fill(&mut segments, Queue::Young, 1024);
-        for place in &places[..3] {
-            segments.release(*place, 1024, 0);
+        let addresses = fill(&mut segments, Queue::Young, 1024);
+        for address in &addresses[..3] {
+            segments.release(*address, 1024, 0);
         }
         assert_eq!(segments.free(), 0);
-        segments.release(places[3], 1024, 0);
+        segments.release(addresses[3], 1024, 0);
         assert_eq!(segments.free(), 1);
         // The open one stays open, and is filled from its start.
-        for place in &places[12..] {
-            segments.release(*place, 1024, 0);
+        for address in &addresses[12..] {
+            segments.release(*address, 1024, 0);
         }
         assert_eq!(segments.free(), 1);
         let again = segments.append(Queue::Young, LEN, 1).unwrap();
-        assert_eq!(again.place, places[12]);
+        assert_eq!(again.address, addresses[12]);
     }
 
     #[test]
     fn what_is_held_is_not_used_again() {
         let mut segments = of_memory(4 * u64::from(LEN));
-        let places = fill(&mut segments, Queue::Young, LEN);
-        segments.hold(places[0], LEN);
-        segments.release(places[0], LEN, 0);
+        let addresses = fill(&mut segments, Queue::Young, LEN);
+        segments.hold(addresses[0], LEN);
+        segments.release(addresses[0], LEN, 0);
         assert_eq!(segments.free(), 0);
-        segments.let_go(places[0], LEN);
+        segments.let_go(addresses[0], LEN);
         assert_eq!(segments.free(), 1);
         // Also by who began to clean it before.
         let (number, queue, _) = segments.victim(true).unwrap();
-        segments.hold(places[1], LEN);
-        segments.release(places[1], LEN, 0);
+        segments.hold(addresses[1], LEN);
+        segments.release(addresses[1], LEN, 0);
         assert!(!segments.recycle_unless_held(number, queue));
         assert_eq!(segments.free(), 1);
-        segments.let_go(places[1], LEN);
+        segments.let_go(addresses[1], LEN);
         assert_eq!(segments.free(), 2);
     }
 
@@ -931,24 +940,24 @@ mod tests {
     fn holes_are_filled_where_new_items_go_and_nowhere_else() {
         let mut segments = of_memory(8 * u64::from(LEN));
         let append = |segments: &mut Segments, room| {
-            let place = segments.append(Queue::Young, room, 0).unwrap().place;
-            segments.commit(place, room, 0, 0);
-            place
+            let address = segments.append(Queue::Young, room, 0).unwrap().address;
+            segments.commit(address, room, 0, 0);
+            address
         };
-        let places: Vec<Place> = (0..3).map(|_| append(&mut segments, 1024)).collect();
-        segments.release(places[1], 1024, 0);
+        let addresses: Vec<ItemAddress> = (0..3).map(|_| append(&mut segments, 1024)).collect();
+        segments.release(addresses[1], 1024, 0);
         let other = append(&mut segments, 512);
-        assert!(!places.contains(&other));
-        assert_eq!(append(&mut segments, 1024), places[1]);
+        assert!(!addresses.contains(&other));
+        assert_eq!(append(&mut segments, 1024), addresses[1]);
         // Somebody reads it.
-        segments.hold(places[0], 1024);
-        segments.release(places[0], 1024, 0);
-        segments.let_go(places[0], 1024);
+        segments.hold(addresses[0], 1024);
+        segments.release(addresses[0], 1024, 0);
+        segments.let_go(addresses[0], 1024);
         // Not this one, which is in the next segment, but those before it.
         let next = append(&mut segments, 1024);
-        segments.release(places[2], 1024, 0);
+        segments.release(addresses[2], 1024, 0);
         assert!(
-            ![&places[..], &[next]]
+            ![&addresses[..], &[next]]
                 .concat()
                 .contains(&append(&mut segments, 1024))
         );
@@ -957,17 +966,17 @@ mod tests {
         segments.release(next, 1024, 0);
         segments.clear();
         let other = segments.append(Queue::Young, 1024, 0).unwrap();
-        assert_ne!(other.place, next);
+        assert_ne!(other.address, next);
     }
 
     #[test]
     fn sparse_segments_are_cleaned_before_any_eviction() {
         let mut segments = of_memory(8 * u64::from(LEN));
-        let places = fill(&mut segments, Queue::Young, 512);
+        let addresses = fill(&mut segments, Queue::Young, 512);
         assert_eq!(segments.victim(false), None);
-        segments.release(places[17], 512, 0);
+        segments.release(addresses[17], 512, 0);
         assert_eq!(segments.victim(false), None);
-        segments.release(places[18], 512, 0);
+        segments.release(addresses[18], 512, 0);
         let victim = (SegmentNumber(2), Queue::Young, Cleaning::Compact);
         assert_eq!(segments.victim(true), Some(victim));
         segments.put_back(victim.0, victim.1);
@@ -984,13 +993,13 @@ mod tests {
             let mut segments = of_memory(8 * u64::from(LEN));
             let mut main = vec![];
             for _ in 0..4 {
-                let place = segments.append(Main, LEN, 0).unwrap().place;
-                segments.commit(place, LEN, 0, 0);
-                main.push(place);
+                let address = segments.append(Main, LEN, 0).unwrap().address;
+                segments.commit(address, LEN, 0, 0);
+                main.push(address);
             }
             fill(&mut segments, Young, LEN);
             if are_used {
-                let use_it = |place: Place| segments.note_use(place, LEN, 0, 1);
+                let use_it = |address: ItemAddress| segments.note_use(address, LEN, 0, 1);
                 main.into_iter().for_each(use_it);
             }
             segments.note_ghost(Young, ghosts * u64::from(LEN));
@@ -1011,23 +1020,23 @@ mod tests {
     #[test]
     fn what_was_used_most_stays_of_a_segment() {
         let mut segments = of_memory(4 * u64::from(LEN));
-        let places: Vec<Place> = (0..16)
+        let addresses: Vec<ItemAddress> = (0..16)
             .map(|_| {
-                let place = segments.append(Queue::Main, LEN / 16, 0).unwrap().place;
-                segments.commit(place, LEN / 16, 0, 0);
-                place
+                let address = segments.append(Queue::Main, LEN / 16, 0).unwrap().address;
+                segments.commit(address, LEN / 16, 0, 0);
+                address
             })
             .collect();
         let room = LEN / 16;
         // Six were used three times, six once; one of the former is gone, and one is used meanwhile.
-        for place in &places[..6] {
-            segments.note_use(*place, room, 0, 3);
+        for address in &addresses[..6] {
+            segments.note_use(*address, room, 0, 3);
         }
-        for place in &places[6..12] {
-            segments.note_use(*place, room, 0, 1);
+        for address in &addresses[6..12] {
+            segments.note_use(*address, room, 0, 1);
         }
-        segments.release(places[0], room, 3);
-        let mut keep = segments.keep(segments.number_of(places[0]));
+        segments.release(addresses[0], room, 3);
+        let mut keep = segments.keep(segments.number_of(addresses[0]));
         let mut kept = |frequency, count: usize| {
             let takes = (0..count).map(|_| keep.takes(frequency, room));
             takes.filter(|is_kept| *is_kept).count()
@@ -1040,8 +1049,8 @@ mod tests {
     #[test]
     fn what_is_reserved_is_neither_cleaned_nor_cleared() {
         let mut segments = of_memory(2 * u64::from(LEN));
-        let first = segments.append(Queue::Young, LEN, 0).unwrap().place;
-        let second = segments.append(Queue::Young, LEN, 0).unwrap().place;
+        let first = segments.append(Queue::Young, LEN, 0).unwrap().address;
+        let second = segments.append(Queue::Young, LEN, 0).unwrap().address;
         assert_eq!(segments.append(Queue::Young, UNIT as u32, 0), None);
         assert_eq!(segments.victim(true), None);
         segments.clear();
@@ -1056,8 +1065,8 @@ mod tests {
     fn segments_with_expired_items_are_found() {
         let mut segments = of_memory(4 * u64::from(LEN));
         for exptime in [0, 9, 7, 5] {
-            let place = segments.append(Queue::Young, LEN, 0).unwrap().place;
-            segments.commit(place, LEN, exptime, 0);
+            let address = segments.append(Queue::Young, LEN, 0).unwrap().address;
+            segments.commit(address, LEN, exptime, 0);
         }
         assert_eq!(segments.stale(4), None);
         // The open one.
@@ -1075,12 +1084,12 @@ mod tests {
             let all = std::iter::from_fn(|| segments.withhold());
             all.count()
         };
-        let places = fill(&mut segments, Queue::Young, LEN);
-        assert_eq!(places.len(), 8);
+        let addresses = fill(&mut segments, Queue::Young, LEN);
+        assert_eq!(addresses.len(), 8);
         assert!(segments.limit_to(5 * u64::from(LEN)));
         assert_eq!((segments.count(), withhold(&mut segments)), (5, 0));
-        for place in &places[..5] {
-            segments.release(*place, LEN, 0);
+        for address in &addresses[..5] {
+            segments.release(*address, LEN, 0);
         }
         // All that are too many, and what cleaning needs stays.
         assert_eq!((segments.is_over(), segments.free()), (true, 5));
@@ -1090,10 +1099,10 @@ mod tests {
         segments.clear();
         assert_eq!(segments.free(), 5);
         assert!(segments.limit_to(12 * u64::from(LEN)));
-        let mut places = fill(&mut segments, Queue::Young, LEN);
-        places.sort_by_key(|place| place.0);
-        places.dedup();
-        assert_eq!(places.len(), 12);
+        let mut addresses = fill(&mut segments, Queue::Young, LEN);
+        addresses.sort_by_key(|address| address.0);
+        addresses.dedup();
+        assert_eq!(addresses.len(), 12);
         // Beyond the region, or too little to clean in.
         assert!(!segments.limit_to(13 * u64::from(LEN)));
         assert!(!segments.limit_to(3 * u64::from(LEN)));

@@ -32,7 +32,9 @@ use crate::ghosts::{Ghost, Ghosts};
 use crate::hash::hash;
 use crate::hot::{Hot, Used};
 use crate::index::{self, Index, IndexError};
-use crate::layout::{ItemHeader, Line, MAX_KEY, Marks, Place, Placement, Slot, SlotWord, UNIT};
+use crate::layout::{
+    ItemAddress, ItemHeader, Line, Location, MAX_KEY, Marks, Slot, SlotWord, UNIT,
+};
 use crate::segments::{Queue, SegmentNumber, Segments, room_of};
 
 /// The clock starts here: 0 means never, and 1 is the time before the server started.
@@ -86,7 +88,7 @@ pub struct Geometry {
 #[derive(Debug)]
 #[must_use = "commit or abandon it, or its memory is lost"]
 pub struct Reservation {
-    place: Place,
+    address: ItemAddress,
     generation: u64,
     key_len: u16,
     value_len: u32,
@@ -95,7 +97,7 @@ pub struct Reservation {
 impl Reservation {
     /// Where the value belongs in the items region.
     pub fn value_offset(&self) -> u64 {
-        self.place.offset() + (ItemHeader::LEN as u64) + u64::from(self.key_len)
+        self.address.offset() + (ItemHeader::LEN as u64) + u64::from(self.key_len)
     }
 
     fn len(&self) -> u32 {
@@ -329,8 +331,8 @@ impl Store {
         }
         let room = room_of(ItemHeader::len_of(key_len, value_len));
         let queue = self.queue_for(key, room);
-        let place = self.room_for(room, need, queue)?;
-        let generation = self.start_item(place)?;
+        let address = self.room_for(room, need, queue)?;
+        let generation = self.start_item(address)?;
         let header = ItemHeader {
             generation,
             value_len: value_len as u32,
@@ -338,9 +340,9 @@ impl Store {
             ..ItemHeader::default()
         };
         // Its lengths lead who cleans past it.
-        write_header(&self.items, place, &header)?;
+        write_header(&self.items, address, &header)?;
         Ok(Reservation {
-            place,
+            address,
             generation,
             key_len: key_len as u16,
             value_len: value_len as u32,
@@ -375,7 +377,7 @@ impl Store {
         room: Reservation,
         key: &[u8],
         attributes: &Attributes,
-    ) -> Result<Placement, SetError> {
+    ) -> Result<Location, SetError> {
         if key.len() != usize::from(room.key_len) {
             self.abandon(room);
             return Err(SetError::Key(key.len()));
@@ -391,18 +393,18 @@ impl Store {
             marks: attributes.marks,
             accessed: self.clock,
         };
-        write_header(&self.items, room.place, &header)?;
-        let offset = room.place.offset();
+        write_header(&self.items, room.address, &header)?;
+        let offset = room.address.offset();
         self.items.write(offset + ItemHeader::LEN as u64, key)?;
         let hash = hash(self.seed, key);
         self.index
-            .grow(|word| hash_of(&self.items, self.seed, word.place()))?;
-        let word = SlotWord::new(hash, room.len(), room.place, room.generation);
+            .grow(|word| hash_of(&self.items, self.seed, word.address()))?;
+        let word = SlotWord::new(hash, room.len(), room.address, room.generation);
         let slot = match self.slot_of(hash, key)? {
             Some((slot, old, old_header)) => {
                 // The linearization point.
                 self.index.replace(slot, word)?;
-                self.forget(&old_header, old.place());
+                self.forget(&old_header, old.address());
                 slot
             }
             None => {
@@ -419,9 +421,9 @@ impl Store {
         };
         let frequency = header.marks.frequency();
         self.segments
-            .commit(room.place, room.room(), header.exptime, frequency);
+            .commit(room.address, room.room(), header.exptime, frequency);
         self.counters.gain(&header);
-        Ok(Placement {
+        Ok(Location {
             slot,
             word,
             generation: room.generation,
@@ -431,7 +433,7 @@ impl Store {
 
     /// Gives back what was reserved.
     pub fn abandon(&mut self, room: Reservation) {
-        self.segments.abandon(room.place, room.room());
+        self.segments.abandon(room.address, room.room());
     }
 
     /// Finds a key that is alive.
@@ -446,7 +448,7 @@ impl Store {
         if header.expired(self.clock.into()) {
             self.index.clear(slot)?;
             self.counters.expired_found += 1;
-            self.forget(&header, word.place());
+            self.forget(&header, word.address());
             return Ok(None);
         }
         let len = header.item_len() as u32;
@@ -454,7 +456,7 @@ impl Store {
         Ok(Some(Item {
             hash,
             header,
-            placement: Placement {
+            location: Location {
                 slot,
                 word,
                 generation,
@@ -468,21 +470,22 @@ impl Store {
     /// # Errors
     /// None but our own mistakes.
     pub fn remove(&mut self, item: &Item) -> Result<(), OpError> {
-        self.index.clear(item.placement.slot)?;
-        self.forget(&item.header, item.placement.word.place());
+        self.index.clear(item.location.slot)?;
+        self.forget(&item.header, item.location.word.address());
         Ok(())
     }
 
     /// Keeps the memory of an item that was found as it is, whatever becomes of the item, until
     /// [`Store::let_go`]: for who reads it without the lock.
     pub fn hold(&mut self, item: &Item) {
-        self.segments.hold(item.placement.word.place(), item.room());
+        self.segments
+            .hold(item.location.word.address(), item.room());
     }
 
     /// The end of [`Store::hold`].
     pub fn let_go(&mut self, item: &Item) {
         self.segments
-            .let_go(item.placement.word.place(), item.room());
+            .let_go(item.location.word.address(), item.room());
     }
 
     /// What clients have borrowed.
@@ -502,8 +505,8 @@ impl Store {
         self.hot.add(item.hash, times);
         let marks = item.header.marks.more_frequent() | Marks::FETCHED;
         let [from, to] = [item.header.marks, marks].map(Marks::frequency);
-        let place = item.placement.word.place();
-        self.segments.note_use(place, item.room(), from, to);
+        let address = item.location.word.address();
+        self.segments.note_use(address, item.room(), from, to);
         if (marks, self.clock) == (item.header.marks, item.header.accessed) {
             return Ok(());
         }
@@ -513,7 +516,7 @@ impl Store {
 
     /// Hints that [`Store::used_at`] is about to be told of what was in a slot.
     pub fn fetch_ahead(&self, slot: Slot, word: SlotWord) {
-        let item = word.place().offset();
+        let item = word.address().offset();
         self.index.region().fetch_ahead(slot.offset());
         self.items.fetch_ahead(item);
         self.items.fetch_ahead(item + ItemHeader::LEN as u64);
@@ -528,9 +531,9 @@ impl Store {
         if !self.index.has(slot, word) {
             return Ok(());
         }
-        let (header, hash) = self.head(word.place())?;
+        let (header, hash) = self.head(word.address())?;
         let (generation, len) = (header.generation, header.item_len() as u32);
-        let placement = Placement {
+        let location = Location {
             slot,
             word,
             generation,
@@ -539,7 +542,7 @@ impl Store {
         let mut item = Item {
             hash,
             header,
-            placement,
+            location,
         };
         self.used_often(&mut item, times)
     }
@@ -552,13 +555,14 @@ impl Store {
     pub fn most_used(&self, limit: usize) -> Result<Vec<(Vec<u8>, u64)>, OpError> {
         let mut most = Vec::new();
         for Used { hash, per_ks } in self.hot.most() {
-            let is_it = |word: SlotWord| Ok(hash_of(&self.items, self.seed, word.place())? == hash);
+            let is_it =
+                |word: SlotWord| Ok(hash_of(&self.items, self.seed, word.address())? == hash);
             if most.len() < limit
                 && let Some((_, word)) = self.index.find(hash, is_it)?
             {
-                let header = self.header(word.place())?;
+                let header = self.header(word.address())?;
                 let mut key = KeyCopy::default();
-                let key = key.read(&self.items, word.place(), &header)?;
+                let key = key.read(&self.items, word.address(), &header)?;
                 most.push((key.to_vec(), per_ks));
             }
         }
@@ -588,7 +592,7 @@ impl Store {
     pub fn touch(&mut self, item: &mut Item, exptime: u32) -> Result<(), OpError> {
         item.header.exptime = exptime;
         self.segments
-            .note_expiry(item.placement.word.place(), exptime);
+            .note_expiry(item.location.word.address(), exptime);
         self.store_word(item, ItemHeader::EXPTIME_WORD, item.header.exptime_word())
     }
 
@@ -700,13 +704,13 @@ impl Store {
         self.segments.reuse_at_once();
     }
 
-    /// A generation for what will be at `place`.
-    fn start_item(&mut self, place: Place) -> Result<u64, OpError> {
+    /// A generation for what will be at `address`.
+    fn start_item(&mut self, address: ItemAddress) -> Result<u64, OpError> {
         self.generation += 1;
         // What was here is unlinked. Whoever meets this generation, or a byte that follows it,
         // finds the slot that led here changed.
         self.items.release_fence();
-        self.items.store(place.offset(), self.generation)?;
+        self.items.store(address.offset(), self.generation)?;
         // And whoever meets a byte that follows it meets this generation afterwards.
         self.items.release_fence();
         Ok(self.generation)
@@ -716,52 +720,53 @@ impl Store {
     fn live(
         &self,
         header: &ItemHeader,
-        at: Place,
+        at: ItemAddress,
     ) -> Result<Option<(Slot, SlotWord, u64)>, OpError> {
         if usize::from(header.key_len) > MAX_KEY {
             return Ok(None);
         }
         let hash = hash_of(&self.items, self.seed, at)?;
-        let found = self.index.find(hash, |word| Ok(word.place() == at))?;
+        let found = self.index.find(hash, |word| Ok(word.address() == at))?;
         Ok(found.map(|(slot, word)| (slot, word, hash)))
     }
 
     /// An item that a client removed or replaced is gone.
-    fn forget(&mut self, header: &ItemHeader, place: Place) {
+    fn forget(&mut self, header: &ItemHeader, address: ItemAddress) {
         self.counters.drop(header);
-        self.release(header, place);
+        self.release(header, address);
     }
 
     /// An item that had expired is gone, as somebody looked for it.
-    fn expire(&mut self, header: &ItemHeader, place: Place) {
+    fn expire(&mut self, header: &ItemHeader, address: ItemAddress) {
         self.counters.crawler_reclaimed += 1;
         self.counters.expired_unfetched += u64::from(!header.marks.contains(Marks::FETCHED));
-        self.forget(header, place);
+        self.forget(header, address);
     }
 
     /// An item that nobody removed gave way to others.
-    fn lose(&mut self, header: &ItemHeader, place: Place) {
+    fn lose(&mut self, header: &ItemHeader, address: ItemAddress) {
         if let Some(log) = self.eviction_log.as_ref().filter(|log| log.is_wanted())
             && !header.expired(self.clock.into())
         {
             let mut key = KeyCopy::default();
             // A local read does not fail.
-            if let Ok(key) = key.read(&self.items, place, header) {
+            if let Ok(key) = key.read(&self.items, address, header) {
                 log.evicted(header, key, self.clock);
             }
         }
         self.counters.lose(header, self.clock);
-        self.release(header, place);
+        self.release(header, address);
     }
 
-    fn release(&mut self, header: &ItemHeader, place: Place) {
+    fn release(&mut self, header: &ItemHeader, address: ItemAddress) {
         let room = room_of(header.item_len() as usize);
-        self.segments.release(place, room, header.marks.frequency());
+        self.segments
+            .release(address, room, header.marks.frequency());
     }
 
     fn store_word(&self, item: &Item, offset: u64, word: u64) -> Result<(), OpError> {
-        let place = item.placement.word.place();
-        self.items.store(place.offset() + offset, word)
+        let address = item.location.word.address();
+        self.items.store(address.offset() + offset, word)
     }
 
     /// The slot of a key, and the header of what it leads to.
@@ -772,9 +777,9 @@ impl Store {
     ) -> Result<Option<(Slot, SlotWord, ItemHeader)>, OpError> {
         let mut header = ItemHeader::default();
         let found = self.index.find(hash, |word| {
-            header = self.header(word.place())?;
+            header = self.header(word.address())?;
             let mut copy = KeyCopy::default();
-            Ok(copy.read(&self.items, word.place(), &header)? == key)
+            Ok(copy.read(&self.items, word.address(), &header)? == key)
         })?;
         Ok(found.map(|(slot, word)| (slot, word, header)))
     }
@@ -786,22 +791,22 @@ impl Store {
         }
         let neighbour = self.index.neighbour(hash)?.filter(|_| self.may_evict);
         let (slot, word) = neighbour.ok_or(SetError::OutOfMemory)?;
-        let header = self.header(word.place())?;
+        let header = self.header(word.address())?;
         self.index.clear(slot)?;
-        self.lose(&header, word.place());
+        self.lose(&header, word.address());
         Ok(slot)
     }
 
     /// The header of an item, and its key's hash.
-    fn head(&self, place: Place) -> Result<(ItemHeader, u64), OpError> {
-        let header = self.header(place)?;
+    fn head(&self, address: ItemAddress) -> Result<(ItemHeader, u64), OpError> {
+        let header = self.header(address)?;
         let mut key = KeyCopy::default();
-        let hash = hash(self.seed, key.read(&self.items, place, &header)?);
+        let hash = hash(self.seed, key.read(&self.items, address, &header)?);
         Ok((header, hash))
     }
 
-    fn header(&self, place: Place) -> Result<ItemHeader, OpError> {
-        read_header(&self.items, place)
+    fn header(&self, address: ItemAddress) -> Result<ItemHeader, OpError> {
+        read_header(&self.items, address)
     }
 }
 
@@ -839,7 +844,7 @@ pub struct Item {
     /// Its header.
     pub header: ItemHeader,
     /// Where it is.
-    pub placement: Placement,
+    pub location: Location,
 }
 
 impl Item {
@@ -849,26 +854,26 @@ impl Item {
 
     /// Where its value starts in the items region.
     pub fn value_offset(&self) -> u64 {
-        let place = self.placement.word.place();
-        place.offset() + (ItemHeader::LEN as u64) + u64::from(self.header.key_len)
+        let address = self.location.word.address();
+        address.offset() + (ItemHeader::LEN as u64) + u64::from(self.header.key_len)
     }
 }
 
-fn read_header(items: &Region, place: Place) -> Result<ItemHeader, OpError> {
+fn read_header(items: &Region, address: ItemAddress) -> Result<ItemHeader, OpError> {
     let mut line = Line::default();
     let bytes = &mut line.bytes_mut()[..ItemHeader::LEN];
-    items.read(place.offset(), bytes)?;
+    items.read(address.offset(), bytes)?;
     Ok(bytes
         .first_chunk()
         .map(ItemHeader::from_bytes)
         .unwrap_or_default())
 }
 
-fn write_header(items: &Region, place: Place, header: &ItemHeader) -> Result<(), OpError> {
+fn write_header(items: &Region, address: ItemAddress, header: &ItemHeader) -> Result<(), OpError> {
     let mut line = Line::default();
     let bytes = &mut line.bytes_mut()[..ItemHeader::LEN];
     bytes.copy_from_slice(&header.to_bytes());
-    items.write(place.offset(), bytes)
+    items.write(address.offset(), bytes)
 }
 
 /// Room for a key's copy, aligned so that the fabric moves a short one word by word.
@@ -882,27 +887,30 @@ impl Default for KeyCopy {
 }
 
 impl KeyCopy {
-    /// The key of the item at `place`, which has this header.
+    /// The key of the item at `address`, which has this header.
     fn read(
         &mut self,
         items: &Region,
-        place: Place,
+        address: ItemAddress,
         header: &ItemHeader,
     ) -> Result<&[u8], OpError> {
         let len = usize::from(header.key_len).min(MAX_KEY);
-        let offset = place.offset() + ItemHeader::LEN as u64;
+        let offset = address.offset() + ItemHeader::LEN as u64;
         // To the end of its last word, which is the item's, too.
         items.read(offset, &mut self.0[..len.next_multiple_of(8)])?;
         Ok(&self.0[..len])
     }
 }
 
-fn hash_of(items: &Region, seed: u64, place: Place) -> Result<u64, OpError> {
-    let header = read_header(items, place)?;
-    Ok(hash(seed, KeyCopy::default().read(items, place, &header)?))
+fn hash_of(items: &Region, seed: u64, address: ItemAddress) -> Result<u64, OpError> {
+    let header = read_header(items, address)?;
+    Ok(hash(
+        seed,
+        KeyCopy::default().read(items, address, &header)?,
+    ))
 }
 
-/// The place of the next item of a segment.
-fn behind(at: Place, header: &ItemHeader) -> Place {
-    Place(at.0 + room_of(header.item_len() as usize) / UNIT as u32)
+/// The address of the next item of a segment.
+fn behind(at: ItemAddress, header: &ItemHeader) -> ItemAddress {
+    ItemAddress(at.0 + room_of(header.item_len() as usize) / UNIT as u32)
 }

@@ -20,7 +20,7 @@ use toroid_fabric::{
 };
 
 use crate::control::PROTOCOL;
-use crate::layout::Placement;
+use crate::layout::Location;
 use crate::network::{Accept, Network};
 use crate::operations::{self, Change, Stored};
 use crate::shared::Shared;
@@ -82,14 +82,14 @@ impl Shared {
         flags: u32,
         exptime: i64,
         value: &[u8],
-    ) -> Result<Placement, SetError> {
+    ) -> Result<Location, SetError> {
         let change = Change {
             flags,
             exptime,
             ..Change::set(key, false)
         };
         match operations::store(self, &change, value)? {
-            Stored::Stored { placement, .. } => Ok(placement),
+            Stored::Stored { location, .. } => Ok(location),
             refused => panic!("a set was {refused:?}"),
         }
     }

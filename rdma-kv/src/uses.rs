@@ -4,20 +4,20 @@
 //! client tells it in batches, which nobody waits for: all gets and hits are counted, and one hit of
 //! four says where the item was. Should a batch be lost, an item may leave earlier than it should.
 
-use crate::control::{Use, UsedPlace};
+use crate::control::{PackedUse, Use};
 use crate::layout::{Slot, SlotWord};
 
 /// Gets until a report is due. Each wakes the server, which costs more than to read a report.
 const GETS: u32 = 4096;
 
 /// Items in a report: about as many as are told of so many gets, if they are all of other items.
-pub const PLACES: usize = 1024;
+pub const CAPACITY: usize = 1024;
 
 /// One hit of so many, at random, says where the item was: it costs the server a look at the item.
 /// Were it each fourth, it would be the same keys again and again of some that are read in turn.
 pub const SAMPLED: u32 = 4;
 
-/// The counts and places of the next report.
+/// The counts and entries of the next report.
 #[derive(Debug, Default)]
 pub struct Uses {
     /// Gets, of which so many were hits.
@@ -25,18 +25,18 @@ pub struct Uses {
     hits: u32,
     /// Random bits for the sample.
     random: u64,
-    places: Vec<UsedPlace>,
-    /// Where slots are among the places, by their lowest bits: a few keys that are read all the time
-    /// take one place each.
+    entries: Vec<PackedUse>,
+    /// Where slots are among the entries, by their lowest bits: a few keys that are read all the time
+    /// take one entry each.
     told: Told,
 }
 
 #[derive(Debug)]
-struct Told([u16; PLACES]);
+struct Told([u16; CAPACITY]);
 
 impl Default for Told {
     fn default() -> Self {
-        Told([0; PLACES])
+        Told([0; CAPACITY])
     }
 }
 
@@ -58,27 +58,27 @@ impl Uses {
         if self.random > u64::MAX / u64::from(SAMPLED) {
             return;
         }
-        let told = &mut self.told.0[slot.0 as usize % PLACES];
+        let told = &mut self.told.0[slot.0 as usize % CAPACITY];
         let mut this = Use {
             slot,
             times: 1,
             word,
         };
-        if let Some(place) = self.places.get_mut(usize::from(*told)) {
-            let before = Use::unpack(place);
+        if let Some(entry) = self.entries.get_mut(usize::from(*told)) {
+            let before = Use::unpack(entry);
             if before.slot == slot {
                 this.times = before.times + 1;
-                *place = this.pack();
+                *entry = this.pack();
                 return;
             }
         }
-        *told = self.places.len() as u16;
-        self.places.push(this.pack());
+        *told = self.entries.len() as u16;
+        self.entries.push(this.pack());
     }
 
     /// Whether it is time to report.
     pub fn is_due(&self) -> bool {
-        self.gets >= GETS || self.places.len() >= PLACES
+        self.gets >= GETS || self.entries.len() >= CAPACITY
     }
 
     /// Whether there is nothing to report.
@@ -86,12 +86,12 @@ impl Uses {
         self.gets == 0
     }
 
-    /// Gives gets, hits and places to `report`, and begins anew.
-    pub fn report<T>(&mut self, report: impl FnOnce(u32, u32, &[UsedPlace]) -> T) -> T {
-        let reported = report(self.gets, self.hits, &self.places);
+    /// Gives gets, hits and entries to `report`, and begins anew.
+    pub fn report<T>(&mut self, report: impl FnOnce(u32, u32, &[PackedUse]) -> T) -> T {
+        let reported = report(self.gets, self.hits, &self.entries);
         (self.gets, self.hits) = (0, 0);
-        // What is told of places that are no more leads to none, or to one of another slot.
-        self.places.clear();
+        // What is told of entries that are no more leads to none, or to one of another slot.
+        self.entries.clear();
         reported
     }
 }
@@ -110,14 +110,18 @@ mod tests {
                 uses.miss();
             }
             assert!(uses.is_due());
-            uses.report(|gets, hits, places| {
+            uses.report(|gets, hits, entries| {
                 assert_eq!((gets, hits), (GETS, GETS / 2));
-                let places: Vec<Use> = places.iter().map(Use::unpack).collect();
-                let mut slots: Vec<u32> = places.iter().map(|place| place.slot.0).collect();
+                let entries: Vec<Use> = entries.iter().map(Use::unpack).collect();
+                let mut slots: Vec<u32> = entries.iter().map(|entry| entry.slot.0).collect();
                 slots.sort();
                 assert_eq!(slots, [8, 9, 10, 11]);
-                assert!(places.iter().all(|place| place.word == SlotWord(5 + round)));
-                let times: u32 = places.iter().map(|place| place.times).sum();
+                assert!(
+                    entries
+                        .iter()
+                        .all(|entry| entry.word == SlotWord(5 + round))
+                );
+                let times: u32 = entries.iter().map(|entry| entry.times).sum();
                 assert!((GETS / 10..GETS / 6).contains(&times), "{times}");
             });
         }

@@ -9,7 +9,7 @@ use toroid_fabric::provider::RemoteRegion;
 use toroid_fabric::{Mapped, OpError, Region};
 
 use crate::borrows::{HAZARDS, RECALLED, hazard_offset, hazard_word};
-use crate::layout::{ItemHeader, Place};
+use crate::layout::{ItemAddress, ItemHeader};
 
 /// A value as it was when it was borrowed, in the server's memory; or a copy, where the server is
 /// on another host.
@@ -57,7 +57,7 @@ impl<R: Mapped> View<R> {
     /// A view of the item on `hazard pointer`, which has this header.
     pub(crate) fn borrowed(hazard: HazardPointer<R>, header: &ItemHeader) -> Self {
         let head_len = ItemHeader::LEN as u64 + u64::from(header.key_len);
-        let offset = hazard.place.offset() + head_len;
+        let offset = hazard.address.offset() + head_len;
         View {
             flags: header.flags,
             cas: header.cas,
@@ -218,7 +218,7 @@ impl<R> HazardPool<R> {
         Some(HazardPointer {
             table: Arc::clone(&self.table),
             number: self.last as u32,
-            place: Place(0),
+            address: ItemAddress(0),
         })
     }
 
@@ -239,16 +239,16 @@ impl<R> HazardTable<R> {
 pub(crate) struct HazardPointer<R> {
     table: Arc<HazardTable<R>>,
     number: u32,
-    place: Place,
+    address: ItemAddress,
 }
 
 impl<R> HazardPointer<R> {
-    /// Says that the item at `place` is to stay as it is. It does if its slot, looked at
+    /// Says that the item at `address` is to stay as it is. It does if its slot, looked at
     /// afterwards, leads to it.
-    pub(crate) fn write(&mut self, place: Place) -> Result<(), OpError> {
-        self.place = place;
+    pub(crate) fn write(&mut self, address: ItemAddress) -> Result<(), OpError> {
+        self.address = address;
         let offset = hazard_offset(self.number);
-        self.table.region.store(offset, hazard_word(place))?;
+        self.table.region.store(offset, hazard_word(address))?;
         // Pairs with the server's, between its changes of slots and its look at hazard pointers.
         full_fence();
         Ok(())
@@ -283,7 +283,7 @@ mod tests {
         let mut taken: Vec<HazardPointer<()>> =
             (0..HAZARDS).map(|_| pool.take().unwrap()).collect();
         assert!(pool.take().is_none());
-        taken[40].write(Place(9)).unwrap();
+        taken[40].write(ItemAddress(9)).unwrap();
         assert_eq!(region.load(hazard_offset(40)), Ok(10));
         drop(taken.remove(40));
         assert_eq!(region.load(hazard_offset(40)), Ok(0));

@@ -113,7 +113,7 @@ impl<N: Network> Client<N> {
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, ClientError> {
         check_key(key)?;
         let did = self.did(&Request::Delete { key });
-        // Afterwards: what was posted before has been answered meanwhile, and its places noted.
+        // Afterwards: what was posted before has been answered meanwhile, and its location is cached.
         self.reader.forget(key);
         did
     }
@@ -141,8 +141,8 @@ impl<N: Network> Client<N> {
     fn count(&mut self, key: &[u8], step: Step) -> Result<Option<u64>, ClientError> {
         check_key(key)?;
         match self.call(&Request::Count { key, step })? {
-            Reply::Counted { value, placement } => {
-                self.reader.remember(key, placement);
+            Reply::Counted { value, location } => {
+                self.reader.remember(key, location);
                 Ok(Some(value))
             }
             Reply::Missing => Ok(None),

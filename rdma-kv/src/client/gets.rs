@@ -37,7 +37,7 @@ impl<N: Network> Client<N> {
     }
 
     /// Gets a value into `into`; returns its flags and length. Without allocation, and with one
-    /// copy when its place is cached.
+    /// copy if its location is cached.
     ///
     /// # Errors
     /// [`ClientError::BufferTooSmall`] and others of [`ClientError`].
@@ -72,7 +72,7 @@ impl<N: Network> Client<N> {
     }
 
     /// Gets several values, in any order: `each` gets the number of a key and its value, if there is
-    /// one. All whose places are known are read in one go.
+    /// one. All whose locations are cached are read in one go.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -135,13 +135,13 @@ impl<N: Network> Client<N> {
                 .unwrap_or_default();
             reply = self.call(&request(room))?;
         }
-        let (flags, cas, placement, value) = match reply {
+        let (flags, cas, location, value) = match reply {
             Reply::Value {
                 flags,
                 cas,
-                placement,
+                location,
                 value,
-            } => (flags, cas, placement, value),
+            } => (flags, cas, location, value),
             Reply::Missing => return Ok(None),
             Reply::Refused(refusal) => return Err(ClientError::Refused(refusal)),
             _ => return Err(ClientError::Protocol),
@@ -154,7 +154,7 @@ impl<N: Network> Client<N> {
             }
             GetValue::Staged { .. } => return Err(ClientError::Protocol),
         };
-        self.reader.remember(key, placement);
+        self.reader.remember(key, location);
         Ok(Some(Value { flags, cas, data }))
     }
 
@@ -179,7 +179,7 @@ impl<N: Network> Client<N> {
         let exchange = &mut self.exchange;
         self.reader
             .uses()
-            .report(|gets, hits, places| exchange.tell(&Request::Used { gets, hits, places }))
+            .report(|gets, hits, uses| exchange.tell(&Request::Used { gets, hits, uses }))
     }
 }
 

@@ -336,11 +336,11 @@ impl<N: Network> Client<N> {
             }
         }
         match outcome {
-            Ok(Stored::Stored { placement, .. }) => {
+            Ok(Stored::Stored { location, .. }) => {
                 // The last change of a key tells where it is.
                 let mut later = self.posted.iter();
                 if later.all(|later| later.hash != posted.hash) {
-                    self.reader.remember_unless_cached(posted.hash, placement);
+                    self.reader.remember_unless_cached(posted.hash, location);
                 }
             }
             Ok(_) => {}

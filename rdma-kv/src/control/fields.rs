@@ -3,7 +3,7 @@
 use toroid_fabric::RemoteKey;
 
 use super::{Malformed, Piece, TEXT_LIMIT, Then};
-use crate::layout::{MAX_KEY, Placement, Slot, SlotWord};
+use crate::layout::{Location, MAX_KEY, Slot, SlotWord};
 use crate::operations::{Change, Mode, Stored};
 
 /// Modes by their numbers.
@@ -27,19 +27,19 @@ pub(super) fn put_key(packet: &mut Vec<u8>, key: &[u8]) {
     packet.extend_from_slice(&key[..key.len().min(usize::from(u8::MAX))]);
 }
 
-pub(super) fn put_placement(packet: &mut Vec<u8>, placement: Placement) {
-    packet.extend_from_slice(&placement.slot.0.to_le_bytes());
-    packet.extend_from_slice(&placement.word.0.to_le_bytes());
-    packet.extend_from_slice(&placement.generation.to_le_bytes());
-    packet.extend_from_slice(&placement.len.to_le_bytes());
+pub(super) fn put_location(packet: &mut Vec<u8>, location: Location) {
+    packet.extend_from_slice(&location.slot.0.to_le_bytes());
+    packet.extend_from_slice(&location.word.0.to_le_bytes());
+    packet.extend_from_slice(&location.generation.to_le_bytes());
+    packet.extend_from_slice(&location.len.to_le_bytes());
 }
 
 pub(super) fn put_stored(packet: &mut Vec<u8>, stored: Stored) {
     match stored {
-        Stored::Stored { placement, cas } => {
+        Stored::Stored { location, cas } => {
             packet.push(0);
             packet.extend_from_slice(&cas.to_le_bytes());
-            put_placement(packet, placement);
+            put_location(packet, location);
         }
         Stored::NotStored => packet.push(1),
         Stored::Exists => packet.push(2),
@@ -90,8 +90,8 @@ impl<'a> Fields<'a> {
         Ok(RemoteKey::from_bytes(self.take()?))
     }
 
-    pub(super) fn placement(&mut self) -> Result<Placement, Malformed> {
-        Ok(Placement {
+    pub(super) fn location(&mut self) -> Result<Location, Malformed> {
+        Ok(Location {
             slot: Slot(self.u32()?),
             word: SlotWord(self.u64()?),
             generation: self.u64()?,
@@ -121,7 +121,7 @@ impl<'a> Fields<'a> {
         Ok(match self.u8()? {
             0 => Stored::Stored {
                 cas: self.u64()?,
-                placement: self.placement()?,
+                location: self.location()?,
             },
             1 => Stored::NotStored,
             2 => Stored::Exists,

@@ -5,8 +5,8 @@ use crate::layout::{MAX_KEY, Slot, SlotWord};
 use crate::operations::Mode;
 use proptest::prelude::*;
 
-fn placement() -> Placement {
-    Placement {
+fn location() -> Location {
+    Location {
         slot: Slot(1),
         word: SlotWord(2 << 40),
         generation: 3 << 40,
@@ -78,17 +78,17 @@ fn replies() -> Vec<Reply<'static>> {
         boot_id: 4,
         max_item: 5,
     };
-    let (flags, cas, placement) = (6, 1 << 50, placement());
+    let (flags, cas, location) = (6, 1 << 50, location());
     let value = |value| Reply::Value {
         flags,
         cas,
-        placement,
+        location,
         value,
     };
     vec![
         Reply::Welcome(geometry),
         Reply::Done,
-        Reply::Stored(Stored::Stored { placement, cas }),
+        Reply::Stored(Stored::Stored { location, cas }),
         Reply::Stored(Stored::NotStored),
         Reply::Stored(Stored::Exists),
         Reply::Stored(Stored::NotFound),
@@ -96,7 +96,7 @@ fn replies() -> Vec<Reply<'static>> {
         value(GetValue::Staged { len: 8 }),
         Reply::Counted {
             value: u64::MAX,
-            placement,
+            location,
         },
         Reply::Refused(Refusal::Staging),
         Reply::Refused(Refusal::Forbidden),

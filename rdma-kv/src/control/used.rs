@@ -10,7 +10,7 @@
 use crate::layout::{Slot, SlotWord};
 
 /// Packed.
-pub type UsedPlace = [u8; 16];
+pub type PackedUse = [u8; 16];
 
 /// Which item was read, and how often; any of it may be nonsense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Use {
 
 impl Use {
     /// As it travels.
-    pub fn pack(&self) -> UsedPlace {
+    pub fn pack(&self) -> PackedUse {
         let mut packed = [0; 16];
         packed[..4].copy_from_slice(&self.slot.0.to_le_bytes());
         packed[4..8].copy_from_slice(&self.times.to_le_bytes());
@@ -34,7 +34,7 @@ impl Use {
     }
 
     /// What came.
-    pub fn unpack(packed: &UsedPlace) -> Self {
+    pub fn unpack(packed: &PackedUse) -> Self {
         let [a, b, c, d, e, f, g, h, word @ ..] = *packed;
         Use {
             slot: Slot(u32::from_le_bytes([a, b, c, d])),

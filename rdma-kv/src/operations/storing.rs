@@ -299,8 +299,8 @@ pub(super) fn commit(
         cas: Some(cas),
         ..attributes
     };
-    let placement = store.commit(room, key, &attributes)?;
-    Ok(Stored::Stored { placement, cas })
+    let location = store.commit(room, key, &attributes)?;
+    Ok(Stored::Stored { location, cas })
 }
 
 fn binary(key: bool) -> Marks {

@@ -4,7 +4,7 @@ use toroid_fabric::{Endpoint, Mapped, OpError, Read};
 
 use super::{Accepted, Attempt, Consistency, Lookup, ReadMode, Reader, unless_outside};
 use crate::hash::hash;
-use crate::layout::{BucketLine, ItemHeader, MAX_KEY, Placement, Word};
+use crate::layout::{BucketLine, ItemHeader, Location, MAX_KEY, Word};
 use crate::view::{HazardPointer, View};
 
 /// A key on its way to be borrowed.
@@ -12,7 +12,7 @@ use crate::view::{HazardPointer, View};
 pub(crate) struct Probed {
     hash: u64,
     /// The first slot with its tag, if its main bucket has one.
-    place: Option<Placement>,
+    location: Option<Location>,
 }
 
 impl<E: Endpoint<Remote: Mapped>> Reader<E> {
@@ -27,7 +27,7 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
     }
 
     /// Looks in the index where the value is, before a hazard pointer is at hand. A bucket tells of more keys than a
-    /// line of places, so of many keys it is likelier in a cache; nor is it ever stale. And what is
+    /// line of locations, so of many keys it is likelier in a cache; nor is it ever stale. And what is
     /// read behind the hazard pointer's fence comes to the caches meanwhile.
     ///
     /// # Errors
@@ -39,19 +39,19 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         let line = BucketLine(&line);
         let mut slots = bucket.slots().zip(line.words());
         let found = slots.find(|(_, word)| word.may_be(hash));
-        let place = found.map(|(slot, word)| {
-            let item = word.place().offset();
+        let location = found.map(|(slot, word)| {
+            let item = word.address().offset();
             let end = item + ItemHeader::len_of(key.len(), 0) as u64 - 1;
             self.items.fetch_ahead(item);
             self.items.fetch_ahead(end);
-            Placement {
+            Location {
                 slot,
                 word,
                 generation: 0,
                 len: 0,
             }
         });
-        Ok(Probed { hash, place })
+        Ok(Probed { hash, location })
     }
 
     /// Gets a view of a value, which stays as it is for as long as `hazard pointer` says so.
@@ -61,13 +61,14 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
     pub(crate) fn borrow(
         &mut self,
         key: &[u8],
-        Probed { hash, place }: Probed,
+        Probed { hash, location }: Probed,
         mut hazard: HazardPointer<E::Remote>,
     ) -> Result<Lookup<View<E::Remote>>, OpError> {
         self.stats.gets += 1;
-        let attempt = place.map(|place| unless_outside(self.try_borrow(place, key, &mut hazard)));
-        let (lookup, place) = match attempt.transpose()? {
-            Some(Attempt::Found(item)) => (Lookup::Found(item), place),
+        let attempt =
+            location.map(|location| unless_outside(self.try_borrow(location, key, &mut hazard)));
+        let (lookup, location) = match attempt.transpose()? {
+            Some(Attempt::Found(item)) => (Lookup::Found(item), location),
             Some(Attempt::Expired) => (Lookup::Absent, None),
             // It is in no slot with its tag, or not in the first.
             _ => {
@@ -79,14 +80,16 @@ impl<E: Endpoint<Remote: Mapped>> Reader<E> {
         if hazard.is_recalled()? {
             return Ok(Lookup::Retry);
         }
-        match place {
-            Some(place) => self.uses.hit(place.slot, place.word),
+        match location {
+            Some(location) => self.uses.hit(location.slot, location.word),
             None => self.note_use(hash, &lookup),
         }
-        // Strict gets find out by themselves that a place is old.
+        // Strict gets find out by themselves that a location is old.
         if self.consistency == Consistency::Relaxed {
-            match (&lookup, place) {
-                (Lookup::Found(item), Some(place)) => self.note_place(hash, place, &item.header),
+            match (&lookup, location) {
+                (Lookup::Found(item), Some(location)) => {
+                    self.note_location(hash, location, &item.header)
+                }
                 (Lookup::Absent, _) => self.locations.remove(hash),
                 _ => {}
             }
@@ -100,13 +103,13 @@ impl<E: Endpoint> Reader<E> {
     pub(super) fn borrow_slot(
         &mut self,
         hash: u64,
-        place: Placement,
+        location: Location,
         key: &[u8],
         hazard: &mut HazardPointer<E::Remote>,
     ) -> Result<Attempt, OpError> {
-        let attempt = self.try_borrow(place, key, hazard)?;
+        let attempt = self.try_borrow(location, key, hazard)?;
         if let Attempt::Found(item) = &attempt {
-            self.note_place(hash, place, &item.header);
+            self.note_location(hash, location, &item.header);
         }
         Ok(attempt)
     }
@@ -114,28 +117,30 @@ impl<E: Endpoint> Reader<E> {
     /// Writes the item of a slot on the hazard pointer, then looks whether it is the slot's and the key's.
     fn try_borrow(
         &mut self,
-        place: Placement,
+        location: Location,
         key: &[u8],
         hazard: &mut HazardPointer<E::Remote>,
     ) -> Result<Attempt, OpError> {
         let checks = self.checks();
         if checks.hazard_first {
-            hazard.write(place.word.place())?;
+            hazard.write(location.word.address())?;
         }
-        let Some((slot, header, found)) = self.read_head(place, key)? else {
+        let Some((slot, header, found)) = self.read_head(location, key)? else {
             return Ok(Attempt::OtherKey);
         };
         if !checks.hazard_first {
             // Without a fence a processor may keep a store to itself for so long.
-            hazard.write(place.word.place())?;
+            hazard.write(location.word.address())?;
         }
-        if slot != place.word.0 && checks.slot {
+        if slot != location.word.0 && checks.slot {
             return Ok(Attempt::Changed);
         }
         if !found && checks.key {
             return Ok(Attempt::OtherKey);
         }
-        let rest = self.items_len.saturating_sub(place.word.place().offset());
+        let rest = self
+            .items_len
+            .saturating_sub(location.word.address().offset());
         let is_possible = header.item_len() <= rest.min(self.max_item.into());
         if !is_possible {
             return Ok(Attempt::Changed);
@@ -145,7 +150,7 @@ impl<E: Endpoint> Reader<E> {
             header,
             value_start,
         });
-        self.unless_expired(place, attempt)
+        self.unless_expired(location, attempt)
     }
 
     /// Reads the slot, then the item's header and key: the word, the header, and whether the key is this
@@ -153,10 +158,10 @@ impl<E: Endpoint> Reader<E> {
     /// is no room for an item of this key.
     fn read_head(
         &mut self,
-        place: Placement,
+        location: Location,
         key: &[u8],
     ) -> Result<Option<(u64, ItemHeader, bool)>, OpError> {
-        let offset = place.word.place().offset();
+        let offset = location.word.address().offset();
         let mut head = Head::default();
         let head_len = ItemHeader::len_of(key.len(), 0);
         // To the end of the key's last word, which is the item's, too.
@@ -174,7 +179,7 @@ impl<E: Endpoint> Reader<E> {
         self.endpoint.read_batch(&mut [
             Read {
                 remote: &self.index,
-                offset: place.slot.offset(),
+                offset: location.slot.offset(),
                 into: &mut word.0,
             },
             Read {

@@ -9,7 +9,7 @@ use toroid_fabric::Region;
 
 use super::*;
 use crate::borrows::{HAZARDS, HAZARDS_LEN, RECALLED, hazard_offset, hazard_word};
-use crate::layout::Place;
+use crate::layout::ItemAddress;
 use crate::reader::Checks;
 use crate::reader::tests::{LIMITS, alike, reader, schedules};
 use crate::shared::Shared;
@@ -255,7 +255,7 @@ fn a_relaxed_get_is_never_older_than_what_was_borrowed() {
     let borrowed = borrow(&mut reader, b"key", &mut hazards).unwrap();
     assert!(matches!(borrowed, Lookup::Absent));
     assert_eq!(got(&mut reader), Lookup::Absent);
-    // Who was strict when it borrowed has kept no places that are of use.
+    // Who was strict when it borrowed has kept no locations that are of use.
     store.set(b"key", 0, 0, b"old").unwrap();
     reader.set_consistency(Consistency::Strict);
     assert_eq!(got(&mut reader), Lookup::Found(b"old".to_vec()));
@@ -354,11 +354,11 @@ fn neither_eviction_nor_compaction_changes_what_is_borrowed() {
     assert_all_memory_is_there(&store);
 }
 
-/// HazardTable with a place in each segment.
+/// Hazard pointers with an address in each segment.
 fn borrow_everywhere(region: &Region) {
     for number in 0..HAZARDS {
-        let place = u64::from(number) * SMALL.memory / u64::from(HAZARDS) / 16;
-        let word = hazard_word(Place(place as u32));
+        let location = u64::from(number) * SMALL.memory / u64::from(HAZARDS) / 16;
+        let word = hazard_word(ItemAddress(location as u32));
         region.store(hazard_offset(number), word).unwrap();
     }
 }

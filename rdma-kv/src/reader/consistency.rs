@@ -1,7 +1,7 @@
-//! What a get from a known place promises, and what it looks at for that.
+//! What a get from a cached location promises, and what it looks at for that.
 
 use super::Attempt;
-use crate::layout::{Placement, SlotWord, Word};
+use crate::layout::{Location, SlotWord, Word};
 
 /// What a get promises when its client knows where the key's item was. A look-up is strict always, and
 /// so is what is borrowed.
@@ -36,11 +36,11 @@ impl Consistency {
         self,
         index: &'a R,
         items: &'a R,
-        place: Placement,
+        location: Location,
     ) -> Option<LastLook<'a, R>> {
         let (remote, offset, expected) = match self {
-            Consistency::Strict => (index, place.slot.offset(), place.word.0),
-            Consistency::Relaxed => (items, place.word.place().offset(), place.generation),
+            Consistency::Strict => (index, location.slot.offset(), location.word.0),
+            Consistency::Relaxed => (items, location.word.address().offset(), location.generation),
             Consistency::ContentAddressed => return None,
         };
         Some(LastLook {

@@ -38,8 +38,8 @@ fn a_relaxed_get_looks_at_no_slot_and_sees_its_own_changes() {
     let store = testing::shared(LIMITS);
     let mut reader = reader(&store, Order::Forward);
     reader.set_consistency(Consistency::Relaxed);
-    let placement = store.set(b"key", 0, 0, b"old").unwrap();
-    reader.remember(b"key", placement);
+    let location = store.set(b"key", 0, 0, b"old").unwrap();
+    reader.remember(b"key", location);
     store.delete(b"key").unwrap();
     let mut into = [0; 3];
     for _ in 0..2 {
@@ -49,8 +49,8 @@ fn a_relaxed_get_looks_at_no_slot_and_sees_its_own_changes() {
     }
     reader.forget(b"key");
     assert_eq!(value_of(reader.get(b"key").unwrap()), None);
-    let placement = store.set(b"key", 0, 10, b"new").unwrap();
-    reader.remember(b"key", placement);
+    let location = store.set(b"key", 0, 10, b"new").unwrap();
+    reader.remember(b"key", location);
     assert_eq!(value_of(reader.get(b"key").unwrap()), Some(b"new".to_vec()));
     store.tick(10).unwrap();
     assert_eq!(value_of(reader.get(b"key").unwrap()), None);

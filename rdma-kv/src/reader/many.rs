@@ -4,7 +4,7 @@ use toroid_fabric::{Endpoint, OpError, Read};
 
 use super::{Attempt, Consistency, Item, Lookup, ReadMode, Reader, ValueRef, unless_outside};
 use crate::hash::hash;
-use crate::layout::{Placement, SlotWord, Word};
+use crate::layout::{Location, SlotWord, Word};
 
 /// Keys whose items are read in one go, at most.
 const KEYS: usize = 64;
@@ -18,7 +18,7 @@ struct Planned {
     /// Which of the keys.
     number: usize,
     hash: u64,
-    place: Placement,
+    location: Location,
     /// Only its slot was seen: the length is how far it may reach, and the generation is not known.
     is_new: bool,
     /// Where in the buffer it goes.
@@ -27,7 +27,7 @@ struct Planned {
 
 impl<E: Endpoint> Reader<E> {
     /// Gets several values, in any order: `each` gets the number of a key and what came of it. The items
-    /// whose places are known are read in one go, with their slots; the rest is looked up one by one.
+    /// whose locations are known are read in one go, with their slots; the rest is looked up one by one.
     ///
     /// # Errors
     /// As [`Reader::get`].
@@ -66,7 +66,7 @@ impl<E: Endpoint> Reader<E> {
         Ok(())
     }
 
-    /// Plans a batch from `first` on; whose place is not known is added to `others`.
+    /// Plans a batch from `first` on; whose location is not known is added to `others`.
     fn plan(
         &mut self,
         keys: &[&[u8]],
@@ -88,7 +88,7 @@ impl<E: Endpoint> Reader<E> {
             of_its_kind.push(Planned {
                 number,
                 hash,
-                place: hit.placement,
+                location: hit.location,
                 is_new: false,
                 start: 0,
             });
@@ -99,7 +99,7 @@ impl<E: Endpoint> Reader<E> {
         Ok(planned)
     }
 
-    /// Plans to read what is in the slots of contended places now.
+    /// Plans to read what is in the slots of contended locations now.
     fn look_at_slots(
         &mut self,
         contended: &[Planned],
@@ -108,9 +108,9 @@ impl<E: Endpoint> Reader<E> {
     ) -> Result<(), OpError> {
         let mut words = vec![Word::default(); contended.len()];
         let slots = contended.iter().zip(&mut words);
-        let reads = slots.map(|(Planned { place, .. }, word)| Read {
+        let reads = slots.map(|(Planned { location, .. }, word)| Read {
             remote: &self.index,
-            offset: place.slot.offset(),
+            offset: location.slot.offset(),
             into: &mut word.0,
         });
         let mut reads: Vec<_> = reads.collect();
@@ -124,7 +124,7 @@ impl<E: Endpoint> Reader<E> {
         }
         for (hit, word) in contended.iter().zip(words) {
             let word = SlotWord(word.value());
-            if word == hit.place.word {
+            if word == hit.location.word {
                 self.locations.decay(hit.hash);
                 planned.push(*hit);
                 continue;
@@ -137,23 +137,23 @@ impl<E: Endpoint> Reader<E> {
         Ok(())
     }
 
-    /// What is now in the slot of a place, if that can be the same key's.
+    /// What is now in the slot of a location, if that can be the same key's.
     fn behind(&self, hit: &Planned, word: SlotWord) -> Option<Planned> {
         let len = self.reach(word).filter(|_| word.may_be(hit.hash))?;
-        let place = Placement {
+        let location = Location {
             word,
             generation: 0,
             len: len as u32,
-            ..hit.place
+            ..hit.location
         };
         Some(Planned {
-            place,
+            location,
             is_new: true,
             ..*hit
         })
     }
 
-    /// Forgets places that are wrong; their keys are looked up.
+    /// Forgets locations that are wrong; their keys are looked up.
     fn give_up(&mut self, wrong: &[Planned], others: &mut Vec<(usize, u64)>) {
         for Planned { number, hash, .. } in wrong {
             self.locations.remove(*hash);
@@ -175,7 +175,7 @@ impl<E: Endpoint> Reader<E> {
             let (batch, later) = rest.split_at_mut(count);
             rest = later;
             match self.read_all(batch) {
-                // A place is wrong. Which one does not matter: it happens once.
+                // A location is wrong. Which one does not matter: it happens once.
                 Err(OpError::OutOfBounds { .. }) => self.give_up(batch, others),
                 mismatch => {
                     let all = batch.iter().zip(mismatch?);
@@ -200,9 +200,9 @@ impl<E: Endpoint> Reader<E> {
     ) -> Result<(), OpError> {
         let (key, bytes) = (keys[item.number], item.start..item.end());
         let attempt = if item.is_new {
-            self.judge_new(item.hash, item.place, key, bytes, mismatch)
+            self.judge_new(item.hash, item.location, key, bytes, mismatch)
         } else {
-            self.judge(item.place, key, bytes, mismatch)
+            self.judge(item.location, key, bytes, mismatch)
         };
         let attempt = unless_outside(attempt)?;
         if let Attempt::Replaced(word) = attempt
@@ -230,19 +230,22 @@ impl<E: Endpoint> Reader<E> {
         let mut words = vec![Word::default(); planned.len()];
         let mut reads = Vec::with_capacity(2 * planned.len());
         let (mut buffer, mut at) = (&mut self.item[..], 0);
-        for Planned { place, start, .. } in planned {
+        for Planned {
+            location, start, ..
+        } in planned
+        {
             let (_, rest) = buffer.split_at_mut(start - at);
-            let (into, rest) = rest.split_at_mut(place.len as usize);
+            let (into, rest) = rest.split_at_mut(location.len as usize);
             (buffer, at) = (rest, start + into.len());
             reads.push(Read {
                 remote: &self.items,
-                offset: place.word.place().offset(),
+                offset: location.word.address().offset(),
                 into,
             });
         }
         let last_look = |planned: &Planned| {
             let consistency = self.consistency;
-            consistency.last_look(&self.index, &self.items, planned.place)
+            consistency.last_look(&self.index, &self.items, planned.location)
         };
         let last: Vec<_> = planned.iter().filter_map(last_look).collect();
         for (last, word) in last.iter().zip(&mut words) {
@@ -264,7 +267,7 @@ impl<E: Endpoint> Reader<E> {
 impl Planned {
     /// Where it ends in the buffer.
     fn end(&self) -> usize {
-        self.start + self.place.len as usize
+        self.start + self.location.len as usize
     }
 }
 

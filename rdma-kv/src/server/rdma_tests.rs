@@ -8,7 +8,7 @@ use toroid_fabric::shm::Channel;
 use super::*;
 use crate::client::{ClientError, STAGING_ACCESS};
 use crate::control::{
-    INLINE_LIMIT, Piece, Refusal, Reply, Request, SetValue, Then, Use, UsedPlace, VERSION,
+    INLINE_LIMIT, PackedUse, Piece, Refusal, Reply, Request, SetValue, Then, Use, VERSION,
     decode_reply, encode_request, split_message,
 };
 use crate::layout::{Slot, SlotWord};
@@ -340,7 +340,7 @@ fn request(channel: &mut Channel, request: &Request<'_>) -> Reply<'static> {
         Reply::Missing => Reply::Missing,
         Reply::Welcome(geometry) => Reply::Welcome(geometry),
         Reply::Stored(stored) => Reply::Stored(stored),
-        Reply::Counted { value, placement } => Reply::Counted { value, placement },
+        Reply::Counted { value, location } => Reply::Counted { value, location },
         Reply::Value { .. } | Reply::Said { .. } => panic!("not expected here"),
     }
 }
@@ -527,7 +527,7 @@ fn nonsense_in_a_report_harms_nobody() {
     let cluster = Cluster::start(Limits::DEFAULT);
     let mut client = cluster.client(1);
     client.set(b"key", 0, 0, b"value").unwrap();
-    let placement = cluster.store.set(b"other", 0, 0, b"value").unwrap();
+    let location = cluster.store.set(b"other", 0, 0, b"value").unwrap();
     let mut channel = cluster.channel(2);
     let mut packet = Vec::new();
     let mut send = |request: &Request<'_>| {
@@ -536,21 +536,21 @@ fn nonsense_in_a_report_harms_nobody() {
         channel.send(&[&packet]).unwrap();
     };
     send(&Request::Hello { version: VERSION });
-    let slots = (0..16).chain([u32::MAX, u32::MAX / 8, placement.slot.0]);
-    let words = [0, 1, u64::MAX, placement.word.0];
-    let places = slots.flat_map(|slot| {
+    let slots = (0..16).chain([u32::MAX, u32::MAX / 8, location.slot.0]);
+    let words = [0, 1, u64::MAX, location.word.0];
+    let uses = slots.flat_map(|slot| {
         words.map(|word| {
             let (slot, word) = (Slot(slot), SlotWord(word));
             let times = u32::MAX;
             Use { slot, times, word }.pack()
         })
     });
-    let places: Vec<UsedPlace> = places.collect();
+    let uses: Vec<PackedUse> = uses.collect();
     let (gets, hits) = (1, u32::MAX);
     send(&Request::Used {
         gets,
         hits,
-        places: &places,
+        uses: &uses,
     });
     // Without gets, which the client would report as well.
     while cluster.store.with(|store| store.counters()).one_sided_gets == 0 {

@@ -3,7 +3,7 @@
 use toroid_fabric::OpError;
 
 use super::{SetError, Store, behind, write_header};
-use crate::layout::{ItemHeader, Marks, Place, Slot, SlotWord};
+use crate::layout::{ItemAddress, ItemHeader, Marks, Slot, SlotWord};
 use crate::segments::{Cleaning, Given, Keep, Queue, SegmentNumber, room_of};
 
 /// What a look at an item costs, in bytes copied.
@@ -32,7 +32,7 @@ pub(super) struct Cursor {
     segment: SegmentNumber,
     queue: Queue,
     cleaning: Cleaning,
-    next: Place,
+    next: ItemAddress,
     /// What stays of a main segment that is evicted.
     keep: Keep,
 }
@@ -40,7 +40,7 @@ pub(super) struct Cursor {
 /// A live item that is to be elsewhere.
 struct Moving {
     slot: Slot,
-    from: Place,
+    from: ItemAddress,
     /// Of its key.
     hash: u64,
     header: ItemHeader,
@@ -63,7 +63,7 @@ impl Store {
         room: u32,
         need: Need,
         queue: Queue,
-    ) -> Result<Place, SetError> {
+    ) -> Result<ItemAddress, SetError> {
         // Little by little, before it is urgent.
         let mut budget = room.saturating_mul(CLEANING_RATIO).saturating_add(4 * LOOK);
         while budget > 0 && self.is_short(need, queue) && self.start_cleaning(None) {
@@ -75,8 +75,8 @@ impl Store {
         }
         // Each round frees some, but what was used often may stay three times.
         for _ in 0..4 * self.segments.count() {
-            if let Some(place) = self.append_new(room, need, queue)? {
-                return Ok(place);
+            if let Some(address) = self.append_new(room, need, queue)? {
+                return Ok(address);
             }
             if !self.clean_segment(room, need)? {
                 break;
@@ -93,7 +93,7 @@ impl Store {
         room: u32,
         need: Need,
         queue: Queue,
-    ) -> Result<Option<Place>, OpError> {
+    ) -> Result<Option<ItemAddress>, OpError> {
         let spare = self.segments.spare();
         let kept = self.kept(need);
         // A segment that is kept is not for others either once it is open.
@@ -105,17 +105,17 @@ impl Store {
         } else {
             self.segments.append(queue, room, spare + kept)
         };
-        self.place_of(given)
+        self.address_of(given)
     }
 
     /// Where memory begins that was given out, after a header for the rest of its hole.
-    fn place_of(&mut self, given: Option<Given>) -> Result<Option<Place>, OpError> {
-        let Some(Given { place, rest }) = given else {
+    fn address_of(&mut self, given: Option<Given>) -> Result<Option<ItemAddress>, OpError> {
+        let Some(Given { address, rest }) = given else {
             return Ok(None);
         };
         if let Some((rest, len)) = rest {
             // Whoever reads what was here meets another generation before this header in the middle of it.
-            self.start_item(place)?;
+            self.start_item(address)?;
             let header = ItemHeader {
                 generation: self.start_item(rest)?,
                 value_len: len - ItemHeader::LEN as u32,
@@ -123,7 +123,7 @@ impl Store {
             };
             write_header(&self.items, rest, &header)?;
         }
-        Ok(Some(place))
+        Ok(Some(address))
     }
 
     /// Segments that are kept for changes of what is there, in a store that may not evict.
@@ -204,7 +204,7 @@ impl Store {
                     };
                     let item = Moving {
                         slot,
-                        from: word.place(),
+                        from: word.address(),
                         hash,
                         header,
                     };
@@ -251,7 +251,7 @@ impl Store {
         let len = item.header.item_len() as u32;
         let room = room_of(len as usize);
         let given = self.segments.append(queue, room, 0);
-        let Some(to) = self.place_of(given)? else {
+        let Some(to) = self.address_of(given)? else {
             return Ok(false);
         };
         let header = ItemHeader {
@@ -307,7 +307,7 @@ mod tests {
             let all = (0..3000).filter_map(|n| store.find(&key(n)).unwrap());
             let held = all
                 .into_iter()
-                .find(|item| item.placement.word.place() == cleaned);
+                .find(|item| item.location.word.address() == cleaned);
             store.hold(&held.unwrap());
             assert_eq!(store.clean_segment(2048, super::Need::More), Ok(true));
             store.let_go(&held.unwrap());

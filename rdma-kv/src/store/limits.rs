@@ -1,7 +1,7 @@
 //! How large a store and its items may be.
 
 use crate::index;
-use crate::layout::{Place, UNIT};
+use crate::layout::{ItemAddress, UNIT};
 
 /// What an item of memcached adds to a key and a value when it compares with the limit: its
 /// header with cas, the key's NUL and the value's line end.
@@ -69,7 +69,7 @@ impl Limits {
         if memory < 2 * u64::from(item) {
             return Err(LimitsError::TooSmall { memory, item });
         }
-        if memory > Place::LIMIT * UNIT as u64 {
+        if memory > ItemAddress::LIMIT * UNIT as u64 {
             return Err(LimitsError::TooLarge(memory));
         }
         Ok(())
@@ -94,7 +94,7 @@ impl Limits {
     /// The same with as much memory as there may be.
     pub fn largest(&self) -> Limits {
         Limits {
-            memory: Place::LIMIT * UNIT as u64,
+            memory: ItemAddress::LIMIT * UNIT as u64,
             ..*self
         }
     }

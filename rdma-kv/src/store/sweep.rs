@@ -4,7 +4,7 @@ use toroid_fabric::OpError;
 
 use super::cleaning::Step;
 use super::{Store, behind};
-use crate::layout::Place;
+use crate::layout::ItemAddress;
 use crate::segments::SegmentNumber;
 
 /// Items that are looked at in one go for whether they have expired.
@@ -23,7 +23,7 @@ pub(super) struct Sweep {
     segment: SegmentNumber,
     /// Of the segment; another one is used anew.
     stamp: u64,
-    next: Place,
+    next: ItemAddress,
     /// The earliest expiry that is still to come.
     earliest: u32,
     /// It was asked for, so all items count that are alive.

@@ -97,18 +97,18 @@ fn lru(trace: &[u64]) -> f64 {
 
 /// What a cache would find in which a random item gives way.
 fn random(trace: &[u64]) -> f64 {
-    let (mut places, mut keys) = (HashMap::new(), Vec::new());
+    let (mut positions, mut keys) = (HashMap::new(), Vec::new());
     let (mut random, mut hits) = (Random(77), 0);
     for key in trace {
-        if places.contains_key(key) {
+        if positions.contains_key(key) {
             hits += 1;
         } else if (keys.len() as u64) < capacity() {
-            places.insert(*key, keys.len());
+            positions.insert(*key, keys.len());
             keys.push(*key);
         } else {
             let at = random.below(capacity()) as usize;
-            places.remove(&keys[at]);
-            places.insert(*key, at);
+            positions.remove(&keys[at]);
+            positions.insert(*key, at);
             keys[at] = *key;
         }
     }

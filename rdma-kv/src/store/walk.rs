@@ -31,12 +31,12 @@ impl Store {
             return Ok(false);
         };
         walk.at = onwards;
-        let places = || walk.words.iter().map(|word| word.place());
-        places().for_each(|place| self.items.fetch_ahead(place.offset()));
-        for place in places() {
-            let header = self.header(place)?;
+        let addresses = || walk.words.iter().map(|word| word.address());
+        addresses().for_each(|address| self.items.fetch_ahead(address.offset()));
+        for address in addresses() {
+            let header = self.header(address)?;
             let mut key = KeyCopy::default();
-            let key = key.read(&self.items, place, &header)?;
+            let key = key.read(&self.items, address, &header)?;
             if !header.expired(self.clock.into()) {
                 each(&header, key);
             }

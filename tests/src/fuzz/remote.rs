@@ -10,7 +10,7 @@ use toroid_fabric::{
 use toroid_kv::control::{
     decode_reply, decode_request, encode_reply, encode_request, split_message,
 };
-use toroid_kv::layout::{Placement, Slot, SlotWord};
+use toroid_kv::layout::{Location, Slot, SlotWord};
 use toroid_kv::operations::{self, Change};
 use toroid_kv::reader::{Lookup, Reader, ValueRef};
 use toroid_kv::shared::Shared;
@@ -85,7 +85,7 @@ pub fn store_memory(bytes: &[u8]) -> bool {
         match what % 3 {
             0 => write(&index, offset % INDEX, patch),
             1 => write(&items, offset % items.len(), patch),
-            _ => reader.remember(KEYS[offset as usize % KEYS.len()], placement(patch)),
+            _ => reader.remember(KEYS[offset as usize % KEYS.len()], location(patch)),
         }
         get_all(&mut reader);
     }
@@ -141,12 +141,12 @@ fn geometry() -> Geometry {
 }
 
 /// Made of as many bytes as there are.
-fn placement(bytes: &[u8]) -> Placement {
+fn location(bytes: &[u8]) -> Location {
     let mut all = [0; 24];
     let len = bytes.len().min(all.len());
     all[..len].copy_from_slice(&bytes[..len]);
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| all[at + n]));
-    Placement {
+    Location {
         slot: Slot(word(0) as u32),
         len: (word(0) >> 32) as u32,
         word: SlotWord(word(8)),

@@ -10,8 +10,8 @@ use toroid_fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Reg
 use super::borrower::BorrowerGuard;
 use crate::client::STAGING_ACCESS;
 use crate::control::{
-    GetValue, INLINE_LIMIT, Malformed, OVERHEAD, Piece, Refusal, Reply, Request, SetValue,
-    TEXT_LIMIT, Then, Use, UsedPlace, VERSION, decode_request, encode_reply, lengthen,
+    GetValue, INLINE_LIMIT, Malformed, OVERHEAD, PackedUse, Piece, Refusal, Reply, Request,
+    SetValue, TEXT_LIMIT, Then, Use, VERSION, decode_request, encode_reply, lengthen,
     split_message,
 };
 use crate::counts::{Count, Counts};
@@ -30,7 +30,7 @@ pub(super) const TURN: u32 = 64;
 /// Bytes of values and texts that count as another message.
 const MESSAGE: usize = 4096;
 
-/// Memory that a report leads to is fetched so many places ahead: each is another line, which would be
+/// Memory that a report leads to is fetched so many items ahead: each is another line, which would be
 /// waited for in turn.
 const AHEAD: usize = 8;
 
@@ -221,8 +221,8 @@ impl<N: Network> Client<N> {
             Request::Get { key, touch, room } => {
                 return self.hand_out(&service.hosted, number, key, touch, room);
             }
-            Request::Used { gets, hits, places } => {
-                return Ok(store.with(|store| note_uses(store, gets, hits, places))?);
+            Request::Used { gets, hits, uses } => {
+                return Ok(store.with(|store| note_uses(store, gets, hits, uses))?);
             }
             Request::Text { session, text } => {
                 return self.hear(&service.hosted, number, session, text);
@@ -379,7 +379,7 @@ impl<N: Network> Client<N> {
             Reply::Value {
                 flags: item.header.flags,
                 cas: item.header.cas,
-                placement: item.placement,
+                location: item.location,
                 value,
             }
         } else {
@@ -434,7 +434,7 @@ fn count(
     Ok(match counted {
         Counted::Done { value, item } => Reply::Counted {
             value,
-            placement: item.placement,
+            location: item.location,
         },
         Counted::NotANumber => Reply::Refused(Refusal::NotANumber),
         Counted::Exists | Counted::NotFound => Reply::Missing,
@@ -443,9 +443,9 @@ fn count(
 
 /// Counts what a client says that it read. It may say what it likes: the worst is that items stay
 /// which nobody wants.
-fn note_uses(store: &mut Store, gets: u32, hits: u32, places: &[UsedPlace]) -> Result<(), OpError> {
+fn note_uses(store: &mut Store, gets: u32, hits: u32, uses: &[PackedUse]) -> Result<(), OpError> {
     store.count_one_sided(gets.into(), hits.min(gets).into());
-    let mut told = places.iter().map(Use::unpack);
+    let mut told = uses.iter().map(Use::unpack);
     let mut ahead = told.clone().skip(AHEAD);
     told.try_for_each(|Use { slot, times, word }| {
         if let Some(Use { slot, word, .. }) = ahead.next() {

@@ -270,7 +270,7 @@ fn a_server_that_answers_nonsense_is_not_believed() {
     use crate::control::{GetValue, encode_reply};
     let network = TestNetwork::new();
     let store = network.store(Limits::DEFAULT);
-    let placement = store.set(b"key", 0, 0, b"value").unwrap();
+    let location = store.set(b"key", 0, 0, b"value").unwrap();
     let encoded = |number, reply: Reply<'_>| {
         let mut packet = Vec::new();
         encode_reply(&mut packet, number, &reply);
@@ -279,7 +279,7 @@ fn a_server_that_answers_nonsense_is_not_believed() {
     let value = Reply::Value {
         flags: 0,
         cas: 0,
-        placement,
+        location,
         value: GetValue::Staged { len: u32::MAX },
     };
     let stored = encoded(2, Reply::Stored(Stored::NotStored));
@@ -290,13 +290,7 @@ fn a_server_that_answers_nonsense_is_not_believed() {
         encoded(1, Reply::Done),
         encoded(3, Reply::Done),
         encoded(2, value),
-        encoded(
-            2,
-            Reply::Counted {
-                value: 1,
-                placement,
-            },
-        ),
+        encoded(2, Reply::Counted { value: 1, location }),
     ];
     for answer in answers {
         let done = AtomicBool::new(false);
