@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use super::auth::{Gate, Knock};
-use crate::text::input::{Input, Lent};
+use crate::text::input::{Input, ScratchInput};
 use crate::text::{BINARY_REQUEST, Ended, Next, warn_of_binary};
 
 /// Memory for replies beyond this many bytes is not kept.
@@ -21,8 +21,8 @@ const KNOCK: usize = 4 * 1024;
 
 /// Memory that connections of one thread use in turn.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
-    lent: Lent,
+pub(super) struct Scratch {
+    input: ScratchInput,
     /// Empty between turns.
     replies: Vec<u8>,
 }
@@ -105,12 +105,12 @@ impl<C: Converse> Connection<C> {
     ///
     /// # Errors
     /// The socket's, or the conversation's own mistakes; the connection has then ended.
-    pub(super) fn turn(&mut self, desk: &mut Desk) -> io::Result<Wait> {
-        self.conversation.input().move_to(&mut desk.lent);
-        let wait = self.turn_with(&mut desk.replies);
-        self.conversation.input().move_from(&mut desk.lent);
-        desk.replies.clear();
-        desk.replies.shrink_to(REPLIES_KEPT);
+    pub(super) fn turn(&mut self, scratch: &mut Scratch) -> io::Result<Wait> {
+        self.conversation.input().move_to(&mut scratch.input);
+        let wait = self.turn_with(&mut scratch.replies);
+        self.conversation.input().move_from(&mut scratch.input);
+        scratch.replies.clear();
+        scratch.replies.shrink_to(REPLIES_KEPT);
         wait
     }
 
@@ -268,9 +268,9 @@ mod tests {
         (client, Connection::new(server.into(), None, talk))
     }
 
-    fn until_it_waits(connection: &mut Connection<Talk>, desk: &mut Desk) -> Wait {
+    fn until_it_waits(connection: &mut Connection<Talk>, scratch: &mut Scratch) -> Wait {
         loop {
-            match connection.turn(desk).unwrap() {
+            match connection.turn(scratch).unwrap() {
                 Wait::Turn => {}
                 wait => return wait,
             }
@@ -281,18 +281,18 @@ mod tests {
     fn a_batch_of_requests_takes_one_turn() {
         let store = testing::shared(Limits::DEFAULT);
         let (mut client, mut connection) = pair(&store);
-        let mut desk = Desk::default();
-        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Read);
+        let mut scratch = Scratch::default();
+        assert_eq!(connection.turn(&mut scratch).unwrap(), Wait::Read);
         client
             .write_all(b"set a 0 0 1\r\n1\r\nget a\r\nget b\r\nversio")
             .unwrap();
-        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Read);
+        assert_eq!(connection.turn(&mut scratch).unwrap(), Wait::Read);
         let expected = b"STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\nEND\r\n";
         let mut said = vec![0; expected.len()];
         client.read_exact(&mut said).unwrap();
         assert_eq!(said, expected);
         client.write_all(b"n\r\nquit\r\n").unwrap();
-        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::End);
+        assert_eq!(connection.turn(&mut scratch).unwrap(), Wait::End);
     }
 
     /// Replies once came with each piece that was read, and woke the client each time.
@@ -300,30 +300,30 @@ mod tests {
     fn a_large_batch_is_answered_at_once() {
         let store = testing::shared(Limits::DEFAULT);
         let (mut client, mut connection) = pair(&store);
-        let (mut desk, sets) = (Desk::default(), 100);
+        let (mut scratch, sets) = (Scratch::default(), 100);
         let set = [&b"set a 0 0 1000\r\n"[..], &[b'v'; 1000], b"\r\n"].concat();
         client.write_all(&set.repeat(sets)).unwrap();
-        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Read);
+        assert_eq!(connection.turn(&mut scratch).unwrap(), Wait::Read);
         let mut said = vec![0; 1000];
         let len = client.read(&mut said).unwrap();
         assert_eq!(said[..len], b"STORED\r\n".repeat(sets));
         // Also when nothing can follow.
         client.write_all(&set.repeat(sets)).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        while connection.turn(&mut desk).unwrap() != Wait::End {}
+        while connection.turn(&mut scratch).unwrap() != Wait::End {}
         drop(connection);
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"STORED\r\n".repeat(sets));
     }
 
-    /// In pieces of any length, over connections that use one desk in turn: what is left of one's request
+    /// In pieces of any length, over connections that use one scratch space in turn: what is left of one's request
     /// is out of the way of the next, and none keeps memory that it does not need.
     #[test]
-    fn connections_with_parts_of_requests_share_a_desk() {
+    fn connections_with_parts_of_requests_share_scratch() {
         let store = testing::shared(Limits::DEFAULT);
         let lens = [10, 20_000, 100_000, 131_072, 900_000];
-        let mut desk = Desk::default();
+        let mut scratch = Scratch::default();
         for piece in [7_000, 16_384, 50_000, 131_072, 400_000] {
             let mut ends = lens.map(|_| pair(&store));
             for (client, _) in &ends {
@@ -346,7 +346,7 @@ mod tests {
                     while !part.is_empty() {
                         // There may be no room for all of it.
                         part = &part[client.write(part).unwrap_or(0)..];
-                        assert_ne!(until_it_waits(connection, &mut desk), Wait::End);
+                        assert_ne!(until_it_waits(connection, &mut scratch), Wait::End);
                     }
                 }
             }
@@ -359,7 +359,7 @@ mod tests {
                 let expected = [line.as_bytes(), value, b"\r\nEND\r\n"].concat();
                 let (mut said, mut piece) = (Vec::new(), vec![0; 1 << 20]);
                 while said.len() < expected.len() {
-                    until_it_waits(connection, &mut desk);
+                    until_it_waits(connection, &mut scratch);
                     let count = client.read(&mut piece).expect("more");
                     said.extend_from_slice(&piece[..count]);
                 }
@@ -376,11 +376,11 @@ mod tests {
         let (mut client, mut connection) = pair(&store);
         connection.gate = Some(gate(b"a:b"));
         client.set_nonblocking(true).unwrap();
-        let mut desk = Desk::default();
+        let mut scratch = Scratch::default();
         // Others had much to tell before.
-        desk.replies.reserve(REPLIES_KEPT);
+        scratch.replies.reserve(REPLIES_KEPT);
         while client.write(&[b'\n'; 100_000]).is_ok() {}
-        while connection.turn(&mut desk).unwrap() != Wait::Write {
+        while connection.turn(&mut scratch).unwrap() != Wait::Write {
             let _ = client.write(&[b'\n'; 100_000]);
         }
         assert!(connection.unsent.capacity() < 300_000);
@@ -391,15 +391,15 @@ mod tests {
         let store = testing::shared(Limits::DEFAULT);
         store.set(b"k", 0, 0, &[b'v'; 500_000]).unwrap();
         let (mut client, mut connection) = pair(&store);
-        let mut desk = Desk::default();
+        let mut scratch = Scratch::default();
         client
             .write_all("get k k k k\r\n".repeat(100).as_bytes())
             .unwrap();
-        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Write);
+        assert_eq!(connection.turn(&mut scratch).unwrap(), Wait::Write);
         let kept = connection.unsent.len();
         assert!(kept < 2_000_000);
         for _ in 0..10 {
-            assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Write);
+            assert_eq!(connection.turn(&mut scratch).unwrap(), Wait::Write);
             assert_eq!(connection.unsent.len(), kept);
         }
         // Once it reads, all comes.
@@ -408,12 +408,12 @@ mod tests {
         let expected = (4 * one + b"END\r\n".len()) * 100;
         let (mut len, mut piece) = (0, vec![0; 1 << 20]);
         while len < expected {
-            let wait = connection.turn(&mut desk).unwrap();
+            let wait = connection.turn(&mut scratch).unwrap();
             assert_ne!(wait, Wait::End);
             len += client.read(&mut piece).unwrap_or(0);
         }
         assert_eq!(len, expected);
-        assert_eq!(connection.turn(&mut desk).unwrap(), Wait::Read);
+        assert_eq!(connection.turn(&mut scratch).unwrap(), Wait::Read);
         assert_eq!(connection.unsent.capacity(), 0);
     }
 }

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
 use super::auth::{Gate, Users};
-use super::connection::{Connection, Converse, Desk, Wait};
+use super::connection::{Connection, Converse, Scratch, Wait};
 use super::hosting::ends;
 use super::stop::Stop;
 use crate::text::Ends;
@@ -89,7 +89,7 @@ pub(super) struct Worker<'a, H: Host> {
     watching: Vec<usize>,
     watched: Instant,
     /// Where connections read and write in their turn.
-    desk: Desk,
+    scratch: Scratch,
     now: Instant,
     idle_checked: Instant,
 }
@@ -127,7 +127,7 @@ impl<'a, H: Host> Worker<'a, H> {
             unfinished: Vec::new(),
             watching: Vec::new(),
             watched: now,
-            desk: Desk::default(),
+            scratch: Scratch::default(),
             now,
             idle_checked: now,
         };
@@ -228,7 +228,7 @@ impl<'a, H: Host> Worker<'a, H> {
             return;
         };
         entry.last_turn = self.now;
-        let result = entry.connection.turn(&mut self.desk);
+        let result = entry.connection.turn(&mut self.scratch);
         let interest = match result {
             Ok(Wait::Read) => EventFlags::IN,
             Ok(Wait::Write) => EventFlags::OUT,

@@ -4,7 +4,7 @@
 const BUFFER: usize = 16 * 1024;
 
 /// What a thread lends to its connections in turn: a value of 64 KiB fits with its line.
-pub(crate) const LENT: usize = 128 * 1024;
+pub(crate) const SCRATCH_LEN: usize = 128 * 1024;
 
 /// Longer lines must be those of a large multi-get. Memcached's buffer has this size, and takes a whole
 /// line in one go.
@@ -24,23 +24,23 @@ pub(crate) struct Input {
     pub(crate) end: usize,
 }
 
-/// A buffer of [`LENT`] bytes that inputs have in turn, unless one of them has it: those that wait need none,
+/// A buffer of [`SCRATCH_LEN`] bytes that inputs have in turn, unless one of them has it: those that wait need none,
 /// and it stays in the processor's cache.
 #[derive(Debug)]
-pub(crate) struct Lent(Option<Vec<u8>>);
+pub(crate) struct ScratchInput(Option<Vec<u8>>);
 
-impl Default for Lent {
+impl Default for ScratchInput {
     fn default() -> Self {
-        Lent(Some(vec![0; LENT]))
+        ScratchInput(Some(vec![0; SCRATCH_LEN]))
     }
 }
 
 impl Input {
     /// Moves into the buffer, unless there is too much to move.
-    pub(crate) fn move_to(&mut self, lent: &mut Lent) {
+    pub(crate) fn move_to(&mut self, scratch: &mut ScratchInput) {
         let len = self.bytes().len();
         if len <= BUFFER
-            && let Some(mut buffer) = lent.0.take()
+            && let Some(mut buffer) = scratch.0.take()
         {
             buffer[..len].copy_from_slice(self.bytes());
             *self = Input {
@@ -52,16 +52,16 @@ impl Input {
     }
 
     /// Moves out of the buffer, if it is in it, with what is left.
-    pub(crate) fn move_from(&mut self, lent: &mut Lent) {
-        if lent.0.is_some() {
+    pub(crate) fn move_from(&mut self, scratch: &mut ScratchInput) {
+        if scratch.0.is_some() {
             return self.shrink();
         }
-        if self.buffer.len() != LENT {
+        if self.buffer.len() != SCRATCH_LEN {
             // It grew to what has become of it.
-            *lent = Lent::default();
+            *scratch = ScratchInput::default();
             return self.shrink();
         }
-        lent.0 = Some(self.keep_what_is_left());
+        scratch.0 = Some(self.keep_what_is_left());
     }
 
     /// Gives memory back that what is left does not need.
@@ -92,7 +92,7 @@ impl Input {
     pub(crate) fn room(&mut self, need: usize) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            if self.buffer.len() > LENT && need <= LENT {
+            if self.buffer.len() > SCRATCH_LEN && need <= SCRATCH_LEN {
                 self.shrink();
             }
         }

@@ -107,7 +107,7 @@ impl Turn<'_> {
         self.tell("response_obj_count", threads);
         self.tell("response_obj_bytes", threads * REPLIES);
         self.tell("read_buf_count", threads);
-        self.tell("read_buf_bytes", threads * input::LENT);
+        self.tell("read_buf_bytes", threads * input::SCRATCH_LEN);
         self.tell("read_buf_bytes_free", 0);
         self.tell("read_buf_oom", sums[Count::LongGets]);
         self.tell("reserved_fds", threads * DESCRIPTORS_PER_THREAD);
