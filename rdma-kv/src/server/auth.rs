@@ -1,7 +1,8 @@
-//! Who may come: memcached's ascii authentication (`-Y`).
+//! Memcached's ascii authentication (`-Y`).
 //!
-//! Until a connection has sent `set <any> <any> <any> <len>\r\n<user> <password>\r\n` with what is
-//! in the file, it gets nothing else. Follows `authfile.c` and `try_read_command_asciiauth` there.
+//! A connection is authenticated by `set <any> <any> <any> <len>\r\n<user> <password>\r\n` with an entry
+//! of the file. Until then every command is refused. Follows memcached's `authfile.c` and
+//! `try_read_command_asciiauth`.
 
 use std::fmt;
 use std::fs::File;
@@ -15,10 +16,10 @@ const FILE_LIMIT: u64 = 1 << 20;
 /// A line is at most this long, in bytes, and so is what must follow it.
 const LINE_LIMIT: usize = 2048;
 
-/// Why there are no users.
+/// Failure to load a file of users.
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("Could not open authfile [{}] for reading, error {error}", path.display())]
     Read {
         /// The file.
@@ -26,16 +27,16 @@ pub enum UsersError {
         /// The system's reason.
         error: io::Error,
     },
-    /// It is no file of users.
+    /// A line has no colon.
     #[error("Authfile [{}] has a malformed entry. Should be 'user:password'", .0.display())]
     Malformed(PathBuf),
 }
 
-/// Names and passwords, from a file with a line `user:password` for each. Clones are the same.
+/// Names and passwords, from a file with one line `user:password` each. Clones share them.
 #[derive(Clone)]
 pub struct Users {
     path: Arc<Path>,
-    /// `user password`, each.
+    /// Entries of the form `user password`.
     known: Arc<RwLock<Vec<Vec<u8>>>>,
 }
 
@@ -51,17 +52,17 @@ impl Users {
         })
     }
 
-    /// Reads the file again; those who are in stay in.
+    /// Reads the file again. Authenticated connections stay authenticated.
     ///
     /// # Errors
-    /// [`UsersError`]; the users are then those of before.
+    /// [`UsersError`]; the users then stay unchanged.
     pub fn reload(&self) -> Result<(), UsersError> {
         let known = read(&self.path)?;
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
         Ok(())
     }
 
-    /// Takes equally long for every wrong password of the same length.
+    /// Whether an entry matches, in the same time for all wrong passwords of one length.
     fn know(&self, user: &[u8], password: &[u8]) -> bool {
         let given = [user, b" ", password].concat();
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +77,7 @@ impl Users {
     }
 }
 
-/// Without the passwords.
+/// Shows no passwords.
 impl fmt::Debug for Users {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Users").field(&self.path).finish()
@@ -106,31 +107,31 @@ fn read(path: &Path) -> Result<Vec<Vec<u8>>, UsersError> {
     entries.collect::<Option<_>>().ok_or_else(malformed)
 }
 
-/// A connection that has not said who it is.
+/// State of a connection that is not authenticated.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct AuthHandshake {
     users: Users,
     received: Vec<u8>,
-    /// Bytes that are expected after a good line.
+    /// Bytes that must follow a valid `set` line.
     wanted: Option<usize>,
-    /// Wrong passwords that nobody has taken note of.
+    /// Wrong passwords that are not counted yet.
     pub(super) refusals: u32,
 }
 
-/// What a connection at the gate should do next.
+/// Next step of a connection that is not authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Knock {
-    /// Say more.
-    Wait,
-    /// Go.
+pub(super) enum AuthStep {
+    /// Read more from the client.
+    NeedMore,
+    /// Close the connection.
     Close,
-    /// Come in; these bytes belong to the conversation.
-    Enter(Vec<u8>),
+    /// The client is authenticated. These bytes follow the handshake.
+    Accepted(Vec<u8>),
 }
 
-impl Gate {
+impl AuthHandshake {
     pub(super) fn new(users: Users) -> Self {
-        Gate {
+        AuthHandshake {
             users,
             received: Vec::new(),
             wanted: None,
@@ -139,30 +140,30 @@ impl Gate {
     }
 
     /// Takes what has arrived, and appends the replies.
-    pub(super) fn receive(&mut self, bytes: &[u8], replies: &mut Vec<u8>) -> Knock {
+    pub(super) fn receive(&mut self, bytes: &[u8], replies: &mut Vec<u8>) -> AuthStep {
         self.received.extend_from_slice(bytes);
         let mut at = 0;
-        let knock = loop {
+        let step = loop {
             let rest = &self.received[at..];
             let Some(wanted) = self.wanted else {
                 let Some(end) = rest.iter().position(|&byte| byte == b'\n') else {
                     break if rest.len() > LINE_LIMIT {
-                        Knock::Close
+                        AuthStep::Close
                     } else {
-                        Knock::Wait
+                        AuthStep::NeedMore
                     };
                 };
                 self.wanted = announced(&rest[..end]);
                 at += end + 1;
                 match self.wanted {
                     None => replies.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n"),
-                    Some(wanted) if wanted > LINE_LIMIT => break Knock::Close,
+                    Some(wanted) if wanted > LINE_LIMIT => break AuthStep::Close,
                     Some(_) => {}
                 }
                 continue;
             };
             let Some(token) = rest.get(..wanted) else {
-                break Knock::Wait;
+                break AuthStep::NeedMore;
             };
             let verdict = self.judge(token);
             replies.extend_from_slice(verdict.as_bytes());
@@ -170,11 +171,11 @@ impl Gate {
             self.wanted = None;
             self.refusals += u32::from(verdict == REFUSED);
             if verdict == STORED {
-                break Knock::Enter(self.received.split_off(at));
+                break AuthStep::Accepted(self.received.split_off(at));
             }
         };
         self.received.drain(..at.min(self.received.len()));
-        knock
+        step
     }
 
     fn judge(&self, token: &[u8]) -> &'static str {
@@ -193,7 +194,7 @@ impl Gate {
 const STORED: &str = "STORED\r\n";
 const REFUSED: &str = "CLIENT_ERROR authentication failure\r\n";
 
-/// How many bytes follow this line, if it is a set.
+/// Bytes that must follow this line, if it is a `set`.
 fn announced(line: &[u8]) -> Option<usize> {
     let mut words = words(line);
     if words.next() != Some(b"set") {
@@ -204,7 +205,7 @@ fn announced(line: &[u8]) -> Option<usize> {
     len.checked_add(2)
 }
 
-/// What stands between blanks, up to a NUL.
+/// Words between blanks, up to the first NUL.
 fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let line = line.split(|&byte| byte == 0).next().unwrap_or_default();
     line.split(|&byte| byte == b' ')
@@ -225,22 +226,22 @@ pub(super) mod tests {
         result
     }
 
-    /// A gate for these users.
-    pub(in crate::server) fn gate(text: &[u8]) -> Gate {
-        Gate::new(with_file(text, |path| Users::load(path).unwrap()))
+    /// A handshake with these users.
+    pub(in crate::server) fn handshake(text: &[u8]) -> AuthHandshake {
+        AuthHandshake::new(with_file(text, |path| Users::load(path).unwrap()))
     }
 
-    /// What the gate says to all of it, given in pieces of `piece` bytes, and what it does.
-    fn knock(gate: &mut Gate, input: &[u8], piece: usize) -> (String, Knock) {
+    /// Replies to `input`, given in pieces of `piece` bytes, and the last step.
+    fn feed(handshake: &mut AuthHandshake, input: &[u8], piece: usize) -> (String, AuthStep) {
         let mut replies = Vec::new();
-        let mut last = Knock::Wait;
+        let mut last = AuthStep::NeedMore;
         let mut rest = input;
-        while !rest.is_empty() && last == Knock::Wait {
+        while !rest.is_empty() && last == AuthStep::NeedMore {
             let (piece, after) = rest.split_at(piece.min(rest.len()));
-            last = gate.receive(piece, &mut replies);
+            last = handshake.receive(piece, &mut replies);
             rest = after;
         }
-        if let Knock::Enter(left) = &mut last {
+        if let AuthStep::Accepted(left) = &mut last {
             left.extend_from_slice(rest);
         }
         (String::from_utf8(replies).unwrap(), last)
@@ -278,15 +279,15 @@ pub(super) mod tests {
         ];
         for (input, reply, enters) in cases {
             for piece in [1, 7, 100] {
-                let mut gate = gate(b"foo:xyzzy\nbar:open\r\n");
-                let (said, knock) = knock(&mut gate, input, piece);
+                let mut handshake = handshake(b"foo:xyzzy\nbar:open\r\n");
+                let (said, step) = feed(&mut handshake, input, piece);
                 assert_eq!(said, reply, "{input:?}");
                 let expected = if enters {
-                    Knock::Enter(Vec::new())
+                    AuthStep::Accepted(Vec::new())
                 } else {
-                    Knock::Wait
+                    AuthStep::NeedMore
                 };
-                assert_eq!(knock, expected, "{input:?}");
+                assert_eq!(step, expected, "{input:?}");
             }
         }
     }
@@ -295,23 +296,23 @@ pub(super) mod tests {
     fn what_follows_the_password_belongs_to_the_conversation() {
         let input = b"version\r\nset x 0 0 9\r\nfoo wrong\r\nset x 0 0 9\r\nfoo xyzzy\r\nget a\r\n";
         for piece in [1, 20, 100] {
-            let (said, knock) = knock(&mut gate(b"foo:xyzzy"), input, piece);
+            let (said, step) = feed(&mut handshake(b"foo:xyzzy"), input, piece);
             let expected = "CLIENT_ERROR unauthenticated\r\n\
                             CLIENT_ERROR authentication failure\r\nSTORED\r\n";
             assert_eq!(said, expected);
-            assert_eq!(knock, Knock::Enter(b"get a\r\n".to_vec()));
+            assert_eq!(step, AuthStep::Accepted(b"get a\r\n".to_vec()));
         }
     }
 
     #[test]
     fn strangers_keep_no_memory() {
         let long = vec![b'x'; LINE_LIMIT + 1];
-        assert_eq!(knock(&mut gate(b""), &long, 100).1, Knock::Close);
+        assert_eq!(feed(&mut handshake(b""), &long, 100).1, AuthStep::Close);
         for len in ["2047", "4294967295", "18446744073709551615"] {
             let set = format!("set x 0 0 {len}\r\n");
-            let (said, knock) = knock(&mut gate(b"a:b"), set.as_bytes(), 100);
+            let (said, step) = feed(&mut handshake(b"a:b"), set.as_bytes(), 100);
             if said.is_empty() {
-                assert_eq!(knock, Knock::Close)
+                assert_eq!(step, AuthStep::Close)
             } else {
                 assert_eq!(said, "CLIENT_ERROR unauthenticated\r\n")
             }
@@ -336,6 +337,6 @@ pub(super) mod tests {
         });
         let missing = Users::load(Path::new("/nowhere/users"));
         assert!(matches!(missing, Err(UsersError::Read { .. })));
-        assert!(!gate(b"").users.know(b"", b""));
+        assert!(!handshake(b"").users.know(b"", b""));
     }
 }

@@ -9,15 +9,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use super::auth::{Gate, Knock};
+use super::auth::{AuthHandshake, AuthStep};
 use crate::text::input::{Input, ScratchInput};
 use crate::text::{BINARY_REQUEST, Ended, Next, warn_of_binary};
 
 /// Memory for replies beyond this many bytes is not kept.
 const REPLIES_KEPT: usize = 512 * 1024;
 
-/// Bytes that a client can say at a time before it has said who it is: what it says wrong is answered.
-const KNOCK: usize = 4 * 1024;
+/// Bytes that are read at a time before authentication: each wrong line has a longer reply.
+const HANDSHAKE_LEN: usize = 4 * 1024;
 
 /// Memory that connections of one thread use in turn.
 #[derive(Debug, Default)]
@@ -61,8 +61,8 @@ pub(crate) trait Converse {
 #[derive(Debug)]
 pub(super) struct Connection<C> {
     socket: OwnedFd,
-    /// While it has not said who it is, and has to.
-    gate: Option<Gate>,
+    /// Present until the client has authenticated, if it has to.
+    handshake: Option<AuthHandshake>,
     /// The client has sent nothing yet.
     is_new: bool,
     conversation: C,
@@ -89,11 +89,11 @@ pub(super) enum Wait {
 }
 
 impl<C: Converse> Connection<C> {
-    pub(super) fn new(socket: OwnedFd, gate: Option<Gate>, conversation: C) -> Self {
+    pub(super) fn new(socket: OwnedFd, handshake: Option<AuthHandshake>, conversation: C) -> Self {
         Connection {
             conversation,
             socket,
-            gate,
+            handshake,
             is_new: true,
             next: Next::Read,
             unsent: Vec::new(),
@@ -124,8 +124,8 @@ impl<C: Converse> Connection<C> {
             Next::Continue => {}
             Next::Read | Next::Watch => {
                 let mut room = self.conversation.room();
-                if self.gate.is_some() {
-                    let len = room.len().min(KNOCK);
+                if self.handshake.is_some() {
+                    let len = room.len().min(HANDSHAKE_LEN);
                     room = &mut room[..len];
                 }
                 let len = room.len();
@@ -143,7 +143,7 @@ impl<C: Converse> Connection<C> {
                     warn_of_binary();
                     return Ok(Wait::End);
                 }
-                if let Some(wait) = self.pass_gate(count, replies)? {
+                if let Some(wait) = self.pass_handshake(count, replies)? {
                     return Ok(wait);
                 }
             }
@@ -162,7 +162,7 @@ impl<C: Converse> Connection<C> {
     /// Whether the connection is idle: no reply is unsent, and no command is under way.
     pub(super) fn is_idle(&self) -> bool {
         let is_read = self.next == Next::Read && self.unsent.is_empty();
-        is_read && (self.gate.is_some() || self.conversation.is_idle())
+        is_read && (self.handshake.is_some() || self.conversation.is_idle())
     }
 
     /// Notes that the connection ends for being idle.
@@ -172,24 +172,24 @@ impl<C: Converse> Connection<C> {
 
     /// Takes `count` bytes that were read into the conversation's room; what it waits for if none
     /// of them is for the conversation.
-    fn pass_gate(&mut self, count: usize, replies: &mut Vec<u8>) -> io::Result<Option<Wait>> {
-        let Some(gate) = &mut self.gate else {
+    fn pass_handshake(&mut self, count: usize, replies: &mut Vec<u8>) -> io::Result<Option<Wait>> {
+        let Some(handshake) = &mut self.handshake else {
             self.conversation.received(count);
             return Ok(None);
         };
-        let knock = gate.receive(&self.conversation.room()[..count], replies);
-        for _ in 0..std::mem::take(&mut gate.refusals) {
+        let step = handshake.receive(&self.conversation.room()[..count], replies);
+        for _ in 0..std::mem::take(&mut handshake.refusals) {
             self.conversation.logged_in(false);
         }
-        match knock {
-            Knock::Close => Ok(Some(Wait::End)),
-            Knock::Wait => Ok(Some(if self.send(replies)? {
+        match step {
+            AuthStep::Close => Ok(Some(Wait::End)),
+            AuthStep::NeedMore => Ok(Some(if self.send(replies)? {
                 Wait::Read
             } else {
                 Wait::Write
             })),
-            Knock::Enter(bytes) => {
-                self.gate = None;
+            AuthStep::Accepted(bytes) => {
+                self.handshake = None;
                 self.conversation.logged_in(true);
                 self.conversation.room()[..bytes.len()].copy_from_slice(&bytes);
                 self.conversation.received(bytes.len());
@@ -251,7 +251,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::server::auth::tests::gate;
+    use crate::server::auth::tests::handshake;
     use crate::server::hosting::Talk;
     use crate::shared::Shared;
     use crate::store::Limits;
@@ -374,7 +374,7 @@ mod tests {
     fn a_stranger_who_does_not_read_costs_little() {
         let store = testing::shared(Limits::DEFAULT);
         let (mut client, mut connection) = pair(&store);
-        connection.gate = Some(gate(b"a:b"));
+        connection.handshake = Some(handshake(b"a:b"));
         client.set_nonblocking(true).unwrap();
         let mut scratch = Scratch::default();
         // Others had much to tell before.

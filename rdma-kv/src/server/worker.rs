@@ -10,7 +10,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
-use super::auth::{Gate, Users};
+use super::auth::{AuthHandshake, Users};
 use super::connection::{Connection, Converse, Scratch, Wait};
 use super::hosting::ends;
 use super::stop::Stop;
@@ -195,9 +195,9 @@ impl<'a, H: Host> Worker<'a, H> {
             Err(error) => return Err(error.into()),
         }
         while let Ok(socket) = self.inbox.try_recv() {
-            let gate = self.service.users.cloned().map(Gate::new);
+            let handshake = self.service.users.cloned().map(AuthHandshake::new);
             let conversation = self.service.host.converse(self.number, ends(&socket));
-            let connection = Connection::new(socket, gate, conversation);
+            let connection = Connection::new(socket, handshake, conversation);
             let number = self.free.pop().unwrap_or(self.connections.len());
             let data = EventData::new_u64(number as u64);
             let interest = EventFlags::IN;
