@@ -181,16 +181,16 @@ impl Away {
 }
 
 /// A connection's place at the link of its thread.
-pub(super) struct Seat<N: Network> {
+pub(super) struct UpstreamSession<N: Network> {
     links: Arc<Links<N>>,
     thread: usize,
     /// Its conversation with the server: which client's, and the number.
     session: Option<(u64, u32)>,
 }
 
-impl<N: Network> Seat<N> {
+impl<N: Network> UpstreamSession<N> {
     pub(super) fn new(links: Arc<Links<N>>, thread: usize) -> Self {
-        Seat {
+        UpstreamSession {
             links,
             thread,
             session: None,
@@ -198,7 +198,7 @@ impl<N: Network> Seat<N> {
     }
 }
 
-impl<N: Network> Upstream for Seat<N> {
+impl<N: Network> Upstream for UpstreamSession<N> {
     fn look(
         &mut self,
         keys: &[&[u8]],
@@ -250,7 +250,7 @@ impl<N: Network> Upstream for Seat<N> {
 }
 
 /// Whoever looks at the server's counts after a client has gone finds its gets among them.
-impl<N: Network> Drop for Seat<N> {
+impl<N: Network> Drop for UpstreamSession<N> {
     fn drop(&mut self) {
         let mut link = self.links.lock(self.thread);
         link.report();

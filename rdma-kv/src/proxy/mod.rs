@@ -23,7 +23,7 @@ use toroid_fabric::Place;
 
 pub use self::conversation::Conversation;
 
-use self::link::{Links, NoLink, Seat};
+use self::link::{Links, NoLink, UpstreamSession};
 use crate::client::{Client, ClientError};
 use crate::control::Then;
 use crate::network::Network;
@@ -177,14 +177,14 @@ fn care<N: Network>(links: &Links<N>, stop: &Stop) -> Result<(), ProxyError> {
 /// What connections to a proxy lead to.
 struct Proxy<N: Network>(Arc<Links<N>>);
 
-impl<N: Network> front::Host for Proxy<N>
+impl<N: Network> front::SessionFactory for Proxy<N>
 where
     Client<N>: Send,
 {
-    type Conversation = Conversation<Seat<N>>;
+    type Conversation = Conversation<UpstreamSession<N>>;
 
     fn converse(&self, thread: usize, _: Ends) -> Self::Conversation {
-        Conversation::new(Seat::new(Arc::clone(&self.0), thread))
+        Conversation::new(UpstreamSession::new(Arc::clone(&self.0), thread))
     }
 
     fn refused(&self) {}

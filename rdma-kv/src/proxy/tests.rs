@@ -33,8 +33,8 @@ impl Proxied {
         Proxied { cluster, links }
     }
 
-    fn conversation(&self, thread: usize) -> Conversation<Seat<TestNetwork>> {
-        Conversation::new(Seat::new(Arc::clone(&self.links), thread))
+    fn conversation(&self, thread: usize) -> Conversation<UpstreamSession<TestNetwork>> {
+        Conversation::new(UpstreamSession::new(Arc::clone(&self.links), thread))
     }
 
     fn store(&self) -> crate::shared::Shared {

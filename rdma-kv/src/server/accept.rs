@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 
 use super::listen::Listeners;
-use super::worker::{Host, Inbox, Service, Worker};
+use super::worker::{Inbox, Service, SessionFactory, Worker};
 use super::{Settings, Stop, resume, spawn};
 
 pub(super) const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -22,15 +22,15 @@ const PAUSE: Duration = Duration::from_millis(10);
 const TURN: usize = 64;
 
 /// Accepts and serves until stopped; calls `ready` once all threads are there.
-pub(crate) fn serve<H: Host>(
+pub(crate) fn serve<H: SessionFactory>(
     listeners: &Listeners,
     settings: &Settings,
-    host: &H,
+    sessions: &H,
     stop: &Stop,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
     let service = Service {
-        host,
+        sessions,
         stop,
         users: settings.users.as_ref(),
         idle_timeout: settings.idle_timeout,
@@ -55,7 +55,7 @@ pub(crate) fn serve<H: Host>(
     })
 }
 
-fn start<'scope, 'a: 'scope, H: Host>(
+fn start<'scope, 'a: 'scope, H: SessionFactory>(
     scope: &'scope Scope<'scope, '_>,
     worker: Worker<'a, H>,
     stop: &'scope Stop,
@@ -68,7 +68,7 @@ fn accept_all(
     listeners: &Listeners,
     settings: &Settings,
     inboxes: &[Inbox],
-    service: &Service<'_, impl Host>,
+    service: &Service<'_, impl SessionFactory>,
 ) -> io::Result<()> {
     let fds = listeners.fds();
     let mut inboxes = inboxes.iter().cycle();
@@ -79,14 +79,14 @@ fn accept_all(
             return Ok(());
         }
         if full() && !settings.refuse_at_once {
-            service.host.accepts(false);
+            service.sessions.accepts(false);
             while full() {
                 if service.stop.wait(PAUSE)? {
                     return Ok(());
                 }
             }
         }
-        service.host.accepts(true);
+        service.sessions.accepts(true);
         for (&fd, _) in fds.iter().zip(woken.ready).filter(|(_, ready)| *ready) {
             for _ in 0..TURN {
                 if full() && !settings.refuse_at_once {
@@ -99,7 +99,7 @@ fn accept_all(
                     Some(inbox) if !full() => inbox.give(socket, service),
                     // Best effort: the client may have gone.
                     _ => {
-                        service.host.refused();
+                        service.sessions.refused();
                         let _ = send(&socket, TOO_MANY, SendFlags::NOSIGNAL);
                     }
                 }
@@ -111,7 +111,7 @@ fn accept_all(
 /// The next connection, if there is one.
 fn accept(
     listener: BorrowedFd<'_>,
-    service: &Service<'_, impl Host>,
+    service: &Service<'_, impl SessionFactory>,
 ) -> io::Result<Option<OwnedFd>> {
     match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(socket) => Ok(Some(socket)),
@@ -119,7 +119,7 @@ fn accept(
         Err(error) => {
             // Out of descriptors or memory, the listener stays readable: wait rather than spin.
             tracing::warn!("cannot accept a connection: {error}");
-            service.host.accepts(false);
+            service.sessions.accepts(false);
             service.stop.wait(PAUSE)?;
             Ok(None)
         }

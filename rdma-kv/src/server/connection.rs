@@ -252,23 +252,23 @@ mod tests {
 
     use super::*;
     use crate::server::auth::tests::handshake;
-    use crate::server::hosting::Talk;
+    use crate::server::backend::Session;
     use crate::shared::Shared;
     use crate::store::Limits;
     use crate::testing;
     use crate::text::Conversation;
 
-    fn pair(store: &Shared) -> (UnixStream, Connection<Talk>) {
+    fn pair(store: &Shared) -> (UnixStream, Connection<Session>) {
         let (client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        let talk = Talk {
+        let session = Session {
             store: store.clone(),
             conversation: Conversation::default(),
         };
-        (client, Connection::new(server.into(), None, talk))
+        (client, Connection::new(server.into(), None, session))
     }
 
-    fn until_it_waits(connection: &mut Connection<Talk>, scratch: &mut Scratch) -> Wait {
+    fn until_it_waits(connection: &mut Connection<Session>, scratch: &mut Scratch) -> Wait {
         loop {
             match connection.turn(scratch).unwrap() {
                 Wait::Turn => {}

@@ -6,12 +6,12 @@
 
 mod accept;
 mod auth;
+mod backend;
 mod connection;
 mod converse;
-mod hosting;
 mod listen;
+mod proxied_session;
 mod rdma;
-mod session;
 mod settings;
 mod stop;
 mod worker;
@@ -48,7 +48,7 @@ pub(crate) mod front {
     pub(crate) use super::accept::serve;
     pub(crate) use super::connection::Converse;
     pub(crate) use super::listen::Listeners;
-    pub(crate) use super::worker::Host;
+    pub(crate) use super::worker::SessionFactory;
 }
 
 /// Why a server could not start, or ended.
@@ -131,16 +131,16 @@ pub fn run(
         store.set_may_evict(settings.commands.evictions);
         store.set_has_cas(settings.commands.cas);
     });
-    let hosted = hosting::Hosted {
+    let backend = backend::Backend {
         store: store.clone(),
-        host: Arc::new(hosting::host(settings, &listeners, stop)),
+        server: Arc::new(backend::server_state(settings, &listeners, stop)),
     };
-    store.with(|store| store.set_eviction_log(hosted.host.eviction_log()));
+    store.with(|store| store.set_eviction_log(backend.server.eviction_log()));
     let rdma = match &domain {
         Some(domain) => Some(rdma::Server::new(
             domain.clone(),
             domain.listen(PROTOCOL)?,
-            hosted.clone(),
+            backend.clone(),
         )),
         None => None,
     };
@@ -156,7 +156,7 @@ pub fn run(
         let ready = || ready(&serving, &store);
         let sockets = stop.after(|| match &rdma {
             Some(Err(_)) => Ok(()),
-            _ => accept::serve(&listeners, settings, &hosted, stop, ready),
+            _ => accept::serve(&listeners, settings, &backend, stop, ready),
         });
         let rdma = rdma.map(|thread| thread?.join().unwrap_or_else(resume));
         clock.join().unwrap_or_else(resume)?;

@@ -13,7 +13,7 @@ use toroid_fabric::Polling;
 use toroid_fabric::{NodeId, PacketChannel};
 
 use self::client::{Client, Service, TURN};
-use super::hosting::Hosted;
+use super::backend::Backend;
 use super::{ServeError, Stop};
 use crate::network::{Accept, Network};
 
@@ -37,10 +37,10 @@ pub(super) struct Server<N: Network, L> {
 }
 
 impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
-    /// Serves what is `hosted` to who comes to `listener`.
-    pub(super) fn new(network: N, listener: L, hosted: Hosted) -> Self {
+    /// Serves what is `backend` to who comes to `listener`.
+    pub(super) fn new(network: N, listener: L, backend: Backend) -> Self {
         Server {
-            service: Service { network, hosted },
+            service: Service { network, backend },
             listener,
             clients: VecDeque::new(),
             turns: Vec::new(),

@@ -16,7 +16,7 @@ use crate::operations::Change;
 use crate::shared::Shared;
 use crate::store::{Limits, Store};
 use crate::testing::{TestListener, TestNetwork, value};
-use crate::text::{Host, Rules};
+use crate::text::{Rules, ServerState};
 
 /// A server on its own thread.
 pub(crate) struct Cluster {
@@ -29,26 +29,26 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start(limits: Limits) -> Self {
-        Self::hosting(limits, Host::default())
+        Self::hosting(limits, ServerState::default())
     }
 
-    fn hosting(limits: Limits, host: Host) -> Self {
+    fn hosting(limits: Limits, host: ServerState) -> Self {
         Self::within(limits, limits, host)
     }
 
     /// In regions for as much memory as it may have later.
-    fn within(most: Limits, limits: Limits, host: Host) -> Self {
+    fn within(most: Limits, limits: Limits, host: ServerState) -> Self {
         let (network, listener, stop) = (
             TestNetwork::new(),
             TestListener::new(),
             Stop::new().unwrap(),
         );
         let store = network.store_within(most, limits);
-        let hosted = Hosted {
+        let backend = Backend {
             store: store.clone(),
-            host: Arc::new(host),
+            server: Arc::new(host),
         };
-        let server = Server::new(network.clone(), listener.clone(), hosted);
+        let server = Server::new(network.clone(), listener.clone(), backend);
         let stopped = stop.clone();
         let thread = Some(std::thread::spawn(move || server.run(&stopped)));
         Cluster {
@@ -82,10 +82,10 @@ impl Drop for Cluster {
 }
 
 /// A store, with nobody who was told anything yet.
-fn alone(store: Shared) -> Hosted {
-    Hosted {
+fn alone(store: Shared) -> Backend {
+    Backend {
         store,
-        host: Arc::default(),
+        server: Arc::default(),
     }
 }
 
@@ -581,7 +581,7 @@ fn conversations_of_a_client_are_apart_and_bounded() {
         shutdown: Some(Box::new(|| panic!("it is not theirs to end"))),
         ..Rules::default()
     };
-    let cluster = Cluster::hosting(Limits::DEFAULT, Host::new(rules));
+    let cluster = Cluster::hosting(Limits::DEFAULT, ServerState::new(rules));
     let mut client = cluster.client(1);
     let mut say = |session, text: &str| {
         let mut replies = Vec::new();

@@ -11,8 +11,8 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
 use super::auth::{AuthHandshake, Users};
+use super::backend::ends;
 use super::connection::{Connection, Converse, Scratch, Wait};
-use super::hosting::ends;
 use super::stop::Stop;
 use crate::text::Ends;
 
@@ -30,7 +30,7 @@ const STOP: u64 = u64::MAX;
 const INBOX: u64 = u64::MAX - 1;
 
 /// What connections are made for.
-pub(crate) trait Host: Sync {
+pub(crate) trait SessionFactory: Sync {
     /// What is at this end of each.
     type Conversation: Converse + Send;
 
@@ -46,7 +46,7 @@ pub(crate) trait Host: Sync {
 
 /// What all workers share.
 pub(super) struct Service<'a, H> {
-    pub(super) host: &'a H,
+    pub(super) sessions: &'a H,
     pub(super) stop: &'a Stop,
     pub(super) users: Option<&'a Users>,
     pub(super) idle_timeout: Option<Duration>,
@@ -62,7 +62,7 @@ pub(super) struct Inbox {
 
 impl Inbox {
     /// Gives it a nonblocking socket, which counts as open from now on.
-    pub(super) fn give(&self, socket: OwnedFd, service: &Service<'_, impl Host>) {
+    pub(super) fn give(&self, socket: OwnedFd, service: &Service<'_, impl SessionFactory>) {
         service.open.fetch_add(1, Ordering::Relaxed);
         // A worker that has ended ends the server.
         if self.sender.send(socket).is_ok() {
@@ -73,7 +73,7 @@ impl Inbox {
 }
 
 /// One thread's connections.
-pub(super) struct Worker<'a, H: Host> {
+pub(super) struct Worker<'a, H: SessionFactory> {
     service: &'a Service<'a, H>,
     /// Of all threads, from 0.
     number: usize,
@@ -103,7 +103,7 @@ struct Entry<C> {
     queued: bool,
 }
 
-impl<'a, H: Host> Worker<'a, H> {
+impl<'a, H: SessionFactory> Worker<'a, H> {
     pub(super) fn new(service: &'a Service<'a, H>, number: usize) -> io::Result<(Self, Inbox)> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -196,7 +196,7 @@ impl<'a, H: Host> Worker<'a, H> {
         }
         while let Ok(socket) = self.inbox.try_recv() {
             let handshake = self.service.users.cloned().map(AuthHandshake::new);
-            let conversation = self.service.host.converse(self.number, ends(&socket));
+            let conversation = self.service.sessions.converse(self.number, ends(&socket));
             let connection = Connection::new(socket, handshake, conversation);
             let number = self.free.pop().unwrap_or(self.connections.len());
             let data = EventData::new_u64(number as u64);

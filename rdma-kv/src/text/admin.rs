@@ -28,7 +28,7 @@ impl Turn<'_> {
         }
         self.noreply = arguments.noreply();
         self.count(Count::FlushCommands);
-        if !self.seat.host.rules.flush_all {
+        if !self.slot.server.rules.flush_all {
             return Ok(self.say(b"CLIENT_ERROR flush_all not allowed\r\n"));
         }
         let mut delay = Some(0);
@@ -44,8 +44,8 @@ impl Turn<'_> {
     }
 
     pub(super) fn shutdown(&mut self, arguments: &Arguments<'_>) -> Done {
-        let shutdown = self.seat.host.rules.shutdown.as_ref();
-        let Some(shutdown) = shutdown.filter(|_| self.seat.is_direct) else {
+        let shutdown = self.slot.server.rules.shutdown.as_ref();
+        let Some(shutdown) = shutdown.filter(|_| self.slot.is_direct) else {
             return self.say(b"ERROR: shutdown not enabled\r\n");
         };
         match (arguments.count, arguments.at(0)) {
@@ -80,7 +80,7 @@ impl Turn<'_> {
         match number::unsigned_int(arguments.at(0)) {
             Some(level) => {
                 let level = level.min(VERBOSITY_LIMIT);
-                self.seat.host.verbosity.store(level, Ordering::Relaxed);
+                self.slot.server.verbosity.store(level, Ordering::Relaxed);
                 self.say(OK)
             }
             None => self.say(BAD_FORMAT),
@@ -181,7 +181,7 @@ impl Turn<'_> {
 
     /// A setting without effect, which `stats settings` tells from now on.
     fn tune(&self, name: &'static str, value: impl Display) -> &'static [u8] {
-        self.seat.host.tune(name, value.to_string());
+        self.slot.server.tune(name, value.to_string());
         OK
     }
 
@@ -192,9 +192,9 @@ impl Turn<'_> {
     }
 
     fn lru_crawler(&mut self, arguments: &Arguments<'_>) -> Done {
-        let crawler = &self.seat.host.crawler;
+        let crawler = &self.slot.server.crawler;
         let value = arguments.at(1);
-        let may_dump = self.seat.host.rules.dump;
+        let may_dump = self.slot.server.rules.dump;
         let text: &[u8] = match (arguments.at(0), arguments.count) {
             (b"crawl" | b"metadump", 2) if !crawler.load(Ordering::Relaxed) => {
                 b"CLIENT_ERROR lru crawler disabled\r\n"

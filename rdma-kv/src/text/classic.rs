@@ -343,9 +343,9 @@ impl Turn<'_> {
     }
 
     fn note_prefix(&self, key: &[u8], note: impl FnOnce(&mut super::prefixes::Tally)) {
-        if self.seat.detail() {
-            let host = &self.seat.host;
-            if let Some(tally) = host.prefixes().of(key, host.rules.prefix_delimiter) {
+        if self.slot.detail() {
+            let server = &self.slot.server;
+            if let Some(tally) = server.prefixes().of(key, server.rules.prefix_delimiter) {
                 note(tally);
             }
         }

@@ -4,18 +4,18 @@
 //! is dropped unless it is all there is; a NUL ends what is looked at; numbers are read as by
 //! `strtol`. See `doc/protocol.txt` and `proto_text.c` there.
 //!
-//! A [`Conversation`] is one connection's. What all of them share is their [`Host`].
+//! A [`Conversation`] is one connection's. What all of them share is their [`ServerState`].
 
 mod admin;
 mod base64;
 mod classic;
 mod dump;
 mod ended;
-mod host;
 pub(crate) mod input;
 mod keys;
 mod meta;
 mod prefixes;
+mod server_state;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -27,13 +27,13 @@ use toroid_fabric::OpError;
 
 pub(crate) use self::classic::value_len;
 pub(crate) use self::ended::{BINARY_REMEDY, BINARY_REQUEST, Ended, warn_of_binary};
-pub use self::host::{Ends, Host, Rules};
 pub(crate) use self::meta::{append_flag, echo};
+pub use self::server_state::{Ends, Rules, ServerState};
 
 use self::classic::Getting;
 use self::dump::{Dump, Tale};
-use self::host::{Activity, Seat};
 use self::input::{Arguments, Input, Tokens, TooLong};
+use self::server_state::{Activity, ConnectionSlot};
 use self::watch::Watching;
 use crate::counts::{Count, Counts};
 use crate::number::Digits;
@@ -85,7 +85,7 @@ pub enum Wants {
 /// One connection's side of the protocol.
 #[derive(Debug)]
 pub struct Conversation {
-    seat: Seat,
+    slot: ConnectionSlot,
     input: Input,
     /// Bytes of a refused value, still to come, to be dropped.
     swallow: usize,
@@ -106,17 +106,17 @@ pub struct Conversation {
 }
 
 impl Default for Conversation {
-    /// The only one of its host.
+    /// The only one of its server.
     fn default() -> Self {
         Conversation::new(&Arc::default(), Ends::default())
     }
 }
 
 impl Conversation {
-    /// With somebody at the other end of a connection to `host`.
-    pub fn new(host: &Arc<Host>, ends: Ends) -> Self {
+    /// With somebody at the other end of a connection to `server`.
+    pub fn new(server: &Arc<ServerState>, ends: Ends) -> Self {
         Conversation {
-            seat: Seat::take(host, ends),
+            slot: ConnectionSlot::take(server, ends),
             input: Input::default(),
             swallow: 0,
             need: 1,
@@ -131,25 +131,25 @@ impl Conversation {
 
     /// As [`Conversation::new`], with somebody who speaks to a proxy: its members may use the store,
     /// but the server's life is no concern of theirs.
-    pub fn by_proxy(host: &Arc<Host>, ends: Ends) -> Self {
-        let mut conversation = Conversation::new(host, ends);
-        conversation.seat.is_direct = false;
+    pub fn by_proxy(server: &Arc<ServerState>, ends: Ends) -> Self {
+        let mut conversation = Conversation::new(server, ends);
+        conversation.slot.is_direct = false;
         conversation
     }
 
     /// Notes that the client said who it is, before anything else, and whether it is welcome.
     pub fn logged_in(&self, welcome: bool) {
-        self.seat.count(Count::AuthCommands);
+        self.slot.count(Count::AuthCommands);
         if !welcome {
-            self.seat.count(Count::AuthErrors);
+            self.slot.count(Count::AuthErrors);
         }
     }
 
     /// Counts an end of the connection that the server decided.
     pub(crate) fn ended(&self, why: Ended) {
         // A connection ends once, so the cell is empty.
-        let _ = self.seat.ended.set(why);
-        self.seat.count(match why {
+        let _ = self.slot.ended.set(why);
+        self.slot.count(match why {
             Ended::Binary => Count::BinaryClients,
             Ended::Idle => Count::IdleKicks,
         });
@@ -157,7 +157,7 @@ impl Conversation {
 
     /// Notes whether replies wait for room in the socket.
     pub(crate) fn sends(&self, waits: bool) {
-        self.seat.guest.is_at(if waits {
+        self.slot.stats.is_at(if waits {
             Activity::Write
         } else {
             Activity::Read
@@ -177,7 +177,7 @@ impl Conversation {
     /// So many bytes were put into the room.
     pub fn received(&mut self, count: usize) {
         self.input.end += count;
-        self.seat.heard(count);
+        self.slot.heard(count);
     }
 
     /// What it waits for, after [`Next::Read`].
@@ -199,14 +199,14 @@ impl Conversation {
     pub fn run(&mut self, store: &Shared, replies: &mut Vec<u8>) -> Result<Next, OpError> {
         let before = replies.len();
         let next = self.carry_out(store, replies);
-        self.seat.guest.is_at(match next {
+        self.slot.stats.is_at(match next {
             Ok(Next::Watch) => Activity::Watch,
             Ok(Next::Read) if self.swallow > 0 => Activity::Swallow,
             Ok(Next::Read) if matches!(self.wants(), Wants::Bytes(_)) => Activity::Value,
             _ => Activity::Read,
         });
         let written = (replies.len() - before) as u64;
-        self.seat.guest.counts.add(Count::BytesWritten, written);
+        self.slot.stats.counts.add(Count::BytesWritten, written);
         next
     }
 
@@ -245,7 +245,7 @@ impl Conversation {
                     None => {}
                     Some(TooLong::Get) => {
                         replies.extend_from_slice(LONG_GET);
-                        self.seat.count(Count::LongGets);
+                        self.slot.count(Count::LongGets);
                         (self.skips_line, self.searched) = (true, 0);
                         continue;
                     }
@@ -256,15 +256,15 @@ impl Conversation {
                 (self.searched, self.need) = (bytes.len(), bytes.len() + 1);
                 return Ok(Next::Read);
             };
-            if self.seat.host.rules.per_turn == Some(commands) {
-                self.seat.count(Count::Yields);
+            if self.slot.server.rules.per_turn == Some(commands) {
+                self.slot.count(Count::Yields);
                 return Ok(Next::Continue);
             }
             commands += 1;
             let line = input::line(&bytes[..newline]);
             let mut turn = Turn {
                 store,
-                seat: &self.seat,
+                slot: &self.slot,
                 rest: &bytes[newline + 1..],
                 unfinished: &mut self.unfinished,
                 replies,
@@ -333,7 +333,7 @@ enum Done {
 /// One command's turn.
 struct Turn<'a> {
     store: &'a Shared,
-    seat: &'a Seat,
+    slot: &'a ConnectionSlot,
     /// What has arrived after the command's line.
     rest: &'a [u8],
     /// The conversation's.
@@ -399,7 +399,7 @@ impl Turn<'_> {
     }
 
     fn counts(&self) -> &Counts {
-        &self.seat.guest.counts
+        &self.slot.stats.counts
     }
 
     fn count(&self, count: Count) {

@@ -15,8 +15,8 @@ use nix::sys::time::TimeVal;
 use toroid_fabric::OpError;
 
 use super::dump::Tale;
-use super::host::Totals;
 use super::input::{self, Arguments};
+use super::server_state::Totals;
 use super::{Done, ERROR, OK, REPLIES, Turn, VERSION};
 use crate::counts::Count;
 use crate::layout::UNIT;
@@ -44,7 +44,7 @@ impl Turn<'_> {
             (_, 0) => self.general(),
             (b"reset", _) => {
                 let counters = self.store.with(|store| store.counters());
-                self.seat.host.reset(counters);
+                self.slot.server.reset(counters);
                 return Ok(self.say(b"RESET\r\n"));
             }
             (b"detail", _) => return Ok(self.detail(arguments)),
@@ -75,18 +75,18 @@ impl Turn<'_> {
 
     fn totals(&self) -> Totals {
         let counters = self.store.with(|store| store.counters());
-        self.seat.host.totals(counters)
+        self.slot.server.totals(counters)
     }
 
     /// Names and order are memcached's; ours come last.
     fn general(&mut self) {
-        let (totals, host) = (self.totals(), &self.seat.host);
+        let (totals, server) = (self.totals(), &self.slot.server);
         let (sums, store) = (&totals.sums, &totals.store);
         let unix = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         self.tell("pid", process::id());
-        self.tell("uptime", host.uptime_s());
+        self.tell("uptime", server.uptime_s());
         self.tell("time", unix.as_secs());
         self.tell("version", version());
         self.tell("libevent", "none");
@@ -95,14 +95,14 @@ impl Turn<'_> {
             self.tell("rusage_user", seconds(usage.user_time()));
             self.tell("rusage_system", seconds(usage.system_time()));
         }
-        self.tell("max_connections", host.rules.connections);
+        self.tell("max_connections", server.rules.connections);
         self.tell("curr_connections", totals.open);
         self.tell("total_connections", totals.total);
-        if host.told("maxconns_fast") {
+        if server.told("maxconns_fast") {
             self.tell("rejected_connections", totals.refused);
         }
         self.tell("connection_structures", totals.open);
-        let threads = host.rules.threads;
+        let threads = server.rules.threads;
         self.tell("response_obj_oom", 0);
         self.tell("response_obj_count", threads);
         self.tell("response_obj_bytes", threads * REPLIES);
@@ -112,13 +112,13 @@ impl Turn<'_> {
         self.tell("read_buf_oom", sums[Count::LongGets]);
         self.tell("reserved_fds", threads * DESCRIPTORS_PER_THREAD);
         for (name, count) in COMMANDS {
-            if name == "idle_kicks" && host.told_value("idle_timeout") == Some("0") {
+            if name == "idle_kicks" && server.told_value("idle_timeout") == Some("0") {
                 continue;
             }
             self.tell(name, sums[count] + one_sided(count, store));
         }
         self.tell("limit_maxbytes", self.store.limits().memory);
-        self.tell("accepting_conns", u8::from(host.is_accepting()));
+        self.tell("accepting_conns", u8::from(server.is_accepting()));
         self.tell("listen_disabled_num", sums[Count::ListenDisabled]);
         self.tell("time_in_listen_disabled_us", sums[Count::ListenDisabledUs]);
         self.tell("threads", threads);
@@ -127,19 +127,19 @@ impl Turn<'_> {
         self.tell("hash_power_level", index.ilog2() - SLOT_LEN.ilog2());
         self.tell("hash_bytes", index);
         self.tell("hash_is_expanding", 0);
-        if host.told("slab_reassign") {
+        if server.told("slab_reassign") {
             self.tell_zeros(&SLAB_REASSIGN);
         }
-        if host.crawler.load(Ordering::Relaxed) {
+        if server.crawler.load(Ordering::Relaxed) {
             let runs = self.store.with(|store| store.is_crawling());
             self.tell("lru_crawler_running", u8::from(runs));
             let starts = sums[Count::CrawlerStarts] + store.sweeps;
             self.tell("lru_crawler_starts", starts);
         }
-        if host.told("lru_maintainer_thread") {
+        if server.told("lru_maintainer_thread") {
             self.tell("lru_maintainer_juggles", 0);
         }
-        let watched = host.watchers.counts();
+        let watched = server.watchers.counts();
         self.tell("malloc_fails", 0);
         self.tell("log_worker_dropped", 0);
         self.tell("log_worker_written", watched.written);
@@ -168,25 +168,25 @@ impl Turn<'_> {
     }
 
     fn settings(&mut self) {
-        let host = &self.seat.host;
-        let told = &host.rules.settings;
+        let server = &self.slot.server;
+        let told = &server.rules.settings;
         if told.is_empty() {
             let limits = self.store.limits();
             self.tell("maxbytes", limits.memory);
-            self.tell("maxconns", host.rules.connections);
-            self.tell("verbosity", host.verbosity.load(Ordering::Relaxed));
-            self.tell("num_threads", host.rules.threads);
+            self.tell("maxconns", server.rules.connections);
+            self.tell("verbosity", server.verbosity.load(Ordering::Relaxed));
+            self.tell("num_threads", server.rules.threads);
             self.tell("item_size_max", limits.item);
         }
         for (name, value) in told {
             match *name {
-                "verbosity" => self.tell(name, host.verbosity.load(Ordering::Relaxed)),
-                "detail_enabled" => self.tell(name, yes(self.seat.detail())),
+                "verbosity" => self.tell(name, server.verbosity.load(Ordering::Relaxed)),
+                "detail_enabled" => self.tell(name, yes(self.slot.detail())),
                 "maxbytes" => self.tell(name, self.store.limits().memory),
-                "lru_crawler" => self.tell(name, yes(host.crawler.load(Ordering::Relaxed))),
-                "track_sizes" => self.tell(name, yes(host.sizes.load(Ordering::Relaxed))),
+                "lru_crawler" => self.tell(name, yes(server.crawler.load(Ordering::Relaxed))),
+                "track_sizes" => self.tell(name, yes(server.sizes.load(Ordering::Relaxed))),
                 _ => {
-                    let tuned = host.tuned().get(name).cloned();
+                    let tuned = server.tuned().get(name).cloned();
                     self.tell(name, tuned.as_ref().unwrap_or(value));
                 }
             }
@@ -194,8 +194,8 @@ impl Turn<'_> {
     }
 
     fn connections(&mut self) {
-        let (now, us) = (self.seat.host.uptime_s(), self.seat.number);
-        let listeners = self.seat.host.rules.listeners.clone();
+        let (now, us) = (self.slot.server.uptime_s(), self.slot.number);
+        let listeners = self.slot.server.rules.listeners.clone();
         for (number, address) in listeners.iter().enumerate() {
             let number = number + 1;
             self.tell(format_args!("{number}:addr"), address);
@@ -203,17 +203,17 @@ impl Turn<'_> {
             self.tell(format_args!("{number}:secs_since_last_cmd"), now);
         }
         let replies = &mut *self.replies;
-        self.seat.host.each(|number, guest| {
+        self.slot.server.each(|number, stats| {
             let state = if number == us {
                 "conn_parse_cmd"
             } else {
-                guest.state()
+                stats.state()
             };
-            let idle = now.saturating_sub(guest.last_heard.load(Ordering::Relaxed));
+            let idle = now.saturating_sub(stats.last_heard.load(Ordering::Relaxed));
             let number = number + listeners.len() as u64;
             for (name, value) in [
-                ("addr", guest.ends.peer.as_str()),
-                ("listen_addr", &guest.ends.local),
+                ("addr", stats.ends.peer.as_str()),
+                ("listen_addr", &stats.ends.local),
                 ("state", state),
                 ("secs_since_last_cmd", &idle.to_string()),
             ] {
@@ -302,7 +302,7 @@ impl Turn<'_> {
     }
 
     fn sizes(&mut self) -> Done {
-        if self.seat.host.sizes.load(Ordering::Relaxed) {
+        if self.slot.server.sizes.load(Ordering::Relaxed) {
             Done::Dump(Tale::Sizes(BTreeMap::new()))
         } else {
             self.tell("sizes_status", "disabled");
@@ -312,25 +312,25 @@ impl Turn<'_> {
 
     /// These have no END there, either.
     fn switch_sizes(&mut self, on: bool) -> Done {
-        if on && !self.seat.host.rules.cas {
+        if on && !self.slot.server.rules.cas {
             self.tell("sizes_status", "error");
             self.tell("sizes_error", "cas_support_disabled");
         } else {
-            self.seat.host.sizes.store(on, Ordering::Relaxed);
+            self.slot.server.sizes.store(on, Ordering::Relaxed);
             self.tell("sizes_status", if on { "enabled" } else { "disabled" });
         }
         Done::Used
     }
 
     fn detail(&mut self, arguments: &Arguments<'_>) -> Done {
-        let host = &self.seat.host;
+        let server = &self.slot.server;
         match arguments.at(1) {
             switch @ (b"on" | b"off") => {
-                host.detail.store(switch == b"on", Ordering::Relaxed);
+                server.detail.store(switch == b"on", Ordering::Relaxed);
                 self.say(OK)
             }
             b"dump" => {
-                host.prefixes().dump(self.replies);
+                server.prefixes().dump(self.replies);
                 self.say(b"END\r\n")
             }
             _ => self.say(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
@@ -339,7 +339,7 @@ impl Turn<'_> {
 
     /// Keys and lengths of items, all of which are of class 1; a limit of 0 is none.
     fn cachedump(&mut self, arguments: &Arguments<'_>) -> Done {
-        if !self.seat.host.rules.dump {
+        if !self.slot.server.rules.dump {
             return self.say(b"CLIENT_ERROR stats cachedump not allowed\r\n");
         }
         let number = |at| number::unsigned_int(arguments.at(at));

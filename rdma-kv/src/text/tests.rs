@@ -150,7 +150,7 @@ fn long_values_are_copied_without_the_lock() {
     let mut replies = Vec::new();
     let mut turn = Turn {
         store: &store,
-        seat: &conversation.seat,
+        slot: &conversation.slot,
         rest: b"",
         unfinished: &mut None,
         replies: &mut replies,
@@ -565,7 +565,7 @@ fn what_a_server_forbids_is_refused() {
         flush_all: false,
         ..Rules::default()
     };
-    let mut conversation = Conversation::new(&Arc::new(Host::new(rules)), Ends::default());
+    let mut conversation = Conversation::new(&Arc::new(ServerState::new(rules)), Ends::default());
     let lines = b"flush_all\r\nflush_all noreply\r\nshutdown\r\n";
     conversation.room()[..lines.len()].copy_from_slice(lines);
     conversation.received(lines.len());
@@ -592,7 +592,7 @@ fn a_turn_is_of_one_dump_at_most_which_may_be_forbidden() {
         dump: false,
         ..Rules::default()
     };
-    let mut conversation = Conversation::new(&Arc::new(Host::new(rules)), Ends::default());
+    let mut conversation = Conversation::new(&Arc::new(ServerState::new(rules)), Ends::default());
     conversation.room()[..dump.len()].copy_from_slice(dump.as_bytes());
     conversation.received(dump.len());
     let mut replies = Vec::new();
@@ -607,7 +607,7 @@ fn a_turn_may_be_of_a_few_commands() {
         per_turn: Some(2),
         ..Rules::default()
     };
-    let mut conversation = Conversation::new(&Arc::new(Host::new(rules)), Ends::default());
+    let mut conversation = Conversation::new(&Arc::new(ServerState::new(rules)), Ends::default());
     let lines = b"mn\r\nmn\r\nset a 0 0 1\r\nx\r\nget a\r\nmn\r\n";
     conversation.room()[..lines.len()].copy_from_slice(lines);
     conversation.received(lines.len());
@@ -646,9 +646,9 @@ fn without_cas_no_number_is_the_right_one() {
 #[test]
 fn commands_are_counted_over_all_connections() {
     let store = testing::shared(Limits::DEFAULT);
-    let host = Arc::new(Host::default());
+    let server = Arc::new(ServerState::default());
     let say = |lines: &str| {
-        let mut conversation = Conversation::new(&host, Ends::default());
+        let mut conversation = Conversation::new(&server, Ends::default());
         conversation.room()[..lines.len()].copy_from_slice(lines.as_bytes());
         conversation.received(lines.len());
         let mut replies = Vec::new();

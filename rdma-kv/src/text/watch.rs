@@ -12,9 +12,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use toroid_fabric::OpError;
 
 use super::dump::append;
-use super::host::Ends;
 use super::input::Arguments;
 use super::keys::append_encoded;
+use super::server_state::Ends;
 use super::{Done, ERROR, Turn};
 use crate::layout::{ItemHeader, Marks};
 use crate::operations::{Change, Mode, Stored};
@@ -330,8 +330,8 @@ impl Watcher {
 impl Turn<'_> {
     pub(super) fn watch(&mut self, arguments: &Arguments<'_>) -> Done {
         self.noreply = arguments.noreply();
-        let host = &self.seat.host;
-        if !host.rules.watch || !self.seat.is_direct {
+        let server = &self.slot.server;
+        if !server.rules.watch || !self.slot.is_direct {
             return self.say(b"CLIENT_ERROR watch commands not allowed\r\n");
         }
         if !self.replies.is_empty() {
@@ -347,7 +347,7 @@ impl Turn<'_> {
         if arguments.count == 0 {
             kinds = Kinds::FETCHERS;
         }
-        match host.watchers.add(kinds) {
+        match server.watchers.add(kinds) {
             Some(watching) => {
                 self.noreply = false;
                 self.say(b"OK\r\n");
@@ -366,13 +366,13 @@ impl Turn<'_> {
     }
 
     pub(super) fn fetched(&self, key: &[u8], fetched: Fetched) {
-        let watchers = &self.seat.host.watchers;
-        watchers.item_get(self.seat.id(), key, fetched);
+        let watchers = &self.slot.server.watchers;
+        watchers.item_get(self.slot.id(), key, fetched);
     }
 
     /// Tells watchers of the look for what a store is going to replace.
     pub(super) fn looks_before(&self, key: &[u8]) -> Result<(), OpError> {
-        if self.seat.host.watchers.want(Kinds::FETCHERS) {
+        if self.slot.server.watchers.want(Kinds::FETCHERS) {
             let item = self.store.with(|store| store.find(key))?;
             self.saw(key, item.as_ref());
         }
@@ -386,7 +386,7 @@ impl Turn<'_> {
         stored: &Result<Stored, SetError>,
         len: usize,
     ) {
-        if !self.seat.host.watchers.want(Kinds::MUTATIONS) {
+        if !self.slot.server.watchers.want(Kinds::MUTATIONS) {
             return;
         }
         let status = match stored {
@@ -405,14 +405,14 @@ impl Turn<'_> {
             Mode::Prepend => "prepend",
             Mode::Compare => "cas",
         };
-        let watchers = &self.seat.host.watchers;
+        let watchers = &self.slot.server.watchers;
         let ttl = seconds_left(change.exptime);
-        watchers.item_store(self.seat.id(), change.key, [status, command], ttl, len);
+        watchers.item_store(self.slot.id(), change.key, [status, command], ttl, len);
     }
 
     /// Tells watchers of an item that `command` removed.
     pub(super) fn tells_deleted(&self, key: &[u8], command: &str, len: u32) {
-        self.seat.host.watchers.deleted(key, command, len);
+        self.slot.server.watchers.deleted(key, command, len);
     }
 }
 

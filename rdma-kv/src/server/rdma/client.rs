@@ -18,8 +18,8 @@ use crate::counts::{Count, Counts};
 use crate::network::{Network, Remote};
 use crate::operations::{self, Change, Counted, Step};
 use crate::server::accept::TOO_MANY;
-use crate::server::hosting::Hosted;
-use crate::server::session::{Session, SessionError};
+use crate::server::backend::Backend;
+use crate::server::proxied_session::{ProxiedSession, ProxiedSessionError};
 use crate::shared::Shared;
 use crate::store::{Item, SetError, Store};
 use crate::uses::SAMPLED;
@@ -46,7 +46,7 @@ const REPLY_LIMIT: usize = TEXT_LIMIT + OVERHEAD;
 /// What all clients are served with.
 pub(super) struct Service<N> {
     pub(super) network: N,
-    pub(super) hosted: Hosted,
+    pub(super) backend: Backend,
 }
 
 pub(super) struct Client<N: Network> {
@@ -65,7 +65,7 @@ pub(super) struct Client<N: Network> {
     /// Bytes of values and texts of the message at hand.
     moved: usize,
     /// Those for whom it speaks, by its own numbers.
-    sessions: HashMap<u32, Session>,
+    sessions: HashMap<u32, ProxiedSession>,
     pub(super) borrower: Option<BorrowerGuard>,
 }
 
@@ -190,8 +190,8 @@ impl<N: Network> Client<N> {
     /// Carries a message out and adds the reply to the others.
     fn answer(&mut self, message: &[u8], service: &Service<N>) -> Result<(), ClientEnd> {
         let (number, request) = decode_request(message)?;
-        let Hosted { store, host } = &service.hosted;
-        let counts = host.messages();
+        let Backend { store, server } = &service.backend;
+        let counts = server.messages();
         let reply = match request {
             Request::Hello { version } if version == VERSION => {
                 self.greeted = true;
@@ -216,16 +216,16 @@ impl<N: Network> Client<N> {
             }
             Request::Flush { delay } => {
                 counts.one(Count::FlushCommands);
-                flush(&service.hosted, delay)?
+                flush(&service.backend, delay)?
             }
             Request::Get { key, touch, room } => {
-                return self.hand_out(&service.hosted, number, key, touch, room);
+                return self.hand_out(&service.backend, number, key, touch, room);
             }
             Request::Used { gets, hits, uses } => {
                 return Ok(store.with(|store| note_uses(store, gets, hits, uses))?);
             }
             Request::Text { session, text } => {
-                return self.hear(&service.hosted, number, session, text);
+                return self.hear(&service.backend, number, session, text);
             }
             Request::Leave { session } => {
                 self.sessions.remove(&session);
@@ -239,15 +239,17 @@ impl<N: Network> Client<N> {
     /// Answers what somebody said for whom the client speaks.
     fn hear(
         &mut self,
-        hosted: &Hosted,
+        backend: &Backend,
         number: u32,
         session: u32,
         text: &[u8],
     ) -> Result<(), ClientEnd> {
-        let talk = || hosted.converse_by_proxy(self.channel.peer());
+        let open = || backend.converse_by_proxy(self.channel.peer());
         let session = match self.sessions.entry(session) {
             Entry::Occupied(session) => Some(session),
-            Entry::Vacant(place) => talk().map(|talk| place.insert_entry(Session::new(talk))),
+            Entry::Vacant(vacant) => {
+                open().map(|session| vacant.insert_entry(ProxiedSession::new(session)))
+            }
         };
         let Some(mut session) = session else {
             let (then, text) = (Then::End, TOO_MANY);
@@ -331,13 +333,13 @@ impl<N: Network> Client<N> {
     /// Answers a get: with the value in the reply if it is small, else in the client's `room`.
     fn hand_out(
         &mut self,
-        Hosted { store, host }: &Hosted,
+        Backend { store, server }: &Backend,
         number: u32,
         key: &[u8],
         touch: Option<i64>,
         room: Piece,
     ) -> Result<(), ClientEnd> {
-        let (start, counts) = (self.replies.len(), host.messages());
+        let (start, counts) = (self.replies.len(), server.messages());
         let mut has_expired = false;
         let find = |store: &mut Store| {
             let (item, expired) = operations::get(store, key, touch)?;
@@ -412,8 +414,8 @@ fn done(found: bool) -> Reply<'static> {
     if found { Reply::Done } else { Reply::Missing }
 }
 
-fn flush(Hosted { store, host }: &Hosted, delay: i64) -> Result<Reply<'static>, OpError> {
-    if !host.may_flush() {
+fn flush(Backend { store, server }: &Backend, delay: i64) -> Result<Reply<'static>, OpError> {
+    if !server.may_flush() {
         return Ok(Reply::Refused(Refusal::Forbidden));
     }
     store.with(|store| operations::flush(store, delay))?;
@@ -486,7 +488,7 @@ pub(super) enum ClientEnd {
     #[error("it broke the protocol")]
     Malformed,
     #[error(transparent)]
-    Session(#[from] SessionError),
+    Session(#[from] ProxiedSessionError),
     #[error("it does not read its replies")]
     Stuck,
     #[error("the store is in local memory")]

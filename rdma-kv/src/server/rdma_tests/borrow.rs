@@ -23,7 +23,7 @@ fn is_anything_borrowed(store: &Shared) -> bool {
 #[test]
 fn a_client_that_dies_while_it_borrows_gives_its_memory_back() {
     let (mut server, network, mut channel) = still_server();
-    let store = server.service.hosted.store.clone();
+    let store = server.service.backend.store.clone();
     store.set(b"key", 3, 0, &[1; 5000]).unwrap();
     for _ in 0..100 {
         let client = served(&mut server, || {
@@ -55,7 +55,7 @@ fn a_client_that_dies_while_it_borrows_gives_its_memory_back() {
 #[test]
 fn a_view_that_outlives_its_client_is_taken_back() {
     let (mut server, network, channel) = still_server();
-    let store = server.service.hosted.store.clone();
+    let store = server.service.backend.store.clone();
     store.set(b"key", 0, 0, &[1; 5000]).unwrap();
     let view = served(&mut server, || {
         let mut client = crate::Client::over(network, channel).unwrap();

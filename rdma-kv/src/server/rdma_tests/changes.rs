@@ -218,7 +218,7 @@ fn what_a_server_forbids_is_refused() {
         flush_all: false,
         ..Rules::default()
     };
-    let cluster = Cluster::hosting(Limits::DEFAULT, Host::new(rules));
+    let cluster = Cluster::hosting(Limits::DEFAULT, ServerState::new(rules));
     cluster.store.set(b"key", 0, 0, b"value").unwrap();
     let mut client = cluster.client(1);
     let refused = client.flush_all(0);

@@ -11,7 +11,7 @@ fn values_stay_whole_while_the_limit_changes() {
         memory,
         item: 64 << 10,
     };
-    let cluster = Cluster::within(limits(12 * MIB), limits(6 * MIB), Host::default());
+    let cluster = Cluster::within(limits(12 * MIB), limits(6 * MIB), ServerState::default());
     let store = cluster.store.clone();
     let done = AtomicBool::new(false);
     let done = &done;

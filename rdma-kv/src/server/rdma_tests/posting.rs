@@ -301,7 +301,7 @@ fn who_dies_with_requests_on_their_way_takes_no_memory_along() {
         server.accept().unwrap();
         channel = here;
     }
-    let store = server.service.hosted.store.clone();
+    let store = server.service.backend.store.clone();
     store.with(Store::flush).unwrap();
     store.with(|store| store.set_may_evict(false));
     // A segment, or two, are kept for cleaning.

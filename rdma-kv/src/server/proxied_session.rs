@@ -1,7 +1,7 @@
 //! A conversation by memcached's protocol whose bytes come in messages: somebody's who speaks to a
 //! proxy.
 
-use super::hosting::Talk;
+use super::backend::Session;
 use crate::control::{TEXT_LIMIT, Then};
 use crate::text::{Next, Wants};
 
@@ -10,8 +10,8 @@ const REPLIES_KEPT: usize = 64 * 1024;
 
 /// One of a client's conversations.
 #[derive(Debug)]
-pub(super) struct Session {
-    talk: Talk,
+pub(super) struct ProxiedSession {
+    session: Session,
     next: Next,
     replies: Vec<u8>,
     /// So many of their bytes were sent.
@@ -20,7 +20,7 @@ pub(super) struct Session {
 
 /// Why a client is dropped that speaks for somebody.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SessionError {
+pub(super) enum ProxiedSessionError {
     /// It goes on before it took the replies: they would need ever more memory.
     #[error("it does not take its replies")]
     NotTaken,
@@ -28,10 +28,10 @@ pub(super) enum SessionError {
     Store(toroid_fabric::OpError),
 }
 
-impl Session {
-    pub(super) fn new(talk: Talk) -> Self {
-        Session {
-            talk,
+impl ProxiedSession {
+    pub(super) fn new(session: Session) -> Self {
+        ProxiedSession {
+            session,
             next: Next::Read,
             replies: Vec::new(),
             sent: 0,
@@ -40,10 +40,10 @@ impl Session {
 
     /// Carries out what is said; returns what to say next and what is answered, as far as one
     /// message takes it.
-    pub(super) fn hear(&mut self, text: &[u8]) -> Result<(Then, &[u8]), SessionError> {
+    pub(super) fn hear(&mut self, text: &[u8]) -> Result<(Then, &[u8]), ProxiedSessionError> {
         let goes_on = self.sent < self.replies.len() || self.next == Next::Continue;
         if goes_on && !text.is_empty() {
-            return Err(SessionError::NotTaken);
+            return Err(ProxiedSessionError::NotTaken);
         }
         self.take(text);
         if self.sent == self.replies.len() {
@@ -52,7 +52,7 @@ impl Session {
             if self.next != Next::Close {
                 self.next = self.run()?;
             }
-            self.talk.conversation.input().shrink();
+            self.session.conversation.input().shrink();
         }
         if self.replies.len() - self.sent <= TEXT_LIMIT && self.replies.capacity() > REPLIES_KEPT {
             // The last piece: who is told it may say nothing for long.
@@ -66,7 +66,7 @@ impl Session {
             _ if self.sent < self.replies.len() => Then::More,
             Next::Continue => Then::More,
             Next::Close | Next::Watch => Then::End,
-            Next::Read => match self.talk.conversation.wants() {
+            Next::Read => match self.session.conversation.wants() {
                 Wants::Command => Then::Command,
                 Wants::Line => Then::Line,
                 Wants::Bytes(bytes) => Then::Bytes(bytes as u64),
@@ -77,21 +77,21 @@ impl Session {
 
     fn take(&mut self, mut text: &[u8]) {
         while !text.is_empty() {
-            let room = self.talk.conversation.room();
+            let room = self.session.conversation.room();
             let count = room.len().min(text.len());
             let (now, later) = text.split_at(count);
             room[..count].copy_from_slice(now);
-            self.talk.conversation.received(count);
+            self.session.conversation.received(count);
             text = later;
         }
     }
 
-    fn run(&mut self) -> Result<Next, SessionError> {
+    fn run(&mut self) -> Result<Next, ProxiedSessionError> {
         let next = self
-            .talk
+            .session
             .conversation
-            .run(&self.talk.store, &mut self.replies);
-        next.map_err(SessionError::Store)
+            .run(&self.session.store, &mut self.replies);
+        next.map_err(ProxiedSessionError::Store)
     }
 }
 
@@ -107,13 +107,13 @@ mod tests {
         let store = testing::shared(Limits::DEFAULT);
         store.set(b"k", 0, 0, &[b'v'; 500_000]).unwrap();
         let conversation = Conversation::default();
-        let mut session = Session::new(Talk {
+        let mut proxied = ProxiedSession::new(Session {
             store,
             conversation,
         });
         let (mut text, mut replies) = (&b"get k k\r\n"[..], Vec::new());
         loop {
-            let (then, piece) = session.hear(text).unwrap();
+            let (then, piece) = proxied.hear(text).unwrap();
             assert!(piece.len() <= TEXT_LIMIT);
             replies.extend_from_slice(piece);
             match then {
@@ -123,10 +123,10 @@ mod tests {
         }
         let value = [&b"VALUE k 0 500000\r\n"[..], &[b'v'; 500_000], b"\r\n"].concat();
         assert!(replies == [&value, &value, &b"END\r\n"[..]].concat());
-        assert!(session.replies.capacity() <= REPLIES_KEPT);
-        assert_eq!(session.hear(b"get k\r\n").unwrap().0, Then::More);
-        let refused = session.hear(b"get k\r\n");
-        assert!(matches!(refused, Err(SessionError::NotTaken)));
+        assert!(proxied.replies.capacity() <= REPLIES_KEPT);
+        assert_eq!(proxied.hear(b"get k\r\n").unwrap().0, Then::More);
+        let refused = proxied.hear(b"get k\r\n");
+        assert!(matches!(refused, Err(ProxiedSessionError::NotTaken)));
     }
 
     #[test]
@@ -136,13 +136,13 @@ mod tests {
             let key = format!("{n:0100}");
             store.set(key.as_bytes(), 0, 0, b"").unwrap();
         }
-        let mut session = Session::new(Talk {
+        let mut proxied = ProxiedSession::new(Session {
             store,
             conversation: Conversation::default(),
         });
         let dump = b"lru_crawler metadump all\r\n";
         let (mut text, mut replies) = (&dump[..], Vec::new());
-        while let (Then::More, piece) = session.hear(text).unwrap() {
+        while let (Then::More, piece) = proxied.hear(text).unwrap() {
             replies.extend_from_slice(piece);
             text = b"";
         }

@@ -13,63 +13,63 @@ use super::listen::Listeners;
 use super::{Settings, Stop, worker};
 use crate::shared::Shared;
 use crate::text::input::Input;
-use crate::text::{Conversation, Ended, Ends, Host, Next, Rules, Wants};
+use crate::text::{Conversation, Ended, Ends, Next, Rules, ServerState, Wants};
 
 /// What memcached tells of requests per turn when nobody has chosen.
 const DEFAULT_PER_TURN: u32 = 20;
 
 /// The store behind the sockets, and behind the proxies.
 #[derive(Clone)]
-pub(super) struct Hosted {
+pub(super) struct Backend {
     pub(super) store: Shared,
-    pub(super) host: Arc<Host>,
+    pub(super) server: Arc<ServerState>,
 }
 
-impl worker::Host for Hosted {
-    type Conversation = Talk;
+impl worker::SessionFactory for Backend {
+    type Conversation = Session;
 
-    fn converse(&self, _: usize, ends: Ends) -> Talk {
-        Talk {
+    fn converse(&self, _: usize, ends: Ends) -> Session {
+        Session {
             store: self.store.clone(),
-            conversation: Conversation::new(&self.host, ends),
+            conversation: Conversation::new(&self.server, ends),
         }
     }
 
     fn refused(&self) {
-        self.host.refused();
+        self.server.refused();
     }
 
     fn accepts(&self, does: bool) {
-        self.host.accepts(does);
+        self.server.accepts(does);
     }
 }
 
-impl Hosted {
+impl Backend {
     /// With somebody who speaks to a proxy at this node; `None` where there are too many.
-    pub(super) fn converse_by_proxy(&self, node: NodeId) -> Option<Talk> {
-        if self.host.is_full() {
-            self.host.refused();
+    pub(super) fn converse_by_proxy(&self, node: NodeId) -> Option<Session> {
+        if self.server.is_full() {
+            self.server.refused();
             return None;
         }
         let ends = Ends {
             peer: format!("rdma:{node}"),
             local: "rdma".to_owned(),
         };
-        Some(Talk {
+        Some(Session {
             store: self.store.clone(),
-            conversation: Conversation::by_proxy(&self.host, ends),
+            conversation: Conversation::by_proxy(&self.server, ends),
         })
     }
 }
 
 /// A conversation with the store.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct Session {
     pub(super) store: Shared,
     pub(super) conversation: Conversation,
 }
 
-impl Converse for Talk {
+impl Converse for Session {
     fn logged_in(&self, welcome: bool) {
         self.conversation.logged_in(welcome);
     }
@@ -106,10 +106,10 @@ impl Converse for Talk {
 }
 
 /// What all conversations of this server share.
-pub(super) fn host(settings: &Settings, listeners: &Listeners, stop: &Stop) -> Host {
+pub(super) fn server_state(settings: &Settings, listeners: &Listeners, stop: &Stop) -> ServerState {
     let commands = &settings.commands;
     let stop = stop.clone();
-    Host::new(Rules {
+    ServerState::new(Rules {
         flush_all: commands.flush_all,
         dump: commands.dump,
         shutdown: if commands.shutdown {

@@ -76,7 +76,7 @@ impl fmt::Debug for Rules {
 
 /// What all conversations of a server share.
 #[derive(Debug)]
-pub struct Host {
+pub struct ServerState {
     pub(super) rules: Rules,
     pub(super) started: Instant,
     pub(super) verbosity: AtomicU32,
@@ -90,18 +90,18 @@ pub struct Host {
     /// What commands have changed of `rules.settings`.
     tuned: Mutex<BTreeMap<&'static str, String>>,
     pub(super) watchers: Arc<Watchers>,
-    guests: Mutex<Guests>,
+    connections: Mutex<Connections>,
     /// Of commands that come as messages, all of which one thread serves.
     messages: Counts,
     /// Of the thread that accepts connections.
-    door: Counts,
+    listener: Counts,
     /// Time since when no connection is accepted.
     closed: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
-struct Guests {
-    open: BTreeMap<u64, Arc<Guest>>,
+struct Connections {
+    open: BTreeMap<u64, Arc<ConnectionStats>>,
     /// Connections ever, and those that were refused.
     total: u64,
     refused: u64,
@@ -148,7 +148,7 @@ const ACTIVITIES: [&str; 6] = [
 
 /// One connection, as the others see it.
 #[derive(Debug, Default)]
-pub(super) struct Guest {
+pub(super) struct ConnectionStats {
     /// An [`Activity`], or 0.
     activity: AtomicU8,
     pub(super) counts: Counts,
@@ -157,7 +157,7 @@ pub(super) struct Guest {
     pub(super) ends: Ends,
 }
 
-impl Guest {
+impl ConnectionStats {
     pub(super) fn is_at(&self, activity: Activity) {
         self.activity.store(activity as u8, Ordering::Relaxed);
     }
@@ -203,16 +203,16 @@ pub(super) struct Totals {
     pub(super) store: store::Counters,
 }
 
-impl Default for Host {
+impl Default for ServerState {
     fn default() -> Self {
-        Host::new(Rules::default())
+        ServerState::new(Rules::default())
     }
 }
 
-impl Host {
+impl ServerState {
     /// Without conversations yet.
     pub fn new(rules: Rules) -> Self {
-        Host {
+        ServerState {
             started: Instant::now(),
             verbosity: AtomicU32::new(rules.verbosity),
             detail: AtomicBool::new(rules.detail),
@@ -220,10 +220,10 @@ impl Host {
             prefixes: Mutex::default(),
             tuned: Mutex::default(),
             watchers: Arc::new(Watchers::new(rules.watcher_room)),
-            guests: Mutex::default(),
+            connections: Mutex::default(),
             sizes: AtomicBool::new(rules.sizes),
             messages: Counts::default(),
-            door: Counts::default(),
+            listener: Counts::default(),
             closed: Mutex::default(),
             rules,
         }
@@ -231,7 +231,7 @@ impl Host {
 
     /// Notes that a connection was refused.
     pub fn refused(&self) {
-        self.guests().refused += 1;
+        self.connections().refused += 1;
     }
 
     /// Notes that connections are accepted from now on, or are not. Called by one thread alone.
@@ -240,12 +240,12 @@ impl Host {
         match (does, *closed) {
             (false, None) => {
                 *closed = Some(Instant::now());
-                self.door.one(Count::ListenDisabled);
+                self.listener.one(Count::ListenDisabled);
             }
             (true, Some(since)) => {
                 *closed = None;
                 let us = since.elapsed().as_micros() as u64;
-                self.door.add(Count::ListenDisabledUs, us);
+                self.listener.add(Count::ListenDisabledUs, us);
             }
             _ => {}
         }
@@ -259,7 +259,7 @@ impl Host {
 
     /// Whether there are as many conversations as connections may be.
     pub fn is_full(&self) -> bool {
-        self.guests().open.len() >= self.rules.connections
+        self.connections().open.len() >= self.rules.connections
     }
 
     /// Where evictions are told.
@@ -309,14 +309,14 @@ impl Host {
     }
 
     pub(super) fn totals(&self, store: store::Counters) -> Totals {
-        let guests = self.guests();
+        let connections = self.connections();
         // Somebody may have begun anew since these were read.
-        let earlier = &guests.reset.store;
+        let earlier = &connections.reset.store;
         Totals {
-            open: guests.open.len(),
-            total: guests.total - guests.reset.total,
-            refused: guests.refused - guests.reset.refused,
-            sums: self.sums(&guests).since(&guests.reset.sums),
+            open: connections.open.len(),
+            total: connections.total - connections.reset.total,
+            refused: connections.refused - connections.reset.refused,
+            sums: self.sums(&connections).since(&connections.reset.sums),
             store: store::Counters {
                 total_items: store.total_items.saturating_sub(earlier.total_items),
                 evictions: store.evictions.saturating_sub(earlier.evictions),
@@ -341,44 +341,46 @@ impl Host {
 
     /// What counts from now on, counts from 0.
     pub(super) fn reset(&self, store: store::Counters) {
-        let mut guests = self.guests();
-        guests.reset = Baseline {
-            total: guests.total,
-            refused: guests.refused,
-            sums: self.sums(&guests),
+        let mut connections = self.connections();
+        connections.reset = Baseline {
+            total: connections.total,
+            refused: connections.refused,
+            sums: self.sums(&connections),
             store,
         };
-        drop(guests);
+        drop(connections);
         *self.prefixes() = Prefixes::default();
     }
 
     /// The open connections with their numbers.
-    pub(super) fn each(&self, mut tell: impl FnMut(u64, &Guest)) {
-        for (&number, guest) in &self.guests().open {
-            tell(number, guest);
+    pub(super) fn each(&self, mut tell: impl FnMut(u64, &ConnectionStats)) {
+        for (&number, stats) in &self.connections().open {
+            tell(number, stats);
         }
     }
 
-    fn guests(&self) -> MutexGuard<'_, Guests> {
-        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sums(&self, guests: &Guests) -> Sums {
-        let mut sums = guests.ended;
+    fn sums(&self, connections: &Connections) -> Sums {
+        let mut sums = connections.ended;
         sums += &self.messages;
-        sums += &self.door;
-        for guest in guests.open.values() {
-            sums += &guest.counts;
+        sums += &self.listener;
+        for stats in connections.open.values() {
+            sums += &stats.counts;
         }
         sums
     }
 }
 
-/// A conversation's seat: what it counts is counted in as long as there is the host.
+/// A conversation's slot: what it counts is counted in as long as there is the server.
 #[derive(Debug)]
-pub(super) struct Seat {
-    pub(super) host: Arc<Host>,
-    pub(super) guest: Arc<Guest>,
+pub(super) struct ConnectionSlot {
+    pub(super) server: Arc<ServerState>,
+    pub(super) stats: Arc<ConnectionStats>,
     pub(super) number: u64,
     /// No proxy is between: `shutdown` means the server, if that has it at all, and so does `watch`.
     pub(super) is_direct: bool,
@@ -386,62 +388,62 @@ pub(super) struct Seat {
     pub(super) ended: OnceLock<Ended>,
 }
 
-impl Seat {
-    pub(super) fn take(host: &Arc<Host>, ends: Ends) -> Self {
-        let guest = Arc::new(Guest {
-            last_heard: AtomicU32::new(host.uptime_s()),
+impl ConnectionSlot {
+    pub(super) fn take(server: &Arc<ServerState>, ends: Ends) -> Self {
+        let stats = Arc::new(ConnectionStats {
+            last_heard: AtomicU32::new(server.uptime_s()),
             ends,
-            ..Guest::default()
+            ..ConnectionStats::default()
         });
-        let mut guests = host.guests();
-        guests.total += 1;
-        let number = guests.total;
-        guests.open.insert(number, Arc::clone(&guest));
-        drop(guests);
-        let seat = Seat {
-            host: Arc::clone(host),
-            guest,
+        let mut connections = server.connections();
+        connections.total += 1;
+        let number = connections.total;
+        connections.open.insert(number, Arc::clone(&stats));
+        drop(connections);
+        let slot = ConnectionSlot {
+            server: Arc::clone(server),
+            stats,
             number,
             is_direct: true,
             ended: OnceLock::new(),
         };
-        let id = seat.id();
-        host.watchers.connection(id, &seat.guest.ends, None);
-        seat
+        let id = slot.id();
+        server.watchers.connection(id, &slot.stats.ends, None);
+        slot
     }
 
     /// The connection's number in `stats conns`, where listeners come first.
     pub(super) fn id(&self) -> u64 {
-        self.number + self.host.rules.listeners.len() as u64
+        self.number + self.server.rules.listeners.len() as u64
     }
 
     pub(super) fn count(&self, count: Count) {
-        self.guest.counts.one(count);
+        self.stats.counts.one(count);
     }
 
     /// So many bytes came just now.
     pub(super) fn heard(&self, bytes: usize) {
-        self.guest.counts.add(Count::BytesRead, bytes as u64);
-        let now = self.host.uptime_s();
-        self.guest.last_heard.store(now, Ordering::Relaxed);
+        self.stats.counts.add(Count::BytesRead, bytes as u64);
+        let now = self.server.uptime_s();
+        self.stats.last_heard.store(now, Ordering::Relaxed);
     }
 
     pub(super) fn detail(&self) -> bool {
-        self.host.detail.load(Ordering::Relaxed)
+        self.server.detail.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let reason = match self.ended.get() {
             None => "normal",
             Some(Ended::Idle) => "idle_timeout",
             Some(Ended::Binary) => "error",
         };
-        let (id, ends) = (self.id(), &self.guest.ends);
-        self.host.watchers.connection(id, ends, Some(reason));
-        let mut guests = self.host.guests();
-        guests.open.remove(&self.number);
-        guests.ended += &self.guest.counts;
+        let (id, ends) = (self.id(), &self.stats.ends);
+        self.server.watchers.connection(id, ends, Some(reason));
+        let mut connections = self.server.connections();
+        connections.open.remove(&self.number);
+        connections.ended += &self.stats.counts;
     }
 }
