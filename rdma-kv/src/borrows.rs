@@ -121,7 +121,7 @@ impl Borrows {
 
     /// Looks at all hazard pointers. To be done after the slots have changed that led to the memory that is
     /// to be used again.
-    pub fn look(&mut self) {
+    pub fn scan(&mut self) {
         self.addresses.clear();
         #[cfg(test)]
         if self.blind {
@@ -222,7 +222,7 @@ mod tests {
             (63, (1 << 32) + 1),
         ])));
         assert!(!borrows.any(|_| true), "nobody has looked");
-        borrows.look();
+        borrows.scan();
         let addresses: Vec<u32> = borrows
             .addresses
             .iter()
@@ -244,7 +244,7 @@ mod tests {
         for region in &regions {
             borrows.admit(Box::new(region.clone()));
         }
-        borrows.look();
+        borrows.scan();
         let recalled = || regions.each_ref().map(|region| region.load(RECALLED));
         assert!(borrows.recall_most(|address| address.0 >= 40));
         assert_eq!(recalled(), [Ok(0), Ok(1), Ok(0)]);
@@ -252,7 +252,7 @@ mod tests {
         assert!(borrows.recall_most(|address| address.0 >= 40));
         assert!(!borrows.recall_most(|address| address.0 >= 40));
         assert_eq!(recalled(), [Ok(0), Ok(1), Ok(1)]);
-        borrows.look();
+        borrows.scan();
         assert_eq!(borrows.addresses.len(), 3);
     }
 }

@@ -9,7 +9,7 @@
 //! * [`layout`]: what lies in the two regions, byte by byte; [`hash`]: of keys.
 //! * [`segments`], [`index`], [`store`]: the server's side of them, without I/O; [`shared`] puts a
 //!   lock around it.
-//! * `holes`: memory that is used again before all other; `hot`: which keys are used most; `ghosts`:
+//! * `free_list`: memory that is reused first; `heavy_hitters`: the keys that are used most; `ghosts`:
 //!   keys that were evicted too early.
 //! * [`borrows`]: which values clients have borrowed, and so must not change; [`view`]: such a value.
 //! * [`operations`]: what each of memcached's commands does to it; `counts`: what is counted of them.
@@ -28,10 +28,10 @@ pub mod client;
 pub mod content;
 pub mod control;
 mod counts;
+mod free_list;
 mod ghosts;
 pub mod hash;
-mod holes;
-mod hot;
+mod heavy_hitters;
 pub mod index;
 pub mod layout;
 pub mod location_cache;

@@ -2,7 +2,7 @@
 //!
 //! The region is divided into segments of one length. Items are appended to the open one; what is
 //! removed leaves a hole, and holes are not filled, but those of the open one by items of just their
-//! length ([`crate::holes`]): a segment becomes free as a whole, when
+//! length ([`crate::free_list`]): a segment becomes free as a whole, when
 //! nothing in it is live, or when the store has *cleaned* it by moving to another what is to be
 //! kept. So memory is never bound to a size, and no size that was once common starves another.
 //!
@@ -25,7 +25,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use crate::borrows::Borrows;
-use crate::holes::Holes;
+use crate::free_list::FreeList;
 use crate::layout::{ItemAddress, ItemHeader, UNIT};
 
 /// A segment's number.
@@ -69,8 +69,8 @@ pub struct Segments {
     borrows: Borrows,
     open: [Option<u32>; 2],
     /// In the open segment of young items, or in all.
-    holes: Holes,
-    /// Holes are filled wherever they are, as nothing else gives memory back.
+    free_list: FreeList,
+    /// FreeList are filled wherever they are, as nothing else gives memory back.
     fills_all: bool,
     /// The one that is being cleaned.
     victim: Option<u32>,
@@ -218,7 +218,7 @@ impl Segments {
             borrowed: Vec::new(),
             borrows: Borrows::default(),
             open: [None; 2],
-            holes: Holes::default(),
+            free_list: FreeList::default(),
             fills_all: false,
             victim: None,
             held: Vec::new(),
@@ -346,20 +346,20 @@ impl Segments {
         let given = self.take_hole(room)?;
         self.hold_memory(given.address, room);
         if let Some((rest, len)) = given.rest {
-            self.holes.add_ready(rest, len);
+            self.free_list.add_ready(rest, len);
         }
         Some(given)
     }
 
     /// A hole of which nobody has borrowed what was there.
     fn take_hole(&mut self, room: u32) -> Option<Given> {
-        if !self.holes.has(room) && self.holes.is_look_due(self.borrowers()) {
-            self.borrows.look();
+        if !self.free_list.has(room) && self.free_list.is_scan_due(self.borrowers()) {
+            self.borrows.scan();
             let borrowed = self.borrows.sorted();
-            self.holes
+            self.free_list
                 .admit(|address| borrowed.binary_search(&address).is_ok());
         }
-        while let Some(address) = self.holes.take(room) {
+        while let Some(address) = self.free_list.take(room) {
             #[cfg(test)]
             if self.reuses_at_once {
                 return Some(Given {
@@ -367,7 +367,7 @@ impl Segments {
                     rest: None,
                 });
             }
-            if !self.holes.is_worn() {
+            if !self.free_list.retires_next() {
                 return Some(Given {
                     address,
                     rest: None,
@@ -380,7 +380,7 @@ impl Segments {
         if !self.fills_all {
             return None;
         }
-        let (address, len) = self.holes.take_longer(room, room_of(ItemHeader::LEN))?;
+        let (address, len) = self.free_list.take_longer(room, room_of(ItemHeader::LEN))?;
         let rest = ItemAddress(address.0 + room / UNIT as u32);
         Some(Given {
             address,
@@ -392,7 +392,7 @@ impl Segments {
     pub fn fill_all(&mut self, fills_all: bool) {
         self.fills_all = fills_all;
         if !fills_all {
-            self.holes.clear();
+            self.free_list.clear();
         }
     }
 
@@ -414,7 +414,7 @@ impl Segments {
         if self.segments[number as usize].live > 0 {
             return false;
         }
-        self.borrows.look();
+        self.borrows.scan();
         let is_borrowed = self.is_borrowed(number);
         if !is_borrowed {
             self.stamp += 1;
@@ -523,7 +523,7 @@ impl Segments {
         let SegmentNumber(number) = self.number_of(address);
         self.segments[number as usize].live -= room;
         if self.may_be_filled(number) && !self.held.contains(&address) {
-            self.holes.add(address, room);
+            self.free_list.add(address, room);
         }
         #[cfg(test)]
         if self.reuses_at_once {
@@ -552,7 +552,7 @@ impl Segments {
             return;
         }
         if !self.fills_all {
-            self.holes.clear();
+            self.free_list.clear();
         }
     }
 
@@ -563,7 +563,7 @@ impl Segments {
             return;
         }
         let len = self.len;
-        self.holes
+        self.free_list
             .forget(|address| number_of(address, len) == SegmentNumber(number));
     }
 
@@ -702,7 +702,7 @@ impl Segments {
     /// Looks which segments nobody reads from any more: no slot leads there, so nobody begins to. If
     /// too many would still have to wait, clients lose what they have borrowed.
     fn free_returned(&mut self) {
-        self.borrows.look();
+        self.borrows.scan();
         self.free_others();
         while self.borrowed.len() > self.count() / Self::BORROWED_SHARE && self.recall_most() {}
     }
@@ -738,7 +738,7 @@ impl Segments {
 
     /// Ends all waiting for what clients have borrowed: they lose it.
     pub fn recall_borrows(&mut self) {
-        self.borrows.look();
+        self.borrows.scan();
         while self.recall_most() {}
     }
 
@@ -786,7 +786,7 @@ impl Segments {
         self.sealed = [VecDeque::new(), VecDeque::new()];
         self.free.clear();
         self.borrowed.clear();
-        self.holes.clear();
+        self.free_list.clear();
         self.victim = None;
         let mut in_use = vec![true; self.segments.len()];
         for number in &self.withheld {

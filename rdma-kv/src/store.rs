@@ -30,7 +30,7 @@ use sweep::Sweep;
 use crate::borrows::Borrows;
 use crate::ghosts::{Ghost, Ghosts};
 use crate::hash::hash;
-use crate::hot::{Hot, Used};
+use crate::heavy_hitters::{HeavyHitter, HeavyHitters};
 use crate::index::{self, Index, IndexError};
 use crate::layout::{
     ItemAddress, ItemHeader, Line, Location, MAX_KEY, Marks, Slot, SlotWord, UNIT,
@@ -183,7 +183,7 @@ pub struct Store {
     cas: u64,
     clock: u32,
     counters: Counters,
-    hot: Hot,
+    heavy_hitters: HeavyHitters,
     ghosts: Ghosts,
     /// Unix time at which the clock stood at 0.
     epoch_s: i64,
@@ -226,7 +226,7 @@ impl Store {
             cas: 0,
             clock: CLOCK_START,
             counters: Counters::default(),
-            hot: Hot::default(),
+            heavy_hitters: HeavyHitters::default(),
             ghosts: Ghosts::new(limits.memory),
             epoch_s: unix_s.saturating_sub(CLOCK_START.into()),
             flush_at: None,
@@ -283,7 +283,7 @@ impl Store {
     pub fn tick(&mut self, uptime_s: u64) -> Result<(), OpError> {
         let uptime = u32::try_from(uptime_s).unwrap_or(u32::MAX);
         self.clock = CLOCK_START.saturating_add(uptime);
-        self.hot.fade();
+        self.heavy_hitters.decay();
         self.index.set_clock(self.clock.into())?;
         self.flush_if_due()
     }
@@ -502,7 +502,7 @@ impl Store {
     }
 
     fn used_often(&mut self, item: &mut Item, times: u32) -> Result<(), OpError> {
-        self.hot.add(item.hash, times);
+        self.heavy_hitters.add(item.hash, times);
         let marks = item.header.marks.more_frequent() | Marks::FETCHED;
         let [from, to] = [item.header.marks, marks].map(Marks::frequency);
         let address = item.location.word.address();
@@ -554,7 +554,7 @@ impl Store {
     /// None but our own mistakes.
     pub fn most_used(&self, limit: usize) -> Result<Vec<(Vec<u8>, u64)>, OpError> {
         let mut most = Vec::new();
-        for Used { hash, per_ks } in self.hot.most() {
+        for HeavyHitter { hash, per_ks } in self.heavy_hitters.most() {
             let is_it =
                 |word: SlotWord| Ok(hash_of(&self.items, self.seed, word.address())? == hash);
             if most.len() < limit

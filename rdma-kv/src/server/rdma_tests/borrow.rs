@@ -15,7 +15,7 @@ const SMALL: Limits = Limits {
 
 fn is_anything_borrowed(store: &Shared) -> bool {
     store.with(|store| {
-        store.borrows().look();
+        store.borrows().scan();
         store.borrows().any(|_| true)
     })
 }
