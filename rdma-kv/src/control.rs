@@ -20,7 +20,7 @@ mod used;
 use toroid_fabric::{Protocol, RemoteKey};
 
 use crate::layout::Location;
-use crate::operations::{Change, Step, Stored};
+use crate::operations::{Change, Delta, Stored};
 use crate::store::Geometry;
 pub use used::{PackedUse, Use};
 
@@ -78,7 +78,7 @@ pub enum Request<'a> {
         /// The key.
         key: &'a [u8],
         /// How far.
-        step: Step,
+        delta: Delta,
     },
     /// Reply: [`Reply::Done`] or [`Reply::Missing`].
     Touch {
@@ -284,13 +284,13 @@ fn put_request(packet: &mut Vec<u8>, request: &Request<'_>) {
             packet.extend_from_slice(&hits.to_le_bytes());
             packet.extend_from_slice(uses.as_flattened());
         }
-        Request::Count { key, step } => {
-            let (kind, delta) = match step {
-                Step::Up(delta) => (7, delta),
-                Step::Down(delta) => (8, delta),
+        Request::Count { key, delta } => {
+            let (kind, amount) = match delta {
+                Delta::Add(amount) => (7, amount),
+                Delta::Subtract(amount) => (8, amount),
             };
             packet.push(kind);
-            packet.extend_from_slice(&delta.to_le_bytes());
+            packet.extend_from_slice(&amount.to_le_bytes());
             put_key(packet, key);
         }
         Request::Touch { key, exptime } => {
@@ -376,11 +376,11 @@ pub fn decode_request(message: &[u8]) -> Result<(u32, Request<'_>), Malformed> {
             },
         },
         kind @ (7 | 8) => {
-            let delta = fields.u64()?;
+            let amount = fields.u64()?;
             Request::Count {
-                step: match kind {
-                    7 => Step::Up(delta),
-                    _ => Step::Down(delta),
+                delta: match kind {
+                    7 => Delta::Add(amount),
+                    _ => Delta::Subtract(amount),
                 },
                 key: fields.key()?,
             }

@@ -6,7 +6,7 @@
 use std::ops::{AddAssign, Index};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::operations::{Counted, Mode, Step, Stored};
+use crate::operations::{Counted, Delta, Mode, Stored};
 use crate::store::SetError;
 
 /// What is counted; see memcached's `doc/protocol.txt` for what each of them means.
@@ -114,12 +114,12 @@ impl Counts {
     }
 
     /// A number was changed, or was not.
-    pub(crate) fn counted(&self, step: Step, counted: Counted) {
-        match (counted, step) {
-            (Counted::Done { .. }, Step::Up(_)) => self.one(Count::IncrHits),
-            (Counted::Done { .. }, Step::Down(_)) => self.one(Count::DecrHits),
-            (Counted::NotFound, Step::Up(_)) => self.one(Count::IncrMisses),
-            (Counted::NotFound, Step::Down(_)) => self.one(Count::DecrMisses),
+    pub(crate) fn counted(&self, delta: Delta, counted: Counted) {
+        match (counted, delta) {
+            (Counted::Done { .. }, Delta::Add(_)) => self.one(Count::IncrHits),
+            (Counted::Done { .. }, Delta::Subtract(_)) => self.one(Count::DecrHits),
+            (Counted::NotFound, Delta::Add(_)) => self.one(Count::IncrMisses),
+            (Counted::NotFound, Delta::Subtract(_)) => self.one(Count::DecrMisses),
             _ => {}
         }
     }

@@ -32,14 +32,14 @@ pub struct Index {
 
 /// Of an index in which nothing has been stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct IndexSize {
     /// Bytes of its region. Memory is used as the index grows.
     pub len: u64,
     /// Main buckets that there is room for.
     pub capacity: u64,
 }
 
-impl Geometry {
+impl IndexSize {
     /// Main buckets of an empty index.
     const FIRST: u64 = 64;
 
@@ -47,7 +47,7 @@ impl Geometry {
     pub fn of(items_len: u64) -> Self {
         let capacity = (items_len / ITEM_MIN / LOAD).clamp(Self::FIRST, 1 << 28);
         let overflow = capacity / 4 + Self::FIRST;
-        Geometry {
+        IndexSize {
             len: (1 + capacity + overflow) * LINE as u64,
             capacity,
         }
@@ -66,7 +66,7 @@ impl Index {
         clock: u64,
     ) -> Result<Self, IndexError> {
         let buckets = Buckets::new(region.len(), capacity)?;
-        let buckets = buckets.with_count(capacity.min(Geometry::FIRST))?;
+        let buckets = buckets.with_count(capacity.min(IndexSize::FIRST))?;
         let control = ControlLine {
             boot_id,
             table: TableEpoch::new(buckets.count(), false),

@@ -13,7 +13,7 @@
 //!   keys that were evicted too early.
 //! * [`borrows`]: which values clients have borrowed, and so must not change; [`view`]: such a value.
 //! * [`operations`]: what each of memcached's commands does to it; `counts`: what is counted of them.
-//! * [`text`]: the memcached protocol over it, without I/O; `unfinished`: values that have not arrived
+//! * [`text`]: the memcached protocol over it, without I/O; `receive_budget`: memory for values that have not arrived
 //!   completely.
 //! * [`content`]: keys that are made of their values.
 //! * [`reader`]: one-sided gets, with a cache of [locations](location_cache), which [`uses`] tells the server of;
@@ -40,12 +40,12 @@ mod number;
 pub mod operations;
 pub mod proxy;
 pub mod reader;
+mod receive_budget;
 pub mod segments;
 pub mod server;
 pub mod shared;
 pub mod store;
 pub mod text;
-mod unfinished;
 pub mod uses;
 #[cfg(feature = "unsafe-variants")]
 pub mod variants;

@@ -85,13 +85,13 @@ pub enum Stored {
     NotFound,
 }
 
-/// A number to be added or taken away.
+/// Change of a number by `incr` or `decr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Wraps around at the largest number.
-    Up(u64),
-    /// Stops at 0.
-    Down(u64),
+pub enum Delta {
+    /// Wraps around at 2^64.
+    Add(u64),
+    /// Saturates at 0.
+    Subtract(u64),
 }
 
 /// What became of a number to be changed.
@@ -116,7 +116,7 @@ pub enum Counted {
 ///
 /// # Errors
 /// [`SetError`].
-pub fn count(store: &mut Store, key: &[u8], step: Step, cas: u64) -> Result<Counted, SetError> {
+pub fn count(store: &mut Store, key: &[u8], delta: Delta, cas: u64) -> Result<Counted, SetError> {
     let Some(old) = store.find(key)? else {
         return Ok(Counted::NotFound);
     };
@@ -130,9 +130,9 @@ pub fn count(store: &mut Store, key: &[u8], step: Step, cas: u64) -> Result<Coun
     let Some(number) = number_in(store.items(), &old)? else {
         return Ok(Counted::NotANumber);
     };
-    let value = match step {
-        Step::Up(delta) => number.wrapping_add(delta),
-        Step::Down(delta) => number.saturating_sub(delta),
+    let value = match delta {
+        Delta::Add(amount) => number.wrapping_add(amount),
+        Delta::Subtract(amount) => number.saturating_sub(amount),
     };
     let digits = Digits::of(value);
     // As with memcached, a number does not get shorter: blanks follow it.
@@ -364,31 +364,31 @@ mod tests {
     #[test]
     fn numbers_are_counted_in_place() {
         let shared = small();
-        let step = |step| match shared.with(|store| count(store, b"k", step, 0)).unwrap() {
+        let counts = |delta| match shared.with(|store| count(store, b"k", delta, 0)).unwrap() {
             Counted::Done { value, .. } => Some(value),
             _ => None,
         };
-        assert_eq!(step(Step::Up(1)), None);
+        assert_eq!(counts(Delta::Add(1)), None);
         put(&shared, Mode::Set, b"99").unwrap();
-        assert_eq!(step(Step::Up(1)), Some(100));
-        assert_eq!(step(Step::Down(93)), Some(7));
+        assert_eq!(counts(Delta::Add(1)), Some(100));
+        assert_eq!(counts(Delta::Subtract(93)), Some(7));
         assert_eq!(value(&shared, b"k").unwrap(), b"7  ");
-        assert_eq!(step(Step::Down(8)), Some(0));
-        assert_eq!(step(Step::Up(u64::MAX)), Some(u64::MAX));
-        assert_eq!(step(Step::Up(3)), Some(2));
+        assert_eq!(counts(Delta::Subtract(8)), Some(0));
+        assert_eq!(counts(Delta::Add(u64::MAX)), Some(u64::MAX));
+        assert_eq!(counts(Delta::Add(3)), Some(2));
         put(&shared, Mode::Set, b"no").unwrap();
-        assert_eq!(step(Step::Up(1)), None);
+        assert_eq!(counts(Delta::Add(1)), None);
         put(&shared, Mode::Set, b"").unwrap();
-        assert_eq!(step(Step::Up(1)), None);
+        assert_eq!(counts(Delta::Add(1)), None);
         put(&shared, Mode::Set, &[b'0'; 4000]).unwrap();
-        assert_eq!(step(Step::Up(1)), None);
+        assert_eq!(counts(Delta::Add(1)), None);
         put(
             &shared,
             Mode::Set,
             &[b"41".to_vec(), vec![b' '; 4000]].concat(),
         )
         .unwrap();
-        assert_eq!(step(Step::Up(1)), Some(42));
+        assert_eq!(counts(Delta::Add(1)), Some(42));
     }
 
     /// Memcached does not look for numbers in items that it keeps in chunks, and says so before it
@@ -401,7 +401,7 @@ mod tests {
             let mut value = vec![b' '; len];
             value[0] = b'1';
             put(&shared, Mode::Set, &value).unwrap();
-            let counted = shared.with(|store| count(store, b"k", Step::Up(1), u64::MAX));
+            let counted = shared.with(|store| count(store, b"k", Delta::Add(1), u64::MAX));
             assert_eq!(counted, Ok(expected));
         }
     }
@@ -424,7 +424,7 @@ mod tests {
             // Ones that are everywhere, and then one only.
             for n in (0..keys).step_by(2) {
                 let key = if round % 2 == 0 { 0 } else { n };
-                let up = |store: &mut Store| count(store, &key.to_le_bytes(), Step::Up(1), 0);
+                let up = |store: &mut Store| count(store, &key.to_le_bytes(), Delta::Add(1), 0);
                 let counted = shared.with(up).unwrap();
                 assert!(matches!(counted, Counted::Done { .. }), "{round} {n}");
                 // Holes may be used, but not all of them.

@@ -69,14 +69,14 @@ pub struct ValueRef<'a> {
 
 /// An item in the reader's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Item<'a> {
+pub struct ItemRef<'a> {
     /// What the server notes of it.
     pub header: ItemHeader,
     /// The value.
     pub data: &'a [u8],
 }
 
-impl<'a> Item<'a> {
+impl<'a> ItemRef<'a> {
     /// What most clients want of it.
     pub fn value(&self) -> ValueRef<'a> {
         ValueRef {
@@ -408,9 +408,9 @@ impl<E: Endpoint> Reader<E> {
         self.item(item).value()
     }
 
-    fn item(&self, item: &Accepted) -> Item<'_> {
+    fn item(&self, item: &Accepted) -> ItemRef<'_> {
         let end = item.value_start + item.header.value_len as usize;
-        Item {
+        ItemRef {
             header: item.header,
             data: &self.item[item.value_start..end],
         }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use crossbeam::utils::CachePadded;
 use toroid_fabric::{OpError, Region};
 
+use crate::receive_budget::{BudgetPermit, ReceiveBudget};
 use crate::store::{Geometry, Item, Limits, Store};
-use crate::unfinished::{Budget, Unfinished};
 
 /// How often to look whether a lock that is taken is free, with pauses of the processor in between, as
 /// each look takes the lock's line of memory from who has it: some ten microseconds in all.
@@ -25,7 +25,7 @@ pub struct Shared {
     limits: Limits,
     /// [`Limits::memory`] now.
     memory: Arc<AtomicU64>,
-    unfinished: Budget,
+    receive_budget: ReceiveBudget,
 }
 
 impl Shared {
@@ -36,7 +36,7 @@ impl Shared {
         Shared {
             items: store.items().clone(),
             limits,
-            unfinished: Budget::new(Arc::clone(&memory), limits.item),
+            receive_budget: ReceiveBudget::new(Arc::clone(&memory), limits.item),
             memory,
             store: Arc::new(Mutex::new(store.into())),
         }
@@ -60,8 +60,8 @@ impl Shared {
     }
 
     /// Room for a value of so many bytes until it has arrived; `None` when there is too little.
-    pub(crate) fn unfinished(&self, len: usize) -> Option<Unfinished> {
-        self.unfinished.take(len)
+    pub(crate) fn receive_permit(&self, len: usize) -> Option<BudgetPermit> {
+        self.receive_budget.take(len)
     }
 
     /// What clients need to read from it; `None` for a store in local memory.

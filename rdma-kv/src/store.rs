@@ -208,7 +208,7 @@ impl Store {
     ) -> Result<Self, IndexError> {
         let [boot_id, seed] = random;
         let most = items.len();
-        let capacity = index::Geometry::of(most).capacity;
+        let capacity = index::IndexSize::of(most).capacity;
         Ok(Store {
             index: Index::new(index, capacity, boot_id, CLOCK_START.into())?,
             segments: Segments::new(limits.memory, most, limits.segment()),

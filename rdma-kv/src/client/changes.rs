@@ -3,7 +3,7 @@
 use super::{Client, ClientError, check_key};
 use crate::control::{Reply, Request};
 use crate::network::Network;
-use crate::operations::{Change, Mode, Step, Stored};
+use crate::operations::{Change, Delta, Mode, Stored};
 
 impl<N: Network> Client<N> {
     /// Stores a value. `exptime` is memcached's: 0 never, negative at once, up to 30 days (in
@@ -95,7 +95,7 @@ impl<N: Network> Client<N> {
     /// # Errors
     /// [`ClientError`], such as [`crate::control::Refusal::NotANumber`].
     pub fn increment(&mut self, key: &[u8], delta: u64) -> Result<Option<u64>, ClientError> {
-        self.count(key, Step::Up(delta))
+        self.count(key, Delta::Add(delta))
     }
 
     /// As [`Client::increment`], but subtracts, and stops at 0.
@@ -103,7 +103,7 @@ impl<N: Network> Client<N> {
     /// # Errors
     /// [`ClientError`], such as [`crate::control::Refusal::NotANumber`].
     pub fn decrement(&mut self, key: &[u8], delta: u64) -> Result<Option<u64>, ClientError> {
-        self.count(key, Step::Down(delta))
+        self.count(key, Delta::Subtract(delta))
     }
 
     /// Removes a key; returns whether it was there.
@@ -138,9 +138,9 @@ impl<N: Network> Client<N> {
         did.map(drop)
     }
 
-    fn count(&mut self, key: &[u8], step: Step) -> Result<Option<u64>, ClientError> {
+    fn count(&mut self, key: &[u8], delta: Delta) -> Result<Option<u64>, ClientError> {
         check_key(key)?;
-        match self.call(&Request::Count { key, step })? {
+        match self.call(&Request::Count { key, delta })? {
             Reply::Counted { value, location } => {
                 self.reader.remember(key, location);
                 Ok(Some(value))

@@ -3,7 +3,7 @@
 use super::{Client, ClientError, check_key};
 use crate::control::{Reply, Request, Then, VERSION};
 use crate::network::Network;
-use crate::reader::{Item, Lookup};
+use crate::reader::{ItemRef, Lookup};
 
 /// The conversation of a client that speaks for itself.
 const OWN_SESSION: u32 = u32::MAX;
@@ -64,7 +64,7 @@ impl<N: Network> Client<N> {
     pub fn look_many(
         &mut self,
         keys: &[&[u8]],
-        each: impl FnMut(usize, Lookup<Item<'_>>),
+        each: impl FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<(), ClientError> {
         keys.iter().try_for_each(|key| check_key(key))?;
         self.report_if_due()?;

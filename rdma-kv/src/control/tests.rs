@@ -40,11 +40,11 @@ fn requests() -> Vec<Request<'static>> {
         Request::Delete { key },
         Request::Count {
             key,
-            step: Step::Up(u64::MAX),
+            delta: Delta::Add(u64::MAX),
         },
         Request::Count {
             key,
-            step: Step::Down(2),
+            delta: Delta::Subtract(2),
         },
         Request::Touch { key, exptime: 1 },
         Request::Flush { delay: -3 },

@@ -3,7 +3,7 @@
 use super::{Away, Upstream};
 use crate::control::Then;
 use crate::layout::Marks;
-use crate::reader::{Item, Lookup};
+use crate::reader::{ItemRef, Lookup};
 use crate::text::input::Tokens;
 use crate::text::{REPLIES, append_flag, append_number, echo};
 
@@ -161,7 +161,7 @@ impl<'a> Answers<'a> {
         }
     }
 
-    fn note(&mut self, number: usize, lookup: Lookup<Item<'_>>) {
+    fn note(&mut self, number: usize, lookup: Lookup<ItemRef<'_>>) {
         // Looked for once more, as the server came back meanwhile.
         if number < self.next {
             return;
@@ -198,7 +198,7 @@ impl<'a> Answers<'a> {
     }
 }
 
-fn append_value(replies: &mut Vec<u8>, key: &[u8], item: &Item<'_>, cas: bool) {
+fn append_value(replies: &mut Vec<u8>, key: &[u8], item: &ItemRef<'_>, cas: bool) {
     replies.reserve(key.len() + item.data.len() + 60);
     replies.extend_from_slice(b"VALUE ");
     replies.extend_from_slice(key);
@@ -236,7 +236,7 @@ pub(super) fn meta_get(
     Ok(answered)
 }
 
-fn append_item(replies: &mut Vec<u8>, key: &[u8], flags: Tokens<'_>, item: &Item<'_>) -> bool {
+fn append_item(replies: &mut Vec<u8>, key: &[u8], flags: Tokens<'_>, item: &ItemRef<'_>) -> bool {
     let marks = item.header.marks;
     if marks.intersects(Marks::STALE | Marks::WON | Marks::BINARY_KEY) {
         return false;

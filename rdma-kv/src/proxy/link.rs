@@ -12,7 +12,7 @@ use super::{Away, Upstream};
 use crate::client::{Client, ClientError};
 use crate::control::Then;
 use crate::network::Network;
-use crate::reader::{Item, Lookup};
+use crate::reader::{ItemRef, Lookup};
 
 /// Between two attempts to connect: twice as long after each, up to the second.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -202,7 +202,7 @@ impl<N: Network> Upstream for UpstreamSession<N> {
     fn look(
         &mut self,
         keys: &[&[u8]],
-        each: &mut dyn FnMut(usize, Lookup<Item<'_>>),
+        each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<(), Away> {
         let mut link = self.links.lock(self.thread);
         // Reading may be done twice, so a server that came back is not even noticed.

@@ -27,7 +27,7 @@ use self::link::{Links, NoLink, UpstreamSession};
 use crate::client::{Client, ClientError};
 use crate::control::Then;
 use crate::network::Network;
-use crate::reader::{Item, Lookup};
+use crate::reader::{ItemRef, Lookup};
 use crate::server::front::{self, Converse, Listeners};
 use crate::server::{Rdma, Ready, ServeError, Settings, Stop, raise_descriptor_limit};
 use crate::text::input::Input;
@@ -67,7 +67,7 @@ pub trait Upstream {
     fn look(
         &mut self,
         keys: &[&[u8]],
-        each: &mut dyn FnMut(usize, Lookup<Item<'_>>),
+        each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<(), Away>;
 
     /// Says up to [`crate::control::TEXT_LIMIT`] bytes in this conversation, and appends what is

@@ -221,7 +221,7 @@ impl Upstream for Wrong {
     fn look(
         &mut self,
         keys: &[&[u8]],
-        each: &mut dyn FnMut(usize, Lookup<Item<'_>>),
+        each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<(), Away> {
         (0..keys.len()).for_each(|number| each(number, Lookup::Retry));
         Ok(())
@@ -284,7 +284,7 @@ impl Upstream for Large {
     fn look(
         &mut self,
         keys: &[&[u8]],
-        each: &mut dyn FnMut(usize, Lookup<Item<'_>>),
+        each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<(), Away> {
         self.looked += keys.len();
         for count in 0..keys.len() {
@@ -295,7 +295,7 @@ impl Upstream for Large {
             } else {
                 count
             };
-            each(number, Lookup::Found(Item { header, data }));
+            each(number, Lookup::Found(ItemRef { header, data }));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use toroid_fabric::{Endpoint, OpError, Read};
 
-use super::{Attempt, Consistency, Item, Lookup, ReadMode, Reader, ValueRef, unless_outside};
+use super::{Attempt, Consistency, ItemRef, Lookup, ReadMode, Reader, ValueRef, unless_outside};
 use crate::hash::hash;
 use crate::layout::{Location, SlotWord, Word};
 
@@ -48,7 +48,7 @@ impl<E: Endpoint> Reader<E> {
     pub fn look_many(
         &mut self,
         keys: &[&[u8]],
-        mut each: impl FnMut(usize, Lookup<Item<'_>>),
+        mut each: impl FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<(), OpError> {
         self.stats.gets += keys.len() as u64;
         let mut others = Vec::new();
@@ -167,7 +167,7 @@ impl<E: Endpoint> Reader<E> {
         keys: &[&[u8]],
         mut planned: Vec<Planned>,
         others: &mut Vec<(usize, u64)>,
-        each: &mut impl FnMut(usize, Lookup<Item<'_>>),
+        each: &mut impl FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<Vec<Planned>, OpError> {
         let (mut rest, mut replaced) = (&mut planned[..], Vec::new());
         while !rest.is_empty() {
@@ -196,7 +196,7 @@ impl<E: Endpoint> Reader<E> {
         mismatch: Option<Attempt>,
         replaced: &mut Vec<Planned>,
         others: &mut Vec<(usize, u64)>,
-        each: &mut impl FnMut(usize, Lookup<Item<'_>>),
+        each: &mut impl FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<(), OpError> {
         let (key, bytes) = (keys[item.number], item.start..item.end());
         let attempt = if item.is_new {

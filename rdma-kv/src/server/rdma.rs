@@ -1,9 +1,9 @@
 //! RDMA clients: one thread serves the messages of all.
 //!
-//! `client`: what the server has of each, and how it answers it.
+//! `remote_client`: what the server has of each, and how it answers it.
 
 mod borrower;
-mod client;
+mod remote_client;
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use toroid_fabric::Polling;
 use toroid_fabric::{NodeId, PacketChannel};
 
-use self::client::{Client, Service, TURN};
+use self::remote_client::{RdmaService, RemoteClient, TURN};
 use super::backend::Backend;
 use super::{ServeError, Stop};
 use crate::network::{Accept, Network};
@@ -25,10 +25,10 @@ const PATIENT_SLEEP: Duration = Duration::from_millis(10);
 
 /// The thread that serves RDMA clients.
 pub(super) struct Server<N: Network, L> {
-    service: Service<N>,
+    service: RdmaService<N>,
     listener: L,
     /// In the order in which their turns come next.
-    clients: VecDeque<Client<N>>,
+    clients: VecDeque<RemoteClient<N>>,
     /// Nodes that ever had a client, and what is left of their turns.
     turns: Vec<(NodeId, u32)>,
     polling: Polling,
@@ -40,7 +40,7 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
     /// Serves what is `backend` to who comes to `listener`.
     pub(super) fn new(network: N, listener: L, backend: Backend) -> Self {
         Server {
-            service: Service { network, backend },
+            service: RdmaService { network, backend },
             listener,
             clients: VecDeque::new(),
             turns: Vec::new(),
@@ -72,7 +72,7 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
                 self.turns.push((peer, TURN));
                 self.turns.len() - 1
             });
-            self.clients.push_back(Client::new(channel, turn));
+            self.clients.push_back(RemoteClient::new(channel, turn));
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ struct Moving {
 }
 
 /// What became of a step of cleaning.
-pub(super) enum Step {
+pub(super) enum CleaningStep {
     /// The next item was seen to, at this cost in bytes copied.
     Item { cost: u32 },
     /// That was all: the segment is free.
@@ -68,9 +68,9 @@ impl Store {
         let mut budget = room.saturating_mul(CLEANING_RATIO).saturating_add(4 * LOOK);
         while budget > 0 && self.is_short(need, queue) && self.start_cleaning(None) {
             match self.clean_item()? {
-                Step::Item { cost } => budget = budget.saturating_sub(cost),
-                Step::Freed => {}
-                Step::Stuck => break,
+                CleaningStep::Item { cost } => budget = budget.saturating_sub(cost),
+                CleaningStep::Freed => {}
+                CleaningStep::Stuck => break,
             }
         }
         // Each round frees some, but what was used often may stay three times.
@@ -141,9 +141,9 @@ impl Store {
         };
         while self.start_cleaning(holes) {
             match self.clean_item()? {
-                Step::Item { .. } => {}
-                Step::Freed => return Ok(true),
-                Step::Stuck => return Ok(false),
+                CleaningStep::Item { .. } => {}
+                CleaningStep::Freed => return Ok(true),
+                CleaningStep::Stuck => return Ok(false),
             }
         }
         Ok(false)
@@ -176,18 +176,18 @@ impl Store {
     }
 
     /// Moves or drops the next item of the segment that is being cleaned.
-    pub(super) fn clean_item(&mut self) -> Result<Step, OpError> {
+    pub(super) fn clean_item(&mut self) -> Result<CleaningStep, OpError> {
         let Some(mut cursor) = self.cleaning.take() else {
-            return Ok(Step::Stuck);
+            return Ok(CleaningStep::Stuck);
         };
         let at = cursor.next;
         if at == self.segments.end_of(cursor.segment) {
             let (segment, queue) = (cursor.segment, cursor.queue);
             return Ok(if self.segments.recycle_unless_held(segment, queue) {
-                Step::Freed
+                CleaningStep::Freed
             } else {
                 // Another one will do, and this one is not chosen again while it is held.
-                Step::Item { cost: LOOK }
+                CleaningStep::Item { cost: LOOK }
             });
         }
         let header = self.header(at)?;
@@ -224,11 +224,11 @@ impl Store {
                 self.lose(&header, at);
             } else {
                 self.segments.put_back(cursor.segment, cursor.queue);
-                return Ok(Step::Stuck);
+                return Ok(CleaningStep::Stuck);
             }
         }
         self.cleaning = Some(cursor);
-        Ok(Step::Item { cost })
+        Ok(CleaningStep::Item { cost })
     }
 
     /// Which queue an item goes on to; `None` when it is not to be kept.

@@ -101,7 +101,7 @@ impl Limits {
 
     /// Bytes of the two regions, index and items.
     pub fn regions(&self) -> (u64, u64) {
-        (index::Geometry::of(self.memory).len, self.memory)
+        (index::IndexSize::of(self.memory).len, self.memory)
     }
 }
 

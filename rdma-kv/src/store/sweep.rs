@@ -2,7 +2,7 @@
 
 use toroid_fabric::OpError;
 
-use super::cleaning::Step;
+use super::cleaning::CleaningStep;
 use super::{Store, behind};
 use crate::layout::ItemAddress;
 use crate::segments::SegmentNumber;
@@ -113,9 +113,9 @@ impl Store {
                 return Ok(false);
             }
             match self.clean_item()? {
-                Step::Item { .. } => {}
-                Step::Freed => return Ok(true),
-                Step::Stuck => return Ok(false),
+                CleaningStep::Item { .. } => {}
+                CleaningStep::Freed => return Ok(true),
+                CleaningStep::Stuck => return Ok(false),
             }
         }
         Ok(true)

@@ -11,7 +11,7 @@ use super::{
 use crate::counts::Count;
 use crate::layout::MAX_KEY;
 use crate::number::{self, Digits};
-use crate::operations::{self, Change, Counted, Mode, Step, Stored};
+use crate::operations::{self, Change, Counted, Delta, Mode, Stored};
 use crate::shared::Shared;
 use crate::store::{Item, SetError, Store};
 
@@ -251,20 +251,20 @@ impl Turn<'_> {
         if key.len() > MAX_KEY {
             return Ok(self.say(BAD_FORMAT));
         }
-        let Some(delta) = number::unsigned(arguments.at(1)) else {
+        let Some(amount) = number::unsigned(arguments.at(1)) else {
             return Ok(self.say(b"CLIENT_ERROR invalid numeric delta argument\r\n"));
         };
-        let step = if up {
-            Step::Up(delta)
+        let delta = if up {
+            Delta::Add(amount)
         } else {
-            Step::Down(delta)
+            Delta::Subtract(amount)
         };
         let counted = self
             .store
-            .with(|store| operations::count(store, key, step, 0));
+            .with(|store| operations::count(store, key, delta, 0));
         let text = match counted {
             Ok(counted) => {
-                self.counts().counted(step, counted);
+                self.counts().counted(delta, counted);
                 match counted {
                     Counted::Done { item, .. } => self.saw(key, Some(&item)),
                     Counted::NotFound => self.saw(key, None),

@@ -38,9 +38,9 @@ use self::watch::Watching;
 use crate::counts::{Count, Counts};
 use crate::number::Digits;
 use crate::operations::Mode;
+use crate::receive_budget::BudgetPermit;
 use crate::shared::Shared;
 use crate::store::SetError;
-use crate::unfinished::Unfinished;
 
 /// Replies are handed on when there are this many bytes of them.
 pub(crate) const REPLIES: usize = 256 * 1024;
@@ -92,7 +92,7 @@ pub struct Conversation {
     /// Bytes that the command at hand needs before it is worth another look.
     need: usize,
     /// Room for them, if it is for a value.
-    unfinished: Option<Unfinished>,
+    permit: Option<BudgetPermit>,
     /// So many of them hold no line's end.
     searched: usize,
     /// The line at hand is a get's that was too long: it is dropped.
@@ -120,7 +120,7 @@ impl Conversation {
             input: Input::default(),
             swallow: 0,
             need: 1,
-            unfinished: None,
+            permit: None,
             searched: 0,
             skips_line: false,
             getting: None,
@@ -266,7 +266,7 @@ impl Conversation {
                 store,
                 slot: &self.slot,
                 rest: &bytes[newline + 1..],
-                unfinished: &mut self.unfinished,
+                permit: &mut self.permit,
                 replies,
                 noreply: false,
             };
@@ -302,7 +302,7 @@ impl Conversation {
                 Done::Close => return Ok(Next::Close),
             };
             self.input.start += used;
-            self.unfinished = None;
+            self.permit = None;
             (self.need, self.searched, self.getting) = (1, 0, None);
         }
         Ok(Next::Continue)
@@ -337,7 +337,7 @@ struct Turn<'a> {
     /// What has arrived after the command's line.
     rest: &'a [u8],
     /// The conversation's.
-    unfinished: &'a mut Option<Unfinished>,
+    permit: &'a mut Option<BudgetPermit>,
     replies: &'a mut Vec<u8>,
     /// The client wants no reply.
     noreply: bool,
@@ -378,8 +378,8 @@ impl Turn<'_> {
     /// Waits for the rest of a value if there is room for it. Otherwise refuses the value, and removes what a set
     /// would have replaced.
     fn want(&mut self, len: usize, key: &[u8], mode: Mode) -> Result<Done, OpError> {
-        *self.unfinished = self.store.unfinished(len);
-        if self.unfinished.is_some() {
+        *self.permit = self.store.receive_permit(len);
+        if self.permit.is_some() {
             return Ok(Done::Wants { len });
         }
         let text = self.refusal(SetError::OutOfMemory, NO_MEMORY)?;

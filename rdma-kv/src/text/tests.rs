@@ -152,7 +152,7 @@ fn long_values_are_copied_without_the_lock() {
         store: &store,
         slot: &conversation.slot,
         rest: b"",
-        unfinished: &mut None,
+        permit: &mut None,
         replies: &mut replies,
         noreply: false,
     };

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use toroid_kv::control::Then;
 use toroid_kv::proxy::{self, Away, Upstream};
-use toroid_kv::reader::{Item, Lookup};
+use toroid_kv::reader::{ItemRef, Lookup};
 use toroid_kv::shared::Shared;
 use toroid_kv::store;
 use toroid_kv::text::{Conversation, Next, Wants};
@@ -96,7 +96,7 @@ impl Upstream for Server<'_> {
     fn look(
         &mut self,
         keys: &[&[u8]],
-        each: &mut dyn FnMut(usize, Lookup<Item<'_>>),
+        each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<(), Away> {
         for (number, key) in keys.iter().enumerate() {
             let mut data = Vec::new();
@@ -108,7 +108,7 @@ impl Upstream for Server<'_> {
             each(
                 number,
                 match found.expect("it is ours") {
-                    Some(header) => Lookup::Found(Item {
+                    Some(header) => Lookup::Found(ItemRef {
                         header,
                         data: &data,
                     }),

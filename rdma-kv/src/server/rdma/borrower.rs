@@ -2,7 +2,7 @@
 
 use toroid_fabric::{Mapped, PacketChannel, RemoteKey};
 
-use super::client::Client;
+use super::remote_client::RemoteClient;
 use crate::borrows::{Borrower, HAZARDS_LEN};
 use crate::client::HAZARDS_ACCESS;
 use crate::control::{Refusal, Reply};
@@ -31,7 +31,7 @@ impl Drop for BorrowerGuard {
     }
 }
 
-impl<N: Network> Client<N> {
+impl<N: Network> RemoteClient<N> {
     /// Looks at these hazard pointers from now on, and no more at others of the client.
     pub(super) fn admit_borrower(
         &mut self,

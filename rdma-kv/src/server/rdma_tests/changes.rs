@@ -26,7 +26,7 @@ fn say(conversation: &mut Conversation, store: &Shared, mut input: &[u8]) -> Str
 
 /// An operation, as both protocols have it.
 #[derive(Debug)]
-enum Step {
+enum Command {
     Store(&'static str, u64),
     Count(&'static str, u64),
     Delete,
@@ -37,38 +37,38 @@ enum Step {
 }
 
 /// What is done next, by a random number.
-fn any_step(random: u64) -> Step {
+fn any_command(random: u64) -> Command {
     let modes = ["set", "add", "replace", "append", "prepend", "cas"];
     let cas = random >> 40 & 63;
     match random % 16 {
-        mode @ 0..6 => Step::Store(modes[mode as usize], cas),
-        6 => Step::Count("incr", 7),
-        7 => Step::Count("decr", 40),
-        8 => Step::Count("incr", u64::MAX),
-        9 => Step::Delete,
-        10 => Step::Touch([0, 100, -1][cas as usize % 3]),
-        11 => Step::Gat([0, 100][cas as usize % 2]),
-        12 if cas == 0 => Step::Flush(0),
-        12 if cas == 1 => Step::Flush(5),
-        _ => Step::Gets,
+        mode @ 0..6 => Command::Store(modes[mode as usize], cas),
+        6 => Command::Count("incr", 7),
+        7 => Command::Count("decr", 40),
+        8 => Command::Count("incr", u64::MAX),
+        9 => Command::Delete,
+        10 => Command::Touch([0, 100, -1][cas as usize % 3]),
+        11 => Command::Gat([0, 100][cas as usize % 2]),
+        12 if cas == 0 => Command::Flush(0),
+        12 if cas == 1 => Command::Flush(5),
+        _ => Command::Gets,
     }
 }
 
 /// The same operation in memcached's words.
-fn words(step: &Step, key: &str, flags: u32, value: &[u8]) -> Vec<u8> {
+fn words(command: &Command, key: &str, flags: u32, value: &[u8]) -> Vec<u8> {
     let len = value.len();
-    let line = match step {
-        Step::Store("cas", cas) => format!("cas {key} {flags} 0 {len} {cas}\r\n"),
-        Step::Store(mode, _) => format!("{mode} {key} {flags} 0 {len}\r\n"),
-        Step::Count(command, delta) => format!("{command} {key} {delta}\r\n"),
-        Step::Delete => format!("delete {key}\r\n"),
-        Step::Touch(exptime) => format!("touch {key} {exptime}\r\n"),
-        Step::Gat(exptime) => format!("gats {exptime} {key}\r\n"),
-        Step::Gets => format!("gets {key}\r\n"),
-        Step::Flush(delay) => format!("flush_all {delay}\r\n"),
+    let line = match command {
+        Command::Store("cas", cas) => format!("cas {key} {flags} 0 {len} {cas}\r\n"),
+        Command::Store(mode, _) => format!("{mode} {key} {flags} 0 {len}\r\n"),
+        Command::Count(name, delta) => format!("{name} {key} {delta}\r\n"),
+        Command::Delete => format!("delete {key}\r\n"),
+        Command::Touch(exptime) => format!("touch {key} {exptime}\r\n"),
+        Command::Gat(exptime) => format!("gats {exptime} {key}\r\n"),
+        Command::Gets => format!("gets {key}\r\n"),
+        Command::Flush(delay) => format!("flush_all {delay}\r\n"),
     };
-    match step {
-        Step::Store(..) => [line.as_bytes(), value, b"\r\n"].concat(),
+    match command {
+        Command::Store(..) => [line.as_bytes(), value, b"\r\n"].concat(),
         _ => line.into_bytes(),
     }
 }
@@ -76,7 +76,7 @@ fn words(step: &Step, key: &str, flags: u32, value: &[u8]) -> Vec<u8> {
 /// What memcached would have answered.
 fn answer(
     client: &mut crate::Client<TestNetwork>,
-    step: &Step,
+    command: &Command,
     key: &str,
     flags: u32,
     value: &[u8],
@@ -90,15 +90,15 @@ fn answer(
         });
         value.unwrap_or_default() + "END"
     };
-    let stored = match *step {
-        Step::Store("set", _) => client.set(key, flags, 0, value).map(|()| None),
-        Step::Store("add", _) => client.add(key, flags, 0, value).map(Some),
-        Step::Store("replace", _) => client.replace(key, flags, 0, value).map(Some),
-        Step::Store("append", _) => client.append(key, value).map(Some),
-        Step::Store("prepend", _) => client.prepend(key, value).map(Some),
-        Step::Store(_, cas) => client.compare_and_set(key, flags, 0, value, cas).map(Some),
-        Step::Count(command, delta) => {
-            let counted = match command {
+    let stored = match *command {
+        Command::Store("set", _) => client.set(key, flags, 0, value).map(|()| None),
+        Command::Store("add", _) => client.add(key, flags, 0, value).map(Some),
+        Command::Store("replace", _) => client.replace(key, flags, 0, value).map(Some),
+        Command::Store("append", _) => client.append(key, value).map(Some),
+        Command::Store("prepend", _) => client.prepend(key, value).map(Some),
+        Command::Store(_, cas) => client.compare_and_set(key, flags, 0, value, cas).map(Some),
+        Command::Count(verb, delta) => {
+            let counted = match verb {
                 "incr" => client.increment(key, delta),
                 _ => client.decrement(key, delta),
             };
@@ -111,20 +111,20 @@ fn answer(
                 Err(error) => panic!("{error}"),
             };
         }
-        Step::Delete => {
+        Command::Delete => {
             let [yes, no] = ["DELETED", "NOT_FOUND"];
             return format!("{}\r\n", if client.delete(key).unwrap() { yes } else { no });
         }
-        Step::Touch(exptime) => {
+        Command::Touch(exptime) => {
             let [yes, no] = ["TOUCHED", "NOT_FOUND"];
             let touched = client.touch(key, exptime).unwrap();
             return format!("{}\r\n", if touched { yes } else { no });
         }
-        Step::Gat(exptime) => {
+        Command::Gat(exptime) => {
             return shown(client.get_and_touch(key, exptime).unwrap()) + "\r\n";
         }
-        Step::Gets => return shown(client.get(key).unwrap()) + "\r\n",
-        Step::Flush(delay) => {
+        Command::Gets => return shown(client.get(key).unwrap()) + "\r\n",
+        Command::Flush(delay) => {
             client.flush_all(delay).unwrap();
             return "OK\r\n".to_owned();
         }
@@ -173,10 +173,17 @@ fn messages_do_what_commands_do() {
             6 => vec![b'w'; INLINE_LIMIT + (random >> 20 & 0xfff) as usize],
             _ => Vec::new(),
         };
-        let step = any_step(random >> 32);
-        let said = say(&mut conversation, &other, &words(&step, key, flags, &value));
-        let answered = answer(&mut client, &step, key, flags, &value);
-        assert!(said == answered, "{n}: {step:?}: {said:?} != {answered:?}");
+        let command = any_command(random >> 32);
+        let said = say(
+            &mut conversation,
+            &other,
+            &words(&command, key, flags, &value),
+        );
+        let answered = answer(&mut client, &command, key, flags, &value);
+        assert!(
+            said == answered,
+            "{n}: {command:?}: {said:?} != {answered:?}"
+        );
         if n % 100 == 0 {
             for store in [&cluster.store, &other] {
                 store.tick(n as u64 / 100).unwrap();
@@ -188,10 +195,10 @@ fn messages_do_what_commands_do() {
     assert_eq!(left[0].total_items, left[1].total_items);
 
     let large = vec![b'x'; limits.item as usize + 1];
-    for command in ["set", "append"] {
-        let step = Step::Store(command, 0);
-        say(&mut conversation, &other, &words(&step, "a", 0, &large));
-        let refused = match command {
+    for name in ["set", "append"] {
+        let command = Command::Store(name, 0);
+        say(&mut conversation, &other, &words(&command, "a", 0, &large));
+        let refused = match name {
             "set" => client.set(b"a", 0, 0, &large).map(|()| Stored::NotStored),
             _ => client.append(b"a", &large),
         };

@@ -8,7 +8,7 @@ use super::flags::Flags;
 use super::{OPAQUE_TOO_LONG, append_flag, append_ttl, deadline, echo, flags_of};
 use crate::counts::Count;
 use crate::number::Digits;
-use crate::operations::{self, Change, Counted, Step};
+use crate::operations::{self, Change, Counted, Delta};
 use crate::store::{Item, SetError, Store};
 
 const NO_MEMORY_TO_MAKE: &[u8] = b"SERVER_ERROR Out of memory allocating new item\r\n";
@@ -40,17 +40,17 @@ impl Turn<'_> {
             Ok(parsed) => parsed,
             Err(error) => return Ok(self.say(error)),
         };
-        let delta = flags.delta.unwrap_or(1);
-        let (step, hits, misses) = match flags.mode {
-            None | Some(b'I' | b'+') => (Step::Up(delta), Count::IncrHits, Count::IncrMisses),
-            Some(b'D' | b'-') => (Step::Down(delta), Count::DecrHits, Count::DecrMisses),
+        let amount = flags.delta.unwrap_or(1);
+        let (delta, hits, misses) = match flags.mode {
+            None | Some(b'I' | b'+') => (Delta::Add(amount), Count::IncrHits, Count::IncrMisses),
+            Some(b'D' | b'-') => (Delta::Subtract(amount), Count::DecrHits, Count::DecrMisses),
             Some(_) => return Ok(self.say(b"CLIENT_ERROR invalid mode for ma M token\r\n")),
         };
         let replies = &mut *self.replies;
         let start = replies.len();
         let mut item = None;
         let done = self.store.with(|store| {
-            let mut sum = match Sum::find(store, key.bytes(), step, &flags)? {
+            let mut sum = match Sum::find(store, key.bytes(), delta, &flags)? {
                 Ok(sum) => {
                     item = Some(sum.item);
                     sum
@@ -94,11 +94,11 @@ impl Sum {
     fn find(
         store: &mut Store,
         key: &[u8],
-        step: Step,
+        delta: Delta,
         flags: &Flags,
     ) -> Result<Result<Self, Refused>, SetError> {
         Ok(
-            match operations::count(store, key, step, flags.cas.unwrap_or_default())? {
+            match operations::count(store, key, delta, flags.cas.unwrap_or_default())? {
                 Counted::Done { value, item } => Ok(Sum {
                     value,
                     item,

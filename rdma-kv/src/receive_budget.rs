@@ -13,7 +13,7 @@ const SHORT: usize = 16 * 1024;
 
 /// What all connections may keep.
 #[derive(Clone, Debug)]
-pub(crate) struct Budget {
+pub(crate) struct ReceiveBudget {
     /// The store's memory.
     memory: Arc<AtomicU64>,
     /// Bytes of its largest item.
@@ -24,15 +24,15 @@ pub(crate) struct Budget {
 
 /// Room for a value until it has arrived.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
+pub(crate) struct BudgetPermit {
     bytes: u64,
     taken: Arc<AtomicU64>,
 }
 
-impl Budget {
+impl ReceiveBudget {
     /// For a store with so much memory, which may change, and items of up to `item` bytes.
     pub(crate) fn new(memory: Arc<AtomicU64>, item: u32) -> Self {
-        Budget {
+        ReceiveBudget {
             memory,
             item,
             taken: Arc::default(),
@@ -40,21 +40,21 @@ impl Budget {
     }
 
     /// Room for a value of so many bytes; `None` when others have taken it.
-    pub(crate) fn take(&self, len: usize) -> Option<Unfinished> {
+    pub(crate) fn take(&self, len: usize) -> Option<BudgetPermit> {
         let bytes = if len <= SHORT { 0 } else { len as u64 };
         // These are numbers alone, which order nothing else.
         let order = Ordering::Relaxed;
         let limit = (self.memory.load(order) / 4).max(self.item.into());
         let add = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= limit);
         self.taken.fetch_update(order, order, add).ok()?;
-        Some(Unfinished {
+        Some(BudgetPermit {
             bytes,
             taken: Arc::clone(&self.taken),
         })
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for BudgetPermit {
     fn drop(&mut self) {
         self.taken.fetch_sub(self.bytes, Ordering::Relaxed);
     }

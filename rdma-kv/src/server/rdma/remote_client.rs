@@ -16,7 +16,7 @@ use crate::control::{
 };
 use crate::counts::{Count, Counts};
 use crate::network::{Network, Remote};
-use crate::operations::{self, Change, Counted, Step};
+use crate::operations::{self, Change, Counted, Delta};
 use crate::server::accept::TOO_MANY;
 use crate::server::backend::Backend;
 use crate::server::proxied_session::{ProxiedSession, ProxiedSessionError};
@@ -44,12 +44,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const REPLY_LIMIT: usize = TEXT_LIMIT + OVERHEAD;
 
 /// What all clients are served with.
-pub(super) struct Service<N> {
+pub(super) struct RdmaService<N> {
     pub(super) network: N,
     pub(super) backend: Backend,
 }
 
-pub(super) struct Client<N: Network> {
+pub(super) struct RemoteClient<N: Network> {
     channel: N::Channel,
     /// Its number for its node's turn.
     turn: usize,
@@ -61,7 +61,7 @@ pub(super) struct Client<N: Network> {
     replies: Vec<u8>,
     /// Since when the replies have found no room in the channel.
     stuck_since: Option<Instant>,
-    staging: Option<Staging<N>>,
+    staging: Option<RemoteStaging<N>>,
     /// Bytes of values and texts of the message at hand.
     moved: usize,
     /// Those for whom it speaks, by its own numbers.
@@ -70,15 +70,15 @@ pub(super) struct Client<N: Network> {
 }
 
 /// A client's memory for values on their way.
-struct Staging<N: Network> {
+struct RemoteStaging<N: Network> {
     endpoint: N::Endpoint,
     remote: Remote<N>,
     len: u64,
 }
 
-impl<N: Network> Client<N> {
+impl<N: Network> RemoteClient<N> {
     pub(super) fn new(channel: N::Channel, turn: usize) -> Self {
-        Client {
+        RemoteClient {
             channel,
             turn,
             greeted: false,
@@ -128,7 +128,7 @@ impl<N: Network> Client<N> {
     /// Why the client is to be dropped.
     pub(super) fn serve(
         &mut self,
-        service: &Service<N>,
+        service: &RdmaService<N>,
         left: &mut u32,
     ) -> Result<bool, ClientEnd> {
         let mut was_asked = false;
@@ -176,7 +176,7 @@ impl<N: Network> Client<N> {
         }
     }
 
-    fn answer_next(&mut self, service: &Service<N>) -> Result<(), ClientEnd> {
+    fn answer_next(&mut self, service: &RdmaService<N>) -> Result<(), ClientEnd> {
         let packet = std::mem::take(&mut self.packet);
         let mut rest = packet.get(self.answered..).unwrap_or_default();
         let answered = split_message(&mut rest)
@@ -188,7 +188,7 @@ impl<N: Network> Client<N> {
     }
 
     /// Carries a message out and adds the reply to the others.
-    fn answer(&mut self, message: &[u8], service: &Service<N>) -> Result<(), ClientEnd> {
+    fn answer(&mut self, message: &[u8], service: &RdmaService<N>) -> Result<(), ClientEnd> {
         let (number, request) = decode_request(message)?;
         let Backend { store, server } = &service.backend;
         let counts = server.messages();
@@ -208,7 +208,7 @@ impl<N: Network> Client<N> {
                 counts.delete(removed);
                 done(removed)
             }
-            Request::Count { key, step } => count(store, counts, key, step)?,
+            Request::Count { key, delta } => count(store, counts, key, delta)?,
             Request::Touch { key, exptime } => {
                 let item = store.with(|store| operations::touch(store, key, exptime))?;
                 counts.touch(item.is_some());
@@ -270,7 +270,7 @@ impl<N: Network> Client<N> {
         let peer = self.channel.peer();
         let opened = (key.node == peer).then(|| {
             let (remote, len) = network.open(key, STAGING_ACCESS).ok()?;
-            Some(Staging {
+            Some(RemoteStaging {
                 endpoint: network.endpoint(peer).ok()?,
                 remote,
                 len,
@@ -325,7 +325,7 @@ impl<N: Network> Client<N> {
     }
 
     /// The staging region, if it has this piece: a wrong one shall not cost the client its others.
-    fn staging_with(&mut self, piece: Piece) -> Option<&mut Staging<N>> {
+    fn staging_with(&mut self, piece: Piece) -> Option<&mut RemoteStaging<N>> {
         let end = piece.offset.checked_add(piece.len.into())?;
         self.staging.as_mut().filter(|staging| end <= staging.len)
     }
@@ -426,13 +426,13 @@ fn count(
     store: &Shared,
     counts: &Counts,
     key: &[u8],
-    step: Step,
+    delta: Delta,
 ) -> Result<Reply<'static>, OpError> {
-    let counted = match store.with(|store| operations::count(store, key, step, 0)) {
+    let counted = match store.with(|store| operations::count(store, key, delta, 0)) {
         Ok(counted) => counted,
         Err(error) => return Ok(Reply::Refused(refusal(counts, error)?)),
     };
-    counts.counted(step, counted);
+    counts.counted(delta, counted);
     Ok(match counted {
         Counted::Done { value, item } => Reply::Counted {
             value,
