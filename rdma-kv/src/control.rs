@@ -24,7 +24,7 @@ use crate::operations::{Change, Delta, Stored};
 use crate::store::Geometry;
 pub use used::{PackedUse, Use};
 
-use fields::{Fields, mode_to, put_key, put_location, put_stored, put_then};
+use fields::{Fields, mode_to, put_awaiting, put_key, put_location, put_stored};
 
 /// The store's protocol: memcached's port.
 pub const PROTOCOL: Protocol = Protocol(11211);
@@ -184,7 +184,7 @@ pub enum Reply<'a> {
     /// To [`Request::Text`].
     Said {
         /// What the conversation is waiting for.
-        then: Then,
+        awaiting: Awaiting,
         /// What was answered: up to [`TEXT_LIMIT`] bytes.
         text: &'a [u8],
     },
@@ -192,7 +192,7 @@ pub enum Reply<'a> {
 
 /// What a conversation by memcached's protocol waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum Awaiting {
     /// A command.
     Command,
     /// The rest of a line.
@@ -465,9 +465,9 @@ fn put_reply(packet: &mut Vec<u8>, reply: &Reply<'_>) {
             packet.extend_from_slice(&value.to_le_bytes());
             put_location(packet, location);
         }
-        Reply::Said { then, text } => {
+        Reply::Said { awaiting, text } => {
             packet.push(8);
-            put_then(packet, then);
+            put_awaiting(packet, awaiting);
             packet.extend_from_slice(text);
         }
     }
@@ -516,7 +516,7 @@ pub fn decode_reply(message: &[u8]) -> Result<(u32, Reply<'_>), Malformed> {
             location: fields.location()?,
         },
         8 => Reply::Said {
-            then: fields.then()?,
+            awaiting: fields.awaiting()?,
             text: fields.text()?,
         },
         _ => return Err(Malformed),

@@ -1,7 +1,7 @@
 //! Memcached's protocol by messages, for whoever speaks for others: a proxy.
 
 use super::{Client, ClientError, check_key};
-use crate::control::{Reply, Request, Then, VERSION};
+use crate::control::{Awaiting, Reply, Request, VERSION};
 use crate::network::Network;
 use crate::reader::{ItemRef, Lookup};
 
@@ -19,11 +19,11 @@ impl<N: Network> Client<N> {
         session: u32,
         text: &[u8],
         replies: &mut Vec<u8>,
-    ) -> Result<Then, ClientError> {
+    ) -> Result<Awaiting, ClientError> {
         match self.call(&Request::Text { session, text })? {
-            Reply::Said { then, text } => {
+            Reply::Said { awaiting, text } => {
                 replies.extend_from_slice(text);
-                Ok(then)
+                Ok(awaiting)
             }
             Reply::Refused(refusal) => Err(ClientError::Refused(refusal)),
             _ => Err(ClientError::Protocol),
@@ -39,7 +39,7 @@ impl<N: Network> Client<N> {
     pub fn most_used(&mut self, limit: u32) -> Result<Vec<(String, f64)>, ClientError> {
         let mut replies = Vec::new();
         let mut question = format!("stats hotkeys {limit}\r\n");
-        while self.say(OWN_SESSION, question.as_bytes(), &mut replies)? == Then::More {
+        while self.say(OWN_SESSION, question.as_bytes(), &mut replies)? == Awaiting::More {
             question.clear();
         }
         self.leave(OWN_SESSION);

@@ -2,7 +2,7 @@
 
 use toroid_fabric::RemoteKey;
 
-use super::{Malformed, Piece, TEXT_LIMIT, Then};
+use super::{Awaiting, Malformed, Piece, TEXT_LIMIT};
 use crate::layout::{Location, MAX_KEY, Slot, SlotWord};
 use crate::operations::{Change, Mode, Stored};
 
@@ -47,16 +47,16 @@ pub(super) fn put_stored(packet: &mut Vec<u8>, stored: Stored) {
     }
 }
 
-pub(super) fn put_then(packet: &mut Vec<u8>, then: Then) {
-    match then {
-        Then::Command => packet.push(0),
-        Then::Line => packet.push(1),
-        Then::Bytes(bytes) => {
+pub(super) fn put_awaiting(packet: &mut Vec<u8>, awaiting: Awaiting) {
+    match awaiting {
+        Awaiting::Command => packet.push(0),
+        Awaiting::Line => packet.push(1),
+        Awaiting::Bytes(bytes) => {
             packet.push(2);
             packet.extend_from_slice(&bytes.to_le_bytes());
         }
-        Then::More => packet.push(3),
-        Then::End => packet.push(4),
+        Awaiting::More => packet.push(3),
+        Awaiting::End => packet.push(4),
     }
 }
 
@@ -137,17 +137,17 @@ impl<'a> Fields<'a> {
         (1..=MAX_KEY).contains(&len).then_some(key).ok_or(Malformed)
     }
 
-    pub(super) fn then(&mut self) -> Result<Then, Malformed> {
+    pub(super) fn awaiting(&mut self) -> Result<Awaiting, Malformed> {
         Ok(match self.u8()? {
-            0 => Then::Command,
-            1 => Then::Line,
+            0 => Awaiting::Command,
+            1 => Awaiting::Line,
             // Who waits for nothing would wait for ever.
             2 => match self.u64()? {
                 0 => return Err(Malformed),
-                bytes => Then::Bytes(bytes),
+                bytes => Awaiting::Bytes(bytes),
             },
-            3 => Then::More,
-            4 => Then::End,
+            3 => Awaiting::More,
+            4 => Awaiting::End,
             _ => return Err(Malformed),
         })
     }
@@ -172,10 +172,10 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_no_bytes() {
-        for (bytes, expected) in [(0, Err(Malformed)), (1, Ok(Then::Bytes(1)))] {
+        for (bytes, expected) in [(0, Err(Malformed)), (1, Ok(Awaiting::Bytes(1)))] {
             let mut packet = Vec::new();
-            put_then(&mut packet, Then::Bytes(bytes));
-            assert_eq!(Fields(&packet).then(), expected);
+            put_awaiting(&mut packet, Awaiting::Bytes(bytes));
+            assert_eq!(Fields(&packet).awaiting(), expected);
         }
     }
 }

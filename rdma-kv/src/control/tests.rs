@@ -101,11 +101,11 @@ fn replies() -> Vec<Reply<'static>> {
         Reply::Refused(Refusal::Staging),
         Reply::Refused(Refusal::Forbidden),
         Reply::Said {
-            then: Then::Bytes(1 << 33),
+            awaiting: Awaiting::Bytes(1 << 33),
             text: b"END\r\n",
         },
         Reply::Said {
-            then: Then::End,
+            awaiting: Awaiting::End,
             text: b"",
         },
         value(GetValue::Inline(b"")),

@@ -3,7 +3,7 @@
 use super::Upstream;
 use super::framing::{Batch, Command};
 use super::getting::{self, Getting, Unable};
-use crate::control::{TEXT_LIMIT, Then};
+use crate::control::{Awaiting, TEXT_LIMIT};
 use crate::text::input::{Input, Tokens, TooLong, line, too_long};
 use crate::text::{LONG_GET, Next, REPLIES};
 
@@ -49,7 +49,7 @@ enum Unready {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unfinished {
     /// What the server waits for.
-    then: Then,
+    then: Awaiting,
     /// The command wants no answer.
     is_quiet: bool,
     /// Something was answered since the message with its beginning: perhaps the command, for a value
@@ -88,7 +88,7 @@ impl<U: Upstream> Conversation<U> {
     pub(crate) fn is_idle(&self) -> bool {
         match self.state {
             State::Command => true,
-            State::Server(unfinished) => unfinished.then == Then::Line,
+            State::Server(unfinished) => unfinished.then == Awaiting::Line,
             State::SkippingLine => true,
             State::Getting(_) | State::Dropping(_) | State::Over => false,
         }
@@ -142,8 +142,8 @@ impl<U: Upstream> Conversation<U> {
                         };
                         self.forward(batch, replies);
                     }
-                    Err(away) => {
-                        replies.extend_from_slice(away.text());
+                    Err(error) => {
+                        replies.extend_from_slice(error.text());
                         self.used(newline + 1);
                     }
                 }
@@ -189,8 +189,8 @@ impl<U: Upstream> Conversation<U> {
             }
             Ok(_) => self.used(newline + 1),
             Err(Unable::Over) => self.state = State::Over,
-            Err(Unable::Away(away)) => {
-                replies.extend_from_slice(away.text());
+            Err(Unable::Upstream(error)) => {
+                replies.extend_from_slice(error.text());
                 self.used(newline + 1);
             }
         }
@@ -208,9 +208,9 @@ impl<U: Upstream> Conversation<U> {
                 is_quiet: batch.is_quiet,
                 is_answered: replies.len() > before,
             }),
-            Err(away) => {
+            Err(error) => {
                 for _ in 0..batch.answers {
-                    replies.extend_from_slice(away.text());
+                    replies.extend_from_slice(error.text());
                 }
                 self.state = match (batch.ends, batch.missing) {
                     (true, _) => State::Over,
@@ -226,12 +226,12 @@ impl<U: Upstream> Conversation<U> {
         let then = unfinished.then;
         let bytes = self.input.bytes();
         let most = match then {
-            Then::Bytes(count) => usize::try_from(count).unwrap_or(usize::MAX),
-            Then::Line => memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1),
+            Awaiting::Bytes(count) => usize::try_from(count).unwrap_or(usize::MAX),
+            Awaiting::Line => memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1),
             _ => 0,
         };
         let len = most.min(bytes.len()).min(TEXT_LIMIT);
-        if len == 0 && then != Then::More {
+        if len == 0 && then != Awaiting::More {
             self.need = most.clamp(1, TEXT_LIMIT);
             return Some(Next::Read);
         }
@@ -247,13 +247,13 @@ impl<U: Upstream> Conversation<U> {
                     ..unfinished
                 });
                 // A server that says no more than that there is more shall not keep this thread.
-                if then == Then::More && !has_answered {
+                if then == Awaiting::More && !has_answered {
                     return Some(Next::Continue);
                 }
             }
-            (Err(away), Then::Bytes(count)) if !unfinished.is_answered => {
+            (Err(error), Awaiting::Bytes(count)) if !unfinished.is_answered => {
                 if !unfinished.is_quiet {
-                    replies.extend_from_slice(away.text());
+                    replies.extend_from_slice(error.text());
                 }
                 self.state = State::Dropping(count.saturating_sub(len as u64));
             }
@@ -266,9 +266,9 @@ impl<U: Upstream> Conversation<U> {
 
     fn heard(&mut self, unfinished: Unfinished) {
         self.state = match unfinished.then {
-            Then::Command => State::Command,
+            Awaiting::Command => State::Command,
             // Who waits for nothing would wait for ever.
-            Then::End | Then::Bytes(0) => State::Over,
+            Awaiting::End | Awaiting::Bytes(0) => State::Over,
             _ => State::Server(unfinished),
         };
     }

@@ -1,7 +1,7 @@
 //! `get`, `gets` and `mg`, answered by reading.
 
-use super::{Away, Upstream};
-use crate::control::Then;
+use super::{Upstream, UpstreamError};
+use crate::control::Awaiting;
 use crate::layout::Marks;
 use crate::reader::{ItemRef, Lookup};
 use crate::text::input::Tokens;
@@ -34,14 +34,14 @@ impl Getting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unable {
     /// The server cannot be reached.
-    Away(Away),
+    Upstream(UpstreamError),
     /// It has said why, and hears no more.
     Over,
 }
 
-impl From<Away> for Unable {
-    fn from(away: Away) -> Self {
-        Unable::Away(away)
+impl From<UpstreamError> for Unable {
+    fn from(error: UpstreamError) -> Self {
+        Unable::Upstream(error)
     }
 }
 
@@ -90,17 +90,17 @@ fn ask(
 ) -> Result<(), Unable> {
     let start = replies.len();
     let said = say_get(upstream, key, cas, replies);
-    if said == Ok(Then::End) {
+    if said == Ok(Awaiting::End) {
         return Err(Unable::Over);
     }
     let end = replies.len().saturating_sub(END.len());
-    if said == Ok(Then::Command) && end >= start && replies[end..] == *END {
+    if said == Ok(Awaiting::Command) && end >= start && replies[end..] == *END {
         replies.truncate(end);
         return Ok(());
     }
     // Whatever followed a part of a value would be taken for the rest of it.
     replies.truncate(start);
-    Err(said.err().unwrap_or(Away::Gone).into())
+    Err(said.err().unwrap_or(UpstreamError::Gone).into())
 }
 
 fn say_get(
@@ -108,12 +108,12 @@ fn say_get(
     key: &[u8],
     cas: bool,
     replies: &mut Vec<u8>,
-) -> Result<Then, Away> {
+) -> Result<Awaiting, UpstreamError> {
     let command = if cas { &b"gets "[..] } else { b"get " };
     let start = replies.len();
     let mut then = upstream.say(false, &[command, key, b"\r\n"].concat(), replies)?;
     // A server that goes on for ever is not listened to.
-    while then == Then::More && replies.len() - start < LONGEST {
+    while then == Awaiting::More && replies.len() - start < LONGEST {
         let before = replies.len();
         then = upstream.say(true, b"", replies)?;
         if replies.len() == before {
@@ -219,7 +219,7 @@ pub(super) fn meta_get(
     key: &[u8],
     flags: Tokens<'_>,
     replies: &mut Vec<u8>,
-) -> Result<bool, Away> {
+) -> Result<bool, UpstreamError> {
     let start = replies.len();
     let mut answered = false;
     upstream.look(&[key], &mut |_, lookup| {

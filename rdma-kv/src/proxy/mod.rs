@@ -1,17 +1,17 @@
-//! A proxy: memcached's protocol for the clients of a node, with gets that read the memory of a
-//! server elsewhere.
+//! Proxy: memcached's protocol for the clients of a node, with gets that read the memory of a server on
+//! another node.
 //!
-//! [`run`] is all of it. It has the server's sockets and threads; behind each connection is a
-//! [`Conversation`], which reads what can be read, and says all else to the server as it came, in
-//! a conversation there that is this connection's alone. So there is one meaning of each command.
-//! Each thread has a client of the server for itself (`link`), and connects anew when that is gone.
+//! [`run`] serves with the same sockets and threads as a server. Each connection has a [`Conversation`],
+//! which answers plain gets by one-sided reads and forwards all other commands unchanged, in a session
+//! of its own at the server. So each command has one implementation.
 //!
-//! * `framing`: which commands are whose; `getting`: those that are answered here.
+//! * `client_pool`: one client of the server per thread.
+//! * `framing`: which commands the proxy answers; `getting`: their answers.
 
+mod client_pool;
 mod conversation;
 mod framing;
 mod getting;
-mod link;
 
 use std::io;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use toroid_fabric::Place;
 
 pub use self::conversation::Conversation;
 
-use self::link::{Links, NoLink, UpstreamSession};
+use self::client_pool::{ClientPool, ConnectError, UpstreamSession};
 use crate::client::{Client, ClientError};
-use crate::control::Then;
+use crate::control::Awaiting;
 use crate::network::Network;
 use crate::reader::{ItemRef, Lookup};
 use crate::server::front::{self, Converse, Listeners};
@@ -33,20 +33,20 @@ use crate::server::{Rdma, Ready, ServeError, Settings, Stop, raise_descriptor_li
 use crate::text::input::Input;
 use crate::text::{Ends, Next};
 
-/// How often links that nobody uses are looked after.
-const CARE: Duration = Duration::from_secs(1);
+/// Period of reports and of checks for lost clients.
+const MAINTENANCE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Why a proxy could not start, or ended.
+/// Why a proxy did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// As a server.
+    /// Sockets or threads failed, as with a server.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// There is no server to speak to.
+    /// The server cannot be reached at the start.
     #[error(transparent)]
     Server(#[from] ClientError),
-    /// Its domain is gone, or the agent.
+    /// The domain or the agent is gone.
     #[error("the domain is gone: {0}")]
     Domain(MemberError),
 }
@@ -57,55 +57,59 @@ impl From<io::Error> for ProxyError {
     }
 }
 
-/// What a conversation asks of the server.
+/// The server, as a conversation uses it.
 pub trait Upstream {
-    /// Looks for keys by reading: `each` gets, in any order, the number of a key and what came of it;
-    /// perhaps again, if the server has to be found anew.
+    /// Looks keys up by one-sided reads. Calls `each` in any order with the index of a key and its result,
+    /// and again for the same key after a reconnection.
     ///
     /// # Errors
-    /// [`Away`]; then it has not told of all keys.
+    /// [`UpstreamError`]; some keys then have no result.
     fn look(
         &mut self,
         keys: &[&[u8]],
         each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
-    ) -> Result<(), Away>;
+    ) -> Result<(), UpstreamError>;
 
-    /// Says up to [`crate::control::TEXT_LIMIT`] bytes in this conversation, and appends what is
-    /// answered. `goes_on` if they belong to what was said before: another server does not know it.
+    /// Sends up to [`crate::control::TEXT_LIMIT`] bytes in this session, and appends the replies. `goes_on`
+    /// if the bytes continue a command: a server that does not know its beginning must not get them.
     ///
     /// # Errors
-    /// [`Away`]; whether the server took them is not known.
-    fn say(&mut self, goes_on: bool, text: &[u8], replies: &mut Vec<u8>) -> Result<Then, Away>;
+    /// [`UpstreamError`]; whether the server received the bytes is then unknown.
+    fn say(
+        &mut self,
+        goes_on: bool,
+        text: &[u8],
+        replies: &mut Vec<u8>,
+    ) -> Result<Awaiting, UpstreamError>;
 
-    /// Lets the server know of all that was read so far, by all conversations.
+    /// Reports the gets of all sessions to the server, and waits for it to count them.
     fn report(&mut self);
 }
 
-/// Why the server cannot be reached just now.
+/// Why the server cannot be reached at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Away {
+pub enum UpstreamError {
     /// One of the two nodes has left the domain.
     Revoked,
-    /// It does not answer.
+    /// The server does not answer in time.
     Silent,
-    /// It is gone.
+    /// The server is gone.
     Gone,
 }
 
-impl Away {
-    /// What clients are told.
+impl UpstreamError {
+    /// Reply to a client's command.
     pub fn text(self) -> &'static [u8] {
         match self {
-            Away::Revoked => b"SERVER_ERROR revoked\r\n",
-            Away::Silent => b"SERVER_ERROR the server does not answer\r\n",
-            Away::Gone => b"SERVER_ERROR the server is gone\r\n",
+            UpstreamError::Revoked => b"SERVER_ERROR revoked\r\n",
+            UpstreamError::Silent => b"SERVER_ERROR the server does not answer\r\n",
+            UpstreamError::Gone => b"SERVER_ERROR the server is gone\r\n",
         }
     }
 }
 
-/// Serves by memcached's protocol, from the server at `place` or the only one of the domain, until
-/// `stop`; calls `ready` when clients may come. Of `settings`, those count that concern sockets, their
-/// threads and users, and the domain.
+/// Serves memcached's protocol until `stop`, from the server at `place`, or from the only one of the domain.
+/// Calls `ready` once clients can connect. Uses the `settings` for sockets, threads, users and the domain.
 ///
 /// # Errors
 /// [`ProxyError`]; also when the domain is removed, or the agent ends.
@@ -125,20 +129,20 @@ pub fn run(
     }
     let (member, name) = (domain.member().clone(), domain.name().to_owned());
     let connect = move || connect(&member, &name, place);
-    let links = Links::new(settings.threads.max(1), connect, first);
-    let proxy = Proxy(Arc::new(links));
+    let pool = ClientPool::new(settings.threads.max(1), connect, first);
+    let proxy = Proxy(Arc::new(pool));
     let serving = Ready {
         tcp: listeners.addresses(),
         unix: settings.unix.as_ref().map(|unix| unix.path.clone()),
         rdma: server.map(|server| (domain.name().to_owned(), server)),
     };
     std::thread::scope(|scope| {
-        // Whichever ends first, for whatever reason, ends both.
-        let carer = scope.spawn(|| stop.after(|| care(&proxy.0, stop)));
+        // The end of one thread, for any reason, ends both.
+        let maintenance = scope.spawn(|| stop.after(|| maintain(&proxy.0, stop)));
         let sockets =
             stop.after(|| front::serve(&listeners, settings, &proxy, stop, || ready(&serving)));
-        match carer.join() {
-            Ok(cared) => cared?,
+        match maintenance.join() {
+            Ok(ended) => ended?,
             Err(panic) => std::panic::resume_unwind(panic),
         }
         Ok(sockets?)
@@ -154,28 +158,28 @@ fn find_domain(rdma: &Rdma) -> Result<Domain, ProxyError> {
     Ok(domain.map_err(ClientError::from)?)
 }
 
-/// Asks for the domain, too: the node may have left it and be back.
-fn connect(member: &Member, name: &str, place: Option<Place>) -> Result<Client, NoLink> {
+/// Opens the domain anew as well: the node may have left it and rejoined.
+fn connect(member: &Member, name: &str, place: Option<Place>) -> Result<Client, ConnectError> {
     let domain = member.domain(name).map_err(|error| match &error {
         MemberError::Refused(refusal) if refusal.kind == RefusalKind::NotFound => {
-            NoLink::Ever(error)
+            ConnectError::Permanent(error)
         }
-        MemberError::Agent(_) => NoLink::Ever(error),
-        _ => NoLink::Now(error.into()),
+        MemberError::Agent(_) => ConnectError::Permanent(error),
+        _ => ConnectError::Temporary(error.into()),
     })?;
     Ok(Client::connect(&domain, place)?)
 }
 
-/// Reports what was read, and notices when a link is broken that nobody uses just now.
-fn care<N: Network>(links: &Links<N>, stop: &Stop) -> Result<(), ProxyError> {
-    while !stop.wait(CARE)? {
-        links.care().map_err(ProxyError::Domain)?;
+/// Reports gets, and notices lost clients that are not in use.
+fn maintain<N: Network>(pool: &ClientPool<N>, stop: &Stop) -> Result<(), ProxyError> {
+    while !stop.wait(MAINTENANCE_PERIOD)? {
+        pool.maintain().map_err(ProxyError::Domain)?;
     }
     Ok(())
 }
 
-/// What connections to a proxy lead to.
-struct Proxy<N: Network>(Arc<Links<N>>);
+/// Makes the conversations of a proxy's connections.
+struct Proxy<N: Network>(Arc<ClientPool<N>>);
 
 impl<N: Network> front::SessionFactory for Proxy<N>
 where

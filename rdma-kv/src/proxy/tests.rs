@@ -13,10 +13,10 @@ use crate::testing::{self, TestNetwork};
 use crate::text;
 use crate::text::input::Tokens;
 
-/// A server, and links to it.
+/// A server, and pool to it.
 struct Proxied {
     cluster: Arc<Mutex<Option<Cluster>>>,
-    links: Arc<Links<TestNetwork>>,
+    pool: Arc<ClientPool<TestNetwork>>,
 }
 
 impl Proxied {
@@ -29,12 +29,12 @@ impl Proxied {
             Some(cluster) => Ok(cluster.client(1)),
             None => Err(ClientError::NoServer("blue".to_owned()).into()),
         };
-        let links = Arc::new(Links::new(threads, connect, first));
-        Proxied { cluster, links }
+        let pool = Arc::new(ClientPool::new(threads, connect, first));
+        Proxied { cluster, pool }
     }
 
     fn conversation(&self, thread: usize) -> Conversation<UpstreamSession<TestNetwork>> {
-        Conversation::new(UpstreamSession::new(Arc::clone(&self.links), thread))
+        Conversation::new(UpstreamSession::new(Arc::clone(&self.pool), thread))
     }
 
     fn store(&self) -> crate::shared::Shared {
@@ -215,19 +215,19 @@ proptest! {
 
 /// A server that is wrong in one way: what it says next, and how it answers what.
 #[derive(Clone, Copy)]
-struct Wrong(Then, &'static [u8]);
+struct Wrong(Awaiting, &'static [u8]);
 
 impl Upstream for Wrong {
     fn look(
         &mut self,
         keys: &[&[u8]],
         each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
-    ) -> Result<(), Away> {
+    ) -> Result<(), UpstreamError> {
         (0..keys.len()).for_each(|number| each(number, Lookup::Retry));
         Ok(())
     }
 
-    fn say(&mut self, _: bool, _: &[u8], replies: &mut Vec<u8>) -> Result<Then, Away> {
+    fn say(&mut self, _: bool, _: &[u8], replies: &mut Vec<u8>) -> Result<Awaiting, UpstreamError> {
         replies.extend_from_slice(self.1);
         Ok(self.0)
     }
@@ -244,26 +244,26 @@ fn a_server_gone_wild_keeps_no_thread() {
         conversation
     };
     let mut replies = Vec::new();
-    let mut conversation = begin(Wrong(Then::More, b""), b"version\r\n");
+    let mut conversation = begin(Wrong(Awaiting::More, b""), b"version\r\n");
     for _ in 0..10 {
         assert_eq!(conversation.run(&mut replies), Next::Continue);
     }
-    let mut conversation = begin(Wrong(Then::Bytes(u64::MAX), b""), b"version\r\nabc");
+    let mut conversation = begin(Wrong(Awaiting::Bytes(u64::MAX), b""), b"version\r\nabc");
     assert_eq!(conversation.run(&mut replies), Next::Read);
     assert!(conversation.room().len() < 100_000);
-    let mut conversation = begin(Wrong(Then::Bytes(0), b""), b"version\r\nabc");
+    let mut conversation = begin(Wrong(Awaiting::Bytes(0), b""), b"version\r\nabc");
     assert_eq!(conversation.run(&mut replies), Next::Close);
     for wrong in [
-        Wrong(Then::Command, b"VALUE a 0 9\r\n"),
-        Wrong(Then::More, b""),
+        Wrong(Awaiting::Command, b"VALUE a 0 9\r\n"),
+        Wrong(Awaiting::More, b""),
     ] {
         replies.clear();
         begin(wrong, b"get a\r\n").run(&mut replies);
-        assert_eq!(replies, Away::Gone.text());
+        assert_eq!(replies, UpstreamError::Gone.text());
     }
     // It may be full, and says so.
     replies.clear();
-    let full = Wrong(Then::End, b"ERROR Too many open connections\r\n");
+    let full = Wrong(Awaiting::End, b"ERROR Too many open connections\r\n");
     let next = begin(full, b"get a\r\nget b\r\n").run(&mut replies);
     assert_eq!((&*replies, next), (full.1, Next::Close));
 }
@@ -285,7 +285,7 @@ impl Upstream for Large {
         &mut self,
         keys: &[&[u8]],
         each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
-    ) -> Result<(), Away> {
+    ) -> Result<(), UpstreamError> {
         self.looked += keys.len();
         for count in 0..keys.len() {
             let header = ItemHeader::default();
@@ -300,8 +300,8 @@ impl Upstream for Large {
         Ok(())
     }
 
-    fn say(&mut self, _: bool, _: &[u8], _: &mut Vec<u8>) -> Result<Then, Away> {
-        Err(Away::Gone)
+    fn say(&mut self, _: bool, _: &[u8], _: &mut Vec<u8>) -> Result<Awaiting, UpstreamError> {
+        Err(UpstreamError::Gone)
     }
 
     fn report(&mut self) {}
@@ -385,7 +385,7 @@ fn a_server_that_comes_back_is_found_again() {
     assert!(say_at_once(&mut conversation, "get a\r\n").contains("VALUE"));
     // While it is away, each command is told so, and no value is taken for a command.
     proxied.replace(false);
-    let gone = String::from_utf8_lossy(Away::Gone.text()).into_owned();
+    let gone = String::from_utf8_lossy(UpstreamError::Gone.text()).into_owned();
     let text = "get a\r\nset a 0 0 12\r\ndelete b\r\nno\r\nset a 0 0 1 noreply\r\nx\r\nmg a v\r\n";
     assert_eq!(say_at_once(&mut conversation, text), gone.repeat(3));
     proxied.replace(true);

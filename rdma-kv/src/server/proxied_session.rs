@@ -2,7 +2,7 @@
 //! proxy.
 
 use super::backend::Session;
-use crate::control::{TEXT_LIMIT, Then};
+use crate::control::{Awaiting, TEXT_LIMIT};
 use crate::text::{Next, Wants};
 
 /// Memory for replies beyond this many bytes is not kept.
@@ -40,7 +40,7 @@ impl ProxiedSession {
 
     /// Carries out what is said; returns what to say next and what is answered, as far as one
     /// message takes it.
-    pub(super) fn hear(&mut self, text: &[u8]) -> Result<(Then, &[u8]), ProxiedSessionError> {
+    pub(super) fn hear(&mut self, text: &[u8]) -> Result<(Awaiting, &[u8]), ProxiedSessionError> {
         let goes_on = self.sent < self.replies.len() || self.next == Next::Continue;
         if goes_on && !text.is_empty() {
             return Err(ProxiedSessionError::NotTaken);
@@ -62,17 +62,17 @@ impl ProxiedSession {
         }
         let start = self.sent;
         self.sent = self.replies.len().min(start + TEXT_LIMIT);
-        let then = match self.next {
-            _ if self.sent < self.replies.len() => Then::More,
-            Next::Continue => Then::More,
-            Next::Close | Next::Watch => Then::End,
+        let awaiting = match self.next {
+            _ if self.sent < self.replies.len() => Awaiting::More,
+            Next::Continue => Awaiting::More,
+            Next::Close | Next::Watch => Awaiting::End,
             Next::Read => match self.session.conversation.wants() {
-                Wants::Command => Then::Command,
-                Wants::Line => Then::Line,
-                Wants::Bytes(bytes) => Then::Bytes(bytes as u64),
+                Wants::Command => Awaiting::Command,
+                Wants::Line => Awaiting::Line,
+                Wants::Bytes(bytes) => Awaiting::Bytes(bytes as u64),
             },
         };
-        Ok((then, &self.replies[start..self.sent]))
+        Ok((awaiting, &self.replies[start..self.sent]))
     }
 
     fn take(&mut self, mut text: &[u8]) {
@@ -117,14 +117,14 @@ mod tests {
             assert!(piece.len() <= TEXT_LIMIT);
             replies.extend_from_slice(piece);
             match then {
-                Then::More => text = b"",
-                then => break assert_eq!(then, Then::Command),
+                Awaiting::More => text = b"",
+                then => break assert_eq!(then, Awaiting::Command),
             }
         }
         let value = [&b"VALUE k 0 500000\r\n"[..], &[b'v'; 500_000], b"\r\n"].concat();
         assert!(replies == [&value, &value, &b"END\r\n"[..]].concat());
         assert!(proxied.replies.capacity() <= REPLIES_KEPT);
-        assert_eq!(proxied.hear(b"get k\r\n").unwrap().0, Then::More);
+        assert_eq!(proxied.hear(b"get k\r\n").unwrap().0, Awaiting::More);
         let refused = proxied.hear(b"get k\r\n");
         assert!(matches!(refused, Err(ProxiedSessionError::NotTaken)));
     }
@@ -142,7 +142,7 @@ mod tests {
         });
         let dump = b"lru_crawler metadump all\r\n";
         let (mut text, mut replies) = (&dump[..], Vec::new());
-        while let (Then::More, piece) = proxied.hear(text).unwrap() {
+        while let (Awaiting::More, piece) = proxied.hear(text).unwrap() {
             replies.extend_from_slice(piece);
             text = b"";
         }

@@ -8,7 +8,7 @@ use toroid_fabric::shm::Channel;
 use super::*;
 use crate::client::{ClientError, STAGING_ACCESS};
 use crate::control::{
-    INLINE_LIMIT, PackedUse, Piece, Refusal, Reply, Request, SetValue, Then, Use, VERSION,
+    Awaiting, INLINE_LIMIT, PackedUse, Piece, Refusal, Reply, Request, SetValue, Use, VERSION,
     decode_reply, encode_request, split_message,
 };
 use crate::layout::{Slot, SlotWord};
@@ -589,20 +589,20 @@ fn conversations_of_a_client_are_apart_and_bounded() {
         (then, String::from_utf8(replies).unwrap())
     };
     let nothing = String::new;
-    assert_eq!(say(7, "set a 0 0 5\r\non"), (Then::Bytes(5), nothing()));
-    assert_eq!(say(8, "get a\r\nget"), (Then::Line, "END\r\n".into()));
-    assert_eq!(say(7, "e t\r\n"), (Then::Command, "STORED\r\n".into()));
+    assert_eq!(say(7, "set a 0 0 5\r\non"), (Awaiting::Bytes(5), nothing()));
+    assert_eq!(say(8, "get a\r\nget"), (Awaiting::Line, "END\r\n".into()));
+    assert_eq!(say(7, "e t\r\n"), (Awaiting::Command, "STORED\r\n".into()));
     let value = "VALUE a 0 5\r\none t\r\nEND\r\n";
-    assert_eq!(say(8, " a\r\n"), (Then::Command, value.into()));
+    assert_eq!(say(8, " a\r\n"), (Awaiting::Command, value.into()));
     let refused = "ERROR Too many open connections\r\n";
-    assert_eq!(say(9, "get a\r\n"), (Then::End, refused.into()));
-    assert_eq!(say(8, "quit\r\n"), (Then::End, nothing()));
-    assert_eq!(say(9, "get a\r\n"), (Then::Command, value.into()));
+    assert_eq!(say(9, "get a\r\n"), (Awaiting::End, refused.into()));
+    assert_eq!(say(8, "quit\r\n"), (Awaiting::End, nothing()));
+    assert_eq!(say(9, "get a\r\n"), (Awaiting::Command, value.into()));
     let refused = "ERROR: shutdown not enabled\r\n";
-    assert_eq!(say(9, "shutdown\r\n"), (Then::Command, refused.into()));
+    assert_eq!(say(9, "shutdown\r\n"), (Awaiting::Command, refused.into()));
     client.leave(9);
     assert_eq!(
         client.say(10, b"mn\r\n", &mut Vec::new()).unwrap(),
-        Then::Command
+        Awaiting::Command
     );
 }

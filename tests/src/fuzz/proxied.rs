@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use toroid_kv::control::Then;
-use toroid_kv::proxy::{self, Away, Upstream};
+use toroid_kv::control::Awaiting;
+use toroid_kv::proxy::{self, Upstream, UpstreamError};
 use toroid_kv::reader::{ItemRef, Lookup};
 use toroid_kv::shared::Shared;
 use toroid_kv::store;
@@ -21,7 +21,7 @@ pub fn proxy(bytes: &[u8]) -> bool {
     }
     let mut direct = Server::new(&stores[0]);
     let mut expected = Vec::new();
-    let ended = direct.hear(bytes, &mut expected) == Then::End;
+    let ended = direct.hear(bytes, &mut expected) == Awaiting::End;
     let (said, closed) = by_proxy(Server::new(&stores[1]), bytes);
     // Each of the two counts for itself.
     if !bytes.windows(5).any(|word| word == b"stats") {
@@ -66,20 +66,20 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn hear(&mut self, text: &[u8], replies: &mut Vec<u8>) -> Then {
+    fn hear(&mut self, text: &[u8], replies: &mut Vec<u8>) -> Awaiting {
         let mut rest = text;
         loop {
             let mut batch = Vec::new();
             let next = self.conversation.run(self.store, &mut batch);
             replies.append(&mut batch);
             match next.expect("it is ours") {
-                Next::Close | Next::Watch => return Then::End,
+                Next::Close | Next::Watch => return Awaiting::End,
                 Next::Continue => {}
                 Next::Read if rest.is_empty() => {
                     return match self.conversation.wants() {
-                        Wants::Command => Then::Command,
-                        Wants::Line => Then::Line,
-                        Wants::Bytes(bytes) => Then::Bytes(bytes as u64),
+                        Wants::Command => Awaiting::Command,
+                        Wants::Line => Awaiting::Line,
+                        Wants::Bytes(bytes) => Awaiting::Bytes(bytes as u64),
                     };
                 }
                 Next::Read => {
@@ -97,7 +97,7 @@ impl Upstream for Server<'_> {
         &mut self,
         keys: &[&[u8]],
         each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
-    ) -> Result<(), Away> {
+    ) -> Result<(), UpstreamError> {
         for (number, key) in keys.iter().enumerate() {
             let mut data = Vec::new();
             let found = self.store.get(key, |item, items| {
@@ -119,7 +119,12 @@ impl Upstream for Server<'_> {
         Ok(())
     }
 
-    fn say(&mut self, _: bool, text: &[u8], replies: &mut Vec<u8>) -> Result<Then, Away> {
+    fn say(
+        &mut self,
+        _: bool,
+        text: &[u8],
+        replies: &mut Vec<u8>,
+    ) -> Result<Awaiting, UpstreamError> {
         Ok(self.hear(text, replies))
     }
 

@@ -10,8 +10,8 @@ use toroid_fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Reg
 use super::borrower::BorrowerGuard;
 use crate::client::STAGING_ACCESS;
 use crate::control::{
-    GetValue, INLINE_LIMIT, Malformed, OVERHEAD, PackedUse, Piece, Refusal, Reply, Request,
-    SetValue, TEXT_LIMIT, Then, Use, VERSION, decode_request, encode_reply, lengthen,
+    Awaiting, GetValue, INLINE_LIMIT, Malformed, OVERHEAD, PackedUse, Piece, Refusal, Reply,
+    Request, SetValue, TEXT_LIMIT, Use, VERSION, decode_request, encode_reply, lengthen,
     split_message,
 };
 use crate::counts::{Count, Counts};
@@ -252,15 +252,15 @@ impl<N: Network> RemoteClient<N> {
             }
         };
         let Some(mut session) = session else {
-            let (then, text) = (Then::End, TOO_MANY);
-            encode_reply(&mut self.replies, number, &Reply::Said { then, text });
+            let (awaiting, text) = (Awaiting::End, TOO_MANY);
+            encode_reply(&mut self.replies, number, &Reply::Said { awaiting, text });
             return Ok(());
         };
         self.moved += text.len();
-        let (then, text) = session.get_mut().hear(text)?;
+        let (awaiting, text) = session.get_mut().hear(text)?;
         self.moved += text.len();
-        encode_reply(&mut self.replies, number, &Reply::Said { then, text });
-        if then == Then::End {
+        encode_reply(&mut self.replies, number, &Reply::Said { awaiting, text });
+        if awaiting == Awaiting::End {
             session.remove();
         }
         Ok(())
