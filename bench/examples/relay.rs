@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use bench::pair;
 use bench::relay::Relay;
-use domains::netlink::Netlink;
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns, unshare};
 use nix::unistd::Pid;
 use toroid_ethernet::offload::Capabilities;
+use toroid_netlink::Netlink;
 
 const VETH: &str = "veth";
 const TAP: &str = "tap";

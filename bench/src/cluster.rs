@@ -15,16 +15,17 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use domains::agent::background::{Background, spawn_background};
-use domains::agent::{AgentError, Config, clear_groups, tun_remedy};
-use domains::client::{ClientError, Control, ExecHandle, Order};
-use domains::protocol::{DomainInfo, Limits, Refusal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
+use toroid_agent::background::{Background, spawn_background};
+use toroid_agent::{AgentError, Config, clear_groups, tun_remedy};
+use toroid_client::admin::{ClientError, Control, ExecHandle, Order};
 use toroid_fabric::Torus;
 use toroid_fabric::topology::TopologyError;
+use toroid_model::info::{DomainInfo, Limits};
+use toroid_model::refusal::Refusal;
 
 const TUN: &str = "/dev/net/tun";
 

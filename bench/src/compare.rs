@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use domains::protocol::Refusal;
 use serde::de::DeserializeOwned;
 use toroid_fabric::Torus;
+use toroid_model::refusal::Refusal;
 
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::files::{BLOCK, Tally};

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-use domains::protocol::Refusal;
 use serde::Serialize;
 use toroid_fabric::Torus;
+use toroid_model::refusal::Refusal;
 
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::machine::Machine;

@@ -1,7 +1,7 @@
 //! One-sided operations on a peer's memory: one at a time, and pipelined.
 
-use domains::member::Domain;
 use serde::{Deserialize, Serialize};
+use toroid_client::member::Domain;
 use toroid_fabric::provider::{QueuePair, RemoteRegion};
 use toroid_fabric::shm;
 use toroid_fabric::{
@@ -43,7 +43,7 @@ pub enum OneSidedError {
     Op(#[from] OpError),
     /// The agent did not allocate or open a region.
     #[error("one-sided operations: {0}")]
-    Member(#[from] domains::member::MemberError),
+    Member(#[from] toroid_client::member::MemberError),
 }
 
 /// The keys that the owner publishes, as texts.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 
-use domains::netlink::{Netlink, NetlinkError};
+use toroid_netlink::{Netlink, NetlinkError};
 
 /// Room for two addresses.
 const PREFIX: u8 = 30;

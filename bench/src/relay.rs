@@ -9,11 +9,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 
-use domains::netlink::{Netlink, NetlinkError};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sched::{CloneFlags, setns};
 use toroid_ethernet::offload::Capabilities;
 use toroid_ethernet::port::tap::Tap;
+use toroid_netlink::{Netlink, NetlinkError};
 
 /// Longer than any packet.
 const LONGEST: usize = 70_000;

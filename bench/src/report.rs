@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use domains::protocol::Refusal;
 use serde::Serialize;
+use toroid_model::refusal::Refusal;
 
 use crate::files::Tally;
 use crate::machine::Machine;

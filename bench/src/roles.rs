@@ -7,10 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{self, ExitCode};
 use std::thread;
 
-use domains::agent;
-use domains::member::Member;
-use domains::roles::Role;
 use serde::{Deserialize, Serialize};
+use toroid_agent::roles::Role;
+use toroid_client::member::Member;
 use toroid_ethernet::stack::Stack;
 use toroid_ethernet::stack::tcp::TcpListener;
 use toroid_kv::server::{self, Rdma, Settings, Stop};
@@ -65,7 +64,7 @@ pub const SESSIONS: u16 = 7;
 /// Takes on the role that the first argument asks for, and returns its exit status when it has
 /// ended. To be called first in `main`.
 pub fn run_if_asked() -> Option<ExitCode> {
-    if let Some(role) = domains::roles::asked() {
+    if let Some(role) = toroid_agent::roles::asked() {
         let status = role.run();
         match role {
             Role::Agent => remove_own_state(),
@@ -107,7 +106,7 @@ fn remove_state_of_killed_agent() {
 /// left to remove what the agent kept on disk.
 fn remove_own_state() {
     let config = std::env::args().nth(2).unwrap_or_default();
-    if let Ok(config) = serde_json::from_str::<agent::Config>(&config) {
+    if let Ok(config) = serde_json::from_str::<toroid_agent::Config>(&config) {
         cluster::remove_state(&config.state);
     }
 }

@@ -13,8 +13,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread;
 
-use domains::netlink::{Netlink, NetlinkError};
-use domains::wire::{self, WireError};
+use toroid_netlink::{Netlink, NetlinkError};
+use toroid_protocol::wire::{self, WireError};
 
 /// The interface's name at both ends.
 const NAME: &str = "kernel-veth";

@@ -9,15 +9,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use domains::member::{Member, MemberError};
-use domains::netlink::{Netlink, NetlinkError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use toroid_client::member::{Member, MemberError};
 use toroid_ethernet::stack::{Stack, StackError};
 use toroid_fabric::Place;
 use toroid_fabric::key::KeyFormatError;
 use toroid_fabric::topology::TopologyError;
+use toroid_netlink::{Netlink, NetlinkError};
 
 use crate::files::{self, Block, Blocks, InputError, Tally};
 use crate::memcpy::Source;

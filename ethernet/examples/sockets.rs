@@ -7,7 +7,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 
-use domains::member::Member;
+use toroid_client::member::Member;
 use toroid_ethernet::Stack;
 
 const PORT: u16 = 7000;

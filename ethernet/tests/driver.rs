@@ -12,17 +12,18 @@ use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use domains::addressing;
-use domains::driver_protocol::{Answer, Command, DropReason, Port, PortError};
-use domains::lifeline;
-use domains::netlink::{Link, Netlink};
-use domains::wire::{self, Reader, Writer};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 use toroid_ethernet::driver::{self, DriverError};
 use toroid_ethernet::offload::Offload;
 use toroid_ethernet::tunnel::Tag;
 use toroid_fabric::{Epoch, Partition, Place};
+use toroid_model::addressing;
+use toroid_model::ethernet::DropReason;
+use toroid_netlink::{Link, Netlink};
+use toroid_protocol::driver::{Answer, Command, Port, PortError};
+use toroid_protocol::lifeline;
+use toroid_protocol::wire::{self, Reader, Writer};
 
 const BLUE: u32 = 7;
 const RED: u32 = 0x1234;

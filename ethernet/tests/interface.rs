@@ -6,14 +6,14 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use domains::addressing;
-use domains::driver_protocol::Port;
-use domains::namespace;
-use domains::netlink::Netlink;
 use nix::sched::{CloneFlags, unshare};
 use toroid_ethernet::interface::{self, Interface};
 use toroid_ethernet::offload::Capabilities;
 use toroid_fabric::Place;
+use toroid_model::addressing;
+use toroid_netlink::Netlink;
+use toroid_netlink::namespace;
+use toroid_protocol::driver::Port;
 
 const DOMAIN: u16 = 7;
 

@@ -9,7 +9,6 @@ use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use domains::netlink::Netlink;
 use nix::ifaddrs::getifaddrs;
 use nix::libc::{self, PACKET_VNET_HDR, SOL_PACKET};
 use nix::sched::{CloneFlags, unshare};
@@ -22,6 +21,7 @@ use toroid_ethernet::offload::layout::{Network, Transport};
 use toroid_ethernet::offload::segmentation::Segmenter;
 use toroid_ethernet::offload::{Capabilities, Offload};
 use toroid_ethernet::port::tap::Tap;
+use toroid_netlink::Netlink;
 
 const NAME: &str = "out";
 

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use domains::member::{Domain, Listener, MemberError};
+use toroid_client::member::{Domain, Listener, MemberError};
 use toroid_fabric::provider::{Channel, QueuePair};
 use toroid_fabric::{Access, Endpoint, Mapped, NodeId, PacketChannel, Region, RemoteKey};
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use domains::member::MemberError;
 use rustix::event::{EventfdFlags, eventfd};
+use toroid_client::member::MemberError;
 use toroid_fabric::Membership;
 use toroid_fabric::link::LinkCheck;
 use toroid_fabric::mem::Status;

@@ -1,8 +1,6 @@
 //! Two domains beside each other on one host, without interfaces: what a member of one sends, or another
 //! host does, and whom it reaches.
 
-use domains::addressing;
-use domains::driver_protocol::{DropReason, Port};
 use toroid_ethernet::forward::{Action, Segments, Way};
 use toroid_ethernet::headers::frame::HEADER_LEN;
 use toroid_ethernet::offload::Offload;
@@ -10,6 +8,9 @@ use toroid_ethernet::offload::segmentation::Segmenter;
 use toroid_ethernet::tunnel::signal::Notice;
 use toroid_ethernet::tunnel::{HostId, Inbox, Item, Nonsense, Tag};
 use toroid_fabric::{Epoch, Partition, Place};
+use toroid_model::addressing;
+use toroid_model::ethernet::DropReason;
+use toroid_protocol::driver::Port;
 
 /// The sender's domain, and the other one.
 const DOMAINS: [u32; 2] = [7, 8];

@@ -18,16 +18,10 @@ use std::os::unix::net::UnixStream;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
-use domains::addressing::Subnet;
-use domains::declare::{self, Surroundings};
-use domains::directory::Directory;
-use domains::directory::file::FileStore;
-use domains::directory::store::{Records, Store};
-use domains::driver_protocol::{Answer, Command};
-use domains::protocol::{Message, Request};
-use domains::wire::{self, WireError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use toroid_agent::store::Store;
+use toroid_agent::store::file::FileStore;
 use toroid_ethernet::headers::frame::Frame;
 use toroid_ethernet::headers::igmp_mld;
 use toroid_ethernet::offload::Offload;
@@ -43,6 +37,13 @@ use toroid_fabric::{
 use toroid_kv::shared::Shared;
 use toroid_kv::store::{self, Limits};
 use toroid_kv::text::{Conversation, Next};
+use toroid_model::addressing::Subnet;
+use toroid_model::declare::{self, Surroundings};
+use toroid_model::directory::Directory;
+use toroid_model::directory::records::Records;
+use toroid_protocol::agent::{Message, Request};
+use toroid_protocol::driver::{Answer, Command};
+use toroid_protocol::wire::{self, WireError};
 
 use crate::forged::{FarHost, Neighbours};
 pub use connection::{connection_packets, connection_replies, connection_requests};

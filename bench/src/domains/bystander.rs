@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use domains::client::{ClientError, Control};
+use toroid_client::admin::{ClientError, Control};
 
 use super::nodes;
 use super::report::Bystander;

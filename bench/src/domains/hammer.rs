@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use domains::member::Domain;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use toroid_client::member::Domain;
 use toroid_fabric::provider::{QueuePair, RemoteRegion};
 use toroid_fabric::shm;
 use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, Read, Region, RemoteKey};

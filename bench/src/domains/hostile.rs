@@ -9,9 +9,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 
-use domains::protocol::{Message, NODE_SOCKET, Reply, Request, VERSION};
-use domains::wire::{self, Reader, Writer};
 use toroid_fabric::{Access, RemoteKey};
+use toroid_protocol::agent::{Message, NODE_SOCKET, Reply, Request, VERSION};
+use toroid_protocol::wire::{self, Reader, Writer};
 
 use super::member::MemberFailure;
 

@@ -5,13 +5,13 @@ use std::fs::File;
 use std::io;
 use std::net::Ipv4Addr;
 
-use domains::member::{Domain, Member, MemberError};
-use domains::wire::WireError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use toroid_client::member::{Domain, Member, MemberError};
 use toroid_fabric::key::KeyFormatError;
 use toroid_fabric::topology::TopologyError;
 use toroid_fabric::{Access, OpError, Region, RemoteKey};
+use toroid_protocol::wire::WireError;
 
 use super::hammer::{self, Hammer, InFlight};
 use super::hostile::{self, Grant};

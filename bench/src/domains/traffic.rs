@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use domains::member::{Domain, Listener};
+use toroid_client::member::{Domain, Listener};
 use toroid_fabric::provider::Channel;
 use toroid_fabric::{PacketChannel, Place, Protocol};
 

@@ -9,11 +9,12 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsFd;
 
-use domains::netlink::Netlink;
-use domains::protocol::{DomainInfo, MemberInfo, NewDomain};
 use serde::de::DeserializeOwned;
 use toroid_ethernet::offload::Capabilities;
 use toroid_fabric::Torus;
+use toroid_model::info::{DomainInfo, MemberInfo};
+use toroid_netlink::Netlink;
+use toroid_protocol::agent::NewDomain;
 
 use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, STACK_LINKS, Test, USUAL};
 use super::search::{Search, Trial};

@@ -1,6 +1,6 @@
 //! Additions to a word of a peer's memory, one at a time and several under way.
 
-use domains::member::Domain;
+use toroid_client::member::Domain;
 use toroid_fabric::provider::{QueuePair, RemoteRegion};
 use toroid_fabric::{Access, Completion, Endpoint, Operation, Place, RemoteKey};
 

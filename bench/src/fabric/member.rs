@@ -2,9 +2,9 @@
 
 use std::thread;
 
-use domains::member::{Domain, Member};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
+use toroid_client::member::{Domain, Member};
 use toroid_fabric::{Access, Region};
 
 use super::atomics::Counter;

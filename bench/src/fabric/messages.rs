@@ -12,8 +12,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use domains::member::{Domain, Listener, MemberError};
 use serde::{Deserialize, Serialize};
+use toroid_client::member::{Domain, Listener, MemberError};
 use toroid_fabric::channel::ChannelError;
 use toroid_fabric::link::LinkHeader;
 use toroid_fabric::provider::{Channel, QueuePair, RemoteRegion};

@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use domains::member::Member;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
+use toroid_client::member::Member;
 use toroid_kv::reader::ReaderStats;
 
 use super::crowd;

@@ -1,6 +1,6 @@
 //! The store's own client: gets read the server's memory, sets and deletes are messages.
 
-use domains::member::Domain;
+use toroid_client::member::Domain;
 use toroid_fabric::Place;
 use toroid_kv::View;
 use toroid_kv::client::ClientError;

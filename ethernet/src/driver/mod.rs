@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use domains::driver_protocol::{
-    Answer, Command, OffloadKind, PlugFailure, Port, PortError, Uplink as Outside,
-};
-use domains::lifeline::Lifeline;
-use domains::rdma::Rdma;
-use domains::wire::{self, Reader, WireError, Writer};
+use toroid_client::rdma::prepare_line;
 use toroid_fabric::{Epoch, NodeId, Partition, Place, Protection};
+use toroid_model::ethernet::OffloadKind;
+use toroid_model::rdma::Rdma;
+use toroid_protocol::driver::{Answer, Command, PlugFailure, Port, PortError, Uplink as Outside};
+use toroid_protocol::lifeline::Lifeline;
+use toroid_protocol::wire::{self, Reader, WireError, Writer};
 use tracing::{debug, warn};
 
 use crate::forward::AttachError;
@@ -382,7 +382,7 @@ impl Control {
         asks: bool,
     ) -> Result<io::Result<()>, Ended> {
         let keeper = self.rdma.clone().map(|rdma| {
-            let prepare = Arc::new(move || rdma.prepare_line());
+            let prepare = Arc::new(move || prepare_line(&rdma));
             let tunnels = Arc::clone(&self.tunnels);
             let complain = Box::new(move |why: &str| tunnels.complain(&host, why));
             Keeper::new(id, asks, prepare, &self.switch, complain)

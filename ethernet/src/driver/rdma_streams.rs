@@ -24,8 +24,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use domains::rdma::RdmaError;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use toroid_client::rdma::RdmaError;
 use toroid_fabric::Line;
 use toroid_fabric::parameters::LineParameters;
 use toroid_fabric::rdma_stream::PreparedLine;

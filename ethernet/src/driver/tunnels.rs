@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
-use domains::driver_protocol::Answer;
-use domains::wire::Writer;
+use toroid_protocol::driver::Answer;
+use toroid_protocol::wire::Writer;
 use tracing::warn;
 
 use crate::switch::{TunnelEvent, TunnelId};

@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::collections::{btree_map, hash_map};
 use std::net::IpAddr;
 
-use domains::driver_protocol::{DropReason, Port};
 use toroid_fabric::{Partition, Place, Protection};
+use toroid_model::ethernet::DropReason;
+use toroid_protocol::driver::Port;
 
 use super::remote::{RemoteHost, RemoteMember};
 use super::snooping::Snooping;

@@ -48,9 +48,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use domains::addressing;
-use domains::driver_protocol::{DropReason, Port, PortDrops, Uplink};
 use toroid_fabric::{Epoch, NodeId, Partition, Place};
+use toroid_model::addressing;
+use toroid_model::ethernet::DropReason;
+use toroid_protocol::driver::{Port, PortDrops, Uplink};
 
 use crate::headers::mac::{self, Destination, Mac};
 use crate::headers::neighbour::Question;

@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, btree_map};
 
-use domains::driver_protocol::{DropReason, Port};
 use toroid_fabric::{Epoch, NodeId, Partition, Place};
+use toroid_model::ethernet::DropReason;
+use toroid_protocol::driver::Port;
 
 use super::ingress::Sender;
 use super::{AttachError, DropCounters, Ingress, Network, Segment, Segments, checked_domain};

@@ -1,14 +1,14 @@
 //! Interface addresses: what a MAC says about who it belongs to.
 //!
 //! The address of a member is `06:dd:dd:xx:yy:zz`, domain and place
-//! ([`domains::addressing::mac`]). Because a destination is computed from its address, nothing
+//! ([`toroid_model::addressing::mac`]). Because a destination is computed from its address, nothing
 //! is learned and nothing is flooded.
 
 use std::fmt;
 use std::net::IpAddr;
 
-use domains::addressing;
 use toroid_fabric::Place;
+use toroid_model::addressing;
 
 /// The bit of the first octet that marks broadcast and multicast.
 const GROUP: u8 = 0x01;

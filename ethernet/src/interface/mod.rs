@@ -13,11 +13,11 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use domains::driver_protocol::Port;
-use domains::namespace;
-use domains::netlink::{Netlink, NetlinkError};
 use nix::errno::Errno;
 use toroid_fabric::os::thread::urgently;
+use toroid_netlink::namespace;
+use toroid_netlink::{Netlink, NetlinkError};
+use toroid_protocol::driver::Port;
 
 use crate::offload::Capabilities;
 use crate::port::tap::{Tap, is_gone};

@@ -4,8 +4,8 @@
 use std::io;
 use std::thread;
 
-use domains::netlink::{Netlink, NetlinkError};
 use nix::sched::{CloneFlags, unshare};
+use toroid_netlink::{Netlink, NetlinkError};
 use tracing::{info, warn};
 
 use crate::offload::Capabilities;

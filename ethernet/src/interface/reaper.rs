@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use domains::driver_protocol::Port;
+use toroid_protocol::driver::Port;
 use tracing::warn;
 
 use crate::port::tap::Tap;

@@ -8,7 +8,7 @@
 //! ```no_run
 //! use std::io::Read;
 //!
-//! use domains::member::Member;
+//! use toroid_client::member::Member;
 //! use toroid_ethernet::Stack;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,9 +45,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use domains::member::{Domain, MemberError};
-use domains::protocol::{RefusalKind, StackInfo};
 use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint};
+use toroid_client::member::{Domain, MemberError};
+use toroid_model::refusal::RefusalKind;
+use toroid_protocol::agent::StackInfo;
 
 use self::core::{Addresses, Shared};
 use self::tcp::{TcpListener, TcpStream};

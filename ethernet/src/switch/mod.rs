@@ -22,11 +22,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Instant;
 
-use domains::driver_protocol::{DropReason, PlugFailure, Port, PortDrops, Uplink as Outside};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use toroid_fabric::{Epoch, NodeId, Partition, Place};
+use toroid_model::ethernet::DropReason;
+use toroid_protocol::driver::{PlugFailure, Port, PortDrops, Uplink as Outside};
 use tracing::warn;
 
 use crate::forward::{Action, AttachError, Ingress, Segments, Way};

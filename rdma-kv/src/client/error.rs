@@ -1,6 +1,6 @@
 //! What can go wrong for a client.
 
-use domains::member::MemberError;
+use toroid_client::member::MemberError;
 use toroid_fabric::channel::ChannelError;
 use toroid_fabric::{OpError, Place};
 

@@ -16,7 +16,7 @@ mod text;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use domains::member::Domain;
+use toroid_client::member::Domain;
 use toroid_fabric::{Access, NodeId, Place};
 
 pub(crate) use borrow::HAZARDS_ACCESS;

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use domains::member::MemberError;
-use domains::protocol::RefusalKind;
+use toroid_client::member::MemberError;
 use toroid_fabric::OpError;
 use toroid_fabric::channel::ChannelError;
+use toroid_model::refusal::RefusalKind;
 
 use super::{Upstream, UpstreamError};
 use crate::client::{Client, ClientError};

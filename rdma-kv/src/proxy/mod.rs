@@ -17,9 +17,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domains::member::{Domain, Member, MemberError};
-use domains::protocol::RefusalKind;
+use toroid_client::member::{Domain, Member, MemberError};
 use toroid_fabric::Place;
+use toroid_model::refusal::RefusalKind;
 
 pub use self::conversation::Conversation;
 

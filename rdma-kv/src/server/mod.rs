@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use domains::member::{Domain, Member, MemberError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use toroid_client::member::{Domain, Member, MemberError};
 use toroid_fabric::{Access, Place, Region};
 
 pub use auth::{Users, UsersError};

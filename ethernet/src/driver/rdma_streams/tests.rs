@@ -8,11 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use domains::addressing;
-use domains::driver_protocol::Port;
 use nix::sys::socket::{MsgFlags, recv};
 use toroid_fabric::parameters::ConnectionParameters;
 use toroid_fabric::{NodeId, Partition, Place};
+use toroid_model::addressing;
+use toroid_protocol::driver::Port;
 
 use super::*;
 use crate::offload::Offload;

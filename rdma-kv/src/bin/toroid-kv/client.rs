@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand};
-use domains::member::{Member, MemberError};
+use toroid_client::member::{Member, MemberError};
 use toroid_fabric::Place;
 use toroid_kv::{Client, ClientError};
 

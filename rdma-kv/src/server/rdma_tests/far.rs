@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 
-use domains::member::MemberError;
+use toroid_client::member::MemberError;
 use toroid_fabric::provider::{Channel, QueuePair, RemoteRegion};
 use toroid_fabric::{Access, NodeId, OpError, Region, RemoteKey, tcp};
 

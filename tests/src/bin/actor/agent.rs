@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
 
-use domains::protocol::{NODE_SOCKET, VERSION};
+use toroid_protocol::agent::{NODE_SOCKET, VERSION};
 
 use crate::{PATIENCE, Result};
 

@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use domains::member::{Member, MemberError};
 use tests::process::now_ns;
+use toroid_client::member::{Member, MemberError};
 use toroid_fabric::provider::{QueuePair, RemoteRegion};
 use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, Place, Region, RemoteKey};
 

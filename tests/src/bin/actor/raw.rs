@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use domains::addressing::mac_text;
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{
@@ -13,6 +12,7 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use toroid_model::addressing::mac_text;
 
 use crate::{Result, watch_input};
 

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::thread;
 
 use clap::Subcommand;
-use domains::member::Member;
 use nix::sys::socket::{MsgFlags, send};
+use toroid_client::member::Member;
 use toroid_ethernet::stack::Stack;
 use toroid_ethernet::stack::tcp::TcpStream;
 

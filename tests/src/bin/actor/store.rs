@@ -18,7 +18,7 @@
 
 use std::io::{self, BufRead, Write};
 
-use domains::member::{Domain, Member};
+use toroid_client::member::{Domain, Member};
 use toroid_kv::operations::Change;
 use toroid_kv::{Client, View};
 

@@ -4,10 +4,10 @@
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
-use domains::member::{Domain, Member};
 use serde::{Deserialize, Serialize};
 use tests::random::Random;
 use tests::value;
+use toroid_client::member::{Domain, Member};
 use toroid_kv::Client;
 
 use crate::history::{KEYS, Operation, Outcome};

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 
 use bench::worker;
 use clap::ValueEnum;
-use domains::member::Member;
 use serde::{Deserialize, Serialize};
 use tests::value;
+use toroid_client::member::Member;
 use toroid_kv::{Client, View, ViewError};
 
 use crate::Error;

@@ -11,9 +11,9 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 
-use domains::protocol::ChannelInfo;
 use toroid_fabric::link::LinkHeader;
 use toroid_fabric::{Epoch, NodeId, Partition, Protocol};
+use toroid_protocol::agent::ChannelInfo;
 
 use super::scribe::Scribe;
 use super::{FORGED, OWN, Result};

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use domains::member::{Domain, Listener, Member};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
+use toroid_client::member::{Domain, Listener, Member};
 use toroid_fabric::channel::ChannelError;
 use toroid_fabric::link::DropReason;
 use toroid_fabric::provider::Channel;

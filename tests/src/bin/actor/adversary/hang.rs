@@ -16,12 +16,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use domains::client::CONTROL_SOCKET;
-use domains::protocol::{Message, Reply, Request, VERSION};
-use domains::wire::{self, Reader, Writer};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use toroid_client::admin::CONTROL_SOCKET;
+use toroid_protocol::agent::{Message, Reply, Request, VERSION};
+use toroid_protocol::wire::{self, Reader, Writer};
 
 use super::Result;
 

@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use domains::protocol::{ChannelInfo, Message, NODE_SOCKET, Reply, Request, VERSION};
-use domains::wire::{self, Reader, Writer};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use toroid_fabric::{Access, NodeId, Place, RemoteKey};
+use toroid_protocol::agent::{ChannelInfo, Message, NODE_SOCKET, Reply, Request, VERSION};
+use toroid_protocol::wire::{self, Reader, Writer};
 
 use super::forger::{Forger, Manner};
 use super::grips::Grips;

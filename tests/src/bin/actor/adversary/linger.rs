@@ -4,8 +4,8 @@
 use std::os::unix::fs::FileExt;
 
 use clap::ValueEnum;
-use domains::protocol::{Reply, Request};
 use toroid_fabric::{Access, RemoteKey};
+use toroid_protocol::agent::{Reply, Request};
 
 use super::leave::Agent;
 use super::mapping::{Mapping, PAGE};

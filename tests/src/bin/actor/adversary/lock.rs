@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::thread;
 
 use clap::ValueEnum;
-use domains::protocol::{Event, Message, Reply, Request};
 use nix::sys::stat::fstat;
 use toroid_fabric::{Access, RemoteKey};
+use toroid_protocol::agent::{Event, Message, Reply, Request};
 
 use super::Result;
 use super::hang::{self, INIT, OPEN};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use domains::protocol::{Event, Message, Reply, Request};
 use toroid_fabric::{Access, RemoteKey};
+use toroid_protocol::agent::{Event, Message, Reply, Request};
 
 use super::Result;
 use super::leave::Agent;

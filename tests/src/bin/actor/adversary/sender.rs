@@ -3,10 +3,10 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use domains::addressing;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, bind, send, socket};
 use toroid_fabric::Place;
+use toroid_model::addressing;
 
 use super::{FORGED, OWN, Result};
 

@@ -1,0 +1,225 @@
+//! Bytes between a process of this host and another host.
+
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use toroid_fabric::tcp::tune;
+use toroid_protocol::proxy::Carriage;
+
+/// Bytes that are carried in one go: as many as the longest part of an operation.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// When one side has ended: how long nothing may move before the other has to end, too.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// Carries bytes in both directions until both sides have ended. What a side sent before it ended
+/// still arrives.
+pub(super) fn carry(carriage: Carriage, far: &TcpStream, near: &UnixStream) {
+    let tuned = if carriage.packets {
+        tune::for_packets(far)
+    } else {
+        tune::for_serving(far)
+    };
+    if let Err(error) = tuned {
+        tracing::warn!("a connection with another host is not as it should be: {error}");
+    }
+    let (far, near) = (far.as_fd(), near.as_fd());
+    let (mut inward, mut outward) = (Direction::new(), Direction::new());
+    while !(inward.is_over && outward.is_over) {
+        let (came, went) = (inward.carry(far, near), outward.carry(near, far));
+        if came || went || sleep(far, near, &inward, &outward) {
+            continue;
+        }
+        if inward.has_ended || outward.has_ended || has_hung_up(far) {
+            return;
+        }
+    }
+}
+
+/// One direction.
+struct Direction {
+    /// Bytes to be sent are those from `head` to `end`.
+    buffer: Box<[u8]>,
+    head: usize,
+    end: usize,
+    /// Nothing more comes.
+    has_ended: bool,
+    /// The target takes nothing more. What comes is thrown away: to leave it unread would take back
+    /// what went the other way.
+    is_refused: bool,
+    /// All has been sent, and the target has been told that this was all.
+    is_over: bool,
+}
+
+impl Direction {
+    fn new() -> Self {
+        Direction {
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            head: 0,
+            end: 0,
+            has_ended: false,
+            is_refused: false,
+            is_over: false,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.head == self.end
+    }
+
+    /// Whether it waits for its source.
+    fn is_hungry(&self) -> bool {
+        self.is_empty() && !self.has_ended
+    }
+
+    /// Carries what can be carried at once; returns whether anything has happened.
+    fn carry(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> bool {
+        let mut has_moved = false;
+        if self.is_hungry() {
+            match recv(from, &mut *self.buffer, RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Ok((0, _)) | Err(_) => {
+                    self.has_ended = true;
+                    has_moved = true;
+                }
+                Ok((count, _)) => {
+                    (self.head, self.end) = (0, count);
+                    has_moved = true;
+                }
+            }
+        }
+        if !self.is_empty() && !self.is_refused {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match send(to, &self.buffer[self.head..self.end], flags) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(_) => {
+                    self.is_refused = true;
+                    has_moved = true;
+                }
+                Ok(count) => {
+                    self.head += count;
+                    has_moved = true;
+                }
+            }
+        }
+        if self.is_refused {
+            self.head = self.end;
+        }
+        if self.has_ended && self.is_empty() && !self.is_over {
+            self.is_over = true;
+            has_moved = true;
+            // It fails when the other side has ended already.
+            let _ = shutdown(to, Shutdown::Write);
+        }
+        has_moved
+    }
+}
+
+/// Sleeps until something can be carried; returns whether that is so before the time is over in
+/// which a side that has nothing to wait for should have ended.
+fn sleep(
+    far: BorrowedFd<'_>,
+    near: BorrowedFd<'_>,
+    inward: &Direction,
+    outward: &Direction,
+) -> bool {
+    let events = |source: &Direction, target: &Direction| {
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::IN, source.is_hungry());
+        events.set(PollFlags::OUT, !target.is_empty());
+        events
+    };
+    let (far_events, near_events) = (events(inward, outward), events(outward, inward));
+    // Of one from which nothing is wanted the end would be reported again and again.
+    let mut wanted = Vec::with_capacity(2);
+    for (fd, events) in [(&far, far_events), (&near, near_events)] {
+        if !events.is_empty() {
+            wanted.push(PollFd::new(fd, events));
+        }
+    }
+    let may_be_in_vain = inward.has_ended || outward.has_ended || !inward.is_empty();
+    let limit = Timespec {
+        tv_sec: LINGER.as_secs().cast_signed(),
+        tv_nsec: 0,
+    };
+    let timeout = may_be_in_vain.then_some(&limit);
+    // An interrupted sleep is one that ends early.
+    poll(&mut wanted, timeout) != Ok(0)
+}
+
+/// Whether the other side will send no more than what is there.
+fn has_hung_up(far: BorrowedFd<'_>) -> bool {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut far = [PollFd::new(&far, PollFlags::RDHUP)];
+    poll(&mut far, Some(&now)).is_ok_and(|count| count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    const PACKETS: Carriage = Carriage {
+        from: 0,
+        packets: true,
+    };
+
+    /// A carriage on a thread of its own, and both of its ends.
+    fn carriage() -> (TcpStream, UnixStream, thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let theirs = listener.accept().unwrap().0;
+        let (near, ours) = UnixStream::pair().unwrap();
+        // As of a connection on which somebody once waited for an answer.
+        far.set_read_timeout(Some(Duration::from_millis(1)))
+            .unwrap();
+        let carrying = thread::spawn(move || carry(PACKETS, &far, &near));
+        (theirs, ours, carrying)
+    }
+
+    /// All that was sent once got lost when the far side answered after the near one had closed.
+    #[test]
+    fn what_was_sent_before_the_end_arrives() {
+        let (mut far, mut near, carrying) = carriage();
+        let sent: Vec<u8> = (0..1_000_000u32).map(|n| n as u8).collect();
+        let all = sent.clone();
+        let sending = thread::spawn(move || near.write_all(&all));
+        let mut heard = vec![0; sent.len()];
+        far.read_exact(&mut heard[..1000]).unwrap();
+        // Nobody reads it.
+        far.write_all(&[1; 1000]).unwrap();
+        far.read_exact(&mut heard[1000..]).unwrap();
+        sending.join().unwrap().unwrap();
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+        assert!(heard == sent);
+        drop(far);
+        carrying.join().unwrap();
+    }
+
+    #[test]
+    fn silence_is_no_end() {
+        let (mut far, mut near, carrying) = carriage();
+        for byte in 0..3 {
+            thread::sleep(Duration::from_millis(20));
+            far.write_all(&[byte]).unwrap();
+            let mut heard = [9];
+            near.read_exact(&mut heard).unwrap();
+            assert_eq!(heard, [byte]);
+        }
+        drop(far);
+        assert_eq!(near.read(&mut [0]).unwrap(), 0);
+        drop(near);
+        carrying.join().unwrap();
+    }
+}

@@ -1,0 +1,70 @@
+//! Channels of far processes whose packets go by an RDMA adapter.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, Weak};
+
+use toroid_client::member::Domain;
+use toroid_client::rdma::device;
+use toroid_fabric::failover::HybridChannel;
+use toroid_fabric::failover::{Means, NoMeans};
+use toroid_fabric::region::Keep;
+use toroid_fabric::verbs::{CHANNEL_BYTES, ProtectionDomain};
+use toroid_fabric::{NodeId, Partition, tcp};
+use toroid_model::rdma::Rdma;
+
+use super::accounts::{CHANNELS, Entry};
+use super::{Adapter, lock};
+
+/// What the channels between two nodes have together, the far one first.
+#[derive(Debug, Default)]
+pub(super) struct Shared(Mutex<HashMap<Between, Common>>);
+
+type Between = (Partition, [NodeId; 2]);
+
+/// Whoever sends more than it may takes buffers from its own node's channels only.
+#[derive(Debug)]
+struct Common {
+    domain: Weak<ProtectionDomain>,
+    /// Has another owner for each channel.
+    channels: Arc<()>,
+    /// For as many as there have been at a time: so many have buffers as long as there is one.
+    accounts: Vec<Entry>,
+}
+
+/// Lets packets go by the adapter, as far as it has room for them.
+pub(super) fn channel(
+    adapter: &Arc<Adapter>,
+    domain: &Domain,
+    to: NodeId,
+    rdma: &Rdma,
+    far: tcp::Channel,
+) -> io::Result<HybridChannel> {
+    let (adapter, rdma) = (Arc::clone(adapter), rdma.clone());
+    let (from, partition) = (domain.member().node(), domain.partition());
+    let source = move || {
+        let device = device(&rdma).ok_or(NoMeans::Ever)?;
+        let mut shared = lock(&adapter.shared.0);
+        shared.retain(|_, common| common.domain.strong_count() > 0);
+        let between = (partition, [from, to]);
+        let present = shared
+            .get(&between)
+            .and_then(|common| common.domain.upgrade());
+        let domain = match present {
+            Some(domain) => domain,
+            None => ProtectionDomain::new(&device, to, partition).map_err(|_| NoMeans::Now)?,
+        };
+        let common = shared.entry(between).or_insert_with(|| Common {
+            domain: Arc::downgrade(&domain),
+            channels: Arc::default(),
+            accounts: Vec::new(),
+        });
+        if Arc::strong_count(&common.channels) > common.accounts.len() {
+            let account = Entry::add(&adapter, CHANNELS, from, CHANNEL_BYTES);
+            common.accounts.push(account.ok_or(NoMeans::Now)?);
+        }
+        let account = Some(Arc::clone(&common.channels) as Keep);
+        Ok(Means { domain, account })
+    };
+    HybridChannel::new(far, Box::new(source), false)
+}

@@ -1,0 +1,233 @@
+//! What processes of other hosts want of nodes here, done in the name of theirs.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use nix::errno::Errno;
+use toroid_client::member::{Dial, Domain, Member, MemberError};
+use toroid_fabric::link::LinkCheck;
+use toroid_fabric::provider::Channel;
+use toroid_fabric::tcp::{self, Cutter, Opened, tune};
+use toroid_fabric::{Access, Epoch, NodeId, OpError, Partition, Protocol, RemoteKey};
+use toroid_model::rdma::Rdma;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::proxy::Service;
+
+use super::accounts::{Entry, OPEN};
+use super::{Adapter, lock};
+
+/// Attachments in the names of far nodes, as long as somebody is served by them.
+#[derive(Debug, Default)]
+pub(super) struct Members(Mutex<HashMap<NodeId, Slot>>);
+
+/// Who attaches is waited for by those who need the same.
+type Slot = Arc<Mutex<Option<Member>>>;
+
+/// One of them.
+struct Attached<'a> {
+    adapter: &'a Adapter,
+    node: NodeId,
+    slot: Slot,
+    member: Member,
+}
+
+/// Serves a connection until it ends.
+pub(super) fn serve(adapter: &Arc<Adapter>, service: &Service, socket: OwnedFd) {
+    let from = NodeId(service.from);
+    let result = Attached::new(adapter, from).and_then(|attached| {
+        let socket = Arc::new(socket);
+        let (partition, to) = (Partition(service.partition), NodeId(service.to));
+        // Those who hold the other end hear of its end from their own agent; who does not listen
+        // shall not hold this one for ever. Booked before it is asked whether both are members.
+        attached
+            .member
+            .cut_when_revoked(partition, to, Cutter::of(&socket));
+        let domain = attached.member.domain(&service.domain)?;
+        if !are_members(&domain, partition, to) {
+            return Err(MemberError::Revoked);
+        }
+        match service.protocol {
+            None => operate(adapter, &domain, to, service.rdma.as_ref(), socket),
+            Some(protocol) => {
+                let rdma = service.rdma.as_ref();
+                relay(adapter, &domain, to, Protocol(protocol), rdma, socket)
+            }
+        }
+    });
+    if let Err(error) = result {
+        tracing::info!(
+            "node number {} of another host is not served: {error}",
+            service.from
+        );
+    }
+}
+
+/// Whether a domain is still the one that was meant, and this node and `to` are in it.
+fn are_members(domain: &Domain, partition: Partition, to: NodeId) -> bool {
+    let place = domain.member().torus().place(to);
+    let info = domain.info();
+    info.is_ok_and(|info| {
+        info.id == partition.0 && info.members.iter().any(|member| Some(member.node) == place)
+    })
+}
+
+/// Executes operations on the memory of a node.
+fn operate(
+    adapter: &Arc<Adapter>,
+    domain: &Domain,
+    to: NodeId,
+    rdma: Option<&Rdma>,
+    socket: Arc<OwnedFd>,
+) -> Result<(), MemberError> {
+    tune::for_serving(&socket)?;
+    let regions = Regions {
+        adapter,
+        domain,
+        to,
+        #[cfg(feature = "verbs")]
+        rdma,
+    };
+    #[cfg(not(feature = "verbs"))]
+    let _ = rdma;
+    tcp::serve(socket, &regions).map_err(|error| MemberError::Agent(error.to_string()))
+}
+
+/// Carries packets to a listener, and back.
+fn relay(
+    adapter: &Arc<Adapter>,
+    domain: &Domain,
+    to: NodeId,
+    protocol: Protocol,
+    rdma: Option<&Rdma>,
+    socket: Arc<OwnedFd>,
+) -> Result<(), MemberError> {
+    tune::for_packets(&socket)?;
+    let member = domain.member();
+    let check = LinkCheck {
+        partition: domain.partition(),
+        peer: member.node(),
+        protocol,
+        // As at the other end.
+        since: Epoch(0),
+    };
+    let membership = domain.membership();
+    let mut far = tcp::Channel::open(socket, to, check, membership, Arc::default(), None)?;
+    let place = member.torus().place(to).ok_or(MemberError::Revoked)?;
+    let near = match domain.connect(place, protocol) {
+        Ok(Channel::Shm(near)) => near,
+        other => {
+            far.finish(tcp::wire::End::PeerDead);
+            return other.map(drop);
+        }
+    };
+    #[cfg(feature = "verbs")]
+    if let Some(rdma) = rdma {
+        let far = super::channels::channel(adapter, domain, to, rdma, far)?;
+        tcp::relay(near, far);
+        return Ok(());
+    }
+    #[cfg(not(feature = "verbs"))]
+    let _ = (adapter, rdma);
+    tcp::relay(near, far);
+    Ok(())
+}
+
+/// The regions of a node, as a far one may open them.
+struct Regions<'a> {
+    adapter: &'a Arc<Adapter>,
+    domain: &'a Domain,
+    to: NodeId,
+    #[cfg(feature = "verbs")]
+    rdma: Option<&'a Rdma>,
+}
+
+impl tcp::Regions for Regions<'_> {
+    fn open(&self, key: RemoteKey, access: Access) -> Result<Opened, OpError> {
+        let partition = self.domain.partition();
+        if (key.node, key.partition) != (self.to, partition) {
+            return Err(OpError::WrongKey);
+        }
+        let opened = self.domain.open_here(key, access);
+        let opened = opened.map_err(|error| match error {
+            MemberError::Refused(Refusal { kind, .. }) => match kind {
+                RefusalKind::NotFound => OpError::WrongKey,
+                RefusalKind::Denied if are_members(self.domain, partition, self.to) => {
+                    OpError::MissingRight { needed: access }
+                }
+                RefusalKind::Denied => OpError::Revoked,
+                RefusalKind::Exhausted => NO_ROOM,
+                _ => OpError::Unreachable,
+            },
+            MemberError::Revoked => OpError::Revoked,
+            MemberError::System(_) => NO_ROOM,
+            _ => OpError::Unreachable,
+        });
+        let region = opened?.ok_or(OpError::WrongKey)?;
+        let node = self.domain.member().node();
+        let entry = Entry::add(self.adapter, OPEN, node, region.len()).ok_or(NO_ROOM)?;
+        Ok(Opened::new(region, Arc::new(entry)))
+    }
+
+    #[cfg(feature = "verbs")]
+    fn device(&self) -> Option<Arc<toroid_fabric::verbs::Device>> {
+        self.rdma.and_then(toroid_client::rdma::device)
+    }
+
+    #[cfg(feature = "verbs")]
+    fn admit(
+        &self,
+        region: &toroid_fabric::shm::RemoteRegion,
+    ) -> Option<toroid_fabric::region::Keep> {
+        let node = self.domain.member().node();
+        let entry = Entry::add(
+            self.adapter,
+            super::accounts::REGISTERED,
+            node,
+            region.len(),
+        )?;
+        Some(Arc::new(entry))
+    }
+}
+
+/// This host has no room for what the other side wants.
+const NO_ROOM: OpError = OpError::System {
+    errno: Errno::ENOBUFS as i32,
+};
+
+impl<'a> Attached<'a> {
+    fn new(adapter: &'a Arc<Adapter>, node: NodeId) -> Result<Self, MemberError> {
+        let slot = Arc::clone(lock(&adapter.members.0).entry(node).or_default());
+        let mut place = lock(&slot);
+        // The agent may know it no more: then another attachment is needed.
+        let present = place.take().filter(|member| !member.has_ended());
+        let member = match present {
+            Some(member) => member,
+            None => {
+                let dialing = Arc::downgrade(adapter);
+                Member::attach_through(Dial::new(move || {
+                    let adapter = dialing.upgrade().ok_or(MemberError::NotInNode)?;
+                    adapter.dial(node)
+                }))?
+            }
+        };
+        *place = Some(member.clone());
+        drop(place);
+        Ok(Attached {
+            adapter,
+            node,
+            slot,
+            member,
+        })
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        let mut members = lock(&self.adapter.members.0);
+        // The books have it, and so does this one.
+        if Arc::strong_count(&self.slot) <= 2 {
+            members.remove(&self.node);
+        }
+    }
+}

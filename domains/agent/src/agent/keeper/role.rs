@@ -1,0 +1,211 @@
+//! The keeper's process: a single thread that holds descriptors for others.
+//!
+//! It hangs on nothing but what it is for: it ends when it is told to, when the lifeline that it
+//! was given ends, and when it keeps nothing for nobody.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{Uid, setsid};
+use serde_json::Value;
+use toroid_client::credentials::peer_uid;
+use toroid_protocol::fdstore::{Answer, Request, VERSION};
+use toroid_protocol::wire::{self, Reader, WireError, Writer};
+
+use super::LIFELINE;
+
+/// How long the rest of a message may take. Who is killed in the middle of one closes.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Keeps until there is nothing to keep. Standard input is the socket to listen on, standard
+/// output the first connection.
+pub(crate) fn run_role() -> u8 {
+    u8::from(start().is_err())
+}
+
+fn start() -> io::Result<()> {
+    // A terminal's signals are not for it.
+    setsid()?;
+    std::env::set_current_dir("/")?;
+    fs::write("/proc/self/comm", "toroid-keeper")?;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    let listener = io::stdin().as_fd().try_clone_to_owned()?;
+    let first = io::stdout().as_fd().try_clone_to_owned()?;
+    keep(listener.into(), first.into())
+}
+
+pub(super) fn keep(listener: UnixListener, first: UnixStream) -> io::Result<()> {
+    let mut keeper = Keeper {
+        entries: BTreeMap::new(),
+        listener,
+        callers: Vec::new(),
+    };
+    keeper.admit(first)?;
+    keeper.keep()
+}
+
+struct Keeper {
+    entries: BTreeMap<String, Entry>,
+    listener: UnixListener,
+    callers: Vec<Caller>,
+}
+
+struct Entry {
+    record: Value,
+    descriptors: Vec<OwnedFd>,
+}
+
+struct Caller {
+    reader: Reader,
+    writer: Writer,
+}
+
+/// What there is to attend to.
+struct Ready {
+    lifeline_ended: bool,
+    knocks: bool,
+    callers: Vec<bool>,
+}
+
+/// Whether to go on.
+#[derive(PartialEq)]
+enum Next {
+    GoOn,
+    HangUp,
+    End,
+}
+
+impl Keeper {
+    fn keep(mut self) -> io::Result<()> {
+        while !(self.callers.is_empty() && self.entries.is_empty()) {
+            let ready = self.wait()?;
+            if ready.lifeline_ended {
+                break;
+            }
+            let mut callers = std::mem::take(&mut self.callers).into_iter();
+            for is_ready in ready.callers {
+                let Some(mut caller) = callers.next() else {
+                    break;
+                };
+                match is_ready.then(|| self.attend(&mut caller)) {
+                    None | Some(Next::GoOn) => self.callers.push(caller),
+                    Some(Next::HangUp) => caller.writer.shut_down(),
+                    Some(Next::End) => return Ok(()),
+                }
+            }
+            if ready.knocks
+                && let Ok((stream, _)) = self.listener.accept()
+                && peer_uid(&stream).is_ok_and(|uid| uid == Uid::effective())
+            {
+                // Without it, the caller sees the end.
+                let _ = self.admit(stream);
+            }
+        }
+        Ok(())
+    }
+
+    fn admit(&mut self, stream: UnixStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let (reader, writer) = wire::split(stream)?;
+        writer.give_up_after(PATIENCE)?;
+        self.callers.push(Caller { reader, writer });
+        Ok(())
+    }
+
+    fn wait(&self) -> io::Result<Ready> {
+        let lifeline = self.entries.get(LIFELINE);
+        let lifeline = lifeline.and_then(|entry| entry.descriptors.first());
+        let mut all: Vec<PollFd<'_>> = Vec::new();
+        // Nothing comes through it but its end.
+        all.extend(lifeline.map(|end| PollFd::new(end.as_fd(), PollFlags::empty())));
+        all.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
+        let streams = self.callers.iter().map(|caller| caller.reader.stream());
+        all.extend(streams.map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)));
+        match poll(&mut all, PollTimeout::NONE) {
+            Err(nix::errno::Errno::EINTR) => {}
+            result => drop(result?),
+        }
+        let mut ready = all.iter().map(|fd| fd.any().unwrap_or_default());
+        Ok(Ready {
+            lifeline_ended: lifeline.is_some() && ready.next().unwrap_or_default(),
+            knocks: ready.next().unwrap_or_default(),
+            callers: ready.collect(),
+        })
+    }
+
+    /// Does what a caller who has something to say asks for, all of it: what an agent has said
+    /// before it was killed comes before what its successor says, who called later.
+    fn attend(&mut self, caller: &mut Caller) -> Next {
+        loop {
+            let next = match caller.reader.receive() {
+                Ok((request, descriptors)) => self.carry_out(request, descriptors, caller),
+                Err(_) => Ok(Next::HangUp),
+            };
+            match next {
+                Ok(Next::GoOn) if has_more(caller) => {}
+                Ok(next) => return next,
+                Err(_) => return Next::HangUp,
+            }
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        request: Request,
+        descriptors: Vec<OwnedFd>,
+        caller: &Caller,
+    ) -> Result<Next, WireError> {
+        match request {
+            Request::Hello => {
+                let (version, pid) = (VERSION, std::process::id());
+                caller.writer.send(&Answer::Keeper { version, pid }, &[])?;
+            }
+            Request::Put { key, record } => {
+                let entry = Entry {
+                    record,
+                    descriptors,
+                };
+                self.entries.insert(key, entry);
+            }
+            Request::Note { key, record } => {
+                if let Some(entry) = self.entries.get_mut(&key) {
+                    entry.record = record;
+                }
+            }
+            Request::Remove { key } => drop(self.entries.remove(&key)),
+            Request::List => {
+                for (
+                    key,
+                    Entry {
+                        record,
+                        descriptors,
+                    },
+                ) in &self.entries
+                {
+                    let (key, record) = (key.clone(), record.clone());
+                    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                    let entry = Answer::Entry { key, record };
+                    caller.writer.send(&entry, &descriptors)?;
+                }
+                caller.writer.send(&Answer::End, &[])?;
+            }
+            Request::End => return Ok(Next::End),
+        }
+        Ok(Next::GoOn)
+    }
+}
+
+fn has_more(caller: &Caller) -> bool {
+    let mut stream = [PollFd::new(
+        caller.reader.stream().as_fd(),
+        PollFlags::POLLIN,
+    )];
+    caller.reader.has_more() || poll(&mut stream, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+}

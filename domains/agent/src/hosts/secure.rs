@@ -1,0 +1,550 @@
+//! A session: Noise with the pre-shared key, and messages of any length in it.
+//!
+//! The pattern is `NNpsk0`: both sides prove that they have the key, and each session has keys of
+//! its own that the shared one does not give away later. A stranger fails with his first 64 bytes;
+//! whoever repeats those of another fails with his first message, because it takes the answer.
+//!
+//! ```text
+//!  0        2
+//!  +--------+------------------------------+
+//!  | length | ciphertext and tag           |   a record; length is little endian
+//!  +--------+------------------------------+
+//! ```
+//!
+//! The plain texts of records, one after another, are messages: length (u32, little endian), then
+//! JSON. A message begins with a record of its own.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use snow::{Builder, HandshakeState, StatelessTransportState};
+use toroid_protocol::wire::MAX_PAYLOAD;
+use toroid_protocol::wire::is_too_deep;
+
+use super::SessionError;
+use super::opening::{Kind, OPENING, Opening, PREAMBLE, PROOF, VERSIONS, Word, preamble};
+use super::secret::Secret;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+
+/// Bytes that encryption adds to a record.
+const TAG: usize = 16;
+
+/// The longest record, and the longest plain text in one.
+const MAX_RECORD: usize = 65_535;
+const MAX_TEXT: usize = MAX_RECORD - TAG;
+
+/// The longest record of whoever has connected until he has shown, with it, that his opening is his.
+const MAX_FIRST_RECORD: usize = 256;
+
+/// Bytes of a message's length.
+const LENGTH: usize = 4;
+
+/// How long a connection may take to be made and to be opened.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// How long a side may be silent, or not read. Both say something much more often.
+pub(crate) const SILENCE: Duration = Duration::from_secs(5);
+
+/// A session that has been opened.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+    /// The version of the protocol that both speak.
+    pub(crate) version: u8,
+}
+
+/// Opens a session with whoever has accepted a connection.
+///
+/// # Errors
+/// [`SessionError`].
+pub(crate) fn connect(stream: TcpStream, secret: &Secret) -> Result<Session, SessionError> {
+    let begin = preamble(Kind::Session, VERSIONS);
+    let mut handshake = builder(secret, &begin)?
+        .build_initiator()
+        .map_err(|_| SessionError::Altered)?;
+    let mut proof = [0; PROOF];
+    let written = handshake.write_message(&[], &mut proof);
+    written.map_err(|_| SessionError::Altered)?;
+    let deadline = Instant::now() + HANDSHAKE;
+    (&stream).write_all(&Opening::new(Kind::Session, proof).bytes())?;
+    let answer = read_answer(&stream, deadline)?;
+    let version = answer.agreed().ok_or(SessionError::Version {
+        ours: VERSIONS,
+        theirs: answer.versions,
+    })?;
+    let understood = handshake.read_message(&answer.proof, &mut [0; PROOF]);
+    understood.map_err(|_| SessionError::WrongKey)?;
+    Session::new(stream, handshake, version)
+}
+
+/// Presents a ticket; the connection is a provider's afterwards.
+///
+/// # Errors
+/// [`SessionError`].
+pub(crate) fn present(stream: &TcpStream, ticket: [u8; PROOF]) -> Result<(), SessionError> {
+    let mut stream = stream;
+    stream.write_all(&Opening::new(Kind::Data, ticket).bytes())?;
+    read_answer(stream, Instant::now() + HANDSHAKE)?;
+    // Whoever has it next may wait for as long as he likes.
+    stream.set_read_timeout(None)?;
+    Ok(())
+}
+
+/// The other side of [`connect`], when all of its opening has come. Until a first short record has
+/// come, too, that opening may be one that somebody else has heard: [`HANDSHAKE`] is the time for it.
+///
+/// # Errors
+/// [`SessionError`]; the other side has been told.
+pub(crate) fn accept(
+    stream: TcpStream,
+    opening: &Opening<Kind>,
+    secret: &Secret,
+) -> Result<Session, SessionError> {
+    let Some(version) = opening.agreed() else {
+        refuse(&stream, Word::Version);
+        return Err(SessionError::Version {
+            ours: VERSIONS,
+            theirs: opening.versions,
+        });
+    };
+    let begin = preamble(opening.word, opening.versions);
+    let mut handshake = builder(secret, &begin)?
+        .build_responder()
+        .map_err(|_| SessionError::Altered)?;
+    let understood = handshake.read_message(&opening.proof, &mut [0; PROOF]);
+    if understood.is_err() {
+        refuse(&stream, Word::WrongKey);
+        return Err(SessionError::WrongKey);
+    }
+    let mut proof = [0; PROOF];
+    let written = handshake.write_message(&[], &mut proof);
+    written.map_err(|_| SessionError::Altered)?;
+    (&stream).write_all(&Opening::new(Word::Welcome, proof).bytes())?;
+    let mut session = Session::new(stream, handshake, version)?;
+    session.reader.doubts = Some(Instant::now() + HANDSHAKE);
+    Ok(session)
+}
+
+/// Tells a stranger why it ends here. A new connection's buffer has room for it.
+pub(crate) fn refuse(stream: &TcpStream, word: Word) {
+    let mut stream = stream;
+    // Should it fail all the same, the other side sees the end.
+    let _ = stream.write_all(&Opening::new(word, [0; PROOF]).bytes());
+}
+
+fn builder<'a>(secret: &'a Secret, begin: &'a [u8; PREAMBLE]) -> Result<Builder<'a>, SessionError> {
+    let impossible = |error| SessionError::Io(io::Error::other(format!("{error}")));
+    let pattern = PATTERN.parse().map_err(impossible)?;
+    let builder = Builder::new(pattern).psk(0, secret.bytes());
+    builder
+        .and_then(|builder| builder.prologue(begin))
+        .map_err(impossible)
+}
+
+fn read_answer(stream: &TcpStream, deadline: Instant) -> Result<Opening<Word>, SessionError> {
+    let mut bytes = [0; OPENING];
+    read_until(stream, &mut bytes, deadline)?;
+    let answer = Opening::<Word>::parse(&bytes).ok_or(SessionError::NoAgent)?;
+    match answer.word {
+        Word::Welcome => Ok(answer),
+        Word::Version => Err(SessionError::Version {
+            ours: VERSIONS,
+            theirs: answer.versions,
+        }),
+        Word::WrongKey => Err(SessionError::WrongKey),
+        Word::Busy => Err(SessionError::Busy),
+        Word::BadTicket => Err(SessionError::BadTicket),
+    }
+}
+
+/// Reads all of it; however slowly the bytes come, no longer than that.
+fn read_until(
+    mut stream: &TcpStream,
+    bytes: &mut [u8],
+    deadline: Instant,
+) -> Result<(), SessionError> {
+    let mut read = 0;
+    while read < bytes.len() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes[read..]) {
+            Ok(0) => return Err(SessionError::Closed),
+            Ok(count) => read += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(broken(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Why nothing can be read or written any more.
+fn broken(error: io::Error) -> SessionError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset => SessionError::Closed,
+        _ => timed_out(error).into(),
+    }
+}
+
+/// A socket says of a time-out only that it would block.
+fn timed_out(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+        _ => error,
+    }
+}
+
+impl Session {
+    fn new(
+        stream: TcpStream,
+        handshake: HandshakeState,
+        version: u8,
+    ) -> Result<Self, SessionError> {
+        let cipher = handshake.into_stateless_transport_mode();
+        let cipher = Arc::new(cipher.map_err(|_| SessionError::Altered)?);
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        stream.set_write_timeout(Some(SILENCE))?;
+        let stream = Arc::new(stream);
+        let reader = Reader {
+            stream: Arc::clone(&stream),
+            cipher: Arc::clone(&cipher),
+            nonce: 0,
+            doubts: None,
+        };
+        let writer = Writer(Arc::new(Sending {
+            stream,
+            cipher,
+            nonce: Mutex::new(0),
+        }));
+        Ok(Session {
+            reader,
+            writer,
+            version,
+        })
+    }
+}
+
+/// The receiving half. The session ends with it.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    stream: Arc<TcpStream>,
+    cipher: Arc<StatelessTransportState>,
+    /// The number of the next record.
+    nonce: u64,
+    /// Until when the other side has to show that its opening is its own, if it has not.
+    doubts: Option<Instant>,
+}
+
+impl Reader {
+    /// Waits for the next message; for its parts at most [`SILENCE`] each.
+    ///
+    /// # Errors
+    /// [`SessionError`]; the session is useless afterwards.
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, SessionError> {
+        let first = self.record()?;
+        let Some((length, begin)) = first.split_first_chunk::<LENGTH>() else {
+            return Err(SessionError::Malformed("it has no length".into()));
+        };
+        let length = u32::from_le_bytes(*length);
+        if length > MAX_PAYLOAD {
+            let message = format!("{length} bytes are announced, and {MAX_PAYLOAD} are the limit");
+            return Err(SessionError::Malformed(message));
+        }
+        let length = length as usize;
+        let mut text = begin.to_vec();
+        // Memory is taken for what has come, not for what was announced.
+        while text.len() < length {
+            text.extend(self.record()?);
+        }
+        if text.len() > length {
+            let message = "it is longer than announced";
+            return Err(SessionError::Malformed(message.into()));
+        }
+        if is_too_deep(&text) {
+            return Err(SessionError::Malformed("it nests too deeply".into()));
+        }
+        serde_json::from_slice(&text).map_err(|error| SessionError::Malformed(error.to_string()))
+    }
+
+    fn record(&mut self) -> Result<Vec<u8>, SessionError> {
+        let mut length = [0; 2];
+        self.read(&mut length)?;
+        let length = usize::from(u16::from_le_bytes(length));
+        if self.doubts.is_some() && length > MAX_FIRST_RECORD {
+            return Err(SessionError::Altered);
+        }
+        let mut sealed = vec![0; length];
+        self.read(&mut sealed)?;
+        let mut text = vec![0; sealed.len()];
+        let opened = self.cipher.read_message(self.nonce, &sealed, &mut text);
+        let length = opened.map_err(|_| SessionError::Altered)?;
+        // An empty record would be work for nothing.
+        if length == 0 {
+            return Err(SessionError::Malformed("it has an empty record".into()));
+        }
+        text.truncate(length);
+        self.nonce += 1;
+        if self.doubts.take().is_some() {
+            self.stream.set_read_timeout(Some(SILENCE))?;
+        }
+        Ok(text)
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<(), SessionError> {
+        if let Some(deadline) = self.doubts {
+            return read_until(&self.stream, bytes, deadline);
+        }
+        let mut stream = &*self.stream;
+        stream.read_exact(bytes).map_err(broken)
+    }
+
+    /// Waits until the other side has ended the session, because of what it was told last. What is
+    /// closed too early may take that with it.
+    pub(crate) fn see_off(self) {
+        let deadline = Instant::now() + HANDSHAKE;
+        let mut nothing = [0; 512];
+        while read_until(&self.stream, &mut nothing, deadline).is_ok() {}
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        shut_down(&self.stream);
+    }
+}
+
+/// The sending half. Clones share it; messages never interleave.
+#[derive(Clone, Debug)]
+pub(crate) struct Writer(Arc<Sending>);
+
+#[derive(Debug)]
+struct Sending {
+    stream: Arc<TcpStream>,
+    cipher: Arc<StatelessTransportState>,
+    /// The number of the next record. Held while a message is sent.
+    nonce: Mutex<u64>,
+}
+
+impl Writer {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`SessionError`]; the session has been ended.
+    pub(crate) fn send<T: Serialize>(&self, message: &T) -> Result<(), SessionError> {
+        let mut text = vec![0; LENGTH];
+        serde_json::to_writer(&mut text, message)
+            .map_err(|error| SessionError::Malformed(error.to_string()))?;
+        let length = u32::try_from(text.len() - LENGTH).unwrap_or(u32::MAX);
+        if length > MAX_PAYLOAD {
+            let message = format!("{length} bytes are more than the limit of {MAX_PAYLOAD}");
+            return Err(SessionError::Malformed(message));
+        }
+        text[..LENGTH].copy_from_slice(&length.to_le_bytes());
+        let mut nonce = self.0.nonce.lock().unwrap_or_else(PoisonError::into_inner);
+        for part in text.chunks(MAX_TEXT) {
+            let sent = self.send_record(*nonce, part);
+            sent.inspect_err(|_| self.shut_down())?;
+            *nonce += 1;
+        }
+        Ok(())
+    }
+
+    fn send_record(&self, nonce: u64, text: &[u8]) -> Result<(), SessionError> {
+        let mut record = vec![0; 2 + text.len() + TAG];
+        let sealed = self.0.cipher.write_message(nonce, text, &mut record[2..]);
+        let length = sealed.map_err(|_| SessionError::Altered)?;
+        // A record is no longer than MAX_RECORD, because its text is no longer than MAX_TEXT.
+        record[..2].copy_from_slice(&(length as u16).to_le_bytes());
+        let mut stream = &*self.0.stream;
+        stream.write_all(&record).map_err(broken)
+    }
+
+    /// Whether both send in one session.
+    pub(crate) fn is_of_same_session(&self, other: &Writer) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Ends the session.
+    pub(crate) fn shut_down(&self) {
+        shut_down(&self.0.stream);
+    }
+}
+
+fn shut_down(stream: &TcpStream) {
+    // It fails only when the connection has ended already.
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    fn sockets() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (ours, listener.accept().unwrap().0)
+    }
+
+    fn opening(stream: &TcpStream) -> Opening<Kind> {
+        let mut bytes = [0; OPENING];
+        (&mut &*stream).read_exact(&mut bytes).unwrap();
+        Opening::parse(&bytes).unwrap()
+    }
+
+    /// What both sides of a session with these keys get.
+    fn meet(ours: u8, theirs: u8) -> [Result<Session, SessionError>; 2] {
+        let (stream, other) = sockets();
+        thread::scope(|scope| {
+            let connecting = scope.spawn(move || connect(stream, &Secret::of(ours)));
+            let opening = opening(&other);
+            let accepted = accept(other, &opening, &Secret::of(theirs));
+            [connecting.join().unwrap(), accepted]
+        })
+    }
+
+    fn pair() -> [Session; 2] {
+        meet(1, 1).map(Result::unwrap)
+    }
+
+    #[test]
+    fn messages_of_any_length_arrive_both_ways() {
+        let [mut ours, mut theirs] = pair();
+        assert_eq!((ours.version, theirs.version), (VERSIONS.1, VERSIONS.1));
+        for length in [0, 1, MAX_TEXT - 6, MAX_TEXT, 3 << 20] {
+            let text = "x".repeat(length);
+            thread::scope(|scope| {
+                scope.spawn(|| ours.writer.send(&text).unwrap());
+                assert_eq!(theirs.reader.receive::<String>().unwrap(), text);
+                theirs.writer.send(&length).unwrap();
+                assert_eq!(ours.reader.receive::<usize>().unwrap(), length);
+            });
+        }
+        drop(ours);
+        let end = theirs.reader.receive::<String>().unwrap_err();
+        assert!(matches!(end, SessionError::Closed), "{end}");
+    }
+
+    #[test]
+    fn another_key_opens_nothing_and_both_sides_know_why() {
+        for side in meet(1, 2) {
+            let error = side.unwrap_err();
+            assert!(matches!(error, SessionError::WrongKey), "{error}");
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_and_both_sides_know_why() {
+        let (ours, other) = sockets();
+        let stranger = Opening {
+            versions: (200, 201),
+            ..Opening::new(Kind::Session, [0; PROOF])
+        };
+        let error = accept(other, &stranger, &Secret::of(1)).unwrap_err();
+        assert!(error.to_string().contains("200 to 201"), "{error}");
+        let answer = read_answer(&ours, Instant::now() + HANDSHAKE).unwrap_err();
+        assert!(matches!(answer, SessionError::Version { .. }), "{answer}");
+    }
+
+    #[test]
+    fn what_is_no_agent_is_called_so() {
+        let (ours, mut other) = sockets();
+        other.write_all(&[b'H'; OPENING]).unwrap();
+        let error = connect(ours, &Secret::of(1)).unwrap_err();
+        assert!(matches!(error, SessionError::NoAgent), "{error}");
+    }
+
+    /// Who has heard an opening can say it again, but not what comes after it.
+    #[test]
+    fn an_opening_that_is_repeated_leads_nowhere() {
+        let (first, heard) = sockets();
+        thread::scope(|scope| {
+            scope.spawn(move || connect(first, &Secret::of(1)));
+            let opening = opening(&heard);
+            drop(heard);
+            let (mut thief, other) = sockets();
+            let mut session = accept(other, &opening, &Secret::of(1)).unwrap();
+            thief.write_all(&[20, 0]).unwrap();
+            thief.write_all(&[0; 20]).unwrap();
+            let error = session.reader.receive::<String>().unwrap_err();
+            assert!(matches!(error, SessionError::Altered), "{error}");
+        });
+    }
+
+    /// Once such a session was held for as long as a byte came now and then.
+    #[test]
+    fn whoever_shows_nothing_has_little_time_and_little_memory() {
+        let [ours, mut theirs] = pair();
+        theirs.reader.doubts = Some(Instant::now());
+        ours.writer.send(&"text").unwrap();
+        let late = theirs.reader.receive::<String>().unwrap_err();
+        assert!(
+            matches!(&late, SessionError::Io(e) if e.kind() == io::ErrorKind::TimedOut),
+            "{late}"
+        );
+        let [ours, mut theirs] = pair();
+        let text = "x".repeat(MAX_FIRST_RECORD);
+        ours.writer.send(&text).unwrap();
+        let long = theirs.reader.receive::<String>().unwrap_err();
+        assert!(matches!(long, SessionError::Altered), "{long}");
+        let [ours, mut theirs] = pair();
+        ours.writer.send(&"text").unwrap();
+        ours.writer.send(&text).unwrap();
+        theirs.reader.receive::<String>().unwrap();
+        assert_eq!(theirs.reader.receive::<String>().unwrap(), text);
+    }
+
+    /// Once each session that failed early left a thread and a socket, because whoever said that
+    /// he lived had a writer, too.
+    #[test]
+    fn a_session_ends_with_its_reader() {
+        let [ours, mut theirs] = pair();
+        let writer = ours.writer.clone();
+        drop(ours);
+        theirs.reader.receive::<String>().unwrap_err();
+        writer.send(&"text").unwrap_err();
+    }
+
+    #[test]
+    fn what_was_altered_or_makes_no_sense_ends_the_session() {
+        let [ours, mut theirs] = pair();
+        ours.writer.send(&"text").unwrap();
+        // A record that is said again has another number.
+        theirs.reader.receive::<String>().unwrap();
+        theirs.reader.nonce = 0;
+        ours.writer.send(&"text").unwrap();
+        let error = theirs.reader.receive::<String>().unwrap_err();
+        assert!(matches!(error, SessionError::Altered), "{error}");
+
+        let longer = [&20_u32.to_le_bytes()[..], &[b'1'; 21]].concat();
+        let endless = (MAX_PAYLOAD + 1).to_le_bytes().to_vec();
+        for plain in [vec![], vec![0; 3], longer, endless, vec![1, 0, 0, 0, b'{']] {
+            let [ours, mut theirs] = pair();
+            ours.writer.send_record(0, &plain).unwrap();
+            let error = theirs.reader.receive::<String>().unwrap_err();
+            assert!(matches!(error, SessionError::Malformed(_)), "{error}");
+        }
+        let [ours, mut theirs] = pair();
+        let deep = serde_json::from_str::<serde_json::Value>(&format!(
+            "{}1{}",
+            "[".repeat(20),
+            "]".repeat(20)
+        ));
+        ours.writer.send(&deep.unwrap()).unwrap();
+        let error = theirs.reader.receive::<serde_json::Value>().unwrap_err();
+        assert!(matches!(error, SessionError::Malformed(_)), "{error}");
+    }
+}

@@ -1,0 +1,123 @@
+//! `toroid doctor`: what this machine has for Toroid, and what to do about what it lacks.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::unistd::Uid;
+use toroid_agent::doctor::{self, Asker, Finding};
+use toroid_agent::trial;
+use toroid_model::info::Status;
+
+use crate::failure::Failure;
+use crate::locate::{self, Places};
+use crate::show::{Show, line};
+
+/// Where what a finding says begins.
+const INDENT: usize = 20;
+
+/// Returns 1 when something is missing that every node needs.
+pub(crate) fn run(places: &Places, show: Show) -> Result<u8, Failure> {
+    let (memlock, _) = getrlimit(Resource::RLIMIT_MEMLOCK).map_err(std::io::Error::from)?;
+    let asker = Asker {
+        is_root: Uid::effective().is_root(),
+        memlock: (memlock != RLIM_INFINITY).then_some(memlock),
+    };
+    let mut diagnosis = doctor::examine(Path::new("/"), asker, trial::make_node());
+    let status = places
+        .connect()
+        .and_then(|mut agent| Ok(agent.status()?))
+        .ok();
+    let ours = [data(status.as_ref()), agent(places, status.as_ref())];
+    diagnosis.findings.push(limits());
+    diagnosis.findings.push(provider(status.as_ref()));
+    // Behind the version, before what only some need.
+    diagnosis.findings.splice(1..1, ours);
+    let exit = u8::from(!diagnosis.is_ready());
+    if show.json {
+        show.value(&diagnosis);
+        return Ok(exit);
+    }
+    for finding in &diagnosis.findings {
+        line!(
+            "{:<8}{:<12}{}",
+            finding.state,
+            finding.check,
+            finding.message
+        );
+        if let Some(remedy) = &finding.remedy {
+            line!("{:INDENT$}{remedy}", "");
+        }
+    }
+    for works in &diagnosis.works {
+        line!("{:<8}{works}", "works");
+    }
+    Ok(exit)
+}
+
+/// Where the agent that runs keeps domains, or else where `toroid up` would.
+fn data(status: Option<&Status>) -> Finding {
+    if let Some(status) = status {
+        return Finding::ok("data", format!("domains are kept in {}", status.data));
+    }
+    let quiet = Show { json: true };
+    let named = env::var_os("TOROID_DATA").map(PathBuf::from);
+    match locate::data(named.as_deref(), quiet) {
+        Ok(place) => Finding::ok("data", format!("domains are kept in {}", place.display())),
+        Err(failure) => Finding::limited(
+            "data",
+            failure.to_string(),
+            "toroid up --data DIRECTORY, on a disk",
+        ),
+    }
+}
+
+/// What keeps a node from taking all that the host has.
+fn limits() -> Finding {
+    let check = "limits";
+    match trial::limit_nodes() {
+        Ok(()) => Finding::ok(check, "memory and processes of each node can be limited"),
+        Err(refusal) => Finding::limited(check, refusal.message, refusal.remedy),
+    }
+}
+
+/// What connects nodes of different hosts: what the agent was told, or what could be.
+fn provider(status: Option<&Status>) -> Finding {
+    let check = "provider";
+    let Some(rdma) = status.and_then(|status| status.rdma.as_ref()) else {
+        let used = status.and_then(|status| status.between_hosts);
+        let used = used.map_or(String::new(), |used| {
+            format!("between hosts it is {used}; ")
+        });
+        let built = if toroid_client::rdma::IS_BUILT {
+            "this build can use RDMA NICs between hosts as well (provider = \"verbs\")"
+        } else {
+            "this build has no provider verbs, which RDMA NICs between hosts need"
+        };
+        return Finding::ok(check, format!("{used}{built}"));
+    };
+    match toroid_client::rdma::check(rdma) {
+        Ok(chosen) => Finding::ok(check, format!("between hosts it is verbs, by {chosen}")),
+        Err(error) => Finding::missing(
+            check,
+            format!("between hosts it is verbs, but {error}"),
+            error.remedy(),
+        ),
+    }
+}
+
+/// Where one could be started is as important as whether one runs.
+fn agent(places: &Places, status: Option<&Status>) -> Finding {
+    match (status, places.to_start()) {
+        (Some(status), _) => Finding::ok(
+            doctor::AGENT,
+            format!("an agent of {} nodes runs", status.nodes),
+        ),
+        (None, Ok(_)) => Finding::limited(
+            doctor::AGENT,
+            "no agent runs that this user can reach",
+            "toroid up",
+        ),
+        (None, Err(_)) => Finding::missing(doctor::AGENT, locate::NO_PLACE, locate::GIVE_PLACE),
+    }
+}

@@ -1,0 +1,348 @@
+//! `toroid exec`: a command in nodes, as if it ran here.
+//!
+//! No descriptor of a terminal goes to a node, where a process could keep it and read what is typed
+//! later: the command gets a terminal of its node, or pipes, and this process passes on between both.
+
+mod bind;
+mod environment;
+pub(crate) mod relay;
+mod terminal;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use signal_hook::consts::{
+    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use signal_hook::iterator::Signals as Caught;
+use signal_hook::low_level::emulate_default_handler;
+use toroid_client::admin::{ClientError, Control, ExecHandle, Order, Signals};
+use toroid_fabric::{NodeId, Place, Torus};
+use toroid_model::info::{DomainInfo, MemberInfo, NodeInfo};
+use toroid_model::nodeset::{self, Names};
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::{Bind, Terminal};
+
+use crate::args::Exec;
+use crate::failure::Failure;
+use environment::Environment;
+use relay::{Output, Relay, Source};
+use terminal::Screen;
+
+/// What a terminal or another program sends to this one and means for the command.
+const SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
+
+pub(crate) fn run(agent: &mut Control, options: &Exec) -> Result<u8, Failure> {
+    let snapshot = Snapshot::of(agent)?;
+    let nodes = snapshot.resolve(&options.nodes)?;
+    let caller = Caller {
+        agent,
+        has_users: snapshot.has_users,
+        variables: environment::own(),
+        directory: environment::directory()?,
+        binds: bind::open(&options.bind)?,
+        options,
+    };
+    let status = match nodes[..] {
+        [] => return Err(no_nodes(&options.nodes)),
+        [node] if options.tty || (!options.no_tty && !options.label && terminal::is_ours()) => {
+            caller.run_on_terminal(node)?
+        }
+        _ if options.tty => {
+            let message = "a terminal is for a command in one node; leave out --tty, or name one";
+            return Err(Failure::usage(message));
+        }
+        _ => caller.run_on_streams(&nodes)?,
+    };
+    Ok(u8::try_from(status).unwrap_or(u8::MAX))
+}
+
+/// What a command gets of this process.
+struct Caller<'a> {
+    agent: &'a Control,
+    /// Whether nodes have users of their own.
+    has_users: bool,
+    variables: Vec<(String, String)>,
+    directory: String,
+    binds: Vec<(Bind, OwnedFd)>,
+    options: &'a Exec,
+}
+
+impl Caller<'_> {
+    /// Runs a command on a terminal of its node.
+    fn run_on_terminal(&self, node: &NodeInfo) -> Result<i32, Failure> {
+        // Before anything runs: a command may tell somebody to send it a signal as soon as it does.
+        let caught = Caught::new(SIGNALS.iter().chain(&[SIGTSTP, SIGCONT]))?;
+        let error = io::stderr().is_terminal();
+        // In place of those that the terminal replaces.
+        let (null, stderr) = (File::open("/dev/null")?, io::stderr());
+        let stderr = if error { null.as_fd() } else { stderr.as_fd() };
+        let (rows, columns) = terminal::size();
+        let terminal = Terminal {
+            rows,
+            columns,
+            error,
+        };
+        let stdio = [null.as_fd(), null.as_fd(), stderr];
+        let mut command = self.start(node, stdio, Some(terminal))?;
+        let Some(master) = command.take_terminal() else {
+            return Ok(command.wait()?);
+        };
+        let screen = Screen::new(master.try_clone()?);
+        obey_signals(caught, vec![command.signals()], Some(screen.clone()));
+        let output = Source::new(master.try_clone()?, Output::Standard, None);
+        screen.begin();
+        // From here to the end nothing may return.
+        let status = Relay::start(vec![output]).map_err(ClientError::from);
+        let status = status.and_then(|relay| {
+            thread::spawn(move || terminal::pass_input(master));
+            let status = command.wait();
+            relay.finish();
+            status
+        });
+        screen.end();
+        Ok(status?)
+    }
+
+    /// Runs a command in nodes with this process's own streams, as far as they are no terminals and need
+    /// no labels.
+    fn run_on_streams(&self, nodes: &[&NodeInfo]) -> Result<i32, Failure> {
+        let options = self.options;
+        let is_labelled = options.label || (nodes.len() > 1 && !options.no_label);
+        raise_limit();
+        let caught = Caught::new(SIGNALS)?;
+        let stdin = input(nodes.len())?;
+        let mut sources = Vec::new();
+        let mut commands = Vec::new();
+        for node in nodes {
+            let label = is_labelled.then(|| node.place.to_string());
+            let stdout = output(Output::Standard, label.clone(), &mut sources)?;
+            let stderr = output(Output::Error, label, &mut sources)?;
+            let stdio = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+            commands.push(self.start(node, stdio, None)?);
+        }
+        drop(stdin);
+        obey_signals(
+            caught,
+            commands.iter().map(ExecHandle::signals).collect(),
+            None,
+        );
+        let relay = Relay::start(sources)?;
+        let mut worst = Ok(0);
+        for command in &mut commands {
+            worst = worst.and_then(|worst: i32| Ok(worst.max(command.wait()?)));
+        }
+        relay.finish();
+        Ok(worst.map_err(|error: ClientError| error)?)
+    }
+
+    /// Starts the command in a node.
+    fn start(
+        &self,
+        node: &NodeInfo,
+        stdio: [BorrowedFd<'_>; 3],
+        terminal: Option<Terminal>,
+    ) -> Result<ExecHandle, Failure> {
+        let of_node = environment::Node {
+            has_users: self.has_users,
+            is_callers: node.owner == Some(geteuid().as_raw()),
+        };
+        let environment = Environment::new(&self.variables, of_node, &self.options.env)?;
+        Ok(self.agent.exec(&Order {
+            node: &node.place.to_string(),
+            argv: &self.options.command,
+            env: &environment.variables,
+            search: &environment.search,
+            cwd: &self.directory,
+            stdio,
+            terminal,
+            binds: &self.binds,
+        })?)
+    }
+}
+
+/// Standard input of commands in so many nodes. What is typed goes to a command in a single one, and
+/// only if this process may read it.
+fn input(nodes: usize) -> io::Result<OwnedFd> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        return stdin.as_fd().try_clone_to_owned();
+    }
+    if nodes > 1 || !terminal::is_in_foreground() {
+        return Ok(File::open("/dev/null")?.into());
+    }
+    let (reader, mut writer) = io::pipe()?;
+    // It ends with the command, which reads no more, or with this process.
+    thread::spawn(move || io::copy(&mut io::stdin().lock(), &mut writer));
+    Ok(reader.into())
+}
+
+/// Standard output or error of a command in a node: this process's own, or a pipe from which a relay
+/// passes it on.
+pub(crate) fn output(
+    to: Output,
+    label: Option<String>,
+    sources: &mut Vec<Source>,
+) -> io::Result<OwnedFd> {
+    if label.is_none() && !to.is_terminal() {
+        return to.try_clone();
+    }
+    let (reader, writer) = io::pipe()?;
+    sources.push(Source::new(reader.into(), to, label));
+    Ok(writer.into())
+}
+
+/// Two pipes and a session for each of a thousand nodes are more than most limits.
+fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.maximum;
+    // Should it fail, so does what needs more, and says why.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current, ..limit });
+}
+
+/// Passes on what a terminal or another program sends to this one.
+fn obey_signals(mut caught: Caught, commands: Vec<Signals>, screen: Option<Screen>) {
+    thread::spawn(move || {
+        for signal in caught.forever() {
+            match (signal, &screen) {
+                (SIGWINCH, Some(screen)) => screen.resize(),
+                (SIGTSTP, Some(screen)) => {
+                    screen.give_back();
+                    // It fails for no signal that has a default.
+                    let _ = emulate_default_handler(SIGTSTP);
+                }
+                (SIGCONT, Some(screen)) => {
+                    screen.begin();
+                    screen.resize();
+                }
+                // It fails when the command has ended, and this process is about to.
+                _ => commands
+                    .iter()
+                    .for_each(|command| drop(command.send(signal))),
+            }
+        }
+    });
+}
+
+/// What node sets refer to, as the agent knows it now.
+struct Snapshot {
+    torus: Torus,
+    nodes: Vec<NodeInfo>,
+    /// Those that the caller may see, also without members.
+    domains: Vec<String>,
+    /// Whether nodes have users of their own.
+    has_users: bool,
+}
+
+impl Snapshot {
+    fn of(agent: &mut Control) -> Result<Self, Failure> {
+        let status = agent.status()?;
+        Ok(Snapshot {
+            torus: status.torus,
+            nodes: agent.nodes()?,
+            domains: agent.list()?.into_iter().map(|info| info.name).collect(),
+            has_users: status.private_users,
+        })
+    }
+
+    /// The nodes that node sets name.
+    fn resolve(&self, sets: &[String]) -> Result<Vec<&NodeInfo>, Failure> {
+        let nodes = nodeset::resolve(sets, self.torus, self).map_err(Refusal::from)?;
+        let named = |id: NodeId| self.nodes.iter().find(|node| node.id == id.0);
+        Ok(nodes.into_iter().filter_map(named).collect())
+    }
+}
+
+impl Names for Snapshot {
+    fn alias(&self, alias: &str) -> Option<NodeId> {
+        let named = |node: &&NodeInfo| node.aliases.iter().any(|name| name == alias);
+        self.nodes.iter().find(named).map(|node| NodeId(node.id))
+    }
+
+    fn members(&self, domain: &str) -> Option<BTreeSet<NodeId>> {
+        let inside = |node: &&NodeInfo| node.domains.iter().any(|name| name == domain);
+        let members: BTreeSet<_> = self
+            .nodes
+            .iter()
+            .filter(inside)
+            .map(|node| NodeId(node.id))
+            .collect();
+        let exists = !members.is_empty() || self.domains.iter().any(|name| name == domain);
+        exists.then_some(members)
+    }
+}
+
+/// The places that node sets name.
+pub(crate) fn resolve(agent: &mut Control, sets: &[String]) -> Result<Vec<Place>, Failure> {
+    let snapshot = Snapshot::of(agent)?;
+    let nodes = snapshot.resolve(sets)?.into_iter();
+    Ok(nodes.map(|node| node.place).collect())
+}
+
+/// The one place that a node set names.
+pub(crate) fn resolve_one(agent: &mut Control, set: &str) -> Result<Place, Failure> {
+    match resolve(agent, &[set.to_owned()])?[..] {
+        [place] => Ok(place),
+        _ => Err(Failure::usage(&format!(
+            "\"{set}\" is not one node; name one, such as 0,0,0"
+        ))),
+    }
+}
+
+/// A node as a member of a domain: the named one, or the only one that it is in.
+pub(crate) fn member(
+    agent: &mut Control,
+    node: &str,
+    domain: Option<&str>,
+) -> Result<(DomainInfo, MemberInfo), Failure> {
+    let place = resolve_one(agent, node)?;
+    let info = match domain {
+        Some(name) => agent.show(name)?,
+        None => only_domain(agent, place)?,
+    };
+    let found = info
+        .members
+        .iter()
+        .find(|member| member.node == place)
+        .cloned();
+    let member = found.ok_or_else(|| not_a_member(place, &info.name))?;
+    Ok((info, member))
+}
+
+fn only_domain(agent: &mut Control, place: Place) -> Result<DomainInfo, Failure> {
+    let domains = agent.list()?;
+    let inside = |info: &DomainInfo| info.members.iter().any(|member| member.node == place);
+    let mut mine = domains.into_iter().filter(inside);
+    match (mine.next(), mine.next()) {
+        (Some(only), None) => Ok(only),
+        (None, _) => Err(Failure::usage(&format!(
+            "node {place} is in no domain; add it to one with `toroid domain grow NAME {place}`"
+        ))),
+        _ => Err(Failure::usage(&format!(
+            "node {place} is in several domains; choose one with --domain"
+        ))),
+    }
+}
+
+fn no_nodes(sets: &[String]) -> Failure {
+    let sets = sets.join(" ");
+    Refusal::new(
+        RefusalKind::NotFound,
+        format!("{sets} names no nodes"),
+        "add members with `toroid domain grow`, or name nodes",
+    )
+    .into()
+}
+
+fn not_a_member(place: Place, domain: &str) -> Failure {
+    Refusal::new(
+        RefusalKind::NotFound,
+        format!("node {place} is not a member of domain {domain}"),
+        format!("add it with `toroid domain grow {domain} {place}`"),
+    )
+    .into()
+}

@@ -1,0 +1,64 @@
+//! `toroid explain`: may two nodes talk, and if not, why not?
+
+use toroid_client::admin::Control;
+use toroid_model::explain::{Facts, Guard, Path};
+
+use crate::args::Explain;
+use crate::exec;
+use crate::failure::{Failure, NOT_PERMITTED};
+use crate::names;
+use crate::show::{Show, line};
+
+pub(crate) fn run(agent: &mut Control, options: &Explain, show: Show) -> Result<u8, Failure> {
+    let from = exec::resolve_one(agent, &options.from)?;
+    let to = exec::resolve_one(agent, &options.to)?;
+    if let Some(name) = &options.domain {
+        // It says so if there is none of that name, or none that we may see.
+        agent.show(name)?;
+    }
+    let (status, nodes, domains) = (agent.status()?, agent.nodes()?, agent.list()?);
+    let facts = Facts {
+        status: &status,
+        nodes: &nodes,
+        domains: &domains,
+    };
+    let answer = facts.explain(from, to, options.domain.as_deref());
+    let exit = if answer.may { 0 } else { NOT_PERMITTED };
+    if show.json {
+        show.value(&answer);
+        return Ok(exit);
+    }
+    let verdict = if answer.may { "yes" } else { "no" };
+    match &answer.objection {
+        Some(objection) => {
+            let objection = names::with_names(&objection.to_string());
+            line!("{from} to {to}: {verdict}: {objection}");
+        }
+        None => line!("{from} to {to}: {verdict}"),
+    }
+    for verdict in &answer.domains {
+        line!("{}", verdict.domain);
+        line!(
+            "  ethernet  {}",
+            names::with_names(&sentence(&verdict.ethernet))
+        );
+        line!(
+            "  rdma      {}",
+            names::with_names(&sentence(&verdict.rdma))
+        );
+    }
+    Ok(exit)
+}
+
+fn sentence(path: &Path) -> String {
+    if let Some(objection) = &path.objection {
+        return format!("no: {objection}");
+    }
+    let guards: Vec<String> = path.enforced_by.iter().map(Guard::to_string).collect();
+    let provider = path.provider.as_deref().unwrap_or_default();
+    let yes = format!("yes, by {provider}; enforced by {}", guards.join("; "));
+    match &path.limit {
+        Some(limit) => format!("{yes}; but {limit}"),
+        None => yes,
+    }
+}

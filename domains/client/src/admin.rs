@@ -1,0 +1,610 @@
+//! How programs administer an agent: a connection to its control socket, with a method for each
+//! request, and where to find the agent.
+
+mod exec;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+pub use exec::{ExecHandle, Order, Signals};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use toroid_model::allocation::Destination;
+use toroid_model::audit::Happening;
+use toroid_model::directory::Terms;
+use toroid_model::gateway::GatewayKind;
+use toroid_model::info::{DomainInfo, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status};
+use toroid_model::placement::Policy;
+use toroid_model::quota::Resource;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::{
+    Message, NODE_SOCKET, NewDomain, NodeAllocation, Reply, Request, VERSION,
+};
+use toroid_protocol::fdstore;
+use toroid_protocol::wire::{self, Reader, WireError, Writer};
+
+use crate::credentials::peer_uid;
+
+/// The name of the control socket in a state directory.
+pub const CONTROL_SOCKET: &str = "agent.sock";
+
+/// How many milliseconds an agent may take from saying that all has ended to its own end.
+const LAST_WORDS_MS: u16 = 5000;
+
+/// How long an agent may take to say that it is there.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How often an agent is greeted that breaks off, and how long between.
+const GREETINGS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// Nothing listens there.
+    #[error("no agent runs for {}; start one with `toroid up`", state.display())]
+    NoAgent {
+        /// The state directory.
+        state: PathBuf,
+    },
+    /// The agent has gone, but what it held goes on.
+    #[error(
+        "no agent runs for {}, but its nodes go on; `toroid up` takes them over, `toroid down` \
+         ends them", state.display()
+    )]
+    Orphaned {
+        /// The state directory.
+        state: PathBuf,
+    },
+    /// It does not answer.
+    #[error("no agent answers; if it has ended, `toroid up` takes its nodes over")]
+    Silent,
+    /// This process is in no node.
+    #[error("this process is not in a node; start it with `toroid exec NODE -- ...`")]
+    NotInNode,
+    /// The agent said no, and why.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The connection broke.
+    #[error("lost the agent: {0}")]
+    Wire(#[from] WireError),
+    /// The request is longer than messages may be. Nothing was sent.
+    #[error("cannot send the request: {0}; give it fewer or shorter values")]
+    TooLong(WireError),
+    /// The agent answered what was not asked.
+    #[error("the agent answered out of turn: {0}")]
+    Unexpected(String),
+}
+
+impl From<io::Error> for ClientError {
+    fn from(error: io::Error) -> Self {
+        WireError::from(error).into()
+    }
+}
+
+/// A connection to an agent.
+#[derive(Debug)]
+pub struct Control {
+    address: Address,
+    pid: u32,
+    reader: Reader,
+    writer: Writer,
+}
+
+/// Where an agent listens.
+#[derive(Clone, Debug)]
+enum Address {
+    State(PathBuf),
+    Node,
+}
+
+impl Address {
+    fn connect(&self) -> Result<UnixStream, ClientError> {
+        match self {
+            Address::State(state) => {
+                UnixStream::connect(state.join(CONTROL_SOCKET)).map_err(|error| {
+                    match error.kind() {
+                        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                            no_agent(state.clone())
+                        }
+                        io::ErrorKind::PermissionDenied => denied(state).into(),
+                        _ => error.into(),
+                    }
+                })
+            }
+            Address::Node => {
+                let address = SocketAddr::from_abstract_name(NODE_SOCKET)?;
+                let connected = UnixStream::connect_addr(&address);
+                let stream = connected.map_err(|_| ClientError::NotInNode)?;
+                // Outside of nodes anybody may listen under this name. In a node its agent is
+                // root, also where that is an ordinary user outside.
+                if peer_uid(&stream)?.is_root() {
+                    Ok(stream)
+                } else {
+                    Err(ClientError::NotInNode)
+                }
+            }
+        }
+    }
+}
+
+fn is_silence(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
+fn is_broken_off(error: &WireError) -> bool {
+    match error {
+        WireError::Closed => true,
+        WireError::Io(error) => matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+        ),
+        WireError::Malformed(_) => false,
+    }
+}
+
+fn no_agent(state: PathBuf) -> ClientError {
+    // The file descriptor store of an agent that was killed is still there.
+    if fdstore::is_there(&state) {
+        ClientError::Orphaned { state }
+    } else {
+        ClientError::NoAgent { state }
+    }
+}
+
+fn denied(state: &Path) -> Refusal {
+    Refusal::new(
+        RefusalKind::Denied,
+        format!("the agent of {} is another user's", state.display()),
+        "start your own with `toroid up`, or name its state directory with --state",
+    )
+}
+
+impl Control {
+    /// Connects to the agent of a state directory.
+    ///
+    /// # Errors
+    /// [`ClientError::NoAgent`]; [`ClientError::Refused`] when the versions differ, the agent is
+    /// another user's, or it has too many connections.
+    pub fn connect(state: &Path) -> Result<Self, ClientError> {
+        Self::open(Address::State(state.into()))
+    }
+
+    /// Connects to the agent of the node in which this process runs. What only administrators
+    /// may do is refused there.
+    ///
+    /// # Errors
+    /// [`ClientError::NotInNode`], and as [`Control::connect`].
+    pub fn of_node() -> Result<Self, ClientError> {
+        Self::open(Address::Node)
+    }
+
+    /// An agent that is just ending still takes connections, and breaks them off. Then it is asked
+    /// again, until it is not there, or the next one is.
+    fn open(address: Address) -> Result<Self, ClientError> {
+        for _ in 1..GREETINGS {
+            match Self::greet(address.clone()) {
+                Err(ClientError::Wire(error)) if is_broken_off(&error) => thread::sleep(PAUSE),
+                result => return result,
+            }
+        }
+        Self::greet(address)
+    }
+
+    fn greet(address: Address) -> Result<Self, ClientError> {
+        let stream = address.connect()?;
+        // The socket of a node is there also when no agent is.
+        stream.set_read_timeout(Some(HANDSHAKE))?;
+        let (reader, writer) = wire::split(stream)?;
+        let mut control = Control {
+            address,
+            pid: 0,
+            reader,
+            writer,
+        };
+        match control.call(&Request::Hello { version: VERSION }) {
+            Ok(Reply::Welcome { pid, .. }) => control.pid = pid,
+            Ok(other) => return Err(unexpected(&other)),
+            Err(ClientError::Wire(WireError::Io(error))) if is_silence(&error) => {
+                return Err(ClientError::Silent);
+            }
+            Err(error) => return Err(error),
+        }
+        control.reader.stream().set_read_timeout(None)?;
+        Ok(control)
+    }
+
+    /// The agent's process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The state of the agent.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for all that follow.
+    pub fn status(&mut self) -> Result<Status, ClientError> {
+        match self.call(&Request::Status)? {
+            Reply::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// All nodes, in order of their number.
+    pub fn nodes(&mut self) -> Result<Vec<NodeInfo>, ClientError> {
+        match self.call(&Request::NodeList)? {
+            Reply::Nodes { nodes } => Ok(nodes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives a node a further name.
+    pub fn alias(&mut self, node: &str, alias: &str) -> Result<(), ClientError> {
+        self.done(&Request::NodeAlias {
+            node: node.into(),
+            alias: alias.into(),
+        })
+    }
+
+    /// Takes a further name away from its node.
+    pub fn unalias(&mut self, alias: &str) -> Result<(), ClientError> {
+        let alias = alias.into();
+        self.done(&Request::NodeUnalias { alias })
+    }
+
+    /// Creates a domain of the nodes in `nodes`, which are node sets. Interfaces are up and
+    /// names resolve when it returns.
+    pub fn create(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+        subnet: Option<&str>,
+        mtu: Option<u32>,
+    ) -> Result<DomainInfo, ClientError> {
+        self.create_domain(NewDomain {
+            name: name.into(),
+            nodes: nodes.into(),
+            subnet: subnet.map(Into::into),
+            mtu,
+            ..NewDomain::default()
+        })
+    }
+
+    /// Creates a domain with all that it can have.
+    pub fn create_domain(&mut self, new: NewDomain) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainCreate(new))
+    }
+
+    /// Adds nodes to a domain as full members.
+    pub fn grow(&mut self, name: &str, nodes: &[String]) -> Result<DomainInfo, ClientError> {
+        self.admit(name, nodes, Terms::default())
+    }
+
+    /// Adds nodes to a domain on these terms.
+    pub fn admit(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+        terms: Terms,
+    ) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainGrow {
+            name: name.into(),
+            nodes: nodes.into(),
+            limited: terms.limited,
+            plain: terms.plain,
+            stack: terms.stack,
+        })
+    }
+
+    /// Lets processes of nodes grow and shrink a domain, or no longer.
+    pub fn manage(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+        revoke: bool,
+    ) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainManage {
+            name: name.into(),
+            nodes: nodes.into(),
+            revoke,
+        })
+    }
+
+    /// Changes whether a domain is public, whether it has routers, and its owner; what is `None` stays.
+    pub fn set(
+        &mut self,
+        name: &str,
+        public: Option<bool>,
+        forward: Option<bool>,
+        owner: Option<u32>,
+    ) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainSet {
+            name: name.into(),
+            public,
+            forward,
+            owner,
+        })
+    }
+
+    /// Connects a domain to the outside at one of its members, through an interface of the host.
+    pub fn add_gateway(
+        &mut self,
+        node: &str,
+        domain: &str,
+        uplink: &str,
+        kind: GatewayKind,
+    ) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::GatewayAdd {
+            node: node.into(),
+            domain: domain.into(),
+            uplink: uplink.into(),
+            kind,
+        })
+    }
+
+    /// Ends that.
+    pub fn remove_gateway(&mut self, node: &str, domain: &str) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::GatewayRemove {
+            node: node.into(),
+            domain: domain.into(),
+        })
+    }
+
+    /// Gives nodes to a user, or back to the agent.
+    pub fn chown(&mut self, nodes: &[String], owner: Option<u32>) -> Result<(), ClientError> {
+        self.done(&Request::NodeChown {
+            nodes: nodes.into(),
+            owner,
+        })
+    }
+
+    /// Lets the owner of a domain place nodes of this user in it, or no longer.
+    pub fn consent(
+        &mut self,
+        nodes: &[String],
+        domain: &str,
+        withdraw: bool,
+    ) -> Result<(), ClientError> {
+        self.done(&Request::NodeConsent {
+            nodes: nodes.into(),
+            domain: domain.into(),
+            withdraw,
+        })
+    }
+
+    /// Takes free nodes, near a node or as `placement` says, and puts them where they shall go.
+    pub fn alloc_nodes(
+        &mut self,
+        count: u32,
+        placement: Policy,
+        near: Option<&str>,
+        destination: &Destination,
+    ) -> Result<(Vec<String>, Option<DomainInfo>), ClientError> {
+        let (domain, create) = destination.parts();
+        let request = Request::NodeAlloc(NodeAllocation {
+            count,
+            placement,
+            near: near.map(Into::into),
+            domain,
+            create,
+        });
+        match self.call(&request)? {
+            Reply::Allocated { nodes, domain } => Ok((nodes, domain)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives nodes back; they leave their domains.
+    pub fn free_nodes(&mut self, nodes: &[String]) -> Result<(), ClientError> {
+        let nodes = nodes.into();
+        self.done(&Request::NodeFree { nodes })
+    }
+
+    /// Takes nodes out of a domain.
+    pub fn shrink(&mut self, name: &str, nodes: &[String]) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainShrink {
+            name: name.into(),
+            nodes: nodes.into(),
+        })
+    }
+
+    /// What taking nodes out of a domain would need. Changes nothing.
+    pub fn shrink_needs(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+    ) -> Result<ShrinkNeeds, ClientError> {
+        let request = Request::ShrinkNeeds {
+            name: name.into(),
+            nodes: nodes.into(),
+        };
+        match self.call(&request)? {
+            Reply::ShrinkNeeds(needs) => Ok(needs),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Removes a domain.
+    pub fn remove(&mut self, name: &str) -> Result<(), ClientError> {
+        self.done(&Request::DomainRemove { name: name.into() })
+    }
+
+    /// What was changed and denied, from a number on, as far as it concerns this user; and the
+    /// number from which to ask on. If it is to wait, it waits some seconds for something to
+    /// happen.
+    pub fn events(&mut self, since: u64, wait: bool) -> Result<(Vec<Happening>, u64), ClientError> {
+        match self.call(&Request::Events { since, wait })? {
+            Reply::Events { events, next } => Ok((events, next)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What a user, nodes, or with neither all tenants that concern the caller, have and may
+    /// have.
+    pub fn quotas(
+        &mut self,
+        user: Option<u32>,
+        nodes: &[String],
+    ) -> Result<Vec<QuotaInfo>, ClientError> {
+        let nodes = nodes.into();
+        match self.call(&Request::QuotaShow { user, nodes })? {
+            Reply::Quotas { quotas } => Ok(quotas),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sets limits of a user or of nodes, or lifts those that are `None`.
+    pub fn limit(
+        &mut self,
+        user: Option<u32>,
+        nodes: &[String],
+        limits: BTreeMap<Resource, Option<u64>>,
+    ) -> Result<(), ClientError> {
+        self.done(&Request::QuotaSet {
+            user,
+            nodes: nodes.into(),
+            limits,
+        })
+    }
+
+    /// All domains, in order of their names.
+    pub fn list(&mut self) -> Result<Vec<DomainInfo>, ClientError> {
+        match self.call(&Request::DomainList)? {
+            Reply::Domains { domains } => Ok(domains),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// One domain.
+    pub fn show(&mut self, name: &str) -> Result<DomainInfo, ClientError> {
+        self.domain(&Request::DomainShow { name: name.into() })
+    }
+
+    /// Frames that members of a domain sent and that reached nobody.
+    pub fn drops(&mut self, name: &str) -> Result<Vec<MemberDrops>, ClientError> {
+        match self.call(&Request::DomainDrops { name: name.into() })? {
+            Reply::Drops { members } => Ok(members),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Which node is this? Only of use on a connection made by [`Control::of_node`]. The reply
+    /// is a [`Reply::Whoami`].
+    pub fn whoami(&mut self) -> Result<Reply, ClientError> {
+        self.call(&Request::Whoami)
+    }
+
+    /// Ends the agent with its nodes and driver; returns when their processes have gone.
+    pub fn down(mut self) -> Result<(), ClientError> {
+        let agent = watch(self.pid);
+        self.done(&Request::Down)?;
+        if let Some(agent) = agent {
+            // Should it outlive the wait, there is nothing more to do: it has ended all others.
+            let mut ended = [PollFd::new(agent.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut ended, PollTimeout::from(LAST_WORDS_MS));
+        }
+        Ok(())
+    }
+
+    fn domain(&mut self, request: &Request) -> Result<DomainInfo, ClientError> {
+        match self.call(request)? {
+            Reply::Domain(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn done(&mut self, request: &Request) -> Result<(), ClientError> {
+        match self.call(request)? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
+        Ok(self.call_with(request, &[])?.0)
+    }
+
+    fn call_with(
+        &mut self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
+        // An agent that turns us away says why before it closes, so the answer is read even
+        // when nothing could be sent.
+        let sent = self.writer.send(request, descriptors);
+        if let Err(error @ WireError::Malformed(_)) = sent {
+            return Err(ClientError::TooLong(error));
+        }
+        match self.reply() {
+            Err(ClientError::Wire(error)) => Err(sent.err().unwrap_or(error).into()),
+            reply => reply,
+        }
+    }
+
+    fn reply(&mut self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
+        loop {
+            match self.reader.receive()? {
+                (Message::Reply(Reply::Error(refusal)), _) => return Err(refusal.into()),
+                (Message::Reply(reply), descriptors) => return Ok((reply, descriptors)),
+                // News is for attached processes.
+                (Message::Event(_), _) => {}
+            }
+        }
+    }
+}
+
+/// A descriptor that becomes readable when the process has ended.
+fn watch(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+fn unexpected(reply: &Reply) -> ClientError {
+    ClientError::Unexpected(format!("{reply:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use toroid_protocol::wire::MAX_PAYLOAD;
+
+    use super::*;
+
+    /// An agent that was killed takes a connection as long as not all of its threads have ended.
+    #[test]
+    fn who_is_cut_off_by_an_agent_that_ends_finds_that_there_is_none() {
+        let state = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(state.path().join(CONTROL_SOCKET)).unwrap();
+        let ending = thread::spawn(move || drop(listener.accept().unwrap()));
+        let error = Control::connect(state.path()).unwrap_err();
+        assert!(matches!(error, ClientError::NoAgent { .. }), "{error:?}");
+        ending.join().unwrap();
+    }
+
+    #[test]
+    fn a_request_over_the_limit_fails_without_waiting_for_an_answer() {
+        let (ours, _agent) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        let (reader, writer) = wire::split(ours).unwrap();
+        let mut control = Control {
+            address: Address::Node,
+            pid: 0,
+            reader,
+            writer,
+        };
+        let error = control.alias(&"x".repeat(MAX_PAYLOAD as usize), "y");
+        assert!(matches!(error, Err(ClientError::TooLong(_))), "{error:?}");
+    }
+}

@@ -1,0 +1,375 @@
+//! Peers on other hosts. What leads to them are connections to their hosts' adapters, which the
+//! agent has made; they end when one of the two nodes leaves.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+use std::time::Duration;
+
+use toroid_fabric::Membership;
+#[cfg(feature = "verbs")]
+use toroid_fabric::failover::{Hybrid, HybridChannel};
+#[cfg(feature = "verbs")]
+use toroid_fabric::failover::{Means, NoMeans, Source};
+use toroid_fabric::link::LinkCheck;
+use toroid_fabric::mem::Status;
+use toroid_fabric::provider::{Channel, QueuePair};
+use toroid_fabric::tcp::{self, Cutter};
+#[cfg(feature = "verbs")]
+use toroid_fabric::verbs::ProtectionDomain;
+use toroid_fabric::{Access, Epoch, NodeId, OpError, Partition, Place, Protocol, RemoteKey};
+#[cfg(feature = "verbs")]
+use toroid_model::rdma::Rdma;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::{FarInfo, Reply, Request};
+
+use super::control::{Control, lock};
+use super::regions::no_room;
+use super::{Domain, Member, MemberError, unexpected};
+#[cfg(feature = "verbs")]
+use crate::rdma;
+
+/// A connection that the agent has granted.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) partition: Partition,
+    pub(super) peer: NodeId,
+    pub(super) status: Arc<Status>,
+    pub(super) membership: Membership,
+    /// The RDMA adapter that may be used as well.
+    #[cfg(feature = "verbs")]
+    rdma: Option<Rdma>,
+}
+
+/// Connections that are to end with the membership of one of their two nodes.
+#[derive(Debug, Default)]
+pub(super) struct Links(Vec<Link>);
+
+#[derive(Debug)]
+struct Link {
+    partition: Partition,
+    peer: NodeId,
+    /// Of what is done here by it. What is done for the other side has none.
+    status: Option<Weak<Status>>,
+    cutter: Cutter,
+}
+
+/// How long the other side may take to hear why it is refused.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Connections on which regions are opened; others may use them then.
+#[derive(Debug, Default)]
+pub(super) struct Openers(Mutex<HashMap<(Partition, NodeId), Opener>>);
+
+/// To one peer, once there has been one. Who opens waits for its host.
+type Opener = Arc<Mutex<Option<tcp::QueuePair>>>;
+
+impl Links {
+    pub(super) fn book(&mut self, connection: &Connection) {
+        self.push(Link {
+            partition: connection.partition,
+            peer: connection.peer,
+            status: Some(Arc::downgrade(&connection.status)),
+            cutter: Cutter::of(&connection.socket),
+        });
+    }
+
+    /// The same of one on which the other side asks.
+    pub(super) fn book_late(&mut self, partition: Partition, peer: NodeId, cutter: Cutter) {
+        self.push(Link {
+            partition,
+            peer,
+            status: None,
+            cutter,
+        });
+    }
+
+    fn push(&mut self, link: Link) {
+        let is_used = |status: &Weak<Status>| status.strong_count() > 0;
+        self.0
+            .retain(|link| !link.cutter.is_over() || link.status.as_ref().is_some_and(is_used));
+        self.0.push(link);
+    }
+
+    /// Ends those to which this applies.
+    pub(super) fn end(&mut self, ends: impl Fn(Partition, NodeId) -> bool, how: fn(&Status)) {
+        let ended = self
+            .0
+            .extract_if(.., |link| ends(link.partition, link.peer));
+        let mut late = Vec::new();
+        for Link { status, cutter, .. } in ended {
+            match status.map(|status| status.upgrade()) {
+                None => late.push(cutter),
+                Some(status) => {
+                    status.iter().for_each(|status| how(status));
+                    cutter.cut();
+                }
+            }
+        }
+        if !late.is_empty() {
+            // Without a thread they end with the processes at the other side.
+            let _ = thread::Builder::new().spawn(move || {
+                thread::sleep(FAREWELL);
+                late.iter().for_each(Cutter::cut);
+            });
+        }
+    }
+}
+
+/// What each partition may use of this host's RDMA adapter, as long as a queue pair uses it.
+#[cfg(feature = "verbs")]
+#[derive(Debug, Default)]
+pub(super) struct Protections(Mutex<HashMap<Partition, Weak<ProtectionDomain>>>);
+
+#[cfg(feature = "verbs")]
+impl Protections {
+    fn of(&self, domain: &Domain, rdma: &Rdma) -> Option<Arc<ProtectionDomain>> {
+        let device = rdma::device(rdma)?;
+        let mut all = lock(&self.0);
+        all.retain(|_, protection| protection.strong_count() > 0);
+        let present = all.get(&domain.partition).and_then(Weak::upgrade);
+        present.or_else(|| {
+            let made = ProtectionDomain::new(&device, domain.member.node, domain.partition);
+            let made = made.inspect_err(|error| tracing::warn!("no protection domain: {error}"));
+            let made = made.ok()?;
+            all.insert(domain.partition, Arc::downgrade(&made));
+            Some(made)
+        })
+    }
+}
+
+impl Openers {
+    fn to(&self, partition: Partition, peer: NodeId) -> Opener {
+        let mut all = lock(&self.0);
+        let is_good = |pair: &tcp::QueuePair| pair.status().check().is_ok();
+        // One that is in use is not looked at now.
+        all.retain(|_, opener| match opener.try_lock() {
+            Ok(pair) => pair.as_ref().is_some_and(is_good),
+            Err(_) => true,
+        });
+        Arc::clone(all.entry((partition, peer)).or_default())
+    }
+}
+
+impl Control {
+    /// Books a connection that was granted; `None` if this process had no room for it.
+    pub(super) fn book_far(&self, info: &FarInfo, descriptors: Vec<OwnedFd>) -> Option<Connection> {
+        let partition = Partition(info.partition);
+        let socket = Arc::new(descriptors.into_iter().next()?);
+        let status = Arc::new(self.status(info.fence));
+        let membership = self.membership(partition, info.epoch);
+        let connection = Connection {
+            socket,
+            partition,
+            peer: NodeId(info.peer),
+            status,
+            membership,
+            #[cfg(feature = "verbs")]
+            rdma: info.rdma.clone(),
+        };
+        self.with_links(|links| links.book(&connection));
+        Some(connection)
+    }
+}
+
+impl Member {
+    /// Ends a connection when this node or `peer` has left, after a while in which whoever is at
+    /// its other end can hear why.
+    pub fn cut_when_revoked(&self, partition: Partition, peer: NodeId, cutter: Cutter) {
+        let control = &self.control;
+        control.with_links(|links| links.book_late(partition, peer, cutter));
+    }
+
+    /// Whether the agent knows it no more.
+    pub fn has_ended(&self) -> bool {
+        self.control.is_closed()
+    }
+}
+
+impl Connection {
+    fn queue_pair(self, depth: usize) -> tcp::QueuePair {
+        let Connection {
+            socket,
+            partition,
+            peer,
+            status,
+            ..
+        } = self;
+        tcp::QueuePair::new(socket, peer, partition, depth, status)
+    }
+
+    /// A channel of node `local`.
+    fn channel(self, local: NodeId, protocol: Protocol) -> io::Result<tcp::Channel> {
+        let check = LinkCheck {
+            partition: self.partition,
+            peer: self.peer,
+            protocol,
+            // The two hosts may hear of a change at different times. A connection ends with the
+            // membership of its nodes, so nothing on it is older than that.
+            since: Epoch(0),
+        };
+        let Connection {
+            socket,
+            status,
+            membership,
+            ..
+        } = self;
+        tcp::Channel::open(socket, local, check, membership, status, None)
+    }
+}
+
+impl Domain {
+    /// The membership in it, which follows the news.
+    pub fn membership(&self) -> Membership {
+        self.member.control.membership(self.partition, 0)
+    }
+
+    /// A channel for a program.
+    pub(super) fn far_channel(
+        &self,
+        connection: Connection,
+        protocol: Protocol,
+    ) -> io::Result<Channel> {
+        #[cfg(feature = "verbs")]
+        let rdma = connection.rdma.clone();
+        let channel = connection.channel(self.member.node, protocol)?;
+        #[cfg(feature = "verbs")]
+        if let Some(rdma) = rdma {
+            let channel = HybridChannel::new(channel, self.means(rdma), true)?;
+            return Ok(Channel::Verbs(Box::new(channel)));
+        }
+        Ok(Channel::Tcp(Box::new(channel)))
+    }
+
+    /// Where a channel takes from what it needs at the adapter, once it does.
+    #[cfg(feature = "verbs")]
+    fn means(&self, rdma: Rdma) -> Source {
+        let domain = self.clone();
+        Box::new(move || {
+            let protections = &domain.member.control.protections;
+            let of = protections.of(&domain, &rdma);
+            let of = of.ok_or(NoMeans::Ever)?;
+            Ok(Means {
+                domain: of,
+                account: None,
+            })
+        })
+    }
+
+    /// A connection to who serves the memory of the member at `place`; `None` if that is here.
+    fn reach(&self, place: Place) -> Result<Option<Connection>, MemberError> {
+        let domain = self.name.to_string();
+        let answer = self.member.control.call(Request::Reach { domain, place })?;
+        match (answer.reply, answer.far) {
+            (Reply::Here, _) => Ok(None),
+            (Reply::Far(_), Some(connection)) => Ok(Some(connection)),
+            (Reply::Far(_), None) => Err(no_room().into()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// A queue pair to the member at `place` for a program, if another host carries it.
+    pub(super) fn far_queue_pair(
+        &self,
+        place: Place,
+        depth: usize,
+    ) -> Result<Option<QueuePair>, MemberError> {
+        let connection = self.reach(place)?;
+        Ok(connection.map(|connection| self.by_any_adapter(connection, depth)))
+    }
+
+    #[cfg(feature = "verbs")]
+    fn by_any_adapter(&self, connection: Connection, depth: usize) -> QueuePair {
+        let rdma = connection.rdma.clone();
+        let protection = rdma.and_then(|rdma| self.member.control.protections.of(self, &rdma));
+        let pair = connection.queue_pair(depth);
+        match protection {
+            Some(protection) => QueuePair::Verbs(Box::new(Hybrid::new(pair, protection))),
+            None => QueuePair::Tcp(Box::new(pair)),
+        }
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    fn by_any_adapter(&self, connection: Connection, depth: usize) -> QueuePair {
+        QueuePair::Tcp(Box::new(connection.queue_pair(depth)))
+    }
+
+    /// A queue pair to the member at `place` over a connection alone, if another host carries it.
+    fn connected_queue_pair(
+        &self,
+        place: Place,
+        depth: usize,
+    ) -> Result<Option<tcp::QueuePair>, MemberError> {
+        let connection = self.reach(place)?;
+        Ok(connection.map(|connection| connection.queue_pair(depth)))
+    }
+
+    /// Opens a region at the host that carries its node.
+    pub(super) fn open_far(
+        &self,
+        key: RemoteKey,
+        access: Access,
+    ) -> Result<tcp::RemoteRegion, MemberError> {
+        let control = &self.member.control;
+        let opener = control.openers.to(self.partition, key.node);
+        let mut opener = lock(&opener);
+        loop {
+            let (mut pair, is_new) = match opener.take() {
+                Some(pair) => (pair, false),
+                None => (self.opener_to(key.node)?, true),
+            };
+            let (status, keep) = (Arc::clone(pair.status()), Arc::clone(control));
+            match pair.open(key, access, status, Some(keep)) {
+                // It may be an old connection, and there is a better one by now.
+                Err(OpError::Unreachable | OpError::Corrupt | OpError::Revoked) if !is_new => {}
+                Err(error @ (OpError::Unreachable | OpError::Corrupt | OpError::Revoked)) => {
+                    return Err(refused(error));
+                }
+                result => {
+                    *opener = Some(pair);
+                    return result.map_err(refused);
+                }
+            }
+        }
+    }
+
+    fn opener_to(&self, node: NodeId) -> Result<tcp::QueuePair, MemberError> {
+        let place = self.member.torus.place(node);
+        let pair = place
+            .map(|place| self.connected_queue_pair(place, 1))
+            .transpose()?;
+        // It was elsewhere a moment ago.
+        pair.flatten().ok_or_else(|| refused(OpError::WrongKey))
+    }
+}
+
+/// What the agent would have said of a region of this host.
+fn refused(error: OpError) -> MemberError {
+    let (kind, remedy) = match error {
+        OpError::Revoked => return MemberError::Revoked,
+        OpError::WrongKey | OpError::PeerDead => {
+            (RefusalKind::NotFound, "its owner may have freed it")
+        }
+        OpError::MissingRight { .. } => (
+            RefusalKind::Denied,
+            "ask for less, or let the owner allocate it with more",
+        ),
+        OpError::System { .. } => (
+            RefusalKind::Exhausted,
+            "drop some of the regions that this node's processes have open there",
+        ),
+        _ => (
+            RefusalKind::Failed,
+            "see `toroid status` on both hosts; then try again",
+        ),
+    };
+    let message = match error {
+        OpError::WrongKey => "no region has this key".into(),
+        OpError::System { .. } => "the other host has no room for another open region".into(),
+        error => error.to_string(),
+    };
+    Refusal::new(kind, message, remedy).into()
+}

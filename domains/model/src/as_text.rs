@@ -1,0 +1,58 @@
+//! Serde: values as their text form, for `#[serde(with = "as_text")]`.
+
+use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+/// Writes a value as text.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize<T: ToString, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&value.to_string())
+}
+
+/// Parses a value from text.
+///
+/// # Errors
+/// The text is none, or the value's parser refuses it.
+pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: std::str::FromStr<Err: std::fmt::Display>,
+    D: Deserializer<'de>,
+{
+    String::deserialize(deserializer)?
+        .parse()
+        .map_err(D::Error::custom)
+}
+
+/// The same for optional values.
+pub mod optional {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    /// Writes a value as text, or null.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<T: ToString, S: Serializer>(
+        value: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => serializer.serialize_some(&value.to_string()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    /// Parses a value from text, or null.
+    ///
+    /// # Errors
+    /// The text is none, or the value's parser refuses it.
+    pub fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+    where
+        T: std::str::FromStr<Err: std::fmt::Display>,
+        D: Deserializer<'de>,
+    {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(D::Error::custom))
+            .transpose()
+    }
+}

@@ -1,0 +1,388 @@
+//! A file as a declaration. Everything that is wrong is reported, each with its line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use toml::de::DeTable;
+use toroid_fabric::{NodeId, Place, Torus};
+
+use super::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
+use crate::addressing::Subnet;
+use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU, is_alias, is_domain_name};
+use crate::gateway::{GatewayKind, is_uplink_name};
+use crate::nodeset::{self, Names, NodeSetError};
+use crate::quota::{Amounts, Resource};
+use crate::refusal::Refusal;
+use crate::settings::{Key, Lines, Problem, Value};
+
+/// What a file may refer to.
+pub struct Surroundings<'a> {
+    /// The torus.
+    pub torus: Torus,
+    /// The names of nodes that there are already.
+    pub aliases: BTreeMap<String, Place>,
+    /// The uid of the user with this name.
+    pub user: &'a dyn Fn(&str) -> Option<u32>,
+}
+
+impl fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Surroundings")
+            .field("torus", &self.torus)
+            .field("aliases", &self.aliases)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// All problems, in order of their lines.
+pub fn parse(text: &str, around: &Surroundings<'_>) -> Result<Declaration, Vec<Problem>> {
+    match read(text, around) {
+        (declaration, problems) if problems.is_empty() => Ok(declaration),
+        (_, problems) => Err(problems),
+    }
+}
+
+/// Reads a file: all of it that makes sense, and all problems, in order of their lines. A caller
+/// with problems should carry out nothing of it.
+pub fn read(text: &str, around: &Surroundings<'_>) -> (Declaration, Vec<Problem>) {
+    let (mut lines, file) = Lines::read(text);
+    let mut reader = Reader {
+        lines: &mut lines,
+        around,
+        aliases: around.aliases.clone(),
+    };
+    let declaration = file.map(|file| reader.file(file.get_ref()));
+    let problems = lines.end(()).err();
+    (
+        declaration.unwrap_or_default(),
+        problems.unwrap_or_default(),
+    )
+}
+
+struct Reader<'a> {
+    lines: &'a mut Lines,
+    around: &'a Surroundings<'a>,
+    /// Those there are, and those of the file.
+    aliases: BTreeMap<String, Place>,
+}
+
+impl Reader<'_> {
+    fn file(&mut self, file: &DeTable<'_>) -> Declaration {
+        let tables = ["domain", "gateway", "alias", "owner", "quota"];
+        self.lines.check_keys(file, "the file", &tables);
+        let mut declaration = Declaration::default();
+        // First, because node sets may use them.
+        for (key, value) in self.lines.entries(file, "alias") {
+            if let Some(place) = self.alias(key, value) {
+                declaration.aliases.insert(key.get_ref().to_string(), place);
+            }
+        }
+        for (key, value) in self.lines.entries(file, "domain") {
+            if let Some(domain) = self.domain(key, value) {
+                declaration
+                    .domains
+                    .insert(key.get_ref().to_string(), domain);
+            }
+        }
+        for (key, value) in self.lines.entries(file, "gateway") {
+            if let Some(gateway) = self.gateway(key, value, &declaration) {
+                let name = key.get_ref().to_string();
+                declaration.gateways.insert(name, gateway);
+            }
+        }
+        for (key, value) in self.lines.entries(file, "owner") {
+            let Some(uid) = self.uid(value) else { continue };
+            for place in self.node_set(key.span().start, key.get_ref()) {
+                if declaration
+                    .owners
+                    .insert(place, uid)
+                    .is_some_and(|other| other != uid)
+                {
+                    self.lines
+                        .problem(key.span().start, format!("node {place} has two owners"));
+                }
+            }
+        }
+        for (key, value) in self.lines.entries(file, "quota") {
+            let limits = self.limits(key, value);
+            for holder in self.holders(key) {
+                if declaration.quotas.insert(holder, limits.clone()).is_some() {
+                    self.lines
+                        .problem(key.span().start, format!("{holder} has two quotas"));
+                }
+            }
+        }
+        declaration
+    }
+
+    /// A user, or nodes.
+    fn holders(&mut self, key: &Key<'_>) -> Vec<Holder> {
+        let (at, name) = (key.span().start, key.get_ref());
+        if name.contains(',') {
+            let nodes = self.node_set(at, name).into_iter();
+            return nodes.map(Holder::Node).collect();
+        }
+        let uid = name.parse().ok().or_else(|| (self.around.user)(name));
+        if uid.is_none() {
+            let message = format!("no user is called {name}; write a user or nodes");
+            self.lines.problem(at, message);
+        }
+        uid.map(Holder::User).into_iter().collect()
+    }
+
+    fn limits(&mut self, key: &Key<'_>, value: &Value<'_>) -> Amounts {
+        let Some(table) = self.lines.table(value) else {
+            return Amounts::new();
+        };
+        let names: Vec<String> = Resource::ALL.iter().map(Resource::to_string).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.lines
+            .check_keys(table, &format!("quota {}", key.get_ref()), &names);
+        let limit = |resource: Resource| {
+            let value = table.get(resource.to_string().as_str())?;
+            Some((
+                resource,
+                self.lines.integer(value, 0..=i64::MAX.unsigned_abs())?,
+            ))
+        };
+        Resource::ALL.into_iter().filter_map(limit).collect()
+    }
+
+    fn alias(&mut self, key: &Key<'_>, value: &Value<'_>) -> Option<Place> {
+        let (at, alias) = (key.span().start, key.get_ref());
+        if !is_alias(alias) {
+            self.refuse(at, DirectoryError::BadAlias(alias.to_string()));
+            return None;
+        }
+        let text = self.lines.string(value)?;
+        let place: Place = match text.parse() {
+            Ok(place) => place,
+            Err(error) => {
+                self.lines.problem(value.span().start, error);
+                return None;
+            }
+        };
+        if !self.around.torus.contains(place) {
+            let torus = self.around.torus;
+            let outside = format!("node {place} is outside the torus {torus}");
+            self.lines.problem(value.span().start, outside);
+            return None;
+        }
+        // Also if it is another node's now: then it moves.
+        self.aliases.insert(alias.to_string(), place);
+        Some(place)
+    }
+
+    fn domain(&mut self, key: &Key<'_>, value: &Value<'_>) -> Option<Declared> {
+        let (at, name) = (key.span().start, key.get_ref());
+        let problems = self.lines.problems();
+        if !is_domain_name(name) {
+            self.refuse(at, DirectoryError::BadName(name.to_string()));
+        }
+        let table = self.lines.table(value)?;
+        let keys = [
+            "nodes", "limited", "plain", "stacks", "managers", "public", "forward", "subnet",
+            "mtu", "owner",
+        ];
+        self.lines
+            .check_keys(table, &format!("domain {name}"), &keys);
+        let value = |key: &str| table.get(key);
+        let domain = Declared {
+            lines: DeclaredLines {
+                domain: self.lines.line(at),
+                subnet: self.line_of(value("subnet")),
+                mtu: self.line_of(value("mtu")),
+            },
+            nodes: self.node_sets(value("nodes")),
+            limited: self.node_sets(value("limited")),
+            plain: self.node_sets(value("plain")),
+            stacks: self.node_sets(value("stacks")),
+            managers: self.node_sets(value("managers")),
+            public: value("public").and_then(|v| self.lines.boolean(v)) == Some(true),
+            forward: value("forward").and_then(|v| self.lines.boolean(v)) == Some(true),
+            subnet: value("subnet").and_then(|v| self.subnet(v)),
+            mtu: value("mtu").and_then(|v| self.lines.number(v, MIN_MTU..=MAX_MTU)),
+            owner: value("owner").and_then(|v| self.uid(v)),
+        };
+        let kinds = [
+            ("limited", "limited", &domain.limited),
+            ("plain", "plain", &domain.plain),
+            ("stacks", "a stack", &domain.stacks),
+        ];
+        for (key, kind, set) in kinds {
+            if let Some(outsider) = set.difference(&domain.nodes).next() {
+                let at = value(key).map_or(at, |value| value.span().start);
+                let message =
+                    format!("{outsider} is {kind}, but not among the nodes; add it there");
+                self.lines.problem(at, message);
+            }
+        }
+        // Of a table with another problem that may be all that is wrong with it.
+        if value("nodes").is_none() && self.lines.problems() == problems {
+            let message =
+                format!("domain {name} has no nodes; write nodes = [] if it shall be empty");
+            self.lines.problem(at, message);
+        }
+        Some(domain)
+    }
+
+    fn line_of(&self, value: Option<&Value<'_>>) -> usize {
+        value.map_or(0, |value| self.lines.line(value.span().start))
+    }
+
+    fn gateway(
+        &mut self,
+        key: &Key<'_>,
+        value: &Value<'_>,
+        declaration: &Declaration,
+    ) -> Option<DeclaredGateway> {
+        let (at, name) = (key.span().start, key.get_ref());
+        let table = self.lines.table(value)?;
+        let title = format!("gateway {name}");
+        self.lines
+            .check_keys(table, &title, &["node", "uplink", "kind"]);
+        let (Some(node), Some(uplink)) = (table.get("node"), table.get("uplink")) else {
+            let message = format!("{title} needs a node and an uplink");
+            self.lines.problem(at, message);
+            return None;
+        };
+        let kind = match table.get("kind") {
+            Some(kind) => self.kind(kind)?,
+            None => GatewayKind::default(),
+        };
+        let set = self.lines.string(node)?;
+        let places = self.node_set(node.span().start, set);
+        let place = match places[..] {
+            [place] => place,
+            [] => return None,
+            _ => {
+                let message = format!("{set} names {} nodes; name one", places.len());
+                self.lines.problem(node.span().start, message);
+                return None;
+            }
+        };
+        let domain = declaration.domains.get(name.as_ref());
+        if domain.is_some_and(|domain| !domain.nodes.contains(&place)) {
+            let message = format!("{place} is not among the nodes of domain {name}; add it there");
+            self.lines.problem(node.span().start, message);
+        }
+        let is_stack = domain.is_some_and(|domain| domain.stacks.contains(&place));
+        if is_stack && kind == GatewayKind::Nat {
+            let message = format!(
+                "{place} is a stack of domain {name}, and cannot translate addresses; choose \
+                 another node, or kind = \"bridge\""
+            );
+            self.lines.problem(node.span().start, message);
+        }
+        let interface = self.lines.string(uplink)?.to_owned();
+        let others = &declaration.gateways;
+        let taken = others.iter().find(|(_, other)| other.uplink == interface);
+        if let Some((other, _)) = taken {
+            let message = format!("{interface} is the uplink of domain {other}, too");
+            self.lines.problem(uplink.span().start, message);
+        }
+        if !is_uplink_name(&interface) {
+            let bad = DirectoryError::BadUplink(interface.clone());
+            self.refuse(uplink.span().start, bad);
+        }
+        Some(DeclaredGateway {
+            node: place,
+            uplink: interface,
+            kind,
+        })
+    }
+
+    fn kind(&mut self, value: &Value<'_>) -> Option<GatewayKind> {
+        let kind = self.lines.string(value)?.parse();
+        if let Err(remedy) = kind {
+            self.lines
+                .problem(value.span().start, format!("this is no kind; {remedy}"));
+        }
+        kind.ok()
+    }
+
+    fn subnet(&mut self, value: &Value<'_>) -> Option<Subnet> {
+        let text = self.lines.string(value)?;
+        let subnet = text.parse::<Subnet>();
+        let checked = subnet.and_then(|subnet| {
+            subnet.check_for(self.around.torus)?;
+            Ok(subnet)
+        });
+        match checked {
+            Ok(subnet) => Some(subnet),
+            Err(error) => {
+                self.lines.problem(value.span().start, error);
+                None
+            }
+        }
+    }
+
+    /// A number, or the name of a user.
+    fn uid(&mut self, value: &Value<'_>) -> Option<u32> {
+        let Some(name) = value.get_ref().as_str() else {
+            return self.lines.number(value, 0..=u32::MAX - 1);
+        };
+        let uid = (self.around.user)(name);
+        if uid.is_none() {
+            let message = format!("no user is called {name}; write a name or a number");
+            self.lines.problem(value.span().start, message);
+        }
+        uid
+    }
+
+    fn node_sets(&mut self, value: Option<&Value<'_>>) -> BTreeSet<Place> {
+        let Some(value) = value else {
+            return BTreeSet::new();
+        };
+        let Some(sets) = value.get_ref().as_array() else {
+            self.lines
+                .mistyped(value, "a list of node sets, such as [\"0,0,0\", \"*,*,1\"]");
+            return BTreeSet::new();
+        };
+        let mut places = BTreeSet::new();
+        for set in sets.iter() {
+            if let Some(text) = self.lines.string(set) {
+                places.extend(self.node_set(set.span().start, text));
+            }
+        }
+        places
+    }
+
+    fn node_set(&mut self, at: usize, set: &str) -> Vec<Place> {
+        let torus = self.around.torus;
+        let aliases = Aliases(torus, &self.aliases);
+        match nodeset::resolve(&[set.into()], torus, &aliases) {
+            Ok(nodes) => nodes.iter().filter_map(|node| torus.place(*node)).collect(),
+            Err(NodeSetError::NoSuchDomain(_)) => {
+                let message = "the members of a domain may change while the file is applied; name \
+                               the nodes themselves";
+                self.lines.problem(at, message);
+                Vec::new()
+            }
+            Err(error) => {
+                self.lines.problem(at, Refusal::from(error));
+                Vec::new()
+            }
+        }
+    }
+
+    fn refuse(&mut self, at: usize, error: DirectoryError) {
+        self.lines.problem(at, Refusal::from(error));
+    }
+}
+
+/// Aliases, and no domains.
+struct Aliases<'a>(Torus, &'a BTreeMap<String, Place>);
+
+impl Names for Aliases<'_> {
+    fn alias(&self, alias: &str) -> Option<NodeId> {
+        self.0.node(*self.1.get(alias)?)
+    }
+
+    fn members(&self, _: &str) -> Option<BTreeSet<NodeId>> {
+        None
+    }
+}

@@ -1,0 +1,588 @@
+//! From what is to what shall be, in steps. What takes something away comes before what gives,
+//! so that nobody meanwhile may talk to more nodes than before or after.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+use toroid_fabric::Place;
+
+use super::{Declaration, Declared, DeclaredGateway, Holder, Problem};
+use crate::addressing::Subnet;
+use crate::gateway::GatewayKind;
+use crate::quota::Resource;
+
+/// A change, as one request makes it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Step {
+    /// Take managers away.
+    Revoke {
+        domain: String,
+        nodes: Places,
+    },
+    Shrink {
+        domain: String,
+        nodes: Places,
+    },
+    Remove {
+        domain: String,
+    },
+    /// Give nodes to a user.
+    Own {
+        nodes: Places,
+        owner: u32,
+    },
+    /// Set limits, or lift them.
+    Limit {
+        #[serde(serialize_with = "text")]
+        holder: Holder,
+        limits: BTreeMap<Resource, Option<u64>>,
+    },
+    Unalias {
+        alias: String,
+    },
+    Alias {
+        alias: String,
+        #[serde(with = "crate::as_text")]
+        node: Place,
+    },
+    Create {
+        domain: String,
+        nodes: Places,
+        limited: Places,
+        #[serde(skip_serializing_if = "Places::is_empty")]
+        plain: Places,
+        #[serde(skip_serializing_if = "Places::is_empty")]
+        stacks: Places,
+        #[serde(serialize_with = "optional_text")]
+        subnet: Option<Subnet>,
+        mtu: Option<u32>,
+        public: bool,
+        owner: Option<u32>,
+    },
+    Grow {
+        domain: String,
+        nodes: Places,
+        limited: bool,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        plain: bool,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        stack: bool,
+    },
+    /// Change what is not `None`.
+    Set {
+        domain: String,
+        public: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        forward: Option<bool>,
+        owner: Option<u32>,
+    },
+    /// Make managers.
+    Manage {
+        domain: String,
+        nodes: Places,
+    },
+    /// Connect to the outside.
+    Connect {
+        domain: String,
+        #[serde(with = "crate::as_text")]
+        node: Place,
+        uplink: String,
+        kind: GatewayKind,
+    },
+    /// End that.
+    Disconnect {
+        domain: String,
+        #[serde(with = "crate::as_text")]
+        node: Place,
+    },
+}
+
+/// Some nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places(pub BTreeSet<Place>);
+
+impl Places {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As node sets.
+    pub fn sets(&self) -> Vec<String> {
+        self.0.iter().map(ToString::to_string).collect()
+    }
+}
+
+impl Serialize for Places {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.sets())
+    }
+}
+
+impl fmt::Display for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sets().join(" "))
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Revoke { domain, nodes } => write!(f, "{nodes} no longer manage {domain}"),
+            Step::Shrink { domain, nodes } => write!(f, "shrink {domain} by {nodes}"),
+            Step::Remove { domain } => write!(f, "remove {domain}"),
+            Step::Own { nodes, owner } => write!(f, "give {nodes} to uid {owner}"),
+            Step::Limit { holder, limits } => {
+                write!(f, "limit {holder}:")?;
+                limits.iter().try_for_each(|(resource, limit)| match limit {
+                    Some(limit) => write!(f, " {resource} {limit}"),
+                    None => write!(f, " {resource} without limit"),
+                })
+            }
+            Step::Unalias { alias } => write!(f, "nobody is named {alias}"),
+            Step::Alias { alias, node } => write!(f, "name {node} {alias}"),
+            Step::Create {
+                domain,
+                nodes,
+                limited,
+                plain,
+                stacks,
+                subnet,
+                mtu,
+                public,
+                owner,
+            } => {
+                write!(f, "create {domain}")?;
+                members(f, " of ", nodes)?;
+                members(f, " with limited members ", limited)?;
+                members(f, " without offload for ", plain)?;
+                members(f, " without interfaces for ", stacks)?;
+                optional(f, "subnet", subnet)?;
+                optional(f, "mtu", mtu)?;
+                optional(f, "owner", owner)?;
+                f.write_str(if *public { ", public" } else { "" })
+            }
+            Step::Grow {
+                domain,
+                nodes,
+                limited,
+                plain,
+                stack,
+            } => {
+                let how = if *limited { "limited members " } else { "" };
+                write!(f, "grow {domain} by {how}{nodes}")?;
+                f.write_str(if *plain { " without offload" } else { "" })?;
+                f.write_str(if *stack { " without interfaces" } else { "" })
+            }
+            Step::Set {
+                domain,
+                public,
+                forward,
+                owner,
+            } => {
+                write!(f, "change {domain}")?;
+                optional(f, "owner", owner)?;
+                f.write_str(match public {
+                    Some(true) => ", public",
+                    Some(false) => ", not public",
+                    None => "",
+                })?;
+                f.write_str(match forward {
+                    Some(true) => ", forwarding",
+                    Some(false) => ", not forwarding",
+                    None => "",
+                })
+            }
+            Step::Manage { domain, nodes } => write!(f, "let {nodes} manage {domain}"),
+            Step::Connect {
+                domain,
+                node,
+                uplink,
+                kind,
+            } => write!(f, "connect {domain} at {node} to {uplink} ({kind})"),
+            Step::Disconnect { domain, node } => write!(f, "disconnect {domain} at {node}"),
+        }
+    }
+}
+
+fn members(f: &mut fmt::Formatter<'_>, how: &str, nodes: &Places) -> fmt::Result {
+    if nodes.is_empty() {
+        Ok(())
+    } else {
+        write!(f, "{how}{nodes}")
+    }
+}
+
+fn optional(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    value: &Option<impl fmt::Display>,
+) -> fmt::Result {
+    match value {
+        Some(value) => write!(f, ", {name} {value}"),
+        None => Ok(()),
+    }
+}
+
+fn text<S: Serializer>(holder: &Holder, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(holder)
+}
+
+fn optional_text<S: Serializer>(subnet: &Option<Subnet>, to: S) -> Result<S::Ok, S::Error> {
+    subnet.map(|subnet| subnet.to_string()).serialize(to)
+}
+
+/// The steps from `present` to `wanted`. What `wanted` does not name stays, but with `prune`
+/// domains that it does not name are removed.
+///
+/// # Errors
+/// What no step can change; and `prune` with a file that names no domain at all, such as the
+/// output of a command that failed.
+pub fn plan(
+    present: &Declaration,
+    wanted: &Declaration,
+    prune: bool,
+) -> Result<Vec<Step>, Vec<Problem>> {
+    let new_owner = |(place, owner): &(&Place, &u32)| present.owners.get(place) != Some(owner);
+    let given = wanted.owners.iter().filter(new_owner);
+    let mut plan = Plan {
+        given: given.map(|(place, _)| *place).collect(),
+        ..Plan::default()
+    };
+    if prune && wanted.domains.is_empty() && !present.domains.is_empty() {
+        let message = format!(
+            "the file names no domain, and --prune would remove all {}; remove them with `toroid \
+             domain rm`",
+            present.domains.len()
+        );
+        plan.problems.push(Problem { line: 1, message });
+    }
+    plan.disconnect(present, wanted, prune);
+    for (name, domain) in &present.domains {
+        match wanted.domains.get(name) {
+            Some(wanted) => plan.change(name, domain, wanted),
+            None if prune => plan.take.push(Step::Remove {
+                domain: name.clone(),
+            }),
+            None => {
+                plan.keep(name, domain);
+                plan.take_members(name, domain, domain);
+            }
+        }
+    }
+    plan.own(present, wanted);
+    plan.limit(present, wanted);
+    // Of a file that names nothing at all, nothing is to be concluded.
+    let prunes_names = prune && !(wanted.domains.is_empty() && wanted.aliases.is_empty());
+    for (alias, place) in &present.aliases {
+        let stays = match wanted.aliases.get(alias) {
+            Some(wanted) => wanted == place,
+            None => !prunes_names,
+        };
+        if !stays && !plan.given.contains(place) {
+            plan.name.push(Step::Unalias {
+                alias: alias.clone(),
+            });
+        }
+    }
+    for (alias, place) in &wanted.aliases {
+        // A node that gets another owner loses its names.
+        if present.aliases.get(alias) != Some(place) || plan.given.contains(place) {
+            plan.name.push(Step::Alias {
+                alias: alias.clone(),
+                node: *place,
+            });
+        }
+    }
+    for (name, domain) in &wanted.domains {
+        if !present.domains.contains_key(name) {
+            plan.create(name, domain);
+        }
+    }
+    plan.connect(present, wanted, prune);
+    if !plan.problems.is_empty() {
+        return Err(plan.problems);
+    }
+    Ok([plan.take, plan.name, plan.give].concat())
+}
+
+#[derive(Default)]
+struct Plan {
+    /// Nodes that get another owner: they leave their domains.
+    given: BTreeSet<Place>,
+    take: Vec<Step>,
+    name: Vec<Step>,
+    give: Vec<Step>,
+    /// Those that will be in use, and by which domain.
+    subnets: Vec<(Subnet, String)>,
+    problems: Vec<Problem>,
+}
+
+/// Who of a domain leaves it, perhaps to join again: who becomes limited or plain or a stack, or is
+/// it no longer, and who gets another owner.
+fn leavers(present: &Declared, wanted: &Declared, given: &BTreeSet<Place>) -> BTreeSet<Place> {
+    let turned = &(&present.limited ^ &wanted.limited) | &(&present.plain ^ &wanted.plain);
+    let turned = &(&turned | &(&present.stacks ^ &wanted.stacks)) | given;
+    &(&present.nodes - &wanted.nodes) | &(&turned & &present.nodes)
+}
+
+impl Plan {
+    /// A gateway is disconnected if it is not to be as it is, and does not end with its domain's or
+    /// its node's membership.
+    fn disconnect(&mut self, present: &Declaration, wanted: &Declaration, prune: bool) {
+        for (name, gateway) in &present.gateways {
+            let is_wanted = match wanted.gateways.get(name) {
+                Some(other) => other == gateway,
+                None => !prune,
+            };
+            if !is_wanted && self.outlives(name, gateway, present, wanted, prune) {
+                self.take.push(Step::Disconnect {
+                    domain: name.clone(),
+                    node: gateway.node,
+                });
+            }
+        }
+    }
+
+    /// What is wanted, and what nobody wants away but has ended on the way.
+    fn connect(&mut self, present: &Declaration, wanted: &Declaration, prune: bool) {
+        let mut all = wanted.gateways.clone();
+        if !prune {
+            let stays = |name: &str, gateway: &DeclaredGateway| {
+                let domain = wanted.domains.get(name).or(present.domains.get(name));
+                domain.is_some_and(|domain| domain.nodes.contains(&gateway.node))
+            };
+            for (name, gateway) in &present.gateways {
+                if !all.contains_key(name) && stays(name, gateway) {
+                    all.insert(name.clone(), gateway.clone());
+                }
+            }
+        }
+        for (name, gateway) in all {
+            let is_there = present.gateways.get(&name) == Some(&gateway)
+                && self.outlives(&name, &gateway, present, wanted, prune);
+            if !is_there {
+                self.give.push(Step::Connect {
+                    domain: name,
+                    node: gateway.node,
+                    uplink: gateway.uplink,
+                    kind: gateway.kind,
+                });
+            }
+        }
+    }
+
+    /// Whether a gateway that is there remains when all is taken that is to be taken.
+    fn outlives(
+        &self,
+        name: &str,
+        gateway: &DeclaredGateway,
+        present: &Declaration,
+        wanted: &Declaration,
+        prune: bool,
+    ) -> bool {
+        let Some(domain) = present.domains.get(name) else {
+            return true;
+        };
+        let left = match wanted.domains.get(name) {
+            Some(wanted) => leavers(domain, wanted, &self.given),
+            None if prune => return false,
+            None => leavers(domain, domain, &self.given),
+        };
+        !left.contains(&gateway.node)
+    }
+
+    fn keep(&mut self, name: &str, domain: &Declared) {
+        let subnet = domain.subnet.map(|subnet| (subnet, name.into()));
+        self.subnets.extend(subnet);
+    }
+
+    fn create(&mut self, name: &str, wanted: &Declared) {
+        let taken =
+            |(other, _): &&(Subnet, String)| wanted.subnet.is_some_and(|s| s.overlaps(other));
+        if let Some((other, whose)) = self.subnets.iter().find(taken) {
+            let message = format!("the subnet of domain {name} overlaps {other} of domain {whose}");
+            self.problem(wanted.lines.subnet, message);
+        }
+        self.keep(name, wanted);
+        self.give.push(Step::Create {
+            domain: name.into(),
+            nodes: Places(&wanted.nodes - &wanted.limited),
+            limited: Places(wanted.limited.clone()),
+            plain: Places(wanted.plain.clone()),
+            stacks: Places(wanted.stacks.clone()),
+            subnet: wanted.subnet,
+            mtu: wanted.mtu,
+            public: wanted.public,
+            owner: wanted.owner,
+        });
+        if wanted.forward {
+            self.give.push(forward(name, true));
+        }
+        self.appoint(name, &Declared::default(), wanted);
+    }
+
+    fn change(&mut self, name: &str, present: &Declared, wanted: &Declared) {
+        self.keep(name, present);
+        let at = wanted.lines;
+        self.fixed(name, "subnet", present.subnet, wanted.subnet, at.subnet);
+        self.fixed(name, "mtu", present.mtu, wanted.mtu, at.mtu);
+        let public = (present.public != wanted.public).then_some(wanted.public);
+        let owner = wanted.owner.filter(|owner| Some(*owner) != present.owner);
+        let set = |public: Option<bool>, owner: Option<u32>| Step::Set {
+            domain: name.into(),
+            public,
+            forward: None,
+            owner,
+        };
+        if present.forward && !wanted.forward {
+            self.take.push(forward(name, false));
+        }
+        // First: otherwise those who are taken out could join again.
+        if public == Some(false) {
+            self.take.push(set(public, None));
+        }
+        self.take_members(name, present, wanted);
+        // Before anybody joins who is meant for the next owner.
+        if owner.is_some() {
+            self.name.push(set(None, owner));
+        }
+        let staying = Declared {
+            nodes: &present.nodes - &self.given,
+            limited: &present.limited - &self.given,
+            plain: &present.plain - &self.given,
+            stacks: &present.stacks - &self.given,
+            managers: &present.managers - &self.given,
+            ..Declared::default()
+        };
+        self.give_members(name, &staying, wanted);
+        if public == Some(true) {
+            self.give.push(set(public, None));
+        }
+        if wanted.forward && !present.forward {
+            self.give.push(forward(name, true));
+        }
+    }
+
+    fn fixed<T: PartialEq + fmt::Display>(
+        &mut self,
+        name: &str,
+        what: &str,
+        present: Option<T>,
+        wanted: Option<T>,
+        line: usize,
+    ) {
+        if let (Some(present), Some(wanted)) = (present, wanted)
+            && present != wanted
+        {
+            let message = format!(
+                "domain {name} has {what} {present}, which cannot become {wanted}; remove the \
+                 domain first, or leave {what} as it is"
+            );
+            self.problem(line, message);
+        }
+    }
+
+    fn take_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
+        let domain = || name.to_owned();
+        let staying = &wanted.managers - &self.given;
+        let revoked = &present.managers - &staying;
+        push(&mut self.take, revoked, |nodes| Step::Revoke {
+            domain: domain(),
+            nodes,
+        });
+        let left = leavers(present, wanted, &self.given);
+        push(&mut self.take, left, |nodes| Step::Shrink {
+            domain: domain(),
+            nodes,
+        });
+    }
+
+    fn give_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
+        let domain = || name.to_owned();
+        for bits in 0..8 {
+            let [limited, plain, stack] = [1, 2, 4].map(|bit| bits & bit != 0);
+            let on_these_terms = |of: &Declared, place: &Place| {
+                of.limited.contains(place) == limited
+                    && of.plain.contains(place) == plain
+                    && of.stacks.contains(place) == stack
+            };
+            let members = |of: &Declared| -> BTreeSet<Place> {
+                let nodes = of.nodes.iter();
+                nodes
+                    .filter(|place| on_these_terms(of, place))
+                    .copied()
+                    .collect()
+            };
+            let joined = &members(wanted) - &members(present);
+            push(&mut self.give, joined, |nodes| Step::Grow {
+                domain: domain(),
+                nodes,
+                limited,
+                plain,
+                stack,
+            });
+        }
+        self.appoint(name, present, wanted);
+    }
+
+    fn appoint(&mut self, name: &str, present: &Declared, wanted: &Declared) {
+        let made = &wanted.managers - &present.managers;
+        push(&mut self.give, made, |nodes| Step::Manage {
+            domain: name.into(),
+            nodes,
+        });
+    }
+
+    fn own(&mut self, present: &Declaration, wanted: &Declaration) {
+        let owners: BTreeSet<u32> = wanted.owners.values().copied().collect();
+        for owner in owners {
+            let new = |(place, uid): &(&Place, &u32)| {
+                **uid == owner && present.owners.get(place) != Some(&owner)
+            };
+            let nodes = wanted.owners.iter().filter(new).map(|(place, _)| *place);
+            push(&mut self.name, nodes.collect(), |nodes| Step::Own {
+                nodes,
+                owner,
+            });
+        }
+    }
+
+    fn limit(&mut self, present: &Declaration, wanted: &Declaration) {
+        for (holder, wanted) in &wanted.quotas {
+            let present = present.quotas.get(holder).cloned().unwrap_or_default();
+            let resources: BTreeSet<Resource> =
+                present.keys().chain(wanted.keys()).copied().collect();
+            let limits = resources.into_iter().filter_map(|resource| {
+                let limit = wanted.get(&resource).copied();
+                (limit != present.get(&resource).copied()).then_some((resource, limit))
+            });
+            let limits: BTreeMap<_, _> = limits.collect();
+            if !limits.is_empty() {
+                let holder = *holder;
+                self.name.push(Step::Limit { holder, limits });
+            }
+        }
+    }
+
+    fn problem(&mut self, line: usize, message: String) {
+        self.problems.push(Problem { line, message });
+    }
+}
+
+fn forward(domain: &str, forward: bool) -> Step {
+    Step::Set {
+        domain: domain.into(),
+        public: None,
+        forward: Some(forward),
+        owner: None,
+    }
+}
+
+fn push(steps: &mut Vec<Step>, nodes: BTreeSet<Place>, step: impl FnOnce(Places) -> Step) {
+    if !nodes.is_empty() {
+        steps.push(step(Places(nodes)));
+    }
+}

@@ -1,0 +1,803 @@
+//! Who is a member of what: domains, their epochs, numbers and subnets, and names of nodes.
+//!
+//! Pure state: nothing here does I/O or looks at the time. A change is one method call that
+//! either happens entirely or not at all. A clone is cheap, because domains are shared until
+//! they change: whoever makes a change durable makes it on a clone first.
+//!
+//! [`records`] is the directory as a [`store`] keeps it, [`file`](mod@file) the store on disk.
+
+mod error;
+mod hosts;
+pub mod records;
+pub mod transition;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub use error::DirectoryError;
+use toroid_fabric::{NodeId, Torus};
+
+use crate::addressing::Subnet;
+use crate::gateway::{Gateway, GatewayKind, is_uplink_name};
+use crate::nodeset::{self, Names, NodeSetError};
+use crate::quota::{Amounts, Resource, Tenant};
+
+/// The MTU of a domain unless asked otherwise, in bytes.
+pub const DEFAULT_MTU: u32 = 9000;
+
+/// The smallest MTU in bytes: what IPv6 needs.
+pub const MIN_MTU: u32 = 1280;
+
+/// The largest MTU in bytes: what IPv4 can say, less an Ethernet header.
+pub const MAX_MTU: u32 = 65_521;
+
+/// The longest name of an interface in bytes.
+const MAX_NAME: usize = 15;
+
+/// The longest host name label in bytes.
+const MAX_LABEL: usize = 63;
+
+/// The most further names of one node. Each is in the hosts file of every fellow member.
+pub const MAX_ALIASES: usize = 16;
+
+/// Names that mean something else as an interface or as the end of a host name.
+const RESERVED_NAMES: [&str; 4] = ["lo", "all", "default", "localhost"];
+
+/// A domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// Its name.
+    pub name: String,
+    /// Its number: not 0, unique at a time.
+    pub id: u16,
+    /// Grows whenever a member leaves; a reused number starts above the last.
+    pub epoch: u32,
+    /// The uid of its owner.
+    pub owner: u32,
+    /// Bytes.
+    pub mtu: u32,
+    /// Where its IPv4 addresses come from.
+    pub subnet: Subnet,
+    /// Its members.
+    pub members: BTreeSet<NodeId>,
+    /// Those of its members that may talk to full members only.
+    pub limited: BTreeSet<NodeId>,
+    /// Those of its members whose interfaces do without offload.
+    pub plain: BTreeSet<NodeId>,
+    /// Those of its members that have no interface of the kernel: a process of theirs may have the
+    /// link, with an IP stack of its own.
+    pub stacks: BTreeSet<NodeId>,
+    /// Nodes whose processes may grow and shrink it.
+    pub managers: BTreeSet<NodeId>,
+    /// Whether whoever owns a node may join with it.
+    pub public: bool,
+    /// Whether nodes that are in another such domain, too, may forward packets between the two, and
+    /// members may announce themselves as routers.
+    pub forward: bool,
+    /// Where it is connected to the outside.
+    pub gateway: Option<Gateway>,
+    /// In which epoch members came that were not there from the first one on. Who knows the domain as
+    /// it was earlier can tell that such a member has left in between.
+    pub since: BTreeMap<NodeId, u32>,
+}
+
+impl Domain {
+    /// Whether two members may talk to each other: one of them must be a full one.
+    pub fn may_talk(&self, a: NodeId, b: NodeId) -> bool {
+        let both = self.members.contains(&a) && self.members.contains(&b);
+        both && (a == b || !(self.limited.contains(&a) && self.limited.contains(&b)))
+    }
+}
+
+/// On which terms nodes join a domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// They may talk to full members only.
+    pub limited: bool,
+    /// Their interfaces do without offload.
+    pub plain: bool,
+    /// They have no interface of the kernel.
+    pub stack: bool,
+}
+
+/// A membership change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The domain after it.
+    pub domain: Domain,
+    /// Who was no member before.
+    pub joined: BTreeSet<NodeId>,
+    /// Who is no member any more.
+    pub left: BTreeSet<NodeId>,
+}
+
+/// What a new domain shall be.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Its name.
+    pub name: String,
+    /// Its first members.
+    pub members: BTreeSet<NodeId>,
+    /// Its subnet, chosen when absent.
+    pub subnet: Option<Subnet>,
+    /// Bytes, [`DEFAULT_MTU`] when absent.
+    pub mtu: Option<u32>,
+    /// The uid of its owner.
+    pub owner: u32,
+    /// Those of its first members that may talk to full members only; they need not be in
+    /// `members`.
+    pub limited: BTreeSet<NodeId>,
+    /// Those of its first members whose interfaces do without offload; they need not be in
+    /// `members` either.
+    pub plain: BTreeSet<NodeId>,
+    /// Those of its first members that have no interface of the kernel; they need not be in
+    /// `members` either.
+    pub stacks: BTreeSet<NodeId>,
+    /// Whether whoever owns a node may join with it.
+    pub public: bool,
+}
+
+impl Wanted {
+    /// All its first members.
+    pub fn all_members(&self) -> BTreeSet<NodeId> {
+        &(&(&self.members | &self.limited) | &self.plain) | &self.stacks
+    }
+}
+
+/// To whom a node belongs, and in which domains its owner lets others place it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ownership {
+    /// The uid of its owner; `None` for a free node, which belongs to the agent.
+    pub owner: Option<u32>,
+    /// Names of domains.
+    pub consents: BTreeSet<String>,
+    /// The domain whose manager has taken it, and may give it back.
+    pub taken_for: Option<String>,
+}
+
+/// All domains and aliases of a fabric.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    torus: Torus,
+    domains: BTreeMap<String, Arc<Domain>>,
+    aliases: Arc<BTreeMap<String, NodeId>>,
+    /// Of nodes that are not simply free.
+    ownerships: Arc<BTreeMap<NodeId, Ownership>>,
+    /// Of those who have limits.
+    limits: Arc<BTreeMap<Tenant, Amounts>>,
+    /// Which nodes are carried by which host, where there are several.
+    hosts: Arc<BTreeMap<String, BTreeSet<NodeId>>>,
+    /// The next number that no domain has had; 0 when there is none.
+    next_id: u16,
+    /// Numbers of removed domains and their last epochs, the oldest first. The keys only order
+    /// them.
+    freed: Arc<BTreeMap<u64, (u16, u32)>>,
+    /// Where the search for a free subnet begins, so that subnets are reused late.
+    next_subnet: u32,
+    /// The user who, besides root, has no default limits. It is that of the agent, and no record.
+    administrator: u32,
+    /// How many bytes others may register unless a limit says otherwise; no record either.
+    default_bytes: Option<u64>,
+}
+
+impl Directory {
+    /// A directory without domains.
+    pub fn new(torus: Torus) -> Self {
+        Directory {
+            torus,
+            domains: BTreeMap::new(),
+            aliases: Arc::default(),
+            ownerships: Arc::default(),
+            limits: Arc::default(),
+            hosts: Arc::default(),
+            next_id: 1,
+            freed: Arc::default(),
+            next_subnet: 0,
+            administrator: 0,
+            default_bytes: None,
+        }
+    }
+
+    /// Makes a user the administrator, besides root, of a host with so much memory in bytes. Each
+    /// other user may register half of it: twice as much is needed while regions move.
+    pub fn administer(&mut self, uid: u32, memory: u64) {
+        self.administrator = uid;
+        self.default_bytes = Some(memory / 2);
+    }
+
+    /// How many bytes users may register who have no limit, if that is known.
+    pub fn default_bytes(&self) -> Option<u64> {
+        self.default_bytes
+    }
+
+    /// Who administers it, besides root.
+    pub fn administrator(&self) -> u32 {
+        self.administrator
+    }
+
+    /// The torus.
+    pub fn torus(&self) -> Torus {
+        self.torus
+    }
+
+    /// All domains, in order of their names.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.values().map(Arc::as_ref)
+    }
+
+    /// The domain with this name.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn domain(&self, name: &str) -> Result<&Domain, DirectoryError> {
+        let missing = || DirectoryError::NoSuchDomain(name.into());
+        self.domains.get(name).map(Arc::as_ref).ok_or_else(missing)
+    }
+
+    /// The domain with this number.
+    pub fn domain_by_id(&self, id: u32) -> Option<&Domain> {
+        self.domains().find(|domain| u32::from(domain.id) == id)
+    }
+
+    /// The domains of which `node` is a member, in order of their names.
+    pub fn domains_of(&self, node: NodeId) -> impl Iterator<Item = &Domain> {
+        self.domains()
+            .filter(move |domain| domain.members.contains(&node))
+    }
+
+    /// The aliases of `node`, in order.
+    pub fn aliases_of(&self, node: NodeId) -> impl Iterator<Item = &str> {
+        let its = move |entry: &(&String, &NodeId)| *entry.1 == node;
+        self.aliases
+            .iter()
+            .filter(its)
+            .map(|(alias, _)| alias.as_str())
+    }
+
+    /// The nodes that are in any of `sets`.
+    ///
+    /// # Errors
+    /// [`NodeSetError`].
+    pub fn resolve(&self, sets: &[String]) -> Result<BTreeSet<NodeId>, NodeSetError> {
+        nodeset::resolve(sets, self.torus, self)
+    }
+
+    /// Gives a node a further name, unless it has it already.
+    ///
+    /// # Errors
+    /// [`DirectoryError::BadAlias`], [`DirectoryError::AliasExists`] and
+    /// [`DirectoryError::TooManyAliases`].
+    pub fn add_alias(&mut self, node: NodeId, alias: &str) -> Result<(), DirectoryError> {
+        if !is_alias(alias) {
+            return Err(DirectoryError::BadAlias(alias.into()));
+        }
+        if !self.aliases.contains_key(alias) && self.aliases_of(node).count() >= MAX_ALIASES {
+            return Err(DirectoryError::TooManyAliases(self.places(&[node].into())));
+        }
+        let aliases = Arc::make_mut(&mut self.aliases);
+        let owner = *aliases.entry(alias.into()).or_insert(node);
+        match self.torus.place(owner) {
+            Some(place) if owner != node => Err(DirectoryError::AliasExists {
+                alias: alias.into(),
+                place,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a name from its node, which it returns.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchAlias`].
+    pub fn remove_alias(&mut self, alias: &str) -> Result<NodeId, DirectoryError> {
+        let removed = Arc::make_mut(&mut self.aliases).remove(alias);
+        removed.ok_or_else(|| DirectoryError::NoSuchAlias(alias.into()))
+    }
+
+    /// Creates a domain.
+    ///
+    /// # Errors
+    /// [`DirectoryError`].
+    pub fn create(&mut self, wanted: Wanted) -> Result<Change, DirectoryError> {
+        if !is_domain_name(&wanted.name) {
+            return Err(DirectoryError::BadName(wanted.name));
+        }
+        if self.domains.contains_key(&wanted.name) {
+            return Err(DirectoryError::DomainExists(wanted.name));
+        }
+        let mtu = wanted.mtu.unwrap_or(DEFAULT_MTU);
+        if !(MIN_MTU..=MAX_MTU).contains(&mtu) {
+            return Err(DirectoryError::BadMtu(mtu));
+        }
+        let subnet = match wanted.subnet {
+            Some(subnet) => self.check_subnet(subnet)?,
+            None => self.choose_subnet()?,
+        };
+        let (id, epoch) = self.take_id()?;
+        let members = wanted.all_members();
+        let since = |node: &NodeId| (*node, epoch);
+        let domain = Domain {
+            name: wanted.name,
+            id,
+            epoch,
+            owner: wanted.owner,
+            mtu,
+            subnet,
+            limited: wanted.limited,
+            plain: wanted.plain,
+            stacks: wanted.stacks,
+            managers: BTreeSet::new(),
+            public: wanted.public,
+            forward: false,
+            gateway: None,
+            since: match epoch {
+                1 => BTreeMap::new(),
+                // Its number was another domain's.
+                _ => members.iter().map(since).collect(),
+            },
+            members,
+        };
+        let shared = Arc::new(domain.clone());
+        self.domains.insert(domain.name.clone(), shared);
+        Ok(Change {
+            joined: domain.members.clone(),
+            domain,
+            left: BTreeSet::new(),
+        })
+    }
+
+    /// Adds nodes to a domain as full members; those that are it stay so.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::OtherMembership`].
+    pub fn grow(&mut self, name: &str, nodes: &BTreeSet<NodeId>) -> Result<Change, DirectoryError> {
+        self.admit(name, nodes, Terms::default())
+    }
+
+    /// Adds nodes to a domain on these terms; those that are members on them stay so.
+    ///
+    /// # Errors
+    /// As [`Directory::grow`].
+    pub fn admit(
+        &mut self,
+        name: &str,
+        nodes: &BTreeSet<NodeId>,
+        terms: Terms,
+    ) -> Result<Change, DirectoryError> {
+        let domain = self.domain(name)?;
+        let kinds = [
+            (&domain.limited, terms.limited, ["full", "limited"]),
+            (&domain.plain, terms.plain, ["offloading", "plain"]),
+            (&domain.stacks, terms.stack, ["interface", "stack"]),
+        ];
+        for (those, wanted, names) in kinds {
+            let other =
+                |node: &&NodeId| domain.members.contains(node) && those.contains(node) != wanted;
+            let others: BTreeSet<NodeId> = nodes.iter().filter(other).copied().collect();
+            if !others.is_empty() {
+                return Err(DirectoryError::OtherMembership {
+                    domain: name.into(),
+                    nodes: self.places(&others),
+                    present: names[usize::from(!wanted)],
+                });
+            }
+        }
+        let domain = self.domain_mut(name)?;
+        let joined = nodes - &domain.members;
+        domain.members.extend(&joined);
+        if domain.epoch > 1 {
+            let epoch = domain.epoch;
+            domain
+                .since
+                .extend(joined.iter().map(|node| (*node, epoch)));
+        }
+        if terms.limited {
+            domain.limited.extend(&joined);
+        }
+        if terms.plain {
+            domain.plain.extend(&joined);
+        }
+        if terms.stack {
+            domain.stacks.extend(&joined);
+        }
+        Ok(Change {
+            domain: domain.clone(),
+            joined,
+            left: BTreeSet::new(),
+        })
+    }
+
+    /// Takes nodes out of a domain and raises its epoch; nodes that are no members are passed
+    /// over. A gateway goes with its node.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`], and [`DirectoryError::NotMembers`] when none is.
+    pub fn shrink(
+        &mut self,
+        name: &str,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<Change, DirectoryError> {
+        let left = self.leavers(name, nodes)?;
+        let domain = self.domain_mut(name)?;
+        domain.members = &domain.members - &left;
+        domain.limited = &domain.limited - &left;
+        domain.plain = &domain.plain - &left;
+        domain.stacks = &domain.stacks - &left;
+        domain.since.retain(|node, _| !left.contains(node));
+        domain
+            .gateway
+            .take_if(|gateway| left.contains(&gateway.node));
+        domain.epoch += 1;
+        Ok(Change {
+            domain: domain.clone(),
+            joined: BTreeSet::new(),
+            left,
+        })
+    }
+
+    /// Which nodes a shrink by `nodes` would take out.
+    ///
+    /// # Errors
+    /// As [`Directory::shrink`].
+    pub fn leavers(
+        &self,
+        name: &str,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<BTreeSet<NodeId>, DirectoryError> {
+        let left = &self.domain(name)?.members & nodes;
+        if !left.is_empty() {
+            return Ok(left);
+        }
+        Err(DirectoryError::NotMembers {
+            domain: name.into(),
+            nodes: self.places(nodes),
+        })
+    }
+
+    /// The places of nodes, for people.
+    pub fn places(&self, nodes: &BTreeSet<NodeId>) -> String {
+        let places = nodes.iter().filter_map(|node| self.torus.place(*node));
+        let places: Vec<String> = places.map(|place| place.to_string()).collect();
+        places.join(" ")
+    }
+
+    /// Removes a domain: all leave, and its name, number and subnet are free again.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn remove(&mut self, name: &str) -> Result<Change, DirectoryError> {
+        let missing = || DirectoryError::NoSuchDomain(name.into());
+        let domain = self.domains.remove(name).ok_or_else(missing)?;
+        let mut domain = Arc::unwrap_or_clone(domain);
+        domain.epoch += 1;
+        let freed = Arc::make_mut(&mut self.freed);
+        let last = freed.last_key_value().map_or(0, |(order, _)| *order);
+        freed.insert(last + 1, (domain.id, domain.epoch));
+        let everywhere: BTreeSet<NodeId> = self.ownerships.keys().copied().collect();
+        self.amend(&everywhere, |ownership| {
+            ownership.consents.remove(name);
+            ownership.taken_for.take_if(|domain| domain == name);
+        });
+        let left = std::mem::take(&mut domain.members);
+        Ok(Change {
+            domain,
+            joined: BTreeSet::new(),
+            left,
+        })
+    }
+
+    /// To whom a node belongs; `None` for a free node, which belongs to the agent.
+    pub fn owner_of(&self, node: NodeId) -> Option<u32> {
+        self.ownerships.get(&node)?.owner
+    }
+
+    /// The nodes of a user, in order.
+    pub fn nodes_of(&self, owner: u32) -> impl Iterator<Item = NodeId> {
+        let its = self.ownerships.iter();
+        its.filter(move |(_, ownership)| ownership.owner == Some(owner))
+            .map(|(node, _)| *node)
+    }
+
+    /// Whether a node belongs to nobody but the agent, and is in no domain. One that no host carries
+    /// is not there.
+    pub fn is_free(&self, node: NodeId) -> bool {
+        let is_nobodys = self.owner_of(node).is_none() && self.domains_of(node).next().is_none();
+        is_nobodys && self.is_carried(node)
+    }
+
+    /// Whether the owner of a node lets others place it in a domain.
+    pub fn has_consented(&self, node: NodeId, domain: &str) -> bool {
+        let ownership = self.ownerships.get(&node);
+        ownership.is_some_and(|ownership| ownership.consents.contains(domain))
+    }
+
+    /// The domains in which the owner of a node lets others place it, in order.
+    pub fn consents_of(&self, node: NodeId) -> impl Iterator<Item = &str> {
+        let ownership = self.ownerships.get(&node);
+        let consents = ownership.into_iter().flat_map(|o| &o.consents);
+        consents.map(String::as_str)
+    }
+
+    /// Gives nodes to a user, or back to the agent. What their owners before had consented to
+    /// is void, what they managed they manage no longer, and their further names are gone: whoever
+    /// gets a node gets nobody's rights with it. In the domains in which they are they stay.
+    pub fn give(&mut self, nodes: &BTreeSet<NodeId>, owner: Option<u32>) {
+        let mut given = nodes.clone();
+        given.retain(|node| self.owner_of(*node) != owner);
+        self.amend(&given, |ownership| {
+            *ownership = Ownership {
+                owner,
+                ..Ownership::default()
+            };
+        });
+        if self.aliases.values().any(|node| given.contains(node)) {
+            Arc::make_mut(&mut self.aliases).retain(|_, node| !given.contains(node));
+        }
+        for domain in self.domains.values_mut() {
+            if !domain.managers.is_disjoint(&given) {
+                let domain = Arc::make_mut(domain);
+                domain.managers = &domain.managers - &given;
+            }
+        }
+    }
+
+    /// Notes that nodes were taken for a domain by one of its managers.
+    pub fn note_taken(&mut self, nodes: &BTreeSet<NodeId>, domain: &str) {
+        self.amend(nodes, |ownership| ownership.taken_for = Some(domain.into()));
+    }
+
+    /// The domain for which one of its managers took a node.
+    pub fn taken_for(&self, node: NodeId) -> Option<&str> {
+        self.ownerships.get(&node)?.taken_for.as_deref()
+    }
+
+    /// Notes that the owners of nodes let others place them in a domain, or no longer.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn consent(
+        &mut self,
+        nodes: &BTreeSet<NodeId>,
+        domain: &str,
+        withdraw: bool,
+    ) -> Result<(), DirectoryError> {
+        self.domain(domain)?;
+        self.amend(nodes, |ownership| {
+            if withdraw {
+                ownership.consents.remove(domain)
+            } else {
+                ownership.consents.insert(domain.into())
+            };
+        });
+        Ok(())
+    }
+
+    fn amend(&mut self, nodes: &BTreeSet<NodeId>, change: impl Fn(&mut Ownership)) {
+        if nodes.is_empty() {
+            return;
+        }
+        let ownerships = Arc::make_mut(&mut self.ownerships);
+        for node in nodes {
+            change(ownerships.entry(*node).or_default());
+        }
+        ownerships.retain(|_, ownership| *ownership != Ownership::default());
+    }
+
+    /// How much a tenant may have.
+    pub fn limits_of(&self, tenant: Tenant) -> Amounts {
+        self.limits.get(&tenant).cloned().unwrap_or_default()
+    }
+
+    /// The tenants that have limits, in order.
+    pub fn limited_tenants(&self) -> impl Iterator<Item = Tenant> {
+        self.limits.keys().copied()
+    }
+
+    /// Sets or lifts limits of tenants; those that are not named stay as they are.
+    pub fn limit(&mut self, tenants: &[Tenant], limits: &BTreeMap<Resource, Option<u64>>) {
+        let all = Arc::make_mut(&mut self.limits);
+        for tenant in tenants {
+            let amounts = all.entry(*tenant).or_default();
+            for (resource, limit) in limits {
+                match limit {
+                    Some(limit) => amounts.insert(*resource, *limit),
+                    None => amounts.remove(resource),
+                };
+            }
+        }
+        all.retain(|_, amounts| !amounts.is_empty());
+    }
+
+    /// Lets processes of nodes grow and shrink a domain, or no longer.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::Strangers`].
+    pub fn manage(
+        &mut self,
+        name: &str,
+        nodes: &BTreeSet<NodeId>,
+        revoke: bool,
+    ) -> Result<Domain, DirectoryError> {
+        let domain = self.domain(name)?;
+        let mut strangers = nodes - &domain.members;
+        strangers.retain(|node| self.owner_of(*node) != Some(domain.owner));
+        if !revoke && !strangers.is_empty() {
+            return Err(DirectoryError::Strangers {
+                domain: name.into(),
+                nodes: self.places(&strangers),
+            });
+        }
+        let domain = self.domain_mut(name)?;
+        domain.managers = if revoke {
+            &domain.managers - nodes
+        } else {
+            &domain.managers | nodes
+        };
+        Ok(domain.clone())
+    }
+
+    /// Changes whether a domain is public, whether it has routers, and whose it is; what is `None` stays.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn set(
+        &mut self,
+        name: &str,
+        public: Option<bool>,
+        forward: Option<bool>,
+        owner: Option<u32>,
+    ) -> Result<Domain, DirectoryError> {
+        let domain = self.domain_mut(name)?;
+        domain.public = public.unwrap_or(domain.public);
+        domain.forward = forward.unwrap_or(domain.forward);
+        domain.owner = owner.unwrap_or(domain.owner);
+        Ok(domain.clone())
+    }
+
+    /// Connects a domain to the outside.
+    ///
+    /// # Errors
+    /// [`DirectoryError`].
+    pub fn add_gateway(&mut self, name: &str, gateway: Gateway) -> Result<Domain, DirectoryError> {
+        let Gateway { node, uplink, kind } = &gateway;
+        let domain = self.domain(name)?;
+        if !is_uplink_name(uplink) {
+            return Err(DirectoryError::BadUplink(uplink.clone()));
+        }
+        if !domain.members.contains(node) {
+            return Err(DirectoryError::NotMembers {
+                domain: name.into(),
+                nodes: self.places(&[*node].into()),
+            });
+        }
+        if let Some(present) = &domain.gateway {
+            return Err(DirectoryError::HasGateway {
+                domain: name.into(),
+                node: self.places(&[present.node].into()),
+                uplink: present.uplink.clone(),
+            });
+        }
+        for other in self.domains() {
+            let Some(present) = &other.gateway else {
+                continue;
+            };
+            // Two bridges would make one Ethernet of two domains.
+            if present.uplink == *uplink {
+                return Err(DirectoryError::UplinkTaken {
+                    uplink: uplink.clone(),
+                    domain: other.name.clone(),
+                });
+            }
+            // A kernel has one way out.
+            let nat = GatewayKind::Nat;
+            if present.node == *node && present.kind == nat && *kind == nat {
+                return Err(DirectoryError::RoutesAlready {
+                    node: self.places(&[*node].into()),
+                    domain: other.name.clone(),
+                });
+            }
+        }
+        let domain = self.domain_mut(name)?;
+        domain.gateway = Some(gateway);
+        Ok(domain.clone())
+    }
+
+    /// Ends a domain's connection to the outside, if it is at this node.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`], [`DirectoryError::NoGateway`].
+    pub fn remove_gateway(&mut self, name: &str, node: NodeId) -> Result<Domain, DirectoryError> {
+        let missing = DirectoryError::NoGateway {
+            domain: name.into(),
+            node: self.places(&[node].into()),
+        };
+        let domain = self.domain_mut(name)?;
+        match domain.gateway.take_if(|gateway| gateway.node == node) {
+            Some(_) => Ok(domain.clone()),
+            None => Err(missing),
+        }
+    }
+
+    fn domain_mut(&mut self, name: &str) -> Result<&mut Domain, DirectoryError> {
+        let missing = || DirectoryError::NoSuchDomain(name.into());
+        self.domains
+            .get_mut(name)
+            .map(Arc::make_mut)
+            .ok_or_else(missing)
+    }
+
+    /// A number and the epoch to begin with.
+    fn take_id(&mut self) -> Result<(u16, u32), DirectoryError> {
+        if self.next_id != 0 {
+            let id = self.next_id;
+            self.next_id = self.next_id.wrapping_add(1);
+            return Ok((id, 1));
+        }
+        let exhausted = DirectoryError::Exhausted("numbers");
+        let freed = Arc::make_mut(&mut self.freed);
+        let (_, (id, epoch)) = freed.pop_first().ok_or(exhausted)?;
+        Ok((id, epoch + 1))
+    }
+
+    fn check_subnet(&self, subnet: Subnet) -> Result<Subnet, DirectoryError> {
+        subnet.check_for(self.torus)?;
+        match self.who_has(subnet) {
+            None => Ok(subnet),
+            Some(other) => Err(DirectoryError::SubnetTaken {
+                subnet,
+                taken: other.subnet,
+                domain: other.name.clone(),
+            }),
+        }
+    }
+
+    fn choose_subnet(&mut self) -> Result<Subnet, DirectoryError> {
+        let count = Subnet::candidates(self.torus);
+        let mut turn = (self.next_subnet..count).chain(0..self.next_subnet);
+        let candidate = |n| Subnet::candidate(self.torus, n);
+        let free = turn.find(|n| self.who_has(candidate(*n)).is_none());
+        let n = free.ok_or(DirectoryError::Exhausted("subnets"))?;
+        let subnet = candidate(n);
+        self.next_subnet = (n + 1) % count;
+        Ok(subnet)
+    }
+
+    fn who_has(&self, subnet: Subnet) -> Option<&Domain> {
+        self.domains()
+            .find(|domain| domain.subnet.overlaps(&subnet))
+    }
+}
+
+impl Names for Directory {
+    fn alias(&self, alias: &str) -> Option<NodeId> {
+        self.aliases.get(alias).copied()
+    }
+
+    fn members(&self, domain: &str) -> Option<BTreeSet<NodeId>> {
+        Some(self.domain(domain).ok()?.members.clone())
+    }
+}
+
+/// Whether `name` can name interfaces and end host names. Upper case is out because host names
+/// do not tell it from lower case.
+pub fn is_domain_name(name: &str) -> bool {
+    let inner = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
+    (1..=MAX_NAME).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with(['-', '_'])
+        && !name.ends_with(['-', '_'])
+        && !RESERVED_NAMES.contains(&name)
+}
+
+/// Whether `alias` can be a host name. It begins with a letter, so that it is never a place.
+pub fn is_alias(alias: &str) -> bool {
+    let inner = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    (1..=MAX_LABEL).contains(&alias.len())
+        && alias.bytes().all(inner)
+        && alias.starts_with(|c: char| c.is_ascii_lowercase())
+        && !alias.ends_with('-')
+        && alias != "localhost"
+}
+
+#[cfg(test)]
+mod tests;

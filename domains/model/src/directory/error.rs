@@ -1,0 +1,231 @@
+//! Why a directory refuses a change, for programs and, with the remedy, for people.
+
+use toroid_fabric::Place;
+
+use super::{MAX_ALIASES, MAX_LABEL, MAX_MTU, MAX_NAME, MIN_MTU, RESERVED_NAMES};
+use crate::addressing::{Subnet, SubnetError};
+use crate::nodeset::NodeSetError;
+use crate::refusal::{Refusal, RefusalKind};
+
+/// Why a change was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// Not fit for an interface or the end of a host name.
+    #[error("\"{0}\" cannot name a domain, whose name is also that of its interfaces")]
+    BadName(String),
+    /// Another host carries nodes.
+    #[error("{nodes}: carried by host {host} already")]
+    Carried {
+        /// The nodes.
+        nodes: String,
+        /// The host.
+        host: String,
+    },
+    /// No host carries nodes.
+    #[error("no host carries {0} yet")]
+    NotCarried(String),
+    /// Not fit for a host name.
+    #[error("\"{0}\" cannot be an alias, which is also a host name")]
+    BadAlias(String),
+    /// No node has it.
+    #[error("no node is called {0}")]
+    NoSuchAlias(String),
+    /// A domain of that name is there.
+    #[error("a domain called {0} exists already")]
+    DomainExists(String),
+    /// Another node has that alias.
+    #[error("{alias} is already the name of node {place}")]
+    AliasExists {
+        /// The alias.
+        alias: String,
+        /// Whose it is.
+        place: Place,
+    },
+    /// The node has as many as it may.
+    #[error("node {0} has {MAX_ALIASES} aliases, and may have no more")]
+    TooManyAliases(String),
+    /// No domain has that name.
+    #[error("no domain is called {0}")]
+    NoSuchDomain(String),
+    /// None of the nodes to remove is a member.
+    #[error("no node of {nodes} is a member of domain {domain}")]
+    NotMembers {
+        /// The domain.
+        domain: String,
+        /// The nodes.
+        nodes: String,
+    },
+    /// What they are now cannot become what is wanted without them leaving first.
+    #[error("{nodes} are {present} members of domain {domain}")]
+    OtherMembership {
+        /// The domain.
+        domain: String,
+        /// The nodes.
+        nodes: String,
+        /// `full` or `limited`, `offloading` or `plain`, `interface` or `stack`.
+        present: &'static str,
+    },
+    /// They cannot manage the domain: they are no members, and not its owner's.
+    #[error("{nodes}: neither members of domain {domain} nor its owner's")]
+    Strangers {
+        /// The domain.
+        domain: String,
+        /// The nodes.
+        nodes: String,
+    },
+    /// It can be no interface that leads outside.
+    #[error("\"{0}\" cannot be an uplink")]
+    BadUplink(String),
+    /// The domain is connected to the outside.
+    #[error("domain {domain} has a gateway already, at node {node} through {uplink}")]
+    HasGateway {
+        /// The domain.
+        domain: String,
+        /// Where it is.
+        node: String,
+        /// Through what.
+        uplink: String,
+    },
+    /// Another domain is connected through it.
+    #[error("{uplink} is already the uplink of domain {domain}")]
+    UplinkTaken {
+        /// The interface.
+        uplink: String,
+        /// The domain.
+        domain: String,
+    },
+    /// The node leads another domain outside.
+    #[error("node {node} is already the gateway of domain {domain}, and has one way out")]
+    RoutesAlready {
+        /// The node.
+        node: String,
+        /// The other domain.
+        domain: String,
+    },
+    /// The domain is not connected to the outside there.
+    #[error("node {node} is no gateway of domain {domain}")]
+    NoGateway {
+        /// The domain.
+        domain: String,
+        /// The node.
+        node: String,
+    },
+    /// Outside the possible.
+    #[error("an MTU of {0} bytes is not possible")]
+    BadMtu(u32),
+    /// The subnet cannot serve the torus.
+    #[error(transparent)]
+    Subnet(#[from] SubnetError),
+    /// Another domain has addresses of that subnet.
+    #[error("subnet {subnet} overlaps {taken} of domain {domain}")]
+    SubnetTaken {
+        /// The one wanted.
+        subnet: Subnet,
+        /// The other.
+        taken: Subnet,
+        /// Whose it is.
+        domain: String,
+    },
+    /// The same, to a caller that does not see the other domain.
+    #[error("subnet {0} overlaps one that is in use")]
+    SubnetInUse(Subnet),
+    /// All subnets or numbers are in use.
+    #[error("all {0} for domains are in use")]
+    Exhausted(&'static str),
+    /// A node set names nothing.
+    #[error(transparent)]
+    Nodes(#[from] NodeSetError),
+}
+
+impl From<DirectoryError> for Refusal {
+    fn from(error: DirectoryError) -> Self {
+        use DirectoryError as E;
+        let (kind, remedy) = match error {
+            E::Nodes(error) => return error.into(),
+            E::BadName(_) => (
+                RefusalKind::Invalid,
+                format!(
+                    "use 1 to {MAX_NAME} of a-z, 0-9, - and _, beginning and ending with a letter \
+                     or digit, and none of {}",
+                    RESERVED_NAMES.join(", ")
+                ),
+            ),
+            E::BadAlias(_) => (
+                RefusalKind::Invalid,
+                format!(
+                    "use 1 to {MAX_LABEL} of a-z, 0-9 and -, beginning with a letter, ending with \
+                     a letter or digit, and not localhost"
+                ),
+            ),
+            E::Carried { .. } => (
+                RefusalKind::Exists,
+                "let one host carry each node: see `nodes` in the files for `toroid up --config`"
+                    .into(),
+            ),
+            E::NotCarried(_) => (
+                RefusalKind::NotFound,
+                "start the agent of the host that carries them; see `toroid node ls`".into(),
+            ),
+            E::DomainExists(_) => (
+                RefusalKind::Exists,
+                "choose another name, or change it with `toroid domain grow`".into(),
+            ),
+            E::AliasExists { .. } => (RefusalKind::Exists, "choose another".into()),
+            E::TooManyAliases(_) => (
+                RefusalKind::Exhausted,
+                "use one of those that it has; see `toroid node ls`".into(),
+            ),
+            E::NoSuchAlias(_) => (RefusalKind::NotFound, "see `toroid node ls`".into()),
+            E::NoSuchDomain(_) => (RefusalKind::NotFound, "see `toroid domain ls`".into()),
+            E::NotMembers { ref domain, .. } => (
+                RefusalKind::NotFound,
+                format!("see `toroid domain show {domain}`"),
+            ),
+            E::OtherMembership { ref domain, .. } => (
+                RefusalKind::Exists,
+                format!("take them out first with `toroid domain shrink {domain}`"),
+            ),
+            E::Strangers { ref domain, .. } => (
+                RefusalKind::Denied,
+                format!("take them in first with `toroid domain grow {domain}`"),
+            ),
+            E::BadUplink(_) => (
+                RefusalKind::Invalid,
+                "name an interface of the host that leads outside; see `ip link`".into(),
+            ),
+            E::HasGateway {
+                ref domain,
+                ref node,
+                ..
+            } => (
+                RefusalKind::Exists,
+                format!("end it first with `toroid gateway rm {node} -d {domain}`"),
+            ),
+            E::UplinkTaken { .. } => (
+                RefusalKind::Exists,
+                "choose another interface, such as a VLAN of this one; see `toroid gateway ls`"
+                    .into(),
+            ),
+            E::RoutesAlready { ref domain, .. } => (
+                RefusalKind::Exists,
+                format!("choose another member, or --bridge, or one that is not in {domain}"),
+            ),
+            E::NoGateway { .. } => (RefusalKind::NotFound, "see `toroid gateway ls`".into()),
+            E::BadMtu(_) => (
+                RefusalKind::Invalid,
+                format!("choose one from {MIN_MTU} to {MAX_MTU}"),
+            ),
+            E::Subnet(_) => (
+                RefusalKind::Invalid,
+                "choose another, or leave --subnet out".into(),
+            ),
+            E::SubnetTaken { .. } | E::SubnetInUse(_) => (
+                RefusalKind::Exists,
+                "choose another, or leave --subnet out".into(),
+            ),
+            E::Exhausted(_) => (RefusalKind::Exhausted, "remove a domain".into()),
+        };
+        Refusal::new(kind, error.to_string(), remedy)
+    }
+}

@@ -1,0 +1,499 @@
+//! The file for `toroid up --config`: what one host of several is, and who the others are.
+//!
+//! ```toml
+//! host = "a"
+//! torus = "2x2x2"
+//! nodes = ["0,*,*"]                  # those that it carries
+//! listen = "10.0.0.1:7470"
+//! key = "/etc/toroid/key"
+//! directory = "a"                    # whose agent holds the directory
+//! provider = "verbs"                 # between hosts; absent: tcp
+//! device = "mlx5_0"                  # with provider verbs; absent: the first, as the next three
+//! port = 1
+//! gid-index = 3
+//! partition-key-index = 0
+//!
+//! [hosts]                            # all others
+//! b = "10.0.0.2:7470"
+//!
+//! [alias]                            # of nodes that it carries
+//! db = "0,1,1"
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use toml::de::DeTable;
+use toroid_fabric::{NodeId, Place, Torus};
+
+use crate::as_text;
+use crate::directory::is_alias;
+use crate::limits::MAX_ACK_TIMEOUT_MS;
+use crate::nodeset::{self, Names};
+use crate::rdma::Rdma;
+use crate::refusal::Refusal;
+use crate::settings::{Key, Lines, Problem, Value};
+
+/// The most other hosts.
+pub const MAX_HOSTS: usize = 255;
+
+const KEYS: [&str; 18] = [
+    "host",
+    "torus",
+    "nodes",
+    "listen",
+    "key",
+    "directory",
+    "provider",
+    "device",
+    "port",
+    "gid-index",
+    "partition-key-index",
+    "hosts",
+    "alias",
+    "state",
+    "data",
+    "ack-timeout",
+    "offload",
+    "ethernet",
+];
+
+/// One host of several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostConfig {
+    /// Its name.
+    pub host: String,
+    /// The fabric of all hosts.
+    #[serde(with = "as_text")]
+    pub torus: Torus,
+    /// The numbers of the nodes that it carries.
+    pub nodes: BTreeSet<u32>,
+    /// Further names of nodes that it carries, and their numbers.
+    pub aliases: BTreeMap<String, u32>,
+    /// Where its agent listens to the others.
+    pub listen: SocketAddr,
+    /// The file with the key that all share.
+    pub key: PathBuf,
+    /// The host whose agent holds the directory.
+    pub directory: String,
+    /// What connects nodes of different hosts.
+    pub provider: Provider,
+    /// Its RDMA adapter, if the provider is verbs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<Rdma>,
+    /// The other hosts, and where their agents listen.
+    pub hosts: BTreeMap<String, SocketAddr>,
+}
+
+/// What connects nodes of different hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provider {
+    /// Connections to the agent of the host where the memory is.
+    #[default]
+    Tcp,
+    /// RDMA adapters, beside such connections.
+    Verbs,
+}
+
+/// A file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigFile {
+    /// The host.
+    pub host: HostConfig,
+    /// Its state directory, unless another is asked for.
+    pub state: Option<PathBuf>,
+    /// Where its data goes, unless another place is asked for.
+    pub data: Option<PathBuf>,
+    /// As `ack_timeout_ms` of the agent.
+    pub ack_timeout_ms: Option<u64>,
+    /// As `offload` of the agent.
+    pub offload: Option<bool>,
+    /// Whether nodes have interfaces in domains.
+    pub ethernet: bool,
+}
+
+impl HostConfig {
+    /// Whether its agent holds the directory.
+    pub fn holds_directory(&self) -> bool {
+        self.directory == self.host
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Provider::Tcp => "tcp",
+            Provider::Verbs => "verbs",
+        })
+    }
+}
+
+impl FromStr for Provider {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "tcp" => Ok(Provider::Tcp),
+            "verbs" => Ok(Provider::Verbs),
+            _ => Err("there are tcp and verbs"),
+        }
+    }
+}
+
+/// Reads a file. Paths in it are as they are written.
+///
+/// # Errors
+/// All problems, in order of their lines.
+pub fn parse(text: &str) -> Result<ConfigFile, Vec<Problem>> {
+    let (mut lines, table) = Lines::read(text);
+    let file = table.and_then(|table| File { lines: &mut lines }.read(table.get_ref()));
+    // What was not read has a problem.
+    lines.end(file)?.ok_or_else(Vec::new)
+}
+
+struct File<'a> {
+    lines: &'a mut Lines,
+}
+
+impl File<'_> {
+    fn read(&mut self, table: &DeTable<'_>) -> Option<ConfigFile> {
+        self.lines.check_keys(table, "the file", &KEYS);
+        let host = self.required(table, "host").and_then(|v| self.host(v));
+        let torus = self.required(table, "torus");
+        let torus = torus.and_then(|value| self.parsed::<Torus>(value));
+        let nodes = self.required(table, "nodes");
+        let nodes = torus.zip(nodes).map(|(torus, v)| self.nodes(v, torus));
+        let listen = self.required(table, "listen");
+        let listen = listen.and_then(|value| self.address(value));
+        let key = self.required(table, "key").and_then(|v| self.path(v));
+        let directory = self.required(table, "directory");
+        let holder = directory.and_then(|value| self.host(value));
+        let provider = table.get("provider").map(|value| self.parsed(value));
+        let provider = provider.unwrap_or(Some(Provider::default()));
+        let rdma = self.rdma(table, provider);
+        let hosts = self.hosts(table);
+        if let (Some(host), Some(holder), Some(value)) = (&host, &holder, directory)
+            && host != holder
+            && !hosts.contains_key(holder)
+        {
+            let message = format!("host {holder} is not among the hosts; add its address there");
+            self.lines.problem(value.span().start, message);
+        }
+        let aliases = torus.zip(nodes.clone());
+        let aliases = aliases.map(|(torus, nodes)| self.aliases(table, torus, &nodes));
+        let ack_timeout = table.get("ack-timeout");
+        let file = ConfigFile {
+            state: table.get("state").and_then(|value| self.path(value)),
+            data: table.get("data").and_then(|value| self.path(value)),
+            ack_timeout_ms: ack_timeout
+                .and_then(|value| self.lines.integer(value, 1..=MAX_ACK_TIMEOUT_MS)),
+            offload: table.get("offload").and_then(|v| self.lines.boolean(v)),
+            ethernet: table.get("ethernet").and_then(|v| self.lines.boolean(v)) != Some(false),
+            host: HostConfig {
+                host: host.clone()?,
+                torus: torus?,
+                nodes: nodes?,
+                aliases: aliases?,
+                listen: listen?,
+                key: key?,
+                directory: holder?,
+                provider: provider?,
+                rdma,
+                hosts,
+            },
+        };
+        if let Some((key, _)) = self.own_entry(table, &file.host.host) {
+            let message = format!(
+                "host {} is this one; only the others go here",
+                file.host.host
+            );
+            self.lines.problem(key.span().start, message);
+        }
+        Some(file)
+    }
+
+    /// The keys for an RDMA adapter, which are for one provider alone.
+    fn rdma(&mut self, table: &DeTable<'_>, provider: Option<Provider>) -> Option<Rdma> {
+        let keys = ["device", "port", "gid-index", "partition-key-index"];
+        let [device, port, gid_index, partition_key_index] = keys.map(|key| table.get(key));
+        let mut number = |value: Option<&Value<'_>>, range| {
+            value.and_then(|value| self.lines.integer(value, range))
+        };
+        let port = number(port, 1..=255).map(|port| port as u8);
+        let gid_index = number(gid_index, 0..=255).map(|index| index as u8);
+        let key_index = number(partition_key_index, 0..=65_535).map(|index| index as u16);
+        let rdma = Rdma {
+            device: device.and_then(|value| self.lines.string(value).map(str::to_owned)),
+            port,
+            gid_index,
+            partition_key_index: key_index,
+        };
+        if provider == Some(Provider::Verbs) {
+            return Some(rdma);
+        }
+        for (key, value) in keys.iter().filter_map(|key| Some((key, table.get(*key)?))) {
+            let message = format!("\"{key}\" is for provider = \"verbs\"");
+            self.lines.problem(value.span().start, message);
+        }
+        None
+    }
+
+    fn required<'t, 'i>(&mut self, table: &'t DeTable<'i>, key: &str) -> Option<&'t Value<'i>> {
+        let value = table.get(key);
+        if value.is_none() {
+            self.lines.problem(0, format!("the file has no \"{key}\""));
+        }
+        value
+    }
+
+    fn own_entry<'t, 'i>(
+        &mut self,
+        table: &'t DeTable<'i>,
+        host: &str,
+    ) -> Option<(&'t Key<'i>, &'t Value<'i>)> {
+        let mut entries = self.lines.entries(table, "hosts");
+        entries.find(|(key, _)| key.get_ref() == host)
+    }
+
+    fn hosts(&mut self, table: &DeTable<'_>) -> BTreeMap<String, SocketAddr> {
+        let mut hosts = BTreeMap::new();
+        for (key, value) in self.lines.entries(table, "hosts") {
+            let name = self.host_name(key.span().start, key.get_ref());
+            if let (Some(name), Some(address)) = (name, self.address(value)) {
+                hosts.insert(name, address);
+            }
+            if hosts.len() > MAX_HOSTS {
+                let message = format!("more than {MAX_HOSTS} other hosts are too many");
+                self.lines.problem(key.span().start, message);
+                break;
+            }
+        }
+        hosts
+    }
+
+    fn aliases(
+        &mut self,
+        table: &DeTable<'_>,
+        torus: Torus,
+        nodes: &BTreeSet<u32>,
+    ) -> BTreeMap<String, u32> {
+        let mut aliases = BTreeMap::new();
+        for (key, value) in self.lines.entries(table, "alias") {
+            let (at, alias) = (key.span().start, key.get_ref());
+            if !is_alias(alias) {
+                let bad = format!("\"{alias}\" cannot be an alias, which is also a host name");
+                self.lines.problem(at, bad);
+            }
+            let Some(place) = self.parsed::<Place>(value) else {
+                continue;
+            };
+            match torus.node(place).filter(|node| nodes.contains(&node.0)) {
+                Some(node) => {
+                    aliases.insert(alias.to_string(), node.0);
+                }
+                None => {
+                    let message = format!("{place} is not among the nodes that this host carries");
+                    self.lines.problem(value.span().start, message);
+                }
+            }
+        }
+        aliases
+    }
+
+    fn nodes(&mut self, value: &Value<'_>, torus: Torus) -> BTreeSet<u32> {
+        let Some(sets) = value.get_ref().as_array() else {
+            let wanted = "a list of node sets, such as [\"0,0,0\", \"*,*,1\"]";
+            self.lines.mistyped(value, wanted);
+            return BTreeSet::new();
+        };
+        let mut nodes = BTreeSet::new();
+        for set in sets.iter() {
+            let Some(text) = self.lines.string(set) else {
+                continue;
+            };
+            match nodeset::resolve(&[text.into()], torus, &Nobody) {
+                Ok(found) => nodes.extend(found.iter().map(|node| node.0)),
+                Err(error) => self.lines.problem(set.span().start, Refusal::from(error)),
+            }
+        }
+        nodes
+    }
+
+    fn host(&mut self, value: &Value<'_>) -> Option<String> {
+        let name = self.lines.string(value)?;
+        self.host_name(value.span().start, name)
+    }
+
+    fn host_name(&mut self, at: usize, name: &str) -> Option<String> {
+        let is_name = is_host_name(name);
+        if !is_name {
+            let message = format!("\"{name}\" names no host: use a-z, 0-9 and - within");
+            self.lines.problem(at, message);
+        }
+        is_name.then(|| name.to_owned())
+    }
+
+    fn address(&mut self, value: &Value<'_>) -> Option<SocketAddr> {
+        let text = self.lines.string(value)?;
+        let address = text.parse().ok();
+        if address.is_none() {
+            let message =
+                format!("\"{text}\" is no address; write 10.0.0.1:7470 or [fd00::1]:7470");
+            self.lines.problem(value.span().start, message);
+        }
+        address
+    }
+
+    fn path(&mut self, value: &Value<'_>) -> Option<PathBuf> {
+        self.lines.string(value).map(PathBuf::from)
+    }
+
+    fn parsed<T: FromStr<Err: fmt::Display>>(&mut self, value: &Value<'_>) -> Option<T> {
+        match self.lines.string(value)?.parse() {
+            Ok(parsed) => Some(parsed),
+            Err(error) => {
+                self.lines.problem(value.span().start, error);
+                None
+            }
+        }
+    }
+}
+
+/// Whether `name` can name a host.
+pub fn is_host_name(name: &str) -> bool {
+    // As aliases are, so that it could be a host name.
+    is_alias(name)
+}
+
+/// No names: there is no directory yet.
+struct Nobody;
+
+impl Names for Nobody {
+    fn alias(&self, _: &str) -> Option<NodeId> {
+        None
+    }
+
+    fn members(&self, _: &str) -> Option<BTreeSet<NodeId>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOUND: &str = r#"host = "a"
+torus = "2x2x2"
+nodes = ["0,*,*"]
+listen = "10.0.0.1:7470"
+key = "key"
+directory = "b"
+ack-timeout = 500
+offload = false
+state = "/run/a"
+
+[hosts]
+b = "[fd00::2]:7470"
+
+[alias]
+db = "0,1,1"
+"#;
+
+    #[test]
+    fn a_file_says_all_about_a_host() {
+        let file = parse(SOUND).unwrap();
+        let host = &file.host;
+        assert_eq!((host.host.as_str(), host.holds_directory()), ("a", false));
+        assert_eq!(host.nodes.len(), 4);
+        assert_eq!(host.provider, Provider::Tcp);
+        assert_eq!(host.hosts["b"].port(), 7470);
+        let db = host.torus.node("0,1,1".parse().unwrap()).unwrap();
+        assert_eq!(host.aliases["db"], db.0);
+        assert_eq!(
+            (file.ack_timeout_ms, file.offload),
+            (Some(500), Some(false))
+        );
+        assert_eq!((file.state, file.data), (Some("/run/a".into()), None));
+        assert!(file.ethernet);
+    }
+
+    #[test]
+    fn an_adapter_can_be_chosen() {
+        let with = |lines: &str| {
+            let text = SOUND.replace("state = \"/run/a\"", lines);
+            let host = parse(&text).unwrap().host;
+            (host.provider, host.rdma)
+        };
+        assert_eq!(with(""), (Provider::Tcp, None));
+        let verbs = "provider = \"verbs\"\n";
+        assert_eq!(with(verbs), (Provider::Verbs, Some(Rdma::default())));
+        let all = "device = \"rxe0\"\nport = 2\ngid-index = 3\npartition-key-index = 4";
+        let chosen = Rdma {
+            device: Some("rxe0".into()),
+            port: Some(2),
+            gid_index: Some(3),
+            partition_key_index: Some(4),
+        };
+        let (_, rdma) = with(&format!("{verbs}{all}"));
+        assert_eq!(rdma, Some(chosen));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        let bad = [
+            ("host = \"a\"", "host = \"A\"", 1, "names no host"),
+            ("host = \"a\"", "hots = \"a\"", 1, "did you mean \"host\"?"),
+            ("2x2x2", "2x2", 2, ""),
+            ("0,*,*", "2,*,*", 3, "outside the torus"),
+            ("[\"0,*,*\"]", "\"0,*,*\"", 3, "a list of node sets"),
+            ("10.0.0.1:7470", "10.0.0.1", 4, "is no address"),
+            ("\"key\"", "7", 5, "a text in quotes"),
+            (
+                "directory = \"b\"",
+                "directory = \"c\"",
+                6,
+                "not among the hosts",
+            ),
+            ("500", "0", 7, "0 is not from 1"),
+            ("offload = false", "offload = 0", 8, "true or false"),
+            ("state = ", "provider = ", 9, "there are tcp and verbs"),
+            (
+                "state = \"/run/a\"",
+                "device = \"mlx5_0\"",
+                9,
+                "is for provider = \"verbs\"",
+            ),
+            ("offload = false", "port = 0", 8, "0 is not from 1"),
+            (
+                "b = \"[fd00::2]:7470\"",
+                "a = \"[fd00::2]:7470\"",
+                12,
+                "this one",
+            ),
+            ("\"0,1,1\"", "\"1,1,1\"", 15, "not among the nodes"),
+            ("db = ", "Db = ", 15, "cannot be an alias"),
+            ("[alias]", "[alias", 14, ""),
+        ];
+        for (from, to, line, words) in bad {
+            let problems = parse(&SOUND.replacen(from, to, 1)).unwrap_err();
+            let found = problems
+                .iter()
+                .any(|p| p.line == line && p.message.contains(words));
+            assert!(found, "{to}: {problems:?}");
+        }
+        for line in SOUND.lines().take(6) {
+            let problems = parse(&SOUND.replace(line, "")).unwrap_err();
+            let (key, _) = line.split_once(' ').unwrap();
+            let missing = format!("no \"{key}\"");
+            assert!(
+                problems.iter().any(|p| p.message.contains(&missing)),
+                "{problems:?}"
+            );
+        }
+    }
+}

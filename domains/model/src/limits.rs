@@ -1,0 +1,10 @@
+//! Limits of an agent.
+
+/// The most nodes that one host emulates.
+pub const MAX_NODES: u32 = 1024;
+
+/// Time in milliseconds that a process has to acknowledge a change, unless the agent is configured otherwise.
+pub const ACK_TIMEOUT_MS: u64 = 200;
+
+/// The longest time in milliseconds that an agent can be configured to wait for acknowledgements.
+pub const MAX_ACK_TIMEOUT_MS: u64 = 60_000;

@@ -1,0 +1,72 @@
+//! Messages between an agent and its file descriptor store, which outlives the agent.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The name of the store's socket in the state directory.
+pub const SOCKET: &str = "keeper.sock";
+
+/// The version of what is kept: of these messages, of the records, and of what nodes and drivers
+/// understand. An agent takes over only what is of its own.
+pub const VERSION: u32 = 5;
+
+/// From an agent, or from whoever ends what an agent has left.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// The first message. Answered by [`Answer::Keeper`].
+    Hello,
+    /// Keeps the descriptors that come along, in place of others under this key.
+    Put {
+        /// The key.
+        key: String,
+        /// The record that belongs to the descriptors.
+        record: Value,
+    },
+    /// Another record for what is under this key, if there is something.
+    Note {
+        /// The key.
+        key: String,
+        /// The new record.
+        record: Value,
+    },
+    /// Forgets what is under this key.
+    Remove {
+        /// The key.
+        key: String,
+    },
+    /// Answered by an [`Answer::Entry`] for each, and [`Answer::End`].
+    List,
+    /// Forgets everything and ends. The end of the connection is the answer.
+    End,
+}
+
+/// From the store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// The answer to [`Request::Hello`].
+    Keeper {
+        /// The store's [`VERSION`].
+        version: u32,
+        /// The store's process.
+        pid: u32,
+    },
+    /// One entry, with its descriptors.
+    Entry {
+        /// The key.
+        key: String,
+        /// The record.
+        record: Value,
+    },
+    /// The end of the list.
+    End,
+}
+
+/// Whether a store of this user's runs for a state directory.
+pub fn is_there(state: &Path) -> bool {
+    UnixStream::connect(state.join(SOCKET)).is_ok()
+}

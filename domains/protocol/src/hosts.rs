@@ -1,0 +1,240 @@
+//! Messages between the agents of two hosts.
+//!
+//! Whoever connects says [`Said::Alive`], which is short and shows that the key is his, and
+//! [`Said::Hello`]; the other [`Said::Welcome`] or [`Said::Refused`]. From
+//! then on both ask and answer, in any order, and say [`Said::Alive`] often enough.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use toroid_fabric::{NodeId, Torus};
+use toroid_model::as_text;
+use toroid_model::directory::Directory;
+use toroid_model::directory::records::{Changes, Records};
+use toroid_model::hosts::Provider;
+use toroid_model::refusal::Refusal;
+use toroid_model::rights::Actor;
+
+use crate::agent::{Reply, Request};
+
+/// A message.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Said {
+    /// First from the host that connects.
+    Hello(Hello),
+    /// The answer to [`Said::Hello`]: the session is accepted.
+    Welcome,
+    /// The answer to [`Said::Hello`]: the session is refused.
+    Refused(Refusal),
+    /// A sign of life.
+    Alive,
+    /// A request.
+    Ask {
+        /// The number of the request, chosen by its sender.
+        number: u64,
+        /// The request.
+        ask: Ask,
+    },
+    /// An answer.
+    Answer {
+        /// The number of the request.
+        number: u64,
+        /// The answer.
+        answer: Answer,
+    },
+}
+
+/// Who connects, to whom and what for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hello {
+    /// The version that was agreed on: the other side checks that nobody has altered it.
+    pub version: u8,
+    /// Its host.
+    pub host: String,
+    /// The host that it means.
+    pub to: String,
+    /// The torus of its file.
+    #[serde(with = "as_text")]
+    pub torus: Torus,
+    /// What connects its nodes to those of others.
+    pub provider: Provider,
+    /// If it follows the directory of the other one.
+    pub follows: Option<Claim>,
+}
+
+/// What a host brings along.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// The nodes that it carries.
+    pub nodes: BTreeSet<u32>,
+    /// Further names of some of these.
+    pub aliases: BTreeMap<String, u32>,
+}
+
+/// What one asks the other.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Ask {
+    /// Of the holder of the directory: what somebody on the other host wants changed.
+    Change {
+        /// The caller.
+        who: Who,
+        /// The caller's process, as its own agent sees it.
+        pid: Option<u32>,
+        /// The request.
+        request: Request,
+    },
+    /// Of those who follow it: to let the directory be so.
+    Adopt(Adoption),
+    /// Of anybody: a ticket for a data connection.
+    Ticket(Wanted),
+    /// Of anybody: which of its nodes listen.
+    Listeners(Sought),
+}
+
+/// A directory.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Adoption {
+    /// All of it.
+    Whole(Records),
+    /// What differs from the one before.
+    Changes {
+        /// Records that are new or different.
+        put: Records,
+        /// Keys of records that are gone.
+        remove: BTreeSet<String>,
+    },
+}
+
+/// What a data connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Wanted {
+    /// A process of one host and a node of the other.
+    Node(Between),
+    /// Frames between the drivers of the two hosts.
+    Frames,
+}
+
+/// What a process of one host wants of a node of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Between {
+    /// The node whose process it is, of the host that asks.
+    pub from: u32,
+    /// The other node, of the host that is asked.
+    pub to: u32,
+    /// The domain.
+    pub partition: u32,
+    /// Packets for who listens for this protocol; otherwise operations on the node's memory.
+    pub protocol: Option<u16>,
+}
+
+/// What a process of one host looks for at another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sought {
+    /// Its node, of the host that asks.
+    pub from: u32,
+    /// The domain.
+    pub partition: u32,
+    /// What others listen for.
+    pub protocol: u16,
+}
+
+/// The answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Answer {
+    /// The request was carried out.
+    Done,
+    /// Done, but for something that the asking side cannot mend: what, for people.
+    DoneExcept(String),
+    /// The request failed and changed nothing.
+    Refused(Refusal),
+    /// The reply to a [`Ask::Change`].
+    Reply(Box<Reply>),
+    /// In hexadecimal digits.
+    Ticket(String),
+    /// Numbers of nodes.
+    Nodes(BTreeSet<u32>),
+}
+
+/// Who wants something of the holder of the directory.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Who {
+    /// An administrator, by uid.
+    Administrator(u32),
+    /// Another user, by uid.
+    User(u32),
+    /// A node, which belonged to that user when its process asked.
+    Node {
+        /// The number of the node.
+        node: u32,
+        /// The uid of its owner.
+        owner: Option<u32>,
+    },
+}
+
+impl Said {
+    /// What it is. What is in it is for whoever it was said to, and not for logs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Said::Hello(_) => "hello",
+            Said::Welcome => "a welcome",
+            Said::Refused(_) => "a refusal",
+            Said::Alive => "nothing",
+            Said::Ask { .. } => "a question",
+            Said::Answer { .. } => "an answer",
+        }
+    }
+}
+
+impl Who {
+    /// Somebody of this host, as this copy of the directory has it.
+    pub fn of(actor: Actor, directory: &Directory) -> Self {
+        match actor {
+            Actor::Administrator(uid) => Who::Administrator(uid),
+            Actor::User(uid) => Who::User(uid),
+            Actor::Node(node) => Who::Node {
+                node: node.0,
+                owner: directory.owner_of(node),
+            },
+        }
+    }
+
+    /// Who that is at the holder, whose agent is of user `own`. Whoever is an administrator only
+    /// because an agent elsewhere is his is a user like any other.
+    pub fn actor(self, own: u32) -> Actor {
+        match self {
+            Who::Administrator(uid) if uid == 0 || uid == own => Actor::Administrator(uid),
+            Who::Administrator(uid) | Who::User(uid) => Actor::User(uid),
+            Who::Node { node, .. } => Actor::Node(NodeId(node)),
+        }
+    }
+}
+
+impl From<Changes> for Adoption {
+    fn from(Changes { put, remove }: Changes) -> Self {
+        Adoption::Changes { put, remove }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_and_whose_agent_holds_the_directory_administer_it() {
+        let who = |uid| Who::Administrator(uid).actor(1000);
+        assert_eq!(who(0), Actor::Administrator(0));
+        assert_eq!(who(1000), Actor::Administrator(1000));
+        assert_eq!(who(1001), Actor::User(1001));
+        assert_eq!(Who::User(0).actor(1000), Actor::User(0));
+    }
+}

@@ -1,0 +1,24 @@
+//! The private protocols of Toroid: one module for each, and the framing that all share.
+//!
+//! | module | between |
+//! |---|---|
+//! | [`agent`] | an agent and its clients: administrators, and processes in nodes |
+//! | [`driver`] | an agent and its Ethernet driver |
+//! | [`fdstore`] | an agent and its file descriptor store |
+//! | [`hosts`] | the agents of two hosts |
+//! | [`node`] | an agent and the first process of a node |
+//! | [`proxy`] | an agent and its target proxy |
+//!
+//! [`wire`] frames messages with descriptors over Unix sockets; [`lifeline`] ties a process to the
+//! holders of the other end.
+
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod driver;
+pub mod fdstore;
+pub mod hosts;
+pub mod lifeline;
+pub mod node;
+pub mod proxy;
+pub mod wire;

@@ -1,0 +1,79 @@
+//! Messages between an agent and the first process of a node.
+//!
+//! A command has a session of its own (see [`crate::lifeline`]). A porter of the agent says [`Start`] on
+//! it and hands over the session of whoever wants the command; from then on that is between the caller
+//! and the node: signals and the end of the command, in the messages of [`crate::agent`].
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::{Bind, Terminal};
+
+/// The argument of the role.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct InitConfig {
+    /// The soft limit of descriptors for commands.
+    pub open_files: u64,
+    /// The name of the node as a host.
+    pub name: String,
+    /// The file that is `/etc/hosts` in the node.
+    pub hosts: PathBuf,
+    /// The first of the node's own users on the host, if it has such.
+    pub users: Option<u32>,
+    /// Whether `/tmp` and `/var/tmp` are the host's.
+    pub shares_tmp: bool,
+    /// The most that each file system for temporary files or shared memory holds.
+    pub temporary_bytes: u64,
+}
+
+/// The answer to [`Report::Unshared`]: the users are there. The node's `/sys` comes along.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Mapped;
+
+/// On a session: starts a command. Its standard input, output and error come along, then its directory
+/// and its program if it has them, the mounts of its binds, and last the session of its caller.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// The whole environment.
+    pub env: Vec<(String, String)>,
+    /// The working directory.
+    pub cwd: String,
+    /// Where the program was found.
+    pub program: Option<String>,
+    /// Whether the directory comes along, as the node sees it.
+    pub has_directory: bool,
+    /// Whether the program does.
+    pub has_file: bool,
+    /// The terminal that its standard input is, if that is to be its controlling terminal.
+    #[serde(default)]
+    pub terminal: Option<Terminal>,
+    /// The directories of the caller that the command gets.
+    #[serde(default)]
+    pub binds: Vec<Bind>,
+}
+
+/// On the lifeline, to the agent that made the node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "snake_case")]
+pub enum Report {
+    /// The process is in a user namespace that has no users yet.
+    Unshared,
+    /// The node is ready, apart from what the kernel did not allow. Its network namespace and its
+    /// node socket come along.
+    Ready {
+        /// What the kernel did not allow, one sentence each.
+        warnings: Vec<String>,
+    },
+    /// There will be no node.
+    Failed {
+        /// What failed, as a verb and its object.
+        action: String,
+        /// The reason.
+        message: String,
+        /// The system's number of the error, if it has one.
+        code: Option<i32>,
+    },
+}

@@ -1,0 +1,610 @@
+//! Frames with descriptors over a Unix stream socket: how the messages of [`crate::agent`]
+//! and [`crate::driver`] travel.
+//!
+//! ```text
+//!  0        4             6      8
+//!  +--------+-------------+------+---------------------+
+//!  | length | descriptors | zero | payload (JSON)      |   little endian
+//!  +--------+-------------+------+---------------------+
+//! ```
+//!
+//! Descriptors ride on the frame's first byte. The kernel may deliver them earlier than the
+//! frame that they belong to is read, never later, so a reader keeps them in a queue. It delivers
+//! those of one frame at a time. A process at its limit of descriptors loses some of a frame's;
+//! that frame is then received without any, so that only what it granted fails.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The longest payload of a frame in bytes: a peer that announces more is cut off.
+pub const MAX_PAYLOAD: u32 = 16 << 20;
+
+/// The most descriptors that a frame may carry.
+pub const MAX_DESCRIPTORS: u16 = 16;
+
+/// Bytes given to the kernel in one call.
+const SENT_AT_ONCE: usize = 64 * 1024;
+
+const HEADER: usize = 8;
+
+/// Room for the descriptors of one message.
+const RIGHTS: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS as usize));
+
+/// Frames whose descriptors may wait for the frame's end; those of well-formed frames are fewer.
+const UNTAKEN_GRANTS: usize = 4;
+
+/// How deep a message may nest. Ours have some five levels, and the threads that read them not
+/// much of a stack.
+const MAX_DEPTH: u32 = 16;
+
+/// Why a message could not be sent or received. After any of these the connection is useless.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The other side closed the connection.
+    #[error("the connection was closed")]
+    Closed,
+    /// The system's error.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The other side sent what is no frame, or a message that we do not know.
+    #[error("malformed message: {0}")]
+    Malformed(String),
+}
+
+/// Splits a connected socket into its two halves.
+///
+/// # Errors
+/// The system's.
+pub fn split(stream: UnixStream) -> io::Result<(Reader, Writer)> {
+    let stream = Arc::new(stream);
+    let reader = Reader {
+        stream: Arc::clone(&stream),
+        bytes: Vec::new(),
+        grants: VecDeque::new(),
+        limit: MAX_PAYLOAD,
+        last_len: 0,
+        takes_descriptors: true,
+    };
+    Ok((
+        reader,
+        Writer {
+            stream,
+            turn: Arc::default(),
+            is_cut: Arc::default(),
+        },
+    ))
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub struct Reader {
+    stream: Arc<UnixStream>,
+    bytes: Vec<u8>,
+    /// Of the frames that have some and are not taken yet, in order.
+    grants: VecDeque<Grant>,
+    /// How long a payload may be.
+    limit: u32,
+    /// Bytes of the frame that was taken last.
+    last_len: usize,
+    /// Whether the other side may send descriptors.
+    takes_descriptors: bool,
+}
+
+/// The descriptors of one frame.
+#[derive(Debug)]
+enum Grant {
+    Whole(Vec<OwnedFd>),
+    /// This process could not take some of them; the others are closed.
+    Lost,
+}
+
+impl Reader {
+    /// Takes no descriptors from now on: a frame that comes with one is malformed. They are never
+    /// this process's then, so it need not close them, for which it would wait as long as whoever
+    /// serves their file system (FUSE) likes.
+    pub fn take_no_descriptors(&mut self) {
+        self.takes_descriptors = false;
+    }
+
+    /// Waits for the next message and the descriptors that came with it: as many as were sent,
+    /// or none when this process has no room for them.
+    ///
+    /// # Errors
+    /// [`WireError::Closed`] between messages when the other side has closed; anything else
+    /// when it broke off in the middle or sent nonsense.
+    pub fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), WireError> {
+        loop {
+            if let Some(message) = self.take_frame()? {
+                return Ok(message);
+            }
+            self.fill()?;
+        }
+    }
+
+    /// Bytes of the message that was received last.
+    pub fn last_len(&self) -> usize {
+        self.last_len
+    }
+
+    /// Waits until the next message is announced, and returns the bytes of its payload.
+    ///
+    /// # Errors
+    /// As [`Reader::receive`].
+    pub fn announced(&mut self) -> Result<u32, WireError> {
+        loop {
+            if let Some(&[a, b, c, d]) = self.bytes.first_chunk() {
+                return Ok(u32::from_le_bytes([a, b, c, d]));
+            }
+            self.fill()?;
+        }
+    }
+
+    /// As [`Reader::receive`], but with a payload of at most `limit` bytes, all of it by `deadline`.
+    ///
+    /// # Errors
+    /// As [`Reader::receive`].
+    pub fn receive_first<T: DeserializeOwned>(
+        &mut self,
+        limit: u32,
+        deadline: Instant,
+    ) -> Result<(T, Vec<OwnedFd>), WireError> {
+        let before = std::mem::replace(&mut self.limit, limit);
+        let message = loop {
+            if let Some(message) = self.take_frame()? {
+                break message;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            // None at all would mean to wait for ever.
+            let left = left.max(Duration::from_millis(1));
+            self.stream.set_read_timeout(Some(left))?;
+            self.fill()?;
+            if Instant::now() > deadline {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+        };
+        self.limit = before;
+        self.stream.set_read_timeout(None)?;
+        Ok(message)
+    }
+
+    fn take_frame<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, WireError> {
+        let Some(&[a, b, c, d, e, f, 0, 0]) = self.bytes.first_chunk::<HEADER>() else {
+            return match self.bytes.len() {
+                0..HEADER => Ok(None),
+                _ => Err(WireError::Malformed("no frame header".into())),
+            };
+        };
+        let len = u32::from_le_bytes([a, b, c, d]);
+        let count = usize::from(u16::from_le_bytes([e, f]));
+        if len > self.limit || count > usize::from(MAX_DESCRIPTORS) {
+            return Err(WireError::Malformed(format!(
+                "a frame of {len} bytes and {count} descriptors is over the limit of {} bytes and \
+                 {MAX_DESCRIPTORS} descriptors",
+                self.limit
+            )));
+        }
+        let end = HEADER + len as usize;
+        if self.bytes.len() < end {
+            return Ok(None);
+        }
+        let descriptors = self.take_descriptors(count)?;
+        let payload = &self.bytes[HEADER..end];
+        if is_too_deep(payload) {
+            return Err(WireError::Malformed(format!(
+                "it nests more than {MAX_DEPTH} levels"
+            )));
+        }
+        let message = serde_json::from_slice(payload)
+            .map_err(|error| WireError::Malformed(error.to_string()))?;
+        self.bytes.drain(..end);
+        self.last_len = end;
+        Ok(Some((message, descriptors)))
+    }
+
+    /// Those of the next frame, which announces so many.
+    fn take_descriptors(&mut self, count: usize) -> Result<Vec<OwnedFd>, WireError> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        match self.grants.pop_front() {
+            Some(Grant::Whole(descriptors)) if descriptors.len() == count => Ok(descriptors),
+            Some(Grant::Lost) => {
+                tracing::warn!("no room for {count} descriptors that came with a message");
+                Ok(Vec::new())
+            }
+            _ => Err(WireError::Malformed(
+                "announced descriptors are missing".into(),
+            )),
+        }
+    }
+
+    fn fill(&mut self) -> Result<(), WireError> {
+        let mut chunk = [0; 16 * 1024];
+        let mut space = [MaybeUninit::uninit(); RIGHTS];
+        let space = &mut space[..RIGHTS * usize::from(self.takes_descriptors)];
+        let mut control = RecvAncillaryBuffer::new(space);
+        let (received, flags) = loop {
+            let mut parts = [IoSliceMut::new(&mut chunk)];
+            match recvmsg(
+                &*self.stream,
+                &mut parts,
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Err(WireError::Closed),
+                Err(error) => return Err(io::Error::from(error).into()),
+                Ok(message) => break (message.bytes, message.flags),
+            }
+        };
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                descriptors.extend(rights);
+            }
+        }
+        if flags.contains(ReturnFlags::CTRUNC) && !self.takes_descriptors {
+            let message = "it came with descriptors, which nobody takes here";
+            return Err(WireError::Malformed(message.into()));
+        }
+        if flags.contains(ReturnFlags::CTRUNC) {
+            self.grants.push_back(Grant::Lost);
+        } else if !descriptors.is_empty() {
+            self.grants.push_back(Grant::Whole(descriptors));
+        }
+        if self.grants.len() > UNTAKEN_GRANTS {
+            return Err(WireError::Malformed(
+                "more descriptors than announced".into(),
+            ));
+        }
+        if received == 0 {
+            return Err(if self.bytes.is_empty() {
+                WireError::Closed
+            } else {
+                io::Error::from(io::ErrorKind::UnexpectedEof).into()
+            });
+        }
+        self.bytes.extend_from_slice(&chunk[..received]);
+        Ok(())
+    }
+
+    /// Whether part of another message has come already, for which polling the socket would wait
+    /// in vain.
+    pub fn has_more(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
+    /// The socket, for its peer's credentials and for waiting.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+}
+
+/// Whether JSON nests too deeply. Of what is no JSON it may say anything.
+pub fn is_too_deep(json: &[u8]) -> bool {
+    let (mut depth, mut in_string, mut is_escaped) = (0_u32, false, false);
+    for byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_string,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return true;
+        }
+    }
+    false
+}
+
+/// The sending half. Clones share it; messages never interleave.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    stream: Arc<UnixStream>,
+    turn: Arc<Mutex<()>>,
+    /// Whether this side has ended the connection.
+    is_cut: Arc<AtomicBool>,
+}
+
+impl Writer {
+    /// Sends a message with descriptors (at most [`MAX_DESCRIPTORS`]); waits while the socket's
+    /// buffer is full, for as long as [`Writer::give_up_after`] says.
+    ///
+    /// # Errors
+    /// [`WireError::Closed`] when the other side has gone; after another error, part of the
+    /// message may have been sent and the connection has been shut down.
+    pub fn send<T: Serialize>(
+        &self,
+        message: &T,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), WireError> {
+        let mut frame = vec![0; HEADER];
+        serde_json::to_writer(&mut frame, message)
+            .map_err(|error| WireError::Malformed(error.to_string()))?;
+        let len = u32::try_from(frame.len() - HEADER).unwrap_or(u32::MAX);
+        if len > MAX_PAYLOAD || descriptors.len() > usize::from(MAX_DESCRIPTORS) {
+            return Err(WireError::Malformed("the message is over the limit".into()));
+        }
+        frame[..4].copy_from_slice(&len.to_le_bytes());
+        frame[4..6].copy_from_slice(&(descriptors.len() as u16).to_le_bytes());
+        let _turn = self.turn();
+        let sent = self.send_all(&frame, descriptors);
+        match sent {
+            Ok(()) => {}
+            Err(WireError::Closed) => self.end(),
+            Err(_) => self.shut_down(),
+        }
+        sent
+    }
+
+    fn send_all(&self, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), WireError> {
+        let mut space = [MaybeUninit::uninit(); RIGHTS];
+        let begun = Instant::now();
+        let mut sent = 0;
+        while sent < frame.len() {
+            // Each part has its own patience otherwise, and who reads a byte at a time wears it out.
+            if sent > 0
+                && self
+                    .stream
+                    .write_timeout()?
+                    .is_some_and(|time| begun.elapsed() > time)
+            {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if sent == 0 && !descriptors.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(descriptors));
+            }
+            // The kernel's limit is for each time that it waits within one call, so calls are short.
+            let end = frame.len().min(sent + SENT_AT_ONCE);
+            let parts = [IoSlice::new(&frame[sent..end])];
+            match sendmsg(&*self.stream, &parts, &mut control, SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(WireError::Closed),
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket, for handing it on.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Bounds how long [`Writer::send`] waits for a peer that does not read.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn give_up_after(&self, time: Duration) -> io::Result<()> {
+        self.stream.set_write_timeout(Some(time))
+    }
+
+    /// Whether this side has ended the connection, and not the other.
+    pub fn is_cut(&self) -> bool {
+        // Pairs with `shut_down`: whoever has seen the end sees why.
+        self.is_cut.load(Ordering::Acquire)
+    }
+
+    /// Ends the connection in both directions.
+    pub fn shut_down(&self) {
+        // Pairs with `is_cut`.
+        self.is_cut.store(true, Ordering::Release);
+        self.end();
+    }
+
+    fn end(&self) {
+        // It fails only when the connection has ended already.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    use std::io::Read as _;
+
+    use super::*;
+
+    fn pair() -> (Writer, Reader, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let raw = ours.try_clone().unwrap();
+        let (_, writer) = split(ours).unwrap();
+        (writer, split(theirs).unwrap().0, raw)
+    }
+
+    #[test]
+    fn messages_keep_their_order_and_descriptors() {
+        let (writer, mut reader, _raw) = pair();
+        let file = tempfile::tempfile().unwrap();
+        writer.send(&"first", &[]).unwrap();
+        writer
+            .send(&"second", &[file.as_fd(), file.as_fd()])
+            .unwrap();
+        writer.send(&"third", &[file.as_fd()]).unwrap();
+        for (text, count) in [("first", 0), ("second", 2), ("third", 1)] {
+            let (message, descriptors) = reader.receive::<String>().unwrap();
+            assert_eq!((message.as_str(), descriptors.len()), (text, count));
+        }
+    }
+
+    /// Processes at their limit of descriptors once lost the whole connection. The limit is one
+    /// of the process, so a child process that runs only this test lowers its own.
+    #[test]
+    fn descriptors_that_this_process_has_no_room_for_fail_their_message_only() {
+        const CHILD: &str = "WIRE_TEST_CHILD";
+        const NAME: &str = "wire::tests::\
+            descriptors_that_this_process_has_no_room_for_fail_their_message_only";
+        if std::env::var_os(CHILD).is_none() {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let child = child.args([NAME, "--exact", "--test-threads=1"]);
+            let output = child.env(CHILD, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                output.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+            return;
+        }
+        let (writer, mut reader, _raw) = pair();
+        let file = tempfile::tempfile().unwrap();
+        let limit = getrlimit(Resource::Nofile);
+        // The second frame finds no room at all, the fourth room for one of its two.
+        let free = rustix::io::dup(&file).unwrap();
+        let next = free.as_raw_fd() as u64;
+        drop(free);
+        for (room, count) in [(9, 1), (0, 2), (9, 0), (1, 2), (9, 2)] {
+            writer.send(&"before", &[]).unwrap();
+            let rights: Vec<_> = std::iter::repeat_n(file.as_fd(), count).collect();
+            writer.send(&"granted", &rights).unwrap();
+            writer.send(&"after", &[]).unwrap();
+            let current = Some(next + room);
+            setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+            let expected = if room >= count as u64 { count } else { 0 };
+            for (text, count) in [("before", 0), ("granted", expected), ("after", 0)] {
+                let (message, descriptors) = reader.receive::<String>().unwrap();
+                assert_eq!((message.as_str(), descriptors.len()), (text, count));
+            }
+            setrlimit(Resource::Nofile, limit).unwrap();
+        }
+    }
+
+    #[test]
+    fn who_takes_no_descriptors_gets_none() {
+        let (writer, mut reader, _raw) = pair();
+        reader.take_no_descriptors();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        writer.send(&"without", &[]).unwrap();
+        assert_eq!(reader.receive::<String>().unwrap().0, "without");
+        writer.send(&"with", &[theirs.as_fd()]).unwrap();
+        let error = reader.receive::<String>().unwrap_err();
+        assert!(matches!(error, WireError::Malformed(_)), "{error}");
+        // The kernel has dropped it: that was the last one.
+        drop(theirs);
+        assert_eq!((&ours).read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_message_larger_than_any_socket_buffer_arrives_whole() {
+        let (writer, mut reader, _raw) = pair();
+        let long = "x".repeat(5 << 20);
+        std::thread::scope(|scope| {
+            scope.spawn(|| writer.send(&long, &[]).unwrap());
+            assert_eq!(reader.receive::<String>().unwrap().0, long);
+        });
+    }
+
+    #[test]
+    fn nonsense_and_broken_messages_are_errors() {
+        let bad: [&[u8]; 4] = [
+            &[0xff; 8],                            // over every limit
+            &[2, 0, 0, 0, 0, 0, 0, 1, b'"', b'"'], // reserved bytes are not zero
+            &[2, 0, 0, 0, 1, 0, 0, 0, b'"', b'"'], // a descriptor is missing
+            &[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'"'], // no JSON
+        ];
+        for bytes in bad {
+            let (_, mut reader, mut raw) = pair();
+            raw.write_all(bytes).unwrap();
+            let error = reader.receive::<String>().unwrap_err();
+            assert!(
+                matches!(error, WireError::Malformed(_)),
+                "{bytes:?}: {error}"
+            );
+        }
+        let (writer, mut reader, mut raw) = pair();
+        raw.write_all(&[9, 0, 0]).unwrap();
+        writer.shut_down();
+        assert!(matches!(reader.receive::<String>(), Err(WireError::Io(_))));
+        assert!(matches!(writer.send(&1, &[]), Err(WireError::Closed)));
+    }
+
+    /// A few hundred bytes once overflowed the stack of the thread that read them.
+    #[test]
+    fn what_nests_too_deeply_is_refused() {
+        let frame = |json: &str| {
+            let len = (json.len() as u32).to_le_bytes();
+            [&len[..], &[0; 4], json.as_bytes()].concat()
+        };
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        let flat = format!("[{}\"[[[[[[[[[[[[[[[[[[\\\"[\"]", "[[]],".repeat(100));
+        for json in [nested(16), flat] {
+            let (_, mut reader, mut raw) = pair();
+            raw.write_all(&frame(&json)).unwrap();
+            reader.receive::<serde_json::Value>().unwrap();
+        }
+        let (_, mut reader, mut raw) = pair();
+        raw.write_all(&frame(&nested(17))).unwrap();
+        let error = reader.receive::<serde_json::Value>().unwrap_err();
+        assert!(error.to_string().contains("16 levels"), "{error}");
+    }
+
+    #[test]
+    fn a_stranger_has_little_room_and_one_deadline() {
+        let (writer, mut reader, _raw) = pair();
+        writer.send(&"hello", &[]).unwrap();
+        writer.send(&"x".repeat(2000), &[]).unwrap();
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let later = Instant::now() + Duration::from_secs(60);
+        let (hello, _) = reader.receive_first::<String>(100, later).unwrap();
+        assert_eq!(hello, "hello");
+        assert_eq!(reader.receive::<String>().unwrap().0.len(), 2000);
+        writer.send(&"x".repeat(2000), &[]).unwrap();
+        let error = reader.receive_first::<String>(100, later).unwrap_err();
+        assert!(matches!(error, WireError::Malformed(_)), "{error}");
+
+        let (_, mut reader, mut raw) = pair();
+        raw.write_all(&[9, 0]).unwrap();
+        let error = reader.receive_first::<String>(100, soon()).unwrap_err();
+        assert!(matches!(error, WireError::Io(_)), "{error}");
+    }
+
+    #[test]
+    fn a_peer_that_reads_a_little_at_a_time_holds_nobody_up_for_ever() {
+        use std::io::Read;
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (_, writer) = split(ours).unwrap();
+        writer.give_up_after(Duration::from_millis(50)).unwrap();
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| writer.send(&"x".repeat(15 << 20), &[]));
+            let mut drop = [0; 4096];
+            while !sending.is_finished() && theirs.read(&mut drop).is_ok_and(|n| n > 0) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(sending.join().unwrap().is_err());
+        });
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_holds_nobody_up_for_ever() {
+        let (writer, _reader, _raw) = pair();
+        writer.give_up_after(Duration::from_millis(20)).unwrap();
+        assert!(writer.send(&"x".repeat(5 << 20), &[]).is_err());
+        assert!(matches!(writer.send(&1, &[]), Err(WireError::Closed)));
+    }
+}
