@@ -17,7 +17,7 @@
 //!   completely.
 //! * [`content`]: keys that are made of their values.
 //! * [`reader`]: one-sided gets, with a cache of [locations](location_cache), which [`uses`] tells the server of;
-//!   [`control`]: messages for the rest.
+//!   [`messages`]: messages for the rest.
 //! * [`network`]: what client and server ask of a domain.
 //! * [`client`] and [`server`]; [`proxy`]: gets by reading, for whoever speaks memcached's protocol.
 
@@ -26,7 +26,6 @@
 pub mod borrows;
 pub mod client;
 pub mod content;
-pub mod control;
 mod counts;
 mod free_list;
 mod ghosts;
@@ -35,6 +34,7 @@ mod heavy_hitters;
 pub mod index;
 pub mod layout;
 pub mod location_cache;
+pub mod messages;
 pub mod network;
 mod number;
 pub mod operations;
@@ -56,6 +56,6 @@ mod testing;
 
 pub use client::{Client, ClientError, Value};
 pub use content::content_key;
-pub use control::PROTOCOL;
+pub use messages::PROTOCOL;
 pub use reader::Consistency;
 pub use view::{View, ViewError};

@@ -43,7 +43,7 @@ pub enum Queue {
 
 /// What is to become of the items of a segment that is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cleaning {
+pub enum CleaningMode {
     /// All stay: there are enough holes between them.
     Compact,
     /// Those that were not used go.
@@ -75,7 +75,7 @@ pub struct Segments {
     /// The one that is being cleaned.
     victim: Option<u32>,
     /// What is read by somebody who does not keep others out, once for each of them.
-    held: Vec<ItemAddress>,
+    pinned: Vec<ItemAddress>,
     /// Full ones, the oldest first.
     sealed: [VecDeque<u32>; 2],
     /// The last that was given to a segment.
@@ -136,7 +136,7 @@ impl Segment {
 
 /// Which items of a main segment stay when it is cleaned: those that were used most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
+pub struct Retention {
     /// All that were used more often than this, which is at least once.
     above: u16,
     /// Bytes of those that were used just so often.
@@ -145,9 +145,9 @@ pub struct Keep {
     all: u32,
 }
 
-impl Keep {
+impl Retention {
     /// Whether an item stays that was used so often.
-    pub fn takes(&mut self, frequency: u16, room: u32) -> bool {
+    pub fn admits(&mut self, frequency: u16, room: u32) -> bool {
         let is_kept = room <= self.all
             && match frequency.cmp(&self.above) {
                 Ordering::Greater => true,
@@ -166,7 +166,7 @@ impl Keep {
 
 /// Memory that was given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct Allocation {
     /// Where it begins.
     pub address: ItemAddress,
     /// The rest of the hole that it is in, and its bytes, where something that looks like an item has to be:
@@ -221,7 +221,7 @@ impl Segments {
             free_list: FreeList::default(),
             fills_all: false,
             victim: None,
-            held: Vec::new(),
+            pinned: Vec::new(),
             sealed: [VecDeque::new(), VecDeque::new()],
             stamp: 0,
             opened: 0,
@@ -314,11 +314,11 @@ impl Segments {
     /// Gives out `room` bytes at the end of a queue, leaving `spare` segments free, or those of a hole
     /// there. They are reserved: their segment is not cleaned until [`Segments::commit`] or
     /// [`Segments::release`].
-    pub fn append(&mut self, queue: Queue, room: u32, spare: usize) -> Option<Given> {
+    pub fn append(&mut self, queue: Queue, room: u32, spare: usize) -> Option<Allocation> {
         if queue == Queue::Young
-            && let Some(given) = self.fill(room)
+            && let Some(allocation) = self.fill(room)
         {
-            return Some(given);
+            return Some(allocation);
         }
         if room > self.len {
             return None;
@@ -335,24 +335,24 @@ impl Segments {
         segment.live += room;
         segment.reserved += room;
         let address = ItemAddress((at / UNIT as u64) as u32);
-        Some(Given {
+        Some(Allocation {
             address,
             rest: None,
         })
     }
 
     /// As [`Segments::append`], in a hole.
-    pub fn fill(&mut self, room: u32) -> Option<Given> {
-        let given = self.take_hole(room)?;
-        self.hold_memory(given.address, room);
-        if let Some((rest, len)) = given.rest {
+    pub fn fill(&mut self, room: u32) -> Option<Allocation> {
+        let allocation = self.take_hole(room)?;
+        self.pin_memory(allocation.address, room);
+        if let Some((rest, len)) = allocation.rest {
             self.free_list.add_ready(rest, len);
         }
-        Some(given)
+        Some(allocation)
     }
 
     /// A hole of which nobody has borrowed what was there.
-    fn take_hole(&mut self, room: u32) -> Option<Given> {
+    fn take_hole(&mut self, room: u32) -> Option<Allocation> {
         if !self.free_list.has(room) && self.free_list.is_scan_due(self.borrowers()) {
             self.borrows.scan();
             let borrowed = self.borrows.sorted();
@@ -362,13 +362,13 @@ impl Segments {
         while let Some(address) = self.free_list.take(room) {
             #[cfg(test)]
             if self.reuses_at_once {
-                return Some(Given {
+                return Some(Allocation {
                     address,
                     rest: None,
                 });
             }
             if !self.free_list.retires_next() {
-                return Some(Given {
+                return Some(Allocation {
                     address,
                     rest: None,
                 });
@@ -382,7 +382,7 @@ impl Segments {
         }
         let (address, len) = self.free_list.take_longer(room, room_of(ItemHeader::LEN))?;
         let rest = ItemAddress(address.0 + room / UNIT as u32);
-        Some(Given {
+        Some(Allocation {
             address,
             rest: Some((rest, len - room)),
         })
@@ -487,23 +487,23 @@ impl Segments {
     }
 
     /// The memory of an item is to stay as it is, also without the item, until
-    /// [`Segments::let_go`].
-    pub fn hold(&mut self, address: ItemAddress, room: u32) {
-        self.held.push(address);
-        self.hold_memory(address, room);
+    /// [`Segments::unpin`].
+    pub fn pin(&mut self, address: ItemAddress, room: u32) {
+        self.pinned.push(address);
+        self.pin_memory(address, room);
     }
 
-    fn hold_memory(&mut self, address: ItemAddress, room: u32) {
+    fn pin_memory(&mut self, address: ItemAddress, room: u32) {
         let number = self.number_of(address);
         let segment = &mut self.segments[number.0 as usize];
         segment.live += room;
         segment.reserved += room;
     }
 
-    /// The end of [`Segments::hold`].
-    pub fn let_go(&mut self, address: ItemAddress, room: u32) {
-        if let Some(at) = self.held.iter().position(|held| *held == address) {
-            self.held.swap_remove(at);
+    /// The end of [`Segments::pin`].
+    pub fn unpin(&mut self, address: ItemAddress, room: u32) {
+        if let Some(at) = self.pinned.iter().position(|pinned| *pinned == address) {
+            self.pinned.swap_remove(at);
         }
         let SegmentNumber(number) = self.number_of(address);
         let segment = &mut self.segments[number as usize];
@@ -522,7 +522,7 @@ impl Segments {
     fn release_memory(&mut self, address: ItemAddress, room: u32) {
         let SegmentNumber(number) = self.number_of(address);
         self.segments[number as usize].live -= room;
-        if self.may_be_filled(number) && !self.held.contains(&address) {
+        if self.may_be_filled(number) && !self.pinned.contains(&address) {
             self.free_list.add(address, room);
         }
         #[cfg(test)]
@@ -578,7 +578,7 @@ impl Segments {
 
     /// A segment worth cleaning, taken out of its queue: [`Segments::recycle`] it afterwards, or
     /// [`Segments::put_back`]. `None` if there is none, or only by an eviction that is not allowed.
-    pub fn victim(&mut self, may_evict: bool) -> Option<(SegmentNumber, Queue, Cleaning)> {
+    pub fn victim(&mut self, may_evict: bool) -> Option<(SegmentNumber, Queue, CleaningMode)> {
         let sealed = [Queue::Young, Queue::Main].map(|queue| {
             let numbers = self.sealed[queue as usize].iter().copied();
             let idle = numbers.filter(|&n| self.segments[n as usize].reserved == 0);
@@ -606,8 +606,8 @@ impl Segments {
             (None, None) => None,
         };
         let (number, queue, cleaning) = match (sparsest, oldest) {
-            (Some((number, queue)), _) => (number, queue, Cleaning::Compact),
-            (None, Some((number, queue))) if may_evict => (number, queue, Cleaning::Evict),
+            (Some((number, queue)), _) => (number, queue, CleaningMode::Compact),
+            (None, Some((number, queue))) if may_evict => (number, queue, CleaningMode::Evict),
             _ => return None,
         };
         self.take_victim(number, queue);
@@ -621,7 +621,7 @@ impl Segments {
     }
 
     /// Which items of a segment stay when it is evicted.
-    pub fn keep(&self, number: SegmentNumber) -> Keep {
+    pub fn retention(&self, number: SegmentNumber) -> Retention {
         let all = (u64::from(self.len) * Self::KEPT_TENTHS / 10) as u32;
         let Segment { by_frequency, .. } = self.segments[number.0 as usize];
         let (mut above, mut equal) = (FREQUENCIES - 1, all);
@@ -630,7 +630,7 @@ impl Segments {
         {
             (above, equal) = (above - 1, left);
         }
-        Keep {
+        Retention {
             above: above as u16,
             equal,
             all,
@@ -652,7 +652,10 @@ impl Segments {
 
     /// As [`Segments::victim`], one whose items all stay: that with the most holes, if these are at
     /// least so many bytes. It may be the one where new items go, which is then closed.
-    pub fn victim_with_holes(&mut self, least: u32) -> Option<(SegmentNumber, Queue, Cleaning)> {
+    pub fn victim_with_holes(
+        &mut self,
+        least: u32,
+    ) -> Option<(SegmentNumber, Queue, CleaningMode)> {
         let sealed = [Queue::Young, Queue::Main]
             .into_iter()
             .flat_map(|queue| self.sealed[queue as usize].iter().map(move |&n| (n, queue)));
@@ -671,7 +674,7 @@ impl Segments {
         if open.take_if(|open| *open == number).is_some() {
             self.forget_holes();
         }
-        Some((SegmentNumber(number), queue, Cleaning::Compact))
+        Some((SegmentNumber(number), queue, CleaningMode::Compact))
     }
 
     fn is_sparse(&self, number: u32) -> bool {
@@ -747,17 +750,17 @@ impl Segments {
         &mut self.borrows
     }
 
-    /// A segment that was cleaned is free, unless somebody holds memory in it; then it is one of its
+    /// A segment that was cleaned is free, unless memory in it is pinned; then it is one of its
     /// queue again. Returns which.
-    pub fn recycle_unless_held(&mut self, number: SegmentNumber, queue: Queue) -> bool {
-        let held = self.segments[number.0 as usize].reserved > 0;
+    pub fn recycle_unless_pinned(&mut self, number: SegmentNumber, queue: Queue) -> bool {
+        let pinned = self.segments[number.0 as usize].reserved > 0;
         self.victim = None;
-        if held {
+        if pinned {
             self.sealed[queue as usize].push_back(number.0)
         } else {
             self.recycle(number)
         }
-        !held
+        !pinned
     }
 
     /// A segment is not cleaned after all, and becomes the newest of its queue.
@@ -882,7 +885,7 @@ mod tests {
 
     fn fill(segments: &mut Segments, queue: Queue, room: u32) -> Vec<ItemAddress> {
         let mut addresses = vec![];
-        while let Some(Given { address, .. }) = segments.append(queue, room, 0) {
+        while let Some(Allocation { address, .. }) = segments.append(queue, room, 0) {
             segments.commit(address, room, 0, 0);
             addresses.push(address);
         }
@@ -921,18 +924,18 @@ mod tests {
     fn what_is_held_is_not_used_again() {
         let mut segments = of_memory(4 * u64::from(LEN));
         let addresses = fill(&mut segments, Queue::Young, LEN);
-        segments.hold(addresses[0], LEN);
+        segments.pin(addresses[0], LEN);
         segments.release(addresses[0], LEN, 0);
         assert_eq!(segments.free(), 0);
-        segments.let_go(addresses[0], LEN);
+        segments.unpin(addresses[0], LEN);
         assert_eq!(segments.free(), 1);
         // Also by who began to clean it before.
         let (number, queue, _) = segments.victim(true).unwrap();
-        segments.hold(addresses[1], LEN);
+        segments.pin(addresses[1], LEN);
         segments.release(addresses[1], LEN, 0);
-        assert!(!segments.recycle_unless_held(number, queue));
+        assert!(!segments.recycle_unless_pinned(number, queue));
         assert_eq!(segments.free(), 1);
-        segments.let_go(addresses[1], LEN);
+        segments.unpin(addresses[1], LEN);
         assert_eq!(segments.free(), 2);
     }
 
@@ -950,9 +953,9 @@ mod tests {
         assert!(!addresses.contains(&other));
         assert_eq!(append(&mut segments, 1024), addresses[1]);
         // Somebody reads it.
-        segments.hold(addresses[0], 1024);
+        segments.pin(addresses[0], 1024);
         segments.release(addresses[0], 1024, 0);
-        segments.let_go(addresses[0], 1024);
+        segments.unpin(addresses[0], 1024);
         // Not this one, which is in the next segment, but those before it.
         let next = append(&mut segments, 1024);
         segments.release(addresses[2], 1024, 0);
@@ -977,12 +980,12 @@ mod tests {
         segments.release(addresses[17], 512, 0);
         assert_eq!(segments.victim(false), None);
         segments.release(addresses[18], 512, 0);
-        let victim = (SegmentNumber(2), Queue::Young, Cleaning::Compact);
+        let victim = (SegmentNumber(2), Queue::Young, CleaningMode::Compact);
         assert_eq!(segments.victim(true), Some(victim));
         segments.put_back(victim.0, victim.1);
         assert_eq!(segments.victim(true), Some(victim));
         segments.recycle(victim.0);
-        let oldest = (SegmentNumber(0), Queue::Young, Cleaning::Evict);
+        let oldest = (SegmentNumber(0), Queue::Young, CleaningMode::Evict);
         assert_eq!(segments.victim(true), Some(oldest));
     }
 
@@ -1036,9 +1039,9 @@ mod tests {
             segments.note_use(*address, room, 0, 1);
         }
         segments.release(addresses[0], room, 3);
-        let mut keep = segments.keep(segments.number_of(addresses[0]));
+        let mut retention = segments.retention(segments.number_of(addresses[0]));
         let mut kept = |frequency, count: usize| {
-            let takes = (0..count).map(|_| keep.takes(frequency, room));
+            let takes = (0..count).map(|_| retention.admits(frequency, room));
             takes.filter(|is_kept| *is_kept).count()
         };
         // Nine are six tenths of sixteen.

@@ -16,7 +16,7 @@ const LOOKS: u32 = 60;
 const PAUSES: u32 = 10;
 
 /// A store behind a lock. Values are read, and large ones brought to reserved memory, without it:
-/// so nobody is held up.
+/// so they delay nobody.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// Apart from the lock's own line, at which others look.
@@ -118,16 +118,17 @@ impl Shared {
         let Some(item) = find(&mut store)? else {
             return Ok(None);
         };
-        store.hold(&item);
+        store.pin(&item);
         drop(store);
-        self.read_held(&item, |items| read(&item, items)).map(Some)
+        self.read_pinned(&item, |items| read(&item, items))
+            .map(Some)
     }
 
-    /// Gives the items region to `read`, while the memory of an item that is [held](Store::hold) cannot
-    /// change, and lets the item go. Others use the store meanwhile.
-    pub fn read_held<T>(&self, item: &Item, read: impl FnOnce(&Region) -> T) -> T {
+    /// Gives the items region to `read`, while the memory of an item that is [pinned](Store::pin) cannot
+    /// change, and unpins the item. Others use the store meanwhile.
+    pub fn read_pinned<T>(&self, item: &Item, read: impl FnOnce(&Region) -> T) -> T {
         let result = read(&self.items);
-        self.lock().let_go(item);
+        self.lock().unpin(item);
         result
     }
 

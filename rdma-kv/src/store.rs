@@ -476,16 +476,15 @@ impl Store {
     }
 
     /// Keeps the memory of an item that was found as it is, whatever becomes of the item, until
-    /// [`Store::let_go`]: for who reads it without the lock.
-    pub fn hold(&mut self, item: &Item) {
-        self.segments
-            .hold(item.location.word.address(), item.room());
+    /// [`Store::unpin`]: for who reads it without the lock.
+    pub fn pin(&mut self, item: &Item) {
+        self.segments.pin(item.location.word.address(), item.room());
     }
 
-    /// The end of [`Store::hold`].
-    pub fn let_go(&mut self, item: &Item) {
+    /// The end of [`Store::pin`].
+    pub fn unpin(&mut self, item: &Item) {
         self.segments
-            .let_go(item.location.word.address(), item.room());
+            .unpin(item.location.word.address(), item.room());
     }
 
     /// What clients have borrowed.

@@ -19,8 +19,8 @@ use toroid_fabric::{
     Region, RegionId, RemoteKey,
 };
 
-use crate::control::PROTOCOL;
 use crate::layout::Location;
+use crate::messages::PROTOCOL;
 use crate::network::{Accept, Network};
 use crate::operations::{self, Change, Stored};
 use crate::shared::Shared;

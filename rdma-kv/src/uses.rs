@@ -4,8 +4,8 @@
 //! client tells it in batches, which nobody waits for: all gets and hits are counted, and one hit of
 //! four says where the item was. Should a batch be lost, an item may leave earlier than it should.
 
-use crate::control::{PackedUse, Use};
 use crate::layout::{Slot, SlotWord};
+use crate::messages::{PackedUse, Use};
 
 /// Gets until a report is due. Each wakes the server, which costs more than to read a report.
 const GETS: u32 = 4096;

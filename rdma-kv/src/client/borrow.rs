@@ -4,7 +4,7 @@ use toroid_fabric::Access;
 
 use super::{Client, ClientError, Value, check_key};
 use crate::borrows::{HAZARDS, HAZARDS_LEN};
-use crate::control::{Reply, Request};
+use crate::messages::{Reply, Request};
 use crate::network::{Network, Remote};
 use crate::reader::Lookup;
 use crate::view::{HazardPointer, HazardPool, View};

@@ -4,8 +4,8 @@ use toroid_client::member::MemberError;
 use toroid_fabric::channel::ChannelError;
 use toroid_fabric::{OpError, Place};
 
-use crate::control::{Malformed, Refusal};
 use crate::layout::MAX_KEY;
+use crate::messages::{Malformed, Refusal};
 use crate::reader::ReadError;
 
 /// Why an operation of a client failed.

@@ -2,7 +2,7 @@
 
 use super::staging::Staging;
 use super::{Client, ClientError, Value, check_key};
-use crate::control::{GetValue, Piece, Refusal, Reply, Request};
+use crate::messages::{GetValue, Piece, Refusal, Reply, Request};
 use crate::network::Network;
 use crate::reader::{Lookup, ValueRef};
 

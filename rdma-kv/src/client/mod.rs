@@ -24,8 +24,8 @@ pub use error::ClientError;
 pub use posting::{Outcome, Ticket, WINDOW};
 pub(crate) use staging::STAGING_ACCESS;
 
-use crate::control::{INLINE_LIMIT, PROTOCOL, Reply, Request, VERSION};
 use crate::layout::MAX_KEY;
+use crate::messages::{INLINE_LIMIT, PROTOCOL, Reply, Request, VERSION};
 use crate::network::{Network, Remote};
 use crate::reader::{Consistency, Reader, ReaderStats};
 use crate::view::HazardPool;

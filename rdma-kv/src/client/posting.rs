@@ -10,7 +10,7 @@ use toroid_fabric::Region;
 use super::exchange::TIMEOUT;
 use super::staging::{STAGING_ACCESS, Staging};
 use super::{Client, ClientError, check_key};
-use crate::control::{Piece, Refusal, Reply, Request, SetValue};
+use crate::messages::{Piece, Refusal, Reply, Request, SetValue};
 use crate::network::Network;
 use crate::operations::{Change, Stored};
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use toroid_fabric::{Access, OpError, Region};
 
-use crate::control::Piece;
+use crate::messages::Piece;
 
 /// What the server may do with the staging region: fetch values, and put large ones that could
 /// not be read one-sided.

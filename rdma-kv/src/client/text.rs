@@ -1,7 +1,7 @@
 //! Memcached's protocol by messages, for whoever speaks for others: a proxy.
 
 use super::{Client, ClientError, check_key};
-use crate::control::{Awaiting, Reply, Request, VERSION};
+use crate::messages::{Awaiting, Reply, Request, VERSION};
 use crate::network::Network;
 use crate::reader::{ItemRef, Lookup};
 
@@ -9,7 +9,7 @@ use crate::reader::{ItemRef, Lookup};
 const OWN_SESSION: u32 = u32::MAX;
 
 impl<N: Network> Client<N> {
-    /// Says up to [`crate::control::TEXT_LIMIT`] bytes of memcached's protocol in one of its
+    /// Says up to [`crate::messages::TEXT_LIMIT`] bytes of memcached's protocol in one of its
     /// conversations, and appends what is answered. The first of a number begins one.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use toroid_model::refusal::RefusalKind;
 
 use super::{Upstream, UpstreamError};
 use crate::client::{Client, ClientError};
-use crate::control::Awaiting;
+use crate::messages::Awaiting;
 use crate::network::Network;
 use crate::reader::{ItemRef, Lookup};
 

@@ -3,13 +3,13 @@
 use super::Upstream;
 use super::framing::{Batch, Command};
 use super::getting::{self, Getting, Unable};
-use crate::control::{Awaiting, TEXT_LIMIT};
+use crate::messages::{Awaiting, TEXT_LIMIT};
 use crate::text::input::{Input, Tokens, TooLong, line, too_long};
 use crate::text::{LONG_GET, Next, REPLIES};
 
 /// A connection's side of the protocol: gets are answered by reading, all else is the server's.
 #[derive(Debug)]
-pub struct Conversation<U> {
+pub struct ProxyConversation<U> {
     upstream: U,
     input: Input,
     state: State,
@@ -57,10 +57,10 @@ struct Unfinished {
     is_answered: bool,
 }
 
-impl<U: Upstream> Conversation<U> {
+impl<U: Upstream> ProxyConversation<U> {
     /// With somebody who has said nothing yet.
     pub fn new(upstream: U) -> Self {
-        Conversation {
+        ProxyConversation {
             upstream,
             input: Input::default(),
             state: State::Command,

@@ -5,8 +5,8 @@
 //! that only looks like a set has no value behind it for the server, and it reads on with the next
 //! line, as it would on a connection of its own.
 
-use crate::control::TEXT_LIMIT;
 use crate::layout::MAX_KEY;
+use crate::messages::TEXT_LIMIT;
 use crate::number;
 use crate::text::input::{Arguments, Tokens, line};
 use crate::text::value_len;

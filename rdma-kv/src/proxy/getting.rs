@@ -1,8 +1,8 @@
 //! `get`, `gets` and `mg`, answered by reading.
 
 use super::{Upstream, UpstreamError};
-use crate::control::Awaiting;
 use crate::layout::Marks;
+use crate::messages::Awaiting;
 use crate::reader::{ItemRef, Lookup};
 use crate::text::input::Tokens;
 use crate::text::{REPLIES, append_flag, append_number, echo};

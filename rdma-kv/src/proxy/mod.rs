@@ -1,7 +1,7 @@
 //! Proxy: memcached's protocol for the clients of a node, with gets that read the memory of a server on
 //! another node.
 //!
-//! [`run`] serves with the same sockets and threads as a server. Each connection has a [`Conversation`],
+//! [`run`] serves with the same sockets and threads as a server. Each connection has a [`ProxyConversation`],
 //! which answers plain gets by one-sided reads and forwards all other commands unchanged, in a session
 //! of its own at the server. So each command has one implementation.
 //!
@@ -21,11 +21,11 @@ use toroid_client::member::{Domain, Member, MemberError};
 use toroid_fabric::Place;
 use toroid_model::refusal::RefusalKind;
 
-pub use self::conversation::Conversation;
+pub use self::conversation::ProxyConversation;
 
 use self::client_pool::{ClientPool, ConnectError, UpstreamSession};
 use crate::client::{Client, ClientError};
-use crate::control::Awaiting;
+use crate::messages::Awaiting;
 use crate::network::Network;
 use crate::reader::{ItemRef, Lookup};
 use crate::server::front::{self, Converse, Listeners};
@@ -70,7 +70,7 @@ pub trait Upstream {
         each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<(), UpstreamError>;
 
-    /// Sends up to [`crate::control::TEXT_LIMIT`] bytes in this session, and appends the replies. `goes_on`
+    /// Sends up to [`crate::messages::TEXT_LIMIT`] bytes in this session, and appends the replies. `goes_on`
     /// if the bytes continue a command: a server that does not know its beginning must not get them.
     ///
     /// # Errors
@@ -185,10 +185,10 @@ impl<N: Network> front::SessionFactory for Proxy<N>
 where
     Client<N>: Send,
 {
-    type Conversation = Conversation<UpstreamSession<N>>;
+    type Conversation = ProxyConversation<UpstreamSession<N>>;
 
     fn converse(&self, thread: usize, _: Ends) -> Self::Conversation {
-        Conversation::new(UpstreamSession::new(Arc::clone(&self.0), thread))
+        ProxyConversation::new(UpstreamSession::new(Arc::clone(&self.0), thread))
     }
 
     fn refused(&self) {}
@@ -196,27 +196,27 @@ where
     fn accepts(&self, _: bool) {}
 }
 
-impl<U: Upstream> Converse for Conversation<U> {
+impl<U: Upstream> Converse for ProxyConversation<U> {
     fn logged_in(&self, _: bool) {}
 
     fn is_idle(&self) -> bool {
-        Conversation::is_idle(self)
+        ProxyConversation::is_idle(self)
     }
 
     fn input(&mut self) -> &mut Input {
-        Conversation::input(self)
+        ProxyConversation::input(self)
     }
 
     fn room(&mut self) -> &mut [u8] {
-        Conversation::room(self)
+        ProxyConversation::room(self)
     }
 
     fn received(&mut self, count: usize) {
-        Conversation::received(self, count);
+        ProxyConversation::received(self, count);
     }
 
     fn run(&mut self, replies: &mut Vec<u8>) -> io::Result<Next> {
-        Ok(Conversation::run(self, replies))
+        Ok(ProxyConversation::run(self, replies))
     }
 }
 

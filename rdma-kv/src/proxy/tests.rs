@@ -33,8 +33,8 @@ impl Proxied {
         Proxied { cluster, pool }
     }
 
-    fn conversation(&self, thread: usize) -> Conversation<UpstreamSession<TestNetwork>> {
-        Conversation::new(UpstreamSession::new(Arc::clone(&self.pool), thread))
+    fn conversation(&self, thread: usize) -> ProxyConversation<UpstreamSession<TestNetwork>> {
+        ProxyConversation::new(UpstreamSession::new(Arc::clone(&self.pool), thread))
     }
 
     fn store(&self) -> crate::shared::Shared {
@@ -238,7 +238,7 @@ impl Upstream for Wrong {
 #[test]
 fn a_server_gone_wild_keeps_no_thread() {
     let begin = |wrong, text: &[u8]| {
-        let mut conversation = Conversation::new(wrong);
+        let mut conversation = ProxyConversation::new(wrong);
         conversation.room()[..text.len()].copy_from_slice(text);
         conversation.received(text.len());
         conversation

@@ -13,7 +13,7 @@ use super::listen::Listeners;
 use super::{Settings, Stop, worker};
 use crate::shared::Shared;
 use crate::text::input::Input;
-use crate::text::{Conversation, Ended, Ends, Next, Rules, ServerState, Wants};
+use crate::text::{Conversation, DisconnectReason, Ends, Next, Rules, ServerState, Wants};
 
 /// What memcached tells of requests per turn when nobody has chosen.
 const DEFAULT_PER_TURN: u32 = 20;
@@ -74,7 +74,7 @@ impl Converse for Session {
         self.conversation.logged_in(welcome);
     }
 
-    fn ended(&self, why: Ended) {
+    fn ended(&self, why: DisconnectReason) {
         self.conversation.ended(why);
     }
 

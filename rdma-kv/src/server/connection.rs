@@ -11,7 +11,7 @@ use rustix::net::{SendFlags, send};
 
 use super::auth::{AuthHandshake, AuthStep};
 use crate::text::input::{Input, ScratchInput};
-use crate::text::{BINARY_REQUEST, Ended, Next, warn_of_binary};
+use crate::text::{BINARY_REQUEST, DisconnectReason, Next, warn_of_binary};
 
 /// Memory for replies beyond this many bytes is not kept.
 const REPLIES_KEPT: usize = 512 * 1024;
@@ -33,7 +33,7 @@ pub(crate) trait Converse {
     fn logged_in(&self, welcome: bool);
 
     /// Notes an end of the connection that the server decides.
-    fn ended(&self, _: Ended) {}
+    fn ended(&self, _: DisconnectReason) {}
 
     /// Notes whether replies wait for room in the socket.
     fn sends(&self, _: bool) {}
@@ -139,7 +139,7 @@ impl<C: Converse> Connection<C> {
                 // Fewer bytes than there was room for: it was all.
                 more = count == len;
                 if std::mem::take(&mut self.is_new) && room[0] == BINARY_REQUEST {
-                    self.conversation.ended(Ended::Binary);
+                    self.conversation.ended(DisconnectReason::Binary);
                     warn_of_binary();
                     return Ok(Wait::End);
                 }
@@ -167,7 +167,7 @@ impl<C: Converse> Connection<C> {
 
     /// Notes that the connection ends for being idle.
     pub(super) fn end_idle(&self) {
-        self.conversation.ended(Ended::Idle);
+        self.conversation.ended(DisconnectReason::Idle);
     }
 
     /// Takes `count` bytes that were read into the conversation's room; what it waits for if none

@@ -35,8 +35,8 @@ pub use settings::{Commands, Rdma, Settings, Tuning, UnixSocket};
 pub use stop::Stop;
 
 use self::front::Listeners;
-use crate::control::PROTOCOL;
 use crate::index::IndexError;
+use crate::messages::PROTOCOL;
 use crate::shared::Shared;
 use crate::store::{Limits, LimitsError, Store};
 

@@ -7,11 +7,11 @@ use toroid_fabric::shm::Channel;
 
 use super::*;
 use crate::client::{ClientError, STAGING_ACCESS};
-use crate::control::{
+use crate::layout::{Slot, SlotWord};
+use crate::messages::{
     Awaiting, INLINE_LIMIT, PackedUse, Piece, Refusal, Reply, Request, SetValue, Use, VERSION,
     decode_reply, encode_request, split_message,
 };
-use crate::layout::{Slot, SlotWord};
 use crate::operations::Change;
 use crate::shared::Shared;
 use crate::store::{Limits, Store};

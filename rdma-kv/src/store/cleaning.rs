@@ -4,7 +4,7 @@ use toroid_fabric::OpError;
 
 use super::{SetError, Store, behind, write_header};
 use crate::layout::{ItemAddress, ItemHeader, Marks, Slot, SlotWord};
-use crate::segments::{Cleaning, Given, Keep, Queue, SegmentNumber, room_of};
+use crate::segments::{Allocation, CleaningMode, Queue, Retention, SegmentNumber, room_of};
 
 /// What a look at an item costs, in bytes copied.
 const LOOK: u32 = 256;
@@ -31,14 +31,14 @@ pub(super) enum Need {
 pub(super) struct Cursor {
     segment: SegmentNumber,
     queue: Queue,
-    cleaning: Cleaning,
+    cleaning: CleaningMode,
     next: ItemAddress,
     /// What stays of a main segment that is evicted.
-    keep: Keep,
+    retention: Retention,
 }
 
 /// A live item that is to be elsewhere.
-struct Moving {
+struct LiveItem {
     slot: Slot,
     from: ItemAddress,
     /// Of its key.
@@ -100,17 +100,20 @@ impl Store {
         let is_kept = kept > 0 && self.segments.free() < spare + kept;
         // Nor is one that nothing makes room in, where there are too many.
         let is_over = need == Need::More && !self.may_evict && self.segments.is_over();
-        let given = if is_kept || is_over {
+        let allocation = if is_kept || is_over {
             self.segments.fill(room)
         } else {
             self.segments.append(queue, room, spare + kept)
         };
-        self.address_of(given)
+        self.address_of(allocation)
     }
 
     /// Where memory begins that was given out, after a header for the rest of its hole.
-    fn address_of(&mut self, given: Option<Given>) -> Result<Option<ItemAddress>, OpError> {
-        let Some(Given { address, rest }) = given else {
+    fn address_of(
+        &mut self,
+        allocation: Option<Allocation>,
+    ) -> Result<Option<ItemAddress>, OpError> {
+        let Some(Allocation { address, rest }) = allocation else {
             return Ok(None);
         };
         if let Some((rest, len)) = rest {
@@ -169,7 +172,7 @@ impl Store {
                 queue,
                 cleaning,
                 next: self.segments.start_of(segment),
-                keep: self.segments.keep(segment),
+                retention: self.segments.retention(segment),
             });
         }
         self.cleaning.is_some()
@@ -183,10 +186,10 @@ impl Store {
         let at = cursor.next;
         if at == self.segments.end_of(cursor.segment) {
             let (segment, queue) = (cursor.segment, cursor.queue);
-            return Ok(if self.segments.recycle_unless_held(segment, queue) {
+            return Ok(if self.segments.recycle_unless_pinned(segment, queue) {
                 CleaningStep::Freed
             } else {
-                // Another one will do, and this one is not chosen again while it is held.
+                // Another one will do, and this one is not chosen again while it is pinned.
                 CleaningStep::Item { cost: LOOK }
             });
         }
@@ -199,10 +202,10 @@ impl Store {
             let moved = match self.destination(&mut cursor, &header, room) {
                 Some(queue) => {
                     let marks = match cursor.cleaning {
-                        Cleaning::Compact => header.marks,
-                        Cleaning::Evict => header.marks.less_frequent(),
+                        CleaningMode::Compact => header.marks,
+                        CleaningMode::Evict => header.marks.less_frequent(),
                     };
-                    let item = Moving {
+                    let item = LiveItem {
                         slot,
                         from: word.address(),
                         hash,
@@ -217,7 +220,7 @@ impl Store {
             } else if expired || self.may_evict {
                 if !expired {
                     // If it was to stay, there is nowhere to move it to, nor the rest.
-                    cursor.cleaning = Cleaning::Evict;
+                    cursor.cleaning = CleaningMode::Evict;
                     self.ghosts.add(hash, cursor.queue);
                 }
                 self.index.clear(slot)?;
@@ -236,10 +239,10 @@ impl Store {
         let frequency = header.marks.frequency();
         match (cursor.cleaning, cursor.queue) {
             _ if header.expired(self.clock.into()) => None,
-            (Cleaning::Compact, queue) => Some(queue),
-            (Cleaning::Evict, Queue::Young) => (frequency > 0).then_some(Queue::Main),
-            (Cleaning::Evict, Queue::Main) => {
-                let stays = cursor.keep.takes(frequency, room);
+            (CleaningMode::Compact, queue) => Some(queue),
+            (CleaningMode::Evict, Queue::Young) => (frequency > 0).then_some(Queue::Main),
+            (CleaningMode::Evict, Queue::Main) => {
+                let stays = cursor.retention.admits(frequency, room);
                 stays.then_some(Queue::Main)
             }
         }
@@ -247,11 +250,11 @@ impl Store {
 
     /// Makes another item of the same key and value, with other marks; returns whether there was room
     /// for it.
-    fn move_item(&mut self, item: &Moving, marks: Marks, queue: Queue) -> Result<bool, OpError> {
+    fn move_item(&mut self, item: &LiveItem, marks: Marks, queue: Queue) -> Result<bool, OpError> {
         let len = item.header.item_len() as u32;
         let room = room_of(len as usize);
-        let given = self.segments.append(queue, room, 0);
-        let Some(to) = self.address_of(given)? else {
+        let allocation = self.segments.append(queue, room, 0);
+        let Some(to) = self.address_of(allocation)? else {
             return Ok(false);
         };
         let header = ItemHeader {
@@ -305,12 +308,12 @@ mod tests {
             }
             let cleaned = store.cleaning.as_ref().unwrap().next;
             let all = (0..3000).filter_map(|n| store.find(&key(n)).unwrap());
-            let held = all
+            let pinned = all
                 .into_iter()
                 .find(|item| item.location.word.address() == cleaned);
-            store.hold(&held.unwrap());
+            store.pin(&pinned.unwrap());
             assert_eq!(store.clean_segment(2048, super::Need::More), Ok(true));
-            store.let_go(&held.unwrap());
+            store.unpin(&pinned.unwrap());
             (3000..6000).for_each(|n| set(store, n));
         });
     }

@@ -37,7 +37,7 @@ impl Store {
     /// # Errors
     /// None but our own mistakes.
     pub fn sweep(&mut self) -> Result<bool, OpError> {
-        if self.give_up()? {
+        if self.shrink()? {
             return Ok(true);
         }
         let Some(mut sweep) = self.sweep.take().or_else(|| self.start_sweep()) else {
@@ -102,7 +102,7 @@ impl Store {
 
     /// Takes a segment out of use if too many are, or empties one in part; returns whether there may be
     /// more to do.
-    fn give_up(&mut self) -> Result<bool, OpError> {
+    fn shrink(&mut self) -> Result<bool, OpError> {
         if let Some(number) = self.segments.withhold() {
             let (start, len) = self.segments.bytes_of(number);
             self.items.drop_pages(start, len)?;

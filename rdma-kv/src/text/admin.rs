@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use toroid_fabric::OpError;
 
-use super::dump::Tale;
+use super::dump::DumpKind;
 use super::input::Arguments;
 use super::{BAD_FORMAT, Done, ERROR, OK, Turn, VERSION};
 use crate::counts::Count;
@@ -206,7 +206,7 @@ impl Turn<'_> {
             (b"crawl", 2) => self.crawl(),
             (b"metadump", 2) if has_first_class(value) => {
                 self.count(Count::CrawlerStarts);
-                return Done::Dump(Tale::Metadump);
+                return Done::Dump(DumpKind::Metadump);
             }
             (b"metadump", 2) => b"END\r\n",
             (b"tocrawl", 2) => match number::unsigned_int(value) {

@@ -30,7 +30,7 @@ const SHORT: u32 = 4096;
 
 /// How the keys of a get are answered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Getting {
+pub(super) struct GetOptions {
     /// With their cas.
     cas: bool,
     /// Their time is changed to this, too.
@@ -42,7 +42,7 @@ impl Turn<'_> {
         if keys.is_empty() {
             Ok(self.say(ERROR))
         } else {
-            self.checked_get(keys, Getting { cas, exptime: None })
+            self.checked_get(keys, GetOptions { cas, exptime: None })
         }
     }
 
@@ -56,49 +56,53 @@ impl Turn<'_> {
         };
         match number::int(exptime) {
             None => Ok(self.say(BAD_EXPTIME)),
-            exptime => self.checked_get(tokens, Getting { cas, exptime }),
+            exptime => self.checked_get(tokens, GetOptions { cas, exptime }),
         }
     }
 
     /// One bad key spoils the whole command.
-    fn checked_get(&mut self, keys: Tokens<'_>, getting: Getting) -> Result<Done, OpError> {
+    fn checked_get(&mut self, keys: Tokens<'_>, options: GetOptions) -> Result<Done, OpError> {
         if keys.clone().all(|key| key.len() <= MAX_KEY) {
-            self.get(keys, getting)
+            self.get(keys, options)
         } else {
             Ok(self.say(BAD_FORMAT))
         }
     }
 
     /// Answers until there is enough for a batch.
-    pub(super) fn get(&mut self, mut keys: Tokens<'_>, getting: Getting) -> Result<Done, OpError> {
+    pub(super) fn get(
+        &mut self,
+        mut keys: Tokens<'_>,
+        options: GetOptions,
+    ) -> Result<Done, OpError> {
         while self.replies.len() < REPLIES && !keys.is_empty() {
-            self.get_some(&mut keys, getting)?;
+            self.get_some(&mut keys, options)?;
         }
         if !keys.is_empty() {
             let left = keys.0.len();
-            return Ok(Done::Partly { left, getting });
+            return Ok(Done::Partly { left, options });
         }
         self.replies.extend_from_slice(b"END\r\n");
         Ok(Done::Used)
     }
 
     /// Answers the next keys, as many as others may wait for.
-    fn get_some(&mut self, keys: &mut Tokens<'_>, getting: Getting) -> Result<(), OpError> {
+    fn get_some(&mut self, keys: &mut Tokens<'_>, options: GetOptions) -> Result<(), OpError> {
         let shared = self.store;
-        let long = shared.with(|store| self.get_to_long(store, keys, getting))?;
-        long.map_or(Ok(()), |item| append_held(&item, shared, self.replies))
+        let long = shared.with(|store| self.get_to_long(store, keys, options))?;
+        long.map_or(Ok(()), |item| append_pinned(&item, shared, self.replies))
     }
 
-    /// Answers the next keys, to the first with a long value: that is held, and still to be appended.
+    /// Answers the next keys, to the first with a long value: that is pinned, and still to be appended.
     pub(super) fn get_to_long(
         &mut self,
         store: &mut Store,
         keys: &mut Tokens<'_>,
-        getting: Getting,
+        options: GetOptions,
     ) -> Result<Option<Item>, OpError> {
         let enough = REPLIES.min(self.replies.len() + BYTES_AT_ONCE);
         for key in keys.take(KEYS_AT_ONCE) {
-            let long = self.get_one(store, key, getting)?;
+            let long = self.get_one(store, key, options)?;
             if long.is_some() || self.replies.len() >= enough {
                 return Ok(long);
             }
@@ -111,12 +115,12 @@ impl Turn<'_> {
         &mut self,
         store: &mut Store,
         key: &[u8],
-        getting: Getting,
+        options: GetOptions,
     ) -> Result<Option<Item>, OpError> {
-        let (item, expired) = operations::get(store, key, getting.exptime.map(i64::from))?;
+        let (item, expired) = operations::get(store, key, options.exptime.map(i64::from))?;
         let mut long = None;
         if let Some(item) = &item {
-            append_head(key, item, getting.cas, self.replies);
+            append_head(key, item, options.cas, self.replies);
             long = append_short(item, store, self.replies)?;
         }
         let hit = item.is_some();
@@ -125,7 +129,7 @@ impl Turn<'_> {
         } else {
             self.saw(key, item.as_ref())
         }
-        self.counts().get(getting.exptime.is_some(), hit);
+        self.counts().get(options.exptime.is_some(), hit);
         if expired {
             self.count(Count::GetExpired);
         }
@@ -373,27 +377,27 @@ fn append_head(key: &[u8], item: &Item, cas: bool, replies: &mut Vec<u8>) {
     replies.extend_from_slice(b"\r\n");
 }
 
-/// Appends a value that is short. A long one is held for [`append_held`] and returned.
+/// Appends a value that is short. A long one is pinned for [`append_pinned`] and returned.
 pub(super) fn append_short(
     item: &Item,
     store: &mut Store,
     replies: &mut Vec<u8>,
 ) -> Result<Option<Item>, OpError> {
     if item.header.value_len > SHORT {
-        store.hold(item);
+        store.pin(item);
         return Ok(Some(*item));
     }
     append_bytes(item, store.items(), replies)?;
     Ok(None)
 }
 
-/// Appends a value that is held, without the store's lock, and lets it go.
-pub(super) fn append_held(
+/// Appends a value that is pinned, without the store's lock, and unpins it.
+pub(super) fn append_pinned(
     item: &Item,
     shared: &Shared,
     replies: &mut Vec<u8>,
 ) -> Result<(), OpError> {
-    shared.read_held(item, |items| append_bytes(item, items, replies))
+    shared.read_pinned(item, |items| append_bytes(item, items, replies))
 }
 
 /// A value and its line end.

@@ -19,7 +19,7 @@ const SIZE_CLASS: u64 = 32;
 
 /// Content of a reply that covers all items.
 #[derive(Debug)]
-pub(super) enum Tale {
+pub(super) enum DumpKind {
     /// A line with everything, for each item.
     Metadump,
     /// Key, length and expiry of at most `left` items.
@@ -35,14 +35,14 @@ pub(super) enum Tale {
 #[derive(Debug)]
 pub(super) struct Dump {
     walk: Walk,
-    tale: Tale,
+    kind: DumpKind,
 }
 
 impl Dump {
-    pub(super) fn new(tale: Tale) -> Self {
+    pub(super) fn new(kind: DumpKind) -> Self {
         Dump {
             walk: Walk::default(),
-            tale,
+            kind,
         }
     }
 
@@ -52,9 +52,9 @@ impl Dump {
         shared: &Shared,
         replies: &mut Vec<u8>,
     ) -> Result<bool, OpError> {
-        let more = self.tell_some(shared, replies)?;
+        let more = self.append_some(shared, replies)?;
         if !more {
-            if let Tale::Sizes(sizes) = &self.tale {
+            if let DumpKind::Sizes(sizes) = &self.kind {
                 for (size, count) in sizes {
                     append(replies, format_args!("STAT {size} {count}\r\n"));
                 }
@@ -64,7 +64,7 @@ impl Dump {
         Ok(more)
     }
 
-    fn tell_some(&mut self, shared: &Shared, replies: &mut Vec<u8>) -> Result<bool, OpError> {
+    fn append_some(&mut self, shared: &Shared, replies: &mut Vec<u8>) -> Result<bool, OpError> {
         let (mut headers, mut keys) = (Vec::new(), Vec::new());
         let epoch_s = shared.with(|store| store.epoch_s());
         for _ in 0..STEPS {
@@ -79,7 +79,7 @@ impl Dump {
             let mut keys = &keys[..];
             for header in &headers {
                 let (key, rest) = keys.split_at(header.key_len.into());
-                if !self.tale.tell(replies, epoch_s, header, key) {
+                if !self.kind.tell(replies, epoch_s, header, key) {
                     return Ok(false);
                 }
                 keys = rest;
@@ -92,7 +92,7 @@ impl Dump {
     }
 }
 
-impl Tale {
+impl DumpKind {
     /// Tells of one item, where `epoch_s` is the Unix time at which the store's clock stood at 0;
     /// returns whether more items may follow.
     fn tell(
@@ -103,13 +103,13 @@ impl Tale {
         key: &[u8],
     ) -> bool {
         match self {
-            Tale::Metadump => append_metadump(replies, epoch_s, header, key),
-            Tale::Cachedump { left } => {
+            DumpKind::Metadump => append_metadump(replies, epoch_s, header, key),
+            DumpKind::Cachedump { left } => {
                 append_cachedump(replies, epoch_s, header, key);
                 *left -= 1;
                 return *left > 0;
             }
-            Tale::Sizes(sizes) => {
+            DumpKind::Sizes(sizes) => {
                 let class = item_size(header).next_multiple_of(SIZE_CLASS);
                 *sizes.entry(class).or_default() += 1;
             }

@@ -9,8 +9,8 @@
 mod admin;
 mod base64;
 mod classic;
+mod disconnect;
 mod dump;
-mod ended;
 pub(crate) mod input;
 mod keys;
 mod meta;
@@ -26,12 +26,14 @@ use std::sync::Arc;
 use toroid_fabric::OpError;
 
 pub(crate) use self::classic::value_len;
-pub(crate) use self::ended::{BINARY_REMEDY, BINARY_REQUEST, Ended, warn_of_binary};
+pub(crate) use self::disconnect::{
+    BINARY_REMEDY, BINARY_REQUEST, DisconnectReason, warn_of_binary,
+};
 pub(crate) use self::meta::{append_flag, echo};
 pub use self::server_state::{Ends, Rules, ServerState};
 
-use self::classic::Getting;
-use self::dump::{Dump, Tale};
+use self::classic::GetOptions;
+use self::dump::{Dump, DumpKind};
 use self::input::{Arguments, Input, Tokens, TooLong};
 use self::server_state::{Activity, ConnectionSlot};
 use self::watch::Watching;
@@ -98,7 +100,7 @@ pub struct Conversation {
     /// The line at hand is a get's that was too long: it is dropped.
     skips_line: bool,
     /// The line at hand is what is left of a get's, whose first keys are answered.
-    getting: Option<Getting>,
+    getting: Option<GetOptions>,
     /// A command that goes through all items, and has not come to the last.
     dumping: Option<Dump>,
     /// The connection watches; its input is dropped.
@@ -146,12 +148,12 @@ impl Conversation {
     }
 
     /// Counts an end of the connection that the server decided.
-    pub(crate) fn ended(&self, why: Ended) {
+    pub(crate) fn ended(&self, why: DisconnectReason) {
         // A connection ends once, so the cell is empty.
         let _ = self.slot.ended.set(why);
         self.slot.count(match why {
-            Ended::Binary => Count::BinaryClients,
-            Ended::Idle => Count::IdleKicks,
+            DisconnectReason::Binary => Count::BinaryClients,
+            DisconnectReason::Idle => Count::IdleKicks,
         });
     }
 
@@ -271,7 +273,7 @@ impl Conversation {
                 noreply: false,
             };
             let done = match self.getting {
-                Some(getting) => turn.get(Tokens(line), getting),
+                Some(options) => turn.get(Tokens(line), options),
                 None => turn.command(line),
             };
             let used = match done? {
@@ -281,8 +283,8 @@ impl Conversation {
                     self.swallow = len;
                     newline + 1
                 }
-                Done::Partly { left, getting } => {
-                    self.getting = Some(getting);
+                Done::Partly { left, options } => {
+                    self.getting = Some(options);
                     self.input.start += line.len() - left;
                     (self.need, self.searched) = (1, 0);
                     continue;
@@ -291,8 +293,8 @@ impl Conversation {
                     (self.need, self.searched) = (newline + 1 + len, newline);
                     return Ok(Next::Read);
                 }
-                Done::Dump(tale) => {
-                    self.dumping = Some(Dump::new(tale));
+                Done::Dump(kind) => {
+                    self.dumping = Some(Dump::new(kind));
                     newline + 1
                 }
                 Done::Watch(watching) => {
@@ -319,11 +321,11 @@ enum Done {
     /// It used its line; this many bytes after it are to be dropped.
     Swallow { len: usize },
     /// It has replied as much as goes into one batch; the last `left` bytes of its line remain.
-    Partly { left: usize, getting: Getting },
+    Partly { left: usize, options: GetOptions },
     /// Nothing: it needs this many bytes after its line.
     Wants { len: usize },
     /// It used its line, and wants this told of all items.
-    Dump(Tale),
+    Dump(DumpKind),
     /// It used its line and all after it, and watches from now on.
     Watch(Watching),
     /// The connection ends.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use super::ended::Ended;
+use super::disconnect::DisconnectReason;
 use super::prefixes::Prefixes;
 use super::watch::Watchers;
 use crate::counts::{Count, Counts, Sums};
@@ -385,7 +385,7 @@ pub(super) struct ConnectionSlot {
     /// No proxy is between: `shutdown` means the server, if that has it at all, and so does `watch`.
     pub(super) is_direct: bool,
     /// The server's reason to end the connection, if any.
-    pub(super) ended: OnceLock<Ended>,
+    pub(super) ended: OnceLock<DisconnectReason>,
 }
 
 impl ConnectionSlot {
@@ -437,8 +437,8 @@ impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let reason = match self.ended.get() {
             None => "normal",
-            Some(Ended::Idle) => "idle_timeout",
-            Some(Ended::Binary) => "error",
+            Some(DisconnectReason::Idle) => "idle_timeout",
+            Some(DisconnectReason::Binary) => "error",
         };
         let (id, ends) = (self.id(), &self.stats.ends);
         self.server.watchers.connection(id, ends, Some(reason));

@@ -14,7 +14,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use toroid_fabric::OpError;
 
-use super::dump::Tale;
+use super::dump::DumpKind;
 use super::input::{self, Arguments};
 use super::server_state::Totals;
 use super::{Done, ERROR, OK, REPLIES, Turn, VERSION};
@@ -303,7 +303,7 @@ impl Turn<'_> {
 
     fn sizes(&mut self) -> Done {
         if self.slot.server.sizes.load(Ordering::Relaxed) {
-            Done::Dump(Tale::Sizes(BTreeMap::new()))
+            Done::Dump(DumpKind::Sizes(BTreeMap::new()))
         } else {
             self.tell("sizes_status", "disabled");
             self.say(b"END\r\n")
@@ -345,7 +345,7 @@ impl Turn<'_> {
         let number = |at| number::unsigned_int(arguments.at(at));
         match (arguments.count, number(1), number(2)) {
             (..3, _, _) => self.say(b"CLIENT_ERROR bad command line\r\n"),
-            (_, Some(1), Some(limit)) => Done::Dump(Tale::Cachedump {
+            (_, Some(1), Some(limit)) => Done::Dump(DumpKind::Cachedump {
                 left: match limit {
                     0 => usize::MAX,
                     limit => limit as usize,

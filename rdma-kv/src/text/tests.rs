@@ -157,15 +157,15 @@ fn long_values_are_copied_without_the_lock() {
         noreply: false,
     };
     let mut keys = Tokens(b"short long short");
-    let getting = Getting::default();
-    let held = store.with(|store| turn.get_to_long(store, &mut keys, getting).unwrap());
-    let held = held.expect("a long value");
+    let getting = GetOptions::default();
+    let pinned = store.with(|store| turn.get_to_long(store, &mut keys, getting).unwrap());
+    let pinned = pinned.expect("a long value");
     assert_eq!(keys.0, b" short");
     assert!(turn.replies.ends_with(b"VALUE long 0 65536\r\n"));
     assert!(turn.replies.len() < 1100);
     // The value stays as it is, whatever becomes of its key.
     store.set(b"long", 0, 0, b"other").unwrap();
-    classic::append_held(&held, &store, turn.replies).unwrap();
+    classic::append_pinned(&pinned, &store, turn.replies).unwrap();
     assert!(turn.replies.ends_with(&[&long[..], b"\r\n"].concat()));
     store.set(b"long", 0, 0, &long).unwrap();
     let text = b"get long short\r\nmg long v\r\nmg short v\r\n";

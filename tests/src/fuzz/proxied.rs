@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use toroid_kv::control::Awaiting;
+use toroid_kv::messages::Awaiting;
 use toroid_kv::proxy::{self, Upstream, UpstreamError};
 use toroid_kv::reader::{ItemRef, Lookup};
 use toroid_kv::shared::Shared;
@@ -34,7 +34,7 @@ pub fn proxy(bytes: &[u8]) -> bool {
 
 /// What is answered, and whether the connection is closed.
 fn by_proxy(server: Server<'_>, bytes: &[u8]) -> (Vec<u8>, bool) {
-    let (mut conversation, mut said) = (proxy::Conversation::new(server), Vec::new());
+    let (mut conversation, mut said) = (proxy::ProxyConversation::new(server), Vec::new());
     let mut rest = bytes;
     loop {
         let mut replies = Vec::new();

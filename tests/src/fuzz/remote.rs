@@ -7,10 +7,10 @@ use toroid_fabric::{
     Completion, Endpoint, NodeId, OpError, Operation, Partition, PostError, Read, Region, RegionId,
     RemoteKey,
 };
-use toroid_kv::control::{
+use toroid_kv::layout::{Location, Slot, SlotWord};
+use toroid_kv::messages::{
     decode_reply, decode_request, encode_reply, encode_request, split_message,
 };
-use toroid_kv::layout::{Location, Slot, SlotWord};
 use toroid_kv::operations::{self, Change};
 use toroid_kv::reader::{Lookup, Reader, ValueRef};
 use toroid_kv::shared::Shared;

@@ -5,7 +5,7 @@ use toroid_fabric::{Mapped, PacketChannel, RemoteKey};
 use super::remote_client::RemoteClient;
 use crate::borrows::{Borrower, HAZARDS_LEN};
 use crate::client::HAZARDS_ACCESS;
-use crate::control::{Refusal, Reply};
+use crate::messages::{Refusal, Reply};
 use crate::network::Network;
 use crate::shared::Shared;
 

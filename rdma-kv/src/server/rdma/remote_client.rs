@@ -9,12 +9,12 @@ use toroid_fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Reg
 
 use super::borrower::BorrowerGuard;
 use crate::client::STAGING_ACCESS;
-use crate::control::{
+use crate::counts::{Count, Counts};
+use crate::messages::{
     Awaiting, GetValue, INLINE_LIMIT, Malformed, OVERHEAD, PackedUse, Piece, Refusal, Reply,
     Request, SetValue, TEXT_LIMIT, Use, VERSION, decode_request, encode_reply, lengthen,
     split_message,
 };
-use crate::counts::{Count, Counts};
 use crate::network::{Network, Remote};
 use crate::operations::{self, Change, Counted, Delta};
 use crate::server::accept::TOO_MANY;

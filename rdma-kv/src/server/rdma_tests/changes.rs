@@ -1,7 +1,7 @@
 //! Each change by messages, beside the same by memcached's protocol.
 
 use super::*;
-use crate::control::Refusal;
+use crate::messages::Refusal;
 use crate::operations::Stored;
 use crate::text::{Conversation, Next};
 
@@ -261,7 +261,7 @@ fn what_is_too_large_changes_nothing_unless_it_is_a_set() {
 fn answer_with(channel: &mut Channel, store: &Shared, answer: &[u8], done: &AtomicBool) {
     let (mut packet, mut reply) = (Vec::new(), Vec::new());
     let welcome = Reply::Welcome(store.geometry().unwrap());
-    crate::control::encode_reply(&mut reply, 1, &welcome);
+    crate::messages::encode_reply(&mut reply, 1, &welcome);
     while !done.load(Ordering::Relaxed) {
         while channel.receive(&mut packet).unwrap() {
             channel.send(&[&reply]).unwrap();
@@ -274,7 +274,7 @@ fn answer_with(channel: &mut Channel, store: &Shared, answer: &[u8], done: &Atom
 /// What a server must not answer to the second request ends in an error, now and afterwards.
 #[test]
 fn a_server_that_answers_nonsense_is_not_believed() {
-    use crate::control::{GetValue, encode_reply};
+    use crate::messages::{GetValue, encode_reply};
     let network = TestNetwork::new();
     let store = network.store(Limits::DEFAULT);
     let location = store.set(b"key", 0, 0, b"value").unwrap();

@@ -5,7 +5,7 @@
 
 use toroid_fabric::OpError;
 
-use super::super::classic::{append_held, append_short};
+use super::super::classic::{append_pinned, append_short};
 use super::super::input::Tokens;
 use super::super::{Done, Turn, append_number};
 use super::flags::Flags;
@@ -47,7 +47,7 @@ impl Turn<'_> {
             Ok::<_, OpError>((Some(answered), long))
         })?;
         if let Some(item) = long {
-            append_held(&item, self.store, self.replies)?;
+            append_pinned(&item, self.store, self.replies)?;
         }
         self.saw(key.bytes(), found.as_ref());
         match answered {

@@ -17,7 +17,7 @@ pub(crate) const BINARY_REMEDY: &str = "a client began in memcached's binary pro
 
 /// Why the server ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum DisconnectReason {
     /// Its first request is one of the binary protocol.
     Binary,
     /// Nothing was under way, and nothing was said for the idle time-out.
@@ -26,10 +26,10 @@ pub(crate) enum Ended {
 
 /// When the log last told of a binary client.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Mutex<Option<Instant>>);
+pub(crate) struct LogThrottle(Mutex<Option<Instant>>);
 
 /// The state of this process: there is one log.
-static TOLD: Told = Told(Mutex::new(None));
+static TOLD: LogThrottle = LogThrottle(Mutex::new(None));
 
 /// Logs the remedy for a binary client, at most once a minute.
 pub(crate) fn warn_of_binary() {
@@ -38,7 +38,7 @@ pub(crate) fn warn_of_binary() {
     }
 }
 
-impl Told {
+impl LogThrottle {
     /// Whether the log should tell at `now`; it then counts as told.
     fn is_due(&self, now: Instant) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_log_tells_once_a_minute() {
-        let (told, start) = (Told::default(), Instant::now());
+        let (told, start) = (LogThrottle::default(), Instant::now());
         let seconds = [0, 1, 59, 60, 61, 119, 120];
         let due = seconds.map(|second| told.is_due(start + Duration::from_secs(second)));
         assert_eq!(due, [true, false, false, true, false, false, true]);
