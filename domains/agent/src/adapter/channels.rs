@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use toroid_client::member::Domain;
 use toroid_client::rdma::device;
+use toroid_fabric::DropGuard;
 use toroid_fabric::failover::HybridChannel;
 use toroid_fabric::failover::{Means, NoMeans};
-use toroid_fabric::region::Keep;
 use toroid_fabric::verbs::{CHANNEL_BYTES, ProtectionDomain};
 use toroid_fabric::{NodeId, Partition, tcp};
 use toroid_model::rdma::Rdma;
@@ -63,7 +63,7 @@ pub(super) fn channel(
             let account = Entry::add(&adapter, CHANNELS, from, CHANNEL_BYTES);
             common.accounts.push(account.ok_or(NoMeans::Now)?);
         }
-        let account = Some(Arc::clone(&common.channels) as Keep);
+        let account = Some(Arc::clone(&common.channels) as DropGuard);
         Ok(Means { domain, account })
     };
     HybridChannel::new(far, Box::new(source), false)

@@ -175,10 +175,7 @@ impl tcp::Regions for Regions<'_> {
     }
 
     #[cfg(feature = "verbs")]
-    fn admit(
-        &self,
-        region: &toroid_fabric::shm::RemoteRegion,
-    ) -> Option<toroid_fabric::region::Keep> {
+    fn admit(&self, region: &toroid_fabric::shm::RemoteRegion) -> Option<toroid_fabric::DropGuard> {
         let node = self.domain.member().node();
         let entry = Entry::add(
             self.adapter,

@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use toroid_fabric::DropGuard;
 use toroid_fabric::Membership;
 use toroid_fabric::link::DropReason;
 use toroid_fabric::mem::Waker;
 use toroid_fabric::mem::fence::FencePage;
 use toroid_fabric::mem::{Memory, Status};
 use toroid_fabric::os::thread::spawn_undisturbed;
-use toroid_fabric::region::Keep;
 use toroid_fabric::shm::{Channel, ChannelEnds};
 use toroid_fabric::{Epoch, NodeId, Partition, Protocol, RemoteKey};
 use toroid_protocol::agent::{ChannelInfo, Event, Message, Reply, Request, VERSION};
@@ -732,11 +732,11 @@ pub(super) struct Release {
 }
 
 impl Release {
-    pub(super) fn region(control: &Arc<Control>, key: RemoteKey) -> Keep {
+    pub(super) fn region(control: &Arc<Control>, key: RemoteKey) -> DropGuard {
         Self::keep(control, Request::Free { key })
     }
 
-    pub(super) fn channel(control: &Arc<Control>, id: u64) -> Keep {
+    pub(super) fn channel(control: &Arc<Control>, id: u64) -> DropGuard {
         Self::keep(control, Request::Disconnect { id })
     }
 

@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::error::OpError;
 use crate::key::RemoteKey;
+use crate::mem::DropGuard;
 use crate::mem::mapping;
 use crate::mem::memory::Memory;
 use crate::mem::status::Status;
-
-pub use crate::mem::Keep;
 
 /// Memory that operations may use: exported under a [`RemoteKey`], or local to the process.
 ///
@@ -23,7 +22,7 @@ pub struct Region {
     memory: Arc<Memory>,
     key: Option<RemoteKey>,
     /// Dropped with the last handle.
-    _keep: Option<Keep>,
+    _guard: Option<DropGuard>,
 }
 
 impl Region {
@@ -35,7 +34,7 @@ impl Region {
         Ok(Region {
             memory: Arc::new(Memory::private(len)?),
             key: None,
-            _keep: None,
+            _guard: None,
         })
     }
 
@@ -51,13 +50,13 @@ impl Region {
             Ok(Region {
                 memory: Arc::new(Memory::adopted(buffer)),
                 key: None,
-                _keep: None,
+                _guard: None,
             })
         }
     }
 
     /// The owner's view of an exported region: all `len` bytes of `memory`, which the agent
-    /// created and sealed. `keep` is dropped with the last handle.
+    /// created and sealed. `guard` is dropped with the last handle.
     ///
     /// # Errors
     /// The system's.
@@ -66,12 +65,12 @@ impl Region {
         len: usize,
         key: RemoteKey,
         status: Arc<Status>,
-        keep: Option<Keep>,
+        guard: Option<DropGuard>,
     ) -> io::Result<Self> {
         Ok(Region {
             memory: Arc::new(Memory::map(memory, len, true, status)?),
             key: Some(key),
-            _keep: keep,
+            _guard: guard,
         })
     }
 

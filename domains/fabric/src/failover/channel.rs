@@ -33,9 +33,9 @@ use rustix::event::epoll;
 use crate::core::busy_poll::Polling;
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::parameters::ConnectionParameters;
-use crate::core::region::Keep;
 use crate::failover::queue_pair::{Again, BACK_OFF, LONGEST_PAUSE, Ways};
 use crate::key::Partition;
+use crate::mem::DropGuard;
 use crate::mem::waker::sleep_on;
 use crate::tcp;
 use crate::tcp::channel::News;
@@ -69,7 +69,7 @@ pub struct Means {
     /// What it belongs to.
     pub domain: Arc<ProtectionDomain>,
     /// Dropped with it.
-    pub account: Option<Keep>,
+    pub account: Option<DropGuard>,
 }
 
 /// Why there are no [`Means`].

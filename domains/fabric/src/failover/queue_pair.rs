@@ -30,9 +30,10 @@ use std::time::{Duration, Instant};
 
 use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
 use crate::core::parameters::{ConnectionParameters, RegionParameters};
-use crate::core::region::{Keep, Region};
+use crate::core::region::Region;
 use crate::error::OpError;
 use crate::key::{Access, Partition};
+use crate::mem::DropGuard;
 use crate::shm;
 use crate::tcp;
 use crate::tcp::region::Identity;
@@ -608,7 +609,7 @@ impl Answerer {
         &mut self,
         handle: usize,
         region: &shm::RemoteRegion,
-        admit: impl FnOnce() -> Option<Keep>,
+        admit: impl FnOnce() -> Option<DropGuard>,
     ) -> io::Result<RegionParameters> {
         self.exports.retain(|_, export| export.is_valid());
         if let Some(export) = self.exports.get(&handle) {

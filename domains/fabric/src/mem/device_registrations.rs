@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::core::region::Keep;
+use crate::mem::DropGuard;
 
 /// What adapters have been told of one memory.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct Told(Mutex<Books>);
 #[derive(Debug, Default)]
 struct Books {
     /// Each forgotten by its drop.
-    registered: Vec<Keep>,
+    registered: Vec<DropGuard>,
     /// Whether nothing may be added.
     withdrawn: bool,
 }
@@ -47,7 +47,7 @@ impl Told {
 
     /// Lets the adapter forget one thing, if it has not yet. The drop of that must not wait for
     /// anybody who waits for this memory.
-    pub(crate) fn forget(&self, is_it: impl Fn(&Keep) -> bool) {
+    pub(crate) fn forget(&self, is_it: impl Fn(&DropGuard) -> bool) {
         let mut books = self.lock();
         let found = books.registered.iter().position(is_it);
         let forgotten = found.map(|at| books.registered.swap_remove(at));
@@ -138,7 +138,7 @@ mod tests {
         let other = Arc::new(9);
         let weak = Arc::downgrade(&other);
         told.register(|| Ok(other)).unwrap();
-        told.forget(|keep| std::ptr::addr_eq(Arc::as_ptr(keep), weak.as_ptr()));
+        told.forget(|guard| std::ptr::addr_eq(Arc::as_ptr(guard), weak.as_ptr()));
         assert_eq!(weak.strong_count(), 0);
     }
 }

@@ -34,4 +34,4 @@ pub use status::Status;
 pub use waker::Waker;
 
 /// Something whose drop tells an agent that a resource is no longer used.
-pub type Keep = Arc<dyn Any + Send + Sync>;
+pub type DropGuard = Arc<dyn Any + Send + Sync>;

@@ -13,9 +13,9 @@ use crate::core::busy_poll::Polling;
 use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
 use crate::core::link::{LinkCheck, LinkHeader};
 use crate::core::membership::Membership;
-use crate::core::region::Keep;
 use crate::error::OpError;
 use crate::key::{Epoch, Partition};
+use crate::mem::DropGuard;
 use crate::mem::mapping::{Mapping, copy};
 use crate::mem::nontemporal::copy_to_peer;
 use crate::mem::status::Status;
@@ -92,11 +92,11 @@ pub struct Channel {
     status: Arc<Status>,
     membership: Membership,
     /// Dropped with the channel.
-    _keep: Option<Keep>,
+    _guard: Option<DropGuard>,
 }
 
 impl Channel {
-    /// The end of a channel of node `local` that leads to `check.peer`; `keep` is dropped with it.
+    /// The end of a channel of node `local` that leads to `check.peer`; `guard` is dropped with it.
     ///
     /// # Errors
     /// The system's, or `InvalidData` when the descriptors are not those of a channel.
@@ -106,7 +106,7 @@ impl Channel {
         check: LinkCheck,
         membership: Membership,
         status: Arc<Status>,
-        keep: Option<Keep>,
+        guard: Option<DropGuard>,
     ) -> io::Result<Self> {
         Ok(Channel {
             check,
@@ -121,7 +121,7 @@ impl Channel {
             corrupt: false,
             status,
             membership,
-            _keep: keep,
+            _guard: guard,
         })
     }
 

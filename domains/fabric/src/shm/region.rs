@@ -5,9 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use crate::core::mapped::Mapped;
-use crate::core::region::{self, Keep};
+use crate::core::region;
 use crate::error::OpError;
 use crate::key::{Access, RemoteKey};
+use crate::mem::DropGuard;
 use crate::mem::mapping;
 use crate::mem::memory::Memory;
 use crate::mem::status::Status;
@@ -22,12 +23,12 @@ struct Grant {
     key: RemoteKey,
     access: Access,
     /// Dropped with the last handle.
-    _keep: Option<Keep>,
+    _guard: Option<DropGuard>,
 }
 
 impl RemoteRegion {
     /// Maps what the agent handed over: `memory` is read-only unless `access` has a right that
-    /// writes. `keep` is dropped with the last handle.
+    /// writes. `guard` is dropped with the last handle.
     ///
     /// # Errors
     /// The system's, also when the descriptor does not allow what `access` says.
@@ -37,14 +38,14 @@ impl RemoteRegion {
         key: RemoteKey,
         access: Access,
         status: Arc<Status>,
-        keep: Option<Keep>,
+        guard: Option<DropGuard>,
     ) -> io::Result<Self> {
         let writable = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         Ok(RemoteRegion(Arc::new(Grant {
             memory: Arc::new(Memory::map(memory, len, writable, status)?),
             key,
             access,
-            _keep: keep,
+            _guard: guard,
         })))
     }
 

@@ -24,9 +24,9 @@ use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
 use crate::core::link::{LinkCheck, LinkHeader};
 use crate::core::membership::Membership;
 use crate::core::parameters::ConnectionParameters;
-use crate::core::region::Keep;
 use crate::error::OpError;
 use crate::key::{Epoch, Partition};
+use crate::mem::DropGuard;
 use crate::mem::Status;
 use crate::topology::NodeId;
 
@@ -94,11 +94,11 @@ pub struct Channel {
     /// How the other side or the connection ended.
     end: Option<ChannelError>,
     /// Dropped with the channel.
-    _keep: Option<Keep>,
+    _guard: Option<DropGuard>,
 }
 
 impl Channel {
-    /// The end of a channel of node `local` that leads to `check.peer`; `keep` is dropped with it.
+    /// The end of a channel of node `local` that leads to `check.peer`; `guard` is dropped with it.
     ///
     /// # Errors
     /// The system's: no descriptor left.
@@ -108,7 +108,7 @@ impl Channel {
         check: LinkCheck,
         membership: Membership,
         status: Arc<Status>,
-        keep: Option<Keep>,
+        guard: Option<DropGuard>,
     ) -> std::io::Result<Self> {
         Ok(Channel {
             // Twice as much, so that what is left is seldom moved to the start.
@@ -128,7 +128,7 @@ impl Channel {
             owed: 0,
             wanted: None,
             end: None,
-            _keep: keep,
+            _guard: guard,
         })
     }
 

@@ -14,9 +14,9 @@ use super::words::{read_whole, write_whole};
 use crate::core::endpoint::{Completion, Endpoint, Operation, PostError, Read};
 #[cfg(feature = "verbs")]
 use crate::core::parameters::{ConnectionParameters, RegionParameters};
-use crate::core::region::Keep;
 use crate::error::OpError;
 use crate::key::{Access, Partition, RemoteKey};
+use crate::mem::DropGuard;
 use crate::mem::Status;
 use crate::topology::NodeId;
 
@@ -126,7 +126,7 @@ impl QueuePair {
         self.stream.cutter()
     }
 
-    /// Opens a region of the peer, and waits for the answer. `status` ends its use; `keep` is
+    /// Opens a region of the peer, and waits for the answer. `status` ends its use; `guard` is
     /// dropped with the last handle.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl QueuePair {
         key: RemoteKey,
         access: Access,
         status: Arc<Status>,
-        keep: Option<Keep>,
+        guard: Option<DropGuard>,
     ) -> Result<RemoteRegion, OpError> {
         if key.node != self.peer || key.partition != self.partition {
             return Err(OpError::WrongKey);
@@ -152,7 +152,7 @@ impl QueuePair {
             access,
             len: self.opened?,
             status,
-            _keep: keep,
+            _guard: guard,
         });
         self.handles.assign(handle, &grant);
         Ok(RemoteRegion(grant))

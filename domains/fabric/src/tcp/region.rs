@@ -4,8 +4,8 @@ use std::sync::Arc;
 #[cfg(feature = "verbs")]
 use std::sync::Weak;
 
-use crate::core::region::Keep;
 use crate::key::{Access, RemoteKey};
+use crate::mem::DropGuard;
 use crate::mem::status::Status;
 
 /// A region of a node on another host. Clones are handles to the same.
@@ -20,7 +20,7 @@ pub(super) struct Grant {
     pub(super) len: u64,
     pub(super) status: Arc<Status>,
     /// Dropped with the last handle.
-    pub(super) _keep: Option<Keep>,
+    pub(super) _guard: Option<DropGuard>,
 }
 
 impl RemoteRegion {

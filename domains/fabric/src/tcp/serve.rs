@@ -9,9 +9,9 @@ use super::wire::{CHUNK, Failure, Malformed, Reply, Request};
 use super::words::{read_whole, write_whole};
 use crate::core::mapped::Mapped;
 use crate::core::parameters::{ConnectionParameters, RegionParameters};
-use crate::core::region::Keep;
 use crate::error::OpError;
 use crate::key::{Access, RemoteKey};
+use crate::mem::DropGuard;
 use crate::shm::RemoteRegion;
 
 /// Room for requests that were received and not yet executed: two of the longest.
@@ -27,15 +27,15 @@ const LONG: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub struct Opened {
     region: RemoteRegion,
-    _keep: Option<Keep>,
+    _guard: Option<DropGuard>,
 }
 
 impl Opened {
-    /// One that is accounted for by `keep`.
-    pub fn new(region: RemoteRegion, keep: Keep) -> Self {
+    /// One that is accounted for by `guard`.
+    pub fn new(region: RemoteRegion, guard: DropGuard) -> Self {
         Opened {
             region,
-            _keep: Some(keep),
+            _guard: Some(guard),
         }
     }
 }
@@ -44,7 +44,7 @@ impl From<RemoteRegion> for Opened {
     fn from(region: RemoteRegion) -> Self {
         Opened {
             region,
-            _keep: None,
+            _guard: None,
         }
     }
 }
@@ -66,7 +66,7 @@ pub trait Regions {
     /// Takes account of a region that is about to be registered with it, until what is returned is
     /// dropped; nothing if that would be too much now.
     #[cfg(feature = "verbs")]
-    fn admit(&self, region: &RemoteRegion) -> Option<Keep> {
+    fn admit(&self, region: &RemoteRegion) -> Option<DropGuard> {
         let _ = region;
         None
     }

@@ -16,8 +16,9 @@ use super::region::Route;
 use crate::core::link::LinkCheck;
 use crate::core::membership::Membership;
 use crate::core::parameters::{ConnectionParameters, RegionParameters};
-use crate::core::region::{Keep, Region};
+use crate::core::region::Region;
 use crate::key::{Access, Partition, RemoteKey};
+use crate::mem::DropGuard;
 use crate::mem::mapping::Mapping;
 use crate::mem::memory::Memory;
 use crate::mem::status::Status;
@@ -81,7 +82,7 @@ impl ProtectionDomain {
     pub(crate) fn export_remote(
         &self,
         region: &shm::RemoteRegion,
-        account: Keep,
+        account: DropGuard,
     ) -> io::Result<Export> {
         let access = region.access() & (Access::REMOTE_READ | Access::REMOTE_WRITE);
         self.export_memory(
@@ -98,8 +99,8 @@ impl ProtectionDomain {
         memory: &Arc<Memory>,
         key: RemoteKey,
         access: Access,
-        owner: Keep,
-        account: Option<Keep>,
+        owner: DropGuard,
+        account: Option<DropGuard>,
     ) -> io::Result<Export> {
         let mut export = Export {
             pinned: Weak::new(),
@@ -299,7 +300,7 @@ struct Pinned {
     /// Where it was mapped once more for that.
     elsewhere: Option<Mapping>,
     /// Last: it counts what is pinned.
-    _account: Option<Keep>,
+    _account: Option<DropGuard>,
 }
 
 impl Pinned {
@@ -317,7 +318,7 @@ pub struct Export {
     pinned: Weak<Pinned>,
     memory: Arc<Memory>,
     parameters: RegionParameters,
-    _owner: Keep,
+    _owner: DropGuard,
 }
 
 impl Export {
@@ -335,7 +336,7 @@ impl Export {
 impl Drop for Export {
     fn drop(&mut self) {
         let ours = self.pinned.as_ptr();
-        let is_ours = |keep: &Keep| ptr::addr_eq(Arc::as_ptr(keep), ours);
+        let is_ours = |guard: &DropGuard| ptr::addr_eq(Arc::as_ptr(guard), ours);
         self.memory.told().forget(is_ours);
     }
 }

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use toroid_fabric::DropGuard;
 use toroid_fabric::failover::{Hybrid, HybridChannel};
 use toroid_fabric::mem::Status;
 use toroid_fabric::mem::memfd::{create_memory, read_only};
-use toroid_fabric::region::Keep;
 use toroid_fabric::tcp::{self, Opened, serve, tune};
 use toroid_fabric::verbs::Device;
 use toroid_fabric::{Access, Endpoint, NodeId, OpError, Operation, Read, Region, RemoteKey, shm};
@@ -54,8 +54,8 @@ impl tcp::Regions for Exported {
         self.device.clone()
     }
 
-    fn admit(&self, _: &shm::RemoteRegion) -> Option<Keep> {
-        (self.registered() < self.room).then(|| self.registered.clone() as Keep)
+    fn admit(&self, _: &shm::RemoteRegion) -> Option<DropGuard> {
+        (self.registered() < self.room).then(|| self.registered.clone() as DropGuard)
     }
 }
 
