@@ -292,8 +292,8 @@ fn who_has_not_heard_of_the_end_of_a_move_loses_nothing() {
         view.iter().for_each(|view| view.arrived());
     });
     let table = transfer.table().unwrap();
-    let aside = region.memory().start_moving(&fresh, &table, ask).unwrap();
-    drop(aside);
+    let parked = region.memory().start_moving(&fresh, &table, ask).unwrap();
+    drop(parked);
     transfer.go();
     let chunks: Vec<u64> = (0..LEN).step_by(CHUNK as usize).collect();
     let stop = AtomicBool::new(false);

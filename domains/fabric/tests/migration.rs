@@ -373,7 +373,7 @@ fn touch(fresh: &File) {
     drop(pipe);
 }
 
-/// Nothing is ever copied: readers read on, writers wait, and when the memory is forsaken they
+/// Nothing is ever copied: readers read on, writers wait, and when the memory is detached they
 /// end with an error.
 #[test]
 fn who_waits_for_what_never_comes_ends_with_an_error() {
@@ -390,7 +390,7 @@ fn who_waits_for_what_never_comes_ends_with_an_error() {
         assert_eq!([asked.recv(), asked.recv()], [Ok(0), Ok(0)]);
         for view in exported.views() {
             view.status().revoke();
-            view.forsake();
+            view.detach();
         }
         assert_eq!(store.join().unwrap(), Err(OpError::Revoked));
         assert_eq!(add.join().unwrap(), Err(OpError::Revoked));
@@ -440,7 +440,7 @@ fn memory_is_frozen_when_nobody_can_write_it() {
     assert!(!freezing.wait(SOON).unwrap());
     drop(owner);
     assert!(!freezing.wait(SOON).unwrap());
-    writer.memory().forsake();
+    writer.memory().detach();
     assert!(freezing.wait(PATIENCE).unwrap());
     descriptor.write_all_at(b"late", 0).unwrap_err();
     let late = RemoteRegion::map(&descriptor, 8, KEY, Access::all(), Arc::default(), None);
@@ -736,7 +736,7 @@ fn an_ask_that_hangs_does_not_keep_others_from_moving() {
         assert_eq!(exported.owner.load(0), Ok(3));
         hanging.views().iter().for_each(|view| {
             view.status().revoke();
-            view.forsake();
+            view.detach();
         });
         assert_eq!(waiting.join().unwrap(), Err(OpError::Revoked));
     });

@@ -152,7 +152,7 @@ impl Booked {
 pub(super) fn end(regions: Vec<Arc<Memory>>, how: fn(&Status)) {
     // Of all before the first is let go, so that what is in flight on the last one fails at once.
     regions.iter().for_each(|memory| how(memory.status()));
-    regions.iter().for_each(|memory| memory.forsake());
+    regions.iter().for_each(|memory| memory.detach());
 }
 
 /// Asks the agent for chunks of a region that moves.
@@ -222,12 +222,12 @@ pub(super) fn start_moving(
             }
             _ => {
                 memory.status().revoke();
-                memory.forsake();
+                memory.detach();
                 Err(no_room())
             }
         };
         match moved {
-            Ok(aside) => aside.drop_behind(),
+            Ok(parked) => parked.drop_in_background(),
             Err(error) => {
                 tracing::warn!("a region ends, because this process cannot move it: {error}");
                 all_could = false;

@@ -303,17 +303,17 @@ impl Mapping {
 
     /// A second mapping of the memory that is here now, with all of its page tables; here they
     /// fill again as pages are touched.
-    pub(crate) fn set_aside(&self) -> io::Result<Mapping> {
+    pub(crate) fn park(&self) -> io::Result<Mapping> {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
         let (from, pages) = (self.address(), self.pages());
-        let hint = self.place_aside().unwrap_or(0);
+        let hint = self.parking_address().unwrap_or(0);
         // SAFETY: the range is ours and stays mapped (DONTUNMAP); the kernel goes by the hint only
         // where nothing is, so the second one aliases nothing of Rust's. Not every C library's
         // `mremap` hands on a hint.
-        let aside = unsafe { libc::syscall(libc::SYS_mremap, from, pages, pages, flags, hint) };
-        let aside = aside as *mut libc::c_void;
-        done(aside != libc::MAP_FAILED)?;
-        let base = NonNull::new(aside.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let parked = unsafe { libc::syscall(libc::SYS_mremap, from, pages, pages, flags, hint) };
+        let parked = parked as *mut libc::c_void;
+        done(parked != libc::MAP_FAILED)?;
+        let base = NonNull::new(parked.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Mapping {
             base,
             len: self.len,
@@ -327,7 +327,7 @@ impl Mapping {
     /// is: there the kernel takes over whole page tables. Elsewhere it moves page by page, 3 to 12 ms
     /// for a gigabyte, in which no thread can map anything or touch a page for the first time. If
     /// another takes the room meanwhile, the kernel finds some elsewhere.
-    fn place_aside(&self) -> Option<usize> {
+    fn parking_address(&self) -> Option<usize> {
         if self.pages() < TABLE {
             return None;
         }
@@ -413,7 +413,7 @@ impl Mapping {
 
     /// Lets go of the memory that is here; zeroed private memory takes its place, so that an
     /// access that is on its way ends without a signal.
-    pub(crate) fn forsake(&self) -> io::Result<()> {
+    pub(crate) fn detach(&self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         self.map_over(protection(true), flags, -1)?;
         self.now_maps(0);
@@ -714,19 +714,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_aside_lies_as_before_among_page_tables() {
+    fn parked_mappings_keep_their_offset_in_page_tables() {
         let len = 2 * TABLE + PAGE;
         let memory = create_memory(len as u64).unwrap();
         let mut room = Vec::new();
         let lies_as_before = |_| {
             let mapping = Mapping::of_file(&memory, len, true).unwrap();
-            let aside = mapping.set_aside().unwrap();
-            let is_so = aside
+            let parked = mapping.park().unwrap();
+            let is_so = parked
                 .start()
                 .abs_diff(mapping.start())
                 .is_multiple_of(TABLE);
             // The kernel would put the next one elsewhere.
-            room.push((mapping, aside, Mapping::private(PAGE).unwrap()));
+            room.push((mapping, parked, Mapping::private(PAGE).unwrap()));
             is_so
         };
         // Another test may take the room at any one time.

@@ -77,14 +77,14 @@ struct Halves {
 /// Until it is dropped the agent cannot [freeze](crate::mem::Transfer::freeze) the old memory.
 #[derive(Debug)]
 #[must_use = "drop it when nobody waits"]
-pub struct Aside(Option<Mapping>);
+pub struct ParkedMapping(Option<Mapping>);
 
 /// Memory that is dropped at once: a thread would cost more.
 const SMALL: usize = 1 << 20;
 
-impl Aside {
+impl ParkedMapping {
     /// Drops it while the caller goes on.
-    pub fn drop_behind(self) {
+    pub fn drop_in_background(self) {
         if self.0.as_ref().is_some_and(|old| old.len() > SMALL) {
             // Without a thread it is dropped here.
             let _ = std::thread::Builder::new().spawn(move || drop(self));
@@ -153,11 +153,11 @@ impl Memory {
     ///
     /// # Errors
     /// The system's; or a move that had begun has not brought everything. Then the memory has
-    /// been revoked and [forsaken](Memory::forsake).
-    pub fn start_moving(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<Aside> {
+    /// been revoked and [detached](Memory::detach).
+    pub fn start_moving(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<ParkedMapping> {
         let moved = self.has_begun(table).and_then(|has_begun| {
             if has_begun {
-                Ok(Aside(None))
+                Ok(ParkedMapping(None))
             } else {
                 self.change(fresh, table, ask)
             }
@@ -172,7 +172,7 @@ impl Memory {
         begun.unwrap_or(Ok(false))
     }
 
-    fn change(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<Aside> {
+    fn change(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<ParkedMapping> {
         self.end_last_move()?;
         self.withdraw();
         let table = Table::map(table, self.mapping.len())?;
@@ -195,7 +195,7 @@ impl Memory {
         Ok(())
     }
 
-    fn change_written(&self, fresh: &File, table: Table, ask: Ask) -> io::Result<Aside> {
+    fn change_written(&self, fresh: &File, table: Table, ask: Ask) -> io::Result<ParkedMapping> {
         let faults = faults::faults()?;
         // Registered before any access can reach it and before it has any page, and watched
         // before any access can wait.
@@ -205,16 +205,16 @@ impl Memory {
         self.watch(&faults, table, ask);
         // Without it the switch would also have to take down every page of the old memory, while
         // all threads of the process wait.
-        let aside = self.mapping.set_aside().ok();
+        let parked = self.mapping.park().ok();
         faults.while_moving(|| self.mapping.replace_by(fresh))?;
-        Ok(Aside(aside))
+        Ok(ParkedMapping(parked))
     }
 
-    fn change_read(&self, fresh: &File, table: Table) -> io::Result<Aside> {
-        let old = self.mapping.set_aside()?;
+    fn change_read(&self, fresh: &File, table: Table) -> io::Result<ParkedMapping> {
+        let old = self.mapping.park()?;
         self.read_from(old, table);
         self.mapping.replace_by_file(fresh)?;
-        Ok(Aside(None))
+        Ok(ParkedMapping(None))
     }
 
     /// For memory that is mapped while its region moves: `old` is where the rest is. Nobody may
@@ -300,29 +300,29 @@ impl Memory {
     /// Nobody may take for bytes of the region what comes in their place.
     fn give_up(&self) {
         self.status.revoke();
-        self.forsake();
+        self.detach();
     }
 
     /// Lets go of the memory. Its status must have ended before: accesses meet zeros from now
     /// on, and whoever waited goes on.
-    pub fn forsake(&self) {
+    pub fn detach(&self) {
         self.withdraw();
         let passage = self.passage().take();
-        let aside = self.set_aside(passage.as_ref());
+        let parked = self.park(passage.as_ref());
         // It fails when the process can map nothing any more; then the old memory stays, and the
         // status keeps everybody from using it.
-        let _ = self.mapping.forsake();
-        aside.drop_behind();
+        let _ = self.mapping.detach();
+        parked.drop_in_background();
         end(passage);
     }
 
     /// The page tables of what is let go, for somebody else to drop: a gigabyte takes the kernel
     /// tens of milliseconds. Where accesses wait there are not many yet.
-    fn set_aside(&self, passage: Option<&Passage>) -> Aside {
+    fn park(&self, passage: Option<&Passage>) -> ParkedMapping {
         let is_large = self.mapping.len() > SMALL;
         match passage {
-            None | Some(Passage::Read(_)) if is_large => Aside(self.mapping.set_aside().ok()),
-            _ => Aside(None),
+            None | Some(Passage::Read(_)) if is_large => ParkedMapping(self.mapping.park().ok()),
+            _ => ParkedMapping(None),
         }
     }
 
@@ -589,7 +589,7 @@ impl Halves {
     /// old memory is dropped.
     fn let_go(self: Arc<Self>) {
         if let Some(halves) = Arc::into_inner(self) {
-            Aside(Some(halves.old)).drop_behind();
+            ParkedMapping(Some(halves.old)).drop_in_background();
         }
     }
 

@@ -133,7 +133,7 @@ impl Both {
     /// What the control thread of the network card does when access ends.
     fn end(&self) {
         for region in self.exported.regions.lock().unwrap().values() {
-            region.memory().forsake();
+            region.memory().detach();
         }
     }
 }
@@ -277,7 +277,7 @@ fn no_more_is_registered_than_there_is_room_for_and_nothing_twice() {
     assert_eq!(go(&first.remote), (3, 2));
     assert_eq!(rig.exported.registered(), 2);
     // What the adapter had to forget makes room.
-    second.granted.memory().forsake();
+    second.granted.memory().detach();
     assert_eq!(rig.exported.registered(), 1);
     let began = Instant::now();
     while go(&third.remote).0 == 3 {

@@ -90,7 +90,7 @@ fn a_key_ends_when_the_memory_begins_to_move() {
     // Nor is what has ended registered once more.
     let exported = export(&owner).unwrap();
     owner.region.memory().status().revoke();
-    owner.region.memory().forsake();
+    owner.region.memory().detach();
     assert!(!exported.is_valid());
     assert!(export(&owner).is_err());
 }
