@@ -1,7 +1,7 @@
-//! What adapters have been told of memory.
+//! What adapters have been registrations of memory.
 //!
-//! An adapter pins the pages that it is told of, and goes on using them wherever the mapping leads
-//! by then. So it has to forget them before the memory moves, or is unmapped, and is told of none
+//! An adapter pins the pages that it is registrations of, and goes on using them wherever the mapping leads
+//! by then. So it has to forget them before the memory moves, or is unmapped, and is registrations of none
 //! that is on its way.
 
 use std::io;
@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::mem::DropGuard;
 
-/// What adapters have been told of one memory.
+/// What adapters have been registrations of one memory.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Mutex<Books>);
+pub(crate) struct DeviceRegistrations(Mutex<State>);
 
 #[derive(Debug, Default)]
-struct Books {
+struct State {
     /// Each forgotten by its drop.
     registered: Vec<DropGuard>,
     /// Whether nothing may be added.
-    withdrawn: bool,
+    invalid: bool,
 }
 
-impl Told {
+impl DeviceRegistrations {
     /// Adds what `register` makes, whose drop is to let the adapter forget. Nobody else may keep it.
     ///
     /// # Errors
@@ -32,47 +32,47 @@ impl Told {
         register: impl FnOnce() -> io::Result<Arc<T>>,
     ) -> io::Result<()> {
         // Held meanwhile: who withdraws has to wait for it.
-        let mut books = self.lock();
-        if books.withdrawn {
+        let mut state = self.lock();
+        if state.invalid {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        books.registered.push(register()?);
+        state.registered.push(register()?);
         Ok(())
     }
 
     /// Whether something could be added.
-    pub(crate) fn is_permitted(&self) -> bool {
-        !self.lock().withdrawn
+    pub(crate) fn are_allowed(&self) -> bool {
+        !self.lock().invalid
     }
 
     /// Lets the adapter forget one thing, if it has not yet. The drop of that must not wait for
     /// anybody who waits for this memory.
     pub(crate) fn forget(&self, is_it: impl Fn(&DropGuard) -> bool) {
-        let mut books = self.lock();
-        let found = books.registered.iter().position(is_it);
-        let forgotten = found.map(|at| books.registered.swap_remove(at));
+        let mut state = self.lock();
+        let found = state.registered.iter().position(is_it);
+        let forgotten = found.map(|at| state.registered.swap_remove(at));
         // Before others have the lock: who withdraws meanwhile would find nothing, and say that all
         // is forgotten.
         drop(forgotten);
-        drop(books);
+        drop(state);
     }
 
     /// Lets the adapter forget all, and adds nothing more until it is permitted.
-    pub(super) fn withdraw(&self) {
-        let mut books = self.lock();
-        books.withdrawn = true;
-        let forgotten = std::mem::take(&mut books.registered);
-        drop(books);
+    pub(super) fn invalidate(&self) {
+        let mut state = self.lock();
+        state.invalid = true;
+        let forgotten = std::mem::take(&mut state.registered);
+        drop(state);
         // Without the lock: what is of a protection domain's own takes that domain's, whose holder
         // may be about to register.
         drop(forgotten);
     }
 
-    pub(super) fn permit(&self) {
-        self.lock().withdrawn = false;
+    pub(super) fn allow(&self) {
+        self.lock().invalid = false;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,47 +98,48 @@ mod tests {
     }
 
     /// A move once was acknowledged while the adapter still used the old memory: what was just
-    /// being forgotten was in no books any more.
+    /// being forgotten was in no state any more.
     #[test]
-    fn who_withdraws_waits_for_what_is_being_forgotten() {
-        let told = Told::default();
+    fn invalidation_waits_for_a_registration_that_is_being_dropped() {
+        let registrations = DeviceRegistrations::default();
         let (begun, has_begun) = channel();
         let (goes_on, go_on) = channel();
-        let (withdrawn, has_withdrawn) = channel();
+        let (invalidated, has_invalidated) = channel();
         let go_on = Mutex::new(go_on);
-        told.register(|| Ok(Arc::new(Slow { begun, go_on })))
+        registrations
+            .register(|| Ok(Arc::new(Slow { begun, go_on })))
             .unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| told.forget(|_| true));
+            scope.spawn(|| registrations.forget(|_| true));
             has_begun.recv().unwrap();
             scope.spawn(|| {
-                told.withdraw();
-                withdrawn.send(()).unwrap();
+                registrations.invalidate();
+                invalidated.send(()).unwrap();
             });
-            let early = has_withdrawn.recv_timeout(std::time::Duration::from_millis(100));
+            let early = has_invalidated.recv_timeout(std::time::Duration::from_millis(100));
             goes_on.send(()).unwrap();
             assert!(early.is_err(), "it has not waited");
-            has_withdrawn.recv().unwrap();
+            has_invalidated.recv().unwrap();
         });
     }
 
     #[test]
-    fn nothing_is_registered_while_it_is_withdrawn() {
-        let told = Told::default();
+    fn nothing_is_registered_while_registrations_are_invalid() {
+        let registrations = DeviceRegistrations::default();
         let thing = Arc::new(7);
         let weak = Arc::downgrade(&thing);
-        told.register(|| Ok(thing)).unwrap();
+        registrations.register(|| Ok(thing)).unwrap();
         assert_eq!(weak.strong_count(), 1);
-        told.withdraw();
+        registrations.invalidate();
         assert_eq!(weak.strong_count(), 0);
-        assert!(!told.is_permitted());
-        let refused = told.register(|| Ok(Arc::new(8))).unwrap_err();
+        assert!(!registrations.are_allowed());
+        let refused = registrations.register(|| Ok(Arc::new(8))).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
-        told.permit();
+        registrations.allow();
         let other = Arc::new(9);
         let weak = Arc::downgrade(&other);
-        told.register(|| Ok(other)).unwrap();
-        told.forget(|guard| std::ptr::addr_eq(Arc::as_ptr(guard), weak.as_ptr()));
+        registrations.register(|| Ok(other)).unwrap();
+        registrations.forget(|guard| std::ptr::addr_eq(Arc::as_ptr(guard), weak.as_ptr()));
         assert_eq!(weak.strong_count(), 0);
     }
 }

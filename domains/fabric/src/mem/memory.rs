@@ -34,7 +34,7 @@ const COPIED: usize = 4096;
 pub struct Memory {
     /// First, so that it is dropped before the memory is unmapped.
     #[cfg(feature = "verbs")]
-    told: crate::mem::device_registrations::Told,
+    device_registrations: crate::mem::device_registrations::DeviceRegistrations,
     mapping: Mapping,
     writable: bool,
     status: Arc<Status>,
@@ -114,21 +114,23 @@ impl Memory {
 
     /// What adapters have been told of it, which they must forget before it moves or goes.
     #[cfg(feature = "verbs")]
-    pub(crate) fn told(&self) -> &crate::mem::device_registrations::Told {
-        &self.told
+    pub(crate) fn device_registrations(
+        &self,
+    ) -> &crate::mem::device_registrations::DeviceRegistrations {
+        &self.device_registrations
     }
 
     /// Lets no adapter use the old memory any more, nor the fresh one before all of it is there: it
     /// would neither wait for what has not arrived, nor notice that it uses the wrong one.
-    fn withdraw(&self) {
+    fn invalidate_registrations(&self) {
         #[cfg(feature = "verbs")]
-        self.told.withdraw();
+        self.device_registrations.invalidate();
     }
 
     fn new(mapping: Mapping, writable: bool, status: Arc<Status>) -> Self {
         Memory {
             #[cfg(feature = "verbs")]
-            told: crate::mem::device_registrations::Told::default(),
+            device_registrations: crate::mem::device_registrations::DeviceRegistrations::default(),
             mapping,
             writable,
             status,
@@ -174,7 +176,7 @@ impl Memory {
 
     fn change(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<ParkedMapping> {
         self.end_last_move()?;
-        self.withdraw();
+        self.invalidate_registrations();
         let table = Table::map(table, self.mapping.len())?;
         if self.writable {
             self.change_written(fresh, table, ask)
@@ -223,7 +225,7 @@ impl Memory {
     /// # Errors
     /// As [`Memory::start_moving`].
     pub fn join_move(&self, old: &File, table: &File, ask: Ask) -> io::Result<()> {
-        self.withdraw();
+        self.invalidate_registrations();
         let joined = Table::map(table, self.mapping.len()).and_then(|table| {
             if self.writable {
                 self.join_written(table, ask)
@@ -288,7 +290,7 @@ impl Memory {
         end(passage);
         #[cfg(feature = "verbs")]
         if self.status.check().is_ok() {
-            self.told.permit();
+            self.device_registrations.allow();
         }
     }
 
@@ -306,7 +308,7 @@ impl Memory {
     /// Lets go of the memory. Its status must have ended before: accesses meet zeros from now
     /// on, and whoever waited goes on.
     pub fn detach(&self) {
-        self.withdraw();
+        self.invalidate_registrations();
         let passage = self.passage().take();
         let parked = self.park(passage.as_ref());
         // It fails when the process can map nothing any more; then the old memory stays, and the

@@ -115,9 +115,9 @@ impl ProtectionDomain {
             _owner: owner,
         };
         // Who is about to move the memory waits while it is pinned, and others for that.
-        let goes_on = || memory.told().is_permitted();
+        let goes_on = || memory.device_registrations().are_allowed();
         memory.mapping().bring_pages(memory.is_writable(), goes_on);
-        memory.told().register(|| {
+        memory.device_registrations().register(|| {
             let pinned = self.pin(memory, access)?;
             let pinned = Arc::new(Pinned {
                 _account: account,
@@ -140,7 +140,7 @@ impl ProtectionDomain {
             return Ok(pinned.registration.lkey());
         }
         // Before the locks, for which others wait whose memory is about to move.
-        let goes_on = || memory.told().is_permitted();
+        let goes_on = || memory.device_registrations().are_allowed();
         if goes_on() {
             memory.mapping().bring_pages(memory.is_writable(), goes_on);
         }
@@ -149,7 +149,7 @@ impl ProtectionDomain {
             return Ok(pinned.registration.lkey());
         }
         let mut lkey = 0;
-        memory.told().register(|| {
+        memory.device_registrations().register(|| {
             let pinned = self.pin(memory, Access::empty())?;
             lkey = pinned.registration.lkey();
             local.insert(place, pinned);
@@ -161,10 +161,10 @@ impl ProtectionDomain {
         Ok(lkey)
     }
 
-    /// Tells the adapter of memory. Whoever calls it does so by [`Told::register`], so that the
+    /// Tells the adapter of memory. Whoever calls it does so by [`DeviceRegistrations::register`], so that the
     /// memory forgets it in time.
     ///
-    /// [`Told::register`]: crate::mem::device_registrations::Told::register
+    /// [`DeviceRegistrations::register`]: crate::mem::device_registrations::DeviceRegistrations::register
     fn pin(&self, memory: &Memory, access: Access) -> io::Result<Pinned> {
         let flags = if memory.is_writable() {
             access_flags(access).0
@@ -337,7 +337,7 @@ impl Drop for Export {
     fn drop(&mut self) {
         let ours = self.pinned.as_ptr();
         let is_ours = |guard: &DropGuard| ptr::addr_eq(Arc::as_ptr(guard), ours);
-        self.memory.told().forget(is_ours);
+        self.memory.device_registrations().forget(is_ours);
     }
 }
 
