@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use toroid_fabric::mem::memfd::create_memory;
-use toroid_fabric::mem::{CHUNK, Memory, Transfer, faults};
+use toroid_fabric::mem::{CHUNK, Copier, Memory, faults};
 use toroid_fabric::{NodeId, Partition, Region, RegionId, RemoteKey};
 
 const KEY: RemoteKey = RemoteKey {
@@ -41,22 +41,22 @@ fn owner(memory: &File) -> Region {
     Region::exported(memory, LEN as usize, KEY, Arc::default(), None).unwrap()
 }
 
-/// A transfer from `old`, and the memory that it leads to.
-fn transfer(old: &File) -> (Transfer, File) {
+/// A copier from `old`, and the memory that it leads to.
+fn copier(old: &File) -> (Copier, File) {
     let fresh = create_memory(LEN).unwrap();
     let copies = (old.try_clone().unwrap(), fresh.try_clone().unwrap());
-    let transfer = Transfer::new(copies.0, copies.1, LEN).unwrap();
-    transfer.go();
-    (transfer, fresh)
+    let copier = Copier::new(copies.0, copies.1, LEN).unwrap();
+    copier.release();
+    (copier, fresh)
 }
 
 /// Brings what is asked for.
-fn fetch_from(transfer: Transfer, view: &Arc<Memory>) -> Box<dyn Fn(u64) + Send + Sync> {
+fn fetch_from(copier: Copier, view: &Arc<Memory>) -> Box<dyn Fn(u64) + Send + Sync> {
     let view = Arc::downgrade(view);
     Box::new(move |chunk| {
-        transfer.fetch(chunk).unwrap();
+        copier.fetch(chunk).unwrap();
         if let Some(view) = view.upgrade() {
-            view.arrived();
+            view.wake_resident();
         }
     })
 }
@@ -76,19 +76,19 @@ fn a_process_that_locks_its_memory_waits_for_what_moves() {
             faults::available().unwrap();
             // SAFETY: it changes how mappings are made, not what they hold.
             assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
-            let (first, fresh) = transfer(&memory);
+            let (first, fresh) = copier(&memory);
             let table = first.table().unwrap();
             let view = region.memory();
-            let ask = fetch_from(first, view);
-            drop(view.start_moving(&fresh, &table, ask).unwrap());
+            let request = fetch_from(first, view);
+            drop(view.start_migration(&fresh, &table, request).unwrap());
             assert_eq!(region.load(0), Ok(7));
             assert_eq!(region.fetch_add(CHUNK, 1), Ok(8));
 
-            let (second, fresh) = transfer(&memory);
+            let (second, fresh) = copier(&memory);
             let (old, table) = (second.old().unwrap(), second.table().unwrap());
             let late = owner(&fresh);
-            let ask = fetch_from(second, late.memory());
-            late.memory().join_move(&old, &table, ask).unwrap();
+            let request = fetch_from(second, late.memory());
+            late.memory().join_migration(&old, &table, request).unwrap();
             assert_eq!(late.load(0), Ok(7));
             assert_eq!(late.fetch_add(CHUNK, 1), Ok(8));
         },
@@ -102,10 +102,10 @@ fn without_its_faults_a_process_ends() {
     let ended = alone("without_its_faults_a_process_ends", || {
         let memory = create_memory(LEN).unwrap();
         let region = owner(&memory);
-        let (transfer, fresh) = transfer(&memory);
-        let (view, table) = (region.memory(), transfer.table().unwrap());
-        let ask = Box::new(|_| panic!("nobody to ask"));
-        drop(view.start_moving(&fresh, &table, ask).unwrap());
+        let (copier, fresh) = copier(&memory);
+        let (view, table) = (region.memory(), copier.table().unwrap());
+        let request = Box::new(|_| panic!("nobody to ask"));
+        drop(view.start_migration(&fresh, &table, request).unwrap());
         let (done, waiting) = mpsc::channel();
         thread::spawn(move || done.send(region.load(0)));
         let _ = waiting.recv_timeout(Duration::from_secs(20));

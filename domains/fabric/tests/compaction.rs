@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::mem::compaction::{self, Look, PIECE};
 use toroid_fabric::mem::memfd::{create_for_peers, create_memory, read_only};
-use toroid_fabric::mem::{CHUNK, Compaction, Memory, Transfer};
+use toroid_fabric::mem::{CHUNK, Compaction, Copier, Memory};
 use toroid_fabric::{NodeId, Partition, Region, RegionId, RemoteKey};
 
 const KEY: RemoteKey = RemoteKey {
@@ -262,14 +262,14 @@ fn it_moves_as_before() {
     let fresh = create_for_peers(LEN).unwrap();
     let copies = [&memory, &fresh].map(|file| file.try_clone().unwrap());
     let [old, new] = copies;
-    let transfer = Transfer::new(old, new, LEN).unwrap();
+    let copier = Copier::new(old, new, LEN).unwrap();
     drop(writer);
     // Who looks at it does not keep it from being sealed.
-    let mut freezing = transfer.freeze(KEY.partition).unwrap();
+    let mut freezing = copier.freeze(KEY.partition).unwrap();
     assert!(freezing.wait(PATIENCE).unwrap());
     drop(compaction);
-    transfer.go();
-    while transfer.fetch_next().unwrap() {}
+    copier.release();
+    while copier.fetch_next().unwrap() {}
     let mut back = vec![0; LEN as usize];
     fresh.read_exact_at(&mut back, 0).unwrap();
     assert!(back == bytes(), "all has arrived");
@@ -284,17 +284,20 @@ fn who_has_not_heard_of_the_end_of_a_move_loses_nothing() {
     let fresh = create_for_peers(LEN).unwrap();
     let copies = [&memory, &fresh].map(|file| file.try_clone().unwrap());
     let [old, new] = copies;
-    let transfer = Arc::new(Transfer::new(old, new, LEN).unwrap());
-    let (moving, view) = (Arc::clone(&transfer), Arc::downgrade(region.memory()));
-    let ask = Box::new(move |chunk| {
-        moving.fetch(chunk).unwrap();
+    let copier = Arc::new(Copier::new(old, new, LEN).unwrap());
+    let (migrating, view) = (Arc::clone(&copier), Arc::downgrade(region.memory()));
+    let request = Box::new(move |chunk| {
+        migrating.fetch(chunk).unwrap();
         let view: Option<Arc<Memory>> = view.upgrade();
-        view.iter().for_each(|view| view.arrived());
+        view.iter().for_each(|view| view.wake_resident());
     });
-    let table = transfer.table().unwrap();
-    let parked = region.memory().start_moving(&fresh, &table, ask).unwrap();
+    let table = copier.table().unwrap();
+    let parked = region
+        .memory()
+        .start_migration(&fresh, &table, request)
+        .unwrap();
     drop(parked);
-    transfer.go();
+    copier.release();
     let chunks: Vec<u64> = (0..LEN).step_by(CHUNK as usize).collect();
     let stop = AtomicBool::new(false);
     let rounds = thread::scope(|scope| {
@@ -308,9 +311,9 @@ fn who_has_not_heard_of_the_end_of_a_move_loses_nothing() {
             }
             rounds
         });
-        while transfer.fetch_next().unwrap() {}
+        while copier.fetch_next().unwrap() {}
         look_until(&mut compaction(&fresh), Look::Done, 0);
-        region.memory().stop_moving();
+        region.memory().finish_migration();
         stop.store(true, Ordering::Relaxed);
         counting.join().unwrap()
     });

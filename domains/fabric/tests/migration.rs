@@ -15,7 +15,7 @@ use std::time::Duration;
 use toroid_fabric::mem::memfd::{
     create_for_peers, create_memory, read_only, read_write, seal_writes,
 };
-use toroid_fabric::mem::{CHUNK, Memory, Transfer};
+use toroid_fabric::mem::{CHUNK, Copier, Memory};
 use toroid_fabric::shm::{QueuePair, RemoteRegion};
 use toroid_fabric::{
     Access, Completion, Endpoint, Mapped, NodeId, OpError, Operation, Partition, Read, Region,
@@ -35,7 +35,7 @@ const READ: Access = Access::REMOTE_READ;
 const CHUNKS: u64 = 5;
 const LEN: u64 = CHUNKS * CHUNK - 4096 - 8;
 
-const MOVES: u32 = 300;
+const MIGRATIONS: u32 = 300;
 
 /// How long to wait for what is to come, and for what must not.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -66,51 +66,51 @@ impl Exported {
     }
 
     /// Lets all change to fresh memory; returns what they then ask for.
-    fn start_moving(&mut self) -> (Arc<Transfer>, Receiver<u64>) {
+    fn start_migration(&mut self) -> (Arc<Copier>, Receiver<u64>) {
         let (asking, asked) = mpsc::channel();
         // Nobody listens any more after the test has failed.
-        let transfer = self.start_moving_asking(move |chunk| _ = asking.send(chunk));
-        transfer.go();
-        (transfer, asked)
+        let copier = self.start_migration_requesting(move |chunk| _ = asking.send(chunk));
+        copier.release();
+        (copier, asked)
     }
 
-    fn start_moving_asking(
+    fn start_migration_requesting(
         &mut self,
-        ask: impl Fn(u64) + Clone + Send + Sync + 'static,
-    ) -> Arc<Transfer> {
-        let transfer = transfer(&self.memory);
-        self.memory = transfer.1;
+        request: impl Fn(u64) + Clone + Send + Sync + 'static,
+    ) -> Arc<Copier> {
+        let copier = copier(&self.memory);
+        self.memory = copier.1;
         for view in self.views() {
-            let ask = Box::new(ask.clone());
-            let table = transfer.0.table().unwrap();
+            let request = Box::new(request.clone());
+            let table = copier.0.table().unwrap();
             let fresh = if view.is_writable() {
                 self.memory.try_clone().unwrap()
             } else {
                 read_only(&self.memory).unwrap()
             };
-            drop(view.start_moving(&fresh, &table, ask).unwrap());
+            drop(view.start_migration(&fresh, &table, request).unwrap());
         }
-        transfer.0
+        copier.0
     }
 
     /// Moves the region; what is waited for first, and then the rest.
-    fn move_once(&mut self, meanwhile: impl FnOnce(&File)) {
-        let (transfer, asked) = self.start_moving();
+    fn migrate_once(&mut self, meanwhile: impl FnOnce(&File)) {
+        let (copier, asked) = self.start_migration();
         meanwhile(&read_only(&self.memory).unwrap());
-        let arrived = || self.views().iter().for_each(|view| view.arrived());
+        let wake_resident = || self.views().iter().for_each(|view| view.wake_resident());
         loop {
             while let Ok(chunk) = asked.recv_timeout(Duration::from_micros(200)) {
-                transfer.fetch(chunk).unwrap();
-                arrived();
+                copier.fetch(chunk).unwrap();
+                wake_resident();
             }
-            if !transfer.fetch_next().unwrap() {
+            if !copier.fetch_next().unwrap() {
                 break;
             }
         }
-        arrived();
-        assert_eq!(transfer.remaining(), 0);
-        self.views().iter().for_each(|view| view.stop_moving());
-        assert!(self.views().iter().all(|view| !view.is_moving()));
+        wake_resident();
+        assert_eq!(copier.remaining(), 0);
+        self.views().iter().for_each(|view| view.finish_migration());
+        assert!(self.views().iter().all(|view| !view.is_migrating()));
     }
 }
 
@@ -118,12 +118,12 @@ fn map(memory: &File, access: Access) -> RemoteRegion {
     RemoteRegion::map(memory, LEN as usize, KEY, access, Arc::default(), None).unwrap()
 }
 
-/// A transfer from `old`, and the memory that it leads to.
-fn transfer(old: &File) -> (Arc<Transfer>, File) {
+/// A copier from `old`, and the memory that it leads to.
+fn copier(old: &File) -> (Arc<Copier>, File) {
     let fresh = create_memory(LEN).unwrap();
     let copies = (old.try_clone().unwrap(), fresh.try_clone().unwrap());
-    let transfer = Transfer::new(copies.0, copies.1, LEN).unwrap();
-    (transfer.into(), fresh)
+    let copier = Copier::new(copies.0, copies.1, LEN).unwrap();
+    (copier.into(), fresh)
 }
 
 fn pair() -> QueuePair {
@@ -243,8 +243,8 @@ fn nothing_is_lost_while_all_use_what_moves() {
             }
         });
         let guard = StopAll(stop);
-        for _ in 0..MOVES {
-            exported.move_once(|_| ());
+        for _ in 0..MIGRATIONS {
+            exported.migrate_once(|_| ());
             thread::sleep(Duration::from_micros(300));
         }
         drop(guard);
@@ -305,7 +305,7 @@ fn a_reader_that_touches_too_early_does_no_harm() {
     let bytes: Vec<u8> = (0..LEN).map(|n| (n / 97) as u8).collect();
     exported.owner.write(0, &bytes).unwrap();
     for _ in 0..3 {
-        exported.move_once(|fresh| {
+        exported.migrate_once(|fresh| {
             let early = map(fresh, READ);
             read(&early, 0, &mut vec![1; LEN as usize]).unwrap();
             touch(fresh);
@@ -379,7 +379,7 @@ fn touch(fresh: &File) {
 fn who_waits_for_what_never_comes_ends_with_an_error() {
     let mut exported = Exported::new();
     exported.owner.store(0, 5).unwrap();
-    let (_transfer, asked) = exported.start_moving();
+    let (_copier, asked) = exported.start_migration();
     let mut word = [0; 8];
     read(&exported.reader, 0, &mut word).unwrap();
     assert_eq!(word, 5u64.to_ne_bytes());
@@ -402,17 +402,20 @@ fn who_comes_during_a_move_takes_part_in_it() {
     let exported = Exported::new();
     let last = LEN - 8;
     exported.owner.store(last, 7).unwrap();
-    let (transfer, fresh) = transfer(&exported.memory);
-    transfer.go();
+    let (copier, fresh) = copier(&exported.memory);
+    copier.release();
     let join = |file: &File, access| {
         let remote = map(file, access);
-        let (moving, view) = (Arc::clone(&transfer), Arc::downgrade(remote.memory()));
-        let ask = Box::new(move |chunk| {
-            moving.fetch(chunk).unwrap();
-            view.upgrade().unwrap().arrived();
+        let (migrating, view) = (Arc::clone(&copier), Arc::downgrade(remote.memory()));
+        let request = Box::new(move |chunk| {
+            migrating.fetch(chunk).unwrap();
+            view.upgrade().unwrap().wake_resident();
         });
-        let (old, table) = (transfer.old().unwrap(), transfer.table().unwrap());
-        remote.memory().join_move(&old, &table, ask).unwrap();
+        let (old, table) = (copier.old().unwrap(), copier.table().unwrap());
+        remote
+            .memory()
+            .join_migration(&old, &table, request)
+            .unwrap();
         remote
     };
     let mut word = [0; 8];
@@ -429,14 +432,14 @@ fn who_comes_during_a_move_takes_part_in_it() {
 #[test]
 fn memory_is_frozen_when_nobody_can_write_it() {
     let memory = create_for_peers(LEN).unwrap();
-    let (transfer, _fresh) = transfer(&memory);
+    let (copier, _fresh) = copier(&memory);
     let reader = map(&read_only(&memory).unwrap(), READ);
     let (owner, writer) = (
         map(&memory, Access::all()),
         map(&read_write(&memory).unwrap(), Access::all()),
     );
     let descriptor = read_write(&memory).unwrap();
-    let mut freezing = transfer.freeze(KEY.partition).unwrap();
+    let mut freezing = copier.freeze(KEY.partition).unwrap();
     assert!(!freezing.wait(SOON).unwrap());
     drop(owner);
     assert!(!freezing.wait(SOON).unwrap());
@@ -449,9 +452,9 @@ fn memory_is_frozen_when_nobody_can_write_it() {
     read(&reader, 0, &mut word).unwrap();
     assert_eq!(word, [0; 8]);
     // What is frozen stays as a whole.
-    transfer.go();
-    while transfer.fetch_next().unwrap() {}
-    assert!(!transfer.drop_copied().unwrap());
+    copier.release();
+    while copier.fetch_next().unwrap() {}
+    assert!(!copier.drop_copied().unwrap());
 }
 
 /// A leaver once handed its pages to the kernel (`io_uring`, a pipe) and then dropped every
@@ -459,7 +462,7 @@ fn memory_is_frozen_when_nobody_can_write_it() {
 #[test]
 fn memory_of_which_pages_are_pinned_is_not_frozen() {
     let memory = create_for_peers(LEN).unwrap();
-    let (transfer, _fresh) = transfer(&memory);
+    let (copier, _fresh) = copier(&memory);
     let (pipe, mut into) = std::io::pipe().unwrap();
     // SAFETY: a new mapping, which is unmapped before the end and reached by nothing else.
     unsafe {
@@ -481,11 +484,11 @@ fn memory_of_which_pages_are_pinned_is_not_frozen() {
         assert_eq!(libc::vmsplice(into.as_raw_fd(), &piece, 1, 0), 4096);
         libc::munmap(pages, 4096);
     }
-    let refused = freeze(&transfer).unwrap_err();
+    let refused = freeze(&copier).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
     into.flush().unwrap();
     drop((pipe, into));
-    assert!(freeze(&transfer).unwrap());
+    assert!(freeze(&copier).unwrap());
 }
 
 /// A chunk once could be copied while a process that had not yet changed still wrote to it.
@@ -495,21 +498,21 @@ fn nothing_is_copied_before_all_have_changed() {
     let fresh = create_memory(LEN).unwrap();
     let files = || (memory.try_clone().unwrap(), fresh.try_clone().unwrap());
     let (old, new) = files();
-    let transfer = Transfer::new(old, new, LEN).unwrap();
+    let copier = Copier::new(old, new, LEN).unwrap();
     let would_block = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
-    assert!(transfer.fetch(0).is_err_and(would_block));
-    assert!(transfer.fetch_next().is_err_and(would_block));
+    assert!(copier.fetch(0).is_err_and(would_block));
+    assert!(copier.fetch_next().is_err_and(would_block));
     memory.write_all_at(&[7; 8], 0).unwrap();
-    transfer.go();
-    transfer.fetch(0).unwrap();
+    copier.release();
+    copier.fetch(0).unwrap();
 
     // Another agent goes on: what has arrived was written since.
     fresh.write_all_at(&[8; 8], 0).unwrap();
     memory.write_all_at(&[9; 8], CHUNK).unwrap();
-    let parts = parts(&transfer);
-    drop(transfer);
-    let next = Transfer::resume(parts, files().1, LEN).unwrap();
-    assert!(next.may_copy());
+    let parts = parts(&copier);
+    drop(copier);
+    let next = Copier::resume(parts, files().1, LEN).unwrap();
+    assert!(next.is_released());
     assert_eq!(next.remaining(), LEN - CHUNK);
     while next.fetch_next().unwrap() {}
     for (at, byte) in [(0, 8), (CHUNK, 9)] {
@@ -520,13 +523,13 @@ fn nothing_is_copied_before_all_have_changed() {
 }
 
 /// Returns whether the old memory is frozen.
-fn freeze(transfer: &Transfer) -> std::io::Result<bool> {
-    transfer.freeze(KEY.partition)?.wait(PATIENCE)
+fn freeze(copier: &Copier) -> std::io::Result<bool> {
+    copier.freeze(KEY.partition)?.wait(PATIENCE)
 }
 
 /// What the next agent is given of a move.
-fn parts(transfer: &Transfer) -> [File; 2] {
-    let parts = transfer.parts();
+fn parts(copier: &Copier) -> [File; 2] {
+    let parts = copier.parts();
     parts.map(|part| part.try_clone_to_owned().unwrap().into())
 }
 
@@ -535,10 +538,10 @@ fn what_an_agent_has_frozen_stays_whole_for_the_next() {
     let old = create_for_peers(LEN).unwrap();
     old.write_all_at(&[7; 8], 0).unwrap();
     let fresh = create_for_peers(LEN).unwrap();
-    let transfer = Transfer::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
-    transfer.go();
-    assert!(freeze(&transfer).unwrap());
-    let next = Transfer::resume(parts(&transfer), fresh, LEN).unwrap();
+    let copier = Copier::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
+    copier.release();
+    assert!(freeze(&copier).unwrap());
+    let next = Copier::resume(parts(&copier), fresh, LEN).unwrap();
     assert!(freeze(&next).unwrap());
     while next.fetch_next().unwrap() {}
     // To drop it would fail.
@@ -555,10 +558,10 @@ fn what_is_left_of_old_memory_is_dropped_at_once() {
     ];
     memory[0].write_all_at(&vec![7; len as usize], 0).unwrap();
     let [old, fresh] = [&memory[0], &memory[1]].map(|file| file.try_clone().unwrap());
-    let transfer = Transfer::new(old, fresh, len).unwrap();
-    transfer.go();
-    while transfer.fetch_next().unwrap() {}
-    transfer
+    let copier = Copier::new(old, fresh, len).unwrap();
+    copier.release();
+    while copier.fetch_next().unwrap() {}
+    copier
         .leftover()
         .unwrap()
         .unwrap()
@@ -566,7 +569,7 @@ fn what_is_left_of_old_memory_is_dropped_at_once() {
         .unwrap();
     assert_eq!(memory[0].metadata().unwrap().blocks(), 0);
     assert_eq!(memory[1].metadata().unwrap().blocks() * 512, len);
-    assert!(transfer.leftover().unwrap().is_none());
+    assert!(copier.leftover().unwrap().is_none());
 }
 
 /// The next agent tells of a move again, because it cannot know who heard.
@@ -574,22 +577,28 @@ fn what_is_left_of_old_memory_is_dropped_at_once() {
 fn who_has_changed_already_does_not_change_again() {
     let mut exported = Exported::new();
     exported.owner.store(0, 7).unwrap();
-    let (transfer, _asked) = exported.start_moving();
-    transfer.fetch(0).unwrap();
-    exported.views().iter().for_each(|view| view.arrived());
+    let (copier, _asked) = exported.start_migration();
+    copier.fetch(0).unwrap();
+    exported
+        .views()
+        .iter()
+        .for_each(|view| view.wake_resident());
     assert_eq!(exported.owner.fetch_add(0, 1), Ok(7));
-    let next = Transfer::resume(parts(&transfer), exported.memory.try_clone().unwrap(), LEN);
-    let (next, table) = (next.unwrap(), transfer.table().unwrap());
+    let next = Copier::resume(parts(&copier), exported.memory.try_clone().unwrap(), LEN);
+    let (next, table) = (next.unwrap(), copier.table().unwrap());
     for view in exported.views() {
-        let ask = Box::new(|_| ());
-        drop(view.start_moving(&exported.memory, &table, ask).unwrap());
+        let request = Box::new(|_| ());
+        drop(
+            view.start_migration(&exported.memory, &table, request)
+                .unwrap(),
+        );
     }
     assert_eq!(exported.owner.load(0), Ok(8));
     while next.fetch_next().unwrap() {}
     // Whose end was not heard either.
     for view in exported.views() {
-        view.ask_again(Box::new(|_| ()));
-        assert!(!view.is_moving());
+        view.request_again(Box::new(|_| ()));
+        assert!(!view.is_migrating());
     }
     assert_eq!(exported.owner.load(0), Ok(8));
 }
@@ -600,12 +609,12 @@ fn sealed_fresh_memory_is_an_error() {
     let old = create_memory(LEN).unwrap();
     old.write_all_at(&[7; 8], 0).unwrap();
     let fresh = create_for_peers(LEN).unwrap();
-    let transfer = Transfer::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
-    transfer.go();
+    let copier = Copier::new(old, fresh.try_clone().unwrap(), LEN).unwrap();
+    copier.release();
     seal_writes(&fresh).unwrap();
-    let error = transfer.fetch(0).unwrap_err();
+    let error = copier.fetch(0).unwrap_err();
     assert!(error.to_string().contains("has sealed it"), "{error}");
-    assert_eq!(transfer.remaining(), LEN);
+    assert_eq!(copier.remaining(), LEN);
 }
 
 #[test]
@@ -614,10 +623,10 @@ fn holes_stay_holes() {
     let (old, fresh) = (create_memory(len).unwrap(), create_memory(len).unwrap());
     old.write_all_at(b"far", len / 2).unwrap();
     let copy = |file: &File| file.try_clone().unwrap();
-    let transfer = Transfer::new(copy(&old), copy(&fresh), len).unwrap();
-    transfer.go();
-    while transfer.fetch_next().unwrap() {}
-    while transfer.drop_copied().unwrap() {}
+    let copier = Copier::new(copy(&old), copy(&fresh), len).unwrap();
+    copier.release();
+    while copier.fetch_next().unwrap() {}
+    while copier.drop_copied().unwrap() {}
     let mut back = [0; 3];
     fresh.read_exact_at(&mut back, len / 2).unwrap();
     assert_eq!(&back, b"far");
@@ -634,14 +643,14 @@ fn a_move_that_fails_ends_the_status() {
     let fresh = create_memory(LEN).unwrap();
     let too_short = create_memory(1).unwrap();
     for view in exported.views() {
-        let failed = view.start_moving(&fresh, &too_short, Box::new(|_| ()));
+        let failed = view.start_migration(&fresh, &too_short, Box::new(|_| ()));
         assert!(failed.is_err());
         assert_eq!(view.status().check(), Err(OpError::Revoked));
     }
     assert_eq!(exported.owner.load(0), Err(OpError::Revoked));
     let late = map(&fresh, Access::all());
     let joined = late.memory();
-    let failed = joined.join_move(&exported.memory, &too_short, Box::new(|_| ()));
+    let failed = joined.join_migration(&exported.memory, &too_short, Box::new(|_| ()));
     assert!(failed.is_err());
     assert_eq!(joined.status().check(), Err(OpError::Revoked));
 }
@@ -651,7 +660,7 @@ fn a_move_that_fails_ends_the_status() {
 fn views_with_one_status_move_by_themselves() {
     let memory = create_memory(LEN).unwrap();
     memory.write_all_at(&[9; 8], 0).unwrap();
-    let (transfer, fresh) = transfer(&memory);
+    let (copier, fresh) = copier(&memory);
     let (status, reader) = (Arc::default(), read_only(&memory).unwrap());
     let open = || {
         let status = Arc::clone(&status);
@@ -659,11 +668,11 @@ fn views_with_one_status_move_by_themselves() {
     };
     let views = [open(), open()];
     for view in &views {
-        let (fresh, table) = (read_only(&fresh).unwrap(), transfer.table().unwrap());
-        let ask = Box::new(|_| ());
-        drop(view.memory().start_moving(&fresh, &table, ask));
+        let (fresh, table) = (read_only(&fresh).unwrap(), copier.table().unwrap());
+        let request = Box::new(|_| ());
+        drop(view.memory().start_migration(&fresh, &table, request));
     }
-    views[1].memory().stop_moving();
+    views[1].memory().finish_migration();
     let mut word = [0; 8];
     read(&views[0], 0, &mut word).unwrap();
     assert_eq!(word, [9; 8]);
@@ -674,16 +683,16 @@ fn views_with_one_status_move_by_themselves() {
 fn a_move_over_one_that_has_not_ended() {
     let mut exported = Exported::new();
     exported.owner.store(0, 7).unwrap();
-    let (transfer, _asked) = exported.start_moving();
-    while transfer.fetch_next().unwrap() {}
+    let (copier, _asked) = exported.start_migration();
+    while copier.fetch_next().unwrap() {}
     // All has arrived, and nobody was told.
-    exported.move_once(|_| ());
+    exported.migrate_once(|_| ());
     assert_eq!(exported.owner.load(0), Ok(7));
-    let (_transfer, _asked) = exported.start_moving();
-    let (next, fresh) = self::transfer(&exported.memory);
+    let (_copier, _asked) = exported.start_migration();
+    let (next, fresh) = self::copier(&exported.memory);
     for view in exported.views() {
         let table = next.table().unwrap();
-        let failed = view.start_moving(&fresh, &table, Box::new(|_| ()));
+        let failed = view.start_migration(&fresh, &table, Box::new(|_| ()));
         assert!(failed.is_err(), "most of it has not arrived");
         assert_eq!(view.status().check(), Err(OpError::Revoked));
     }
@@ -692,20 +701,20 @@ fn a_move_over_one_that_has_not_ended() {
 #[test]
 fn what_was_not_heard_is_asked_again() {
     let exported = Exported::new();
-    let (transfer, fresh) = transfer(&exported.memory);
+    let (copier, fresh) = copier(&exported.memory);
     let (asking, asked) = mpsc::channel();
     let deaf = Box::new(move |chunk| asking.send(chunk).unwrap());
-    let table = transfer.table().unwrap();
+    let table = copier.table().unwrap();
     let view = exported.owner.memory();
-    drop(view.start_moving(&fresh, &table, deaf).unwrap());
+    drop(view.start_migration(&fresh, &table, deaf).unwrap());
     thread::scope(|scope| {
         let add = scope.spawn(|| exported.owner.fetch_add(CHUNK, 1));
         assert_eq!(asked.recv(), Ok(1));
         let again = Arc::clone(view);
-        transfer.go();
-        view.ask_again(Box::new(move |chunk| {
-            transfer.fetch(chunk).unwrap();
-            again.arrived();
+        copier.release();
+        view.request_again(Box::new(move |chunk| {
+            copier.fetch(chunk).unwrap();
+            again.wake_resident();
         }));
         assert_eq!(add.join().unwrap(), Ok(0));
         // And so it is from now on.
@@ -717,7 +726,7 @@ fn what_was_not_heard_is_asked_again() {
 #[test]
 fn an_ask_that_hangs_does_not_keep_others_from_moving() {
     let (mut hanging, mut exported) = (Exported::new(), Exported::new());
-    hanging.start_moving_asking({
+    hanging.start_migration_requesting({
         let (hold, held) = mpsc::channel::<()>();
         std::mem::forget(hold);
         let held = Arc::new(std::sync::Mutex::new(held));
@@ -732,7 +741,7 @@ fn an_ask_that_hangs_does_not_keep_others_from_moving() {
         let owner = &hanging.owner;
         let waiting = scope.spawn(move || owner.load(0));
         exported.owner.store(0, 3).unwrap();
-        exported.move_once(|_| ());
+        exported.migrate_once(|_| ());
         assert_eq!(exported.owner.load(0), Ok(3));
         hanging.views().iter().for_each(|view| {
             view.status().revoke();
@@ -749,8 +758,8 @@ fn regions_move_while_threads_wait_for_another() {
     const THREADS: u64 = 8;
     let (mut first, mut second) = (Exported::new(), Exported::new());
     for _ in 0..40 {
-        let (transfer, _asked) = first.start_moving();
-        while transfer.fetch_next().unwrap() {}
+        let (copier, _asked) = first.start_migration();
+        while copier.fetch_next().unwrap() {}
         let stop = Stop::default();
         thread::scope(|scope| {
             let (owner, stop) = (&first.owner, &stop);
@@ -761,10 +770,13 @@ fn regions_move_while_threads_wait_for_another() {
                     }
                 });
             }
-            second.move_once(|_| ());
+            second.migrate_once(|_| ());
             drop(StopAll(stop));
         });
-        first.views().iter().for_each(|view| view.stop_moving());
+        first
+            .views()
+            .iter()
+            .for_each(|view| view.finish_migration());
     }
 }
 
@@ -774,7 +786,7 @@ fn regions_move_while_threads_wait_for_another() {
 fn a_forked_child_changes_nothing() {
     let mut exported = Exported::new();
     exported.owner.store(CHUNK, 5).unwrap();
-    let (transfer, asked) = exported.start_moving();
+    let (copier, asked) = exported.start_migration();
     // SAFETY: the child drops what is its own and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -788,8 +800,8 @@ fn a_forked_child_changes_nothing() {
     thread::scope(|scope| {
         let add = scope.spawn(|| exported.owner.fetch_add(CHUNK, 1));
         assert_eq!(asked.recv_timeout(Duration::from_secs(20)), Ok(1));
-        transfer.fetch(1).unwrap();
-        exported.owner.memory().arrived();
+        copier.fetch(1).unwrap();
+        exported.owner.memory().wake_resident();
         assert_eq!(add.join().unwrap(), Ok(5));
     });
 }
@@ -803,17 +815,17 @@ fn memory_that_is_mapped_very_often_is_dropped_when_it_is_copied() {
     old.write_all_at(&vec![1; len as usize], 0).unwrap();
     let blocks = || old.metadata().unwrap().blocks();
     let chunk_blocks = CHUNK / 512;
-    let transfer = Transfer::new(old.try_clone().unwrap(), fresh, len).unwrap();
-    transfer.go();
+    let copier = Copier::new(old.try_clone().unwrap(), fresh, len).unwrap();
+    copier.release();
     let reader = read_only(&old).unwrap();
     let map = || RemoteRegion::map(&reader, len as usize, KEY, READ, Arc::default(), None);
     let greedy: Vec<_> = (0..50_000).map(|_| map().unwrap()).collect();
-    let chunks = transfer.chunks();
+    let chunks = copier.chunks();
     for copied in [1, 65, chunks - 1, chunks] {
         let full = blocks();
-        (0..copied).for_each(|chunk| transfer.fetch(chunk).unwrap());
+        (0..copied).for_each(|chunk| copier.fetch(chunk).unwrap());
         assert_eq!(blocks(), full, "who asked does not wait for that");
-        while transfer.drop_copied().unwrap() {}
+        while copier.drop_copied().unwrap() {}
         assert!(blocks() >= (chunks - copied) * chunk_blocks);
     }
     assert_eq!(blocks(), 0);

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use toroid_fabric::mem::Transfer;
+use toroid_fabric::mem::Copier;
 use toroid_fabric::mem::memfd::{create_for_peers, create_memory};
 use toroid_fabric::{Access, NodeId, Partition, Protection, RegionId, RemoteKey};
 use toroid_model::directory::Change;
@@ -66,7 +66,7 @@ pub(super) type Moves = mpsc::Receiver<Arc<Move>>;
 #[derive(Debug)]
 pub(super) struct Move {
     key: RemoteKey,
-    transfer: Transfer,
+    transfer: Copier,
     /// Whether others than its owner may write the region, and so keep the kernel's lock of its old
     /// memory for ever: who seals that or drops of it may never come back.
     others_write: bool,
@@ -79,7 +79,7 @@ pub(super) struct Move {
 }
 
 impl Move {
-    fn new(key: RemoteKey, transfer: Transfer, access: Access) -> Self {
+    fn new(key: RemoteKey, transfer: Copier, access: Access) -> Self {
         Move {
             key,
             transfer,
@@ -98,7 +98,7 @@ impl Move {
         len: u64,
         access: Access,
     ) -> io::Result<Self> {
-        let transfer = Transfer::resume(parts, fresh, len)?;
+        let transfer = Copier::resume(parts, fresh, len)?;
         Ok(Move::new(key, transfer, access))
     }
 
@@ -324,7 +324,7 @@ impl Members {
 
     fn release(&self, moving: &Arc<Move>) {
         let waiting = moving.waiting();
-        moving.transfer.go();
+        moving.transfer.release();
         drop(waiting);
         self.serve(moving, AT_ONCE);
     }
@@ -369,7 +369,7 @@ impl Members {
         let moving = record.and_then(|record| record.moving.clone());
         if let Some(moving) = moving {
             let mut waiting = moving.waiting();
-            if !moving.transfer.may_copy() {
+            if !moving.transfer.is_released() {
                 if chunk < moving.transfer.chunks() {
                     waiting.insert((id, chunk));
                 }
@@ -448,7 +448,7 @@ impl RegionRecord {
         }
         let fresh = memory_for(self.len, self.access)?;
         let old = std::mem::replace(&mut self.memory, fresh.try_clone()?);
-        let transfer = Transfer::new(old, fresh, self.len)?;
+        let transfer = Copier::new(old, fresh, self.len)?;
         let stayers = self.forget_leavers(books, change);
         self.memories.begin_move(stayers);
         let moving = Arc::new(Move::new(self.key, transfer, self.access));

@@ -392,11 +392,11 @@ impl Control {
             }
             Event::Arrived { key } => {
                 let regions = lock(&self.books).regions.of(key);
-                regions.iter().for_each(|region| region.arrived());
+                regions.iter().for_each(|region| region.wake_resident());
             }
             Event::Moved { key } => {
                 let regions = lock(&self.books).regions.of(key);
-                regions.iter().for_each(|region| region.stop_moving());
+                regions.iter().for_each(|region| region.finish_migration());
             }
             Event::Fenced { partition } => {
                 let partition = Partition(partition);

@@ -106,7 +106,9 @@ impl Regions {
             .iter()
             .flat_map(|(key, all)| all.iter().map(|b| (*key, b)));
         let memories = all.filter_map(|(key, booked)| Some((key, booked.memory.upgrade()?)));
-        memories.filter(|(_, memory)| memory.is_moving()).collect()
+        memories
+            .filter(|(_, memory)| memory.is_migrating())
+            .collect()
     }
 
     /// Forgets what peers own that have gone from a partition, and returns it.
@@ -143,7 +145,7 @@ impl Regions {
 impl Booked {
     /// Whether an access may wait for a chunk. One to a mapping that is only read waits for none.
     pub(super) fn is_awaited(&self) -> bool {
-        let waits = |memory: Arc<Memory>| memory.is_writable() && memory.is_moving();
+        let waits = |memory: Arc<Memory>| memory.is_writable() && memory.is_migrating();
         self.memory.upgrade().is_some_and(waits)
     }
 }
@@ -168,7 +170,7 @@ fn ask(control: &Arc<Control>, key: RemoteKey) -> Box<dyn Fn(u64) + Send + Sync>
 /// Asks the next agent for what its predecessor may not have heard of, or not answered.
 pub(super) fn ask_again(control: &Arc<Control>, moving: Vec<(RemoteKey, Arc<Memory>)>) {
     for (key, memory) in moving {
-        memory.ask_again(ask(control, key));
+        memory.request_again(ask(control, key));
     }
 }
 
@@ -200,7 +202,9 @@ pub(super) fn map(
         let (Some(old), Some(table)) = (files.next(), files.next()) else {
             return Err(no_room());
         };
-        mapped.memory().join_move(&old, &table, ask(control, key))?;
+        mapped
+            .memory()
+            .join_migration(&old, &table, ask(control, key))?;
     }
     Ok(mapped)
 }
@@ -218,7 +222,7 @@ pub(super) fn start_moving(
         let moved = match &files[..] {
             [fresh, table, to_read @ ..] => {
                 let to_read = to_read.first().filter(|_| !memory.is_writable());
-                memory.start_moving(to_read.unwrap_or(fresh), table, ask(control, key))
+                memory.start_migration(to_read.unwrap_or(fresh), table, ask(control, key))
             }
             _ => {
                 memory.status().revoke();

@@ -7,7 +7,7 @@
 //!
 //! Copying overwrites: a reader that touches the fresh memory too early leaves zeros there, and
 //! does no harm by it. When the leavers are to be rid of, the old memory must be one that no
-//! leaver could ever write, or be [frozen](Transfer::freeze), or be copied whole.
+//! leaver could ever write, or be [frozen](Copier::freeze), or be copied whole.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::key::Partition;
 use crate::mem::forked_syscall::Apart;
 use crate::mem::mapping::{Mapping, PAGE};
 use crate::mem::memfd::{is_spoiled, read_only, seal_writes};
-use crate::mem::migration_table::{CHUNK, TableWriter};
+use crate::mem::migration_table::{CHUNK, MigrationTableWriter};
 use crate::os::thread::{now, pause, processor_time};
 
 const ZEROS: [u8; PAGE] = [0; PAGE];
@@ -52,13 +52,13 @@ const PUNCHED: u64 = 4 << 20;
 
 /// A region on its way to fresh memory.
 #[derive(Debug)]
-pub struct Transfer {
+pub struct Copier {
     /// The old memory: for reading, and for dropping what has been copied.
     from: File,
     old: File,
     fresh: File,
     len: u64,
-    table: TableWriter,
+    table: MigrationTableWriter,
     cursor: Mutex<Cursor>,
     dropping: Mutex<Dropping>,
 }
@@ -66,7 +66,7 @@ pub struct Transfer {
 /// The old memory is being made one that nobody can write. Ends when it is dropped.
 #[derive(Debug)]
 pub struct Freezing<'a> {
-    transfer: &'a Transfer,
+    copier: &'a Copier,
     child: Apart,
 }
 
@@ -81,7 +81,7 @@ pub struct Leftover {
 struct Cursor {
     /// All chunks before this one have arrived.
     next: u64,
-    arrived: u64,
+    resident: u64,
 }
 
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ struct Dropping {
     is_slow: bool,
 }
 
-impl Transfer {
+impl Copier {
     /// Prepares to move `len` bytes from one memory to another, both made by
     /// [`create_memory`](crate::mem::memfd::create_memory) or
     /// [`create_for_peers`](crate::mem::memfd::create_for_peers).
@@ -100,31 +100,36 @@ impl Transfer {
     /// # Errors
     /// The system's.
     pub fn new(old: File, fresh: File, len: u64) -> io::Result<Self> {
-        Self::with_table(old, fresh, len, TableWriter::create(len)?)
+        Self::with_table(old, fresh, len, MigrationTableWriter::create(len)?)
     }
 
     /// Goes on with a move that another agent has begun, of which there are the
-    /// [parts](Transfer::parts): a chunk that has arrived is not copied again, because it may have
+    /// [parts](Copier::parts): a chunk that has arrived is not copied again, because it may have
     /// been written since.
     ///
     /// # Errors
     /// The system's.
     pub fn resume([old, table]: [File; 2], fresh: File, len: u64) -> io::Result<Self> {
         let is_frozen = is_spoiled(&old)?;
-        let transfer = Self::with_table(old, fresh, len, TableWriter::resume(table, len)?)?;
+        let copier = Self::with_table(old, fresh, len, MigrationTableWriter::resume(table, len)?)?;
         if is_frozen {
-            transfer.keep_whole();
+            copier.keep_whole();
         }
-        Ok(transfer)
+        Ok(copier)
     }
 
-    fn with_table(old: File, fresh: File, len: u64, table: TableWriter) -> io::Result<Self> {
-        let has_arrived = |chunk: &u64| table.has_arrived(*chunk);
+    fn with_table(
+        old: File,
+        fresh: File,
+        len: u64,
+        table: MigrationTableWriter,
+    ) -> io::Result<Self> {
+        let is_resident = |chunk: &u64| table.is_resident(*chunk);
         let cursor = Cursor {
             next: 0,
-            arrived: (0..table.chunks()).filter(has_arrived).count() as u64,
+            resident: (0..table.chunks()).filter(is_resident).count() as u64,
         };
-        Ok(Transfer {
+        Ok(Copier {
             from: read_only(&old)?,
             old,
             fresh,
@@ -141,9 +146,9 @@ impl Transfer {
         [self.old.as_fd(), self.table.memory().as_fd()]
     }
 
-    /// From here on chunks may be copied, as [`Transfer::go`] has said, of whatever agent.
-    pub fn may_copy(&self) -> bool {
-        self.table.may_copy()
+    /// From here on chunks may be copied, as [`Copier::release`] has said, of whatever agent.
+    pub fn is_released(&self) -> bool {
+        self.table.is_released()
     }
 
     /// The table to hand out, read-only.
@@ -166,14 +171,14 @@ impl Transfer {
     /// who stay must drop it, which they do once they have changed to the fresh memory. Then it
     /// cannot be dropped piece by piece: all of it stays until the move has ended.
     ///
-    /// It need not come before [`Transfer::go`]: who leaves may write until all is frozen or copied.
+    /// It need not come before [`Copier::release`]: who leaves may write until all is frozen or copied.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock): too many processes of this one hang already because
     /// somebody keeps the locks of memory `of` this domain. The system's: it cannot have another process.
     pub fn freeze(&self, of: Partition) -> io::Result<Freezing<'_>> {
         Ok(Freezing {
-            transfer: self,
+            copier: self,
             child: Apart::start(of, &self.old, seal, 0)?,
         })
     }
@@ -198,14 +203,14 @@ impl Transfer {
 
     /// From here on chunks may be copied: everybody who stays has changed to the fresh memory, or
     /// is fenced. Before, somebody might still write to the old memory what would be lost.
-    pub fn go(&self) {
-        self.table.go();
+    pub fn release(&self) {
+        self.table.release();
     }
 
     /// Copies a chunk, if it has not arrived yet.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) before [`Transfer::go`]. The system's: there is
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) before [`Copier::release`]. The system's: there is
     /// no memory left, or a process that may write the fresh memory has sealed it. The chunk has
     /// not arrived.
     pub fn fetch(&self, chunk: u64) -> io::Result<()> {
@@ -216,18 +221,18 @@ impl Transfer {
     /// Copies the first chunk that has not arrived; returns whether there was one.
     ///
     /// # Errors
-    /// As [`Transfer::fetch`].
+    /// As [`Copier::fetch`].
     pub fn fetch_next(&self) -> io::Result<bool> {
         let Some(chunk) = self.next_chunk() else {
             return Ok(false);
         };
-        let may_copy = self.table.may_copy();
+        let is_released = self.table.is_released();
         // Only of the whole: to find single holes takes a lock that who may write can keep
         // (`SEEK_DATA`), and what does not need it takes swapped pages for holes (`mincore`).
-        let is_empty = may_copy && is_empty(&self.from)?;
+        let is_empty = is_released && is_empty(&self.from)?;
         let mut cursor = self.cursor();
-        if is_empty && !self.table.has_arrived(chunk) {
-            self.has_arrived(&mut cursor, chunk)
+        if is_empty && !self.table.is_resident(chunk) {
+            self.set_resident(&mut cursor, chunk)
         } else {
             self.fetch_with(&mut cursor, chunk)?
         }
@@ -236,7 +241,7 @@ impl Transfer {
 
     fn next_chunk(&self) -> Option<u64> {
         let mut cursor = self.cursor();
-        while cursor.next < self.chunks() && self.table.has_arrived(cursor.next) {
+        while cursor.next < self.chunks() && self.table.is_resident(cursor.next) {
             cursor.next += 1;
         }
         (cursor.next < self.chunks()).then_some(cursor.next)
@@ -280,7 +285,7 @@ impl Transfer {
             self.chunks().min(next + DROPPED)
         };
         // Readers of the old memory look at the table again before they believe what they read.
-        let end = (next..most).find(|chunk| !self.table.has_arrived(*chunk));
+        let end = (next..most).find(|chunk| !self.table.is_resident(*chunk));
         match end {
             Some(_) if dropping.is_slow => next,
             Some(end) => end,
@@ -290,8 +295,8 @@ impl Transfer {
 
     /// Bytes that have not arrived.
     pub fn remaining(&self) -> u64 {
-        let arrived = self.cursor().arrived;
-        self.len.saturating_sub(arrived * CHUNK)
+        let resident = self.cursor().resident;
+        self.len.saturating_sub(resident * CHUNK)
     }
 
     /// Chunks of the region.
@@ -300,22 +305,22 @@ impl Transfer {
     }
 
     fn fetch_with(&self, cursor: &mut Cursor, chunk: u64) -> io::Result<()> {
-        if !self.table.may_copy() {
+        if !self.table.is_released() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        if chunk >= self.chunks() || self.table.has_arrived(chunk) {
+        if chunk >= self.chunks() || self.table.is_resident(chunk) {
             return Ok(());
         }
         let start = chunk * CHUNK;
         let end = self.len.min(start + CHUNK);
         self.copy(start, end)?;
-        self.has_arrived(cursor, chunk);
+        self.set_resident(cursor, chunk);
         Ok(())
     }
 
-    fn has_arrived(&self, cursor: &mut Cursor, chunk: u64) {
-        self.table.arrived(chunk);
-        cursor.arrived += 1;
+    fn set_resident(&self, cursor: &mut Cursor, chunk: u64) {
+        self.table.set_resident(chunk);
+        cursor.resident += 1;
     }
 
     /// Copies what the old memory holds, without pages of zeros: holes stay holes. Neither to read
@@ -385,7 +390,7 @@ impl Freezing<'_> {
     pub fn wait(&mut self, patience: Duration) -> io::Result<bool> {
         let frozen = self.child.wait(Some(patience))?;
         if frozen.is_some() {
-            self.transfer.keep_whole();
+            self.copier.keep_whole();
         }
         Ok(frozen.is_some())
     }
@@ -395,7 +400,7 @@ impl Leftover {
     /// Drops it in a process of its own, and waits for the end of that, which may never come.
     ///
     /// # Errors
-    /// Then it stays until nobody has it. As those of [`Transfer::freeze`]; the system's: a holder has
+    /// Then it stays until nobody has it. As those of [`Copier::freeze`]; the system's: a holder has
     /// sealed it.
     pub fn drop_apart(self, of: Partition) -> io::Result<()> {
         let mut child = Apart::start(of, &self.memory, punch_all, self.len)?;
@@ -454,12 +459,12 @@ mod tests {
         let len = 16 << 20;
         let (old, fresh) = (create_memory(len).unwrap(), create_memory(len).unwrap());
         old.write_all_at(&vec![1; len as usize], 0).unwrap();
-        let transfer = Transfer::new(old.try_clone().unwrap(), fresh, len).unwrap();
-        transfer.go();
-        let fetch = |to: u64| (0..to).for_each(|chunk| transfer.fetch(chunk).unwrap());
-        let drop_in = |usual| transfer.drop_copied_usually_in(usual).unwrap();
+        let copier = Copier::new(old.try_clone().unwrap(), fresh, len).unwrap();
+        copier.release();
+        let fetch = |to: u64| (0..to).for_each(|chunk| copier.fetch(chunk).unwrap());
+        let drop_in = |usual| copier.drop_copied_usually_in(usual).unwrap();
         let chunks_left = || old.metadata().unwrap().blocks() * 512 / CHUNK;
-        let chunks = transfer.chunks();
+        let chunks = copier.chunks();
 
         fetch(1);
         assert_eq!(chunks_left(), chunks, "who asked does not wait for that");

@@ -9,17 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::mem::mapping::PAGE;
-use crate::mem::migration_table::{CHUNK, Table};
+use crate::mem::migration_table::{CHUNK, MigrationTable};
 use crate::mem::userfaultfd::Userfault;
 use crate::os::thread::{Indispensable, spawn_undisturbed};
 
 const STACK_BYTES: usize = 128 * 1024;
 
-/// Asks the agent for a chunk. It must end in [`Memory::arrived`](crate::mem::Memory::arrived). If
+/// Asks the agent for a chunk. It must end in [`Memory::wake_resident`](crate::mem::Memory::wake_resident). If
 /// that cannot be, because the agent did not hear it, then in
-/// [`Memory::ask_again`](crate::mem::Memory::ask_again) or in the end of the memory. A panic in it
+/// [`Memory::request_again`](crate::mem::Memory::request_again) or in the end of the memory. A panic in it
 /// aborts the process.
-pub type Ask = Box<dyn Fn(u64) + Send + Sync>;
+pub type RequestChunk = Box<dyn Fn(u64) + Send + Sync>;
 
 /// The faults of this process.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ pub(super) struct Faults {
 /// A moving mapping that is written as well: accesses wait for their chunk.
 pub(super) struct Watch {
     range: Range<usize>,
-    table: Table,
-    ask: Mutex<Arc<Ask>>,
+    table: MigrationTable,
+    ask: Mutex<Arc<RequestChunk>>,
     /// Addresses that threads wait for.
     waiting: Mutex<Vec<usize>>,
 }
@@ -43,7 +43,7 @@ pub(super) struct Watch {
 /// Threads that cannot be helped while a mapping is being moved.
 #[derive(Debug, Default)]
 struct Postponed {
-    moving: u32,
+    remapping: u32,
     addresses: Vec<usize>,
 }
 
@@ -126,7 +126,7 @@ impl Faults {
 
     fn see_to(&self, watch: &Arc<Watch>, address: usize) {
         let chunk = watch.chunk(address);
-        if watch.table.has_arrived(chunk) {
+        if watch.table.is_resident(chunk) {
             return self.resolve(watch, address);
         }
         let mut waiting = lock(&watch.waiting);
@@ -147,7 +147,7 @@ impl Faults {
 
     /// Asks for all that threads wait for, with `ask` from now on: what was asked before may
     /// have been lost.
-    pub(super) fn ask_again(&self, watch: &Arc<Watch>, ask: Ask) {
+    pub(super) fn request_again(&self, watch: &Arc<Watch>, ask: RequestChunk) {
         *lock(&watch.ask) = Arc::new(ask);
         let waiting = lock(&watch.waiting);
         let mut chunks: Vec<u64> = waiting.iter().map(|a| watch.chunk(*a)).collect();
@@ -158,7 +158,12 @@ impl Faults {
     }
 
     /// Accesses to `range`, in which the memory `table` tells of is about to be, shall wait.
-    pub(super) fn watch(&self, range: Range<usize>, table: Table, ask: Ask) -> Arc<Watch> {
+    pub(super) fn watch(
+        &self,
+        range: Range<usize>,
+        table: MigrationTable,
+        ask: RequestChunk,
+    ) -> Arc<Watch> {
         let watch = Arc::new(Watch {
             range,
             table,
@@ -183,12 +188,12 @@ impl Faults {
     /// Until the news of it have been read, the kernel maps nothing (EAGAIN), and it hands out
     /// the faults of threads before the news. A thread that was told to try again would at once
     /// be the next fault, and with a few of them the news would never be read. So they wait.
-    pub(super) fn while_moving<T>(&self, replace: impl FnOnce() -> T) -> T {
-        lock(&self.postponed).moving += 1;
+    pub(super) fn while_remapping<T>(&self, replace: impl FnOnce() -> T) -> T {
+        lock(&self.postponed).remapping += 1;
         let result = replace();
         let mut postponed = lock(&self.postponed);
-        postponed.moving -= 1;
-        let addresses = match postponed.moving {
+        postponed.remapping -= 1;
+        let addresses = match postponed.remapping {
             0 => std::mem::take(&mut postponed.addresses),
             _ => Vec::new(),
         };
@@ -200,12 +205,12 @@ impl Faults {
     }
 
     /// Chunks have arrived: those who waited for them go on.
-    pub(super) fn arrived(&self, watch: &Watch) {
+    pub(super) fn wake_resident(&self, watch: &Watch) {
         let mut waiting = lock(&watch.waiting);
-        let has_arrived = |address: &mut usize| watch.table.has_arrived(watch.chunk(*address));
-        let arrived: Vec<usize> = waiting.extract_if(.., has_arrived).collect();
+        let is_resident = |address: &mut usize| watch.table.is_resident(watch.chunk(*address));
+        let resident: Vec<usize> = waiting.extract_if(.., is_resident).collect();
         drop(waiting);
-        for address in arrived {
+        for address in resident {
             self.resolve(watch, address);
         }
     }
@@ -249,7 +254,7 @@ impl Faults {
 
     fn try_again(&self, address: usize) {
         let mut postponed = lock(&self.postponed);
-        if postponed.moving > 0 {
+        if postponed.remapping > 0 {
             return postponed.addresses.push(address);
         }
         drop(postponed);
@@ -264,7 +269,7 @@ impl Faults {
 }
 
 impl Watch {
-    pub(super) fn table(&self) -> &Table {
+    pub(super) fn table(&self) -> &MigrationTable {
         &self.table
     }
 

@@ -17,16 +17,16 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::OpError;
-use crate::mem::faults::{self, Ask, Faults, Watch};
+use crate::mem::faults::{self, Faults, RequestChunk, Watch};
 use crate::mem::mapping::{BLOCK, Mapping, PAGE, copy, load};
-use crate::mem::migration_table::{CHUNK, Table};
+use crate::mem::migration_table::{CHUNK, MigrationTable};
 use crate::mem::nontemporal::copy_to_peer;
 use crate::mem::status::Status;
 
 /// Long transfers look at the region's state again after this many bytes.
 const RECHECK_BYTES: usize = 64 * 1024;
 
-/// Bytes of the blocks that are folded while the memory moves: each is looked for in two places.
+/// Bytes of the blocks that are folded while the memory migrates: each is looked for in two places.
 const COPIED: usize = 4096;
 
 /// The memory of a region as one process has it mapped.
@@ -38,8 +38,8 @@ pub struct Memory {
     mapping: Mapping,
     writable: bool,
     status: Arc<Status>,
-    moves: Moves,
-    passage: Mutex<Option<Passage>>,
+    migrations: MigrationCounter,
+    migration: Mutex<Option<MigrationState>>,
 }
 
 /// Whether the memory is moving in a way that reads have to know, and how often it has.
@@ -51,30 +51,30 @@ pub struct Memory {
 ///  +------------------------------------+--------+
 /// ```
 #[derive(Debug, Default)]
-struct Moves(AtomicU32);
+struct MigrationCounter(AtomicU32);
 
-/// What a read saw of [`Moves`]; another value afterwards means: do it again.
+/// What a read saw of [`MigrationCounter`]; another value afterwards means: do it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen(u32);
+struct Snapshot(u32);
 
 /// A move that has begun.
 #[derive(Clone, Debug)]
-enum Passage {
+enum MigrationState {
     /// Accesses wait.
-    Written(Arc<Faults>, Arc<Watch>),
+    Writable(Arc<Faults>, Arc<Watch>),
     /// Reads look into the table.
-    Read(Arc<Halves>),
+    ReadOnly(Arc<OldMemory>),
 }
 
 /// What of a region is still in the old memory.
 #[derive(Debug)]
-struct Halves {
+struct OldMemory {
     old: Mapping,
-    table: Table,
+    table: MigrationTable,
 }
 
 /// Old memory that is no longer in use; dropping it takes the kernel a while when there is a lot.
-/// Until it is dropped the agent cannot [freeze](crate::mem::Transfer::freeze) the old memory.
+/// Until it is dropped the agent cannot [freeze](crate::mem::Copier::freeze) the old memory.
 #[derive(Debug)]
 #[must_use = "drop it when nobody waits"]
 pub struct ParkedMapping(Option<Mapping>);
@@ -134,8 +134,8 @@ impl Memory {
             mapping,
             writable,
             status,
-            moves: Moves::default(),
-            passage: Mutex::default(),
+            migrations: MigrationCounter::default(),
+            migration: Mutex::default(),
         }
     }
 
@@ -156,12 +156,17 @@ impl Memory {
     /// # Errors
     /// The system's; or a move that had begun has not brought everything. Then the memory has
     /// been revoked and [detached](Memory::detach).
-    pub fn start_moving(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<ParkedMapping> {
+    pub fn start_migration(
+        &self,
+        fresh: &File,
+        table: &File,
+        request: RequestChunk,
+    ) -> io::Result<ParkedMapping> {
         let moved = self.has_begun(table).and_then(|has_begun| {
             if has_begun {
                 Ok(ParkedMapping(None))
             } else {
-                self.change(fresh, table, ask)
+                self.change(fresh, table, request)
             }
         });
         moved.inspect_err(|_| self.give_up())
@@ -169,66 +174,83 @@ impl Memory {
 
     /// Whether it moves, and this is the table of the move.
     fn has_begun(&self, table: &File) -> io::Result<bool> {
-        let passage = self.passage();
-        let begun = passage.as_ref().map(|passage| passage.table().is_in(table));
+        let migration = self.migration();
+        let begun = migration
+            .as_ref()
+            .map(|migration| migration.table().is_in(table));
         begun.unwrap_or(Ok(false))
     }
 
-    fn change(&self, fresh: &File, table: &File, ask: Ask) -> io::Result<ParkedMapping> {
-        self.end_last_move()?;
+    fn change(
+        &self,
+        fresh: &File,
+        table: &File,
+        request: RequestChunk,
+    ) -> io::Result<ParkedMapping> {
+        self.finish_previous_migration()?;
         self.invalidate_registrations();
-        let table = Table::map(table, self.mapping.len())?;
+        let table = MigrationTable::map(table, self.mapping.len())?;
         if self.writable {
-            self.change_written(fresh, table, ask)
+            self.change_written(fresh, table, request)
         } else {
             self.change_read(fresh, table)
         }
     }
 
     /// A move whose end nobody has told of ends if all has arrived.
-    fn end_last_move(&self) -> io::Result<()> {
-        match self.passage().as_ref() {
-            Some(passage) if !passage.is_complete() => {
+    fn finish_previous_migration(&self) -> io::Result<()> {
+        match self.migration().as_ref() {
+            Some(migration) if !migration.is_complete() => {
                 return Err(io::Error::other("it has not ended moving"));
             }
             _ => {}
         }
-        self.stop_moving();
+        self.finish_migration();
         Ok(())
     }
 
-    fn change_written(&self, fresh: &File, table: Table, ask: Ask) -> io::Result<ParkedMapping> {
+    fn change_written(
+        &self,
+        fresh: &File,
+        table: MigrationTable,
+        request: RequestChunk,
+    ) -> io::Result<ParkedMapping> {
         let faults = faults::faults()?;
         // Registered before any access can reach it and before it has any page, and watched
         // before any access can wait.
         let fresh = Mapping::closed(fresh, self.mapping.len())?;
         faults.register(&pages(&fresh))?;
         fresh.open()?;
-        self.watch(&faults, table, ask);
+        self.watch(&faults, table, request);
         // Without it the switch would also have to take down every page of the old memory, while
         // all threads of the process wait.
         let parked = self.mapping.park().ok();
-        faults.while_moving(|| self.mapping.replace_by(fresh))?;
+        faults.while_remapping(|| self.mapping.replace_by(fresh))?;
         Ok(ParkedMapping(parked))
     }
 
-    fn change_read(&self, fresh: &File, table: Table) -> io::Result<ParkedMapping> {
+    fn change_read(&self, fresh: &File, table: MigrationTable) -> io::Result<ParkedMapping> {
         let old = self.mapping.park()?;
         self.read_from(old, table);
         self.mapping.replace_by_file(fresh)?;
         Ok(ParkedMapping(None))
     }
 
-    /// For memory that is mapped while its region moves: `old` is where the rest is. Nobody may
+    /// For memory that is mapped while its region migrates: `old` is where the rest is. Nobody may
     /// have used the memory before.
     ///
     /// # Errors
-    /// As [`Memory::start_moving`].
-    pub fn join_move(&self, old: &File, table: &File, ask: Ask) -> io::Result<()> {
+    /// As [`Memory::start_migration`].
+    pub fn join_migration(
+        &self,
+        old: &File,
+        table: &File,
+        request: RequestChunk,
+    ) -> io::Result<()> {
         self.invalidate_registrations();
-        let joined = Table::map(table, self.mapping.len()).and_then(|table| {
+        let joined = MigrationTable::map(table, self.mapping.len()).and_then(|table| {
             if self.writable {
-                self.join_written(table, ask)
+                self.join_written(table, request)
             } else {
                 let old = Mapping::of_file(old, self.mapping.len(), false)?;
                 self.read_from(old, table);
@@ -238,56 +260,56 @@ impl Memory {
         joined.inspect_err(|_| self.give_up())
     }
 
-    fn join_written(&self, table: Table, ask: Ask) -> io::Result<()> {
+    fn join_written(&self, table: MigrationTable, request: RequestChunk) -> io::Result<()> {
         let faults = faults::faults()?;
         faults.register(&pages(&self.mapping))?;
         // A process that locks its memory has all of its pages, and so would wait for none.
         self.mapping.take_out_pages()?;
-        self.watch(&faults, table, ask);
+        self.watch(&faults, table, request);
         Ok(())
     }
 
-    fn watch(&self, faults: &Arc<Faults>, table: Table, ask: Ask) {
-        let watch = faults.watch(pages(&self.mapping), table, ask);
-        *self.passage() = Some(Passage::Written(Arc::clone(faults), watch));
+    fn watch(&self, faults: &Arc<Faults>, table: MigrationTable, request: RequestChunk) {
+        let watch = faults.watch(pages(&self.mapping), table, request);
+        *self.migration() = Some(MigrationState::Writable(Arc::clone(faults), watch));
     }
 
     /// To be done before the first byte of the fresh memory can be read.
-    fn read_from(&self, old: Mapping, table: Table) {
-        *self.passage() = Some(Passage::Read(Arc::new(Halves { old, table })));
-        self.moves.start();
+    fn read_from(&self, old: Mapping, table: MigrationTable) {
+        *self.migration() = Some(MigrationState::ReadOnly(Arc::new(OldMemory { old, table })));
+        self.migrations.start();
     }
 
     /// Chunks have arrived: whoever waited for one of them goes on.
-    pub fn arrived(&self) {
-        // Held meanwhile: an address that waited in this move must not be seen to in the next.
-        if let Some(Passage::Written(faults, watch)) = self.passage().as_ref() {
-            faults.arrived(watch);
+    pub fn wake_resident(&self) {
+        // Held meanwhile: an address that waited in this move must not be resolved in the next.
+        if let Some(MigrationState::Writable(faults, watch)) = self.migration().as_ref() {
+            faults.wake_resident(watch);
         }
     }
 
     /// Asks for every chunk that an access waits for, and for all later ones, with `ask`: when
     /// what was asked before may not have been heard. If all have arrived, that may not have been
     /// heard either.
-    pub fn ask_again(&self, ask: Ask) {
-        let passage = self.passage();
-        match passage.as_ref() {
-            Some(passage) if passage.is_complete() => {}
-            Some(Passage::Written(faults, watch)) => {
-                faults.arrived(watch);
-                return faults.ask_again(watch, ask);
+    pub fn request_again(&self, request: RequestChunk) {
+        let migration = self.migration();
+        match migration.as_ref() {
+            Some(migration) if migration.is_complete() => {}
+            Some(MigrationState::Writable(faults, watch)) => {
+                faults.wake_resident(watch);
+                return faults.request_again(watch, request);
             }
             _ => return,
         }
-        drop(passage);
-        self.stop_moving();
+        drop(migration);
+        self.finish_migration();
     }
 
     /// All has arrived: the memory is as if it had always been there.
-    pub fn stop_moving(&self) {
-        let passage = self.passage().take();
-        self.moves.stop();
-        end(passage);
+    pub fn finish_migration(&self) {
+        let migration = self.migration().take();
+        self.migrations.stop();
+        end(migration);
         #[cfg(feature = "verbs")]
         if self.status.check().is_ok() {
             self.device_registrations.allow();
@@ -295,8 +317,8 @@ impl Memory {
     }
 
     /// Whether a move has begun and not ended.
-    pub fn is_moving(&self) -> bool {
-        self.passage().is_some()
+    pub fn is_migrating(&self) -> bool {
+        self.migration().is_some()
     }
 
     /// Nobody may take for bytes of the region what comes in their place.
@@ -309,21 +331,23 @@ impl Memory {
     /// on, and whoever waited goes on.
     pub fn detach(&self) {
         self.invalidate_registrations();
-        let passage = self.passage().take();
-        let parked = self.park(passage.as_ref());
+        let migration = self.migration().take();
+        let parked = self.park(migration.as_ref());
         // It fails when the process can map nothing any more; then the old memory stays, and the
         // status keeps everybody from using it.
         let _ = self.mapping.detach();
         parked.drop_in_background();
-        end(passage);
+        end(migration);
     }
 
     /// The page tables of what is let go, for somebody else to drop: a gigabyte takes the kernel
     /// tens of milliseconds. Where accesses wait there are not many yet.
-    fn park(&self, passage: Option<&Passage>) -> ParkedMapping {
+    fn park(&self, migration: Option<&MigrationState>) -> ParkedMapping {
         let is_large = self.mapping.len() > SMALL;
-        match passage {
-            None | Some(Passage::Read(_)) if is_large => ParkedMapping(self.mapping.park().ok()),
+        match migration {
+            None | Some(MigrationState::ReadOnly(_)) if is_large => {
+                ParkedMapping(self.mapping.park().ok())
+            }
             _ => ParkedMapping(None),
         }
     }
@@ -339,20 +363,20 @@ impl Memory {
     /// is another shared mapping, not accessed by anyone else.
     pub(crate) unsafe fn read(&self, at: usize, to: *mut u8, len: usize) -> Result<(), OpError> {
         let mut done = 0;
-        let mut seen = self.see()?;
+        let mut snapshot = self.snapshot()?;
         while done < len {
             let piece = (len - done).min(RECHECK_BYTES);
             // SAFETY: a part of the ranges that the caller promises.
-            unsafe { self.copy_out(seen, at + done, to.add(done), piece) };
+            unsafe { self.copy_out(snapshot, at + done, to.add(done), piece) };
             // Acquire: whatever is loaded after this piece is loaded after it; pairs with the
             // Release fence in `write`, or with the store of a word.
             fence(Ordering::Acquire);
-            let now = self.see()?;
+            let now = self.snapshot()?;
             // What was copied while the memory moved may be neither old nor new.
-            if now == seen {
+            if now == snapshot {
                 done += piece;
             }
-            seen = now;
+            snapshot = now;
         }
         Ok(())
     }
@@ -369,21 +393,21 @@ impl Memory {
         each: impl Fn(&mut A, &[u8]),
     ) -> Result<A, OpError> {
         let mut done = 0;
-        let mut seen = self.see()?;
+        let mut snapshot = self.snapshot()?;
         while done < len {
             let piece = (len - done).min(RECHECK_BYTES);
             let mut with_piece = all.clone();
             // SAFETY: a part of the range that the caller promises.
-            unsafe { self.fold_piece(seen, at + done, piece, &mut with_piece, &each) };
+            unsafe { self.fold_piece(snapshot, at + done, piece, &mut with_piece, &each) };
             // Acquire: as in `read`.
             fence(Ordering::Acquire);
-            let now = self.see()?;
+            let now = self.snapshot()?;
             // As in `read`.
-            if now == seen {
+            if now == snapshot {
                 all = with_piece;
                 done += piece;
             }
-            seen = now;
+            snapshot = now;
         }
         Ok(all)
     }
@@ -393,15 +417,15 @@ impl Memory {
     #[inline(always)]
     unsafe fn fold_piece<A>(
         &self,
-        seen: Seen,
+        snapshot: Snapshot,
         at: usize,
         len: usize,
         all: &mut A,
         each: impl Fn(&mut A, &[u8]),
     ) {
-        if seen.is_moving() {
+        if snapshot.is_migrating() {
             // SAFETY: the caller's promise.
-            return unsafe { self.fold_copies::<COPIED, A>(seen, at, len, all, each) };
+            return unsafe { self.fold_copies::<COPIED, A>(snapshot, at, len, all, each) };
         }
         let start = (self.mapping.start() + at) as *const u8;
         let whole = len - len % BLOCK;
@@ -410,7 +434,7 @@ impl Memory {
             each(all, &unsafe { load(start.add(done)) });
         }
         // SAFETY: the rest of it.
-        unsafe { self.fold_copies::<BLOCK, A>(seen, at + whole, len - whole, all, each) };
+        unsafe { self.fold_copies::<BLOCK, A>(snapshot, at + whole, len - whole, all, each) };
     }
 
     /// Folds blocks of `N` bytes that are copied.
@@ -419,7 +443,7 @@ impl Memory {
     /// As `fold`.
     unsafe fn fold_copies<const N: usize, A>(
         &self,
-        seen: Seen,
+        snapshot: Snapshot,
         at: usize,
         len: usize,
         all: &mut A,
@@ -429,25 +453,25 @@ impl Memory {
         for done in (0..len).step_by(N) {
             let block = &mut block[..N.min(len - done)];
             // SAFETY: a part of the range that the caller promises, and a block of ours that is as long.
-            unsafe { self.copy_out(seen, at + done, block.as_mut_ptr(), block.len()) };
+            unsafe { self.copy_out(snapshot, at + done, block.as_mut_ptr(), block.len()) };
             each(all, block);
         }
     }
 
     /// # Safety
     /// As `read`.
-    unsafe fn copy_out(&self, seen: Seen, at: usize, to: *mut u8, len: usize) {
-        let passage = if seen.is_moving() {
-            self.passage().clone()
+    unsafe fn copy_out(&self, snapshot: Snapshot, at: usize, to: *mut u8, len: usize) {
+        let migration = if snapshot.is_migrating() {
+            self.migration().clone()
         } else {
             None
         };
         let from = self.mapping.start() + at;
-        match passage {
-            Some(Passage::Read(halves)) => {
+        match migration {
+            Some(MigrationState::ReadOnly(old)) => {
                 // SAFETY: the caller's promise.
-                unsafe { halves.copy_out(from as _, at, to, len) };
-                halves.let_go();
+                unsafe { old.copy_out(from as _, at, to, len) };
+                old.drop_in_background();
             }
             // SAFETY: the caller's promise.
             _ => unsafe { copy(from as _, to, len) },
@@ -510,26 +534,28 @@ impl Memory {
     }
 
     #[inline]
-    fn see(&self) -> Result<Seen, OpError> {
+    fn snapshot(&self) -> Result<Snapshot, OpError> {
         self.status.check()?;
-        Ok(self.moves.see())
+        Ok(self.migrations.snapshot())
     }
 
-    fn passage(&self) -> MutexGuard<'_, Option<Passage>> {
-        self.passage.lock().unwrap_or_else(PoisonError::into_inner)
+    fn migration(&self) -> MutexGuard<'_, Option<MigrationState>> {
+        self.migration
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        end(self.passage().take());
+        end(self.migration().take());
     }
 }
 
-fn end(passage: Option<Passage>) {
-    match passage {
-        Some(Passage::Written(faults, watch)) => faults.unwatch(&watch),
-        Some(Passage::Read(halves)) => halves.let_go(),
+fn end(migration: Option<MigrationState>) {
+    match migration {
+        Some(MigrationState::Writable(faults, watch)) => faults.unwatch(&watch),
+        Some(MigrationState::ReadOnly(old)) => old.drop_in_background(),
         None => {}
     }
 }
@@ -538,34 +564,34 @@ fn pages(mapping: &Mapping) -> Range<usize> {
     mapping.start()..mapping.start() + mapping.len().next_multiple_of(PAGE)
 }
 
-impl Passage {
-    fn table(&self) -> &Table {
+impl MigrationState {
+    fn table(&self) -> &MigrationTable {
         match self {
-            Passage::Written(_, watch) => watch.table(),
-            Passage::Read(halves) => &halves.table,
+            MigrationState::Writable(_, watch) => watch.table(),
+            MigrationState::ReadOnly(old) => &old.table,
         }
     }
 
     fn is_complete(&self) -> bool {
-        self.table().is_full()
+        self.table().is_all_resident()
     }
 }
 
-impl Moves {
-    const MOVING: u32 = 1;
-    const ONE_MOVE: u32 = 1 << 1;
+impl MigrationCounter {
+    const MIGRATING: u32 = 1;
+    const ONE_MIGRATION: u32 = 1 << 1;
 
     /// From now on reads look for each chunk where it is; those in flight start again.
     fn start(&self) {
-        self.update(|word| (word | Self::MOVING).wrapping_add(Self::ONE_MOVE));
+        self.update(|word| (word | Self::MIGRATING).wrapping_add(Self::ONE_MIGRATION));
     }
 
     fn stop(&self) {
-        self.update(|word| word & !Self::MOVING);
+        self.update(|word| word & !Self::MIGRATING);
     }
 
     fn update(&self, change: impl Fn(u32) -> u32) {
-        // Release: pairs with the Acquire in `see`. It does not fail.
+        // Release: pairs with the Acquire in `snapshot`. It does not fail.
         let _ = self
             .0
             .fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
@@ -574,24 +600,24 @@ impl Moves {
     }
 
     #[inline]
-    fn see(&self) -> Seen {
+    fn snapshot(&self) -> Snapshot {
         // Acquire: pairs with the Release in `update`.
-        Seen(self.0.load(Ordering::Acquire))
+        Snapshot(self.0.load(Ordering::Acquire))
     }
 }
 
-impl Seen {
-    fn is_moving(self) -> bool {
-        self.0 & Moves::MOVING != 0
+impl Snapshot {
+    fn is_migrating(self) -> bool {
+        self.0 & MigrationCounter::MIGRATING != 0
     }
 }
 
-impl Halves {
+impl OldMemory {
     /// Neither the control thread, whose news everybody waits for, nor one that reads waits until the
     /// old memory is dropped.
-    fn let_go(self: Arc<Self>) {
-        if let Some(halves) = Arc::into_inner(self) {
-            ParkedMapping(Some(halves.old)).drop_in_background();
+    fn drop_in_background(self: Arc<Self>) {
+        if let Some(old) = Arc::into_inner(self) {
+            ParkedMapping(Some(old.old)).drop_in_background();
         }
     }
 
@@ -614,14 +640,14 @@ impl Halves {
     /// As [`Memory::read`], within one chunk.
     unsafe fn copy_chunk(&self, fresh: *const u8, at: usize, to: *mut u8, len: usize) {
         let chunk = at as u64 / CHUNK;
-        if !self.table.has_arrived(chunk) {
+        if !self.table.is_resident(chunk) {
             let old = self.old.start() + at;
             // SAFETY: the old mapping is as long as the new one.
             unsafe { copy(old as _, to, len) };
             // Acquire: the table is looked at after the bytes. The agent drops old bytes, so
             // that zeros are read there, only after it said that the chunk has arrived.
             fence(Ordering::Acquire);
-            if !self.table.has_arrived(chunk) {
+            if !self.table.is_resident(chunk) {
                 return;
             }
         }

@@ -12,7 +12,7 @@ use crate::mem::memfd::{create_memory, read_only};
 /// move: 64 KiB copy in about the time that asking for them takes.
 pub const CHUNK: u64 = 64 * 1024;
 
-const ARRIVED: u8 = 1;
+const RESIDENT: u8 = 1;
 
 /// Chunks of a region of `len` bytes.
 pub(super) fn count(len: u64) -> u64 {
@@ -21,13 +21,13 @@ pub(super) fn count(len: u64) -> u64 {
 
 /// The table as every process sees it.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct MigrationTable {
     bytes: Mapping,
     /// Device and number of its file, which no other has while this is mapped.
     file: (u64, u64),
 }
 
-impl Table {
+impl MigrationTable {
     /// Maps the table of a region of `len` bytes.
     pub(super) fn map(memory: &File, len: usize) -> io::Result<Self> {
         let chunks = count(len as u64) as usize;
@@ -35,7 +35,7 @@ impl Table {
     }
 
     fn of(memory: &File, len: usize, writable: bool) -> io::Result<Self> {
-        Ok(Table {
+        Ok(MigrationTable {
             bytes: Mapping::of_file(memory, len, writable)?,
             file: identity(memory)?,
         })
@@ -47,20 +47,20 @@ impl Table {
     }
 
     /// Whether a chunk has arrived: then it is in the new memory, and only there.
-    pub(super) fn has_arrived(&self, chunk: u64) -> bool {
-        // Acquire: pairs with the Release in `arrived`, so that the chunk's bytes are there. What
+    pub(super) fn is_resident(&self, chunk: u64) -> bool {
+        // Acquire: pairs with the Release in `set_resident`, so that the chunk's bytes are there. What
         // lies outside of the table never arrives.
         self.byte(chunk, Ordering::Acquire)
     }
 
     /// Whether all chunks have arrived.
-    pub(super) fn is_full(&self) -> bool {
-        (0..self.bytes.len() as u64).all(|chunk| self.has_arrived(chunk))
+    pub(super) fn is_all_resident(&self) -> bool {
+        (0..self.bytes.len() as u64).all(|chunk| self.is_resident(chunk))
     }
 
     fn byte(&self, index: u64, order: Ordering) -> bool {
         let byte = self.bytes.byte(index);
-        byte.is_some_and(|byte| byte.load(order) == ARRIVED)
+        byte.is_some_and(|byte| byte.load(order) == RESIDENT)
     }
 }
 
@@ -72,13 +72,13 @@ fn identity(memory: &File) -> io::Result<(u64, u64)> {
 /// The table as the agent sees it. Behind the chunks it has one byte more: whether any may be
 /// copied yet. So memory and table together are all that there is to know about a move.
 #[derive(Debug)]
-pub(super) struct TableWriter {
-    table: Table,
+pub(super) struct MigrationTableWriter {
+    table: MigrationTable,
     memory: File,
     chunks: u64,
 }
 
-impl TableWriter {
+impl MigrationTableWriter {
     /// The table of a new move.
     pub(super) fn create(len: u64) -> io::Result<Self> {
         Self::resume(create_memory(count(len) + 1)?, len)
@@ -87,8 +87,8 @@ impl TableWriter {
     /// The table of a move that another agent has begun.
     pub(super) fn resume(memory: File, len: u64) -> io::Result<Self> {
         let chunks = count(len);
-        let table = Table::of(&memory, chunks as usize + 1, true)?;
-        Ok(TableWriter {
+        let table = MigrationTable::of(&memory, chunks as usize + 1, true)?;
+        Ok(MigrationTableWriter {
             table,
             memory,
             chunks,
@@ -109,28 +109,28 @@ impl TableWriter {
         self.chunks
     }
 
-    pub(super) fn has_arrived(&self, chunk: u64) -> bool {
-        chunk < self.chunks && self.table.has_arrived(chunk)
+    pub(super) fn is_resident(&self, chunk: u64) -> bool {
+        chunk < self.chunks && self.table.is_resident(chunk)
     }
 
-    pub(super) fn arrived(&self, chunk: u64) {
-        // Release: pairs with the Acquire in `has_arrived`.
+    pub(super) fn set_resident(&self, chunk: u64) {
+        // Release: pairs with the Acquire in `is_resident`.
         self.set(chunk, Ordering::Release);
     }
 
-    pub(super) fn may_copy(&self) -> bool {
-        // Acquire: pairs with the Release in `go`.
+    pub(super) fn is_released(&self) -> bool {
+        // Acquire: pairs with the Release in `release`.
         self.table.byte(self.chunks, Ordering::Acquire)
     }
 
-    pub(super) fn go(&self) {
-        // Release: pairs with the Acquire in `may_copy`.
+    pub(super) fn release(&self) {
+        // Release: pairs with the Acquire in `is_released`.
         self.set(self.chunks, Ordering::Release);
     }
 
     fn set(&self, index: u64, order: Ordering) {
         if let Some(byte) = self.table.bytes.byte(index) {
-            byte.store(ARRIVED, order);
+            byte.store(RESIDENT, order);
         }
     }
 }

@@ -26,7 +26,7 @@ mod userfaultfd;
 pub mod waker;
 
 pub use compaction::Compaction;
-pub use copier::Transfer;
+pub use copier::Copier;
 pub use memory::Memory;
 pub use migration_table::CHUNK;
 pub use status::Status;

@@ -21,7 +21,7 @@ use toroid_fabric::{Access, Endpoint, NodeId, OpError, Operation, Read, Region, 
 use crate::conformance::{PARTITION, Rig, THERE};
 use crate::errors::results;
 use crate::failover_channel::{self, Ends};
-use crate::migration::{LEN, bring, transfer};
+use crate::migration::{LEN, bring, copier};
 use crate::rig::{Verbs, key_of};
 
 const FOR_EVER: Duration = Duration::from_secs(60);
@@ -331,7 +331,7 @@ fn a_host_without_an_adapter_is_reached_all_the_same() {
 /// has done, and afterwards they go by the adapters again.
 #[test]
 fn nothing_is_lost_while_memory_moves_and_the_adapters_are_used_again() {
-    const MOVES: u64 = 20;
+    const MIGRATIONS: u64 = 20;
     let rig = Both::new();
     let mut shared = rig.share(THERE, LEN, Access::all());
     let (remote, stop) = (shared.remote.clone(), AtomicBool::new(false));
@@ -370,25 +370,31 @@ fn nothing_is_lost_while_memory_moves_and_the_adapters_are_used_again() {
                 assert!(began.0.elapsed() < FOR_EVER, "{:?}", pair.ways());
             }
         });
-        for _ in 0..MOVES {
+        for _ in 0..MIGRATIONS {
             // So that the adapters are used in between, most of the times.
             thread::sleep(Duration::from_millis(100));
-            let transfer = transfer(&mut shared.memory);
+            let copier = copier(&mut shared.memory);
             let views = [shared.owner.memory(), shared.granted.memory()];
             for view in views {
-                let (fresh, table) = (&shared.memory, transfer.table().unwrap());
-                drop(view.start_moving(fresh, &table, Box::new(|_| {})).unwrap());
+                let (fresh, table) = (&shared.memory, copier.table().unwrap());
+                drop(
+                    view.start_migration(fresh, &table, Box::new(|_| {}))
+                        .unwrap(),
+                );
             }
-            bring(&transfer);
-            views.iter().for_each(|view| view.arrived());
-            views.iter().for_each(|view| view.stop_moving());
+            bring(&copier);
+            views.iter().for_each(|view| view.wake_resident());
+            views.iter().for_each(|view| view.finish_migration());
         }
         stop.store(true, Ordering::Release);
         let (round, added, ways) = user.join().unwrap();
         assert_eq!(shared.owner.load(0), Ok(round));
         assert_eq!(shared.owner.load(LEN - 8), Ok(round));
         assert_eq!(shared.owner.load(4096), Ok(added));
-        assert!(ways.connects > 1 && ways.connects <= MOVES + 1, "{ways:?}");
+        assert!(
+            ways.connects > 1 && ways.connects <= MIGRATIONS + 1,
+            "{ways:?}"
+        );
         println!("{round} rounds, {ways:?}");
     });
 }

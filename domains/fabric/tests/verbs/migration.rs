@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use toroid_fabric::mem::memfd::create_memory;
-use toroid_fabric::mem::{Status, Transfer};
+use toroid_fabric::mem::{Copier, Status};
 use toroid_fabric::verbs::RemoteRegion;
 use toroid_fabric::{Access, OpError, Operation, Region, RemoteKey};
 
@@ -34,17 +34,17 @@ impl Movable {
 }
 
 /// A move of `memory` to fresh memory, which takes its place.
-pub fn transfer(memory: &mut File) -> Transfer {
+pub fn copier(memory: &mut File) -> Copier {
     let fresh = create_memory(LEN).unwrap();
-    let transfer = Transfer::new(memory.try_clone().unwrap(), fresh.try_clone().unwrap(), LEN);
+    let copier = Copier::new(memory.try_clone().unwrap(), fresh.try_clone().unwrap(), LEN);
     *memory = fresh;
-    transfer.unwrap()
+    copier.unwrap()
 }
 
 /// Brings all that is left, as an agent does.
-pub fn bring(transfer: &Transfer) {
-    transfer.go();
-    while transfer.fetch_next().unwrap() {}
+pub fn bring(copier: &Copier) {
+    copier.release();
+    while copier.fetch_next().unwrap() {}
 }
 
 #[test]
@@ -66,12 +66,12 @@ fn a_key_ends_when_the_memory_begins_to_move() {
         local.store(0, round).unwrap();
         assert_eq!(write(&exported), Ok(8));
         let old = owner.memory.try_clone().unwrap();
-        let transfer = transfer(&mut owner.memory);
-        let (fresh, table) = (&owner.memory, transfer.table().unwrap());
+        let copier = copier(&mut owner.memory);
+        let (fresh, table) = (&owner.memory, copier.table().unwrap());
         let moved = owner
             .region
             .memory()
-            .start_moving(fresh, &table, Box::new(|_| {}));
+            .start_migration(fresh, &table, Box::new(|_| {}));
         drop(moved.unwrap());
         // What is kept of it is worth nothing, neither in the old memory nor in the fresh one.
         local.store(0, 77).unwrap();
@@ -82,9 +82,9 @@ fn a_key_ends_when_the_memory_begins_to_move() {
         let mut word = [0; 8];
         std::os::unix::fs::FileExt::read_exact_at(&old, &mut word, 0).unwrap();
         assert_eq!(u64::from_le_bytes(word), round);
-        bring(&transfer);
-        owner.region.memory().arrived();
-        owner.region.memory().stop_moving();
+        bring(&copier);
+        owner.region.memory().wake_resident();
+        owner.region.memory().finish_migration();
         assert_eq!(owner.region.load(0), Ok(round));
     }
     // Nor is what has ended registered once more.
@@ -107,12 +107,12 @@ fn what_is_ours_is_registered_anew_after_it_has_moved() {
         let done = results(&mut rig.endpoint(1), &[write]);
         assert_eq!(done[0].result, Ok(8));
         assert_eq!(owner.load(0), Ok(round));
-        let transfer = transfer(&mut ours.memory);
-        let (fresh, table) = (&ours.memory, transfer.table().unwrap());
+        let copier = copier(&mut ours.memory);
+        let (fresh, table) = (&ours.memory, copier.table().unwrap());
         let moved = ours
             .region
             .memory()
-            .start_moving(fresh, &table, Box::new(|_| {}));
+            .start_migration(fresh, &table, Box::new(|_| {}));
         drop(moved.unwrap());
         let again = || {
             let write = Operation::write(&remote, 8, &ours.region, 0..8);
@@ -123,9 +123,9 @@ fn what_is_ours_is_registered_anew_after_it_has_moved() {
             matches!(refused, Err(OpError::System { .. })),
             "{refused:?}"
         );
-        bring(&transfer);
-        ours.region.memory().arrived();
-        ours.region.memory().stop_moving();
+        bring(&copier);
+        ours.region.memory().wake_resident();
+        ours.region.memory().finish_migration();
         assert_eq!(again(), Ok(8));
         assert_eq!(owner.load(8), Ok(round));
     }
