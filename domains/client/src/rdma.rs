@@ -2,7 +2,7 @@
 
 use std::io;
 
-use toroid_fabric::rdma_stream::PreparedLine;
+use toroid_fabric::rdma_stream::PreparedRdmaStream;
 use toroid_model::rdma::Rdma;
 
 /// Whether this build has the provider verbs.
@@ -51,7 +51,7 @@ pub use devices::{check, device, prepare_line};
 
 #[cfg(not(feature = "verbs"))]
 mod not_built {
-    use super::{PreparedLine, Rdma, RdmaError};
+    use super::{PreparedRdmaStream, Rdma, RdmaError};
 
     /// Describes the chosen device: its name, port, GID and partition key.
     ///
@@ -65,7 +65,7 @@ mod not_built {
     ///
     /// # Errors
     /// [`RdmaError`].
-    pub fn prepare_line(_: &Rdma) -> Result<Box<dyn PreparedLine>, RdmaError> {
+    pub fn prepare_line(_: &Rdma) -> Result<Box<dyn PreparedRdmaStream>, RdmaError> {
         Err(RdmaError::NotBuilt)
     }
 }
@@ -76,7 +76,7 @@ mod devices {
 
     use toroid_fabric::verbs::{Device, DeviceError, Selection};
 
-    use super::{PreparedLine, Rdma, RdmaError};
+    use super::{PreparedRdmaStream, Rdma, RdmaError};
 
     /// Those that this process has open, or could not open.
     static OPENED: Mutex<Vec<(Rdma, Option<Arc<Device>>)>> = Mutex::new(Vec::new());
@@ -100,8 +100,8 @@ mod devices {
     ///
     /// # Errors
     /// [`RdmaError`].
-    pub fn prepare_line(rdma: &Rdma) -> Result<Box<dyn PreparedLine>, RdmaError> {
-        let prepared = toroid_fabric::verbs::PreparedLine::new(&open(rdma)?)?;
+    pub fn prepare_line(rdma: &Rdma) -> Result<Box<dyn PreparedRdmaStream>, RdmaError> {
+        let prepared = toroid_fabric::verbs::PreparedRdmaStream::new(&open(rdma)?)?;
         Ok(Box::new(prepared))
     }
 

@@ -46,7 +46,7 @@ pub use self::core::endpoint::{Completion, Endpoint, OpError, Operation, PostErr
 pub use self::core::link::Protocol;
 pub use self::core::mapped::Mapped;
 pub use self::core::membership::Membership;
-pub use self::core::rdma_stream::Line;
+pub use self::core::rdma_stream::RdmaStream;
 pub use self::core::region::Region;
 pub use self::core::segments::{Segment, Segments};
 pub use self::core::{channel, endpoint, link, mapped, parameters, rdma_stream, region, segments};

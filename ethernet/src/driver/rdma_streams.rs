@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use toroid_client::rdma::RdmaError;
-use toroid_fabric::Line;
-use toroid_fabric::parameters::LineParameters;
-use toroid_fabric::rdma_stream::PreparedLine;
+use toroid_fabric::RdmaStream;
+use toroid_fabric::parameters::RdmaStreamParameters;
+use toroid_fabric::rdma_stream::PreparedRdmaStream;
 use tracing::debug;
 
 use crate::switch::{LineEvent, LostLine, SwitchHandle, TunnelId};
@@ -50,7 +50,8 @@ const PROOF: Duration = Duration::from_secs(10);
 const EVENTS: usize = 64;
 
 /// Prepares an end of a line at this host's adapter.
-pub(super) type Prepare = Arc<dyn Fn() -> Result<Box<dyn PreparedLine>, RdmaError> + Send + Sync>;
+pub(super) type Prepare =
+    Arc<dyn Fn() -> Result<Box<dyn PreparedRdmaStream>, RdmaError> + Send + Sync>;
 
 /// Lets somebody know why there is no line.
 pub(super) type Complain = Box<dyn Fn(&str) + Send>;
@@ -75,7 +76,7 @@ enum Stage {
     /// To ask at this time.
     Pause(Instant),
     /// To be given up at this time.
-    Asked(Box<dyn PreparedLine>, Instant),
+    Asked(Box<dyn PreparedRdmaStream>, Instant),
     /// There is one, since then.
     Up(Instant),
 }
@@ -170,7 +171,11 @@ impl Keeper {
         }
     }
 
-    fn connect(&mut self, line: Box<dyn PreparedLine>, theirs: &LineParameters) -> Option<Stage> {
+    fn connect(
+        &mut self,
+        line: Box<dyn PreparedRdmaStream>,
+        theirs: &RdmaStreamParameters,
+    ) -> Option<Stage> {
         let (number, word) = (self.number, Word::Begin);
         let notice = Notice { number, word };
         let proven = line.connect(theirs).and_then(|line| prove(line, notice));
@@ -216,7 +221,7 @@ impl Keeper {
         }
     }
 
-    fn prepared_for(&self, number: u32, theirs: &LineParameters) -> Result<(), RdmaError> {
+    fn prepared_for(&self, number: u32, theirs: &RdmaStreamParameters) -> Result<(), RdmaError> {
         let line = (self.prepare)()?;
         let word = Word::Answer(line.parameters());
         let line = line.connect(theirs)?;
@@ -224,7 +229,7 @@ impl Keeper {
     }
 
     /// Gives a line to the tunnel.
-    fn hand_over(&self, line: Box<dyn Line>, notice: Notice) -> io::Result<()> {
+    fn hand_over(&self, line: Box<dyn RdmaStream>, notice: Notice) -> io::Result<()> {
         let id = self.id;
         let handle = self.switch.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let used = handle.call(move |switch| switch.connect_line(id, line, notice));
@@ -252,13 +257,13 @@ impl Keeper {
 }
 
 /// Sends something by a line and waits until it has arrived.
-fn prove(mut line: Box<dyn Line>, notice: Notice) -> io::Result<Box<dyn Line>> {
+fn prove(mut line: Box<dyn RdmaStream>, notice: Notice) -> io::Result<Box<dyn RdmaStream>> {
     line.write_all(&notice.to_item())?;
     let until = Instant::now() + PROOF;
     loop {
-        line.attend()?;
+        line.process_events()?;
         let left = until.saturating_duration_since(Instant::now());
-        if line.is_proven() {
+        if line.is_confirmed() {
             return Ok(line);
         }
         if left.is_zero() {

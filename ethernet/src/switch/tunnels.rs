@@ -5,7 +5,7 @@ use std::io;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use toroid_fabric::Line;
+use toroid_fabric::RdmaStream;
 
 use super::{BATCH, Desk, Switch, carry, event_of_line, event_of_tunnel};
 use crate::forward::UnknownDomain;
@@ -48,7 +48,7 @@ pub struct LostLine {
     /// What the two sides called it.
     pub number: u32,
     /// The line.
-    pub line: Box<dyn Line>,
+    pub line: Box<dyn RdmaStream>,
     /// Whether packets went by it, both ways.
     pub was_up: bool,
     /// Why.
@@ -130,9 +130,9 @@ impl Switch {
     pub fn connect_line(
         &mut self,
         id: TunnelId,
-        line: Box<dyn Line>,
+        line: Box<dyn RdmaStream>,
         notice: Notice,
-    ) -> Result<(), Box<dyn Line>> {
+    ) -> Result<(), Box<dyn RdmaStream>> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, event_of_line(id.host));
         if self.tunnel_mut(id).is_none() || self.epoll.add(line.wake_fd(), event).is_err() {
             return Err(line);

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 
-use toroid_fabric::Line;
+use toroid_fabric::RdmaStream;
 
 use super::{Inbox, Outbox, Tag};
 
@@ -12,7 +12,7 @@ use super::{Inbox, Outbox, Tag};
 pub struct LineEnd {
     /// What the two sides call it.
     pub number: u32,
-    line: RefCell<Box<dyn Line>>,
+    line: RefCell<Box<dyn RdmaStream>>,
     outbox: RefCell<Outbox>,
     /// What has come.
     pub inbox: Inbox,
@@ -24,7 +24,7 @@ pub struct LineEnd {
 
 impl LineEnd {
     /// An end by which nothing goes yet.
-    pub fn new(number: u32, line: Box<dyn Line>) -> Self {
+    pub fn new(number: u32, line: Box<dyn RdmaStream>) -> Self {
         LineEnd {
             number,
             line: RefCell::new(line),
@@ -46,7 +46,7 @@ impl LineEnd {
     /// Why it has ended.
     pub fn attend(&mut self) -> io::Result<()> {
         self.outbox.get_mut().is_stuck = false;
-        self.line.get_mut().attend()
+        self.line.get_mut().process_events()
     }
 
     /// Whether there is more to be received.
@@ -79,7 +79,7 @@ impl LineEnd {
     }
 
     /// The line itself; what waits for it is lost.
-    pub fn into_line(self) -> Box<dyn Line> {
+    pub fn into_line(self) -> Box<dyn RdmaStream> {
         self.line.into_inner()
     }
 }

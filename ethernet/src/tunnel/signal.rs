@@ -11,7 +11,7 @@
 //! connects, and looks whether a beginning arrives by the line itself. From a beginning over the connection on, the frames of who says so go by the line, and from an end on by the
 //! connection again, so that no frame overtakes another.
 
-use toroid_fabric::parameters::LineParameters;
+use toroid_fabric::parameters::RdmaStreamParameters;
 
 use super::{BEFORE_NOTICE, Nonsense, Tag};
 
@@ -28,9 +28,9 @@ pub struct Notice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// The other side is to connect its end to this one.
-    Ask(LineParameters),
+    Ask(RdmaStreamParameters),
     /// That has been done, and this is it.
-    Answer(LineParameters),
+    Answer(RdmaStreamParameters),
     /// What comes next comes by the line.
     Begin,
     /// There is no line, or no longer.
@@ -51,7 +51,7 @@ impl Notice {
 
     /// Its bytes.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
-        let none = [0; LineParameters::LEN];
+        let none = [0; RdmaStreamParameters::LEN];
         let (word, parameters) = match self.word {
             Word::Ask(parameters) => (1, parameters.to_bytes()),
             Word::Answer(parameters) => (2, parameters.to_bytes()),
@@ -74,7 +74,7 @@ impl Notice {
             return Err(Nonsense);
         };
         let has_none = parameters.iter().all(|byte| *byte == 0);
-        let told = || LineParameters::from_bytes(parameters).map_err(|_| Nonsense);
+        let told = || RdmaStreamParameters::from_bytes(parameters).map_err(|_| Nonsense);
         let word = match word {
             1 => Word::Ask(told()?),
             2 => Word::Answer(told()?),
@@ -94,8 +94,8 @@ pub(crate) mod tests {
     use super::*;
 
     /// Those of some line.
-    pub(crate) fn parameters() -> LineParameters {
-        LineParameters {
+    pub(crate) fn parameters() -> RdmaStreamParameters {
+        RdmaStreamParameters {
             connection: ConnectionParameters {
                 number: 0x11,
                 psn: 0x22,

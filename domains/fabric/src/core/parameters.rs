@@ -88,7 +88,7 @@ impl ConnectionParameters {
 ///  +------------+---------+------+----------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LineParameters {
+pub struct RdmaStreamParameters {
     /// The queue pair.
     pub connection: ConnectionParameters,
     /// Where the ring begins in which it receives.
@@ -97,7 +97,7 @@ pub struct LineParameters {
     pub rkey: u32,
 }
 
-impl LineParameters {
+impl RdmaStreamParameters {
     /// Bytes of the wire form.
     pub const LEN: usize = 48;
 
@@ -115,7 +115,7 @@ impl LineParameters {
     /// # Errors
     /// As [`ConnectionParameters::from_bytes`].
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, ParameterError> {
-        Ok(LineParameters {
+        Ok(RdmaStreamParameters {
             connection: ConnectionParameters::from_bytes(&field(bytes, 0))?,
             address: u64::from_le_bytes(field(bytes, 32)),
             rkey: u32::from_le_bytes(field(bytes, 40)),
@@ -225,12 +225,15 @@ mod tests {
         assert_eq!(ConnectionParameters::from_bytes(&bytes), Ok(connection()));
         let bytes = region().to_bytes();
         assert_eq!(RegionParameters::from_bytes(&bytes), Ok(region()));
-        let line = LineParameters {
+        let stream = RdmaStreamParameters {
             connection: connection(),
             address: 0x7fff_0000_1000,
             rkey: 0xdead_beef,
         };
-        assert_eq!(LineParameters::from_bytes(&line.to_bytes()), Ok(line));
+        assert_eq!(
+            RdmaStreamParameters::from_bytes(&stream.to_bytes()),
+            Ok(stream)
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the two ends of a line may send and owe each other: numbers only.
+//! What the two ends of a stream may send and owe each other: numbers only.
 //!
 //! An end may have written as many bytes as the peer's ring has, and as many messages as
 //! the peer has told its adapter to expect. The peer gives both back as it takes them, along with what it

@@ -33,13 +33,13 @@ mod steps;
 pub(crate) mod watch;
 mod window;
 
-pub use crate::core::parameters::{ConnectionParameters, LineParameters, RegionParameters};
+pub use crate::core::parameters::{ConnectionParameters, RdmaStreamParameters, RegionParameters};
 pub use channel::Channel;
 pub use completion::Counters;
 pub use connection::Closer;
 pub use control::{Answering, Export, Prepared, PreparedChannel, ProtectionDomain};
 pub use device::{Device, DeviceError, Selection};
 pub use queue_pair::QueuePair;
-pub use rdma_stream::PreparedLine;
+pub use rdma_stream::PreparedRdmaStream;
 pub use receive::CHANNEL_BYTES;
 pub use region::RemoteRegion;

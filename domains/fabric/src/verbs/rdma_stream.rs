@@ -1,11 +1,11 @@
-//! Lines on `verbs`: each end writes into a ring in the other's memory.
+//! streams on `verbs`: each end writes into a ring in the other's memory.
 //!
 //! ```text
 //!   write ── copy ── staging ring ══ write with a number ══> ring of the peer ── copy ── read
 //! ```
 //!
 //! Both rings have the same length, and a byte has the same place in both. The number that comes with each
-//! message gives back what its sender has taken ([`flow`](crate::verbs::flow)). A line has a protection domain of its
+//! message gives back what its sender has taken ([`flow`](crate::verbs::flow)). A stream has a protection domain of its
 //! own, so of this memory no other queue pair knows.
 
 use std::io::{self, IoSlice, Read, Write};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
-use crate::core::parameters::LineParameters;
-use crate::core::rdma_stream::{Line as Bytes, PreparedLine as Unconnected};
+use crate::core::parameters::RdmaStreamParameters;
+use crate::core::rdma_stream;
 use crate::core::region::Region;
 use crate::error::OpError;
 use crate::key::Access;
@@ -32,9 +32,9 @@ const SENT: u64 = 1 << 63;
 /// Short messages travel within their request, if the adapter can.
 const INLINE: u32 = 192;
 
-/// How a line has ended.
+/// How a stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LineError {
+pub enum RdmaStreamError {
     /// The adapter: the peer does not answer, or the adapter has gone.
     #[error("the RDMA adapters do not reach each other any more (status {status})")]
     Adapter {
@@ -42,7 +42,7 @@ pub enum LineError {
         status: u32,
     },
     /// Peer: it has sent what it may not.
-    #[error("the other end of the line does not keep to the rules")]
+    #[error("the other end of the stream does not keep to the rules")]
     Corrupt,
     /// The system: the adapter takes no requests.
     #[error("the RDMA adapter refuses requests (error {errno})")]
@@ -52,7 +52,7 @@ pub enum LineError {
     },
 }
 
-/// What a line is made of.
+/// What a stream is made of.
 #[derive(Debug)]
 struct Ends {
     /// First, so that the adapter uses no memory any more when the rest is dropped.
@@ -65,14 +65,14 @@ struct Ends {
     staging: Ring,
 }
 
-/// One end of a line on `verbs` that is not connected yet.
+/// One end of a stream on `verbs` that is not connected yet.
 #[derive(Debug)]
-pub struct PreparedLine {
+pub struct PreparedRdmaStream {
     ends: Ends,
     device: Arc<Device>,
 }
 
-impl PreparedLine {
+impl PreparedRdmaStream {
     /// An end at an adapter.
     ///
     /// # Errors
@@ -104,22 +104,22 @@ impl PreparedLine {
             staging,
         };
         (0..REQUESTS).try_for_each(|_| ends.expect_message())?;
-        Ok(PreparedLine {
+        Ok(PreparedRdmaStream {
             ends,
             device: Arc::clone(device),
         })
     }
 
-    /// Connects it, as [`Unconnected::connect`].
+    /// Connects it, as [`rdma_stream::PreparedRdmaStream::connect`].
     ///
     /// # Errors
     /// The system's, also when there is no way to the peer.
-    pub fn connect(self, peer: &LineParameters) -> io::Result<Line> {
+    pub fn connect(self, peer: &RdmaStreamParameters) -> io::Result<RdmaStream> {
         self.ends.completions.request_event()?;
         self.ends
             .connection
             .connect(&self.device, &peer.connection)?;
-        Ok(Line {
+        Ok(RdmaStream {
             ends: self.ends,
             peer: Target {
                 address: peer.address,
@@ -134,16 +134,19 @@ impl PreparedLine {
     }
 }
 
-impl Unconnected for PreparedLine {
-    fn parameters(&self) -> LineParameters {
-        LineParameters {
+impl rdma_stream::PreparedRdmaStream for PreparedRdmaStream {
+    fn parameters(&self) -> RdmaStreamParameters {
+        RdmaStreamParameters {
             connection: self.ends.connection.parameters(&self.device),
             address: self.ends.arrivals.local(0, 0).address,
             rkey: self.ends.arrivals.registration.rkey(),
         }
     }
 
-    fn connect(self: Box<Self>, peer: &LineParameters) -> io::Result<Box<dyn Bytes>> {
+    fn connect(
+        self: Box<Self>,
+        peer: &RdmaStreamParameters,
+    ) -> io::Result<Box<dyn rdma_stream::RdmaStream>> {
         Ok(Box::new((*self).connect(peer)?))
     }
 }
@@ -156,30 +159,30 @@ impl Ends {
     }
 }
 
-/// One end of a line on `verbs`.
+/// One end of a stream on `verbs`.
 #[derive(Debug)]
-pub struct Line {
+pub struct RdmaStream {
     ends: Ends,
     /// The peer's ring.
     peer: Target,
     outgoing: Outgoing,
     incoming: Incoming,
     chain: Chain,
-    end: Option<LineError>,
+    end: Option<RdmaStreamError>,
     counters: Counters,
 }
 
-impl Line {
+impl RdmaStream {
     /// What it has done so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    fn alive(&self) -> Result<(), LineError> {
+    fn alive(&self) -> Result<(), RdmaStreamError> {
         self.end.map_or(Ok(()), Err)
     }
 
-    fn end(&mut self, how: LineError) {
+    fn end(&mut self, how: RdmaStreamError) {
         self.ends.connection.close();
         self.end.get_or_insert(how);
     }
@@ -189,7 +192,7 @@ impl Line {
         let mut some = [ffi::ibv_wc::default(); 16];
         loop {
             let Ok(count) = self.ends.completions.poll(&mut some) else {
-                return self.end(LineError::Refused { errno: libc::EIO });
+                return self.end(RdmaStreamError::Refused { errno: libc::EIO });
             };
             for completion in &some[..count] {
                 self.take(completion);
@@ -204,7 +207,7 @@ impl Line {
     fn take(&mut self, completion: &ffi::ibv_wc) {
         if !completion.is_valid() {
             let status = status_of(completion);
-            return self.end(LineError::Adapter { status });
+            return self.end(RdmaStreamError::Adapter { status });
         }
         match completion.wr_id() {
             number if number & SENT != 0 => self.outgoing.have_left(number & !SENT),
@@ -225,7 +228,7 @@ impl Line {
             _ => self.incoming.arrived(len),
         });
         if kept.is_err() || !is_something {
-            self.end(LineError::Corrupt);
+            self.end(RdmaStreamError::Corrupt);
         }
     }
 
@@ -276,7 +279,7 @@ impl Line {
     }
 }
 
-impl Read for Line {
+impl Read for RdmaStream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.alive().map_err(io::Error::other)?;
         let len = into.len().min(self.incoming.len);
@@ -292,7 +295,7 @@ impl Read for Line {
     }
 }
 
-impl Write for Line {
+impl Write for RdmaStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
@@ -336,12 +339,12 @@ impl Write for Line {
     }
 }
 
-impl Bytes for Line {
+impl rdma_stream::RdmaStream for RdmaStream {
     fn wake_fd(&self) -> BorrowedFd<'_> {
         self.ends.completions.fd()
     }
 
-    fn attend(&mut self) -> io::Result<()> {
+    fn process_events(&mut self) -> io::Result<()> {
         self.ends.completions.take_events()?;
         // What ended before signals nothing, so it is looked for afterwards.
         self.ends.completions.request_event()?;
@@ -354,7 +357,7 @@ impl Bytes for Line {
         self.incoming.len > 0
     }
 
-    fn is_proven(&self) -> bool {
+    fn is_confirmed(&self) -> bool {
         self.outgoing.has_sent()
     }
 }
@@ -400,8 +403,8 @@ impl Ring {
     }
 }
 
-fn refused(error: &io::Error) -> LineError {
-    LineError::Refused {
+fn refused(error: &io::Error) -> RdmaStreamError {
+    RdmaStreamError::Refused {
         errno: error.raw_os_error().unwrap_or(libc::EIO),
     }
 }

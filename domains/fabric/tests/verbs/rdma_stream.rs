@@ -1,32 +1,33 @@
-//! Lines: what is written at one end is read at the other, and what that does not cost.
+//! RDMA streams: what is written at one end is read at the other, and what that does not cost.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use toroid_fabric::Line as _;
-use toroid_fabric::rdma_stream::PreparedLine as _;
-use toroid_fabric::verbs::rdma_stream::Line;
-use toroid_fabric::verbs::{Device, LineParameters, PreparedLine, Selection};
+use toroid_fabric::RdmaStream as _;
+use toroid_fabric::rdma_stream::PreparedRdmaStream as _;
+use toroid_fabric::verbs::rdma_stream::RdmaStream;
+use toroid_fabric::verbs::{Device, PreparedRdmaStream, RdmaStreamParameters, Selection};
 
 use crate::counters::allocations;
 
 /// No test takes as long.
 const FOR_EVER: Duration = Duration::from_secs(120);
 
-fn prepare(device: &str) -> PreparedLine {
+fn prepare(device: &str) -> PreparedRdmaStream {
     let selection = Selection {
         device: Some(device.to_owned()),
         ..Selection::default()
     };
-    PreparedLine::new(&Device::open(&selection).unwrap()).unwrap()
+    PreparedRdmaStream::new(&Device::open(&selection).unwrap()).unwrap()
 }
 
 /// Both ends, after their parameters have travelled.
-pub fn lines() -> [Line; 2] {
+pub fn streams() -> [RdmaStream; 2] {
     let (here, there) = (prepare("rxe0"), prepare("rxe1"));
-    let told =
-        |end: &PreparedLine| LineParameters::from_bytes(&end.parameters().to_bytes()).unwrap();
+    let told = |end: &PreparedRdmaStream| {
+        RdmaStreamParameters::from_bytes(&end.parameters().to_bytes()).unwrap()
+    };
     let (ours, theirs) = (told(&here), told(&there));
     [
         here.connect(&theirs).unwrap(),
@@ -35,10 +36,10 @@ pub fn lines() -> [Line; 2] {
 }
 
 /// Sleeps until one of these has something to attend to.
-fn sleep(lines: &[&Line]) {
-    let mut fds: Vec<_> = lines
+fn sleep(streams: &[&RdmaStream]) {
+    let mut fds: Vec<_> = streams
         .iter()
-        .map(|line| PollFd::new(line.wake_fd(), PollFlags::POLLIN))
+        .map(|stream| PollFd::new(stream.wake_fd(), PollFlags::POLLIN))
         .collect();
     let woken = poll(&mut fds, PollTimeout::try_from(FOR_EVER).unwrap()).unwrap();
     assert_ne!(woken, 0, "nobody is woken");
@@ -61,7 +62,7 @@ fn byte(n: usize) -> u8 {
 fn bytes_arrive_whole_and_in_order_both_ways() {
     const LEN: usize = 6 << 20;
     let all: Vec<u8> = (0..LEN).map(byte).collect();
-    let mut ends = lines();
+    let mut ends = streams();
     let (mut written, mut read) = ([0; 2], [0; 2]);
     let mut buffer = vec![0; 100_000];
     let lens = [1, 24, 191, 192, 193, 4096, 65_559, 17, 300_000];
@@ -83,27 +84,27 @@ fn bytes_arrive_whole_and_in_order_both_ways() {
         if is_idle && read != [LEN; 2] {
             sleep(&[&ends[0], &ends[1]]);
         }
-        for line in &mut ends {
-            line.attend().unwrap();
+        for stream in &mut ends {
+            stream.process_events().unwrap();
         }
     }
-    assert!(ends.iter().all(|line| !line.has_bytes()));
+    assert!(ends.iter().all(|stream| !stream.has_bytes()));
 }
 
 #[test]
 fn what_is_polled_for_allocates_nothing_and_asks_for_few_completions() {
-    let [mut here, mut there] = lines();
+    let [mut here, mut there] = streams();
     let (packet, mut buffer) = (vec![7; 9000], vec![0; 9000]);
     let mut round = || {
         here.write_all(&packet).unwrap();
         let mut got = 0;
         let began = Instant::now();
         while got < packet.len() {
-            there.attend().unwrap();
+            there.process_events().unwrap();
             got += or_nothing(there.read(&mut buffer[got..]));
             assert!(began.elapsed() < FOR_EVER);
         }
-        here.attend().unwrap();
+        here.process_events().unwrap();
     };
     round();
     let before = allocations();
@@ -111,7 +112,7 @@ fn what_is_polled_for_allocates_nothing_and_asks_for_few_completions() {
     assert_eq!(allocations(), before);
     let counters = here.counters();
     assert_eq!((counters.requests, counters.signalled), (65, 5));
-    assert!(here.is_proven());
+    assert!(here.is_confirmed());
     assert!(
         counters.doorbells <= 65 && counters.inline == 0,
         "{counters:?}"
@@ -120,7 +121,7 @@ fn what_is_polled_for_allocates_nothing_and_asks_for_few_completions() {
 
 #[test]
 fn who_does_not_read_is_sent_no_more_than_a_ring() {
-    let [mut here, mut there] = lines();
+    let [mut here, mut there] = streams();
     let all = vec![1; 1 << 21];
     let written = or_nothing(here.write(&all));
     assert_eq!(written, 1 << 20);
@@ -133,25 +134,25 @@ fn who_does_not_read_is_sent_no_more_than_a_ring() {
     let mut got = 0;
     while got < written {
         sleep(&[&there]);
-        there.attend().unwrap();
+        there.process_events().unwrap();
         got += or_nothing(there.read(&mut buffer));
     }
     while or_nothing(here.write(b"y")) == 0 {
         sleep(&[&here]);
-        here.attend().unwrap();
+        here.process_events().unwrap();
     }
 }
 
 #[test]
 fn a_line_whose_other_end_has_gone_ends() {
-    let [mut here, there] = lines();
+    let [mut here, there] = streams();
     drop(there);
     here.write_all(b"is anybody there").unwrap();
     let began = Instant::now();
     let end = loop {
         assert!(began.elapsed() < FOR_EVER);
         sleep(&[&here]);
-        if let Err(end) = here.attend() {
+        if let Err(end) = here.process_events() {
             break end;
         }
     };

@@ -10,7 +10,7 @@ use toroid_fabric::{Access, Operation, PacketChannel, Region};
 use crate::conformance::{HERE, THERE};
 use crate::errors::results;
 use crate::failover_channel;
-use crate::rdma_stream::lines;
+use crate::rdma_stream::streams;
 use crate::rig::{Side, channels, connect};
 
 /// What `rdma resource` of iproute2 counts, by adapter.
@@ -53,7 +53,7 @@ fn a_thousand_connections_leave_nothing_behind() {
                 }
             }
         }
-        (0..100).for_each(|_| drop(lines()));
+        (0..100).for_each(|_| drop(streams()));
         for _ in 0..100 {
             let (mut ours, mut theirs, _ends) = failover_channel::pair(&here, &there);
             failover_channel::warm_up(&mut ours, &mut theirs);

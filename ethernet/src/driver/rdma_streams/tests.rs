@@ -83,9 +83,9 @@ struct End {
     fabric: Arc<Fabric>,
 }
 
-impl PreparedLine for End {
-    fn parameters(&self) -> LineParameters {
-        LineParameters {
+impl PreparedRdmaStream for End {
+    fn parameters(&self) -> RdmaStreamParameters {
+        RdmaStreamParameters {
             connection: ConnectionParameters {
                 number: 1,
                 psn: 2,
@@ -99,7 +99,7 @@ impl PreparedLine for End {
         }
     }
 
-    fn connect(self: Box<Self>, peer: &LineParameters) -> io::Result<Box<dyn Line>> {
+    fn connect(self: Box<Self>, peer: &RdmaStreamParameters) -> io::Result<Box<dyn RdmaStream>> {
         let mut both = [self.address, peer.address];
         both.sort();
         let mut waiting = self.fabric.waiting.lock().unwrap();
@@ -150,14 +150,14 @@ impl Write for Socket {
     }
 }
 
-impl Line for Socket {
+impl RdmaStream for Socket {
     fn wake_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    fn attend(&mut self) -> io::Result<()> {
+    fn process_events(&mut self) -> io::Result<()> {
         match self.peek() {
-            _ if !self.is_proven() => Err(io::ErrorKind::TimedOut.into()),
+            _ if !self.is_confirmed() => Err(io::ErrorKind::TimedOut.into()),
             Ok(0) => Err(io::ErrorKind::BrokenPipe.into()),
             _ => Ok(()),
         }
@@ -167,7 +167,7 @@ impl Line for Socket {
         self.peek().is_ok_and(|len| len > 0)
     }
 
-    fn is_proven(&self) -> bool {
+    fn is_confirmed(&self) -> bool {
         self.fabric.carries.load(Ordering::SeqCst)
     }
 }
