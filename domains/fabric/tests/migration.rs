@@ -565,7 +565,7 @@ fn what_is_left_of_old_memory_is_dropped_at_once() {
         .leftover()
         .unwrap()
         .unwrap()
-        .drop_apart(KEY.partition)
+        .drop_forked(KEY.partition)
         .unwrap();
     assert_eq!(memory[0].metadata().unwrap().blocks(), 0);
     assert_eq!(memory[1].metadata().unwrap().blocks() * 512, len);

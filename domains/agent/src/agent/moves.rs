@@ -164,7 +164,7 @@ impl Move {
                 return Ok(());
             };
             let drop = move || {
-                let dropped = leftover.drop_apart(key.partition);
+                let dropped = leftover.drop_forked(key.partition);
                 dropped.unwrap_or_else(|error| log_leftover(key, &error));
             };
             let builder = thread::Builder::new().stack_size(STACK_BYTES);

@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::key::Partition;
-use crate::mem::forked_syscall::Apart;
+use crate::mem::forked_syscall::ForkedSyscall;
 use crate::mem::mapping::{Mapping, PAGE};
 use crate::mem::memfd::{is_spoiled, read_only, seal_writes};
 use crate::mem::migration_table::{CHUNK, MigrationTableWriter};
@@ -67,7 +67,7 @@ pub struct Copier {
 #[derive(Debug)]
 pub struct Freezing<'a> {
     copier: &'a Copier,
-    child: Apart,
+    child: ForkedSyscall,
 }
 
 /// Old memory of which all has been copied.
@@ -179,7 +179,7 @@ impl Copier {
     pub fn freeze(&self, of: Partition) -> io::Result<Freezing<'_>> {
         Ok(Freezing {
             copier: self,
-            child: Apart::start(of, &self.old, seal, 0)?,
+            child: ForkedSyscall::start(of, &self.old, seal, 0)?,
         })
     }
 
@@ -387,8 +387,8 @@ impl Freezing<'_> {
     /// # Errors
     /// It will not be: somebody has pinned a page, or a process that may write it has sealed its
     /// seals.
-    pub fn wait(&mut self, patience: Duration) -> io::Result<bool> {
-        let frozen = self.child.wait(Some(patience))?;
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
+        let frozen = self.child.wait(Some(timeout))?;
         if frozen.is_some() {
             self.copier.keep_whole();
         }
@@ -402,8 +402,8 @@ impl Leftover {
     /// # Errors
     /// Then it stays until nobody has it. As those of [`Copier::freeze`]; the system's: a holder has
     /// sealed it.
-    pub fn drop_apart(self, of: Partition) -> io::Result<()> {
-        let mut child = Apart::start(of, &self.memory, punch_all, self.len)?;
+    pub fn drop_forked(self, of: Partition) -> io::Result<()> {
+        let mut child = ForkedSyscall::start(of, &self.memory, punch_all, self.len)?;
         // Whoever has it cannot make it larger.
         drop(self);
         child.wait(None).map(drop)

@@ -22,7 +22,7 @@ use crate::key::Partition;
 pub(super) type Work = fn(&File, u64) -> io::Result<()>;
 
 /// A child that killing does not end gets so long before somebody else waits for it.
-const LAST_MOMENT: Duration = Duration::from_millis(10);
+const KILL_TIMEOUT: Duration = Duration::from_millis(10);
 
 const STACK_BYTES: usize = 64 * 1024;
 
@@ -36,19 +36,19 @@ static CHILDREN: Mutex<BTreeMap<Partition, usize>> = Mutex::new(BTreeMap::new())
 /// A child at work. It is killed when this is dropped, or the thread that started it ends, and nobody
 /// waits for its end.
 #[derive(Debug)]
-pub(super) struct Apart {
+pub(super) struct ForkedSyscall {
     pid: libc::pid_t,
     /// Readable when it has ended.
     end: OwnedFd,
     /// Until it has been waited for.
-    place: Option<Place>,
+    slot: Option<ChildSlot>,
 }
 
 /// One of the children that a domain may have.
 #[derive(Debug)]
-struct Place(Partition);
+struct ChildSlot(Partition);
 
-impl Apart {
+impl ForkedSyscall {
     /// Starts a child for memory of this domain; `argument` is handed to its work.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Apart {
         work: Work,
         argument: u64,
     ) -> io::Result<Self> {
-        let place = Place::take(of)?;
+        let slot = ChildSlot::take(of)?;
         let (fd, parent) = (memory.as_raw_fd(), std::process::id());
         // SAFETY: the child makes system calls with numbers only, and never returns.
         let pid = unsafe { libc::fork() };
@@ -73,14 +73,14 @@ impl Apart {
         let end = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         if end < 0 {
             let error = io::Error::last_os_error();
-            wait_elsewhere(pid, place);
+            wait_elsewhere(pid, slot);
             return Err(error);
         }
-        Ok(Apart {
+        Ok(ForkedSyscall {
             pid,
             // SAFETY: a new descriptor that nothing else owns.
             end: unsafe { OwnedFd::from_raw_fd(end as RawFd) },
-            place: Some(place),
+            slot: Some(slot),
         })
     }
 
@@ -88,14 +88,14 @@ impl Apart {
     ///
     /// # Errors
     /// The child's. It ended otherwise: somebody killed it.
-    pub(super) fn wait(&mut self, patience: Option<Duration>) -> io::Result<Option<()>> {
-        if !self.has_ended(patience)? {
+    pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Option<()>> {
+        if !self.has_ended(timeout)? {
             return Ok(None);
         }
         let mut status = 0;
         // SAFETY: a child of ours that nobody else waits for; `status` can be written.
         let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
-        self.place = None;
+        self.slot = None;
         match libc::WEXITSTATUS(status) {
             _ if waited != self.pid || !libc::WIFEXITED(status) => {
                 Err(io::ErrorKind::Interrupted.into())
@@ -105,8 +105,8 @@ impl Apart {
         }
     }
 
-    fn has_ended(&self, patience: Option<Duration>) -> io::Result<bool> {
-        let timeout = patience.map_or(-1, |patience| patience.as_millis() as i32);
+    fn has_ended(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let timeout = timeout.map_or(-1, |timeout| timeout.as_millis() as i32);
         let mut end = libc::pollfd {
             fd: self.end.as_raw_fd(),
             events: libc::POLLIN,
@@ -125,21 +125,21 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for ForkedSyscall {
     fn drop(&mut self) {
-        let Some(place) = self.place.take() else {
+        let Some(slot) = self.slot.take() else {
             return;
         };
         // SAFETY: a child of ours that has not been waited for, so the number is its own.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        match self.has_ended(Some(LAST_MOMENT)) {
+        match self.has_ended(Some(KILL_TIMEOUT)) {
             Ok(true) => wait_for(self.pid),
-            _ => wait_elsewhere(self.pid, place),
+            _ => wait_elsewhere(self.pid, slot),
         }
     }
 }
 
-impl Place {
+impl ChildSlot {
     fn take(of: Partition) -> io::Result<Self> {
         let mut children = children();
         let count = children.entry(of).or_default();
@@ -152,11 +152,11 @@ impl Place {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, message));
         }
         *count += 1;
-        Ok(Place(of))
+        Ok(ChildSlot(of))
     }
 }
 
-impl Drop for Place {
+impl Drop for ChildSlot {
     fn drop(&mut self) {
         let mut children = children();
         if let Some(count) = children.get_mut(&self.0) {
@@ -206,11 +206,11 @@ fn be_child(parent: u32, memory: RawFd, work: Work, argument: u64) -> ! {
 }
 
 /// Somebody has to, or the number of the child is never used again.
-fn wait_elsewhere(pid: libc::pid_t, place: Place) {
+fn wait_elsewhere(pid: libc::pid_t, slot: ChildSlot) {
     let builder = thread::Builder::new().stack_size(STACK_BYTES);
     let wait = move || {
         wait_for(pid);
-        drop(place);
+        drop(slot);
     };
     // Without a thread it stays until this process ends.
     let _ = builder.spawn(wait);
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use crate::mem::memfd::create_memory;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_child_has_the_memory_and_nothing_else() {
@@ -243,14 +243,14 @@ mod tests {
             }
         };
         let number = other.as_raw_fd() as u64;
-        let mut child = Apart::start(Partition(1), &memory, work, number).unwrap();
-        assert_eq!(child.wait(Some(PATIENCE)).unwrap(), Some(()));
+        let mut child = ForkedSyscall::start(Partition(1), &memory, work, number).unwrap();
+        assert_eq!(child.wait(Some(TIMEOUT)).unwrap(), Some(()));
     }
 
     #[test]
     fn its_error_is_told() {
         let memory = create_memory(4096).unwrap();
-        let mut child = Apart::start(
+        let mut child = ForkedSyscall::start(
             Partition(1),
             &memory,
             |_, _| Err(io::Error::from_raw_os_error(libc::EBUSY)),
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_domain_has_few_and_takes_none_from_others() {
         let memory = create_memory(4096).unwrap();
-        let start = |of| Apart::start(Partition(of), &memory, for_ever, 0);
+        let start = |of| ForkedSyscall::start(Partition(of), &memory, for_ever, 0);
         let mut all: Vec<_> = (0..MOST).map(|_| start(2).unwrap()).collect();
         assert_eq!(start(2).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         start(3).unwrap();
@@ -290,7 +290,7 @@ mod tests {
         };
         let start = move || {
             let memory = create_memory(4096).unwrap();
-            let child = Apart::start(Partition(4), &memory, work, 0).unwrap();
+            let child = ForkedSyscall::start(Partition(4), &memory, work, 0).unwrap();
             let has_begun = || {
                 let mut byte = [0];
                 memory.read_exact_at(&mut byte, 0).unwrap();
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_one_that_goes_on() {
         let memory = create_memory(4096).unwrap();
-        let mut child = Apart::start(Partition(1), &memory, for_ever, 0).unwrap();
+        let mut child = ForkedSyscall::start(Partition(1), &memory, for_ever, 0).unwrap();
         assert_eq!(child.wait(Some(Duration::ZERO)).unwrap(), None);
         assert_eq!(child.wait(Some(Duration::from_millis(1))).unwrap(), None);
         let pid = child.pid;
