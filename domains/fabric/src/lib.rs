@@ -52,5 +52,5 @@ pub use self::core::segments::{Segment, Segments};
 pub use self::core::{channel, endpoint, link, mapped, parameters, rdma_stream, region, segments};
 pub use key::{Access, Epoch, Partition, RegionId, RemoteKey};
 pub use mem::DropGuard;
-pub use test_knob::Protection;
+pub use test_knob::TestKnob;
 pub use topology::{NodeId, Place, Torus};

@@ -1,51 +1,59 @@
-//! Protections that can be left out, for tests which show that others would notice.
+//! Test knobs: each leaves out one protection, for tests which show that others notice.
 //!
-//! Only with the cargo feature `unprotected`, which no normal build has: without it every
-//! protection holds, whatever the environment says. With it a variable in the environment of the
-//! process that protects leaves one out: of an agent, which hands the variable to its Ethernet
-//! driver, or of a member, which gives up its own protection.
+//! Knobs exist only with the cargo feature `unprotected`, which no release build has. Without the
+//! feature every protection holds, whatever the environment says. With it, a variable in the
+//! environment of the protecting process sets the knob: of an agent, which hands the variable to
+//! its Ethernet driver, or of a member, which gives up its own protection.
 
 #[cfg(feature = "unprotected")]
 use std::sync::LazyLock;
 
-/// What keeps leavers away.
+/// A protection against former members that a test may leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protection {
-    /// Regions that a leaver may have mapped move to fresh memory.
-    FreshPages,
-    /// Packets of before a member came are dropped, and frames of who is no longer one.
-    EpochCheck,
-    /// Packets and frames under another's name are dropped.
-    SourceCheck,
-    /// Who does not acknowledge in time is cut off without its help.
-    Fence,
+pub enum TestKnob {
+    /// Regions that a former member may have mapped stay on their old pages.
+    WithoutFreshPages,
+    /// Packets and frames of former members are admitted.
+    WithoutEpochCheck,
+    /// Packets and frames with another node's source address are admitted.
+    WithoutSourceCheck,
+    /// Processes that do not acknowledge an epoch in time are not fenced.
+    WithoutFence,
 }
 
-impl Protection {
-    /// Never: this build has all protections.
+impl TestKnob {
+    /// False: this build has all protections.
     #[cfg(not(feature = "unprotected"))]
-    pub const fn is_left_out(self) -> bool {
+    pub const fn is_set(self) -> bool {
         false
     }
 
-    /// Whether a test wants it so. Looked at where something is about to be refused, so that it
-    /// costs those nothing who may pass.
+    /// Whether a test leaves the protection out. Checked only where a refusal is due, so the
+    /// knob costs nothing where access is granted.
     #[cfg(feature = "unprotected")]
-    pub fn is_left_out(self) -> bool {
-        const ALL: [(Protection, &str); 4] = [
-            (Protection::FreshPages, "TOROID_TEST_WITHOUT_FRESH_PAGES"),
-            (Protection::EpochCheck, "TOROID_TEST_WITHOUT_EPOCH_CHECK"),
-            (Protection::SourceCheck, "TOROID_TEST_WITHOUT_SOURCE_CHECK"),
-            (Protection::Fence, "TOROID_TEST_WITHOUT_FENCE"),
+    pub fn is_set(self) -> bool {
+        const ALL: [(TestKnob, &str); 4] = [
+            (
+                TestKnob::WithoutFreshPages,
+                "TOROID_TEST_WITHOUT_FRESH_PAGES",
+            ),
+            (
+                TestKnob::WithoutEpochCheck,
+                "TOROID_TEST_WITHOUT_EPOCH_CHECK",
+            ),
+            (
+                TestKnob::WithoutSourceCheck,
+                "TOROID_TEST_WITHOUT_SOURCE_CHECK",
+            ),
+            (TestKnob::WithoutFence, "TOROID_TEST_WITHOUT_FENCE"),
         ];
-        static LEFT_OUT: LazyLock<Vec<Protection>> = LazyLock::new(|| {
-            let is_set = |(_, name): &&(Protection, &str)| std::env::var_os(name).is_some();
-            let left_out = ALL.iter().filter(is_set);
-            left_out
-                .inspect(|(_, name)| eprintln!("{name} is set: who has left is not kept away"))
-                .map(|(protection, _)| *protection)
+        static SET: LazyLock<Vec<TestKnob>> = LazyLock::new(|| {
+            let is_set = |(_, name): &&(TestKnob, &str)| std::env::var_os(name).is_some();
+            let set = ALL.iter().filter(is_set);
+            set.inspect(|(_, name)| eprintln!("{name} is set: former members are not kept away"))
+                .map(|(knob, _)| *knob)
                 .collect()
         });
-        LEFT_OUT.contains(&self)
+        SET.contains(&self)
     }
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{btree_map, hash_map};
 use std::net::IpAddr;
 
-use toroid_fabric::{Partition, Place, Protection};
+use toroid_fabric::{Partition, Place, TestKnob};
 use toroid_model::ethernet::DropReason;
 use toroid_protocol::driver::Port;
 
@@ -113,7 +113,7 @@ impl<'a, X> Ingress<'a, X> {
         let (offload, bytes) = Offload::split(packet).ok_or(DropReason::Malformed)?;
         let frame = Frame::new(bytes).ok_or(DropReason::Malformed)?;
         let is_own = self.sender.may_be(frame.source());
-        if !is_own && !Protection::SourceCheck.is_left_out() {
+        if !is_own && !TestKnob::WithoutSourceCheck.is_set() {
             return Err(DropReason::WrongSource);
         }
         if self.is_anothers(frame) {

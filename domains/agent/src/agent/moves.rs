@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use toroid_fabric::mem::Copier;
 use toroid_fabric::mem::memfd::{create_for_peers, create_memory};
-use toroid_fabric::{Access, NodeId, Partition, Protection, RegionId, RemoteKey};
+use toroid_fabric::{Access, NodeId, Partition, RegionId, RemoteKey, TestKnob};
 use toroid_model::directory::Change;
 use toroid_protocol::agent::Event;
 
@@ -262,7 +262,7 @@ impl Members {
         change: &Change,
     ) -> (Vec<Arc<Move>>, Vec<RegionId>) {
         let (mut moves, mut lost) = (Vec::new(), Vec::new());
-        if Protection::FreshPages.is_left_out() {
+        if TestKnob::WithoutFreshPages.is_set() {
             return (moves, lost);
         }
         for mut record in self.regions.iter_mut() {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::core::channel::MAX_PAYLOAD;
 use crate::key::{Epoch, Partition};
-use crate::test_knob::Protection;
+use crate::test_knob::TestKnob;
 use crate::topology::NodeId;
 
 /// A protocol registered with the link layer, unique per node and partition.
@@ -122,11 +122,11 @@ impl LinkCheck {
             DropReason::UnknownPartition,
         )?;
         holds(
-            header.source == self.peer || Protection::SourceCheck.is_left_out(),
+            header.source == self.peer || TestKnob::WithoutSourceCheck.is_set(),
             DropReason::WrongSource,
         )?;
         holds(
-            header.epoch >= self.since || Protection::EpochCheck.is_left_out(),
+            header.epoch >= self.since || TestKnob::WithoutEpochCheck.is_set(),
             DropReason::OldEpoch,
         )?;
         holds(

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::mem::mapping::{Mapping, PAGE};
 use crate::mem::memfd::{create_memory, read_only};
-use crate::test_knob::Protection;
+use crate::test_knob::TestKnob;
 
 /// The page as the process sees it.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Fence {
     /// Ends everything under this word. [`settle`] must follow before the caller relies on it.
     pub fn set(&self, slot: u32) {
         if let Some(word) = word(&self.page, slot)
-            && !Protection::Fence.is_left_out()
+            && !TestKnob::WithoutFence.is_set()
         {
             // Release: pairs with the Acquire in `FencePage::is_set`.
             word.store(1, Ordering::Release);
