@@ -13,8 +13,8 @@ use toroid_client::member::Member;
 use toroid_ethernet::stack::Stack;
 use toroid_ethernet::stack::tcp::TcpListener;
 use toroid_kv::server::{self, Rdma, Settings, Stop};
-use toroid_kv::shared::Shared;
 use toroid_kv::store::Limits;
+use toroid_kv::store::shared::Shared;
 
 use crate::domains::member;
 use crate::fabric::member as fabric_member;

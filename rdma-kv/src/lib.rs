@@ -23,39 +23,19 @@
 
 #![forbid(unsafe_code)]
 
-pub mod borrows;
 pub mod client;
-pub mod content;
-mod counts;
-mod free_list;
-mod ghosts;
-pub mod hash;
-mod heavy_hitters;
-pub mod index;
-pub mod layout;
-pub mod location_cache;
-pub mod messages;
 pub mod network;
 mod number;
-pub mod operations;
+pub mod protocol;
 pub mod proxy;
-pub mod reader;
-mod receive_budget;
-pub mod segments;
 pub mod server;
-pub mod shared;
 pub mod store;
 pub mod text;
-pub mod uses;
 #[cfg(feature = "unsafe-variants")]
 pub mod variants;
-pub mod view;
 
 #[cfg(test)]
 mod testing;
 
-pub use client::{Client, ClientError, Value};
-pub use content::content_key;
-pub use messages::PROTOCOL;
-pub use reader::Consistency;
-pub use view::{View, ViewError};
+pub use client::{Client, ClientError, Consistency, Value, View, ViewError, content_key};
+pub use protocol::messages::PROTOCOL;

@@ -19,11 +19,12 @@ use toroid_fabric::{
     Region, RegionId, RemoteKey,
 };
 
-use crate::layout::Location;
-use crate::messages::PROTOCOL;
 use crate::network::{Accept, Network};
-use crate::operations::{self, Change, Stored};
-use crate::shared::Shared;
+use crate::protocol::change::{Change, Stored};
+use crate::protocol::layout::Location;
+use crate::protocol::messages::PROTOCOL;
+use crate::store::operations::{self};
+use crate::store::shared::Shared;
 use crate::store::{Item, Limits, SetError, Store};
 
 /// When stores of tests are made.

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use crate::reader::Checks;
+use crate::client::reader::Checks;
 
 /// The argument that says what this process leaves out; a name of [`NAMES`] follows.
 pub const ARGUMENT: &str = "--without=";

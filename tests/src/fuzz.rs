@@ -34,7 +34,7 @@ use toroid_fabric::shm::{Channel, ChannelEnds};
 use toroid_fabric::{
     Epoch, NodeId, PacketChannel, Partition, Place, Protocol, Region, RemoteKey, Torus,
 };
-use toroid_kv::shared::Shared;
+use toroid_kv::store::shared::Shared;
 use toroid_kv::store::{self, Limits};
 use toroid_kv::text::{Conversation, Next};
 use toroid_model::addressing::Subnet;

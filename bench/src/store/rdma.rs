@@ -4,8 +4,8 @@ use toroid_client::member::Domain;
 use toroid_fabric::Place;
 use toroid_kv::View;
 use toroid_kv::client::ClientError;
-use toroid_kv::operations::Change;
-use toroid_kv::reader::ReaderStats;
+use toroid_kv::client::reader::ReaderStats;
+use toroid_kv::protocol::change::Change;
 
 use super::{Client, Pipelined};
 

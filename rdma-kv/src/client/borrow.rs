@@ -1,16 +1,11 @@
 //! Borrowing: values that are read where they are.
 
-use toroid_fabric::Access;
-
 use super::{Client, ClientError, Value, check_key};
-use crate::borrows::{HAZARDS, HAZARDS_LEN};
-use crate::messages::{Reply, Request};
+use crate::client::reader::Lookup;
+use crate::client::view::{HazardPointer, HazardPool, View};
 use crate::network::{Network, Remote};
-use crate::reader::Lookup;
-use crate::view::{HazardPointer, HazardPool, View};
-
-/// What the server may do with hazard pointers: see what is borrowed, and say that it is taken back.
-pub(crate) const HAZARDS_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+use crate::protocol::hazards::{HAZARDS, HAZARDS_ACCESS, HAZARDS_LEN};
+use crate::protocol::messages::{Reply, Request};
 
 impl<N: Network> Client<N> {
     /// Gets a value without copying it; `None` when there is none. See [`View`]. From a server on

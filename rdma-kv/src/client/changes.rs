@@ -1,9 +1,9 @@
 //! Changes, one at a time.
 
 use super::{Client, ClientError, check_key};
-use crate::messages::{Reply, Request};
 use crate::network::Network;
-use crate::operations::{Change, Delta, Mode, Stored};
+use crate::protocol::change::{Change, Delta, Mode, Stored};
+use crate::protocol::messages::{Reply, Request};
 
 impl<N: Network> Client<N> {
     /// Stores a value. `exptime` is memcached's: 0 never, negative at once, up to 30 days (in
@@ -93,7 +93,7 @@ impl<N: Network> Client<N> {
     /// wraps around at 2^64.
     ///
     /// # Errors
-    /// [`ClientError`], such as [`crate::messages::Refusal::NotANumber`].
+    /// [`ClientError`], such as [`crate::protocol::messages::Refusal::NotANumber`].
     pub fn increment(&mut self, key: &[u8], delta: u64) -> Result<Option<u64>, ClientError> {
         self.count(key, Delta::Add(delta))
     }
@@ -101,7 +101,7 @@ impl<N: Network> Client<N> {
     /// As [`Client::increment`], but subtracts, and stops at 0.
     ///
     /// # Errors
-    /// [`ClientError`], such as [`crate::messages::Refusal::NotANumber`].
+    /// [`ClientError`], such as [`crate::protocol::messages::Refusal::NotANumber`].
     pub fn decrement(&mut self, key: &[u8], delta: u64) -> Result<Option<u64>, ClientError> {
         self.count(key, Delta::Subtract(delta))
     }
@@ -131,7 +131,7 @@ impl<N: Network> Client<N> {
     /// that Unix time.
     ///
     /// # Errors
-    /// [`ClientError`], such as [`crate::messages::Refusal::Forbidden`].
+    /// [`ClientError`], such as [`crate::protocol::messages::Refusal::Forbidden`].
     pub fn flush_all(&mut self, delay: i64) -> Result<(), ClientError> {
         let did = self.did(&Request::Flush { delay });
         self.reader.forget_all();

@@ -4,9 +4,9 @@ use toroid_client::member::MemberError;
 use toroid_fabric::channel::ChannelError;
 use toroid_fabric::{OpError, Place};
 
-use crate::layout::MAX_KEY;
-use crate::messages::{Malformed, Refusal};
-use crate::reader::ReadError;
+use crate::client::reader::ReadError;
+use crate::protocol::layout::MAX_KEY;
+use crate::protocol::messages::{Malformed, Refusal};
 
 /// Why an operation of a client failed.
 #[derive(Debug, thiserror::Error)]

@@ -7,8 +7,10 @@ use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
 use toroid_fabric::{NodeId, PacketChannel};
 
 use super::ClientError;
-use crate::layout::MAX_KEY;
-use crate::messages::{OVERHEAD, Reply, Request, decode_reply, encode_request, split_message};
+use crate::protocol::layout::MAX_KEY;
+use crate::protocol::messages::{
+    OVERHEAD, Reply, Request, decode_reply, encode_request, split_message,
+};
 
 /// How long the server may take to answer a message.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);

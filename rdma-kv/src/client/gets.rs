@@ -2,9 +2,9 @@
 
 use super::staging::Staging;
 use super::{Client, ClientError, Value, check_key};
-use crate::messages::{GetValue, Piece, Refusal, Reply, Request};
+use crate::client::reader::{Lookup, ValueRef};
 use crate::network::Network;
-use crate::reader::{Lookup, ValueRef};
+use crate::protocol::messages::{GetValue, Piece, Refusal, Reply, Request};
 
 impl<N: Network> Client<N> {
     /// Gets a value; `None` when there is none.

@@ -6,12 +6,17 @@
 
 mod borrow;
 mod changes;
+pub(crate) mod content;
 mod error;
 mod exchange;
 mod gets;
+mod location_cache;
 mod posting;
+pub mod reader;
 mod staging;
 mod text;
+mod uses;
+pub(crate) mod view;
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -19,19 +24,20 @@ use std::time::Instant;
 use toroid_client::member::Domain;
 use toroid_fabric::{Access, NodeId, Place};
 
-pub(crate) use borrow::HAZARDS_ACCESS;
+pub use content::content_key;
 pub use error::ClientError;
 pub use posting::{Outcome, Ticket, WINDOW};
-pub(crate) use staging::STAGING_ACCESS;
+pub use reader::{Consistency, ReaderStats, ValueRef};
+pub use view::{View, ViewError};
 
-use crate::layout::MAX_KEY;
-use crate::messages::{INLINE_LIMIT, PROTOCOL, Reply, Request, VERSION};
 use crate::network::{Network, Remote};
-use crate::reader::{Consistency, Reader, ReaderStats};
-use crate::view::HazardPool;
+use crate::protocol::layout::MAX_KEY;
+use crate::protocol::messages::{INLINE_LIMIT, PROTOCOL, Reply, Request, VERSION};
 use exchange::{Exchange, INLINE_MOST, TIMEOUT};
 use posting::Posted;
+use reader::Reader;
 use staging::Staging;
+use view::HazardPool;
 
 /// A value and what the server keeps with it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use std::time::Instant;
 use toroid_fabric::Region;
 
 use super::exchange::TIMEOUT;
-use super::staging::{STAGING_ACCESS, Staging};
+use super::staging::Staging;
 use super::{Client, ClientError, check_key};
-use crate::messages::{Piece, Refusal, Reply, Request, SetValue};
 use crate::network::Network;
-use crate::operations::{Change, Stored};
+use crate::protocol::change::{Change, Stored};
+use crate::protocol::messages::{Piece, Refusal, Reply, Request, STAGING_ACCESS, SetValue};
 
 /// So many changes can be posted whose outcome has not been polled.
 pub const WINDOW: usize = 64;

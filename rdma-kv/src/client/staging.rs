@@ -2,13 +2,9 @@
 
 use std::collections::VecDeque;
 
-use toroid_fabric::{Access, OpError, Region};
+use toroid_fabric::{OpError, Region};
 
-use crate::messages::Piece;
-
-/// What the server may do with the staging region: fetch values, and put large ones that could
-/// not be read one-sided.
-pub(crate) const STAGING_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+use crate::protocol::messages::Piece;
 
 /// The region has at least this many bytes.
 const MIN: u64 = 64 * 1024;

@@ -1,15 +1,15 @@
 //! Memcached's protocol by messages, for whoever speaks for others: a proxy.
 
 use super::{Client, ClientError, check_key};
-use crate::messages::{Awaiting, Reply, Request, VERSION};
+use crate::client::reader::{ItemRef, Lookup};
 use crate::network::Network;
-use crate::reader::{ItemRef, Lookup};
+use crate::protocol::messages::{Awaiting, Reply, Request, VERSION};
 
 /// The conversation of a client that speaks for itself.
 const OWN_SESSION: u32 = u32::MAX;
 
 impl<N: Network> Client<N> {
-    /// Says up to [`crate::messages::TEXT_LIMIT`] bytes of memcached's protocol in one of its
+    /// Says up to [`crate::protocol::messages::TEXT_LIMIT`] bytes of memcached's protocol in one of its
     /// conversations, and appends what is answered. The first of a number begins one.
     ///
     /// # Errors

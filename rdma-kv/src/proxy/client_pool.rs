@@ -9,10 +9,10 @@ use toroid_fabric::channel::ChannelError;
 use toroid_model::refusal::RefusalKind;
 
 use super::{Upstream, UpstreamError};
+use crate::client::reader::{ItemRef, Lookup};
 use crate::client::{Client, ClientError};
-use crate::messages::Awaiting;
 use crate::network::Network;
-use crate::reader::{ItemRef, Lookup};
+use crate::protocol::messages::Awaiting;
 
 /// Pauses between attempts to connect: the first, doubled after each attempt, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

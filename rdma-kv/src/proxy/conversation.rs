@@ -3,7 +3,7 @@
 use super::Upstream;
 use super::framing::{Batch, Command};
 use super::getting::{self, Getting, Unable};
-use crate::messages::{Awaiting, TEXT_LIMIT};
+use crate::protocol::messages::{Awaiting, TEXT_LIMIT};
 use crate::text::input::{Input, Tokens, TooLong, line, too_long};
 use crate::text::{LONG_GET, Next, REPLIES};
 

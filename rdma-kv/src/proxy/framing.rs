@@ -5,9 +5,9 @@
 //! that only looks like a set has no value behind it for the server, and it reads on with the next
 //! line, as it would on a connection of its own.
 
-use crate::layout::MAX_KEY;
-use crate::messages::TEXT_LIMIT;
 use crate::number;
+use crate::protocol::layout::MAX_KEY;
+use crate::protocol::messages::TEXT_LIMIT;
 use crate::text::input::{Arguments, Tokens, line};
 use crate::text::value_len;
 

@@ -1,9 +1,9 @@
 //! `get`, `gets` and `mg`, answered by reading.
 
 use super::{Upstream, UpstreamError};
-use crate::layout::Marks;
-use crate::messages::Awaiting;
-use crate::reader::{ItemRef, Lookup};
+use crate::client::reader::{ItemRef, Lookup};
+use crate::protocol::layout::Marks;
+use crate::protocol::messages::Awaiting;
 use crate::text::input::Tokens;
 use crate::text::{REPLIES, append_flag, append_number, echo};
 

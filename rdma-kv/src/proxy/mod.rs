@@ -24,11 +24,11 @@ use toroid_model::refusal::RefusalKind;
 pub use self::conversation::ProxyConversation;
 
 use self::client_pool::{ClientPool, ConnectError, UpstreamSession};
+use crate::client::reader::{ItemRef, Lookup};
 use crate::client::{Client, ClientError};
-use crate::messages::Awaiting;
 use crate::network::Network;
-use crate::reader::{ItemRef, Lookup};
-use crate::server::front::{self, Converse, Listeners};
+use crate::protocol::messages::Awaiting;
+use crate::server::sockets::{self, Converse, Listeners, SessionFactory};
 use crate::server::{Rdma, Ready, ServeError, Settings, Stop, raise_descriptor_limit};
 use crate::text::input::Input;
 use crate::text::{Ends, Next};
@@ -70,7 +70,7 @@ pub trait Upstream {
         each: &mut dyn FnMut(usize, Lookup<ItemRef<'_>>),
     ) -> Result<(), UpstreamError>;
 
-    /// Sends up to [`crate::messages::TEXT_LIMIT`] bytes in this session, and appends the replies. `goes_on`
+    /// Sends up to [`crate::protocol::messages::TEXT_LIMIT`] bytes in this session, and appends the replies. `goes_on`
     /// if the bytes continue a command: a server that does not know its beginning must not get them.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ pub fn run(
         // The end of one thread, for any reason, ends both.
         let maintenance = scope.spawn(|| stop.after(|| maintain(&proxy.0, stop)));
         let sockets =
-            stop.after(|| front::serve(&listeners, settings, &proxy, stop, || ready(&serving)));
+            stop.after(|| sockets::serve(&listeners, settings, &proxy, stop, || ready(&serving)));
         match maintenance.join() {
             Ok(ended) => ended?,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -181,7 +181,7 @@ fn maintain<N: Network>(pool: &ClientPool<N>, stop: &Stop) -> Result<(), ProxyEr
 /// Makes the conversations of a proxy's connections.
 struct Proxy<N: Network>(Arc<ClientPool<N>>);
 
-impl<N: Network> front::SessionFactory for Proxy<N>
+impl<N: Network> SessionFactory for Proxy<N>
 where
     Client<N>: Send,
 {

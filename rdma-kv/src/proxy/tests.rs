@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::getting::{Getting, get};
 use super::*;
-use crate::layout::ItemHeader;
+use crate::protocol::layout::ItemHeader;
 use crate::server::Cluster;
 use crate::store::Limits;
 use crate::testing::{self, TestNetwork};
@@ -37,7 +37,7 @@ impl Proxied {
         ProxyConversation::new(UpstreamSession::new(Arc::clone(&self.pool), thread))
     }
 
-    fn store(&self) -> crate::shared::Shared {
+    fn store(&self) -> crate::store::shared::Shared {
         self.cluster.lock().unwrap().as_ref().unwrap().store.clone()
     }
 
@@ -92,7 +92,7 @@ fn say_at_once(conversation: &mut impl Converse, text: &str) -> String {
 /// Without a proxy.
 struct Direct {
     conversation: text::Conversation,
-    store: crate::shared::Shared,
+    store: crate::store::shared::Shared,
 }
 
 impl Converse for Direct {

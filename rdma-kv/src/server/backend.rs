@@ -1,17 +1,13 @@
 //! What connections lead to: the store, and what the protocol is told about the server.
 
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::net::{SocketAddrAny, SocketAddrUnix, getpeername, getsockname};
 use toroid_fabric::NodeId;
 
-use super::connection::Converse;
-use super::listen::Listeners;
-use super::{Settings, Stop, worker};
-use crate::shared::Shared;
+use super::sockets::{self, Converse, Listeners, local};
+use super::{Settings, Stop};
+use crate::store::shared::Shared;
 use crate::text::input::Input;
 use crate::text::{Conversation, DisconnectReason, Ends, Next, Rules, ServerState, Wants};
 
@@ -25,7 +21,7 @@ pub(super) struct Backend {
     pub(super) server: Arc<ServerState>,
 }
 
-impl worker::SessionFactory for Backend {
+impl sockets::SessionFactory for Backend {
     type Conversation = Session;
 
     fn converse(&self, _: usize, ends: Ends) -> Session {
@@ -275,34 +271,4 @@ const ABSENT: [(&str, &str); 24] = [
 
 fn yes(is_so: bool) -> String {
     if is_so { "yes" } else { "no" }.to_owned()
-}
-
-/// The ends of a connection; empty where the system does not tell.
-pub(super) fn ends(socket: impl AsFd) -> Ends {
-    let local = local(&socket);
-    let peer = getpeername(&socket).ok().flatten().map(shown);
-    Ends {
-        // Clients of a unix socket have no name.
-        peer: peer
-            .filter(|peer| peer != "unix:")
-            .unwrap_or_else(|| local.clone()),
-        local,
-    }
-}
-
-/// Where a socket is at this host; empty where the system does not tell.
-fn local(socket: impl AsFd) -> String {
-    getsockname(&socket).map(shown).unwrap_or_default()
-}
-
-fn shown(address: SocketAddrAny) -> String {
-    if let Ok(unix) = SocketAddrUnix::try_from(address.clone()) {
-        let path = unix.path().unwrap_or_default();
-        return format!("unix:{}", path.to_string_lossy());
-    }
-    match SocketAddr::try_from(address) {
-        Ok(address @ SocketAddr::V4(_)) => format!("tcp:{address}"),
-        Ok(address @ SocketAddr::V6(_)) => format!("tcp6:{address}"),
-        Err(_) => String::new(),
-    }
 }

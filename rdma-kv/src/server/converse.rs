@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
-use crate::shared::Shared;
+use crate::store::shared::Shared;
 use crate::text::{BINARY_REMEDY, BINARY_REQUEST, Conversation, Next};
 
 /// Replies beyond this many bytes do not keep their memory.

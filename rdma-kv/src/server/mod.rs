@@ -4,17 +4,13 @@
 //! [`Settings`] say; one thread serves all RDMA clients, and sleeps when they do; one publishes
 //! the clock.
 
-mod accept;
-mod auth;
 mod backend;
-mod connection;
 mod converse;
-mod listen;
 mod proxied_session;
 mod rdma;
 mod settings;
+pub(crate) mod sockets;
 mod stop;
-mod worker;
 
 use std::fmt;
 use std::io;
@@ -28,28 +24,19 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use toroid_client::member::{Domain, Member, MemberError};
 use toroid_fabric::{Access, Place, Region};
 
-pub use auth::{Users, UsersError};
 pub use converse::converse;
-pub use listen::{Listen, ListenError};
 pub use settings::{Commands, Rdma, Settings, Tuning, UnixSocket};
+pub use sockets::{Listen, ListenError, Users, UsersError};
 pub use stop::Stop;
 
-use self::front::Listeners;
-use crate::index::IndexError;
-use crate::messages::PROTOCOL;
-use crate::shared::Shared;
+use self::sockets::Listeners;
+use crate::protocol::messages::PROTOCOL;
+use crate::store::index::IndexError;
+use crate::store::shared::Shared;
 use crate::store::{Limits, LimitsError, Store};
 
 #[cfg(test)]
 pub(crate) use self::rdma::tests::Cluster;
-
-/// Sockets and the threads that serve them, whatever is behind them.
-pub(crate) mod front {
-    pub(crate) use super::accept::serve;
-    pub(crate) use super::connection::Converse;
-    pub(crate) use super::listen::Listeners;
-    pub(crate) use super::worker::SessionFactory;
-}
 
 /// Why a server could not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -156,7 +143,7 @@ pub fn run(
         let ready = || ready(&serving, &store);
         let sockets = stop.after(|| match &rdma {
             Some(Err(_)) => Ok(()),
-            _ => accept::serve(&listeners, settings, &backend, stop, ready),
+            _ => sockets::serve(&listeners, settings, &backend, stop, ready),
         });
         let rdma = rdma.map(|thread| thread?.join().unwrap_or_else(resume));
         clock.join().unwrap_or_else(resume)?;

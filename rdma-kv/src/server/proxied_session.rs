@@ -2,7 +2,7 @@
 //! proxy.
 
 use super::backend::Session;
-use crate::messages::{Awaiting, TEXT_LIMIT};
+use crate::protocol::messages::{Awaiting, TEXT_LIMIT};
 use crate::text::{Next, Wants};
 
 /// Memory for replies beyond this many bytes is not kept.

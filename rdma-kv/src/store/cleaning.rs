@@ -3,8 +3,8 @@
 use toroid_fabric::OpError;
 
 use super::{SetError, Store, behind, write_header};
-use crate::layout::{ItemAddress, ItemHeader, Marks, Slot, SlotWord};
-use crate::segments::{Allocation, CleaningMode, Queue, Retention, SegmentNumber, room_of};
+use crate::protocol::layout::{ItemAddress, ItemHeader, Marks, Slot, SlotWord};
+use crate::store::segments::{Allocation, CleaningMode, Queue, Retention, SegmentNumber, room_of};
 
 /// What a look at an item costs, in bytes copied.
 const LOOK: u32 = 256;

@@ -1,7 +1,7 @@
 //! How large a store and its items may be.
 
-use crate::index;
-use crate::layout::{ItemAddress, UNIT};
+use crate::protocol::layout::{ItemAddress, UNIT};
+use crate::store::index;
 
 /// What an item of memcached adds to a key and a value when it compares with the limit: its
 /// header with cas, the key's NUL and the value's line end.

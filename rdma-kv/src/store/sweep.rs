@@ -4,8 +4,8 @@ use toroid_fabric::OpError;
 
 use super::cleaning::CleaningStep;
 use super::{Store, behind};
-use crate::layout::ItemAddress;
-use crate::segments::SegmentNumber;
+use crate::protocol::layout::ItemAddress;
+use crate::store::segments::SegmentNumber;
 
 /// Items that are looked at in one go for whether they have expired.
 const SWEPT: u32 = 4096;

@@ -7,10 +7,11 @@
 use std::collections::HashMap;
 
 use super::{Limits, Store};
-use crate::layout::ItemHeader;
-use crate::operations::{self, Change};
-use crate::segments::room_of;
-use crate::shared::Shared;
+use crate::protocol::change::Change;
+use crate::protocol::layout::ItemHeader;
+use crate::store::operations::{self};
+use crate::store::segments::room_of;
+use crate::store::shared::Shared;
 use crate::testing;
 
 const LIMITS: Limits = Limits {

@@ -3,12 +3,12 @@
 use toroid_fabric::OpError;
 
 use super::{KeyCopy, Store};
-use crate::layout::{ItemHeader, SlotWord};
+use crate::protocol::layout::{ItemHeader, SlotWord};
 
 /// How far somebody has come who goes through all items.
 #[derive(Debug, Default)]
 pub struct Walk {
-    /// See [`crate::layout::Buckets::onwards`].
+    /// See [`crate::protocol::layout::Buckets::onwards`].
     at: u64,
     /// Kept for its memory.
     words: Vec<SlotWord>,

@@ -9,9 +9,10 @@ use toroid_fabric::OpError;
 use super::dump::DumpKind;
 use super::input::Arguments;
 use super::{BAD_FORMAT, Done, ERROR, OK, Turn, VERSION};
-use crate::counts::Count;
+use crate::number;
 use crate::store::Store;
-use crate::{number, operations};
+use crate::store::operations;
+use crate::text::counts::Count;
 
 /// Memcached's slab classes are below this.
 const CLASSES: u32 = 64;

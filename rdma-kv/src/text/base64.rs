@@ -1,6 +1,6 @@
 //! Keys in base64, as memcached's meta commands read and write them.
 
-use crate::layout::MAX_KEY;
+use crate::protocol::layout::MAX_KEY;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -8,12 +8,13 @@ use super::{
     BAD_CHUNK, BAD_FORMAT, Done, ERROR, NO_MEMORY, NO_MEMORY_TO_COUNT, NOT_A_NUMBER, NOT_FOUND,
     REPLIES, TOO_LARGE, Turn, append_number,
 };
-use crate::counts::Count;
-use crate::layout::MAX_KEY;
 use crate::number::{self, Digits};
-use crate::operations::{self, Change, Counted, Delta, Mode, Stored};
-use crate::shared::Shared;
+use crate::protocol::change::{Change, Delta, Mode, Stored};
+use crate::protocol::layout::MAX_KEY;
+use crate::store::operations::{self, Counted};
+use crate::store::shared::Shared;
 use crate::store::{Item, SetError, Store};
+use crate::text::counts::Count;
 
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const DELETE_USAGE: &[u8] =

@@ -7,8 +7,8 @@ use toroid_fabric::OpError;
 
 use super::REPLIES;
 use super::keys::append_encoded;
-use crate::layout::{ItemHeader, Marks};
-use crate::shared::Shared;
+use crate::protocol::layout::{ItemHeader, Marks};
+use crate::store::shared::Shared;
 use crate::store::{Walk, memcached_len};
 
 /// Steps of a walk in one turn: others have theirs in between, also where there is little to tell.

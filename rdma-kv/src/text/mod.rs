@@ -9,6 +9,7 @@
 mod admin;
 mod base64;
 mod classic;
+pub(crate) mod counts;
 mod disconnect;
 mod dump;
 pub(crate) mod input;
@@ -37,12 +38,12 @@ use self::dump::{Dump, DumpKind};
 use self::input::{Arguments, Input, Tokens, TooLong};
 use self::server_state::{Activity, ConnectionSlot};
 use self::watch::Watching;
-use crate::counts::{Count, Counts};
 use crate::number::Digits;
-use crate::operations::Mode;
-use crate::receive_budget::BudgetPermit;
-use crate::shared::Shared;
+use crate::protocol::change::Mode;
+use crate::store::BudgetPermit;
 use crate::store::SetError;
+use crate::store::shared::Shared;
+use crate::text::counts::{Count, Counts};
 
 /// Replies are handed on when there are this many bytes of them.
 pub(crate) const REPLIES: usize = 256 * 1024;

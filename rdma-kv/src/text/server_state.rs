@@ -9,8 +9,8 @@ use std::time::Instant;
 use super::disconnect::DisconnectReason;
 use super::prefixes::Prefixes;
 use super::watch::Watchers;
-use crate::counts::{Count, Counts, Sums};
 use crate::store;
+use crate::text::counts::{Count, Counts, Sums};
 
 /// What the commands may do, and what a server says about itself.
 pub struct Rules {

@@ -18,10 +18,10 @@ use super::dump::DumpKind;
 use super::input::{self, Arguments};
 use super::server_state::Totals;
 use super::{Done, ERROR, OK, REPLIES, Turn, VERSION};
-use crate::counts::Count;
-use crate::layout::UNIT;
 use crate::number;
+use crate::protocol::layout::UNIT;
 use crate::store;
+use crate::text::counts::Count;
 
 /// Bytes of memcached's pages.
 const PAGE: u64 = 1 << 20;

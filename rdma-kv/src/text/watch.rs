@@ -16,8 +16,8 @@ use super::input::Arguments;
 use super::keys::append_encoded;
 use super::server_state::Ends;
 use super::{Done, ERROR, Turn};
-use crate::layout::{ItemHeader, Marks};
-use crate::operations::{Change, Mode, Stored};
+use crate::protocol::change::{Change, Mode, Stored};
+use crate::protocol::layout::{ItemHeader, Marks};
 use crate::store::{EvictionLog, Item, SetError};
 
 /// Watchers at a time.

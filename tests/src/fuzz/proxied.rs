@@ -2,11 +2,11 @@
 
 use std::sync::OnceLock;
 
-use toroid_kv::messages::Awaiting;
+use toroid_kv::client::reader::{ItemRef, Lookup};
+use toroid_kv::protocol::messages::Awaiting;
 use toroid_kv::proxy::{self, Upstream, UpstreamError};
-use toroid_kv::reader::{ItemRef, Lookup};
-use toroid_kv::shared::Shared;
 use toroid_kv::store;
+use toroid_kv::store::shared::Shared;
 use toroid_kv::text::{Conversation, Next, Wants};
 
 use super::{give, make_cache};

@@ -7,14 +7,15 @@ use toroid_fabric::{
     Completion, Endpoint, NodeId, OpError, Operation, Partition, PostError, Read, Region, RegionId,
     RemoteKey,
 };
-use toroid_kv::layout::{Location, Slot, SlotWord};
-use toroid_kv::messages::{
+use toroid_kv::client::reader::{Lookup, Reader, ValueRef};
+use toroid_kv::protocol::geometry::Geometry;
+use toroid_kv::protocol::layout::{Location, Slot, SlotWord};
+use toroid_kv::protocol::messages::{
     decode_reply, decode_request, encode_reply, encode_request, split_message,
 };
-use toroid_kv::operations::{self, Change};
-use toroid_kv::reader::{Lookup, Reader, ValueRef};
-use toroid_kv::shared::Shared;
-use toroid_kv::store::{Geometry, Limits, Store};
+use toroid_kv::store::shared::Shared;
+use toroid_kv::store::{Limits, Store};
+use toroid_kv::{protocol::change::Change, store::operations};
 
 /// A packet of requests. One that was understood says the same when it is sent on.
 pub fn store_requests(mut packet: &[u8]) -> bool {

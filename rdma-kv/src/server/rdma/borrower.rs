@@ -3,11 +3,11 @@
 use toroid_fabric::{Mapped, PacketChannel, RemoteKey};
 
 use super::remote_client::RemoteClient;
-use crate::borrows::{Borrower, HAZARDS_LEN};
-use crate::client::HAZARDS_ACCESS;
-use crate::messages::{Refusal, Reply};
 use crate::network::Network;
-use crate::shared::Shared;
+use crate::protocol::hazards::{HAZARDS_ACCESS, HAZARDS_LEN};
+use crate::protocol::messages::{Refusal, Reply};
+use crate::store::borrows::Borrower;
+use crate::store::shared::Shared;
 
 /// What a client borrows is looked at until this is dropped.
 pub(super) struct BorrowerGuard {

@@ -8,21 +8,20 @@ use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
 use toroid_fabric::{Completion, Endpoint, OpError, Operation, PacketChannel, Region, RemoteKey};
 
 use super::borrower::BorrowerGuard;
-use crate::client::STAGING_ACCESS;
-use crate::counts::{Count, Counts};
-use crate::messages::{
-    Awaiting, GetValue, INLINE_LIMIT, Malformed, OVERHEAD, PackedUse, Piece, Refusal, Reply,
-    Request, SetValue, TEXT_LIMIT, Use, VERSION, decode_request, encode_reply, lengthen,
-    split_message,
-};
 use crate::network::{Network, Remote};
-use crate::operations::{self, Change, Counted, Delta};
-use crate::server::accept::TOO_MANY;
+use crate::protocol::change::{Change, Delta};
+use crate::protocol::messages::{
+    Awaiting, GetValue, INLINE_LIMIT, Malformed, OVERHEAD, PackedUse, Piece, Refusal, Reply,
+    Request, SAMPLED, STAGING_ACCESS, SetValue, TEXT_LIMIT, Use, VERSION, decode_request,
+    encode_reply, lengthen, split_message,
+};
 use crate::server::backend::Backend;
 use crate::server::proxied_session::{ProxiedSession, ProxiedSessionError};
-use crate::shared::Shared;
+use crate::server::sockets::TOO_MANY;
+use crate::store::operations::{self, Counted};
+use crate::store::shared::Shared;
 use crate::store::{Item, SetError, Store};
-use crate::uses::SAMPLED;
+use crate::text::counts::{Count, Counts};
 
 /// Messages of one node's clients before the next node's turn. Replies to a client travel together.
 pub(super) const TURN: u32 = 64;

@@ -6,10 +6,11 @@ use super::super::input::Tokens;
 use super::super::{Done, NO_MEMORY_TO_COUNT, NOT_A_NUMBER, Turn, append_number};
 use super::flags::Flags;
 use super::{OPAQUE_TOO_LONG, append_flag, append_ttl, deadline, echo, flags_of};
-use crate::counts::Count;
 use crate::number::Digits;
-use crate::operations::{self, Change, Counted, Delta};
+use crate::protocol::change::{Change, Delta};
+use crate::store::operations::{self, Counted};
 use crate::store::{Item, SetError, Store};
+use crate::text::counts::Count;
 
 const NO_MEMORY_TO_MAKE: &[u8] = b"SERVER_ERROR Out of memory allocating new item\r\n";
 

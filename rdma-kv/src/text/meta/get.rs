@@ -10,8 +10,9 @@ use super::super::input::Tokens;
 use super::super::{Done, Turn, append_number};
 use super::flags::Flags;
 use super::{OPAQUE_TOO_LONG, append_flag, append_ttl, deadline, echo, echo_key, is_long_opaque};
-use crate::layout::Marks;
-use crate::operations::{self, Change};
+use crate::protocol::change::Change;
+use crate::protocol::layout::Marks;
+use crate::store::operations::{self};
 use crate::store::{Item, SetError, Store};
 
 /// An item that was got, while its flags are answered.

@@ -13,9 +13,9 @@ use toroid_fabric::OpError;
 use self::flags::{Flags, Key};
 use super::input::Tokens;
 use super::{BAD_FORMAT, Done, ERROR, Turn, append_number};
-use crate::counts::Count;
-use crate::layout::{MAX_KEY, Marks};
+use crate::protocol::layout::{MAX_KEY, Marks};
 use crate::store::{Item, Store};
+use crate::text::counts::Count;
 
 const OPAQUE_TOO_LONG: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
 const INVALID_FLAG: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";

@@ -8,11 +8,12 @@ use super::super::watch::Fetched;
 use super::super::{BAD_CHUNK, BAD_FORMAT, Done, NO_MEMORY, TOO_LARGE, Turn};
 use super::flags::Flags;
 use super::{OPAQUE_TOO_LONG, append_flag, deadline, echo, flags_of, is_long_opaque};
-use crate::counts::Count;
-use crate::layout::Marks;
 use crate::number;
-use crate::operations::{self, Change, Mode, Stored};
+use crate::protocol::change::{Change, Mode, Stored};
+use crate::protocol::layout::Marks;
+use crate::store::operations::{self};
 use crate::store::{SetError, Store};
+use crate::text::counts::Count;
 
 impl Turn<'_> {
     pub(super) fn meta_set(

@@ -1,0 +1,312 @@
+//! Where a client has seen items: a bounded cache from the hash of a key to a location.
+//!
+//! Entries are hints: a reader checks the item's whole key, so nothing here needs to be right,
+//! only quick. Two entries share a cache line, a hash has two lines to choose from, and the
+//! first usually holds it: one line is touched per get. The table doubles when both are full,
+//! up to its bound; then an older entry gives way.
+//!
+//! An entry also tells whether others replaced its item more often than not between two gets: then it
+//! is cheaper to ask first what is in the slot. While that is so of most locations that are asked for, it is
+//! expected of all: no get then takes more reads than one that asks first.
+
+use crate::protocol::layout::{Location, Slot, SlotWord};
+
+/// A cache of placements.
+#[derive(Debug)]
+pub struct LocationCache {
+    lines: Vec<Pair>,
+    limit_log2: u32,
+    victim: usize,
+    /// How many of the last locations that were asked for had another item since, of [`LocationCache::ALL`].
+    contention: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+struct Pair([Entry; 2]);
+
+/// Vacant when `word` is 0.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    hash: u64,
+    word: u64,
+    /// The generation, and behind it as many bits of how often the item was replaced.
+    generation: u64,
+    slot: u32,
+    len: u32,
+}
+
+/// A location, and what to expect there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// The location.
+    pub location: Location,
+    /// Most gets found another item in its slot, or in the slots of all locations.
+    pub is_contended: bool,
+}
+
+impl Entry {
+    const REPLACED_BITS: u32 = 2;
+    const REPLACED_MOST: u64 = (1 << Self::REPLACED_BITS) - 1;
+
+    /// From how often it was replaced on it is contended.
+    const CONTENDED: u64 = 2;
+
+    fn new(hash: u64, location: Location) -> Self {
+        Entry {
+            hash,
+            word: location.word.0,
+            generation: location.generation << Self::REPLACED_BITS,
+            slot: location.slot.0,
+            len: location.len,
+        }
+    }
+
+    fn location(&self) -> Location {
+        Location {
+            slot: Slot(self.slot),
+            word: SlotWord(self.word),
+            generation: self.generation >> Self::REPLACED_BITS,
+            len: self.len,
+        }
+    }
+
+    fn replaced(&self) -> u64 {
+        self.generation & Self::REPLACED_MOST
+    }
+
+    fn set_replaced(&mut self, replaced: u64) {
+        let replaced = replaced.min(Self::REPLACED_MOST);
+        self.generation = self.generation & !Self::REPLACED_MOST | replaced;
+    }
+
+    /// This one instead, of the same key; returns whether others replaced it. What the key's owner forgot
+    /// before they did not.
+    fn renew(&mut self, mut newer: Entry) -> bool {
+        let was_replaced = self.word != 0 && self.word != newer.word;
+        newer.set_replaced(self.replaced() + u64::from(was_replaced));
+        *self = newer;
+        was_replaced
+    }
+}
+
+impl LocationCache {
+    const FIRST_LOG2: u32 = 6;
+
+    /// All of the last locations. Each that is asked for counts for a 128th of them.
+    const ALL: u32 = 1 << 16;
+    const SHARE_LOG2: u32 = 7;
+
+    /// An empty cache that grows to 2^`limit_log2` lines of 64 bytes, two locations each.
+    pub fn new(limit_log2: u32) -> Self {
+        let limit_log2 = limit_log2.clamp(Self::FIRST_LOG2, 40);
+        LocationCache {
+            lines: vec![Pair::default(); 1 << Self::FIRST_LOG2],
+            limit_log2,
+            victim: 0,
+            contention: 0,
+        }
+    }
+
+    /// Where the key with this hash was last seen.
+    pub fn peek(&self, hash: u64) -> Option<Location> {
+        self.entry(hash).map(Entry::location)
+    }
+
+    /// As [`LocationCache::peek`] for a get, with what to expect there.
+    pub fn get(&mut self, hash: u64) -> Option<Hit> {
+        let entry = *self.entry(hash)?;
+        let most_change = self.contention > Self::ALL / 2;
+        self.contention -= self.contention >> Self::SHARE_LOG2;
+        Some(Hit {
+            location: entry.location(),
+            is_contended: entry.replaced() >= Entry::CONTENDED || most_change,
+        })
+    }
+
+    fn entry(&self, hash: u64) -> Option<&Entry> {
+        let entry = self
+            .lines_of(hash)
+            .into_iter()
+            .flat_map(|line| &self.lines[line].0);
+        let mut entry = entry.filter(|entry| entry.hash == hash && entry.word != 0);
+        entry.next()
+    }
+
+    /// A contended location had the same item again.
+    pub fn decay(&mut self, hash: u64) {
+        for line in self.lines_of(hash) {
+            let mut entries = self.lines[line].0.iter_mut();
+            if let Some(entry) = entries.find(|entry| entry.hash == hash) {
+                return entry.set_replaced(entry.replaced().saturating_sub(Entry::CONTENDED));
+            }
+        }
+    }
+
+    /// Remembers where a key was seen.
+    pub fn insert(&mut self, hash: u64, location: Location) {
+        let entry = Entry::new(hash, location);
+        while !self.try_insert(entry) {
+            if self.lines.len() >= 1 << self.limit_log2 {
+                self.victim = self.victim.wrapping_add(1);
+                let line = self.lines_of(hash)[self.victim >> 1 & 1];
+                self.lines[line].0[self.victim & 1] = entry;
+                return;
+            }
+            self.grow();
+        }
+    }
+
+    /// Forgets where a key is.
+    pub fn remove(&mut self, hash: u64) {
+        for line in self.lines_of(hash) {
+            for entry in &mut self.lines[line].0 {
+                if entry.hash == hash {
+                    entry.word = 0;
+                }
+            }
+        }
+    }
+
+    fn try_insert(&mut self, entry: Entry) -> bool {
+        let lines = self.lines_of(entry.hash);
+        let usable: [fn(&Entry, u64) -> bool; 2] =
+            [|old, hash| old.hash == hash, |old, _| old.word == 0];
+        for usable in usable {
+            for line in lines {
+                let mut old = self.lines[line].0.iter_mut();
+                if let Some(old) = old.find(|old| usable(old, entry.hash)) {
+                    if old.hash != entry.hash {
+                        *old = entry;
+                    } else if old.renew(entry) {
+                        let more = self.contention + (Self::ALL >> Self::SHARE_LOG2);
+                        self.contention = more.min(Self::ALL);
+                    }
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn grow(&mut self) {
+        let doubled = vec![Pair::default(); self.lines.len() * 2];
+        let old = std::mem::replace(&mut self.lines, doubled);
+        for entry in old
+            .iter()
+            .flat_map(|pair| pair.0)
+            .filter(|entry| entry.word != 0)
+        {
+            // What finds no room even so was a hint, and is lost.
+            self.try_insert(entry);
+        }
+    }
+
+    /// Bits that chose neither bucket nor tag, as far as there are any.
+    fn lines_of(&self, hash: u64) -> [usize; 2] {
+        let mask = self.lines.len() - 1;
+        [
+            hash.rotate_right(20) as usize & mask,
+            hash.rotate_right(43) as usize & mask,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::hash::hash;
+
+    fn location(n: u32) -> Location {
+        let word = SlotWord(u64::from(n) + 1);
+        Location {
+            slot: Slot(n),
+            word,
+            generation: u64::from(n),
+            len: n,
+        }
+    }
+
+    fn key(n: u32) -> u64 {
+        hash(0, &n.to_le_bytes())
+    }
+
+    #[test]
+    fn most_places_are_kept_up_to_the_bound() {
+        let mut cache = LocationCache::new(10);
+        for n in 0..1500 {
+            cache.insert(key(n), location(n));
+        }
+        let found = (0..1500)
+            .filter(|&n| cache.peek(key(n)) == Some(location(n)))
+            .count();
+        // Any seed gives from 1380 to 1410.
+        assert!(found > 1350, "{found}");
+        for n in 0..100_000 {
+            cache.insert(key(n), location(n));
+            assert_eq!(cache.peek(key(n)), Some(location(n)));
+        }
+        assert_eq!(cache.lines.len(), 1 << 10);
+    }
+
+    #[test]
+    fn the_newest_place_counts_and_removal_forgets() {
+        let mut cache = LocationCache::new(10);
+        cache.insert(5, location(1));
+        cache.insert(5, location(2));
+        assert_eq!(cache.peek(5), Some(location(2)));
+        cache.remove(5);
+        assert_eq!(cache.peek(5), None);
+    }
+
+    #[test]
+    fn all_is_contended_while_most_is_replaced() {
+        let mut cache = LocationCache::new(10);
+        let get = |cache: &mut LocationCache, of: u32, is_new: bool| {
+            let hit = cache.get(key(of)).unwrap();
+            let word = SlotWord(hit.location.word.0 + u64::from(is_new));
+            let location = Location {
+                word,
+                ..hit.location
+            };
+            cache.insert(key(of), location);
+            // What this location alone tells.
+            cache.decay(key(of));
+            hit.is_contended
+        };
+        (0..100).for_each(|n| cache.insert(key(n), location(n)));
+        let mut gets = |changes: &[u32], last: u32| -> usize {
+            let contended = (0..1000).map(|n| get(&mut cache, n % 100, changes.contains(&(n % 5))));
+            contended
+                .skip(1000 - last as usize)
+                .filter(|is| *is)
+                .count()
+        };
+        assert_eq!(gets(&[], 1000), 0);
+        assert_eq!(gets(&[1, 3], 1000), 0);
+        assert_eq!(gets(&[1, 2, 3, 4], 500), 500);
+        assert_eq!(gets(&[2], 500), 0);
+    }
+
+    #[test]
+    fn what_others_replace_is_contended_until_it_stays() {
+        let mut cache = LocationCache::new(10);
+        let is_contended = |cache: &mut LocationCache| cache.get(5).unwrap().is_contended;
+        for (n, expected) in [(1, false), (2, false), (2, false), (3, true), (4, true)] {
+            cache.insert(5, location(n));
+            assert_eq!(is_contended(&mut cache), expected, "{n}");
+            assert_eq!(cache.peek(5), Some(location(n)));
+        }
+        cache.decay(5);
+        assert!(!is_contended(&mut cache));
+        cache.insert(5, location(5));
+        assert!(is_contended(&mut cache));
+        // Its own changes say nothing.
+        cache.decay(5);
+        for n in 10..20 {
+            cache.remove(5);
+            cache.insert(5, location(n));
+        }
+        assert!(!is_contended(&mut cache));
+    }
+}

@@ -1,0 +1,725 @@
+//! The one-sided get against everything that may happen in the middle of it.
+//!
+//! An adversary delivers reads in pieces, in an order of its choice, and lets others change the
+//! store before any piece. Each test states what a get may return, and that leaving one check
+//! out makes it return something else.
+
+use super::*;
+use crate::protocol::hash::hash;
+use crate::protocol::layout::{ItemAddress, Slot, UNIT};
+use crate::store::Limits;
+use crate::store::shared::Shared;
+use crate::testing::{self, Adversary, Order, SEED};
+
+pub(super) const LIMITS: Limits = Limits {
+    memory: 2 << 20,
+    item: 1 << 20,
+};
+
+pub(super) fn reader(store: &Shared, order: Order) -> Reader<Adversary> {
+    let [index, items] = store.regions();
+    let lens = (index.len(), items.len());
+    let geometry = store.geometry().unwrap();
+    Reader::new(
+        Adversary::new(order),
+        (index, lens.0),
+        (items, lens.1),
+        &geometry,
+    )
+    .unwrap()
+}
+
+pub(super) fn value_of(lookup: Lookup<ValueRef<'_>>) -> Option<Vec<u8>> {
+    match lookup {
+        Lookup::Found(value) => Some(value.data.to_vec()),
+        Lookup::Absent => None,
+        Lookup::Retry => panic!("changed all the time"),
+    }
+}
+
+/// What others do in the middle of a get, as steps that each leave the store in one state.
+pub(super) type Script = &'static [fn(&Shared)];
+
+pub(super) fn set(store: &Shared, key: &[u8], byte: u8) {
+    store.set(key, 0, 0, &[byte; 100]).unwrap();
+}
+
+/// In each, memory that held the key's value at first is soon used again.
+pub(super) const SCRIPTS: [Script; 7] = [
+    &[
+        |s| set(s, b"key", 2),
+        |s| set(s, b"key", 3),
+        |s| set(s, b"key", 4),
+    ],
+    &[
+        |s| {
+            s.delete(b"key").unwrap();
+        },
+        |s| set(s, b"key", 2),
+    ],
+    &[
+        |s| {
+            s.delete(b"key").unwrap();
+        },
+        |s| set(s, b"other", 9),
+        |s| set(s, b"key", 2),
+    ],
+    &[
+        |s| set(s, b"key", 2),
+        |s| set(s, b"other", 9),
+        |s| set(s, b"key", 3),
+    ],
+    &[
+        |s| {
+            s.set(b"key", 0, 0, &[2; 5000]).unwrap();
+        },
+        |s| set(s, b"key", 3),
+    ],
+    // The key never is without a value here, though the first of these expires.
+    &[
+        |s| set_for_a_second(s, b"key", 2),
+        |s| set(s, b"key", 3),
+        |s| s.tick(1).unwrap(),
+    ],
+    &[
+        |s| set_for_a_second(s, b"key", 2),
+        |s| s.tick(1).unwrap(),
+        |s| set(s, b"key", 3),
+    ],
+];
+
+fn set_for_a_second(store: &Shared, key: &[u8], byte: u8) {
+    store.set(key, 0, 1, &[byte; 100]).unwrap();
+}
+
+/// In which way a key is got.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    Cold,
+    Cached,
+    /// Its location is cached, and it is expected that others have replaced it.
+    Restless,
+    /// Its location is cached, and it is got together with another.
+    Many,
+    /// The same, and it is expected that others have replaced it.
+    RestlessMany,
+    /// Its location is cached, and it is got into a buffer.
+    Into,
+}
+
+impl How {
+    pub(super) fn get(self, reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            How::Many | How::RestlessMany => first_of_many(reader, key),
+            How::Into => into_a_buffer(reader, key),
+            How::Cold | How::Cached | How::Restless => value_of(reader.get(key).unwrap()),
+        }
+    }
+}
+
+fn into_a_buffer(reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> {
+    let mut into = vec![0; 5000];
+    match reader.get_into(key, &mut into).unwrap() {
+        Lookup::Found((_, len)) => Some(into[..len].to_vec()),
+        Lookup::Absent => None,
+        Lookup::Retry => panic!("changed all the time"),
+    }
+}
+
+fn first_of_many(reader: &mut Reader<Adversary>, key: &[u8]) -> Option<Vec<u8>> {
+    let mut got = None;
+    let each = |number, lookup: Lookup<ValueRef<'_>>| {
+        if number == 0 {
+            got = Some(value_of(lookup));
+        }
+    };
+    reader.get_many(&[key, b"never there"], each).unwrap();
+    got.unwrap()
+}
+
+/// Runs a get with the steps of `script` before the pieces with numbers `at`; returns what it
+/// got and what it might have got: the key's value before, between and after the steps.
+pub(super) fn get_amid(
+    script: Script,
+    at: &[usize],
+    order: Order,
+    how: How,
+    checks: Checks,
+    consistency: Consistency,
+) -> (Option<Vec<u8>>, Vec<Option<Vec<u8>>>) {
+    let store = testing::shared_that_reuses(LIMITS);
+    set(&store, b"key", 1);
+    let mut reader = reader(&store, order).with_checks(checks);
+    reader.set_consistency(consistency);
+    if how != How::Cold {
+        value_of(reader.get(b"key").unwrap());
+    }
+    if matches!(how, How::Restless | How::RestlessMany) {
+        reader.expect_changes(b"key");
+    }
+    let states = std::sync::Arc::new(std::sync::Mutex::new(vec![testing::value(&store, b"key")]));
+    let (at, seen) = (at.to_vec(), states.clone());
+    reader.endpoint_mut().before_piece(move |piece| {
+        for (step, _) in script.iter().zip(&at).filter(|(_, at)| **at == piece) {
+            step(&store);
+            seen.lock().unwrap().push(testing::value(&store, b"key"));
+        }
+    });
+    let got = how.get(&mut reader, b"key");
+    let states = states.lock().unwrap().clone();
+    (got, states)
+}
+
+/// All ways to put the steps of a script, in order, before one of the first `pieces` pieces.
+pub(super) fn schedules(steps: usize, pieces: usize) -> Vec<Vec<usize>> {
+    let mut all = vec![vec![]];
+    for _ in 0..steps {
+        all = all
+            .into_iter()
+            .flat_map(|at: Vec<usize>| {
+                let first = at.last().copied().unwrap_or(0);
+                (first..pieces).map(move |next| [&at[..], &[next]].concat())
+            })
+            .collect();
+    }
+    all
+}
+
+/// How many schedules give a get something that the key never was meanwhile.
+fn wrong(checks: Checks) -> usize {
+    let mut wrong = 0;
+    let all = [
+        How::Cold,
+        How::Cached,
+        How::Restless,
+        How::Many,
+        How::RestlessMany,
+        How::Into,
+    ];
+    for script in SCRIPTS {
+        for at in schedules(script.len(), 9) {
+            for order in [Order::Forward, Order::Backward, Order::Inside] {
+                for how in all {
+                    let (got, states) =
+                        get_amid(script, &at, order, how, checks, Consistency::Strict);
+                    wrong += usize::from(!states.contains(&got));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn a_get_returns_what_the_key_was_meanwhile() {
+    assert_eq!(wrong(Checks::ALL), 0);
+}
+
+/// Three reads, whether it was replaced or not, where it would be two or four.
+#[test]
+fn a_key_that_others_replace_takes_few_reads() {
+    few_reads(|reader| value_of(reader.get(b"key").unwrap()));
+}
+
+#[test]
+fn a_key_that_others_replace_takes_few_reads_among_many() {
+    few_reads(|reader| {
+        let mut got = None;
+        let each = |_, lookup: Lookup<ValueRef<'_>>| got = value_of(lookup);
+        reader.get_many(&[b"key"], each).unwrap();
+        got
+    });
+}
+
+fn few_reads(get: fn(&mut Reader<Adversary>) -> Option<Vec<u8>>) {
+    let store = testing::shared(LIMITS);
+    set(&store, b"key", 0);
+    let mut reader = reader(&store, Order::Forward);
+    let mut reads = |is_set: bool, byte: u8| {
+        if is_set {
+            set(&store, b"key", byte);
+        }
+        let before = reader.stats().reads;
+        assert_eq!(get(&mut reader), Some(vec![byte; 100]));
+        reader.stats().reads - before
+    };
+    reads(false, 0);
+    let turns = [
+        (false, 0, 2),
+        (true, 1, 4),
+        (true, 2, 4),
+        (true, 3, 3),
+        (true, 4, 3),
+    ];
+    let after = [(false, 4, 3), (false, 4, 2), (true, 5, 4)];
+    for (is_set, byte, expected) in turns.into_iter().chain(after) {
+        assert_eq!(reads(is_set, byte), expected, "{byte}");
+    }
+}
+
+#[test]
+fn the_second_look_at_the_slot_is_needed() {
+    assert!(
+        wrong(Checks {
+            slot: false,
+            ..Checks::ALL
+        }) > 0
+    );
+}
+
+#[test]
+fn the_look_at_the_slot_after_the_clock_is_needed() {
+    assert!(
+        wrong(Checks {
+            slot_after_clock: false,
+            ..Checks::ALL
+        }) > 0
+    );
+}
+
+/// How many of these gets miss a key that is there all the time, while the index grows.
+fn missed_amid_growth(checks: Checks) -> usize {
+    let mut missed = 0;
+    for order in [Order::Forward, Order::Backward, Order::Inside] {
+        for cached in [false, true] {
+            for piece in 0..6 {
+                let store = testing::shared(LIMITS);
+                let keys: Vec<Vec<u8>> = (0..320u32).map(|n| n.to_le_bytes().to_vec()).collect();
+                keys.iter().for_each(|key| set(&store, key, 1));
+                let mut reader = reader(&store, order).with_checks(checks);
+                if cached {
+                    keys.iter().for_each(|key| {
+                        value_of(reader.get(key).unwrap());
+                    });
+                }
+                let mut more = 1000u32..;
+                for key in &keys {
+                    let mut more = more.by_ref().take(10).collect::<Vec<u32>>().into_iter();
+                    let writer = store.clone();
+                    reader.endpoint_mut().before_piece(move |now| {
+                        if now == piece {
+                            more.by_ref()
+                                .for_each(|n| set(&writer, &n.to_le_bytes(), 2));
+                        }
+                    });
+                    match reader.get(key).unwrap() {
+                        Lookup::Found(value) => assert_eq!(value.data, [1; 100]),
+                        Lookup::Absent => missed += 1,
+                        Lookup::Retry => {}
+                    }
+                }
+            }
+        }
+    }
+    missed
+}
+
+#[test]
+fn a_key_is_not_missed_while_the_index_grows() {
+    assert_eq!(missed_amid_growth(Checks::ALL), 0);
+}
+
+#[test]
+fn the_look_at_the_table_epoch_is_needed() {
+    assert!(
+        missed_amid_growth(Checks {
+            table_epoch: false,
+            ..Checks::ALL
+        }) > 0
+    );
+}
+
+/// How many gets find what was flushed after another get has missed something, while a flush clears one
+/// slot after another.
+fn found_after_a_flush(checks: Checks, how: How) -> usize {
+    let store = testing::shared(LIMITS);
+    let keys: Vec<Vec<u8>> = (0..500u32).map(|n| n.to_le_bytes().to_vec()).collect();
+    keys.iter().for_each(|key| set(&store, key, 1));
+    let mut reader = reader(&store, Order::Forward).with_checks(checks);
+    if how == How::Cached {
+        keys.iter().for_each(|key| {
+            value_of(reader.get(key).unwrap());
+        });
+    }
+    let (mut turn, mut missed, mut wrong) = (0, false, 0);
+    let mut get = || {
+        turn += 1;
+        match reader.get(&keys[turn * 7 % keys.len()]).unwrap() {
+            Lookup::Found(_) => wrong += usize::from(missed),
+            Lookup::Absent => missed = true,
+            // The server would be asked, which is not done yet.
+            Lookup::Retry => {}
+        }
+    };
+    store.with(|store| store.flush_in_steps(&mut get));
+    get();
+    assert!(missed, "nothing is there any more");
+    wrong
+}
+
+#[test]
+fn a_flush_removes_all_at_one_moment() {
+    let without = Checks {
+        flush_epoch: false,
+        ..Checks::ALL
+    };
+    for how in [How::Cold, How::Cached] {
+        assert_eq!(found_after_a_flush(Checks::ALL, how), 0);
+        assert!(found_after_a_flush(without, how) > 0);
+    }
+}
+
+/// A generation whose low bits in the slot word are those of the first comes back.
+fn get_amid_wrapped_generations(checks: Checks) -> Option<Vec<u8>> {
+    let store = testing::shared_that_reuses(LIMITS);
+    store.skip_to_generation(99);
+    set(&store, b"key", 1);
+    let mut reader = reader(&store, Order::Backward).with_checks(checks);
+    value_of(reader.get(b"key").unwrap());
+    reader.endpoint_mut().before_piece(move |piece| {
+        if piece == 1 {
+            set(&store, b"key", 2);
+            store.skip_to_generation(99 + (1 << 17));
+            set(&store, b"key", 3);
+        }
+    });
+    value_of(reader.get(b"key").unwrap())
+}
+
+#[test]
+fn the_whole_generation_is_needed() {
+    let torn = get_amid_wrapped_generations(Checks {
+        generation: false,
+        ..Checks::ALL
+    });
+    assert!(torn.is_some_and(|value| value.contains(&1) && value.contains(&3)));
+    assert_eq!(
+        get_amid_wrapped_generations(Checks::ALL),
+        Some(vec![3; 100])
+    );
+}
+
+/// Two keys of one bucket and one tag.
+pub(super) fn alike() -> (Vec<u8>, Vec<u8>) {
+    let mask = 0xff << 56 | 0x3f;
+    let first = b"first".to_vec();
+    let target = hash(SEED, &first) & mask;
+    let mut keys = (0u64..).map(|n| n.to_le_bytes().to_vec());
+    let second = keys.find(|key| hash(SEED, key) & mask == target).unwrap();
+    (first, second)
+}
+
+#[test]
+fn the_whole_key_is_needed() {
+    let (first, second) = alike();
+    let store = testing::shared(LIMITS);
+    set(&store, &second, 2);
+    let without = Checks {
+        key: false,
+        ..Checks::ALL
+    };
+    let mut reckless = reader(&store, Order::Forward).with_checks(without);
+    assert_eq!(value_of(reckless.get(&first).unwrap()), Some(vec![2; 100]));
+    let mut reader = reader(&store, Order::Forward);
+    assert_eq!(value_of(reader.get(&first).unwrap()), None);
+    set(&store, &first, 1);
+    assert_eq!(value_of(reader.get(&first).unwrap()), Some(vec![1; 100]));
+    assert_eq!(value_of(reader.get(&second).unwrap()), Some(vec![2; 100]));
+}
+
+/// A straight read of the item of `key` for a prefix of it once gave the rest of the key as the
+/// start of the value.
+#[test]
+fn a_key_is_not_its_prefix() {
+    let store = testing::shared(LIMITS);
+    let location = store.set(b"key", 0, 0, b"value").unwrap();
+    let mut reader = reader(&store, Order::Forward).read_apart_beyond(0);
+    let mut into = [0; 100];
+    for prefix in [&b"k"[..], b"ke"] {
+        reader.remember(prefix, location);
+        assert_eq!(reader.get_into(prefix, &mut into), Ok(Lookup::Absent));
+    }
+    assert_eq!(
+        reader.get_into(b"key", &mut into),
+        Ok(Lookup::Found((0, 5)))
+    );
+}
+
+#[test]
+fn chains_are_followed_and_places_are_used_again() {
+    let store = testing::shared(LIMITS);
+    let keys: Vec<Vec<u8>> = (0..20_000u32).map(|n| n.to_le_bytes().to_vec()).collect();
+    let mut reader = reader(&store, Order::Forward);
+    for key in &keys {
+        store.set(key, 3, 0, key).unwrap();
+    }
+    for _ in 0..2 {
+        for key in &keys {
+            assert_eq!(value_of(reader.get(key).unwrap()).as_ref(), Some(key));
+        }
+    }
+    let stats = reader.stats();
+    assert_eq!((stats.gets, stats.asked), (40_000, 0));
+    assert!(stats.cached > 19_900, "{stats:?}");
+    assert_eq!(value_of(reader.get(b"absent").unwrap()), None);
+}
+
+#[test]
+fn a_stale_place_leads_to_the_new_value_without_a_look_at_the_bucket() {
+    let store = testing::shared(LIMITS);
+    let mut into = [0; 300];
+    // Item and slot, twice; and the value of the first by itself.
+    for (apart, straight, reads) in [(2048, false, 4), (2048, true, 4), (0, true, 5)] {
+        let mut reader = reader(&store, Order::Forward).read_apart_beyond(apart);
+        store.set(b"key", 0, 0, b"old").unwrap();
+        assert_eq!(value_of(reader.get(b"key").unwrap()).unwrap(), b"old");
+        for value in [&b"new"[..], &[7; 200]] {
+            store.set(b"key", 0, 0, value).unwrap();
+            let before = reader.stats();
+            if straight {
+                let got = reader.get_into(b"key", &mut into).unwrap();
+                assert_eq!(got, Lookup::Found((0, value.len())));
+                assert_eq!(&into[..value.len()], value);
+            } else {
+                assert_eq!(value_of(reader.get(b"key").unwrap()).unwrap(), value);
+            }
+            let after = reader.stats();
+            assert_eq!(after.cached - before.cached, 1);
+            assert_eq!(after.reads - before.reads, reads);
+        }
+        // Nothing is there, as the bucket says.
+        store.delete(b"key").unwrap();
+        assert_eq!(reader.get(b"key").unwrap(), Lookup::Absent);
+    }
+}
+
+#[test]
+fn many_are_got_in_one_go() {
+    let store = testing::shared(LIMITS);
+    let mut reader = reader(&store, Order::Forward);
+    let keys: Vec<Vec<u8>> = (0..300u32).map(|n| n.to_le_bytes().to_vec()).collect();
+    for (n, key) in keys.iter().enumerate().filter(|(n, _)| n % 3 != 0) {
+        store.set(key, n as u32, 0, &vec![n as u8; n * 10]).unwrap();
+    }
+    let names: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    for round in 0..3 {
+        let before = reader.stats();
+        let mut got = vec![None; keys.len()];
+        let each = |number: usize, lookup: Lookup<ValueRef<'_>>| {
+            let value = match lookup {
+                Lookup::Found(value) => Some((value.flags, value.data.to_vec())),
+                Lookup::Absent => None,
+                Lookup::Retry => panic!("changed all the time"),
+            };
+            assert_eq!(got[number].replace(value), None);
+        };
+        reader.get_many(&names, each).unwrap();
+        for (n, got) in got.into_iter().enumerate() {
+            let value = (n % 3 != 0).then(|| (n as u32, vec![n as u8; n * 10]));
+            assert_eq!(got, Some(value), "round {round}");
+        }
+        let stats = reader.stats();
+        assert_eq!(stats.gets - before.gets, 300);
+        let cached = if round == 0 { 0 } else { 200 };
+        assert_eq!(stats.cached - before.cached, cached);
+    }
+    let mut got = 0;
+    reader.get_many(&[], |_, _| got += 1).unwrap();
+    assert_eq!(got, 0);
+}
+
+#[test]
+fn values_go_straight_into_a_buffer() {
+    let store = testing::shared(LIMITS);
+    let mut reader = reader(&store, Order::Forward);
+    for len in [0usize, 1, 7, 8, 100, 4096, 100_000] {
+        let value: Vec<u8> = (0..len).map(|n| n as u8).collect();
+        store.set(b"key", 5, 0, &value).unwrap();
+        let mut into = vec![0xff; len + 8];
+        for _ in 0..2 {
+            assert_eq!(
+                reader.get_into(b"key", &mut into),
+                Ok(Lookup::Found((5, len)))
+            );
+            assert_eq!(into[..len], value);
+            into[..len].fill(0xff);
+        }
+        if len > 0 {
+            let short = &mut into[..len - 1];
+            assert_eq!(reader.get_into(b"key", short), Ok(Lookup::Found((5, len))));
+        }
+    }
+}
+
+#[test]
+fn expiry_goes_by_the_servers_clock() {
+    let store = testing::shared(LIMITS);
+    let mut reader = reader(&store, Order::Forward);
+    store.set(b"key", 0, 10, b"value").unwrap();
+    let mut into = [0; 5];
+    for (now, alive) in [(9, true), (10, false)] {
+        store.tick(now).unwrap();
+        assert_eq!(value_of(reader.get(b"key").unwrap()).is_some(), alive);
+        let found = reader.get_into(b"key", &mut into).unwrap();
+        assert_eq!(
+            found,
+            if alive {
+                Lookup::Found((0, 5))
+            } else {
+                Lookup::Absent
+            }
+        );
+    }
+}
+
+#[test]
+fn a_key_that_never_rests_is_left_to_the_server() {
+    let store = testing::shared(LIMITS);
+    set(&store, b"key", 1);
+    let mut reader = reader(&store, Order::Forward);
+    let writer = store.clone();
+    reader
+        .endpoint_mut()
+        .before_piece(move |_| set(&writer, b"key", 2));
+    assert_eq!(reader.get(b"key"), Ok(Lookup::Retry));
+    assert_eq!(reader.stats().asked, 1);
+}
+
+/// A server's placements once made its clients allocate, and get errors for good.
+#[test]
+fn impossible_placements_are_not_remembered() {
+    let store = testing::shared(LIMITS);
+    let real = store.set(b"key", 0, 0, b"value").unwrap();
+    let mut reader = reader(&store, Order::Forward);
+    let [index, items] = store.regions().map(|region| region.len());
+    let slot = Slot((index / 8) as u32);
+    let last = ItemAddress((items / UNIT as u64) as u32 - 1);
+    let word = SlotWord::new(hash(SEED, b"key"), real.len, last, real.generation);
+    for location in [
+        Location {
+            len: u32::MAX,
+            ..real
+        },
+        Location {
+            len: LIMITS.item + 1,
+            ..real
+        },
+        Location { slot, ..real },
+        Location {
+            word,
+            len: 65,
+            ..real
+        },
+    ] {
+        reader.remember(b"key", real);
+        reader.remember(b"key", location);
+        assert_eq!(reader.locations.peek(hash(SEED, b"key")), None);
+        assert_eq!(
+            value_of(reader.get(b"key").unwrap()),
+            Some(b"value".to_vec())
+        );
+        assert!(reader.item.len() <= LIMITS.item as usize);
+    }
+}
+
+#[test]
+fn a_slot_word_makes_nobody_read_more_than_the_largest_item() {
+    let limits = Limits {
+        memory: 8 << 20,
+        ..LIMITS
+    };
+    let store = testing::shared(limits);
+    let real = store.set(b"key", 0, 0, b"value").unwrap();
+    let mut reader = reader(&store, Order::Forward);
+    let [index, _] = store.regions();
+    let largest = real.word.0 | 0x7f << 49;
+    index.store(real.slot.offset(), largest).unwrap();
+    assert_eq!(
+        value_of(reader.get(b"key").unwrap()),
+        Some(b"value".to_vec())
+    );
+    assert_eq!(reader.item.len(), limits.item as usize);
+}
+
+/// A region may be shorter than it was said to be.
+#[test]
+fn a_place_outside_of_the_region_is_dropped() {
+    let store = testing::shared(LIMITS);
+    let real = store.set(b"key", 0, 0, b"value").unwrap();
+    let [index, items] = store.regions();
+    let (index_len, items_len) = (index.len(), items.len());
+    let (index, items) = ((index, index_len), (items, items_len + (1 << 20)));
+    let geometry = store.geometry().unwrap();
+    let mut reader = Reader::new(Adversary::new(Order::Forward), index, items, &geometry)
+        .unwrap()
+        .read_apart_beyond(0);
+    let end = ItemAddress((items_len / UNIT as u64) as u32);
+    let word = SlotWord::new(hash(SEED, b"key"), real.len, end, real.generation);
+    let mut into = [0; 5];
+    for straight in [false, true] {
+        reader.remember(b"key", Location { word, ..real });
+        if straight {
+            let found = reader.get_into(b"key", &mut into);
+            assert_eq!(found, Ok(Lookup::Found((0, 5))));
+            reader.remember(b"key", Location { word, ..real });
+            let mut many = vec![];
+            let each = |_, lookup: Lookup<ValueRef<'_>>| many.push(value_of(lookup));
+            reader.get_many(&[b"key"], each).unwrap();
+            assert_eq!(many, [Some(b"value".to_vec())]);
+        } else {
+            assert_eq!(
+                value_of(reader.get(b"key").unwrap()),
+                Some(b"value".to_vec())
+            );
+        }
+        let location = reader.locations.peek(hash(SEED, b"key"));
+        assert_eq!(location, Some(real));
+    }
+}
+
+proptest::proptest! {
+    /// Whatever a server writes, a reader survives it.
+    #[test]
+    fn a_hostile_server_cannot_harm_a_reader(
+        bytes in proptest::collection::vec((0u64..8192, proptest::prelude::any::<u64>()), 0..600),
+        small in proptest::bool::ANY,
+        locations in proptest::collection::vec(proptest::prelude::any::<(u32, u64, u64, u32)>(), 3),
+    ) {
+        let store = testing::shared(LIMITS);
+        set(&store, b"key", 1);
+        let mut reader = reader(&store, Order::Forward);
+        value_of(reader.get(b"key").unwrap());
+        for region in store.regions() {
+            for (word, value) in &bytes {
+                let value = if small { value & 0xff_ffff } else { *value };
+                region.store(word * 8, value).unwrap();
+            }
+        }
+        let mut into = [0; 64];
+        for (key, location) in [&b"key"[..], b"other", b"third"].into_iter().zip(locations) {
+            let (slot, word, generation, len) = location;
+            let (slot, len) = if small { (slot & 0xffff, len & 0xffff) } else { (slot, len) };
+            let location = Location {
+                slot: Slot(slot),
+                word: SlotWord(if small { word & 0xfff_ffff } else { word }),
+                generation,
+                len,
+            };
+            for remembered in [false, true] {
+                if remembered {
+                    reader.remember(key, location);
+                }
+                let _ = reader.get_into(key, &mut into);
+                if remembered {
+                    reader.remember(key, location);
+                }
+                let _ = reader.get(key);
+                if remembered {
+                    reader.remember(key, location);
+                }
+                let _ = reader.get_many(&[key, b"key"], |_, _| ());
+                proptest::prop_assert!(reader.item.len() <= LIMITS.item as usize);
+            }
+        }
+    }
+}

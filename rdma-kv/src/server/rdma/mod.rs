@@ -1,0 +1,155 @@
+//! RDMA clients: one thread serves the messages of all.
+//!
+//! `remote_client`: what the server has of each, and how it answers it.
+
+mod borrower;
+mod remote_client;
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use toroid_fabric::Polling;
+use toroid_fabric::{NodeId, PacketChannel};
+
+use self::remote_client::{RdmaService, RemoteClient, TURN};
+use super::backend::Backend;
+use super::{ServeError, Stop};
+use crate::network::{Accept, Network};
+
+/// How long a busy server may not look whether somebody new is there, or it is to stop.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// How often to look whether a client has made room for its replies.
+const PATIENT_SLEEP: Duration = Duration::from_millis(10);
+
+/// The thread that serves RDMA clients.
+pub(super) struct Server<N: Network, L> {
+    service: RdmaService<N>,
+    listener: L,
+    /// In the order in which their turns come next.
+    clients: VecDeque<RemoteClient<N>>,
+    /// Nodes that ever had a client, and what is left of their turns.
+    turns: Vec<(NodeId, u32)>,
+    polling: Polling,
+    /// When it was asked for something last; never, since it slept, if nothing is said.
+    asked: Option<Instant>,
+}
+
+impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
+    /// Serves what is `backend` to who comes to `listener`.
+    pub(super) fn new(network: N, listener: L, backend: Backend) -> Self {
+        Server {
+            service: RdmaService { network, backend },
+            listener,
+            clients: VecDeque::new(),
+            turns: Vec::new(),
+            polling: Polling::default(),
+            asked: None,
+        }
+    }
+
+    /// Serves until stopped, or until the agent ends.
+    pub(super) fn run(mut self, stop: &Stop) -> Result<(), ServeError> {
+        loop {
+            self.accept()?;
+            let stopped = if self.serve_while_busy() {
+                stop.wait(Duration::ZERO)?
+            } else {
+                self.sleep(stop)?
+            };
+            if stopped {
+                return Ok(());
+            }
+        }
+    }
+
+    fn accept(&mut self) -> Result<(), ServeError> {
+        while let Some(channel) = self.listener.accept()? {
+            let peer = channel.peer();
+            let known = self.turns.iter().position(|(node, _)| *node == peer);
+            let turn = known.unwrap_or_else(|| {
+                self.turns.push((peer, TURN));
+                self.turns.len() - 1
+            });
+            self.clients.push_back(RemoteClient::new(channel, turn));
+        }
+        Ok(())
+    }
+
+    /// Serves for a while; returns whether to go on with that, rather than sleep: somebody asked for
+    /// something not long ago. Who only reported something asks for nothing more.
+    fn serve_while_busy(&mut self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < LOOK {
+            if self.serve_all() {
+                self.asked = Some(Instant::now());
+                continue;
+            }
+            let goes_on = self.asked.is_some_and(|since| self.polling.pause(since));
+            if !goes_on {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A turn for each node, which its clients share: so a node gets no more by more channels, nor by longer
+    /// values. Each time another client is the first. Returns whether anything was answered.
+    fn serve_all(&mut self) -> bool {
+        let (service, turns, mut busy) = (&self.service, &mut self.turns, false);
+        if self.clients.len() > 1 {
+            self.clients.rotate_left(1);
+        }
+        turns.iter_mut().for_each(|(_, left)| *left = TURN);
+        self.clients.retain_mut(|client| {
+            let (peer, left) = &mut turns[client.turn()];
+            match client.serve(service, left) {
+                Ok(did) => {
+                    busy |= did;
+                    true
+                }
+                Err(end) => {
+                    tracing::debug!("client at {peer} ended: {end}");
+                    false
+                }
+            }
+        });
+        busy
+    }
+
+    /// Sleeps until there is something to do; returns whether to stop.
+    fn sleep(&mut self, stop: &Stop) -> Result<bool, ServeError> {
+        let (mut asleep, mut stuck) = (true, false);
+        for client in &mut self.clients {
+            // Requests of a client without room for replies are no reason to stay awake.
+            if client.is_stuck() {
+                stuck = true
+            } else {
+                asleep &= !client.is_in_a_turn() && client.channel_mut().arm()
+            }
+        }
+        let timeout = match (asleep, stuck) {
+            (false, _) => Some(Duration::ZERO),
+            (true, true) => Some(PATIENT_SLEEP),
+            (true, false) => None,
+        };
+        let listener = std::iter::once(self.listener.wake_fd());
+        let clients = self.clients.iter().map(|client| client.channel().wake_fd());
+        let fds: Vec<BorrowedFd<'_>> = listener.chain(clients).collect();
+        let since = self.asked.take().unwrap_or_else(Instant::now);
+        let woken = stop.wait_or(&fds, timeout)?;
+        self.polling.waited(since);
+        // The first is the listener. The requests of clients that are not ready stand: to take each
+        // back would be a system call for every client.
+        for (client, is_ready) in self.clients.iter_mut().zip(woken.ready.iter().skip(1)) {
+            if *is_ready {
+                client.channel_mut().disarm();
+            }
+        }
+        Ok(woken.stopped)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

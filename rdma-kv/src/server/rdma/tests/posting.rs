@@ -1,0 +1,312 @@
+//! Changes that are posted: many at a time, over full rings, and by clients that die.
+
+use super::*;
+use crate::client::{Outcome, WINDOW};
+use crate::protocol::change::{Mode, Stored};
+use crate::store::Store;
+
+fn change(mode: Mode, key: &[u8]) -> Change<'_> {
+    Change {
+        mode,
+        ..Change::set(key, false)
+    }
+}
+
+fn is_stored(outcome: &Result<Stored, ClientError>) -> bool {
+    matches!(outcome, Ok(Stored::Stored { .. }))
+}
+
+/// Inline and staged ones, several of which need a larger staging region than the first.
+const LENGTHS: [usize; 6] = [0, 100, INLINE_LIMIT, INLINE_LIMIT + 1, 60_000, 300_000];
+
+fn bytes(n: usize) -> Vec<u8> {
+    vec![n as u8; LENGTHS[n % LENGTHS.len()]]
+}
+
+#[test]
+fn posted_changes_happen_in_order_and_are_polled_in_order() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    let (mut posted, mut polled) = (Vec::new(), Vec::new());
+    let poll = |outcome: Option<Outcome>, polled: &mut Vec<_>| {
+        if let Some((ticket, outcome)) = outcome {
+            assert!(is_stored(&outcome), "{outcome:?}");
+            polled.push(ticket);
+        }
+    };
+    for n in 0..500 {
+        let key = [n as u8 % 7];
+        let ticket = loop {
+            match client.post(&change(Mode::Set, &key), &bytes(n)) {
+                Err(ClientError::WindowFull) => poll(client.wait().unwrap(), &mut polled),
+                ticket => break ticket.unwrap(),
+            }
+        };
+        posted.push(ticket);
+        // Whoever does something else meanwhile loses no outcome.
+        match n % 50 {
+            10 => poll(client.poll().unwrap(), &mut polled),
+            20 => client.set(b"other", 0, 0, b"value").unwrap(),
+            30 => assert!(client.delete(b"other").unwrap()),
+            40 => assert!(client.get(b"other").unwrap().is_none()),
+            41 => assert!(client.get_and_touch(b"other", 0).unwrap().is_none()),
+            _ => {}
+        }
+    }
+    while let Some(outcome) = client.wait().unwrap() {
+        poll(Some(outcome), &mut polled);
+    }
+    assert!(posted == polled && client.poll().unwrap().is_none());
+    for n in 493..500 {
+        let value = client.get(&[n as u8 % 7]).unwrap().unwrap();
+        assert!(value.data == bytes(n), "{n}");
+    }
+    // Each outcome told where the value is.
+    let stats = client.stats();
+    assert_eq!(stats.asked, 0);
+    assert!(stats.cached >= 7, "{stats:?}");
+}
+
+/// Once the time counted from the posting, so a server was declared dead that had not been asked.
+#[test]
+fn a_change_that_was_not_sent_yet_is_not_late() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    client.post(&change(Mode::Set, b"key"), b"value").unwrap();
+    client.backdate(std::time::Duration::from_secs(60));
+    let outcome = loop {
+        if let Some((_, outcome)) = client.poll().unwrap() {
+            break outcome;
+        }
+    };
+    assert!(is_stored(&outcome), "{outcome:?}");
+}
+
+#[test]
+fn a_relaxed_client_sees_its_own_changes() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let (mut client, mut other) = (cluster.client(1), cluster.client(2));
+    client.set_consistency(crate::client::reader::Consistency::Relaxed);
+    let value_of = |value: Option<crate::client::Value>| value.map(|value| value.data);
+    let (first, second) = (b"first".to_vec(), b"second".to_vec());
+    // A flush of its own.
+    client.set(b"key", 0, 0, &first).unwrap();
+    assert_eq!(value_of(client.get(b"key").unwrap()), Some(first.clone()));
+    client.flush_all(0).unwrap();
+    assert_eq!(client.get(b"key").unwrap(), None);
+    // A delete, behind a set that was posted.
+    client.post(&change(Mode::Set, b"key"), &first).unwrap();
+    assert!(client.delete(b"key").unwrap());
+    assert_eq!(client.get(b"key").unwrap(), None);
+    client.wait().unwrap();
+    // What it has seen is newer than what it is told of later. A server that is quick has told it
+    // before the other one's set, of which a relaxed client need not know then.
+    loop {
+        client.post(&change(Mode::Set, b"key"), &first).unwrap();
+        let Some((_, outcome)) = client.poll().unwrap() else {
+            break;
+        };
+        assert!(is_stored(&outcome), "{outcome:?}");
+        assert!(client.delete(b"key").unwrap());
+    }
+    while other.get(b"key").unwrap().is_none() {
+        std::hint::spin_loop();
+    }
+    other.set(b"key", 0, 0, &second).unwrap();
+    assert_eq!(value_of(client.get(b"key").unwrap()), Some(second.clone()));
+    while client.wait().unwrap().is_some() {}
+    assert_eq!(value_of(client.get(b"key").unwrap()), Some(second));
+}
+
+#[test]
+fn one_that_fails_does_not_stop_the_others() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    client.set(b"there", 0, 0, b"old").unwrap();
+    let (huge, most) = (vec![1; 2 << 20], vec![1; (1 << 20) - 50]);
+    let values: Vec<Vec<u8>> = (0..3).map(|n| vec![n; 50_000]).collect();
+    let changes: Vec<(Change<'_>, &[u8])> = vec![
+        (change(Mode::Set, b"a"), &values[0]),
+        (change(Mode::Set, b""), b""),
+        (change(Mode::Add, b"there"), &values[1]),
+        (change(Mode::Replace, b"a"), &huge),
+        (change(Mode::Compare, b"none"), b""),
+        (change(Mode::Set, b"there"), &most),
+        (change(Mode::Set, &[b'k'; 251]), b""),
+        (change(Mode::Append, b"a"), &values[1]),
+        (change(Mode::Set, b"there"), &huge),
+        (change(Mode::Prepend, b"a"), &values[2]),
+    ];
+    // One that was posted before is still there afterwards.
+    let before = client.post(&change(Mode::Set, b"before"), b"1").unwrap();
+    let mut outcomes = Vec::new();
+    client
+        .store_many(&changes, |n, outcome| {
+            assert_eq!(n, outcomes.len());
+            outcomes.push(outcome);
+        })
+        .unwrap();
+    let (ticket, outcome) = client.wait().unwrap().unwrap();
+    assert!(ticket == before && is_stored(&outcome));
+    assert!(client.wait().unwrap().is_none());
+    let expected = [
+        "stored", "key", "not", "large", "found", "large", "key", "stored", "large", "stored",
+    ];
+    let what = |outcome: &Result<Stored, ClientError>| match outcome {
+        Ok(Stored::Stored { .. }) => "stored",
+        Ok(Stored::NotStored) => "not",
+        Ok(Stored::Exists) => "exists",
+        Ok(Stored::NotFound) => "found",
+        Err(ClientError::Key(_)) => "key",
+        Err(ClientError::TooLarge { .. }) => "large",
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(outcomes.iter().map(what).collect::<Vec<_>>(), expected);
+    let all = [&values[2][..], &values[0], &values[1]].concat();
+    assert!(client.get(b"a").unwrap().unwrap().data == all);
+    assert_eq!(client.get(b"there").unwrap(), None);
+}
+
+#[test]
+fn many_changes_in_one_go() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    let keys: Vec<String> = (0..700).map(|n| format!("key {n}")).collect();
+    let values: Vec<Vec<u8>> = (0..700).map(bytes).collect();
+    let changes: Vec<_> = (0..700)
+        .map(|n| (change(Mode::Set, keys[n].as_bytes()), &values[n][..]))
+        .collect();
+    let mut told = 0;
+    let each = |n, outcome| {
+        assert!(n == told && is_stored(&outcome), "{n}: {outcome:?}");
+        told += 1;
+    };
+    client.store_many(&changes, each).unwrap();
+    assert_eq!(told, 700);
+    for (change, value) in changes.iter().rev().take(50) {
+        assert!(client.get(change.key).unwrap().unwrap().data == *value);
+    }
+    client.store_many(&[], |_, _| panic!("none")).unwrap();
+}
+
+/// A server that this thread runs, and a channel to it that it has accepted.
+pub(super) fn still_server() -> (Server<TestNetwork, TestListener>, TestNetwork, Channel) {
+    let (network, listener) = (TestNetwork::new(), TestListener::new());
+    let store = network.store(Limits::DEFAULT);
+    let mut server = Server::new(network.clone(), listener.clone(), alone(store));
+    let [here, there] = network.at(1).channel(&network);
+    listener.connect(there);
+    server.accept().unwrap();
+    (server, network.at(1), here)
+}
+
+/// What another thread does, while this one serves.
+pub(super) fn served<T: Send>(
+    server: &mut Server<TestNetwork, TestListener>,
+    act: impl FnOnce() -> T + Send,
+) -> T {
+    std::thread::scope(|scope| {
+        let acting = scope.spawn(act);
+        while !acting.is_finished() {
+            server.serve_all();
+        }
+        acting.join().unwrap()
+    })
+}
+
+/// More is posted than the ring holds, to a server that does nothing; then it does all.
+#[test]
+fn full_rings_are_waited_for_by_nobody() {
+    let (mut server, network, channel) = still_server();
+    let mut client = served(&mut server, || {
+        crate::Client::over(network, channel).unwrap()
+    });
+    for round in 0..5u8 {
+        let mut posted = 0;
+        let value = vec![round; INLINE_LIMIT];
+        while client.post(&change(Mode::Set, &[posted]), &value).is_ok() {
+            posted += 1;
+        }
+        // What does not fit the ring waits in the client.
+        assert!((20..=WINDOW).contains(&posted.into()), "{posted}");
+        assert!(client.poll().unwrap().is_none());
+        for _ in 0..posted {
+            let outcome = loop {
+                match client.poll().unwrap() {
+                    Some((_, outcome)) => break outcome,
+                    None => drop(server.serve_all()),
+                }
+            };
+            assert!(is_stored(&outcome));
+        }
+        assert!(client.poll().unwrap().is_none());
+        assert!(client.get(&[posted - 1]).unwrap().unwrap().data == value);
+    }
+}
+
+/// Who does not poll cannot post for ever, and the server waits for nobody.
+#[test]
+fn outcomes_that_nobody_polls_fill_the_window_only() {
+    let cluster = Cluster::start(Limits::DEFAULT);
+    let mut client = cluster.client(1);
+    let mut posted = 0;
+    while client.post(&change(Mode::Set, b"key"), b"value").is_ok() {
+        posted += 1;
+    }
+    assert_eq!(posted, WINDOW);
+    client.set(b"key", 0, 0, b"other").unwrap();
+    assert!(matches!(
+        client.post(&change(Mode::Set, b"key"), b"value"),
+        Err(ClientError::WindowFull)
+    ));
+    for _ in 0..WINDOW {
+        assert!(is_stored(&client.poll().unwrap().unwrap().1));
+    }
+    assert!(client.poll().unwrap().is_none());
+    assert_eq!(client.get(b"key").unwrap().unwrap().data, b"other");
+}
+
+/// A client that dies with requests on their way, before they are served or in between, takes no
+/// memory of the store with it.
+#[test]
+fn who_dies_with_requests_on_their_way_takes_no_memory_along() {
+    let (mut server, network, mut channel) = still_server();
+    for round in 0..100usize {
+        let mut client = served(&mut server, || {
+            let mut client = crate::Client::over(network.clone(), channel).unwrap();
+            // From now on its staging region is large enough.
+            let large = vec![1; 60_000];
+            let changes = [(change(Mode::Set, b"large"), &large[..]); 9];
+            client.store_many(&changes, |_, _| {}).unwrap();
+            client
+        });
+        for n in 0..round % WINDOW {
+            let mode = [Mode::Set, Mode::Add, Mode::Append, Mode::Replace][(round + n) % 4];
+            let value = vec![n as u8; [10, 3000, 20_000, 60_000][n * round % 4]];
+            if client.post(&change(mode, &[n as u8 % 10]), &value).is_err() {
+                break;
+            }
+        }
+        let _ = client.poll().unwrap();
+        drop(client);
+        match round % 3 {
+            // The agent is quicker than the server.
+            0 => {}
+            1 => drop(server.serve_all()),
+            _ => while server.serve_all() {},
+        }
+        server.clients.clear();
+        let [here, there] = network.channel(&network.at(0));
+        server.listener.connect(there);
+        server.accept().unwrap();
+        channel = here;
+    }
+    let store = server.service.backend.store.clone();
+    store.with(Store::flush).unwrap();
+    store.with(|store| store.set_may_evict(false));
+    // A segment, or two, are kept for cleaning.
+    let memory = Limits::DEFAULT.memory as u32;
+    for n in 0..memory * 9 / 10 / 11_000 {
+        store.set(&n.to_le_bytes(), 0, 0, &[1; 10_000]).unwrap();
+    }
+}

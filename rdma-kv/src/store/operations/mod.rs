@@ -1,0 +1,384 @@
+//! What memcached's commands do to a store. Each is one step, under the store's lock: nobody sees
+//! half of it.
+
+mod storing;
+
+use toroid_fabric::{OpError, Region};
+
+pub use storing::{store, store_at_once, store_with};
+
+use crate::number::{self, Digits};
+use crate::protocol::change::Delta;
+use crate::protocol::layout::Marks;
+use crate::store::{Attributes, Item, Reservation, SetError, Store, is_chunked};
+use storing::commit;
+
+/// As much of a value is looked at for a number; one that goes on behind it is none.
+const LONGEST_NUMBER: usize = 128;
+
+/// What became of a number to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// It is this one now.
+    Done {
+        /// The number.
+        value: u64,
+        /// Where it is.
+        item: Item,
+    },
+    /// The value is none.
+    NotANumber,
+    /// It has another cas.
+    Exists,
+    /// There is none.
+    NotFound,
+}
+
+/// Changes a value that is a number, if its cas is the one given, or that is 0.
+///
+/// # Errors
+/// [`SetError`].
+pub fn count(store: &mut Store, key: &[u8], delta: Delta, cas: u64) -> Result<Counted, SetError> {
+    let Some(old) = store.find(key)? else {
+        return Ok(Counted::NotFound);
+    };
+    let value_len = old.header.value_len as usize;
+    if value_len == 0 || is_chunked(key.len(), old.header.flags, value_len) {
+        return Ok(Counted::NotANumber);
+    }
+    if cas != 0 && cas != old.header.cas {
+        return Ok(Counted::Exists);
+    }
+    let Some(number) = number_in(store.items(), &old)? else {
+        return Ok(Counted::NotANumber);
+    };
+    let value = match delta {
+        Delta::Add(amount) => number.wrapping_add(amount),
+        Delta::Subtract(amount) => number.saturating_sub(amount),
+    };
+    let digits = Digits::of(value);
+    // As with memcached, a number does not get shorter: blanks follow it.
+    let len = digits.bytes().len().max(value_len);
+    let grown = len > value_len;
+    let flags = old.header.flags;
+    let room = if grown {
+        store.reserve(key, flags, len)?
+    } else {
+        store.reserve_instead(key, flags, len)?
+    };
+    let room = filled(store, room, |items, offset| {
+        items.write(offset, digits.bytes())?;
+        let at = digits.bytes().len();
+        blank(items, offset + at as u64, len - at)
+    })?;
+    let attributes = Attributes {
+        flags: old.header.flags,
+        exptime: old.header.exptime,
+        marks: if grown {
+            old.header.marks & Marks::BINARY_KEY
+        } else {
+            old.header.marks
+        },
+        ..Attributes::default()
+    };
+    commit(store, room, key, attributes)?;
+    let item = store.find(key)?;
+    Ok(item.map_or(Counted::NotFound, |item| Counted::Done { value, item }))
+}
+
+/// Finds a key for somebody who gets it, and changes when it is dead if `exptime` says when; tells also
+/// whether it was there and had expired.
+///
+/// # Errors
+/// None but our own mistakes.
+pub fn get(
+    store: &mut Store,
+    key: &[u8],
+    exptime: Option<i64>,
+) -> Result<(Option<Item>, bool), OpError> {
+    let expired = store.counters().expired_found;
+    let item = match exptime {
+        Some(exptime) => touch(store, key, exptime)?,
+        None => {
+            let mut item = store.find(key)?;
+            item.as_mut().map(|item| store.used(item)).transpose()?;
+            item
+        }
+    };
+    Ok((item, store.counters().expired_found > expired))
+}
+
+/// Changes when a key is dead, as somebody who gets it.
+///
+/// # Errors
+/// None but our own mistakes.
+pub fn touch(store: &mut Store, key: &[u8], exptime: i64) -> Result<Option<Item>, OpError> {
+    let Some(mut item) = store.find(key)? else {
+        return Ok(None);
+    };
+    store.used(&mut item)?;
+    let deadline = store.deadline(exptime);
+    store.touch(&mut item, deadline)?;
+    Ok(Some(item))
+}
+
+/// Removes everything when `delay` seconds have passed, or at that Unix time, or at once if it is 0
+/// or negative; this calls off what was to happen later.
+///
+/// # Errors
+/// None but our own mistakes.
+pub fn flush(store: &mut Store, delay: i64) -> Result<(), OpError> {
+    // In memcached a flush takes effect a second before its time, and one whose time was before
+    // the server's start never does.
+    let at = match delay {
+        ..=0 => store.now(),
+        _ => store.deadline(delay) - 1,
+    };
+    if at <= store.now() {
+        store.next_cas();
+    }
+    store.flush_at(Some(at).filter(|at| *at > 0))
+}
+
+fn number_in(items: &Region, item: &Item) -> Result<Option<u64>, OpError> {
+    let mut buffer = [0; LONGEST_NUMBER];
+    let value = &mut buffer[..LONGEST_NUMBER.min(item.header.value_len as usize)];
+    items.read(item.value_offset(), value)?;
+    if item.header.value_len as usize > LONGEST_NUMBER {
+        value[LONGEST_NUMBER - 1] = b'x';
+    }
+    Ok(number::unsigned(value))
+}
+
+/// Brings a value to its room, or gives that back.
+fn filled(
+    store: &mut Store,
+    room: Reservation,
+    fill: impl FnOnce(&Region, u64) -> Result<(), OpError>,
+) -> Result<Reservation, SetError> {
+    match fill(store.items(), room.value_offset()) {
+        Ok(()) => Ok(room),
+        Err(error) => {
+            store.abandon(room);
+            Err(error.into())
+        }
+    }
+}
+
+fn blank(items: &Region, offset: u64, len: usize) -> Result<(), OpError> {
+    for at in (0..len).step_by(256) {
+        items.write(offset + at as u64, &[b' '; 256][..(len - at).min(256)])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::change::{Change, Mode, Stored};
+    use crate::store::Limits;
+    use crate::store::shared::Shared;
+    use crate::testing::{self, value};
+
+    const CHANGE: Change<'_> = Change {
+        mode: Mode::Set,
+        key: b"k",
+        flags: 0,
+        exptime: 0,
+        cas: 0,
+        or_stale: false,
+        binary_key: false,
+    };
+
+    fn small() -> Shared {
+        testing::shared(Limits {
+            memory: 2 << 20,
+            item: 1 << 20,
+        })
+    }
+
+    fn put(shared: &Shared, mode: Mode, bytes: &[u8]) -> Option<u64> {
+        let change = Change { mode, ..CHANGE };
+        cas(store(shared, &change, bytes).unwrap())
+    }
+
+    fn cas(stored: Stored) -> Option<u64> {
+        match stored {
+            Stored::Stored { cas, .. } => Some(cas),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn conditions_are_looked_at() {
+        let shared = small();
+        for mode in [Mode::Replace, Mode::Append, Mode::Prepend, Mode::Compare] {
+            assert_eq!(put(&shared, mode, b"x"), None, "{mode:?}");
+        }
+        assert_eq!(put(&shared, Mode::Add, b"b"), Some(1));
+        assert_eq!(put(&shared, Mode::Add, b"x"), None);
+        assert_eq!(put(&shared, Mode::Append, b"c"), Some(2));
+        assert_eq!(put(&shared, Mode::Prepend, b"a"), Some(3));
+        assert_eq!(value(&shared, b"k").unwrap(), b"abc");
+        let compare = |cas| Change {
+            mode: Mode::Compare,
+            cas,
+            ..CHANGE
+        };
+        assert_eq!(store(&shared, &compare(2), b"x"), Ok(Stored::Exists));
+        assert_eq!(cas(store(&shared, &compare(3), b"y").unwrap()), Some(4));
+        let stale = Change {
+            or_stale: true,
+            ..compare(2)
+        };
+        assert_eq!(cas(store(&shared, &stale, b"z").unwrap()), Some(5));
+        let item = shared.with(|store| store.find(b"k")).unwrap().unwrap();
+        assert_eq!(item.header.marks, Marks::STALE);
+        assert_eq!(put(&shared, Mode::Replace, b"w"), Some(6));
+    }
+
+    #[test]
+    fn large_values_are_added_to() {
+        let shared = small();
+        let [a, b] = [vec![1; 100_000], vec![2; 100_001]];
+        put(&shared, Mode::Set, &a).unwrap();
+        put(&shared, Mode::Append, &b).unwrap();
+        put(&shared, Mode::Prepend, &b).unwrap();
+        assert!(value(&shared, b"k").unwrap() == [&b[..], &a, &b].concat());
+        assert_eq!(put(&shared, Mode::Append, &vec![3; 800_000]), None);
+        assert_eq!(value(&shared, b"k").unwrap().len(), 300_002);
+    }
+
+    /// What becomes of the key while a value that is added to it is fetched.
+    #[test]
+    fn what_is_added_to_may_change_while_the_value_comes() {
+        let shared = small();
+        let added = |mode, meanwhile: &dyn Fn()| {
+            put(&shared, Mode::Set, b"old").unwrap();
+            let change = Change { mode, ..CHANGE };
+            store_with(&shared, &change, 3, |items, offset| {
+                meanwhile();
+                Ok(items.write(offset, b"new")?)
+            })
+        };
+        for (mode, same, longer) in [
+            (Mode::Append, b"abcnew", &b"longernew"[..]),
+            (Mode::Prepend, b"newabc", b"newlonger"),
+        ] {
+            let set = |value: &'static [u8]| {
+                let shared = &shared;
+                move || assert!(put(shared, Mode::Set, value).is_some())
+            };
+            assert!(cas(added(mode, &set(b"abc")).unwrap()).is_some());
+            assert_eq!(value(&shared, b"k").unwrap(), same);
+            assert!(cas(added(mode, &set(b"longer")).unwrap()).is_some());
+            assert_eq!(value(&shared, b"k").unwrap(), longer);
+            let gone = added(mode, &|| assert_eq!(shared.delete(b"k"), Ok(true)));
+            assert_eq!(gone, Ok(Stored::NotStored));
+            assert_eq!(value(&shared, b"k"), None);
+            let full = added(mode, &set(&[0; (1 << 20) - 100]));
+            assert_eq!(full, Ok(Stored::NotStored));
+        }
+        shared.delete(b"k").unwrap();
+        let bytes = shared.with(|store| store.counters()).bytes;
+        assert_eq!(bytes, 0);
+    }
+
+    #[test]
+    fn numbers_are_counted_in_place() {
+        let shared = small();
+        let counts = |delta| match shared.with(|store| count(store, b"k", delta, 0)).unwrap() {
+            Counted::Done { value, .. } => Some(value),
+            _ => None,
+        };
+        assert_eq!(counts(Delta::Add(1)), None);
+        put(&shared, Mode::Set, b"99").unwrap();
+        assert_eq!(counts(Delta::Add(1)), Some(100));
+        assert_eq!(counts(Delta::Subtract(93)), Some(7));
+        assert_eq!(value(&shared, b"k").unwrap(), b"7  ");
+        assert_eq!(counts(Delta::Subtract(8)), Some(0));
+        assert_eq!(counts(Delta::Add(u64::MAX)), Some(u64::MAX));
+        assert_eq!(counts(Delta::Add(3)), Some(2));
+        put(&shared, Mode::Set, b"no").unwrap();
+        assert_eq!(counts(Delta::Add(1)), None);
+        put(&shared, Mode::Set, b"").unwrap();
+        assert_eq!(counts(Delta::Add(1)), None);
+        put(&shared, Mode::Set, &[b'0'; 4000]).unwrap();
+        assert_eq!(counts(Delta::Add(1)), None);
+        put(
+            &shared,
+            Mode::Set,
+            &[b"41".to_vec(), vec![b' '; 4000]].concat(),
+        )
+        .unwrap();
+        assert_eq!(counts(Delta::Add(1)), Some(42));
+    }
+
+    /// Memcached does not look for numbers in items that it keeps in chunks, and says so before it
+    /// compares their cas.
+    #[test]
+    fn what_memcached_keeps_in_chunks_is_no_number() {
+        let shared = small();
+        let chunk = (512 << 10) - (48 + 8 + 1 + 2) - b"k".len();
+        for (len, expected) in [(chunk, Counted::Exists), (chunk + 1, Counted::NotANumber)] {
+            let mut value = vec![b' '; len];
+            value[0] = b'1';
+            put(&shared, Mode::Set, &value).unwrap();
+            let counted = shared.with(|store| count(store, b"k", Delta::Add(1), u64::MAX));
+            assert_eq!(counted, Ok(expected));
+        }
+    }
+
+    /// As an item never changes, a number needs room for the next one, which a full store that may
+    /// not evict once did not have.
+    #[test]
+    fn numbers_are_counted_in_a_full_store_that_may_not_evict() {
+        let shared = testing::shared(Limits {
+            memory: 1 << 20,
+            item: 16 << 10,
+        });
+        shared.with(|store| store.set_may_evict(false));
+        let set = |n: u32, value: &[u8]| shared.set(&n.to_le_bytes(), 0, 0, value);
+        let mut keys = 0;
+        while set(keys, [&b"100000"[..], b"no number"][keys as usize % 2]).is_ok() {
+            keys += 1;
+        }
+        for round in 1..=4u64 {
+            // Ones that are everywhere, and then one only.
+            for n in (0..keys).step_by(2) {
+                let key = if round % 2 == 0 { 0 } else { n };
+                let up = |store: &mut Store| count(store, &key.to_le_bytes(), Delta::Add(1), 0);
+                let counted = shared.with(up).unwrap();
+                assert!(matches!(counted, Counted::Done { .. }), "{round} {n}");
+                // Holes may be used, but not all of them.
+                if n % 64 == 0 {
+                    let _ = set(keys + n, b"one more");
+                }
+            }
+        }
+        for n in 0..keys {
+            let expected = match (n, n % 2) {
+                (0, _) => (100_002 + u64::from(keys).div_ceil(2) * 2).to_string(),
+                (_, 0) => "100002".to_owned(),
+                _ => "no number".to_owned(),
+            };
+            let value = value(&shared, &n.to_le_bytes()).unwrap();
+            assert_eq!(String::from_utf8(value).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_failed_set_removes_what_was_there_and_nothing_else_does() {
+        let shared = small();
+        let large = vec![0; 1 << 20];
+        put(&shared, Mode::Set, b"x").unwrap();
+        let add = Change {
+            mode: Mode::Add,
+            ..CHANGE
+        };
+        assert_eq!(store(&shared, &add, &large), Err(SetError::TooLarge));
+        assert!(value(&shared, b"k").is_some());
+        assert_eq!(store(&shared, &CHANGE, &large), Err(SetError::TooLarge));
+        assert_eq!(value(&shared, b"k"), None);
+    }
+}
