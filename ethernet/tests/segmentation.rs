@@ -16,8 +16,9 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, bind, send, setsockopt, socket,
 };
 use nix::{setsockopt_impl, sockopt_impl};
+use smoltcp::wire::IpVersion;
 use toroid_ethernet::offload::gso_packet::GsoPacket;
-use toroid_ethernet::offload::layout::{Network, Transport};
+use toroid_ethernet::offload::layout::Transport;
 use toroid_ethernet::offload::segmentation::Segmenter;
 use toroid_ethernet::offload::{Capabilities, Offload};
 use toroid_ethernet::port::tap::Tap;
@@ -62,10 +63,10 @@ fn frames_are_those_of_the_kernel() {
 
 fn gso_packets() -> impl Iterator<Item = GsoPacket> {
     let kinds = [
-        (Network::Ipv4, Transport::Tcp),
-        (Network::Ipv6, Transport::Tcp),
-        (Network::Ipv4, Transport::Udp),
-        (Network::Ipv6, Transport::Udp),
+        (IpVersion::Ipv4, Transport::Tcp),
+        (IpVersion::Ipv6, Transport::Tcp),
+        (IpVersion::Ipv4, Transport::Udp),
+        (IpVersion::Ipv6, Transport::Udp),
     ];
     let shapes = [(0, 0, 0), (0, 3, 3), (1, 0, 10), (2, 1, 0), (0, 7, 10)];
     let lengths = [
@@ -75,13 +76,13 @@ fn gso_packets() -> impl Iterator<Item = GsoPacket> {
         (61, 500),
         (8000, 60_000),
     ];
-    kinds.into_iter().flat_map(move |(network, transport)| {
+    kinds.into_iter().flat_map(move |(ip_version, transport)| {
         shapes.into_iter().flat_map(move |shape| {
             lengths.into_iter().map(move |(size, len)| {
                 let (tags, options, tcp_options) = shape;
                 let seed = len + options;
                 GsoPacket {
-                    network,
+                    ip_version,
                     transport,
                     tags,
                     options,

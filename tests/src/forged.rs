@@ -69,7 +69,7 @@ impl Neighbours {
         let reached: Vec<(u32, u8)> = match ingress.expect("a member").decide(packet) {
             Action::Deliver(way) => vec![egress(way)],
             Action::DeliverAll(others) => others.flatten().map(egress).collect(),
-            Action::Answer(frame) => {
+            Action::Reply(frame) => {
                 let asker = packet[Offload::LEN + 6..].first_chunk::<6>();
                 assert_eq!(frame.first_chunk(), asker);
                 return true;
@@ -201,7 +201,7 @@ impl FarHost {
         let reached: Vec<(u32, u8)> = match ingress.decide(packet) {
             Action::Deliver(way) => vec![egress(way)],
             Action::DeliverAll(others) => others.flatten().map(egress).collect(),
-            Action::Answer(_) => panic!("what is asked was answered there"),
+            Action::Reply(_) => panic!("what is asked was answered there"),
             Action::Drop(_) => return false,
         };
         let source = addressing::mac(tag.partition.0 as u16, tag.place);

@@ -588,7 +588,7 @@ impl Control {
         if !newcomers.is_empty() {
             self.switch.call(move |switch| {
                 for (partition, place) in newcomers {
-                    switch.answer_late(partition, place);
+                    switch.answer_pending(partition, place);
                 }
             })?;
         }

@@ -16,7 +16,7 @@ use crate::headers::frame::Frame;
 use crate::headers::igmp_mld::{self, GroupMessage, MembershipReport};
 use crate::headers::ip_addresses;
 use crate::headers::mac::{Destination, Mac};
-use crate::headers::neighbour::Question;
+use crate::headers::neighbour::AddressQuery;
 use crate::headers::ra_guard;
 use crate::offload::{MAX_PACKET, Offload};
 use crate::tunnel::{HostId, Tag};
@@ -29,7 +29,7 @@ pub enum Action<'a, X> {
     /// Send it out at each of these, as it is, and count those that are held back.
     DeliverAll(Others<'a, X>),
     /// Send this frame back where the packet came from.
-    Answer(Vec<u8>),
+    Reply(Vec<u8>),
     /// Count it.
     Drop(DropReason),
 }
@@ -95,7 +95,7 @@ impl<'a, X> Ingress<'a, X> {
     /// lost, there may have been reports among them, and the member hears every group.
     pub fn has_read(&self) {
         if let Sender::Member(member) = self.sender
-            && member.backlog.has_read()
+            && member.overrun.has_read()
         {
             let mut snooping = self.segment.snooping.borrow_mut();
             snooping.receive_all(member.port.place);
@@ -105,7 +105,7 @@ impl<'a, X> Ingress<'a, X> {
     /// Tells that there was no packet to read here.
     pub fn was_empty(&self) {
         if let Sender::Member(member) = self.sender {
-            member.backlog.was_empty();
+            member.overrun.was_empty();
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a, X> Ingress<'a, X> {
             return Err(DropReason::RouterAdvertisement);
         }
         let longest = offload.longest(bytes.len());
-        if packet.len() <= MAX_PACKET && longest <= frame.longest(self.sender.mtu()) {
+        if packet.len() <= MAX_PACKET && longest <= frame.max_len(self.sender.mtu()) {
             Ok(frame)
         } else {
             Err(DropReason::TooLong)
@@ -132,7 +132,7 @@ impl<'a, X> Ingress<'a, X> {
 
     /// Whether a packet has an address of another node, or of another domain.
     fn is_anothers(&self, frame: Frame<'_>) -> bool {
-        ip_addresses::addresses(frame).any(|address| self.belongs_to_another(address))
+        ip_addresses::claimed(frame).any(|address| self.belongs_to_another(address))
     }
 
     fn belongs_to_another(&self, address: IpAddr) -> bool {
@@ -162,37 +162,37 @@ impl<'a, X> Ingress<'a, X> {
     /// Whether a member says that it is a router, where none is expected among members.
     fn is_uninvited(&self, frame: Frame<'_>) -> bool {
         let port = self.sender.port();
-        port.is_some_and(|port| !port.forward) && ra_guard::is_advertisement(frame)
+        port.is_some_and(|port| !port.forward) && ra_guard::is_router_advertisement(frame)
     }
 
     fn answer(&self, frame: Frame<'_>) -> Option<Action<'a, X>> {
         // Those of other hosts have been answered there.
         self.egress()?;
-        let question = Question::read(frame)?;
-        let Some(owner) = self.segment.owner(&question, self.sender.place()) else {
-            self.keep(question);
+        let query = AddressQuery::read(frame)?;
+        let Some(owner) = self.segment.owner(&query, self.sender.place()) else {
+            self.keep(query);
             return None;
         };
         // From outside there is no way to the others.
-        if matches!(self.sender, Sender::Outside(_)) && self.segment.is_remote(&question) {
+        if matches!(self.sender, Sender::Outside(_)) && self.segment.is_remote(&query) {
             return None;
         }
         Some(if self.sender.may_reach(owner) {
-            Action::Answer(question.answer(Mac(owner.mac)))
+            Action::Reply(query.reply(Mac(owner.mac)))
         } else {
             Action::Drop(DropReason::Limited)
         })
     }
 
-    /// Keeps a question about a node that is no member yet.
-    fn keep(&self, question: Question) {
-        let target = question.target();
+    /// Keeps a query about a node that is no member yet.
+    fn keep(&self, query: AddressQuery) {
+        let target = query.target();
         if let Sender::Member(member) = self.sender
             && self.segment.is_of_node(target)
             && self.segment.owner_of(target) != Some(member.port.place)
-            && !question.is_probe()
+            && !query.is_probe()
         {
-            member.unanswered.add(question);
+            member.pending.add(query);
         }
     }
 

@@ -54,11 +54,11 @@ use toroid_model::ethernet::DropReason;
 use toroid_protocol::driver::{Port, PortDrops, Uplink};
 
 use crate::headers::mac::{self, Destination, Mac};
-use crate::headers::neighbour::Question;
+use crate::headers::neighbour::AddressQuery;
 use ingress::Sender;
 pub use ingress::{Action, Ingress, Others, Way};
-use overrun::Backlog;
-use pending::Unanswered;
+use overrun::OverrunDetector;
+use pending::PendingQueries;
 use remote::RemoteMembers;
 pub use remote::UnknownDomain;
 use snooping::Snooping;
@@ -129,8 +129,8 @@ struct Member<X> {
     port: Port,
     egress: X,
     /// Of what it sends.
-    backlog: Backlog,
-    unanswered: Unanswered,
+    overrun: OverrunDetector,
+    pending: PendingQueries,
     /// Of what it sent.
     drops: DropCounters,
 }
@@ -296,18 +296,18 @@ impl<X> Segments<X> {
             .collect()
     }
 
-    /// The answers about the member at `place` to questions that other members have asked before it was
+    /// The answers about the member at `place` to queries that other members have asked before it was
     /// one, each with the way to the asker. They are given once.
-    pub fn late_answers(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
+    pub fn pending_replies(&self, partition: Partition, place: Place) -> Vec<(&X, Vec<u8>)> {
         let segment = self.segments.get(&partition);
         let Some((segment, port)) = segment.and_then(|s| Some((s, s.port(place)?))) else {
             return Vec::new();
         };
         let of = |member| {
             let may_reach = Sender::Member(member).may_reach(port);
-            let questions = member.unanswered.take(addresses(port));
-            let questions = questions.into_iter().filter(move |_| may_reach);
-            questions.map(|question| (&member.egress, question.answer(Mac(port.mac))))
+            let queries = member.pending.take(addresses(port));
+            let queries = queries.into_iter().filter(move |_| may_reach);
+            queries.map(|query| (&member.egress, query.reply(Mac(port.mac))))
         };
         segment.members.values().flat_map(of).collect()
     }
@@ -406,8 +406,8 @@ impl<X> Segment<X> {
         let member = Member {
             port,
             egress,
-            backlog: Backlog::default(),
-            unanswered: Unanswered::default(),
+            overrun: OverrunDetector::default(),
+            pending: PendingQueries::default(),
             drops: DropCounters::default(),
         };
         self.members.insert(place, member);
@@ -466,7 +466,7 @@ impl<X> Segment<X> {
     /// Whose an address is: the directory gave it to a member, or a member's kernel makes it of its MAC.
     fn owner_of(&self, address: IpAddr) -> Option<Place> {
         let assigned = self.owners.get(&address).copied();
-        assigned.or_else(|| match mac::of_link(address)?.destination() {
+        assigned.or_else(|| match mac::from_link_local(address)?.destination() {
             Destination::Member { domain, place } => (domain == self.domain).then_some(place),
             _ => None,
         })
@@ -484,16 +484,16 @@ impl<X> Segment<X> {
         is_assignable || self.owner_of(address).is_some()
     }
 
-    /// The member other than `asker` whose address is in question.
-    fn owner(&self, question: &Question, asker: Option<Place>) -> Option<&Port> {
-        let place = self.owners.get(&question.target())?;
+    /// The member other than `asker` whose address is in query.
+    fn owner(&self, query: &AddressQuery, asker: Option<Place>) -> Option<&Port> {
+        let place = self.owners.get(&query.target())?;
         // Who asks for its own address announces it, and an answer would tell of a conflict.
         self.port(*place).filter(|_| Some(*place) != asker)
     }
 
-    /// Whether the address in question is a member's that another host carries.
-    fn is_remote(&self, question: &Question) -> bool {
-        let place = self.owners.get(&question.target());
+    /// Whether the address in query is a member's that another host carries.
+    fn is_remote(&self, query: &AddressQuery) -> bool {
+        let place = self.owners.get(&query.target());
         place.is_some_and(|place| self.remote.member(*place).is_some())
     }
 }

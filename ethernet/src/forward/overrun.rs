@@ -13,9 +13,9 @@ const NOT_FREED: u32 = 64;
 
 /// How many packets were read from a queue since it was last empty.
 #[derive(Debug, Default)]
-pub(super) struct Backlog(Cell<u32>);
+pub(super) struct OverrunDetector(Cell<u32>);
 
-impl Backlog {
+impl OverrunDetector {
     /// One more was read. Returns whether the queue may have been full, and then counts anew.
     pub(super) fn has_read(&self) -> bool {
         let read = self.0.take() + 1;

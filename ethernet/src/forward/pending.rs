@@ -1,40 +1,40 @@
 //! Questions of a member about addresses of nodes that are not members yet.
 //!
-//! A kernel repeats a question only after a second, and gives up after three. A node that becomes a
-//! member meanwhile has to be reached at once, so the question is answered when its membership begins.
+//! A kernel repeats a query only after a second, and gives up after three. A node that becomes a
+//! member meanwhile has to be reached at once, so the query is answered when its membership begins.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use crate::headers::neighbour::Question;
+use crate::headers::neighbour::AddressQuery;
 
-/// The most questions that are kept of one member; the oldest goes first.
+/// The most queries that are kept of one member; the oldest goes first.
 const MOST: usize = 64;
 
 /// Questions of one member, the newest last.
 #[derive(Debug, Default)]
-pub(super) struct Unanswered(RefCell<VecDeque<Question>>);
+pub(super) struct PendingQueries(RefCell<VecDeque<AddressQuery>>);
 
-impl Unanswered {
-    /// Keeps a question.
-    pub(super) fn add(&self, question: Question) {
+impl PendingQueries {
+    /// Keeps a query.
+    pub(super) fn add(&self, query: AddressQuery) {
         let mut all = self.0.borrow_mut();
-        if all.contains(&question) {
+        if all.contains(&query) {
             return;
         }
         if all.len() == MOST {
             all.pop_front();
         }
-        all.push_back(question);
+        all.push_back(query);
     }
 
-    /// Takes out the questions about these addresses.
-    pub(super) fn take(&self, addresses: [IpAddr; 2]) -> Vec<Question> {
+    /// Takes out the queries about these addresses.
+    pub(super) fn take(&self, addresses: [IpAddr; 2]) -> Vec<AddressQuery> {
         let mut all = self.0.borrow_mut();
-        let is_about = |question: &Question| addresses.contains(&question.target());
+        let is_about = |query: &AddressQuery| addresses.contains(&query.target());
         let taken = all.iter().copied().filter(is_about).collect();
-        all.retain(|question| !is_about(question));
+        all.retain(|query| !is_about(query));
         taken
     }
 }

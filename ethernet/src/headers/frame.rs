@@ -1,127 +1,88 @@
 //! Ethernet frames: a checked view of bytes that a node sent.
 //!
-//! ```text
-//!  0             6        12          14
-//!  +-------------+--------+-----------+------------------+
-//!  | destination | source | ethertype | payload          |
-//!  +-------------+--------+-----------+------------------+
-//! ```
-//!
-//! A frame may carry VLAN tags of 4 bytes before its type; nodes may use them among themselves,
-//! so one tag is allowed for where lengths are checked.
+//! The header is read by smoltcp. VLAN tags, which smoltcp does not know, are read here: 4 bytes each, in
+//! front of the ethertype. Nodes may use VLANs among themselves, and one tag does not count towards the
+//! MTU.
 
-use std::ops::Range;
+pub use smoltcp::wire::ETHERNET_HEADER_LEN as HEADER_LEN;
+use smoltcp::wire::{EthernetFrame, EthernetProtocol};
 
 use crate::headers::mac::Mac;
-
-/// Bytes before the payload.
-pub const HEADER_LEN: usize = 14;
 
 /// Bytes of a VLAN tag.
 pub(crate) const TAG_LEN: usize = 4;
 
-/// The bits of a tag that say which VLAN; the others are a priority.
+/// Bits of a tag that hold the VLAN number; the others are a priority.
 const VLAN_NUMBER: u16 = 0xfff;
 
-const DESTINATION: Range<usize> = 0..6;
-const SOURCE: Range<usize> = 6..12;
-const ETHERTYPE: Range<usize> = 12..14;
-
-/// The protocol of a frame's payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EtherType(pub u16);
-
-impl EtherType {
-    /// Address resolution for IPv4.
-    pub const ARP: EtherType = EtherType(0x0806);
-    /// IPv4.
-    pub const IPV4: EtherType = EtherType(0x0800);
-    /// IPv6.
-    pub const IPV6: EtherType = EtherType(0x86dd);
-    /// A VLAN tag.
-    const VLAN: EtherType = EtherType(0x8100);
-    /// A provider's VLAN tag.
-    const PROVIDER_VLAN: EtherType = EtherType(0x88a8);
-
-    pub(crate) fn is_tag(self) -> bool {
-        matches!(self, EtherType::VLAN | EtherType::PROVIDER_VLAN)
-    }
-}
-
-/// A frame with a whole header. Nothing is said of its payload.
+/// A frame with a complete Ethernet header. The payload is unchecked.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
-    header: &'a [u8; HEADER_LEN],
-    payload: &'a [u8],
-}
+pub struct Frame<'a>(&'a [u8]);
 
 impl<'a> Frame<'a> {
-    /// The frame in these bytes, or `None` if they end within the header.
+    /// The frame in these bytes; `None` if they end within the header.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
-        let (header, payload) = bytes.split_first_chunk()?;
-        Some(Frame { header, payload })
+        (bytes.len() >= HEADER_LEN).then_some(Frame(bytes))
     }
 
-    /// Whom it is for.
-    pub fn destination(&self) -> Mac {
-        self.mac(DESTINATION)
+    /// Destination address.
+    pub(crate) fn destination(&self) -> Mac {
+        Mac(self.header().dst_addr().0)
     }
 
-    /// Who claims to have sent it.
-    pub fn source(&self) -> Mac {
-        self.mac(SOURCE)
+    /// Source address, as the sender claims it.
+    pub(crate) fn source(&self) -> Mac {
+        Mac(self.header().src_addr().0)
     }
 
-    /// What the payload is.
-    pub fn ethertype(&self) -> EtherType {
-        let bytes = &self.header[ETHERTYPE];
-        EtherType(u16::from_be_bytes([bytes[0], bytes[1]]))
+    /// Protocol of the payload, which may be a VLAN tag.
+    pub(crate) fn ethertype(&self) -> EthernetProtocol {
+        self.header().ethertype()
     }
 
-    /// Everything behind the header.
-    pub fn payload(&self) -> &'a [u8] {
-        self.payload
+    /// Bytes behind the header.
+    pub(crate) fn payload(&self) -> &'a [u8] {
+        self.header().payload()
     }
 
-    /// What the payload is behind all tags, as kernels read it: a tag of VLAN 0 is as good as none.
-    pub fn untagged(&self) -> (EtherType, &'a [u8]) {
+    /// Protocol and payload behind all tags. Kernels read a tag of VLAN 0 as no tag.
+    pub(crate) fn untagged(&self) -> (EthernetProtocol, &'a [u8]) {
         let (_, ethertype, payload) = self.strip();
         (ethertype, payload)
     }
 
-    /// Whether it is in a VLAN, which members may have among themselves.
-    pub fn is_in_vlan(&self) -> bool {
+    /// Whether a tag names a VLAN.
+    pub(crate) fn is_in_vlan(&self) -> bool {
         self.strip().0
     }
 
-    /// Whether any tag is of a VLAN, and what is behind all of them.
-    fn strip(&self) -> (bool, EtherType, &'a [u8]) {
-        let (mut vlan, mut ethertype, mut payload) = (false, self.ethertype(), self.payload);
-        while ethertype.is_tag()
+    /// Whether a tag names a VLAN, and protocol and payload behind all tags.
+    fn strip(&self) -> (bool, EthernetProtocol, &'a [u8]) {
+        let (mut vlan, mut ethertype, mut payload) = (false, self.ethertype(), self.payload());
+        while is_tag(ethertype)
             && let Some((tag, behind)) = payload.split_first_chunk::<TAG_LEN>()
         {
             vlan |= u16::from_be_bytes([tag[0], tag[1]]) & VLAN_NUMBER != 0;
-            ethertype = EtherType(u16::from_be_bytes([tag[2], tag[3]]));
+            ethertype = u16::from_be_bytes([tag[2], tag[3]]).into();
             payload = behind;
         }
         (vlan, ethertype, payload)
     }
 
-    /// The most bytes that a frame like this may have where the MTU, in bytes, is this.
-    pub fn longest(&self, mtu: u32) -> usize {
-        let tag = if self.ethertype().is_tag() {
-            TAG_LEN
-        } else {
-            0
-        };
+    /// Length limit of this frame, in bytes, for an MTU in bytes.
+    pub(crate) fn max_len(&self, mtu: u32) -> usize {
+        let tag = if is_tag(self.ethertype()) { TAG_LEN } else { 0 };
         HEADER_LEN + tag + mtu as usize
     }
 
-    fn mac(&self, range: Range<usize>) -> Mac {
-        let mut octets = [0; 6];
-        octets.copy_from_slice(&self.header[range]);
-        Mac(octets)
+    fn header(&self) -> EthernetFrame<&'a [u8]> {
+        EthernetFrame::new_unchecked(self.0)
     }
+}
+
+/// Whether the ethertype announces a VLAN tag (IEEE 802.1Q) or a provider's VLAN tag (802.1ad).
+pub(crate) fn is_tag(ethertype: EthernetProtocol) -> bool {
+    matches!(ethertype, EthernetProtocol::Unknown(0x8100 | 0x88a8))
 }
 
 #[cfg(test)]
@@ -141,7 +102,7 @@ mod tests {
         let frame = Frame::new(&bytes).unwrap();
         assert_eq!(frame.destination(), Mac([1, 2, 3, 4, 5, 6]));
         assert_eq!(frame.source(), Mac([11, 12, 13, 14, 15, 16]));
-        assert_eq!(frame.ethertype(), EtherType::IPV6);
+        assert_eq!(frame.ethertype(), EthernetProtocol::Ipv6);
         assert_eq!(frame.payload(), [0xaa; 3]);
     }
 
@@ -157,7 +118,7 @@ mod tests {
         let tagged = |tags: &[u8]| {
             let bytes = [&bytes([0x81, 0], 0), tags, &[0x86, 0xdd, 7]].concat();
             let frame = Frame::new(&bytes).unwrap();
-            assert_eq!(frame.untagged(), (EtherType::IPV6, &[7][..]));
+            assert_eq!(frame.untagged(), (EthernetProtocol::Ipv6, &[7][..]));
             frame.is_in_vlan()
         };
         assert!(!tagged(&[0xe0, 0]));
@@ -168,9 +129,9 @@ mod tests {
 
     #[test]
     fn only_a_tag_may_exceed_the_mtu() {
-        let longest = |ethertype| Frame::new(&bytes(ethertype, 100)).unwrap().longest(1500);
-        assert_eq!(longest([8, 0]), 1514);
-        assert_eq!(longest([0x81, 0]), 1518);
-        assert_eq!(longest([0x88, 0xa8]), 1518);
+        let max_len = |ethertype| Frame::new(&bytes(ethertype, 100)).unwrap().max_len(1500);
+        assert_eq!(max_len([8, 0]), 1514);
+        assert_eq!(max_len([0x81, 0]), 1518);
+        assert_eq!(max_len([0x88, 0xa8]), 1518);
     }
 }

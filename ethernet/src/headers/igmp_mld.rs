@@ -24,14 +24,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use smoltcp::wire::{IpProtocol, Ipv4Packet};
+use smoltcp::wire::{EthernetProtocol, IpProtocol, Ipv4Packet};
 
-use crate::headers::frame::{EtherType, Frame};
-use crate::headers::ipv6::{self, ICMPV6};
+use crate::headers::frame::Frame;
 use crate::headers::mac::Mac;
+use crate::headers::{ip_addresses, ipv6};
 
 /// IP protocol number of PIM (protocol independent multicast), spoken among routers.
-const PIM: u8 = 103;
+const PIM: IpProtocol = IpProtocol::Unknown(103);
 
 const IGMP_QUERY: u8 = 0x11;
 const IGMPV1_REPORT: u8 = 0x12;
@@ -98,25 +98,23 @@ pub struct GroupRecord {
 
 /// Reads the IGMP, MLD or PIM message in `frame`; `None` for other or malformed frames.
 pub fn read(frame: Frame<'_>) -> Option<GroupMessage<'_>> {
-    match packet(frame)? {
-        (EtherType::IPV4, packet) => {
-            let packet = Ipv4Packet::new_checked(packet).ok()?;
-            let from = packet.src_addr().into();
-            match packet.next_header() {
-                IpProtocol::Igmp => igmp(from, packet.payload()),
-                IpProtocol::Unknown(PIM) => router(from),
-                _ => None,
-            }
+    let (ethertype, packet) = untagged(frame)?;
+    let (from, protocol, message) = match ethertype {
+        EthernetProtocol::Ipv4 => {
+            let ip = Ipv4Packet::new_checked(packet).ok()?;
+            (ip.src_addr().into(), ip.next_header(), ip.payload())
         }
-        (EtherType::IPV6, packet) => {
-            let (protocol, payload) = ipv6::payload(packet)?;
-            let from = address(packet.get(8..24)?)?;
-            match protocol {
-                ICMPV6 => mld(from, payload),
-                PIM => router(from),
-                _ => None,
-            }
+        EthernetProtocol::Ipv6 => {
+            let (protocol, message) = ipv6::upper_layer(packet)?;
+            let from = ip_addresses::ipv6(packet)?.src_addr();
+            (from.into(), protocol, message)
         }
+        _ => return None,
+    };
+    match (protocol, from) {
+        (IpProtocol::Igmp, IpAddr::V4(_)) => igmp(from, message),
+        (IpProtocol::Icmpv6, IpAddr::V6(_)) => mld(from, message),
+        (PIM, _) => router(from),
         _ => None,
     }
 }
@@ -124,12 +122,9 @@ pub fn read(frame: Frame<'_>) -> Option<GroupMessage<'_>> {
 /// The group whose members alone may want `frame`; `None` if others may want it, too.
 ///
 /// Both destination addresses must name the group.
-pub fn group(frame: Frame<'_>) -> Option<IpAddr> {
-    let group = match packet(frame)? {
-        (EtherType::IPV4, packet) => address(packet.get(16..20)?)?,
-        (EtherType::IPV6, packet) => address(packet.get(24..40)?)?,
-        _ => return None,
-    };
+pub(crate) fn group(frame: Frame<'_>) -> Option<IpAddr> {
+    untagged(frame)?;
+    let group = ip_addresses::destination(frame)?;
     (frame.destination() == mac(group) && !is_flooded(group)).then_some(group)
 }
 
@@ -143,7 +138,7 @@ fn is_flooded(group: IpAddr) -> bool {
 }
 
 /// The packet in a frame; `None` in a VLAN, which is another network.
-fn packet(frame: Frame<'_>) -> Option<(EtherType, &[u8])> {
+fn untagged(frame: Frame<'_>) -> Option<(EthernetProtocol, &[u8])> {
     (!frame.is_in_vlan()).then(|| frame.untagged())
 }
 

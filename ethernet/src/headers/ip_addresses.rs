@@ -1,76 +1,88 @@
-//! The address that a packet is for, and who it says that it is from: the address of its IPv4 or IPv6 header, or of the one who asks or
-//! answers by ARP, and whose address it says that it has by neighbour discovery (RFC 4861).
+//! IP addresses in a frame: those that the sender claims, and the destination.
+//!
+//! A sender claims an address in the IPv4 or IPv6 header, in an ARP request or reply, and in a neighbour
+//! advertisement (RFC 4861). A header is read if it is complete, whatever its other fields say: kernels
+//! differ in what they accept.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use crate::headers::frame::{EtherType, Frame};
-use crate::headers::ipv6::{self, ICMPV6};
+use smoltcp::wire::{
+    ArpPacket, EthernetProtocol, IPV4_HEADER_LEN, IPV6_HEADER_LEN, Icmpv6Message, Icmpv6Packet,
+    IpProtocol, Ipv4Packet, Ipv6Packet,
+};
 
-/// Its offset in a header, which has at least so many bytes.
-const IPV4: (usize, usize) = (12, 20);
-const IPV6: (usize, usize) = (8, 40);
+use crate::headers::frame::Frame;
+use crate::headers::ipv6;
 
-/// The same of the address that it is for.
-const TO_IPV4: (usize, usize) = (16, 20);
-const TO_IPV6: (usize, usize) = (24, 40);
+/// Bytes of an ARP packet with Ethernet and IPv4 addresses.
+const ARP_LEN: usize = 28;
 
-/// Of addresses of IPv4 and of six bytes. Kernels take more than one kind of those for Ethernet's.
-const ARP: (usize, usize) = (14, 28);
-const ARP_KIND: [u8; 4] = [8, 0, 6, 4];
+/// Bytes of a neighbour advertisement without options.
+const ADVERTISEMENT_LEN: usize = 24;
 
-/// Of the address that a message about a neighbour is about.
-const NEIGHBOUR: (usize, usize) = (8, 24);
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
-
-/// The addresses that `frame` says are its sender's, as far as a kernel would read them.
-pub fn addresses(frame: Frame<'_>) -> impl Iterator<Item = IpAddr> {
+/// The addresses that `frame` claims for its sender.
+pub(crate) fn claimed(frame: Frame<'_>) -> impl Iterator<Item = IpAddr> {
     let (ethertype, packet) = frame.untagged();
     let addresses = match ethertype {
-        EtherType::IPV4 => [ipv4(packet, IPV4), None],
-        EtherType::IPV6 => [ipv6(packet, IPV6), advertised(packet)],
-        EtherType::ARP if packet.get(2..6) == Some(&ARP_KIND) => [ipv4(packet, ARP), None],
+        EthernetProtocol::Ipv4 => [ipv4(packet).map(|ip| ip.src_addr().into()), None],
+        EthernetProtocol::Ipv6 => {
+            let source = ipv6(packet).map(|ip| ip.src_addr().into());
+            [source, advertised(packet)]
+        }
+        EthernetProtocol::Arp => [arp_sender(packet), None],
         _ => [None; 2],
     };
     addresses.into_iter().flatten()
 }
 
-/// The address that the packet in `frame` is for.
-pub fn destination(frame: Frame<'_>) -> Option<IpAddr> {
+/// Destination address of the packet in `frame`.
+pub(crate) fn destination(frame: Frame<'_>) -> Option<IpAddr> {
     let (ethertype, packet) = frame.untagged();
     match ethertype {
-        EtherType::IPV4 => ipv4(packet, TO_IPV4),
-        EtherType::IPV6 => ipv6(packet, TO_IPV6),
+        EthernetProtocol::Ipv4 => Some(ipv4(packet)?.dst_addr().into()),
+        EthernetProtocol::Ipv6 => Some(ipv6(packet)?.dst_addr().into()),
         _ => None,
     }
 }
 
-/// The address of which a packet says that its sender has it, whatever it has besides.
+fn ipv4(packet: &[u8]) -> Option<Ipv4Packet<&[u8]>> {
+    packet.get(..IPV4_HEADER_LEN).map(Ipv4Packet::new_unchecked)
+}
+
+/// The first header of an IPv6 packet.
+pub(super) fn ipv6(packet: &[u8]) -> Option<Ipv6Packet<&[u8]>> {
+    packet.get(..IPV6_HEADER_LEN).map(Ipv6Packet::new_unchecked)
+}
+
+/// Sender address of an ARP packet. Kernels accept more than one hardware type for Ethernet.
+fn arp_sender(packet: &[u8]) -> Option<IpAddr> {
+    let arp = ArpPacket::new_unchecked(packet.get(..ARP_LEN)?);
+    let is_ipv4 = arp.protocol_type() == EthernetProtocol::Ipv4
+        && (arp.hardware_len(), arp.protocol_len()) == (6, 4);
+    let address = is_ipv4.then(|| arp.source_protocol_addr().first_chunk::<4>());
+    Some(IpAddr::from(*address??))
+}
+
+/// Target address of a neighbour advertisement.
 fn advertised(packet: &[u8]) -> Option<IpAddr> {
-    match ipv6::payload(packet)? {
-        (ICMPV6, message @ [NEIGHBOUR_ADVERTISEMENT, ..]) => ipv6(message, NEIGHBOUR),
-        _ => None,
-    }
-}
-
-fn ipv4(bytes: &[u8], at: (usize, usize)) -> Option<IpAddr> {
-    read::<4>(bytes, at).map(|bytes| Ipv4Addr::from(bytes).into())
-}
-
-fn ipv6(bytes: &[u8], at: (usize, usize)) -> Option<IpAddr> {
-    read::<16>(bytes, at).map(|bytes| Ipv6Addr::from(bytes).into())
-}
-
-fn read<const N: usize>(bytes: &[u8], (at, header): (usize, usize)) -> Option<[u8; N]> {
-    bytes.get(..header)?[at..].first_chunk().copied()
+    let (IpProtocol::Icmpv6, message) = ipv6::upper_layer(packet)? else {
+        return None;
+    };
+    let message = Icmpv6Packet::new_unchecked(message.get(..ADVERTISEMENT_LEN)?);
+    let is_advertisement = message.msg_type() == Icmpv6Message::NeighborAdvert;
+    is_advertisement.then(|| message.target_addr().into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Types and address lengths of IPv4 and Ethernet.
+    const ARP_TYPES: [u8; 4] = [8, 0, 6, 4];
+
     fn all(ethertype: [u8; 2], packet: &[u8]) -> Vec<IpAddr> {
         let bytes = [&[0; 12], &ethertype[..], packet].concat();
-        addresses(Frame::new(&bytes).unwrap()).collect()
+        claimed(Frame::new(&bytes).unwrap()).collect()
     }
 
     fn found(ethertype: [u8; 2], packet: &[u8]) -> Option<IpAddr> {
@@ -89,7 +101,7 @@ mod tests {
         assert_eq!(found([0x81, 0], &[0, 0, 8]), None);
         // Of Ethernet and of IEEE 802.
         for kind in [1, 6] {
-            let arp = [&[0, kind], &ARP_KIND[..], &numbered[6..28]].concat();
+            let arp = [&[0, kind], &ARP_TYPES[..], &numbered[6..28]].concat();
             let sender = Some(IpAddr::from([14, 15, 16, 17]));
             assert_eq!(found([8, 6], &arp), sender);
         }
@@ -112,7 +124,11 @@ mod tests {
     fn what_is_advertised_is_a_second_address() {
         let owned: [u8; 16] = std::array::from_fn(|n| n as u8 + 100);
         let packet = |headers: &[u8], kind: u8| {
-            let next = if headers.is_empty() { ICMPV6 } else { 60 };
+            let next = if headers.is_empty() {
+                u8::from(IpProtocol::Icmpv6)
+            } else {
+                60
+            };
             let mut packet = vec![0x60, 0, 0, 0, 0, 0, next, 255];
             packet.extend([7; 32]);
             packet.extend(headers);
@@ -121,8 +137,11 @@ mod tests {
             packet
         };
         let sender = IpAddr::from([7; 16]);
-        for headers in [&[][..], &[ICMPV6, 0, 1, 4, 0, 0, 0, 0]] {
-            let advertisement = packet(headers, NEIGHBOUR_ADVERTISEMENT);
+        for headers in [
+            &[][..],
+            &[u8::from(IpProtocol::Icmpv6), 0, 1, 4, 0, 0, 0, 0],
+        ] {
+            let advertisement = packet(headers, 136);
             assert_eq!(all([0x86, 0xdd], &advertisement), [sender, owned.into()]);
             let cut = &advertisement[..advertisement.len() - 1];
             assert_eq!(all([0x86, 0xdd], cut), [sender]);
@@ -134,7 +153,7 @@ mod tests {
     #[test]
     fn what_is_cut_off_or_something_else_has_none() {
         for (ethertype, header) in [([8, 0], 20), ([0x86, 0xdd], 40), ([8, 6], 28)] {
-            let packet = [&[0, 1], &ARP_KIND[..], &[0; 40]].concat();
+            let packet = [&[0, 1], &ARP_TYPES[..], &[0; 40]].concat();
             assert!(found(ethertype, &packet[..header]).is_some());
             assert_eq!(found(ethertype, &packet[..header - 1]), None);
         }

@@ -1,48 +1,33 @@
-//! What is in a packet of IPv6 behind all the headers that may come first.
+//! The upper-layer protocol of an IPv6 packet, behind all extension headers.
 
-/// Bytes of the first header.
-const HEADER: usize = 40;
+use smoltcp::wire::{IPV6_HEADER_LEN, IpProtocol, Ipv6ExtHeader, Ipv6FragmentHeader, Ipv6Packet};
 
-/// Where the kind of the next header is in the first.
-pub(crate) const NEXT_HEADER: usize = 6;
-
-pub(crate) const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-pub(crate) const FRAGMENT: u8 = 44;
-pub(crate) const AUTHENTICATION: u8 = 51;
-/// The protocol of neighbour discovery and of listeners.
-pub const ICMPV6: u8 = 58;
-pub(crate) const DESTINATION: u8 = 60;
-
-const FRAGMENT_HEADER: usize = 8;
-/// Bits of its third and fourth byte: where in the packet the fragment belongs.
-const FRAGMENT_OFFSET: u16 = 0xfff8;
-
-/// The protocol in a packet, and its first bytes; `None` if it ends before, or is a later fragment, which
-/// has others.
-pub fn payload(packet: &[u8]) -> Option<(u8, &[u8])> {
-    let (header, mut rest) = packet.split_at_checked(HEADER)?;
-    let mut kind = header[NEXT_HEADER];
+/// The upper-layer protocol of a packet, and the bytes that the packet has of it; `None` if the packet
+/// ends before them, or is not the first fragment.
+///
+/// The payload length of the packet is not used: kernels accept packets with payload length 0 and a
+/// hop-by-hop header, and would read what a check that stops there has not seen.
+pub(crate) fn upper_layer(packet: &[u8]) -> Option<(IpProtocol, &[u8])> {
+    let (header, mut rest) = packet.split_at_checked(IPV6_HEADER_LEN)?;
+    let mut protocol = Ipv6Packet::new_unchecked(header).next_header();
     loop {
-        let len = |unit: usize, least: usize| {
-            let [_, len, ..] = *rest else {
-                return None;
-            };
-            Some(unit * (usize::from(len) + least))
-        };
-        let len = match kind {
-            HOP_BY_HOP | ROUTING | DESTINATION => len(8, 1)?,
-            AUTHENTICATION => len(4, 2)?,
-            FRAGMENT => {
-                let place = rest.get(2..)?.first_chunk()?;
-                if u16::from_be_bytes(*place) & FRAGMENT_OFFSET != 0 {
+        let len = match protocol {
+            IpProtocol::HopByHop | IpProtocol::Ipv6Route | IpProtocol::Ipv6Opts => {
+                let header = Ipv6ExtHeader::new_checked(rest).ok()?;
+                8 * (usize::from(header.header_len()) + 1)
+            }
+            // RFC 4302 counts other units than all other headers; smoltcp reads it with IPsec only.
+            IpProtocol::IpSecAh => 4 * (usize::from(*rest.get(1)?) + 2),
+            IpProtocol::Ipv6Frag => {
+                let fragment = Ipv6FragmentHeader::new_checked(rest.get(2..)?).ok()?;
+                if fragment.frag_offset() != 0 {
                     return None;
                 }
-                FRAGMENT_HEADER
+                8
             }
-            _ => return Some((kind, rest)),
+            _ => return Some((protocol, rest)),
         };
-        kind = *rest.first()?;
+        protocol = IpProtocol::from(*rest.first()?);
         rest = rest.get(len..)?;
     }
 }
@@ -53,22 +38,23 @@ mod tests {
 
     #[test]
     fn only_the_first_fragment_begins_with_a_message() {
-        // Advertisement of a router and of a neighbour, and reports about groups.
+        // Router advertisement, neighbour advertisement, MLDv2 report.
         for kind in [134, 136, 143] {
-            let fragment = |place: u16| {
-                let mut packet = vec![0; HEADER];
-                packet[NEXT_HEADER] = FRAGMENT;
-                packet.extend([ICMPV6, 0]);
-                packet.extend(place.to_be_bytes());
+            let fragment = |offset: u16| {
+                let mut packet = vec![0; IPV6_HEADER_LEN];
+                packet[6] = IpProtocol::Ipv6Frag.into();
+                packet.extend([IpProtocol::Icmpv6.into(), 0]);
+                packet.extend(offset.to_be_bytes());
                 packet.extend([0, 0, 0, 1, kind, 0]);
                 packet
             };
-            // The lowest bit says that more follow.
-            for place in [0, 1] {
-                assert_eq!(payload(&fragment(place)), Some((ICMPV6, &[kind, 0][..])));
+            // The lowest bit is the more-fragments flag.
+            for offset in [0, 1] {
+                let message = Some((IpProtocol::Icmpv6, &[kind, 0][..]));
+                assert_eq!(upper_layer(&fragment(offset)), message);
             }
-            for place in [8, 9, 0xfff8] {
-                assert_eq!(payload(&fragment(place)), None);
+            for offset in [8, 9, 0xfff8] {
+                assert_eq!(upper_layer(&fragment(offset)), None);
             }
         }
     }

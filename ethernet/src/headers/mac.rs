@@ -1,8 +1,7 @@
-//! Interface addresses: what a MAC says about who it belongs to.
+//! MAC addresses of members.
 //!
-//! The address of a member is `06:dd:dd:xx:yy:zz`, domain and place
-//! ([`toroid_model::addressing::mac`]). Because a destination is computed from its address, nothing
-//! is learned and nothing is flooded.
+//! The address of a member is `06:dd:dd:xx:yy:zz`: domain and place ([`toroid_model::addressing::mac`]). A
+//! destination therefore names its member, and the switch neither learns addresses nor floods unicast.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,26 +9,26 @@ use std::net::IpAddr;
 use toroid_fabric::Place;
 use toroid_model::addressing;
 
-/// The bit of the first octet that marks broadcast and multicast.
+/// Bit of the first octet that marks a group address (broadcast or multicast).
 const GROUP: u8 = 0x01;
 
-/// The bit of the first octet that an address of the link has the other way round.
+/// Bit of the first octet that a link-local address has inverted.
 const ADMINISTERED: u8 = 0x02;
 
 /// An Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
-/// Where a frame is bound for, as its destination address alone tells.
+/// Meaning of a destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Destination {
-    /// Broadcast or multicast: every other member.
+pub(crate) enum Destination {
+    /// Broadcast or multicast.
     Group,
-    /// One place in one domain.
+    /// A place in a domain, at which a member may be.
     Member {
-        /// The domain's number.
+        /// Number of the domain.
         domain: u16,
-        /// The place; nothing says that a member is there.
+        /// Place of the node.
         place: Place,
     },
     /// An address that no member can have.
@@ -37,8 +36,8 @@ pub enum Destination {
 }
 
 impl Mac {
-    /// What this address means as a frame's destination.
-    pub fn destination(self) -> Destination {
+    /// Meaning of this address as a destination.
+    pub(crate) fn destination(self) -> Destination {
         match addressing::parse_mac(self.0) {
             Some((domain, place)) => Destination::Member { domain, place },
             None if self.0[0] & GROUP != 0 => Destination::Group,
@@ -47,8 +46,9 @@ impl Mac {
     }
 }
 
-/// The MAC of which an interface has made its address of the link (RFC 4291), or `None` if it is any other.
-pub fn of_link(address: IpAddr) -> Option<Mac> {
+/// The MAC address from which an interface derives this link-local address (RFC 4291); `None` for other
+/// addresses.
+pub(crate) fn from_link_local(address: IpAddr) -> Option<Mac> {
     let IpAddr::V6(address) = address else {
         return None;
     };
@@ -80,8 +80,8 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_the_link_is_made_of_one() {
-        let mac = |address: &str| of_link(address.parse().unwrap());
+    fn a_link_local_address_is_derived_from_a_mac() {
+        let mac = |address: &str| from_link_local(address.parse().unwrap());
         let member = Mac([6, 0, 1, 2, 3, 4]);
         assert_eq!(mac("fe80::400:1ff:fe02:304"), Some(member));
         for other in [
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_strangers_are_told_apart() {
+    fn groups_and_foreign_addresses_are_told_apart() {
         assert_eq!(Mac([0xff; 6]).destination(), Destination::Group);
         let all_nodes = Mac([0x33, 0x33, 0, 0, 0, 1]);
         assert_eq!(all_nodes.destination(), Destination::Group);

@@ -1,8 +1,8 @@
-//! Neighbour discovery: answers to "who has this address?", given in the owner's name.
+//! Address queries: ARP requests and neighbour solicitations, and replies in the owner's name.
 //!
-//! The directory knows the address of every member, so a question about one never needs to
-//! reach it: an ARP request (RFC 826), a probe before an address is taken (RFC 5227), an IPv6
-//! neighbour solicitation (RFC 4861) or a duplicate address detection (RFC 4862).
+//! The directory knows the addresses of every member, so the switch answers a query about a member
+//! itself: an ARP request (RFC 826), an ARP probe (RFC 5227), a neighbour solicitation (RFC 4861) or
+//! duplicate address detection (RFC 4862).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,85 +13,84 @@ use smoltcp::wire::{
     NdiscNeighborFlags, NdiscRepr,
 };
 
-use crate::headers::frame::{EtherType, Frame, HEADER_LEN};
+use crate::headers::frame::{Frame, HEADER_LEN};
 use crate::headers::mac::Mac;
 
-/// Neighbour discovery is not routed, and what passed a router would have less than this.
+/// Hop limit of neighbour discovery. A router would have decreased it.
 const HOP_LIMIT: u8 = 255;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);
 
-/// Somebody asks who has an address.
+/// A query for the owner of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
-    asker: Mac,
-    asked: Asked,
+pub(crate) struct AddressQuery {
+    requester: Mac,
+    query: Query,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum Query {
     Arp { from: Ipv4Addr, target: Ipv4Addr },
     Solicitation { from: Ipv6Addr, target: Ipv6Addr },
 }
 
-impl Question {
-    /// The question in `frame`, or `None` if it is anything else, or malformed.
-    pub fn read(frame: Frame<'_>) -> Option<Self> {
-        let asked = match frame.ethertype() {
-            EtherType::ARP => read_arp(frame.payload())?,
-            EtherType::IPV6 => read_solicitation(frame.payload())?,
+impl AddressQuery {
+    /// The query in `frame`; `None` for other or malformed frames.
+    pub(crate) fn read(frame: Frame<'_>) -> Option<Self> {
+        let query = match frame.ethertype() {
+            EthernetProtocol::Arp => read_arp(frame.payload())?,
+            EthernetProtocol::Ipv6 => read_solicitation(frame.payload())?,
             _ => return None,
         };
-        let asker = frame.source();
-        Some(Question { asker, asked })
+        let requester = frame.source();
+        Some(AddressQuery { requester, query })
     }
 
-    /// The address in question.
-    pub fn target(&self) -> IpAddr {
-        match self.asked {
-            Asked::Arp { target, .. } => target.into(),
-            Asked::Solicitation { target, .. } => target.into(),
+    /// The queried address.
+    pub(crate) fn target(&self) -> IpAddr {
+        match self.query {
+            Query::Arp { target, .. } => target.into(),
+            Query::Solicitation { target, .. } => target.into(),
         }
     }
 
-    /// Whether the asker means to take the address, and asks from none of its own.
-    pub fn is_probe(&self) -> bool {
-        match self.asked {
-            Asked::Arp { from, .. } => from.is_unspecified(),
-            Asked::Solicitation { from, .. } => from.is_unspecified(),
+    /// Whether the requester has no address yet and means to take the queried one.
+    pub(crate) fn is_probe(&self) -> bool {
+        match self.query {
+            Query::Arp { from, .. } => from.is_unspecified(),
+            Query::Solicitation { from, .. } => from.is_unspecified(),
         }
     }
 
-    /// The frame that tells the asker that `owner` has the address.
-    pub fn answer(&self, owner: Mac) -> Vec<u8> {
-        match self.asked {
-            Asked::Arp { from, target } => arp_reply((self.asker, from), (owner, target)),
-            // Who asks from no address looks for duplicates of one that it means to take, and
-            // can be told only together with everybody.
-            Asked::Solicitation { from, target } if from.is_unspecified() => {
+    /// The frame that tells the requester that `owner` has the address.
+    pub(crate) fn reply(&self, owner: Mac) -> Vec<u8> {
+        match self.query {
+            Query::Arp { from, target } => arp_reply((self.requester, from), (owner, target)),
+            // Duplicate address detection. The requester has no address, so the reply goes to all nodes.
+            Query::Solicitation { from, target } if from.is_unspecified() => {
                 advertisement((ALL_NODES_MAC, ALL_NODES), (owner, target), false)
             }
-            Asked::Solicitation { from, target } => {
-                advertisement((self.asker, from), (owner, target), true)
+            Query::Solicitation { from, target } => {
+                advertisement((self.requester, from), (owner, target), true)
             }
         }
     }
 }
 
-fn read_arp(payload: &[u8]) -> Option<Asked> {
+fn read_arp(payload: &[u8]) -> Option<Query> {
     match ArpRepr::parse(&ArpPacket::new_checked(payload).ok()?).ok()? {
         ArpRepr::EthernetIpv4 {
             operation: ArpOperation::Request,
             source_protocol_addr: from,
             target_protocol_addr: target,
             ..
-        } => Some(Asked::Arp { from, target }),
+        } => Some(Query::Arp { from, target }),
         _ => None,
     }
 }
 
-fn read_solicitation(payload: &[u8]) -> Option<Asked> {
+fn read_solicitation(payload: &[u8]) -> Option<Query> {
     let packet = Ipv6Packet::new_checked(payload).ok()?;
     let ip = Ipv6Repr::parse(&packet).ok()?;
     if ip.next_header != IpProtocol::Icmpv6 || ip.hop_limit != HOP_LIMIT {
@@ -104,7 +103,7 @@ fn read_solicitation(payload: &[u8]) -> Option<Asked> {
     let checked = ChecksumCapabilities::default();
     match Icmpv6Repr::parse(&ip.src_addr, &ip.dst_addr, &message, &checked).ok()? {
         Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, .. }) => {
-            Some(Asked::Solicitation {
+            Some(Query::Solicitation {
                 from: ip.src_addr,
                 target: target_addr,
             })
@@ -113,15 +112,20 @@ fn read_solicitation(payload: &[u8]) -> Option<Asked> {
     }
 }
 
-fn arp_reply(asker: (Mac, Ipv4Addr), owner: (Mac, Ipv4Addr)) -> Vec<u8> {
+fn arp_reply(requester: (Mac, Ipv4Addr), owner: (Mac, Ipv4Addr)) -> Vec<u8> {
     let reply = ArpRepr::EthernetIpv4 {
         operation: ArpOperation::Reply,
         source_hardware_addr: wire(owner.0),
         source_protocol_addr: owner.1,
-        target_hardware_addr: wire(asker.0),
-        target_protocol_addr: asker.1,
+        target_hardware_addr: wire(requester.0),
+        target_protocol_addr: requester.1,
     };
-    let mut frame = addressed(owner.0, asker.0, EthernetProtocol::Arp, reply.buffer_len());
+    let mut frame = addressed(
+        owner.0,
+        requester.0,
+        EthernetProtocol::Arp,
+        reply.buffer_len(),
+    );
     reply.emit(&mut ArpPacket::new_unchecked(&mut frame[HEADER_LEN..]));
     frame
 }
@@ -206,8 +210,8 @@ mod tests {
         \xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\
         \x02\x01\x06\x00\x01\x00\x00\x00";
 
-    fn question(bytes: &[u8]) -> Option<Question> {
-        Question::read(Frame::new(bytes)?)
+    fn query(bytes: &[u8]) -> Option<AddressQuery> {
+        AddressQuery::read(Frame::new(bytes)?)
     }
 
     /// The bytes, changed at one place.
@@ -238,9 +242,9 @@ mod tests {
 
     #[test]
     fn an_arp_request_is_answered() {
-        let question = question(ARP_REQUEST).unwrap();
-        assert_eq!(question.target(), IpAddr::from([10, 64, 0, 1]));
-        assert_eq!(question.answer(OWNER), ARP_REPLY);
+        let query = query(ARP_REQUEST).unwrap();
+        assert_eq!(query.target(), IpAddr::from([10, 64, 0, 1]));
+        assert_eq!(query.reply(OWNER), ARP_REPLY);
     }
 
     #[test]
@@ -249,14 +253,14 @@ mod tests {
         probe[28..32].fill(0);
         let mut reply = ARP_REPLY.to_vec();
         reply[38..42].fill(0);
-        assert_eq!(question(&probe).unwrap().answer(OWNER), reply);
+        assert_eq!(query(&probe).unwrap().reply(OWNER), reply);
     }
 
     #[test]
     fn a_solicitation_is_answered() {
-        let question = question(SOLICITATION).unwrap();
-        assert_eq!(question.target(), "fd00::1".parse::<IpAddr>().unwrap());
-        assert_eq!(question.answer(OWNER), ADVERTISEMENT);
+        let query = query(SOLICITATION).unwrap();
+        assert_eq!(query.target(), "fd00::1".parse::<IpAddr>().unwrap());
+        assert_eq!(query.reply(OWNER), ADVERTISEMENT);
     }
 
     #[test]
@@ -268,31 +272,31 @@ mod tests {
         bytes[56..58].fill(0);
         let sum = checksum(&bytes[HEADER_LEN..]).to_be_bytes();
         bytes[56..58].copy_from_slice(&sum);
-        let answer = question(&bytes).unwrap().answer(OWNER);
-        assert_eq!(answer[..6], ALL_NODES_MAC.0);
-        assert_eq!(answer[38..54], ALL_NODES.octets());
-        assert_eq!(answer[58], 0x20, "override, and not solicited");
-        assert_eq!(answer[62..], ADVERTISEMENT[62..]);
-        assert_eq!(checksum(&answer[HEADER_LEN..]), 0);
+        let reply = query(&bytes).unwrap().reply(OWNER);
+        assert_eq!(reply[..6], ALL_NODES_MAC.0);
+        assert_eq!(reply[38..54], ALL_NODES.octets());
+        assert_eq!(reply[58], 0x20, "override, and not solicited");
+        assert_eq!(reply[62..], ADVERTISEMENT[62..]);
+        assert_eq!(checksum(&reply[HEADER_LEN..]), 0);
     }
 
     #[test]
-    fn what_is_no_question_is_not_read_as_one() {
+    fn other_messages_are_no_queries() {
         let operation = 21;
-        assert_eq!(question(&with(ARP_REQUEST, operation, 2)), None);
+        assert_eq!(query(&with(ARP_REQUEST, operation, 2)), None);
         let hop_limit = 21;
-        assert_eq!(question(&with(SOLICITATION, hop_limit, 64)), None);
+        assert_eq!(query(&with(SOLICITATION, hop_limit, 64)), None);
         let checksum = 56;
-        assert_eq!(question(&with(SOLICITATION, checksum, 0)), None);
+        assert_eq!(query(&with(SOLICITATION, checksum, 0)), None);
         let message = 54;
-        assert_eq!(question(&with(SOLICITATION, message, 136)), None);
+        assert_eq!(query(&with(SOLICITATION, message, 136)), None);
         let ethertype = 12;
-        assert_eq!(question(&with(SOLICITATION, ethertype, 8)), None);
+        assert_eq!(query(&with(SOLICITATION, ethertype, 8)), None);
         for len in 0..SOLICITATION.len() {
-            assert_eq!(question(&SOLICITATION[..len]), None);
+            assert_eq!(query(&SOLICITATION[..len]), None);
         }
         for len in 0..ARP_REQUEST.len() {
-            assert_eq!(question(&ARP_REQUEST[..len]), None);
+            assert_eq!(query(&ARP_REQUEST[..len]), None);
         }
     }
 
@@ -305,13 +309,13 @@ mod tests {
             let sample = if ipv6 { SOLICITATION } else { ARP_REQUEST };
             let mut bytes = sample[..HEADER_LEN].to_vec();
             bytes.extend(payload);
-            if let Some(question) = question(&bytes) {
-                question.answer(OWNER);
+            if let Some(query) = query(&bytes) {
+                query.reply(OWNER);
             }
         }
 
         #[test]
-        fn no_change_of_a_question_causes_a_panic(
+        fn no_change_of_a_query_causes_a_panic(
             ipv6: bool,
             changes in proptest::collection::vec((14_usize..80, any::<u8>()), 0..4),
         ) {
@@ -321,8 +325,8 @@ mod tests {
                     *byte = value;
                 }
             }
-            if let Some(question) = question(&bytes) {
-                question.answer(OWNER);
+            if let Some(query) = query(&bytes) {
+                query.reply(OWNER);
             }
         }
     }

@@ -1,19 +1,23 @@
-//! Advertisements of routers (RFC 4861): whoever sends one is who others send their packets to, and gives
-//! them addresses. A kernel believes every one of them, so that a member alone could have all that others
-//! send elsewhere. As with the RA guard of switches (RFC 6105), they pass where routers are expected only.
+//! Router advertisements (RFC 4861), for an RA guard (RFC 6105).
 //!
-//! They are found behind whatever [headers](crate::headers::ipv6) come first (RFC 7113).
+//! The sender of a router advertisement receives the packets that others send off the link, and assigns
+//! addresses to them. Kernels believe every advertisement, so advertisements pass in domains with routers
+//! only. They are found behind all [extension headers](crate::headers::ipv6) (RFC 7113).
 
-use crate::headers::frame::{EtherType, Frame};
-use crate::headers::ipv6::{self, ICMPV6};
+use smoltcp::wire::{EthernetProtocol, Icmpv6Message, IpProtocol};
 
-const ADVERTISEMENT: u8 = 134;
+use crate::headers::frame::Frame;
+use crate::headers::ipv6;
 
-/// Whether its sender says with `frame` that it is a router.
-pub fn is_advertisement(frame: Frame<'_>) -> bool {
+/// Whether `frame` is a router advertisement.
+pub(crate) fn is_router_advertisement(frame: Frame<'_>) -> bool {
     let (ethertype, packet) = frame.untagged();
-    ethertype == EtherType::IPV6
-        && matches!(ipv6::payload(packet), Some((ICMPV6, [ADVERTISEMENT, ..])))
+    let is_advertisement = |message: &[u8]| {
+        let message_type = message.first().copied().map(Icmpv6Message::from);
+        message_type == Some(Icmpv6Message::RouterAdvert)
+    };
+    ethertype == EthernetProtocol::Ipv6
+        && matches!(ipv6::upper_layer(packet), Some((IpProtocol::Icmpv6, message)) if is_advertisement(message))
 }
 
 #[cfg(test)]
@@ -21,7 +25,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::headers::ipv6::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, NEXT_HEADER};
+
+    const ICMPV6: u8 = 58;
+    const NEXT_HEADER: usize = 6;
+    const HOP_BY_HOP: u8 = 0;
+    const FRAGMENT: u8 = 44;
+    const AUTHENTICATION: u8 = 51;
+    const DESTINATION: u8 = 60;
 
     /// A packet with these headers before an ICMPv6 message of this type, behind tags.
     fn frame(tags: &[u8], headers: &[(u8, &[u8])], kind: u8) -> Vec<u8> {
@@ -40,13 +50,13 @@ mod tests {
     }
 
     fn is_one(bytes: &[u8]) -> bool {
-        Frame::new(bytes).is_some_and(is_advertisement)
+        Frame::new(bytes).is_some_and(is_router_advertisement)
     }
 
     const TAG: [u8; 4] = [0x81, 0, 0, 0];
 
     #[test]
-    fn advertisements_are_found_behind_whatever_comes_first() {
+    fn advertisements_are_found_behind_all_extension_headers() {
         let options: (u8, &[u8]) = (DESTINATION, &[0, 1, 4, 0, 0, 0, 0]);
         let longer: (u8, &[u8]) = (HOP_BY_HOP, &[1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let authentication: (u8, &[u8]) = (AUTHENTICATION, &[1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1]);
@@ -66,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_before_its_message_is_none() {
+    fn a_truncated_packet_is_no_advertisement() {
         let whole = frame(&TAG, &[(DESTINATION, &[0, 1, 4, 0, 0, 0, 0])], 134);
         let message = whole.len() - 8;
         for len in 0..=message {

@@ -5,12 +5,13 @@ use std::io;
 use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
+use smoltcp::wire::IpVersion;
 use toroid_netlink::{Netlink, NetlinkError};
 use tracing::{info, warn};
 
 use crate::offload::Capabilities;
 use crate::offload::gso_packet::GsoPacket;
-use crate::offload::layout::{Network, Transport};
+use crate::offload::layout::Transport;
 use crate::port::tap::Tap;
 
 const NAME: &str = "probe";
@@ -68,15 +69,15 @@ fn try_one(tap: &mut Tap, capability: Capabilities) -> io::Result<()> {
 /// A GSO packet of each kind that a port with this capability may get.
 fn samples(capability: Capabilities) -> impl Iterator<Item = GsoPacket> {
     let kinds = [
-        (Capabilities::TSO4, Transport::Tcp, Network::Ipv4),
-        (Capabilities::TSO6, Transport::Tcp, Network::Ipv6),
-        (Capabilities::USO, Transport::Udp, Network::Ipv4),
-        (Capabilities::USO, Transport::Udp, Network::Ipv6),
+        (Capabilities::TSO4, Transport::Tcp, IpVersion::Ipv4),
+        (Capabilities::TSO6, Transport::Tcp, IpVersion::Ipv6),
+        (Capabilities::USO, Transport::Udp, IpVersion::Ipv4),
+        (Capabilities::USO, Transport::Udp, IpVersion::Ipv6),
     ];
     let kinds = kinds.into_iter().filter(move |(of, ..)| *of == capability);
-    kinds.map(|(_, transport, network)| GsoPacket {
+    kinds.map(|(_, transport, ip_version)| GsoPacket {
         transport,
-        network,
+        ip_version,
         ..GsoPacket::default()
     })
 }

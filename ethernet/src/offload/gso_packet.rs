@@ -1,37 +1,38 @@
-//! GSO packets as a kernel would send them: what [`crate::interface::offloads`] tries, and what tests cut.
+//! GSO packets as a kernel sends them, to try out a kernel ([`crate::interface::offloads`]) and for tests.
+
+use smoltcp::wire::{IpAddress, IpProtocol, IpVersion, Ipv4Packet, checksum};
 
 use crate::offload::Offload;
-use crate::offload::checksum::Sum;
-use crate::offload::layout::{Network, Transport, tcp, udp};
+use crate::offload::layout::Transport;
 
-/// A GSO packet as a node's kernel would send it.
+/// Description of a GSO packet.
 #[derive(Clone, Debug)]
 pub struct GsoPacket {
-    /// Destination and source.
+    /// Destination and source MAC addresses.
     pub macs: [[u8; 6]; 2],
-    /// How many VLAN tags it has.
+    /// Number of VLAN tags.
     pub tags: usize,
-    /// IPv4 or IPv6.
-    pub network: Network,
-    /// Source and destination, the first 4 bytes of each with IPv4.
+    /// Version of the IP header.
+    pub ip_version: IpVersion,
+    /// Source and destination IP addresses; IPv4 uses the first 4 bytes of each.
     pub addresses: [[u8; 16]; 2],
-    /// Words of options with IPv4, up to 10; extension headers of 8 bytes with IPv6.
+    /// With IPv4 words of options, up to 10; with IPv6 extension headers of 8 bytes.
     pub options: usize,
     /// TCP or UDP.
     pub transport: Transport,
-    /// Source and destination.
+    /// Source and destination ports.
     pub ports: [u16; 2],
-    /// Words of options with TCP, up to 10.
+    /// Words of TCP options, up to 10.
     pub tcp_options: usize,
-    /// Flags of TCP.
+    /// TCP flags.
     pub flags: u8,
-    /// The sequence number of TCP.
+    /// TCP sequence number.
     pub sequence: u32,
-    /// The number that IPv4 gives each packet.
+    /// IPv4 identification.
     pub id: u16,
-    /// What it carries.
+    /// Payload of all segments.
     pub payload: Vec<u8>,
-    /// How much of that each piece shall have.
+    /// Bytes of payload of each segment but the last.
     pub size: u16,
 }
 
@@ -40,7 +41,7 @@ impl Default for GsoPacket {
         GsoPacket {
             macs: [[6, 0, 7, 1, 0, 0], [6, 0, 7, 0, 0, 0]],
             tags: 0,
-            network: Network::Ipv4,
+            ip_version: IpVersion::Ipv4,
             addresses: [[10; 16], [11; 16]],
             options: 0,
             transport: Transport::Tcp,
@@ -56,25 +57,26 @@ impl Default for GsoPacket {
 }
 
 impl GsoPacket {
-    /// The packet: the header of virtio-net, and the frame.
+    /// The packet: virtio-net header and frame.
     pub fn to_bytes(&self) -> Vec<u8> {
         let segment = self.segment();
         let mut frame = self.macs.concat();
         for _ in 0..self.tags {
             frame.extend([0x81, 0, 0, 5]);
         }
-        match self.network {
-            Network::Ipv4 => self.put_ipv4(&mut frame, segment.len()),
-            Network::Ipv6 => self.put_ipv6(&mut frame, segment.len()),
+        match self.ip_version {
+            IpVersion::Ipv4 => self.put_ipv4(&mut frame, segment.len()),
+            IpVersion::Ipv6 => self.put_ipv6(&mut frame, segment.len()),
         }
-        let (kind, offset) = match (self.transport, self.network) {
-            (Transport::Tcp, Network::Ipv4) => (1, tcp::CHECKSUM),
-            (Transport::Tcp, Network::Ipv6) => (4, tcp::CHECKSUM),
-            (Transport::Udp, _) => (5, udp::CHECKSUM),
+        let gso_type = match (self.transport, self.ip_version) {
+            (Transport::Tcp, IpVersion::Ipv4) => 1,
+            (Transport::Tcp, IpVersion::Ipv6) => 4,
+            (Transport::Udp, _) => 5,
         };
         let headers = frame.len() + segment.len() - self.payload.len();
-        let numbers = [headers, self.size.into(), frame.len(), offset];
-        let mut packet = vec![1, kind];
+        let checksum_at = self.transport.checksum_at();
+        let numbers = [headers, self.size.into(), frame.len(), checksum_at];
+        let mut packet = vec![1, gso_type];
         for number in numbers {
             packet.extend((number as u16).to_ne_bytes());
         }
@@ -91,18 +93,16 @@ impl GsoPacket {
         frame.extend(self.id.to_be_bytes());
         frame.extend([0x40, 0, 64, self.protocol(), 0, 0]);
         self.addresses.iter().for_each(|a| frame.extend(&a[..4]));
-        // Nothing to see.
+        // Options of one byte each that do nothing.
         frame.extend(std::iter::repeat_n(1, 4 * self.options));
-        // That checksum is left to nobody.
-        let checksum = Sum::of(&frame[start..]).checksum();
-        frame[start + 10..start + 12].copy_from_slice(&checksum);
+        // No kernel leaves this checksum out.
+        Ipv4Packet::new_unchecked(&mut frame[start..]).fill_checksum();
     }
 
     fn put_ipv6(&self, frame: &mut Vec<u8>, segment: usize) {
-        const DESTINATION_OPTIONS: u8 = 60;
         let next = |left: usize| match left {
             0 => self.protocol(),
-            _ => DESTINATION_OPTIONS,
+            _ => IpProtocol::Ipv6Opts.into(),
         };
         let len = 8 * self.options + segment;
         frame.extend([0x86, 0xdd, 0x60, 0x20, 0, 0]);
@@ -110,15 +110,15 @@ impl GsoPacket {
         frame.extend([next(self.options), 64]);
         self.addresses.iter().for_each(|a| frame.extend(a));
         for left in (0..self.options).rev() {
-            // One option that fills the rest.
+            // One padding option that fills the header.
             frame.extend([next(left), 0, 1, 4, 0, 0, 0, 0]);
         }
     }
 
     fn protocol(&self) -> u8 {
         match self.transport {
-            Transport::Tcp => tcp::PROTOCOL,
-            Transport::Udp => udp::PROTOCOL,
+            Transport::Tcp => IpProtocol::Tcp.into(),
+            Transport::Udp => IpProtocol::Udp.into(),
         }
     }
 
@@ -128,7 +128,7 @@ impl GsoPacket {
             Transport::Udp => 8,
         };
         let len = header + self.payload.len();
-        let pseudo = self.pseudo(len);
+        let pseudo = self.pseudo_header_sum(len);
         let mut segment: Vec<u8> = self.ports.into_iter().flat_map(u16::to_be_bytes).collect();
         match self.transport {
             Transport::Tcp => {
@@ -146,19 +146,16 @@ impl GsoPacket {
         [&segment[..], &self.payload].concat()
     }
 
-    /// The sum of the pseudo header, not complemented, as it goes where the checksum shall be.
-    fn pseudo(&self, len: usize) -> [u8; 2] {
-        let bytes = match self.network {
-            Network::Ipv4 => 4,
-            Network::Ipv6 => 16,
-        };
-        let addresses = self
-            .addresses
-            .iter()
-            .map(|address| Sum::of(&address[..bytes]));
-        let sum = addresses.fold(Sum::default(), Sum::plus);
-        let sum = sum.plus(Sum::of_word((len as u16).to_be_bytes()));
-        let sum = sum.plus(Sum::of_word([0, self.protocol()]));
-        sum.checksum().map(|byte| !byte)
+    /// Sum of the pseudo header, not complemented, as a kernel leaves it in the checksum field.
+    fn pseudo_header_sum(&self, len: usize) -> [u8; 2] {
+        let [source, destination] = self.addresses.map(|address| match self.ip_version {
+            IpVersion::Ipv4 => {
+                let [a, b, c, d, ..] = address;
+                IpAddress::v4(a, b, c, d)
+            }
+            IpVersion::Ipv6 => IpAddress::Ipv6(address.into()),
+        });
+        let protocol = self.protocol().into();
+        checksum::pseudo_header(&source, &destination, protocol, len as u32).to_be_bytes()
     }
 }

@@ -1,24 +1,28 @@
-//! Offloads: what the kernel left for a network card to do, had there been one.
+//! Offloads: work that a kernel leaves to a network card, here to the receiver or the driver.
 //!
-//! Every packet of a TAP starts with the header of virtio-net (section 5.1.6 of the VIRTIO 1.2
-//! specification, in its legacy form):
+//! Every packet of a TAP starts with the virtio-net header (section 5.1.6 of the VIRTIO 1.2
+//! specification, in its legacy form), in the byte order of the machine:
 //!
 //! ```text
 //!  0       1      2            4              6                8                 10
 //!  +-------+------+------------+--------------+----------------+-----------------+-------+
-//!  | flags | kind | header len | segment size | checksum start | checksum offset | frame |
+//!  | flags | type | header len | segment size | checksum start | checksum offset | frame |
 //!  +-------+------+------------+--------------+----------------+-----------------+-------+
 //! ```
 //!
-//! in the machine's byte order. It says of the frame behind it that its checksum is not computed
-//! yet, or that it is a *GSO packet*: a TCP segment of up to 64 KiB or a row of UDP datagrams, to
-//! be cut to the MTU on its way. Between two TAPs neither needs doing. Both cross as they are,
-//! which is what makes a stream fast. Where the receiver's [`Capabilities`] do not allow for it,
-//! [`crate::offload::segmentation`] does what was left undone.
+//! The header says that the checksum of the frame is not computed yet, or that the frame is a *GSO packet*
+//! (generic segmentation offload): a TCP segment of up to 64 KiB, or up to 128 UDP datagrams with one
+//! header, to be cut to the MTU on the way. Between two TAPs neither is needed, and both cross unchanged,
+//! which is what makes a stream fast. Where the [`Capabilities`] of the receiver do not include an
+//! offload, [`segmentation`] does its work.
 //!
-//! A node can have its kernel send any header, so it is checked against the frame's own headers
-//! before we work with it or the receiver's kernel, which checks it again, sees it. Its header
-//! length is a hint that neither relies on.
+//! * [`layout`]: positions of the headers of a GSO packet. [`checksum`]: the Internet checksum.
+//! * [`segmentation`]: frames of a GSO packet. [`udp_gro`]: the other direction, for datagrams.
+//! * [`gso_packet`]: GSO packets as a kernel sends them, to try out a kernel and for tests.
+//!
+//! A node can make its kernel send any header. It is checked against the headers of the frame before the
+//! driver uses it, or the receiver's kernel, which checks it again, sees it. Neither relies on its header
+//! length, which is a hint.
 
 pub(crate) mod checksum;
 pub mod gso_packet;
@@ -29,12 +33,13 @@ pub(crate) mod udp_gro;
 use std::ops::Range;
 
 use bitflags::bitflags;
+use smoltcp::wire::IpVersion;
 
 use crate::headers::frame::HEADER_LEN as ETHERNET_LEN;
-use layout::{Layout, Network, Transport, tcp, udp};
+use layout::{Layout, Transport};
 
 const FLAGS: usize = 0;
-const KIND: usize = 1;
+const TYPE: usize = 1;
 const HEADERS_LEN: Range<usize> = 2..4;
 const SEGMENT_SIZE: Range<usize> = 4..6;
 const CHECKSUM_START: Range<usize> = 6..8;
@@ -43,84 +48,82 @@ const CHECKSUM_OFFSET: Range<usize> = 8..10;
 const NEEDS_CHECKSUM: u8 = 1;
 const CHECKSUM_IS_VALID: u8 = 2;
 
-const WHOLE: u8 = 0;
-const TCP_IPV4: u8 = 1;
-const TCP_IPV6: u8 = 4;
-const UDP: u8 = 5;
-/// Beside a kind of TCP: the segment carries a mark of congestion.
-const CONGESTION: u8 = 0x80;
+const GSO_NONE: u8 = 0;
+const GSO_TCP_IPV4: u8 = 1;
+const GSO_TCP_IPV6: u8 = 4;
+const GSO_UDP: u8 = 5;
+/// Beside a TCP type: the segment carries an ECN mark.
+const GSO_ECN: u8 = 0x80;
 
-/// The most segments of a stream: what 64 KiB give at the smallest segment that TCP accepts of a
-/// peer unless told otherwise, 88 bytes (`TCP_MIN_MSS` of Linux). Smaller ones are fine in smaller
-/// GSO packets. Without a bound 64 KiB of a node would become 65,536 frames, and each is a call
-/// of the kernel during which everybody else waits.
+/// Limit of the segments of a TCP packet: 64 KiB at the smallest maximum segment size that Linux accepts
+/// of a peer by default, 88 bytes (`TCP_MIN_MSS`). Smaller GSO packets may have smaller segments. Without
+/// a limit 64 KiB of a node would become 65,536 frames, each a system call during which all others wait.
 const MAX_SEGMENTS: usize = (64 << 10) / 88;
 
-/// The most datagrams: Linux sends and accepts no more (`UDP_MAX_SEGMENTS`).
+/// Limit of the datagrams of a UDP packet, which is that of Linux (`UDP_MAX_SEGMENTS`).
 const MAX_DATAGRAMS: usize = 128;
 
 /// The longest packet in bytes: one of the fabric, so that any provider could carry it.
 pub const MAX_PACKET: usize = toroid_fabric::channel::MAX_PAYLOAD;
 
 bitflags! {
-    /// What may be left undone in packets for an exit, because what is behind it does without or
-    /// does it itself.
+    /// Offloads that a port accepts: the receiver behind it does without the work, or does it itself.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Capabilities: u8 {
         /// Checksums of TCP and UDP.
         const CHECKSUM = 1;
-        /// Progress TCP over IPv4 to the MTU.
+        /// Segmentation of TCP over IPv4.
         const TSO4 = 1 << 1;
-        /// Progress TCP over IPv6 to the MTU.
+        /// Segmentation of TCP over IPv6.
         const TSO6 = 1 << 2;
-        /// Progress rows of UDP datagrams.
+        /// Segmentation of UDP.
         const USO = 1 << 3;
     }
 }
 
-/// A checked header.
+/// A checked virtio-net header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
     checksum: Option<Checksum>,
     segmentation: Option<Segmentation>,
 }
 
-/// A checksum to be computed of all from `start` to the end of the frame. Where it goes there is
-/// what else it includes: the sum of a pseudo header.
+/// A checksum to be computed from `start` to the end of the frame. Its field holds the sum of the pseudo
+/// header, which it includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checksum {
-    /// Where the data begins.
-    pub start: usize,
-    /// Where the checksum goes; both its bytes are within the frame.
-    pub at: usize,
+pub(crate) struct Checksum {
+    /// Begin of the data.
+    pub(crate) start: usize,
+    /// Position of the checksum; both of its bytes are within the frame.
+    pub(crate) at: usize,
 }
 
-/// How a GSO packet is to be cut.
+/// Segmentation of a GSO packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segmentation {
-    /// Its headers.
-    pub layout: Layout,
-    /// Bytes of payload in all pieces but the last; not 0.
-    pub size: usize,
+pub(crate) struct Segmentation {
+    /// Positions of the headers.
+    pub(crate) layout: Layout,
+    /// Bytes of payload of each segment but the last; not 0.
+    pub(crate) size: usize,
 }
 
 impl Offload {
     /// Bytes of the header.
     pub const LEN: usize = 10;
 
-    /// The header of a frame that needs nothing.
+    /// Header of a frame that needs no offload.
     pub const NONE: [u8; Self::LEN] = [0; Self::LEN];
 
-    /// The header of a GSO packet that is a row of datagrams with these headers, of `size` bytes each.
+    /// Header of a GSO packet of UDP datagrams with `size` bytes of payload each.
     pub(crate) fn udp_gso(layout: &Layout, size: usize) -> [u8; Self::LEN] {
         let mut header = [0; Self::LEN];
         header[FLAGS] = NEEDS_CHECKSUM;
-        header[KIND] = UDP;
+        header[TYPE] = GSO_UDP;
         let numbers = [
             (HEADERS_LEN, layout.payload_at),
             (SEGMENT_SIZE, size),
             (CHECKSUM_START, layout.transport_at),
-            (CHECKSUM_OFFSET, udp::CHECKSUM),
+            (CHECKSUM_OFFSET, Transport::Udp.checksum_at()),
         ];
         for (range, number) in numbers {
             header[range].copy_from_slice(&(number as u16).to_ne_bytes());
@@ -128,8 +131,8 @@ impl Offload {
         header
     }
 
-    /// Parts a packet into a checked header and its frame; `None` if the two do not agree, or
-    /// the header asks for what we do not offer.
+    /// Splits a packet into its checked header and its frame; `None` if the two disagree, or the header
+    /// asks for an unknown offload.
     pub fn split(packet: &[u8]) -> Option<(Self, &[u8])> {
         let (header, frame) = packet.split_first_chunk::<{ Self::LEN }>()?;
         let known_flags = header[FLAGS] & !(NEEDS_CHECKSUM | CHECKSUM_IS_VALID) == 0;
@@ -137,80 +140,83 @@ impl Offload {
             0 => None,
             _ => Some(checked_checksum(header, frame)?),
         };
-        let segmentation = match header[KIND] {
-            WHOLE | CONGESTION => None,
-            kind => Some(checked_segmentation(header, kind, frame, checksum?)?),
+        let segmentation = match header[TYPE] {
+            GSO_NONE | GSO_ECN => None,
+            gso_type => Some(checked_segmentation(header, gso_type, frame, checksum?)?),
         };
-        known_flags.then_some((
-            Offload {
-                checksum,
-                segmentation,
-            },
-            frame,
-        ))
+        let offload = Offload {
+            checksum,
+            segmentation,
+        };
+        known_flags.then_some((offload, frame))
     }
 
-    /// The length of the longest frame that a frame of `len` bytes stands for.
+    /// Length of the longest frame that a frame of `len` bytes stands for.
     pub fn longest(&self, len: usize) -> usize {
-        let frame = |of: Segmentation| of.layout.payload_at + of.size;
-        self.segmentation.map_or(len, |of| frame(of).min(len))
+        self.segmentation
+            .map_or(len, |Segmentation { layout, size }| {
+                len.min(layout.payload_at + size)
+            })
     }
 
-    /// What an exit must have to take it as it is.
-    pub fn needs(&self) -> Capabilities {
+    /// Capabilities that a port needs to accept the packet unchanged.
+    pub(crate) fn needs(&self) -> Capabilities {
         let checksum = match self.checksum {
             Some(_) => Capabilities::CHECKSUM,
             None => Capabilities::empty(),
         };
-        let kind = |of: Segmentation| (of.layout.transport, of.layout.network);
+        let kind = |of: Segmentation| (of.layout.transport, of.layout.ip_version);
         checksum
             | match self.segmentation.map(kind) {
                 None => Capabilities::empty(),
-                Some((Transport::Tcp, Network::Ipv4)) => Capabilities::TSO4,
-                Some((Transport::Tcp, Network::Ipv6)) => Capabilities::TSO6,
+                Some((Transport::Tcp, IpVersion::Ipv4)) => Capabilities::TSO4,
+                Some((Transport::Tcp, IpVersion::Ipv6)) => Capabilities::TSO6,
                 Some((Transport::Udp, _)) => Capabilities::USO,
             }
     }
 
-    /// The checksum that is to be computed; of a GSO packet, that of each piece.
-    pub fn checksum(&self) -> Option<Checksum> {
+    /// The checksum to be computed; of a GSO packet, that of each segment.
+    pub(crate) fn checksum(&self) -> Option<Checksum> {
         self.checksum
     }
 
-    /// How it is to be cut, if it is a GSO packet.
-    pub fn segmentation(&self) -> Option<Segmentation> {
+    /// Segmentation, if the packet is a GSO packet.
+    pub(crate) fn segmentation(&self) -> Option<Segmentation> {
         self.segmentation
     }
 }
 
-/// What is to be computed begins behind the Ethernet header, and there is room for the result.
+/// The checksum of the header, if its data begins behind the Ethernet header and its field is in the frame.
 fn checked_checksum(header: &[u8; Offload::LEN], frame: &[u8]) -> Option<Checksum> {
     let start = number(header, CHECKSUM_START);
     let at = start + number(header, CHECKSUM_OFFSET);
     (start >= ETHERNET_LEN && at + 2 <= frame.len()).then_some(Checksum { start, at })
 }
 
-/// The frame is of the kind that the header says, and the checksum is its transport's.
+/// The segmentation of the header, if the frame is of its type and the checksum that of the transport.
 fn checked_segmentation(
     header: &[u8; Offload::LEN],
-    kind: u8,
+    gso_type: u8,
     frame: &[u8],
     checksum: Checksum,
 ) -> Option<Segmentation> {
     let layout = Layout::read(frame)?;
-    let is_kind = match (layout.transport, layout.network) {
-        (Transport::Tcp, Network::Ipv4) => kind & !CONGESTION == TCP_IPV4,
-        (Transport::Tcp, Network::Ipv6) => kind & !CONGESTION == TCP_IPV6,
-        (Transport::Udp, _) => kind == UDP,
+    let is_type = match (layout.transport, layout.ip_version) {
+        (Transport::Tcp, IpVersion::Ipv4) => gso_type & !GSO_ECN == GSO_TCP_IPV4,
+        (Transport::Tcp, IpVersion::Ipv6) => gso_type & !GSO_ECN == GSO_TCP_IPV6,
+        (Transport::Udp, _) => gso_type == GSO_UDP,
     };
-    let (offset, most) = match layout.transport {
-        Transport::Tcp => (tcp::CHECKSUM, MAX_SEGMENTS),
-        Transport::Udp => (udp::CHECKSUM, MAX_DATAGRAMS),
+    let most = match layout.transport {
+        Transport::Tcp => MAX_SEGMENTS,
+        Transport::Udp => MAX_DATAGRAMS,
     };
-    let (start, at) = (layout.transport_at, layout.transport_at + offset);
+    let expected = Checksum {
+        start: layout.transport_at,
+        at: layout.transport_at + layout.transport.checksum_at(),
+    };
     let size = number(header, SEGMENT_SIZE);
-    let is_good = is_kind
-        && checksum == Checksum { start, at }
+    let is_good = is_type
+        && checksum == expected
         && size > 0
         && (frame.len() - layout.payload_at).div_ceil(size) <= most;
     is_good.then_some(Segmentation { layout, size })
@@ -243,7 +249,7 @@ mod tests {
     #[test]
     fn whole_frames_are_as_long_as_they_are() {
         let nothing = Capabilities::empty();
-        let read = |flags, numbers, frame| read(&packet(flags, WHOLE, numbers, frame));
+        let read = |flags, numbers, frame| read(&packet(flags, GSO_NONE, numbers, frame));
         assert_eq!(read(0, [0; 4], 60), Some((60, nothing)));
         assert_eq!(read(CHECKSUM_IS_VALID, [0; 4], 60), Some((60, nothing)));
         let checksum = read(1, [0, 0, 34, 16], 60);
@@ -258,7 +264,7 @@ mod tests {
         let uso = Capabilities::CHECKSUM | Capabilities::USO;
         let plain = GsoPacket::default();
         let ipv6 = GsoPacket {
-            network: Network::Ipv6,
+            ip_version: IpVersion::Ipv6,
             ..plain.clone()
         };
         let udp = |of: &GsoPacket| GsoPacket {
@@ -276,16 +282,16 @@ mod tests {
         };
         assert_eq!(read(&small), Some((64, tso4)));
         let mut congested = plain.to_bytes();
-        congested[KIND] |= CONGESTION;
+        congested[TYPE] |= GSO_ECN;
         assert_eq!(super::tests::read(&congested), read(&plain));
     }
 
     #[test]
     fn headers_that_do_not_fit_are_refused() {
-        assert_eq!(read(&packet(4, WHOLE, [0; 4], 60)), None);
+        assert_eq!(read(&packet(4, GSO_NONE, [0; 4], 60)), None);
         assert_eq!(read(&packet(0, 3, [0; 4], 60)), None);
         for [start, offset] in [[0, 16], [13, 16], [34, 25], [59, 0], [u16::MAX; 2]] {
-            assert_eq!(read(&packet(1, WHOLE, [0, 0, start, offset], 60)), None);
+            assert_eq!(read(&packet(1, GSO_NONE, [0, 0, start, offset], 60)), None);
         }
         for len in 0..Offload::LEN {
             assert_eq!(Offload::split(&vec![0; len]), None);
@@ -305,9 +311,9 @@ mod tests {
         let zero = 0u16.to_ne_bytes();
         let lies = [
             set(FLAGS, &[0]),
-            set(KIND, &[TCP_IPV6]),
-            set(KIND, &[UDP]),
-            set(KIND, &[3]),
+            set(TYPE, &[GSO_TCP_IPV6]),
+            set(TYPE, &[GSO_UDP]),
+            set(TYPE, &[3]),
             set(SEGMENT_SIZE.start, &zero),
             set(CHECKSUM_START.start, &zero),
             set(CHECKSUM_START.start, &35u16.to_ne_bytes()),
@@ -355,7 +361,7 @@ mod tests {
     fn extensions_of_ipv6_end() {
         let with = |extensions| {
             let ipv6 = GsoPacket {
-                network: Network::Ipv6,
+                ip_version: IpVersion::Ipv6,
                 options: extensions,
                 ..GsoPacket::default()
             };
@@ -365,7 +371,7 @@ mod tests {
         // The first of three says that a fragment's header follows, and in turn that it is as long
         // as can be.
         let ipv6 = GsoPacket {
-            network: Network::Ipv6,
+            ip_version: IpVersion::Ipv6,
             options: 3,
             ..GsoPacket::default()
         };

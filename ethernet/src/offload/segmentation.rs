@@ -1,49 +1,51 @@
-//! Does in software what a packet's sender left undone, for exits that cannot take it so: cuts
-//! GSO packets to the MTU and completes checksums. What comes out is as the sender's kernel would
-//! have sent it through an interface without offload.
+//! Segmentation in software, for ports that do not accept a GSO packet: cuts the payload to the MTU and
+//! completes checksums. The result is what the sender's kernel would have sent without offload.
 //!
-//! No payload is copied: a [`FrameParts`] is headers written anew and a part of the frame, to be
-//! written out one behind the other. A [`Segmenter`] has the only buffer.
+//! The payload is not copied: a frame is [`FrameParts`], rewritten headers and a part of the GSO packet,
+//! to be written with one vectored call. The only buffer is that of the [`Segmenter`].
+//!
+//! smoltcp reads and writes the header fields. The checksum of a segment is computed here from the sum of
+//! the pseudo header that the kernel left in the packet; smoltcp could only compute it from scratch.
+
+use smoltcp::wire::{IPV6_HEADER_LEN, IpVersion, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
 
 use crate::offload::checksum::Sum;
-use crate::offload::layout::{
-    Layout, MAX_HEADERS, Network, Transport, ipv4, ipv6, number, tcp, udp,
-};
+use crate::offload::layout::{Layout, MAX_HEADERS, Transport};
 use crate::offload::{Checksum, Offload, Segmentation};
 
-/// Cuts packets, one after another.
+/// Segments packets, one after another.
 #[derive(Debug)]
 pub struct Segmenter {
     headers: [u8; MAX_HEADERS],
 }
 
-/// A whole frame with its checksums, in parts that are to be put together; some may be empty.
+/// A complete frame with its checksums, in parts that follow one another; parts may be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameParts<'a>(pub [&'a [u8]; 3]);
 
-/// The frames of a packet, one after another.
+/// The frames of one packet.
 #[derive(Debug)]
 pub struct Frames<'a> {
     headers: &'a mut [u8; MAX_HEADERS],
     frame: &'a [u8],
-    work: Work,
+    rest: Rest,
 }
 
-/// What is left to do.
+/// Frames still to come.
 #[derive(Clone, Copy, Debug)]
-enum Work {
-    Nothing,
-    Pass,
-    Complete(Checksum),
-    Segmentation(Progress),
+enum Rest {
+    None,
+    Unchanged,
+    WithChecksum(Checksum),
+    Segments(Segments),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Progress {
-    cut: Segmentation,
-    /// Where the next piece's payload begins in the frame.
+struct Segments {
+    segmentation: Segmentation,
+    /// Begin of the next payload in the GSO packet.
     at: usize,
-    /// The sum of the pseudo header, with the length of the GSO packet.
+    /// Sum of the pseudo header with the length of the GSO packet.
     pseudo: Sum,
 }
 
@@ -56,137 +58,117 @@ impl Default for Segmenter {
 }
 
 impl Segmenter {
-    /// What the frame of a checked packet stands for: at least one frame.
+    /// The frames that a checked packet stands for: at least one.
     pub fn frames<'a>(&'a mut self, offload: &Offload, frame: &'a [u8]) -> Frames<'a> {
-        let work = match (offload.segmentation(), offload.checksum()) {
-            (Some(cut), Some(checksum)) => {
-                let headers = cut.layout.payload_at;
+        let rest = match (offload.segmentation(), offload.checksum()) {
+            (Some(segmentation), Some(checksum)) => {
+                let headers = segmentation.layout.payload_at;
                 self.headers[..headers].copy_from_slice(&frame[..headers]);
-                Work::Segmentation(Progress {
-                    cut,
+                Rest::Segments(Segments {
+                    segmentation,
                     at: headers,
                     pseudo: Sum::of(&frame[checksum.at..checksum.at + 2]),
                 })
             }
-            (_, Some(checksum)) => Work::Complete(checksum),
-            (_, None) => Work::Pass,
+            (_, Some(checksum)) => Rest::WithChecksum(checksum),
+            (_, None) => Rest::Unchanged,
         };
         Frames {
             headers: &mut self.headers,
             frame,
-            work,
+            rest,
         }
     }
 }
 
 impl FrameParts<'_> {
     /// Bytes of the frame.
+    #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.0.iter().map(|part| part.len()).sum()
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
 impl Frames<'_> {
-    /// The next frame. Each call writes into the same buffer, so this is no [`Iterator`].
+    /// The next frame. Each call overwrites the same buffer, so this is no [`Iterator`].
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<FrameParts<'_>> {
-        match self.work {
-            Work::Nothing => None,
-            Work::Pass => {
-                self.work = Work::Nothing;
-                Some(FrameParts([self.frame, &[], &[]]))
-            }
-            Work::Complete(checksum) => {
-                self.work = Work::Nothing;
-                Some(self.complete(checksum))
-            }
-            Work::Segmentation(cutting) => Some(self.cut(cutting)),
+        match std::mem::replace(&mut self.rest, Rest::None) {
+            Rest::None => None,
+            Rest::Unchanged => Some(FrameParts([self.frame, &[], &[]])),
+            Rest::WithChecksum(checksum) => Some(self.complete(checksum)),
+            Rest::Segments(segments) => Some(self.segment(segments)),
         }
     }
 
     fn complete(&mut self, Checksum { start, at }: Checksum) -> FrameParts<'_> {
-        // As the kernel does it for any protocol. Its other zero is as good for those that know
-        // only one.
+        // The kernel writes 0xffff instead of 0 for every protocol; protocols other than UDP accept it.
         self.headers[..2].copy_from_slice(&Sum::of(&self.frame[start..]).nonzero_checksum());
         let (before, behind) = (&self.frame[..at], &self.frame[at + 2..]);
         FrameParts([before, &self.headers[..2], behind])
     }
 
-    fn cut(&mut self, cutting: Progress) -> FrameParts<'_> {
-        let Progress { cut, at, pseudo } = cutting;
-        let end = self.frame.len().min(at + cut.size);
-        let (is_first, is_last) = (at == cut.layout.payload_at, end == self.frame.len());
-        self.work = if is_last {
-            Work::Nothing
-        } else {
-            Work::Segmentation(Progress { at: end, ..cutting })
-        };
+    fn segment(&mut self, segments: Segments) -> FrameParts<'_> {
+        let Segments {
+            segmentation: Segmentation { layout, size },
+            at,
+            pseudo,
+        } = segments;
+        let end = self.frame.len().min(at + size);
+        let (is_first, is_last) = (at == layout.payload_at, end == self.frame.len());
+        if !is_last {
+            self.rest = Rest::Segments(Segments {
+                at: end,
+                ..segments
+            });
+        }
         let payload = &self.frame[at..end];
-        let headers = &mut self.headers[..cut.layout.payload_at];
-        adapt_network(&cut.layout, headers, payload.len(), is_first);
-        match cut.layout.transport {
-            Transport::Tcp => adapt_tcp(&cut, headers, self.frame, is_first, is_last),
-            Transport::Udp => adapt_udp(&cut.layout, headers, payload.len()),
+        let headers = &mut self.headers[..layout.payload_at];
+        update_ip(&layout, headers, payload.len(), is_first);
+        let len = headers.len() - layout.transport_at + payload.len();
+        match layout.transport {
+            Transport::Tcp => {
+                let whole = TcpPacket::new_unchecked(&self.frame[layout.transport_at..]);
+                let mut tcp = TcpPacket::new_unchecked(&mut headers[layout.transport_at..]);
+                // Only the last segment ends the stream or is urgent; the window was reduced once.
+                tcp.set_fin(whole.fin() && is_last);
+                tcp.set_psh(whole.psh() && is_last);
+                tcp.set_cwr(whole.cwr() && is_first);
+                tcp.set_seq_number(whole.seq_number() + (at - layout.payload_at));
+            }
+            Transport::Udp => {
+                UdpPacket::new_unchecked(&mut headers[layout.transport_at..]).set_len(len as u16);
+            }
         }
-        let whole = self.frame.len() - cut.layout.transport_at;
-        let piece = headers.len() - cut.layout.transport_at + payload.len();
-        // Both are less than 64 KiB: the network header tells them.
-        let pseudo = pseudo.with_changed(whole as u16, piece as u16);
-        seal(&cut.layout, headers, pseudo.plus(Sum::of(payload)));
-        FrameParts([&self.headers[..cut.layout.payload_at], payload, &[]])
+        // Both lengths are less than 64 KiB, because the IP header states them.
+        let whole = self.frame.len() - layout.transport_at;
+        let pseudo = pseudo.with_changed(whole as u16, len as u16);
+        write_checksum(&layout, headers, pseudo.plus(Sum::of(payload)));
+        FrameParts([headers, payload, &[]])
     }
 }
 
-/// Lengths, and what IPv4 has besides: a number for each packet, and a checksum of its header.
-fn adapt_network(layout: &Layout, headers: &mut [u8], payload: usize, is_first: bool) {
-    let len = headers.len() - layout.network_at + payload;
-    let header = &mut headers[layout.network_at..layout.transport_at];
-    match layout.network {
-        Network::Ipv6 => write(header, ipv6::PAYLOAD_LEN, (len - ipv6::LEN) as u16),
-        Network::Ipv4 => {
-            write(header, ipv4::TOTAL_LEN, len as u16);
-            let before = number(header, ipv4::ID).unwrap_or_default();
-            write(header, ipv4::ID, before.wrapping_add((!is_first).into()));
-            header[ipv4::CHECKSUM].fill(0);
-            let checksum = Sum::of(header).checksum();
-            header[ipv4::CHECKSUM].copy_from_slice(&checksum);
+/// Writes the length; in IPv4 also the identification and the header checksum.
+fn update_ip(layout: &Layout, headers: &mut [u8], payload: usize, is_first: bool) {
+    let len = headers.len() - layout.ip_at + payload;
+    let header = &mut headers[layout.ip_at..layout.transport_at];
+    match layout.ip_version {
+        IpVersion::Ipv6 => {
+            Ipv6Packet::new_unchecked(header).set_payload_len((len - IPV6_HEADER_LEN) as u16);
+        }
+        IpVersion::Ipv4 => {
+            let mut ip = Ipv4Packet::new_unchecked(header);
+            ip.set_total_len(len as u16);
+            ip.set_ident(ip.ident().wrapping_add((!is_first).into()));
+            ip.fill_checksum();
         }
     }
 }
 
-/// Each segment goes on where the one before ended. That there is no more, and that what there is
-/// is urgently waited for, is true of the last only; that the window was made smaller is to be
-/// told once.
-fn adapt_tcp(cut: &Segmentation, headers: &mut [u8], frame: &[u8], is_first: bool, is_last: bool) {
-    let header = &mut headers[cut.layout.transport_at..];
-    let flags = frame[cut.layout.transport_at + tcp::FLAGS];
-    let not_last = if is_last { 0 } else { tcp::FIN | tcp::PSH };
-    let not_first = if is_first { 0 } else { tcp::CWR };
-    header[tcp::FLAGS] = flags & !(not_last | not_first);
-    if !is_first && let Some(sequence) = header[tcp::SEQUENCE].first_chunk_mut::<4>() {
-        // All but the last are of full size, so the one before was.
-        let before = u32::from_be_bytes(*sequence);
-        *sequence = before.wrapping_add(cut.size as u32).to_be_bytes();
-    }
-}
-
-fn adapt_udp(layout: &Layout, headers: &mut [u8], payload: usize) {
+/// Writes the transport checksum; `rest` is the sum of the pseudo header and the payload.
+fn write_checksum(layout: &Layout, headers: &mut [u8], rest: Sum) {
     let header = &mut headers[layout.transport_at..];
-    write(header, udp::DATAGRAM_LEN, (udp::LEN + payload) as u16);
-}
-
-/// Writes the checksum of the transport; `rest` is the sum of what is in no header.
-fn seal(layout: &Layout, headers: &mut [u8], rest: Sum) {
-    let header = &mut headers[layout.transport_at..];
-    let at = match layout.transport {
-        Transport::Tcp => tcp::CHECKSUM,
-        Transport::Udp => udp::CHECKSUM,
-    };
+    let at = layout.transport.checksum_at();
     header[at..at + 2].fill(0);
     let sum = Sum::of(header).plus(rest);
     let checksum = match layout.transport {
@@ -194,10 +176,6 @@ fn seal(layout: &Layout, headers: &mut [u8], rest: Sum) {
         Transport::Udp => sum.nonzero_checksum(),
     };
     header[at..at + 2].copy_from_slice(&checksum);
-}
-
-fn write(bytes: &mut [u8], range: std::ops::Range<usize>, number: u16) {
-    bytes[range].copy_from_slice(&number.to_be_bytes());
 }
 
 #[cfg(test)]

@@ -1,53 +1,60 @@
-//! Rows: datagrams of one flow, read one behind the other, handed on together as one GSO packet.
+//! UDP GRO (generic receive offload): datagrams of one flow, read one after the other, forwarded as one
+//! GSO packet.
 //!
-//! A kernel works through all of its layers for each packet that is written to a TAP, which costs a
-//! driver two thirds of its time for a datagram. Of a row the kernel does that once, and then cuts the
-//! row for the socket (UDP GSO, [`Capabilities::USO`]). A network card with `rx-udp-gro-forwarding` does
-//! the same.
+//! A kernel passes each packet that is written to a TAP through all of its layers, which takes two thirds
+//! of a driver's time for a datagram. A GSO packet passes once and is segmented at the socket
+//! ([`Capabilities::USO`]). A network card with `rx-udp-gro-forwarding` does the same.
 //!
-//! A row consists of what had been read already, so no datagram waits for another. All datagrams of
-//! a row have the same headers but for lengths, checksums and IPv4's number of a packet, and the same
-//! length but for the last, which may be shorter. Their checksums are left out: those of senders
-//! without offload are never put in a row.
+//! A GSO packet consists of datagrams that had been read already, so no datagram waits for another. All
+//! of its datagrams have the same headers except for lengths, checksums and IPv4 identification, and the
+//! same length except for the last, which may be shorter. Their checksums are not computed yet: datagrams
+//! of senders without offload are never coalesced.
 //!
-//! Packets are read into one buffer, in which the datagrams of a row stay where they were read.
+//! Packets are read into one buffer, in which coalesced datagrams stay where they were read.
 //!
 //! [`Capabilities::USO`]: crate::offload::Capabilities::USO
 
 use std::io::IoSlice;
 use std::ops::Range;
 
-use crate::offload::MAX_PACKET;
-use crate::offload::Offload;
+use smoltcp::wire::{
+    IPV6_HEADER_LEN, IpVersion, Ipv4Packet, Ipv6Packet, UDP_HEADER_LEN, UdpPacket,
+};
+
 use crate::offload::checksum::Sum;
-use crate::offload::layout::{Layout, Network, Transport, ipv4, ipv6, number, udp};
+use crate::offload::layout::{Layout, Transport};
+use crate::offload::{MAX_PACKET, Offload};
 
-/// The most datagrams: kernels before Linux 6.9 accept no more (`UDP_MAX_SEGMENTS`).
-const MOST: usize = 64;
+/// Limit of the datagrams in a GSO packet, which is that of kernels before Linux 6.9
+/// (`UDP_MAX_SEGMENTS`).
+const MAX_DATAGRAMS: usize = 64;
 
-/// The longest headers: tags, IPv6 without extensions or IPv4 with all options, and UDP.
-const LONGEST_HEADERS: usize = 90;
+/// Limit of the headers in bytes: tags, IPv6 without extensions or IPv4 with all options, and UDP.
+const MAX_HEADERS: usize = 90;
 
 /// The longest IP packet in bytes.
-const LONGEST_PACKET: usize = u16::MAX as usize;
+const MAX_IP_PACKET: usize = u16::MAX as usize;
 
-/// Bytes of the buffer for the datagrams of a row with all of their headers.
-const ROOM: usize = LONGEST_PACKET + MOST * (Offload::LEN + LONGEST_HEADERS);
+/// Bytes of the buffer for coalesced datagrams with all of their headers.
+const ROOM: usize = MAX_IP_PACKET + MAX_DATAGRAMS * (Offload::LEN + MAX_HEADERS);
 
-/// Datagrams that are handed on together, and the buffer into which packets are read.
+/// Source and destination port, at the begin of a UDP header.
+const PORTS_LEN: usize = 4;
+
+/// Coalesced datagrams, and the buffer into which packets are read.
 #[derive(Debug)]
-pub struct UdpGro {
+pub(crate) struct UdpGro {
     buffer: Vec<u8>,
-    /// Bytes of the buffer that belong to the row.
+    /// Bytes of the buffer that coalesced datagrams occupy.
     filled: usize,
     first: Option<First>,
-    /// Where the payloads are.
+    /// Positions of the payloads.
     payloads: Vec<Range<usize>>,
-    /// Of the row as a whole: those of virtio-net, Ethernet, IP and UDP.
-    headers: [u8; Offload::LEN + LONGEST_HEADERS],
+    /// Headers of the GSO packet: virtio-net, Ethernet, IP and UDP.
+    headers: [u8; Offload::LEN + MAX_HEADERS],
 }
 
-/// The first datagram, whose packet is at the beginning of the buffer.
+/// The first datagram, at the beginning of the buffer.
 #[derive(Clone, Copy, Debug)]
 struct First {
     layout: Layout,
@@ -60,41 +67,41 @@ struct First {
 impl Default for UdpGro {
     fn default() -> Self {
         UdpGro {
-            // One more byte shows that a packet was too long and lost its end.
+            // One more byte reveals packets that were too long and lost their end.
             buffer: vec![0; ROOM + MAX_PACKET + 1],
             filled: 0,
             first: None,
-            payloads: Vec::with_capacity(MOST),
-            headers: [0; Offload::LEN + LONGEST_HEADERS],
+            payloads: Vec::with_capacity(MAX_DATAGRAMS),
+            headers: [0; Offload::LEN + MAX_HEADERS],
         }
     }
 }
 
 impl UdpGro {
-    /// Whether there is no row.
+    /// Whether no datagram is held.
     #[cfg(test)]
     fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Where the next packet is to be read, behind the row.
-    pub fn space(&mut self) -> &mut [u8] {
+    /// Space for the next packet, behind the held datagrams.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
         &mut self.buffer[self.filled..self.filled + MAX_PACKET + 1]
     }
 
     /// The packet of `len` bytes that was read at `at`.
-    pub fn packet(&self, at: usize, len: usize) -> &[u8] {
+    pub(crate) fn packet(&self, at: usize, len: usize) -> &[u8] {
         &self.buffer[at..at + len]
     }
 
-    /// Bytes of the buffer that belong to the row, behind which the next packet is read.
-    pub fn filled(&self) -> usize {
+    /// Position at which the next packet is read.
+    pub(crate) fn filled(&self) -> usize {
         self.filled
     }
 
-    /// Begins a row, when there is none, with the packet of `len` bytes that was read at `at`. Returns
-    /// whether others can follow that packet.
-    pub fn begin(&mut self, at: usize, len: usize) -> bool {
+    /// Begins a GSO packet with the packet of `len` bytes that was read at `at`; no datagram may be held.
+    /// Returns whether other datagrams can follow that packet.
+    pub(crate) fn begin(&mut self, at: usize, len: usize) -> bool {
         debug_assert!(self.first.is_none() && self.filled == 0);
         let Some(layout) = datagram(self.packet(at, len)) else {
             return false;
@@ -108,68 +115,70 @@ impl UdpGro {
             size: payload.len(),
             is_closed: false,
         });
-        self.keep(len, payload);
+        self.hold(len, payload);
         true
     }
 
-    /// Adds the packet of `len` bytes that was read. Returns whether the packet belongs to the row.
-    pub fn add(&mut self, len: usize) -> bool {
+    /// Adds the packet of `len` bytes that was read last. Returns whether it belongs to the GSO packet.
+    pub(crate) fn add(&mut self, len: usize) -> bool {
         let Some(first) = self.first.filter(|first| !first.is_closed) else {
             return false;
         };
         let (layout, packet) = (first.layout, self.packet(self.filled, len));
         let size = len.saturating_sub(Offload::LEN + layout.payload_at);
         let carried: usize = self.payloads.iter().map(Range::len).sum();
-        let whole = layout.payload_at - layout.network_at + carried + size;
+        let whole = layout.payload_at - layout.ip_at + carried + size;
         let fits = (1..=first.size).contains(&size)
-            && self.payloads.len() < MOST
-            && whole <= LONGEST_PACKET
+            && self.payloads.len() < MAX_DATAGRAMS
+            && whole <= MAX_IP_PACKET
             && self.filled + len <= ROOM;
-        if !fits || datagram(packet) != Some(layout) || !self.follows(&layout, packet) {
+        if !fits || datagram(packet) != Some(layout) || !self.continues_flow(&layout, packet) {
             return false;
         }
         let payload = self.filled + len - size..self.filled + len;
         if let Some(first) = &mut self.first {
             first.is_closed = size < first.size;
         }
-        self.keep(len, payload);
+        self.hold(len, payload);
         true
     }
 
-    fn keep(&mut self, len: usize, payload: Range<usize>) {
+    fn hold(&mut self, len: usize, payload: Range<usize>) {
         self.payloads.push(payload);
         self.filled += len;
     }
 
-    /// Whether a datagram with this layout has the headers that the next one of the row would have.
-    fn follows(&self, layout: &Layout, packet: &[u8]) -> bool {
-        let [ours, its] = [&self.buffer[..], packet].map(|packet| &packet[Offload::LEN..]);
-        let is_same = |range: Range<usize>| ours[range.clone()] == its[range];
-        let (ip, udp) = (layout.network_at, layout.transport_at);
-        let is_same_network = match layout.network {
-            Network::Ipv6 => {
-                let len = ip + ipv6::PAYLOAD_LEN.start..ip + ipv6::PAYLOAD_LEN.end;
-                is_same(0..len.start) && is_same(len.end..udp)
+    /// Whether a datagram with this layout has the headers of the next datagram of the flow.
+    fn continues_flow(&self, layout: &Layout, packet: &[u8]) -> bool {
+        let end = layout.transport_at + PORTS_LEN;
+        let [first, next] = [&self.buffer[..], packet].map(|packet| &packet[Offload::LEN..][..end]);
+        let mut expected = [0; MAX_HEADERS];
+        let expected = &mut expected[..end];
+        expected.copy_from_slice(first);
+        match layout.ip_version {
+            IpVersion::Ipv6 => {
+                let len = Ipv6Packet::new_unchecked(&next[layout.ip_at..]).payload_len();
+                Ipv6Packet::new_unchecked(&mut expected[layout.ip_at..]).set_payload_len(len);
             }
-            Network::Ipv4 => {
-                let [len, id, checksum] = [ipv4::TOTAL_LEN, ipv4::ID, ipv4::CHECKSUM]
-                    .map(|field| ip + field.start..ip + field.end);
-                let expected = number(ours, id.clone()).unwrap_or_default();
-                let expected = expected.wrapping_add(self.payloads.len() as u16);
-                let is_whole = ours[ip + ipv4::FRAGMENT.start] & ipv4::DONT_FRAGMENT != 0;
-                is_same(0..len.start)
-                    && is_same(id.end..checksum.start)
-                    && is_same(checksum.end..udp)
-                    // Nobody looks at the number of what is never cut (RFC 6864).
-                    && (is_whole || number(its, id) == Some(expected))
+            IpVersion::Ipv4 => {
+                let next = Ipv4Packet::new_unchecked(&next[layout.ip_at..]);
+                let mut ours = Ipv4Packet::new_unchecked(&mut expected[layout.ip_at..]);
+                let id = ours.ident().wrapping_add(self.payloads.len() as u16);
+                // The identification of a packet that is never fragmented has no meaning (RFC 6864).
+                if !ours.dont_frag() && next.ident() != id {
+                    return false;
+                }
+                ours.set_ident(next.ident());
+                ours.set_total_len(next.total_len());
+                ours.set_checksum(next.checksum());
             }
-        };
-        is_same_network && is_same(udp..udp + udp::DATAGRAM_LEN.start)
+        }
+        expected == next
     }
 
-    /// The parts of the packet that the row is, and how many datagrams that has; the row ends with
-    /// that. Nothing if there is no row.
-    pub fn take(&mut self) -> Option<(Vec<IoSlice<'_>>, usize)> {
+    /// The parts of the GSO packet and its number of datagrams, after which no datagram is held. A single
+    /// datagram is returned unchanged.
+    pub(crate) fn take(&mut self) -> Option<(Vec<IoSlice<'_>>, usize)> {
         let First { layout, size, .. } = self.first.take()?;
         let len = std::mem::take(&mut self.filled);
         let count = self.payloads.len();
@@ -177,68 +186,61 @@ impl UdpGro {
             self.payloads.clear();
             return Some((vec![IoSlice::new(&self.buffer[..len])], count));
         }
-        let headers = Offload::LEN + layout.payload_at;
-        self.headers[..headers].copy_from_slice(&self.buffer[..headers]);
+        let headers = &mut self.headers[..Offload::LEN + layout.payload_at];
+        headers.copy_from_slice(&self.buffer[..headers.len()]);
         let carried = self.payloads.iter().map(Range::len).sum();
-        write_headers(&mut self.headers[..headers], &layout, size, carried);
-        let buffer = &self.buffer;
-        let payloads = self
-            .payloads
-            .drain(..)
-            .map(|payload| IoSlice::new(&buffer[payload]));
-        let parts = std::iter::once(IoSlice::new(&self.headers[..headers]));
+        write_headers(headers, &layout, size, carried);
+        let payloads = self.payloads.drain(..);
+        let payloads = payloads.map(|payload| IoSlice::new(&self.buffer[payload]));
+        let parts = std::iter::once(IoSlice::new(headers));
         Some((parts.chain(payloads).collect(), count))
     }
 }
 
-/// The headers of a packet that is one datagram whose checksum is left out, and that could be part of a
-/// row.
+/// The layout of a packet that is one datagram without a computed checksum and may be coalesced.
 fn datagram(packet: &[u8]) -> Option<Layout> {
     let (offload, frame) = Offload::split(packet)?;
     let (checksum, None) = (offload.checksum()?, offload.segmentation()) else {
         return None;
     };
     let layout = Layout::read(frame)?;
-    let ip = &frame[layout.network_at..layout.transport_at];
-    let is_intact = layout.network == Network::Ipv6 || Sum::of(ip).checksum() == [0, 0];
+    let ip = &frame[layout.ip_at..layout.transport_at];
+    let is_intact =
+        layout.ip_version == IpVersion::Ipv6 || Ipv4Packet::new_unchecked(ip).verify_checksum();
     let is_one = layout.transport == Transport::Udp
-        && layout.payload_at <= LONGEST_HEADERS
+        && layout.payload_at <= MAX_HEADERS
         && layout.payload_at < frame.len()
         && checksum.start == layout.transport_at
-        && checksum.at == layout.transport_at + udp::CHECKSUM
+        && checksum.at == layout.transport_at + layout.transport.checksum_at()
         && is_intact;
     is_one.then_some(layout)
 }
 
-/// Makes the headers of a datagram those of a row of datagrams of `size` bytes, which has `carried` bytes.
+/// Turns the headers of a datagram into those of a GSO packet with `carried` bytes of payload, `size` bytes
+/// in each datagram.
 fn write_headers(packet: &mut [u8], layout: &Layout, size: usize, carried: usize) {
     let (offload, headers) = packet.split_at_mut(Offload::LEN);
-    let write = |bytes: &mut [u8], range: Range<usize>, number: usize| {
-        // A row is no longer than an IP packet may be.
-        bytes[range].copy_from_slice(&(number as u16).to_be_bytes());
-    };
     let (ip, datagram) = headers.split_at_mut(layout.transport_at);
-    let ip = &mut ip[layout.network_at..];
-    let before = number(datagram, udp::DATAGRAM_LEN).unwrap_or_default();
-    let len = udp::LEN + carried;
-    match layout.network {
-        Network::Ipv6 => {
-            let extensions = ip.len() - ipv6::LEN;
-            write(ip, ipv6::PAYLOAD_LEN, extensions + len);
+    let ip = &mut ip[layout.ip_at..];
+    let ip_len = ip.len();
+    // A GSO packet is no longer than an IP packet may be.
+    let len = UDP_HEADER_LEN + carried;
+    match layout.ip_version {
+        IpVersion::Ipv6 => {
+            let payload_len = ip_len - IPV6_HEADER_LEN + len;
+            Ipv6Packet::new_unchecked(ip).set_payload_len(payload_len as u16);
         }
-        Network::Ipv4 => {
-            write(ip, ipv4::TOTAL_LEN, ip.len() + len);
-            ip[ipv4::CHECKSUM].fill(0);
-            let checksum = Sum::of(ip).checksum();
-            ip[ipv4::CHECKSUM].copy_from_slice(&checksum);
+        IpVersion::Ipv4 => {
+            let mut ip = Ipv4Packet::new_unchecked(ip);
+            ip.set_total_len((ip_len + len) as u16);
+            ip.fill_checksum();
         }
     }
-    write(datagram, udp::DATAGRAM_LEN, len);
-    let pseudo = udp::CHECKSUM..udp::CHECKSUM + 2;
-    let sum = Sum::of(&datagram[pseudo.clone()]).with_changed(before, len as u16);
-    // What is to be complemented is there as it is.
-    let pseudo_sum = sum.checksum().map(|byte| !byte);
-    datagram[pseudo].copy_from_slice(&pseudo_sum);
+    let mut udp = UdpPacket::new_unchecked(datagram);
+    let pseudo = Sum::of_word(udp.checksum().to_be_bytes()).with_changed(udp.len(), len as u16);
+    udp.set_len(len as u16);
+    // The sum of the pseudo header stays without its complement.
+    udp.set_checksum(!u16::from_be_bytes(pseudo.checksum()));
     offload.copy_from_slice(&Offload::udp_gso(layout, size));
 }
 

@@ -218,8 +218,8 @@ impl Switch {
 
     /// Answers what was asked about a member before it was one. Its kernel has to receive packets by then:
     /// askers send at once what they have kept.
-    pub fn answer_late(&self, partition: Partition, place: Place) {
-        for (egress, answer) in self.segments.late_answers(partition, place) {
+    pub fn answer_pending(&self, partition: Partition, place: Place) {
+        for (egress, answer) in self.segments.pending_replies(partition, place) {
             // An asker that takes nothing at this moment asks again.
             let _ = egress.send_frame(&FrameParts([&answer, &[], &[]]));
         }
@@ -562,7 +562,7 @@ fn carry_out(
             });
             frames.sum()
         }
-        Action::Answer(frame) => {
+        Action::Reply(frame) => {
             let answer = FrameParts([&frame, &[], &[]]);
             let sent = ingress
                 .egress()

@@ -111,7 +111,7 @@ fn whom(ingress: &Ingress<'_, Name>, bytes: &[u8]) -> Result<Vec<Name>, DropReas
             all.sort();
             Ok(all)
         }
-        Action::Answer(_) => Ok(ingress.egress().copied().into_iter().collect()),
+        Action::Reply(_) => Ok(ingress.egress().copied().into_iter().collect()),
         Action::Drop(reason) => Err(reason),
     }
 }
@@ -449,7 +449,7 @@ fn each_reason_to_drop_is_named() {
 fn questions_are_answered_for_assigned_addresses_only() {
     let segments = segments();
     let ingress = segments.ingress(Partition(7), place(1)).unwrap();
-    let Action::Answer(answer) = ingress.decide(&arp(mac(7, 1), [10, 64, 0, 3])) else {
+    let Action::Reply(answer) = ingress.decide(&arp(mac(7, 1), [10, 64, 0, 3])) else {
         panic!("no answer");
     };
     assert_eq!(answer[..6], mac(7, 1));
@@ -467,7 +467,7 @@ fn questions_are_answered_for_assigned_addresses_only() {
 fn what_was_asked_about_a_node_is_answered_when_it_is_a_member() {
     let mut segments = segments();
     let late = |segments: &Segments<Name>, x| {
-        let answers = segments.late_answers(Partition(7), place(x));
+        let answers = segments.pending_replies(Partition(7), place(x));
         let mut told: Vec<_> = answers
             .into_iter()
             .map(|(asker, frame)| (*asker, frame))
@@ -476,10 +476,10 @@ fn what_was_asked_about_a_node_is_answered_when_it_is_a_member() {
         told
     };
     let from = |x: u8, target: u8| {
-        let mut question = arp(mac(7, x), [10, 64, 0, target]);
+        let mut query = arp(mac(7, x), [10, 64, 0, target]);
         let sender = Offload::LEN + 14 + 14;
-        question[sender..sender + 4].copy_from_slice(&[10, 64, 0, x + 1]);
-        question
+        query[sender..sender + 4].copy_from_slice(&[10, 64, 0, x + 1]);
+        query
     };
     for (x, target) in [(0, 4), (0, 4), (0, 5), (1, 4), (2, 4), (0, 77), (0, 1)] {
         reached(&segments, x, &from(x, target)).unwrap();
@@ -518,8 +518,8 @@ fn who_left_reaches_nobody_and_is_reached_by_nobody() {
     );
     let broadcast = packet(BROADCAST, mac(7, 1), 100);
     assert_eq!(reached(&segments, 1, &broadcast), Ok(vec![(7, 0)]));
-    let question = arp(mac(7, 1), [10, 64, 0, 3]);
-    assert_eq!(reached(&segments, 1, &question), Ok(vec![(7, 0)]));
+    let query = arp(mac(7, 1), [10, 64, 0, 3]);
+    assert_eq!(reached(&segments, 1, &query), Ok(vec![(7, 0)]));
 }
 
 /// Members 1 and 2 are limited, so each has member 0 to talk to.
@@ -562,15 +562,15 @@ fn limited_members_are_not_told_where_others_of_them_are() {
     for x in [1, 2] {
         segments.set_limited(Partition(7), place(x), true);
     }
-    let question = |from, target: u8| arp(mac(7, from), [10, 64, 0, target + 1]);
+    let query = |from, target: u8| arp(mac(7, from), [10, 64, 0, target + 1]);
     let refused = Err(DropReason::Limited);
-    assert_eq!(reached(&segments, 1, &question(1, 2)), refused);
+    assert_eq!(reached(&segments, 1, &query(1, 2)), refused);
     let answered = Ok(vec![(7, 1)]);
-    assert_eq!(reached(&segments, 1, &question(1, 0)), answered);
+    assert_eq!(reached(&segments, 1, &query(1, 0)), answered);
     let answered = Ok(vec![(7, 0)]);
-    assert_eq!(reached(&segments, 0, &question(0, 2)), answered);
-    // Announcements and questions about nobody's address go to those who may hear them.
-    let announcement = question(1, 1);
+    assert_eq!(reached(&segments, 0, &query(0, 2)), answered);
+    // Announcements and queries about nobody's address go to those who may hear them.
+    let announcement = query(1, 1);
     assert_eq!(reached(&segments, 1, &announcement), Ok(vec![(7, 0)]));
 }
 
@@ -636,7 +636,7 @@ proptest! {
         let reached: Vec<Name> = match ingress.decide(&bytes) {
             Action::Deliver(way) => vec![name(&way)],
             Action::DeliverAll(others) => others.filter_map(|o| Some(name(&o.ok()?))).collect(),
-            Action::Answer(_) | Action::Drop(_) => vec![],
+            Action::Reply(_) | Action::Drop(_) => vec![],
         };
         for (domain, receiver) in reached {
             prop_assert_eq!(domain, 7);

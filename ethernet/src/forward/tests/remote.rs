@@ -198,9 +198,9 @@ fn outside_learns_only_of_members_of_this_host() {
     let mut segments = spread();
     segments.connect(&uplink(false), (7, OUTSIDE));
     let asked = |member: u8| {
-        let question = arp(STRANGER, [10, 64, 7, member + 1]);
+        let query = arp(STRANGER, [10, 64, 7, member + 1]);
         let ingress = segments.outside(Partition(7)).unwrap();
-        matches!(ingress.decide(&question), Action::Answer(_))
+        matches!(ingress.decide(&query), Action::Reply(_))
     };
     assert!(asked(0) && asked(1));
     assert!(!asked(2) && !asked(4));
@@ -217,8 +217,8 @@ fn nothing_goes_on_from_host_to_host() {
     let to_all = packet(BROADCAST, mac(7, 2), 100);
     assert_eq!(told(&segments, B, 2, &to_all), Ok(vec![(7, 0), (7, 1)]));
     // Nor is anything answered: that was done where it came from.
-    let question = arp(mac(7, 2), [10, 64, 7, 1]);
-    assert_eq!(told(&segments, B, 2, &question), Ok(vec![(7, 0), (7, 1)]));
+    let query = arp(mac(7, 2), [10, 64, 7, 1]);
+    assert_eq!(told(&segments, B, 2, &query), Ok(vec![(7, 0), (7, 1)]));
     let ingress = segments.remote_ingress(B, &tag(7, 1, 2)).unwrap().unwrap();
     assert_eq!(ingress.tag(), None);
 }
@@ -273,8 +273,8 @@ fn who_left_another_host_reaches_nobody_and_is_reached_by_nobody() {
     segments.detach(Partition(7), NodeId(3));
     assert_eq!(reached(&segments, 0, &to_all), Ok(vec![(7, 1), host(C)]));
     // Nobody answers for it, and its address is free.
-    let question = arp(mac(7, 0), [10, 64, 7, 3]);
-    assert_eq!(reached(&segments, 0, &question), Ok(vec![(7, 1), host(C)]));
+    let query = arp(mac(7, 0), [10, 64, 7, 3]);
+    assert_eq!(reached(&segments, 0, &query), Ok(vec![(7, 1), host(C)]));
     segments.attach(unique(7, 2), (7, 2)).unwrap();
     assert_eq!(reached(&segments, 0, &to), Ok(vec![(7, 2)]));
 }
@@ -283,7 +283,7 @@ fn who_left_another_host_reaches_nobody_and_is_reached_by_nobody() {
 fn questions_about_remote_members_are_answered_here() {
     let mut segments = spread();
     let ingress = segments.ingress(Partition(7), place(0)).unwrap();
-    let Action::Answer(answer) = ingress.decide(&arp(mac(7, 0), [10, 64, 7, 5])) else {
+    let Action::Reply(answer) = ingress.decide(&arp(mac(7, 0), [10, 64, 7, 5])) else {
         panic!("no answer");
     };
     assert_eq!(answer[22..28], mac(7, 4));

@@ -35,7 +35,7 @@ fn mld_frame(to: &str, message: &[u8]) -> Vec<u8> {
     frame.extend([0x60, 0, 0, 0, 0, 8 + message.len() as u8, 0, 1]);
     frame.extend("fe80::2".parse::<Ipv6Addr>().unwrap().octets());
     frame.extend(to.octets());
-    frame.extend([ICMPV6, 0, 5, 2, 0, 0, 1, 0]);
+    frame.extend([IpProtocol::Icmpv6.into(), 0, 5, 2, 0, 0, 1, 0]);
     frame.extend(message);
     frame
 }
@@ -168,7 +168,7 @@ fn routers_are_known_by_what_they_ask() {
     frame[26..30].fill(0);
     assert!(!is_router(&frame), "in nobody's name");
     let mut frame = igmp_frame([224, 0, 0, 13], &[0x20, 0, 0, 0]);
-    frame[14 + 9] = PIM;
+    frame[14 + 9] = PIM.into();
     assert!(is_router(&frame));
     let question = [&[130, 0, 0, 0, 3, 0xe8, 0, 0][..], &[0; 16]].concat();
     let mut frame = mld_frame("ff02::1", &question);
@@ -176,7 +176,7 @@ fn routers_are_known_by_what_they_ask() {
     frame[22..38].fill(0);
     assert!(!is_router(&frame), "in nobody's name");
     let mut frame = mld_frame("ff02::d", &[0x20, 0, 0, 0]);
-    frame[54] = PIM;
+    frame[54] = PIM.into();
     assert!(is_router(&frame));
 }
 

@@ -1,9 +1,14 @@
 use proptest::prelude::*;
-use smoltcp::wire::{IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
+use smoltcp::wire::IpAddress;
 
 use super::*;
 use crate::offload::Capabilities;
 use crate::offload::gso_packet::GsoPacket;
+
+const FIN: u8 = 1;
+const PSH: u8 = 1 << 3;
+const CWR: u8 = 1 << 7;
+const UDP_CHECKSUM: usize = 6;
 
 /// The frames that a packet becomes.
 fn pieces(packet: &[u8]) -> Vec<Vec<u8>> {
@@ -30,8 +35,8 @@ struct Seen {
 /// Reads a piece with another implementation, which checks all lengths and checksums.
 fn see(of: &GsoPacket, frame: &[u8]) -> Seen {
     let ip = &frame[14 + 4 * of.tags..];
-    let (addresses, id, above) = match of.network {
-        Network::Ipv4 => {
+    let (addresses, id, above) = match of.ip_version {
+        IpVersion::Ipv4 => {
             let packet = Ipv4Packet::new_checked(ip).unwrap();
             assert!(packet.verify_checksum());
             assert_eq!(usize::from(packet.total_len()), ip.len());
@@ -39,7 +44,7 @@ fn see(of: &GsoPacket, frame: &[u8]) -> Seen {
             let addresses = (packet.src_addr().into(), packet.dst_addr().into());
             (addresses, packet.ident(), &ip[packet.header_len().into()..])
         }
-        Network::Ipv6 => {
+        IpVersion::Ipv6 => {
             let packet = Ipv6Packet::new_checked(ip).unwrap();
             assert_eq!(packet.total_len(), ip.len());
             assert_eq!(packet.traffic_class(), 2);
@@ -88,14 +93,14 @@ fn expected(of: &GsoPacket) -> Vec<Seen> {
         let payload = of.payload.chunks(size).nth(n).unwrap_or_default();
         let mut flags = of.flags;
         if n + 1 < count {
-            flags &= !(tcp::FIN | tcp::PSH);
+            flags &= !(FIN | PSH);
         }
         if n > 0 {
-            flags &= !tcp::CWR;
+            flags &= !CWR;
         }
         let is_tcp = of.transport == Transport::Tcp;
         let moved = if is_tcp { n * size } else { 0 };
-        let is_ipv4 = of.network == Network::Ipv4;
+        let is_ipv4 = of.ip_version == IpVersion::Ipv4;
         Seen {
             payload: payload.into(),
             sequence: of.sequence.wrapping_add(moved as u32),
@@ -107,9 +112,9 @@ fn expected(of: &GsoPacket) -> Vec<Seen> {
 }
 
 fn gso_packets() -> impl Strategy<Value = GsoPacket> {
-    let network = prop_oneof![Just(Network::Ipv4), Just(Network::Ipv6)];
+    let ip_version = prop_oneof![Just(IpVersion::Ipv4), Just(IpVersion::Ipv6)];
     let transport = prop_oneof![Just(Transport::Tcp), Just(Transport::Udp)];
-    let headers = (0..3usize, network, 0..8usize, transport, 0..11usize);
+    let headers = (0..3usize, ip_version, 0..8usize, transport, 0..11usize);
     let numbers = (
         any::<u8>(),
         any::<u32>(),
@@ -118,11 +123,11 @@ fn gso_packets() -> impl Strategy<Value = GsoPacket> {
     );
     let payload = prop::collection::vec(any::<u8>(), 0..4000);
     (headers, numbers, payload, 60..3000u16).prop_map(|(headers, numbers, payload, size)| {
-        let (tags, network, options, transport, tcp_options) = headers;
+        let (tags, ip_version, options, transport, tcp_options) = headers;
         let (flags, sequence, id, addresses) = numbers;
         GsoPacket {
             tags,
-            network,
+            ip_version,
             options,
             transport,
             tcp_options,
@@ -201,10 +206,10 @@ fn a_checksum_that_would_be_zero_is_the_other_zero() {
         ..GsoPacket::default()
     };
     let frame = pieces(&datagram.to_bytes()).remove(0);
-    let checksum = [frame[34 + udp::CHECKSUM], frame[34 + udp::CHECKSUM + 1]];
+    let checksum = [frame[34 + UDP_CHECKSUM], frame[34 + UDP_CHECKSUM + 1]];
     datagram.payload = checksum.into();
     let frame = pieces(&datagram.to_bytes()).remove(0);
-    assert_eq!(&frame[34 + udp::CHECKSUM..][..2], [0xff, 0xff]);
+    assert_eq!(&frame[34 + UDP_CHECKSUM..][..2], [0xff, 0xff]);
 }
 
 #[test]

@@ -69,7 +69,7 @@ proptest! {
         last in 1..1500_usize,
     ) {
         let flow = GsoPacket {
-            network: if is_ipv6 { Network::Ipv6 } else { Network::Ipv4 },
+            ip_version: if is_ipv6 { IpVersion::Ipv6 } else { IpVersion::Ipv4 },
             tags,
             options,
             id,
@@ -85,7 +85,7 @@ proptest! {
             }
             made_of.push(packet);
         }
-        let expected = count.min(MOST);
+        let expected = count.min(MAX_DATAGRAMS);
         // As many as fit into one packet of IP.
         prop_assert!(made_of.len() == expected || (made_of.len() + 1) * (size + 8) > 65_000);
         let (packet, number) = taken(&mut gro).expect("a row");
