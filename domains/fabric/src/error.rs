@@ -29,7 +29,7 @@ pub enum OpError {
         needed: Access,
     },
     /// Caller: the region belongs to another node or partition than the queue pair; or the peer's
-    /// adapter does not know its key, or not any more.
+    /// device does not know its key, or not any more.
     #[error("the key is not one of the node and partition that this queue pair leads to")]
     WrongKey,
     /// Caller: the region is another host's, so the processor cannot reach it. Use a queue pair.
@@ -52,9 +52,9 @@ pub enum OpError {
     /// whether this one has happened.
     #[error("the queue pair ended with an earlier operation's error")]
     Flushed,
-    /// Provider: the adapter gave up, with a status (`enum ibv_wc_status`) that says no more.
-    #[error("the adapter reports status {status}")]
-    Adapter {
+    /// Provider: the device gave up, with a status (`enum ibv_wc_status`) that says no more.
+    #[error("the device reports status {status}")]
+    Device {
         /// What it reports.
         status: u32,
     },

@@ -11,10 +11,10 @@
 //! * [`mapped`]: regions that need no queue pair to be read.
 //! * [`shm`]: the provider for processes of one host.
 //! * [`tcp`]: the provider for hosts without RDMA.
-//! * `verbs`: the provider for RDMA adapters, behind the feature of that name.
+//! * `verbs`: the provider for RDMA devices, behind the feature of that name.
 //! * [`provider`]: one type over all of them.
 //! * [`line`]: bytes between two trusted processes, the trait [`Line`].
-//! * [`parameters`]: what two sides have to know of each other's RDMA adapters.
+//! * [`parameters`]: what two sides have to know of each other's RDMA devices.
 //! * [`protection`]: what tests may leave out.
 //! * [`inherited`]: what processes shall not pass on.
 //! * [`mounts`]: directories that they lend.

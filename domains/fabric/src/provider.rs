@@ -123,7 +123,7 @@ pub enum QueuePair {
     Shm(shm::QueuePair<RemoteRegion>),
     /// To a node of another host.
     Tcp(Box<tcp::QueuePair>),
-    /// To a node of another host, by its RDMA adapter and ours where that can be.
+    /// To a node of another host, by its RDMA device and ours where that can be.
     #[cfg(feature = "verbs")]
     Verbs(Box<failover::Hybrid>),
 }
@@ -204,7 +204,7 @@ pub enum Channel {
     Shm(shm::Channel),
     /// To a node of another host.
     Tcp(Box<tcp::Channel>),
-    /// To a node of another host, by its RDMA adapter and ours where that can be.
+    /// To a node of another host, by its RDMA device and ours where that can be.
     #[cfg(feature = "verbs")]
     Verbs(Box<failover::HybridChannel>),
 }

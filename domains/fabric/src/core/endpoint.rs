@@ -203,7 +203,7 @@ pub struct Read<'a, R> {
 /// multiples of 8, those of each segment too, each 8-byte word is read and written whole; beyond
 /// that a transfer may be seen in pieces, in any order.
 ///
-/// **Exception: failover between hosts.** When acknowledgements are lost until an RDMA adapter gives
+/// **Exception: failover between hosts.** When acknowledgements are lost until an RDMA device gives
 /// up, the queue pairs of `verbs` execute the failed operation and all later ones again, over TCP.
 /// So reads and writes may execute twice, and an earlier write is repeated after a later one has
 /// executed. At the completion of the last one, memory is as if each had executed once, in posted

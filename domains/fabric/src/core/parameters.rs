@@ -93,7 +93,7 @@ pub struct RdmaStreamParameters {
     pub connection: ConnectionParameters,
     /// Where the ring begins in which it receives.
     pub address: u64,
-    /// What its adapter asks for when that is written.
+    /// What its device asks for when that is written.
     pub rkey: u32,
 }
 
@@ -135,9 +135,9 @@ impl RdmaStreamParameters {
 pub struct RegionParameters {
     /// The region's name.
     pub key: RemoteKey,
-    /// What the owner's adapter asks for.
+    /// What the owner's device asks for.
     pub rkey: u32,
-    /// What a peer may do. The owner's adapter knows it, too.
+    /// What a peer may do. The owner's device knows it, too.
     pub access: Access,
     /// Where the region begins in the owner's memory.
     pub address: u64,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_adapter_has_is_refused() {
+    fn what_no_device_has_is_refused() {
         let changes: [fn(&mut ConnectionParameters); 4] = [
             |p| p.number = 1 << 24,
             |p| p.psn = 1 << 24,

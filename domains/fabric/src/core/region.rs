@@ -38,7 +38,7 @@ impl Region {
         })
     }
 
-    /// A buffer of the caller's as the local side of operations, and for an adapter to export. It
+    /// A buffer of the caller's as the local side of operations, and for a device to export. It
     /// is made of words, so that atomics have the alignment that they need.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! A channel to a node of another host whose packets go by the adapters of both where they can, and
+//! A channel to a node of another host whose packets go by the devices of both where they can, and
 //! over the connection with that host otherwise.
 //!
 //! It begins on the connection. By it the initiating side offers a queue pair once it is worth it, and
@@ -8,18 +8,18 @@
 //!   initiating side                                           other side
 //!     offer, parameters  ------------ connection ---------->
 //!                        <----------- connection -----------  acceptance, parameters
-//!     a message for nothing ========== adapters ==========>   (acknowledged by its adapter)
+//!     a message for nothing ========== devices ==========>   (acknowledged by its device)
 //!     mark               ------------ connection ---------->
 //!                        <----------- connection -----------  mark
 //! ```
 //!
-//! Packets that a side sends after its mark go by the adapter, and the other takes them when it has
+//! Packets that a side sends after its mark go by the device, and the other takes them when it has
 //! taken all before the mark. So none overtakes another.
 //!
-//! When an adapter fails, each side lets nothing more arrive by it, and says how many packets have.
-//! Packets stay where the adapter fetched them until the peer has taken them, so those that did not
+//! When a device fails, each side lets nothing more arrive by it, and says how many packets have.
+//! Packets stay where the device fetched them until the peer has taken them, so those that did not
 //! arrive are there, and go over the connection: each packet arrives once, in its turn, whatever
-//! becomes of the adapters. Then another queue pair is offered, after growing pauses.
+//! becomes of the devices. Then another queue pair is offered, after growing pauses.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -45,18 +45,18 @@ use crate::verbs::control::{PreparedChannel, ProtectionDomain};
 use crate::verbs::watch;
 use crate::verbs::{Channel, Closer};
 
-/// Packets in either direction before adapters are used, as memory is registered for them, and between
+/// Packets in either direction before devices are used, as memory is registered for them, and between
 /// looks at what is due.
 const WORTH_IT: u64 = 8;
 
-/// How long who looks at the adapter in vain does without a look at the connection, which is a system
+/// How long who looks at the device in vain does without a look at the connection, which is a system
 /// call.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// Packets that show that an adapter is worth trying soon again when it fails.
+/// Packets that show that a device is worth trying soon again when it fails.
 const MANY: usize = 1000;
 
-/// How long who is about to end waits at most for what was sent, and how much of it for the adapter: one
+/// How long who is about to end waits at most for what was sent, and how much of it for the device: one
 /// that fails takes longer to say so.
 const SETTLING: [Duration; 2] = [Duration::from_secs(3), Duration::from_millis(250)];
 
@@ -77,7 +77,7 @@ pub struct Means {
 pub enum NoMeans {
     /// There may be some later.
     Now,
-    /// There is no adapter.
+    /// There is no device.
     Ever,
 }
 
@@ -87,20 +87,20 @@ pub type Source = Box<dyn Fn() -> Result<Means, NoMeans> + Send + Sync>;
 /// A channel with two ways.
 pub struct HybridChannel {
     tcp: tcp::Channel,
-    /// Readable while the connection's or the adapter's descriptor is.
+    /// Readable while the connection's or the device's descriptor is.
     wake: OwnedFd,
     polling: Polling,
     source: Source,
     /// Whether this side offers.
     initiates: bool,
-    adapter: Adapter,
-    /// Whether packets that are sent now go by the adapter.
-    sends_by_adapter: bool,
-    /// Packets that the adapter was given, and which have to go over the connection.
+    device: DevicePath,
+    /// Whether packets that are sent now go by the device.
+    sends_by_device: bool,
+    /// Packets that the device was given, and which have to go over the connection.
     backlog: VecDeque<Vec<u8>>,
     /// Whether the last packet could not be sent because of others that are to be sent before.
     waits_for_others: bool,
-    /// How long the adapter is left alone when it fails next.
+    /// How long the device is left alone when it fails next.
     pause: Duration,
     /// When the connection was looked at last.
     looked: Instant,
@@ -108,8 +108,8 @@ pub struct HybridChannel {
     ways: Ways,
 }
 
-/// How far the way by the adapters is.
-enum Adapter {
+/// How far the way by the devices is.
+enum DevicePath {
     Down(Again),
     /// The other side has not answered yet.
     Offered(Box<(PreparedChannel, Means)>),
@@ -128,7 +128,7 @@ enum Adapter {
     Absent,
 }
 
-/// A connected channel of the adapters, and what keeps it.
+/// A connected channel of the devices, and what keeps it.
 struct Way {
     channel: Box<Channel>,
     _means: Means,
@@ -150,8 +150,8 @@ impl HybridChannel {
             polling: Polling::default(),
             source,
             initiates,
-            adapter: Adapter::Down(Again::at_once()),
-            sends_by_adapter: false,
+            device: DevicePath::Down(Again::at_once()),
+            sends_by_device: false,
             backlog: VecDeque::new(),
             waits_for_others: false,
             pause: BACK_OFF[0],
@@ -166,30 +166,30 @@ impl HybridChannel {
         self.ways
     }
 
-    /// Whether packets go by the adapters now, both ways.
-    pub fn is_by_adapter(&self) -> bool {
-        self.sends_by_adapter && self.tcp.has_mark()
+    /// Whether packets go by the devices now, both ways.
+    pub fn is_by_device(&self) -> bool {
+        self.sends_by_device && self.tcp.has_mark()
     }
 
-    /// Ends the way by the adapter that there is now.
+    /// Ends the way by the device that there is now.
     pub fn closer(&self) -> Option<Closer> {
-        match &self.adapter {
-            Adapter::Connected(way) | Adapter::Up(way) => Some(way.channel.closer()),
+        match &self.device {
+            DevicePath::Connected(way) | DevicePath::Up(way) => Some(way.channel.closer()),
             _ => None,
         }
     }
 
-    /// The adapter's channel, if there is one.
+    /// The device's channel, if there is one.
     fn channel(&mut self) -> Option<&mut Channel> {
-        match &mut self.adapter {
-            Adapter::Connected(way) | Adapter::Up(way) | Adapter::Leaving { way, .. } => {
+        match &mut self.device {
+            DevicePath::Connected(way) | DevicePath::Up(way) | DevicePath::Leaving { way, .. } => {
                 Some(&mut way.channel)
             }
             _ => None,
         }
     }
 
-    /// Does what is due: what the other side has said, what the adapter has come to, what waits for
+    /// Does what is due: what the other side has said, what the device has come to, what waits for
     /// room on the connection.
     fn attend(&mut self) {
         loop {
@@ -200,7 +200,7 @@ impl HybridChannel {
                 self.advance();
             }
             self.send_backlog();
-            if !self.tcp.has_news_of_adapter() {
+            if !self.tcp.has_news_of_device() {
                 return;
             }
         }
@@ -209,35 +209,37 @@ impl HybridChannel {
     /// Counts a packet. Who always finds one does what is due now and then.
     fn count(&mut self) {
         self.packets += 1;
-        if self.tcp.has_news_of_adapter() || self.packets.is_multiple_of(WORTH_IT) {
+        if self.tcp.has_news_of_device() || self.packets.is_multiple_of(WORTH_IT) {
             self.attend();
         }
     }
 
     fn hear(&mut self, news: News) {
-        match (news, &self.adapter) {
-            (News::Offer(theirs), Adapter::Down(again))
+        match (news, &self.device) {
+            (News::Offer(theirs), DevicePath::Down(again))
                 if !self.initiates && again.is_almost_now() && self.backlog.is_empty() =>
             {
                 self.accept(&theirs);
             }
             // The other side has let go of the last one sooner than this one, or does not wait.
-            (News::Offer(_), Adapter::Down(_) | Adapter::Leaving { .. }) if !self.initiates => {
+            (News::Offer(_), DevicePath::Down(_) | DevicePath::Leaving { .. })
+                if !self.initiates =>
+            {
                 self.tcp.say(Frame::Decline { for_ever: false }, &[]);
             }
-            (News::Accept(theirs), Adapter::Offered(_)) => self.connect(&theirs),
-            (News::Decline { for_ever: true }, Adapter::Offered(_)) => {
-                self.adapter = Adapter::Absent;
+            (News::Accept(theirs), DevicePath::Offered(_)) => self.connect(&theirs),
+            (News::Decline { for_ever: true }, DevicePath::Offered(_)) => {
+                self.device = DevicePath::Absent;
             }
-            (News::Decline { for_ever: false }, Adapter::Offered(_)) => self.put_off(),
-            (News::Back { arrived }, Adapter::Connected(_) | Adapter::Up(_)) => {
+            (News::Decline { for_ever: false }, DevicePath::Offered(_)) => self.put_off(),
+            (News::Back { arrived }, DevicePath::Connected(_) | DevicePath::Up(_)) => {
                 self.leave();
                 self.is_told(arrived);
             }
-            (News::Back { arrived }, Adapter::Leaving { is_told: false, .. }) => {
+            (News::Back { arrived }, DevicePath::Leaving { is_told: false, .. }) => {
                 self.is_told(arrived);
             }
-            (News::Back { arrived: 0 }, Adapter::Refused) => self.put_off(),
+            (News::Back { arrived: 0 }, DevicePath::Refused) => self.put_off(),
             _ => {
                 self.broken();
             }
@@ -252,17 +254,17 @@ impl HybridChannel {
         self.tcp.leave()
     }
 
-    /// Whether the adapter has come to something.
+    /// Whether the device has come to something.
     fn is_due(&mut self) -> bool {
         let (initiates, has_mark) = (self.initiates, self.tcp.has_mark());
-        match &mut self.adapter {
-            Adapter::Down(again) => {
+        match &mut self.device {
+            DevicePath::Down(again) => {
                 let is_worth_it = initiates && self.packets >= WORTH_IT;
                 // What comes later must not overtake a backlog.
                 let is_ready = self.backlog.is_empty() && self.tcp.end().is_ok();
                 is_worth_it && is_ready && again.is_now()
             }
-            Adapter::Connected(way) => {
+            DevicePath::Connected(way) => {
                 let is_ready = if initiates {
                     way.channel.has_greeted()
                 } else {
@@ -270,21 +272,21 @@ impl HybridChannel {
                 };
                 is_ready || way.channel.has_failed()
             }
-            Adapter::Up(way) => way.channel.has_failed(),
-            Adapter::Leaving { way, is_told } => *is_told && !way.channel.has_arrived(),
-            Adapter::Offered(_) | Adapter::Refused | Adapter::Absent => false,
+            DevicePath::Up(way) => way.channel.has_failed(),
+            DevicePath::Leaving { way, is_told } => *is_told && !way.channel.has_arrived(),
+            DevicePath::Offered(_) | DevicePath::Refused | DevicePath::Absent => false,
         }
     }
 
     fn advance(&mut self) {
-        let has_failed = match &mut self.adapter {
-            Adapter::Connected(way) | Adapter::Up(way) => way.channel.has_failed(),
+        let has_failed = match &mut self.device {
+            DevicePath::Connected(way) | DevicePath::Up(way) => way.channel.has_failed(),
             _ => false,
         };
-        match &self.adapter {
+        match &self.device {
             _ if has_failed => self.leave(),
-            Adapter::Down(_) => self.offer(),
-            Adapter::Connected(_) => self.begin(),
+            DevicePath::Down(_) => self.offer(),
+            DevicePath::Connected(_) => self.begin(),
             _ => {
                 self.tcp.lift_mark();
                 self.put_off();
@@ -295,7 +297,7 @@ impl HybridChannel {
     /// Tries it again later.
     fn put_off(&mut self) {
         let longer = LONGEST_PAUSE.min(self.pause * 2);
-        self.adapter = Adapter::Down(Again::later(std::mem::replace(&mut self.pause, longer)));
+        self.device = DevicePath::Down(Again::later(std::mem::replace(&mut self.pause, longer)));
     }
 
     fn prepare(&self) -> Result<(PreparedChannel, Means), NoMeans> {
@@ -309,10 +311,10 @@ impl HybridChannel {
         match self.prepare() {
             Ok(made) => {
                 self.tcp.say(Frame::Offer, &made.0.parameters().to_bytes());
-                self.adapter = Adapter::Offered(Box::new(made));
+                self.device = DevicePath::Offered(Box::new(made));
             }
             Err(NoMeans::Now) => self.put_off(),
-            Err(NoMeans::Ever) => self.adapter = Adapter::Absent,
+            Err(NoMeans::Ever) => self.device = DevicePath::Absent,
         }
     }
 
@@ -327,7 +329,7 @@ impl HybridChannel {
         });
         match way {
             Some((way, ours)) => {
-                self.adapter = Adapter::Connected(way);
+                self.device = DevicePath::Connected(way);
                 self.tcp.say(Frame::Accept, &ours.to_bytes());
             }
             None => self.tcp.say(decline, &[]),
@@ -335,19 +337,19 @@ impl HybridChannel {
     }
 
     fn connect(&mut self, theirs: &ConnectionParameters) {
-        let offered = std::mem::replace(&mut self.adapter, Adapter::Absent);
-        let Adapter::Offered(made) = offered else {
+        let offered = std::mem::replace(&mut self.device, DevicePath::Absent);
+        let DevicePath::Offered(made) = offered else {
             return;
         };
         match self.connected(*made, theirs) {
             Some(mut way) => {
                 way.channel.greet();
-                self.adapter = Adapter::Connected(way);
+                self.device = DevicePath::Connected(way);
             }
             None => {
                 // The other side has one that is connected, and hears so that this one is not.
                 self.tcp.say(Frame::Back { arrived: 0 }, &[]);
-                self.adapter = Adapter::Refused;
+                self.device = DevicePath::Refused;
             }
         }
     }
@@ -366,23 +368,24 @@ impl HybridChannel {
         })
     }
 
-    /// Packets go by the adapter from now on.
+    /// Packets go by the device from now on.
     fn begin(&mut self) {
-        if let Adapter::Connected(way) = std::mem::replace(&mut self.adapter, Adapter::Absent) {
-            self.adapter = Adapter::Up(way);
-            self.tcp.say(Frame::ByAdapter, &[]);
+        if let DevicePath::Connected(way) = std::mem::replace(&mut self.device, DevicePath::Absent)
+        {
+            self.device = DevicePath::Up(way);
+            self.tcp.say(Frame::ByDevice, &[]);
             self.tcp.forget_wanted();
-            self.sends_by_adapter = true;
+            self.sends_by_device = true;
             self.ways.connects += 1;
         }
     }
 
-    /// The adapter has failed, here or there. Until the other side has said what it has got, nothing
+    /// The device has failed, here or there. Until the other side has said what it has got, nothing
     /// more can be sent.
     fn leave(&mut self) {
-        let adapter = std::mem::replace(&mut self.adapter, Adapter::Absent);
-        self.adapter = match adapter {
-            Adapter::Connected(mut way) | Adapter::Up(mut way) => {
+        let device = std::mem::replace(&mut self.device, DevicePath::Absent);
+        self.device = match device {
+            DevicePath::Connected(mut way) | DevicePath::Up(mut way) => {
                 if way.channel.sent() >= MANY {
                     self.pause = BACK_OFF[0];
                 }
@@ -391,15 +394,15 @@ impl HybridChannel {
                 let _ = epoll::delete(&self.wake, way.channel.wake_fd());
                 self.tcp.say(Frame::Back { arrived }, &[]);
                 let is_told = false;
-                Adapter::Leaving { way, is_told }
+                DevicePath::Leaving { way, is_told }
             }
             other => other,
         };
     }
 
-    /// The other side has got so many packets by the adapter.
+    /// The other side has got so many packets by the device.
     fn is_told(&mut self, arrived: u32) {
-        if let Adapter::Leaving { way, is_told } = &mut self.adapter {
+        if let DevicePath::Leaving { way, is_told } = &mut self.device {
             *is_told = true;
             match way.channel.not_among(arrived) {
                 Some(lost) => self.backlog = lost,
@@ -408,12 +411,12 @@ impl HybridChannel {
                 }
             }
         }
-        self.sends_by_adapter = false;
+        self.sends_by_device = false;
     }
 
-    /// Whether what the adapter was given has not been given to the connection yet.
+    /// Whether what the device was given has not been given to the connection yet.
     fn is_behind(&self) -> bool {
-        let is_told = !matches!(self.adapter, Adapter::Leaving { is_told: false, .. });
+        let is_told = !matches!(self.device, DevicePath::Leaving { is_told: false, .. });
         !is_told || !self.backlog.is_empty()
     }
 
@@ -429,7 +432,7 @@ impl HybridChannel {
     fn settle(&mut self) {
         let start = Instant::now();
         let left = || SETTLING[0].saturating_sub(start.elapsed());
-        if let Adapter::Up(way) = &mut self.adapter
+        if let DevicePath::Up(way) = &mut self.device
             && self.tcp.end().is_ok()
             && !way.channel.settle(SETTLING[1])
         {
@@ -437,20 +440,20 @@ impl HybridChannel {
         }
         while self.is_behind() && self.tcp.end().is_ok() && !left().is_zero() {
             self.attend();
-            if self.tcp.arm_for(false) && !self.tcp.has_news_of_adapter() {
+            if self.tcp.arm_for(false) && !self.tcp.has_news_of_device() {
                 sleep_on(self.tcp.wake_fd(), left().min(NAP));
             }
             self.tcp.disarm();
         }
     }
 
-    fn send_by_adapter(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
+    fn send_by_device(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
         let Some(channel) = self.channel() else {
             return Err(ChannelError::Full);
         };
         let before = channel.sent();
         let result = channel.send(parts);
-        // Then it arrives, if not by the adapter.
+        // Then it arrives, if not by the device.
         let was_taken = channel.sent() != before;
         match result {
             Ok(()) => Ok(()),
@@ -467,7 +470,7 @@ impl HybridChannel {
     }
 
     /// What is behind the mark.
-    fn receive_by_adapter(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
+    fn receive_by_device(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
         let has_ended = self.tcp.end().is_err();
         let Some(channel) = self.channel() else {
             return Err(self.broken());
@@ -488,9 +491,9 @@ impl HybridChannel {
 
     fn has_news(&mut self, packets: bool) -> bool {
         let is_at_mark = self.tcp.is_at_mark();
-        match &mut self.adapter {
-            Adapter::Up(way) => way.channel.has_news(packets && is_at_mark),
-            Adapter::Leaving { way, .. } => packets && is_at_mark && way.channel.has_arrived(),
+        match &mut self.device {
+            DevicePath::Up(way) => way.channel.has_news(packets && is_at_mark),
+            DevicePath::Leaving { way, .. } => packets && is_at_mark && way.channel.has_arrived(),
             _ => false,
         }
     }
@@ -500,15 +503,15 @@ impl HybridChannel {
     pub fn arm_for(&mut self, packets: bool) -> bool {
         self.attend();
         let is_at_mark = self.tcp.is_at_mark();
-        let adapter_sleeps = match &mut self.adapter {
-            Adapter::Connected(way) => way.channel.arm_for(false),
-            Adapter::Up(way) => way.channel.arm_for(packets && is_at_mark),
+        let device_sleeps = match &mut self.device {
+            DevicePath::Connected(way) => way.channel.arm_for(false),
+            DevicePath::Up(way) => way.channel.arm_for(packets && is_at_mark),
             _ => !self.has_news(packets),
         };
-        // What comes over the connection may be what the adapter waits for.
-        let sleeps = adapter_sleeps
+        // What comes over the connection may be what the device waits for.
+        let sleeps = device_sleeps
             && self.tcp.arm_for(packets)
-            && !self.tcp.has_news_of_adapter()
+            && !self.tcp.has_news_of_device()
             && !self.is_due()
             && !self.has_news(packets)
             && (!self.waits_for_others || self.is_behind());
@@ -530,15 +533,15 @@ impl PacketChannel for HybridChannel {
 
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), ChannelError> {
         self.send_backlog();
-        let result = match (self.sends_by_adapter, self.backlog.is_empty()) {
-            (true, _) => self.send_by_adapter(parts),
+        let result = match (self.sends_by_device, self.backlog.is_empty()) {
+            (true, _) => self.send_by_device(parts),
             (false, true) => self.tcp.send(parts),
             (false, false) => self.tcp.end().and(Err(ChannelError::Full)),
         };
         self.waits_for_others = result == Err(ChannelError::Full) && self.is_behind();
         if result.is_ok() {
-            if self.sends_by_adapter {
-                self.ways.adapter += 1
+            if self.sends_by_device {
+                self.ways.device += 1
             } else {
                 self.ways.connection += 1
             }
@@ -550,7 +553,7 @@ impl PacketChannel for HybridChannel {
     fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
         loop {
             let received = if self.tcp.is_at_mark() {
-                self.receive_by_adapter(into)
+                self.receive_by_device(into)
             } else {
                 self.tcp.receive(into)
             };
@@ -567,7 +570,7 @@ impl PacketChannel for HybridChannel {
                 Ok(false) | Err(_) => {}
             }
             let before = self.tcp.is_at_mark();
-            let is_up = matches!(self.adapter, Adapter::Up(_));
+            let is_up = matches!(self.device, DevicePath::Up(_));
             if before && is_up && self.looked.elapsed() < LOOK {
                 return Ok(false);
             }
@@ -606,7 +609,7 @@ impl PacketChannel for HybridChannel {
 
     fn disarm(&mut self) {
         self.tcp.disarm();
-        if let Adapter::Connected(way) | Adapter::Up(way) = &mut self.adapter {
+        if let DevicePath::Connected(way) | DevicePath::Up(way) = &mut self.device {
             way.channel.disarm();
         }
     }
@@ -644,7 +647,7 @@ impl fmt::Debug for HybridChannel {
         f.debug_struct("HybridChannel")
             .field("peer", &self.tcp.peer())
             .field("state", &self.tcp.end())
-            .field("is_by_adapter", &self.is_by_adapter())
+            .field("is_by_device", &self.is_by_device())
             .field("ways", &self.ways)
             .finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! The provider for hosts with RDMA adapters: the data path of [`verbs`](crate::verbs) where that
+//! The provider for hosts with RDMA devices: the data path of [`verbs`](crate::verbs) where that
 //! works, and of [`tcp`](crate::tcp) otherwise.
 
 pub mod channel;

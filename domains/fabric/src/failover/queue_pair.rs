@@ -1,24 +1,24 @@
-//! A queue pair to a node of another host that goes by the adapters of both where it can, and over
+//! A queue pair to a node of another host that goes by the devices of both where it can, and over
 //! the connection with that host otherwise.
 //!
 //! ```text
 //!   this process ──────────── connection ─────────── network card of `tcp` ── region
 //!        │                                                   │ registers it
-//!        └── our adapter ═══════════ fabric ═══════════ its adapter
+//!        └── our device ═══════════ fabric ═══════════ its device
 //! ```
 //!
-//! The connection is there all the time. By it the two sides tell each other what their adapters
-//! have to know, and it takes what adapters cannot: atomics, because those of an adapter are none
+//! The connection is there all the time. By it the two sides tell each other what their devices
+//! have to know, and it takes what devices cannot: atomics, because those of a device are none
 //! for who uses the processor's on the same words; regions that are not registered at the moment,
-//! as while they move; and all from the first operation on that an adapter has failed to do.
+//! as while they move; and all from the first operation on that a device has failed to do.
 //!
 //! Operations execute as posted: what goes one way is handed over when what went the other way has
 //! ended. What failed is done once more, from the start, with all after it, and nothing but reads and
-//! writes goes by adapters. A write that is still on its way must not arrive after another one that
+//! writes goes by devices. A write that is still on its way must not arrive after another one that
 //! was posted later, so the far side is told first to let our queue pair reach nothing any more.
 //!
 //! That is no harm as long as nobody else writes there. When the region was refused, nothing from
-//! the failed operation on has been executed. But when acknowledgements were lost until our adapter
+//! the failed operation on has been executed. But when acknowledgements were lost until our device
 //! gave up, some may have been, and somebody may have seen them: writes are executed twice, the
 //! later ones before the earlier ones are repeated, and what a peer has written there in answer to
 //! one meanwhile is overwritten.
@@ -47,10 +47,10 @@ use crate::verbs::region::RemoteRegion;
 /// Pauses before the far side is asked again grow from the first to the second.
 pub(super) const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
 
-/// The same for an adapter that fails again and again, also to connect: each time takes seconds.
+/// The same for a device that fails again and again, also to connect: each time takes seconds.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How long one sleep for an adapter lasts at most: it does not hear that access has ended.
+/// How long one sleep for a device lasts at most: it does not hear that access has ended.
 const NAP: Duration = Duration::from_millis(20);
 
 /// Bytes of the longest region, or buffer of ours, that is registered: a change of membership may wait for it, and must
@@ -62,15 +62,15 @@ const MANY: usize = 1024;
 
 /// A queue pair with two ways.
 ///
-/// What otherwise never waits may do so here, now and then: a flush connects the adapters if they
+/// What otherwise never waits may do so here, now and then: a flush connects the devices if they
 /// are not, and a flush or a poll that hands over the first operation on a region, or on a buffer,
 /// has that registered. Each takes a round trip, and the kernel its time.
 #[derive(Debug)]
 pub struct Hybrid {
     tcp: tcp::QueuePair,
     domain: Arc<ProtectionDomain>,
-    adapter: Adapter,
-    /// What the far side's adapter knows, by the address of the region.
+    device: DevicePath,
+    /// What the far side's device knows, by the address of the region.
     regions: HashMap<usize, Known>,
     /// Buffers of ours that could not be registered, by the address of their memory: to try takes
     /// long. Where another has come to be there, it waits in vain.
@@ -82,10 +82,10 @@ pub struct Hybrid {
     flushed: usize,
     /// How many the connection has.
     on_connection: usize,
-    /// Those that the adapter has.
-    on_adapter: VecDeque<(u64, Operation<tcp::RemoteRegion>)>,
+    /// Those that the device has.
+    on_device: VecDeque<(u64, Operation<tcp::RemoteRegion>)>,
     completed: VecDeque<Completion>,
-    /// How long the adapter is left alone when it fails next.
+    /// How long the device is left alone when it fails next.
     pause: Duration,
     counters: Ways,
 }
@@ -93,17 +93,17 @@ pub struct Hybrid {
 /// Operations, and batches of reads, by the way that they went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ways {
-    /// By the adapters.
-    pub adapter: u64,
+    /// By the devices.
+    pub device: u64,
     /// Over the connection.
     pub connection: u64,
-    /// Times that a queue pair of the adapter was connected.
+    /// Times that a queue pair of the device was connected.
     pub connects: u64,
 }
 
-/// The way through our adapter.
+/// The way through our device.
 #[derive(Debug)]
-enum Adapter {
+enum DevicePath {
     Up(Box<QueuePair>),
     Down(Again),
     /// One of the two sides has none.
@@ -172,14 +172,14 @@ impl Hybrid {
         Hybrid {
             tcp,
             domain,
-            adapter: Adapter::Down(Again::at_once()),
+            device: DevicePath::Down(Again::at_once()),
             regions: HashMap::new(),
             unregistered: HashMap::new(),
             depth,
             waiting: VecDeque::with_capacity(depth),
             flushed: 0,
             on_connection: 0,
-            on_adapter: VecDeque::with_capacity(depth),
+            on_device: VecDeque::with_capacity(depth),
             completed: VecDeque::with_capacity(depth),
             pause: BACK_OFF[0],
             counters: Ways::default(),
@@ -191,10 +191,10 @@ impl Hybrid {
         self.counters
     }
 
-    /// What the present queue pair of the adapter has done.
+    /// What the present queue pair of the device has done.
     pub fn counters(&self) -> Option<Counters> {
-        match &self.adapter {
-            Adapter::Up(pair) => Some(pair.counters()),
+        match &self.device {
+            DevicePath::Up(pair) => Some(pair.counters()),
             _ => None,
         }
     }
@@ -205,7 +205,7 @@ impl Hybrid {
         id: u64,
         operation: Result<Operation<tcp::RemoteRegion>, OpError>,
     ) -> Result<(), PostError> {
-        let under_way = self.on_connection + self.on_adapter.len() + self.completed.len();
+        let under_way = self.on_connection + self.on_device.len() + self.completed.len();
         if self.waiting.len() + under_way >= self.depth {
             return Err(PostError::QueueFull { depth: self.depth });
         }
@@ -216,10 +216,10 @@ impl Hybrid {
     /// Hands over what is flushed, until it would have to go the other way than what is under way.
     fn hand_over(&mut self) {
         while self.flushed > 0 {
-            let known = self.way_by_adapter();
+            let known = self.way_by_device();
             let other_is_busy = match known {
                 Some(_) => self.on_connection > 0,
-                None => !self.on_adapter.is_empty(),
+                None => !self.on_device.is_empty(),
             };
             if other_is_busy {
                 break;
@@ -229,10 +229,10 @@ impl Hybrid {
             };
             self.flushed -= 1;
             // There is room for as many as here.
-            let _ = match (&mut self.adapter, operation, known) {
-                (Adapter::Up(pair), Ok(operation), Some(known)) => {
-                    self.counters.adapter += 1;
-                    self.on_adapter.push_back((id, operation.clone()));
+            let _ = match (&mut self.device, operation, known) {
+                (DevicePath::Up(pair), Ok(operation), Some(known)) => {
+                    self.counters.device += 1;
+                    self.on_device.push_back((id, operation.clone()));
                     operation
                         .on(|_| Ok(known))
                         .map(|known| pair.post(id, known))
@@ -245,16 +245,16 @@ impl Hybrid {
                 }
             };
         }
-        if let (Adapter::Up(pair), false) = (&mut self.adapter, self.on_adapter.is_empty()) {
+        if let (DevicePath::Up(pair), false) = (&mut self.device, self.on_device.is_empty()) {
             pair.flush();
         }
         self.tcp.flush();
     }
 
-    /// The region of the next operation, if that can go by the adapter. It may take a round trip to
+    /// The region of the next operation, if that can go by the device. It may take a round trip to
     /// know.
-    fn way_by_adapter(&mut self) -> Option<RemoteRegion> {
-        if !matches!(self.adapter, Adapter::Up(_)) {
+    fn way_by_device(&mut self) -> Option<RemoteRegion> {
+        if !matches!(self.device, DevicePath::Up(_)) {
             return None;
         }
         let (_, Ok(operation)) = self.waiting.front()? else {
@@ -286,7 +286,7 @@ impl Hybrid {
         self.known(&remote, needed, offset, local.len()).cloned()
     }
 
-    /// Has our adapter know a buffer, unless that has just failed.
+    /// Has our device know a buffer, unless that has just failed.
     fn register(&mut self, local: &Region) -> Option<()> {
         let place = Arc::as_ptr(local.memory()) as usize;
         let failed = self.unregistered.get(&place).copied();
@@ -307,7 +307,7 @@ impl Hybrid {
         None
     }
 
-    /// A region as the far side's adapter knows it, if that lets ours do this. What it has not been
+    /// A region as the far side's device knows it, if that lets ours do this. What it has not been
     /// asked yet it is asked.
     fn known(
         &mut self,
@@ -355,23 +355,23 @@ impl Hybrid {
         self.regions.insert(remote.address(), known);
     }
 
-    /// Connects our adapter with the far side's, if it is time for that.
+    /// Connects our device with the far side's, if it is time for that.
     fn connect(&mut self) {
-        let Adapter::Down(again) = self.adapter else {
+        let DevicePath::Down(again) = self.device else {
             return;
         };
         if !again.is_now() || self.tcp.end().is_err() {
             return;
         }
-        self.adapter = match self.try_to_connect() {
+        self.device = match self.try_to_connect() {
             Ok(pair) => {
                 self.counters.connects += 1;
-                Adapter::Up(Box::new(pair))
+                DevicePath::Up(Box::new(pair))
             }
             Err(OpError::System {
                 errno: libc::EOPNOTSUPP,
-            }) => Adapter::Absent,
-            Err(_) => Adapter::Down(again.even_later(LONGEST_PAUSE)),
+            }) => DevicePath::Absent,
+            Err(_) => DevicePath::Down(again.even_later(LONGEST_PAUSE)),
         };
     }
 
@@ -379,7 +379,7 @@ impl Hybrid {
         let (peer, _) = self.tcp.peer_and_partition();
         let failed = |error: io::Error| OpError::System {
             errno: match error.kind() {
-                // No adapter has room for so many operations.
+                // No device has room for so many operations.
                 io::ErrorKind::InvalidInput => libc::EOPNOTSUPP,
                 _ => error.raw_os_error().unwrap_or(libc::EIO),
             },
@@ -390,14 +390,14 @@ impl Hybrid {
         prepared.connect(&theirs, status).map_err(failed)
     }
 
-    /// The adapter has failed: whatever it has not done goes over the connection.
+    /// The device has failed: whatever it has not done goes over the connection.
     fn fall_back(&mut self) {
         // Before anything is done again: it asks for nothing more, and the far side answers nothing.
         let pause = LONGEST_PAUSE.min(self.pause * 2);
-        self.adapter = Adapter::Down(Again::later(std::mem::replace(&mut self.pause, pause)));
+        self.device = DevicePath::Down(Again::later(std::mem::replace(&mut self.pause, pause)));
         self.regions.clear();
         self.tcp.disconnect();
-        while let Some((id, operation)) = self.on_adapter.pop_back() {
+        while let Some((id, operation)) = self.on_device.pop_back() {
             self.waiting.push_front((id, Ok(operation)));
             self.flushed += 1;
         }
@@ -408,7 +408,7 @@ impl Hybrid {
         loop {
             let before = self.completed.len();
             self.take_from_connection();
-            self.take_from_adapter();
+            self.take_from_device();
             let waited = self.flushed;
             if waited > 0 {
                 self.hand_over();
@@ -431,9 +431,9 @@ impl Hybrid {
         }
     }
 
-    fn take_from_adapter(&mut self) {
+    fn take_from_device(&mut self) {
         let mut some = [Completion::default(); 16];
-        while let (Adapter::Up(pair), false) = (&mut self.adapter, self.on_adapter.is_empty()) {
+        while let (DevicePath::Up(pair), false) = (&mut self.device, self.on_device.is_empty()) {
             let count = pair.poll(&mut some);
             if count == 0 {
                 return;
@@ -442,7 +442,7 @@ impl Hybrid {
                 if completion.result.is_err() {
                     return self.fall_back();
                 }
-                let Some((id, operation)) = self.on_adapter.pop_front() else {
+                let Some((id, operation)) = self.on_device.pop_front() else {
                     return;
                 };
                 self.pause = BACK_OFF[0];
@@ -455,7 +455,7 @@ impl Hybrid {
     }
 
     fn is_idle(&self) -> bool {
-        self.flushed == 0 && self.on_connection == 0 && self.on_adapter.is_empty()
+        self.flushed == 0 && self.on_connection == 0 && self.on_device.is_empty()
     }
 
     /// Waits until `done`, or nothing is under way any more, or `timeout` has passed.
@@ -467,8 +467,8 @@ impl Hybrid {
             if done(self) || self.is_idle() || left.is_zero() {
                 return;
             }
-            match &mut self.adapter {
-                Adapter::Up(pair) if !self.on_adapter.is_empty() => {
+            match &mut self.device {
+                DevicePath::Up(pair) if !self.on_device.is_empty() => {
                     pair.wait(left.min(NAP));
                 }
                 _ => {
@@ -486,19 +486,19 @@ impl Hybrid {
     ) -> Result<(), OpError> {
         self.flush();
         self.wait_until(Duration::MAX, |_| false);
-        if self.all_lead_by_adapter(reads, &region) && self.read_by_adapter(reads, &region) {
+        if self.all_lead_by_device(reads, &region) && self.read_by_device(reads, &region) {
             return self.tcp.end();
         }
         self.counters.connection += 1;
         self.tcp.read_each(reads, region)
     }
 
-    fn all_lead_by_adapter<R>(
+    fn all_lead_by_device<R>(
         &mut self,
         reads: &[Read<'_, R>],
         region: impl Fn(&R) -> Result<&tcp::RemoteRegion, OpError>,
     ) -> bool {
-        matches!(self.adapter, Adapter::Up(_))
+        matches!(self.device, DevicePath::Up(_))
             && reads.iter().all(|read| {
                 let len = read.into.len() as u64;
                 let right = Access::REMOTE_READ;
@@ -508,12 +508,12 @@ impl Hybrid {
     }
 
     /// Whether they could be read, and all rights last.
-    fn read_by_adapter<R>(
+    fn read_by_device<R>(
         &mut self,
         reads: &mut [Read<'_, R>],
         region: impl Fn(&R) -> Result<&tcp::RemoteRegion, OpError>,
     ) -> bool {
-        let Adapter::Up(pair) = &mut self.adapter else {
+        let DevicePath::Up(pair) = &mut self.device else {
             return false;
         };
         let regions = &self.regions;
@@ -526,7 +526,7 @@ impl Hybrid {
             self.fall_back();
             return false;
         }
-        self.counters.adapter += 1;
+        self.counters.device += 1;
         self.pause = BACK_OFF[0];
         let lasts = |read: &Read<'_, R>| {
             region(read.remote).is_ok_and(|remote| remote.status().check().is_ok())
@@ -577,7 +577,7 @@ impl Endpoint for Hybrid {
     }
 }
 
-/// What a far process's adapter may reach, at the host where the memory is. It is a protection
+/// What a far process's device may reach, at the host where the memory is. It is a protection
 /// domain of its own, so that nobody reaches what was registered for somebody else.
 #[derive(Debug)]
 pub(crate) struct Answerer {

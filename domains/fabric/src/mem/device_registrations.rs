@@ -1,6 +1,6 @@
-//! What adapters have been registrations of memory.
+//! What devices have been registrations of memory.
 //!
-//! An adapter pins the pages that it is registrations of, and goes on using them wherever the mapping leads
+//! A device pins the pages that it is registrations of, and goes on using them wherever the mapping leads
 //! by then. So it has to forget them before the memory moves, or is unmapped, and is registrations of none
 //! that is on its way.
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::mem::DropGuard;
 
-/// What adapters have been registrations of one memory.
+/// What devices have been registrations of one memory.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceRegistrations(Mutex<State>);
 
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl DeviceRegistrations {
-    /// Adds what `register` makes, whose drop is to let the adapter forget. Nobody else may keep it.
+    /// Adds what `register` makes, whose drop is to let the device forget. Nobody else may keep it.
     ///
     /// # Errors
     /// `WouldBlock` while the memory moves, and for ever once it has ended; what `register` fails
@@ -45,7 +45,7 @@ impl DeviceRegistrations {
         !self.lock().invalid
     }
 
-    /// Lets the adapter forget one thing, if it has not yet. The drop of that must not wait for
+    /// Lets the device forget one thing, if it has not yet. The drop of that must not wait for
     /// anybody who waits for this memory.
     pub(crate) fn forget(&self, is_it: impl Fn(&DropGuard) -> bool) {
         let mut state = self.lock();
@@ -57,7 +57,7 @@ impl DeviceRegistrations {
         drop(state);
     }
 
-    /// Lets the adapter forget all, and adds nothing more until it is permitted.
+    /// Lets the device forget all, and adds nothing more until it is permitted.
     pub(super) fn invalidate(&self) {
         let mut state = self.lock();
         state.invalid = true;
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// A move once was acknowledged while the adapter still used the old memory: what was just
+    /// A move once was acknowledged while the device still used the old memory: what was just
     /// being forgotten was in no state any more.
     #[test]
     fn invalidation_waits_for_a_registration_that_is_being_dropped() {

@@ -112,7 +112,7 @@ impl Memory {
         Self::new(Mapping::adopted(words), true, Arc::default())
     }
 
-    /// What adapters have been told of it, which they must forget before it moves or goes.
+    /// What devices have been told of it, which they must forget before it moves or goes.
     #[cfg(feature = "verbs")]
     pub(crate) fn device_registrations(
         &self,
@@ -120,7 +120,7 @@ impl Memory {
         &self.device_registrations
     }
 
-    /// Lets no adapter use the old memory any more, nor the fresh one before all of it is there: it
+    /// Lets no device use the old memory any more, nor the fresh one before all of it is there: it
     /// would neither wait for what has not arrived, nor notice that it uses the wrong one.
     fn invalidate_registrations(&self) {
         #[cfg(feature = "verbs")]

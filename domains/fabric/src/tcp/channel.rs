@@ -4,8 +4,8 @@
 //! sleeps keeps nobody waiting but who sends to it: both sides always have room for what they
 //! receive, and take the other's credits out of what they have not read yet.
 //!
-//! Packets that go by RDMA adapters meanwhile are [`verbs::HybridChannel`]'s business. Here is what the
-//! two sides tell each other of them, and the mark behind which they come by the adapters.
+//! Packets that go by RDMA devices meanwhile are [`verbs::HybridChannel`]'s business. Here is what the
+//! two sides tell each other of them, and the mark behind which they come by the devices.
 //!
 //! [`verbs::HybridChannel`]: ../../verbs/struct.HybridChannel.html
 
@@ -43,7 +43,7 @@ const HEAD: usize = Frame::LEN + LinkHeader::LEN;
 /// Packets that one call drops before it gives its caller a chance to do something else.
 const FORGERIES: usize = 64;
 
-/// What a correct peer says of its adapter before it hears our answer, and some more.
+/// What a correct peer says of its device before it hears our answer, and some more.
 const MOST_NEWS: usize = 4;
 
 /// The same of what is said to a correct peer before it listens.
@@ -52,7 +52,7 @@ const MOST_SAID: usize = 16;
 /// How long the other side may take to hear how a channel ended.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What the other side has said of its RDMA adapter; see [`Frame`].
+/// What the other side has said of its RDMA device; see [`Frame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum News {
@@ -80,7 +80,7 @@ pub struct Channel {
     before_mark: Option<usize>,
     /// Whether packets may follow the mark.
     is_back: bool,
-    /// What the other side has said of its adapter, oldest first; `None` for who has none.
+    /// What the other side has said of its device, oldest first; `None` for who has none.
     news: Option<VecDeque<News>>,
     /// What was said of ours since all was sent last.
     said: usize,
@@ -244,7 +244,7 @@ impl Channel {
                     self.is_back = self.before_mark.is_some();
                     self.hear(News::Back { arrived })?;
                 }
-                Frame::ByAdapter => {
+                Frame::ByDevice => {
                     if self.news.is_none() || self.before_mark.is_some() {
                         return Err(Malformed);
                     }
@@ -272,7 +272,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Says something of our RDMA adapter, behind what was sent before. Who has that said again and
+    /// Says something of our RDMA device, behind what was sent before. Who has that said again and
     /// again, and does not listen, is left.
     pub fn say(&mut self, frame: Frame, what_follows: &[u8]) {
         self.said = match self.stream.unsent() {
@@ -295,7 +295,7 @@ impl Channel {
         self.wanted = None;
     }
 
-    /// Keeps what the other side says of its adapter from now on. Without this, there is none here.
+    /// Keeps what the other side says of its device from now on. Without this, there is none here.
     pub fn listen(&mut self) {
         self.news = Some(VecDeque::with_capacity(MOST_NEWS));
     }
@@ -306,11 +306,11 @@ impl Channel {
     }
 
     /// Whether it has said anything.
-    pub fn has_news_of_adapter(&self) -> bool {
+    pub fn has_news_of_device(&self) -> bool {
         self.news.as_ref().is_some_and(|news| !news.is_empty())
     }
 
-    /// Whether the other side has said that its packets come by its adapter.
+    /// Whether the other side has said that its packets come by its device.
     pub fn has_mark(&self) -> bool {
         self.before_mark.is_some()
     }

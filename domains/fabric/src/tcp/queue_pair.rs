@@ -65,7 +65,7 @@ enum InFlight {
     Open {
         handle: u32,
     },
-    /// Something of the other side's adapter.
+    /// Something of the other side's device.
     #[cfg(feature = "verbs")]
     Question,
     /// It was never sent.
@@ -417,7 +417,7 @@ impl QueuePair {
     }
 }
 
-/// What concerns the other side's RDMA adapter.
+/// What concerns the other side's RDMA device.
 #[cfg(feature = "verbs")]
 impl QueuePair {
     pub(crate) fn peer_and_partition(&self) -> (NodeId, Partition) {
@@ -434,7 +434,7 @@ impl QueuePair {
         target(operation).0.0.status.check()
     }
 
-    /// Connects the other side's adapter with a queue pair of ours, and waits for the answer.
+    /// Connects the other side's device with a queue pair of ours, and waits for the answer.
     pub(crate) fn connect(
         &mut self,
         ours: ConnectionParameters,

@@ -57,7 +57,7 @@ pub trait Regions {
     /// [`OpError`], which the other side gets.
     fn open(&self, key: RemoteKey, access: Access) -> Result<Opened, OpError>;
 
-    /// The RDMA adapter by which the other side may reach them as well, if there is one.
+    /// The RDMA device by which the other side may reach them as well, if there is one.
     #[cfg(feature = "verbs")]
     fn device(&self) -> Option<Arc<crate::verbs::Device>> {
         None
@@ -110,7 +110,7 @@ struct Server<'a, R> {
     opened: Vec<Option<Result<Opened, OpError>>>,
     /// Whether the last request was not done.
     has_failed: bool,
-    /// What the other side's adapter may reach.
+    /// What the other side's device may reach.
     #[cfg(feature = "verbs")]
     answering: Option<crate::failover::queue_pair::Answerer>,
 }
@@ -237,7 +237,7 @@ impl<R: Regions> Server<'_, R> {
         }
     }
 
-    /// Replies with what is to be known of an adapter.
+    /// Replies with what is to be known of a device.
     fn tell<const N: usize>(&mut self, told: Result<[u8; N], OpError>) {
         let reply = self.reply(told.map(|_| 0), N as u32);
         let outgoing = self.stream.outgoing();
@@ -246,13 +246,13 @@ impl<R: Regions> Server<'_, R> {
     }
 }
 
-/// What is for who has an RDMA adapter.
+/// What is for who has an RDMA device.
 #[cfg(feature = "verbs")]
 impl<R: Regions> Server<'_, R> {
     fn connect(&mut self, peer: &ConnectionParameters) -> Result<ToldConnection, OpError> {
         // Its regions are its own.
         self.answering = None;
-        let device = self.regions.device().ok_or(NO_ADAPTER)?;
+        let device = self.regions.device().ok_or(NO_DEVICE)?;
         let answering = crate::failover::queue_pair::Answerer::new(&device, peer);
         let answering = self.answering.insert(answering.map_err(|e| failure(&e))?);
         Ok(answering.parameters().to_bytes())
@@ -260,7 +260,7 @@ impl<R: Regions> Server<'_, R> {
 
     fn register(&mut self, handle: u32) -> Result<ToldRegion, OpError> {
         let region = self.region(handle)?.clone();
-        let answering = self.answering.as_mut().ok_or(NO_ADAPTER)?;
+        let answering = self.answering.as_mut().ok_or(NO_DEVICE)?;
         let admit = || self.regions.admit(&region);
         let registered = answering.register(handle as usize, &region, admit);
         Ok(registered.map_err(|e| failure(&e))?.to_bytes())
@@ -275,11 +275,11 @@ impl<R: Regions> Server<'_, R> {
 #[cfg(not(feature = "verbs"))]
 impl<R: Regions> Server<'_, R> {
     fn connect(&self, _: &ConnectionParameters) -> Result<ToldConnection, OpError> {
-        Err(NO_ADAPTER)
+        Err(NO_DEVICE)
     }
 
     fn register(&self, _: u32) -> Result<ToldRegion, OpError> {
-        Err(NO_ADAPTER)
+        Err(NO_DEVICE)
     }
 
     fn disconnect(&self) {}
@@ -288,8 +288,8 @@ impl<R: Regions> Server<'_, R> {
 type ToldConnection = [u8; ConnectionParameters::LEN];
 type ToldRegion = [u8; RegionParameters::LEN];
 
-/// There is no adapter, and will be none on this connection.
-const NO_ADAPTER: OpError = OpError::System {
+/// There is no device, and will be none on this connection.
+const NO_DEVICE: OpError = OpError::System {
     errno: libc::EOPNOTSUPP,
 };
 

@@ -26,8 +26,8 @@
 //!  +------+------+-------+-------------+---------+
 //! ```
 //!
-//! Packets may also go by RDMA adapters. The initiating side offers a queue pair, the other accepts it
-//! with one of its own or declines. A mark says that the packets after it come by the adapter, until
+//! Packets may also go by RDMA devices. The initiating side offers a queue pair, the other accepts it
+//! with one of its own or declines. A mark says that the packets after it come by the device, until
 //! both sides have said how many have come by it; those that had not come follow.
 //!
 //! The other side is another host's, so everything here is an allegation: lengths are bounded, and
@@ -109,7 +109,7 @@ pub enum Request {
         /// What to add.
         add: u64,
     },
-    /// Let this queue pair of an RDMA adapter reach what is [registered](Request::Register), in place
+    /// Let this queue pair of an RDMA device reach what is [registered](Request::Register), in place
     /// of the one before. The reply is [`ConnectionParameters`].
     Connect(ConnectionParameters),
     /// Register a region for it. The reply is [`RegionParameters`](crate::core::parameters::RegionParameters).
@@ -350,8 +350,8 @@ impl Failure {
             OpError::Revoked => Failure::Revoked,
             OpError::PeerDead => Failure::PeerDead,
             OpError::Unreachable | OpError::Corrupt | OpError::NotMapped => Failure::Unreachable,
-            // Adapters have these, and no adapter answers here.
-            OpError::Flushed | OpError::Adapter { .. } => Failure::Unreachable,
+            // Devices have these, and no device answers here.
+            OpError::Flushed | OpError::Device { .. } => Failure::Unreachable,
             OpError::System { errno } => Failure::System { errno },
         }
     }
@@ -383,7 +383,7 @@ pub enum Frame {
     },
     /// Nothing follows.
     End(End),
-    /// Packets could go by the adapters: the parameters of a queue pair of ours follow.
+    /// Packets could go by the devices: the parameters of a queue pair of ours follow.
     Offer,
     /// They can: the parameters of one of ours, which is connected to the one that was offered.
     Accept,
@@ -392,9 +392,9 @@ pub enum Frame {
         /// Nor can they ever.
         for_ever: bool,
     },
-    /// The packets after this come by the adapter.
-    ByAdapter,
-    /// Nothing more is taken from the adapter.
+    /// The packets after this come by the device.
+    ByDevice,
+    /// Nothing more is taken from the device.
     Back {
         /// Packets that have come by it.
         arrived: u32,
@@ -424,7 +424,7 @@ impl Frame {
             Frame::Offer => (5, 0),
             Frame::Accept => (6, 0),
             Frame::Decline { for_ever } => (7, for_ever.into()),
-            Frame::ByAdapter => (8, 0),
+            Frame::ByDevice => (8, 0),
             Frame::Back { arrived } => (9, arrived),
         };
         let mut bytes = [0; Self::LEN];
@@ -448,7 +448,7 @@ impl Frame {
             (7, value @ 0..=1) => Frame::Decline {
                 for_ever: value == 1,
             },
-            (8, 0) => Frame::ByAdapter,
+            (8, 0) => Frame::ByDevice,
             (9, arrived) => Frame::Back { arrived },
             _ => return Err(Malformed),
         };
@@ -590,7 +590,7 @@ mod tests {
             Just(Frame::Offer),
             Just(Frame::Accept),
             any::<bool>().prop_map(|for_ever| Frame::Decline { for_ever }),
-            Just(Frame::ByAdapter),
+            Just(Frame::ByDevice),
             any::<u32>().prop_map(|arrived| Frame::Back { arrived }),
         ]
     }

@@ -1,4 +1,4 @@
-//! Requests that are handed to the adapter in one go.
+//! Requests that are handed to the device in one go.
 
 use std::fmt;
 use std::io;
@@ -71,7 +71,7 @@ impl fmt::Debug for Chain {
     }
 }
 
-/// The adapter took the requests before this one, and no other.
+/// The device took the requests before this one, and no other.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) first: u64,

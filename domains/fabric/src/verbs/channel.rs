@@ -40,7 +40,7 @@ use crate::mem::waker::Waker;
 use crate::mem::waker::sleep_on;
 use crate::topology::NodeId;
 
-/// Messages that return credits alone, of which the adapter has not told that they have left.
+/// Messages that return credits alone, of which the device has not told that they have left.
 const RETURNS: usize = 4;
 
 /// Messages for nothing that a channel may send: at its beginning and at its end.
@@ -68,7 +68,7 @@ const RESERVED: u32 = 0x3fff_0000;
 /// Marks the numbers of what is sent among those of completions; others are those of buffers.
 const SENT: u64 = 1 << 63;
 
-/// Short packets travel within their request, if the adapter can.
+/// Short packets travel within their request, if the device can.
 const INLINE: u32 = 192;
 
 /// What a channel is made of before it is connected.
@@ -125,10 +125,10 @@ impl Ends {
 /// A packet channel on `verbs`.
 #[derive(Debug)]
 pub struct Channel {
-    /// First, so that the adapter uses no memory any more when the rest is dropped.
+    /// First, so that the device uses no memory any more when the rest is dropped.
     connection: Connection,
     completions: CompletionQueue,
-    /// Where packets wait until the adapter has sent them.
+    /// Where packets wait until the device has sent them.
     staging: Buffers,
     share: Share,
     chain: Chain,
@@ -157,7 +157,7 @@ pub struct Channel {
     end: Option<ChannelError>,
 }
 
-/// What the adapter was asked to send.
+/// What the device was asked to send.
 #[derive(Debug, Default)]
 struct Sending {
     /// Whether they are packets, oldest first.
@@ -271,7 +271,7 @@ impl Channel {
         !self.has_news(packets)
     }
 
-    /// Has the adapter say when something ends from now on. One that has gone tells nothing more,
+    /// Has the device say when something ends from now on. One that has gone tells nothing more,
     /// which is noticed here.
     fn ask_for_event(&mut self) {
         let completions = &self.completions;
@@ -302,13 +302,13 @@ impl Channel {
         self.sending.oldest > 0 && self.alive().is_ok()
     }
 
-    /// Whether the adapter or the peer has ended it.
+    /// Whether the device or the peer has ended it.
     pub(crate) fn has_failed(&mut self) -> bool {
         self.take_completions();
         self.end.is_some()
     }
 
-    /// Waits until all that was sent has arrived at the peer's adapter; returns whether it has.
+    /// Waits until all that was sent has arrived at the peer's device; returns whether it has.
     pub(crate) fn settle(&mut self, timeout: Duration) -> bool {
         let start = Instant::now();
         if !self.sending.requests.is_empty() {
@@ -348,7 +348,7 @@ impl Channel {
             .collect()
     }
 
-    /// Takes what the adapter has to tell.
+    /// Takes what the device has to tell.
     fn take_completions(&mut self) {
         if self.is_stopped {
             return;
@@ -500,7 +500,7 @@ impl PacketChannel for Channel {
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Result<bool, ChannelError> {
-        // Asked before the adapter is, so that the last words of a peer that then dies are found.
+        // Asked before the device is, so that the last words of a peer that then dies are found.
         let state = self.alive();
         match state {
             Err(ChannelError::Revoked) => return state.map(|()| false),
@@ -554,7 +554,7 @@ impl PacketChannel for Channel {
     }
 
     fn disarm(&mut self) {
-        // That the adapter has gone is noticed where it is asked next.
+        // That the device has gone is noticed where it is asked next.
         let _ = self.completions.take_events();
         self.watch.drain();
     }

@@ -1,4 +1,4 @@
-//! What an adapter says of an operation, and what it means to who posted it.
+//! What a device says of an operation, and what it means to who posted it.
 
 use ibverbs_sys as ffi;
 
@@ -29,18 +29,18 @@ pub(super) fn operation_error(status: u32, needed: Access) -> OpError {
         status::INVALID_REQUEST => OpError::MissingRight { needed },
         status::ACCESS => OpError::WrongKey,
         status::RETRIES_EXCEEDED => OpError::PeerDead,
-        status => OpError::Adapter { status },
+        status => OpError::Device { status },
     }
 }
 
 /// What a queue pair has done, for tests and measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Times that requests were handed to the adapter.
+    /// Times that requests were handed to the device.
     pub doorbells: u64,
     /// Requests handed over.
     pub requests: u64,
-    /// Those of them whose end the adapter was asked to tell.
+    /// Those of them whose end the device was asked to tell.
     pub signalled: u64,
     /// Those of them that carried their bytes with them.
     pub inline: u64,
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(error(10), OpError::WrongKey);
         assert_eq!(error(12), OpError::PeerDead);
         for status in [1, 4, 11, 13, 23, 24, u32::MAX] {
-            assert_eq!(error(status), OpError::Adapter { status });
+            assert_eq!(error(status), OpError::Device { status });
         }
     }
 }

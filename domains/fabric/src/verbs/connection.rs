@@ -15,7 +15,7 @@ use crate::key::Access;
 const TIMEOUT: u8 = 16;
 
 /// Repetitions before the peer counts as dead: some 2 s, and more where devices round up. 7 is for
-/// ever when a peer has no buffer, and at the emulated adapter of Linux in any case.
+/// ever when a peer has no buffer, and at the emulated device of Linux in any case.
 const RETRIES: u8 = 6;
 
 /// Time that a peer asks us to wait when it has no buffer: 12 stands for 0.64 ms.

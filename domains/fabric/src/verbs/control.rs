@@ -25,10 +25,10 @@ use crate::mem::status::Status;
 use crate::shm;
 use crate::topology::NodeId;
 
-/// Bytes that a small write carries with it, if the adapter can.
+/// Bytes that a small write carries with it, if the device can.
 const INLINE: u32 = 128;
 
-/// What one partition may use of an adapter: memory and queue pairs of one protection domain know
+/// What one partition may use of a device: memory and queue pairs of one protection domain know
 /// nothing of another's.
 #[derive(Debug)]
 pub struct ProtectionDomain {
@@ -58,7 +58,7 @@ impl ProtectionDomain {
         }))
     }
 
-    /// The adapter.
+    /// The device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -73,8 +73,8 @@ impl ProtectionDomain {
         self.export_memory(region.memory(), key, access, owner, None)
     }
 
-    /// The same with a peer's region, as far as it was granted, but for atomics: those of an adapter
-    /// are none for who uses the processor's on the same words. `account` is dropped when the adapter
+    /// The same with a peer's region, as far as it was granted, but for atomics: those of a device
+    /// are none for who uses the processor's on the same words. `account` is dropped when the device
     /// has forgotten it.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl ProtectionDomain {
         Ok(lkey)
     }
 
-    /// Tells the adapter of memory. Whoever calls it does so by [`DeviceRegistrations::register`], so that the
+    /// Tells the device of memory. Whoever calls it does so by [`DeviceRegistrations::register`], so that the
     /// memory forgets it in time.
     ///
     /// [`DeviceRegistrations::register`]: crate::mem::device_registrations::DeviceRegistrations::register
@@ -198,7 +198,7 @@ impl ProtectionDomain {
     /// A queue pair to `peer` for up to `depth` operations that are posted or not yet polled.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` when the adapter has no room for so many.
+    /// The system's; `InvalidInput` when the device has no room for so many.
     pub fn prepare(self: &Arc<Self>, peer: NodeId, depth: usize) -> io::Result<Prepared> {
         let requests = QueuePair::requests_for(depth);
         if depth == 0 || requests > self.device.most_requests() {
@@ -292,7 +292,7 @@ impl Drop for Forget {
     }
 }
 
-/// Memory that an adapter has been told of.
+/// Memory that a device has been told of.
 #[derive(Debug)]
 struct Pinned {
     /// Before the memory.
@@ -304,7 +304,7 @@ struct Pinned {
 }
 
 impl Pinned {
-    /// Where the adapter knows it.
+    /// Where the device knows it.
     fn start(&self, memory: &Memory) -> usize {
         self.elsewhere.as_ref().unwrap_or(memory.mapping()).start()
     }

@@ -1,4 +1,4 @@
-//! Which adapter is used, and how: device, port, address and partition key.
+//! Which device is used, and how: device, port, address and partition key.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -43,7 +43,7 @@ impl Default for Selection {
 pub enum DeviceError {
     /// The kernel has no device, or no support for any.
     #[error(
-        "no RDMA device: looked for {}, found none (see `rdma link`; are the modules of the adapter \
+        "no RDMA device: looked for {}, found none (see `rdma link`; are the modules of the device \
          and ib_uverbs loaded?)",
         wanted.as_deref().unwrap_or("any")
     )]
@@ -145,7 +145,7 @@ impl fmt::Display for PartitionKey {
     }
 }
 
-/// An adapter that is open, with one of its ports.
+/// A device that is open, with one of its ports.
 #[derive(Debug)]
 pub struct Device {
     context: Arc<Context>,
@@ -471,7 +471,7 @@ impl Opened<'_> {
     }
 }
 
-/// iWARP adapters take fewer for reads; drivers for which it is the same may say nothing of them.
+/// iWARP devices take fewer for reads; drivers for which it is the same may say nothing of them.
 fn most_locals(limits: &ffi::ibv_device_attr) -> usize {
     let at_most = |limit: libc::c_int| usize::try_from(limit).ok().filter(|limit| *limit > 0);
     let limits = [limits.max_sge, limits.max_sge_rd].map(at_most);

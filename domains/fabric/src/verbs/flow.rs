@@ -1,7 +1,7 @@
 //! What the two ends of a stream may send and owe each other: numbers only.
 //!
 //! An end may have written as many bytes as the peer's ring has, and as many messages as
-//! the peer has told its adapter to expect. The peer gives both back as it takes them, along with what it
+//! the peer has told its device to expect. The peer gives both back as it takes them, along with what it
 //! sends itself, or alone when it owes half of either. What is given back comes as a number:
 //!
 //! ```text
@@ -44,7 +44,7 @@ pub(super) struct Outgoing {
     bytes: usize,
     /// Up to [`MESSAGES`].
     messages: usize,
-    /// Bytes of each request of which the adapter has not told that it has left, oldest first; a message that
+    /// Bytes of each request of which the device has not told that it has left, oldest first; a message that
     /// gives back alone has none.
     requests: VecDeque<usize>,
     /// The number of the oldest.
@@ -205,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    /// Both ends, and between them what an adapter would carry.
+    /// Both ends, and between them what a device would carry.
     struct Ends {
         ends: [(Outgoing, Incoming); 2],
         /// Bytes and number of each message on its way from each end.
@@ -273,7 +273,7 @@ mod tests {
             }
         }
 
-        /// The adapter tells what has left.
+        /// The device tells what has left.
         fn tell(&mut self, end: usize) {
             if let Some(last) = self.told[end].take() {
                 self.ends[end].0.have_left(last);

@@ -1,15 +1,15 @@
-//! The `verbs` provider: adapters for RDMA (RoCE, InfiniBand, iWARP) by way of libibverbs.
+//! The `verbs` provider: devices for RDMA (RoCE, InfiniBand, iWARP) by way of libibverbs.
 //!
-//! * [`device`]: which adapter, port, address and partition key.
+//! * [`device`]: which device, port, address and partition key.
 //! * [`control`]: what is made once: a [`ProtectionDomain`] for each partition, registered memory,
 //!   queue pairs and what two sides tell each other to [connect](control::Prepared).
 //! * [`queue_pair`], [`channel`]: the data path.
 //! * [`rdma_stream`]: bytes between two trusted processes.
 //! * [`crate::core::parameters`]: what the two sides tell each other, as bytes.
-//! * [`completion`]: what an adapter says of an operation, as values.
+//! * [`completion`]: what a device says of an operation, as values.
 //!
-//! The adapter checks keys, bounds and rights. A queue pair checks them before, by what it was
-//! told, because an adapter ends the whole queue pair with the first error and does not say which
+//! The device checks keys, bounds and rights. A queue pair checks them before, by what it was
+//! told, because a device ends the whole queue pair with the first error and does not say which
 //! it was. Access ends when the side that is accessed drops its queue pair and what it
 //! [exported](control::Export).
 //!

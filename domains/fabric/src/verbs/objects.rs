@@ -142,7 +142,7 @@ unsafe extern "C" fn deregister(registered: *mut ffi::ibv_mr) -> libc::c_int {
     if !is_gone(&error) {
         // The device goes on writing there. Its kernel takes all from it that a process had which
         // has ended.
-        eprintln!("an RDMA adapter does not let go of memory: {error}");
+        eprintln!("an RDMA device does not let go of memory: {error}");
         std::process::abort();
     }
     0
@@ -213,7 +213,7 @@ impl CompletionQueue {
         errno(failed)
     }
 
-    /// Makes the descriptor unreadable. That it cannot be read means that the adapter has gone.
+    /// Makes the descriptor unreadable. That it cannot be read means that the device has gone.
     pub(super) fn take_events(&self) -> io::Result<()> {
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is alive and its descriptor does not block; each event taken is of
@@ -332,7 +332,7 @@ pub(super) struct Locals {
 }
 
 impl Locals {
-    /// So many have room in a request where its own bytes would have it, at the adapters that we know.
+    /// So many have room in a request where its own bytes would have it, at the devices that we know.
     pub(super) const MOST: usize = 8;
 
     /// Adds one, if it has bytes; there must be room for it.

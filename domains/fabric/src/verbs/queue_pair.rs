@@ -1,16 +1,16 @@
-//! One-sided operations that an adapter executes.
+//! One-sided operations that a device executes.
 //!
 //! What is posted waits here until it is flushed. Then it becomes requests, as many as the
-//! adapter's queue has room for, which are handed over in one go; the rest follows as requests end.
+//! device's queue has room for, which are handed over in one go; the rest follows as requests end.
 //! A transfer that is longer than the longest message becomes several. Only every 32nd request of
 //! a batch, and its last, asks for a completion: requests end in order, so one tells of all before
 //! it, and one that fails always tells. The completion queue has an entry for every request, so it
 //! cannot overrun.
 //!
-//! An adapter keeps the order that [`Endpoint`] promises but for what follows a read or an atomic:
+//! A device keeps the order that [`Endpoint`] promises but for what follows a read or an atomic:
 //! that is held back here until those have ended, except for reads that are posted behind reads,
-//! and atomics behind atomics. Adapters have a flag for it (`IBV_SEND_FENCE`), but a request with
-//! it can wait for ever at the emulated adapter of Linux 6.1, which checks what it waits for and
+//! and atomics behind atomics. Devices have a flag for it (`IBV_SEND_FENCE`), but a request with
+//! it can wait for ever at the emulated device of Linux 6.1, which checks what it waits for and
 //! then forgets that somebody has just told it.
 
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ const SPARE_REQUESTS: usize = 64;
 /// A queue pair on `verbs`.
 #[derive(Debug)]
 pub struct QueuePair {
-    /// First, so that the adapter uses no memory any more when the rest is dropped.
+    /// First, so that the device uses no memory any more when the rest is dropped.
     connection: Connection,
     completions: CompletionQueue,
     steps: Steps,
@@ -63,7 +63,7 @@ pub struct QueuePair {
     oldest: u64,
     /// How many of them are flushed.
     flushed: usize,
-    /// How many of them the adapter has got whole, or will not get.
+    /// How many of them the device has got whole, or will not get.
     handed: usize,
     /// Bytes of the next that it has got.
     done: u64,
@@ -81,7 +81,7 @@ pub struct QueuePair {
 #[derive(Debug)]
 struct Slot {
     id: u64,
-    /// Keeps the memory that the adapter uses.
+    /// Keeps the memory that the device uses.
     operation: Operation<RemoteRegion>,
     result: Option<Result<u64, OpError>>,
 }
@@ -123,7 +123,7 @@ impl QueuePair {
         })
     }
 
-    /// Requests that the adapter's queue needs room for.
+    /// Requests that the device's queue needs room for.
     pub(super) fn requests_for(depth: usize) -> usize {
         depth + SPARE_REQUESTS
     }
@@ -164,7 +164,7 @@ impl QueuePair {
                     }
                 }
                 Ok(None) => self.ends_unasked(Ok(0)),
-                // It has not ended as long as the adapter uses its memory.
+                // It has not ended as long as the device uses its memory.
                 Err(_) if self.requests.have_some_of(number) => break,
                 Err(error) => {
                     // Who has another way for what could not be registered, or has begun to move,
@@ -245,7 +245,7 @@ impl QueuePair {
         if let Err(refused) = self.chain.post(&self.connection) {
             self.broken = Some(OpError::Flushed);
             self.connection.close();
-            // The adapter has those before it and tells of them.
+            // The device has those before it and tells of them.
             let error = Err(system(&refused.error));
             while let Some(request) = self.requests.take_back(refused.first) {
                 self.ends(request, error);
@@ -253,7 +253,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes what the adapter has to tell, and hands over what there is room for now.
+    /// Takes what the device has to tell, and hands over what there is room for now.
     fn progress(&mut self) {
         self.look_at_status();
         let mut some = [ffi::ibv_wc::default(); 16];
@@ -328,11 +328,11 @@ impl QueuePair {
         }
     }
 
-    /// Waits until the adapter tells something, or `timeout` has passed.
+    /// Waits until the device tells something, or `timeout` has passed.
     fn sleep(&mut self, timeout: Duration) {
         self.counters.sleeps += 1;
         let ended = self.requests.ended();
-        // An adapter that has gone tells nothing more; it is noticed here, or after sleeping.
+        // A device that has gone tells nothing more; it is noticed here, or after sleeping.
         if let Err(error) = self.completions.request_event() {
             self.fail_all(system(&error));
             return;
@@ -353,7 +353,7 @@ impl QueuePair {
             .is_some_and(|slot| slot.result.is_some())
     }
 
-    /// Waits until `done`, which what the adapter tells brings about, or until `timeout` has passed.
+    /// Waits until `done`, which what the device tells brings about, or until `timeout` has passed.
     fn wait_until(&mut self, timeout: Duration, done: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         loop {
@@ -460,7 +460,7 @@ impl QueuePair {
     }
 
     /// Asks for as much of the next read of a batch as fits. The one behind it has to wait: its
-    /// memory is to be loaded after that of this one, and adapters load that of several at a time.
+    /// memory is to be loaded after that of this one, and devices load that of several at a time.
     fn ask_for_window<R>(
         &mut self,
         reads: &[Read<'_, R>],

@@ -29,23 +29,23 @@ use crate::verbs::objects::{CompletionQueue, Local, Protection, Registration, Sh
 /// Marks the numbers of what is sent among those of completions.
 const SENT: u64 = 1 << 63;
 
-/// Short messages travel within their request, if the adapter can.
+/// Short messages travel within their request, if the device can.
 const INLINE: u32 = 192;
 
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmaStreamError {
-    /// The adapter: the peer does not answer, or the adapter has gone.
-    #[error("the RDMA adapters do not reach each other any more (status {status})")]
-    Adapter {
+    /// The device: the peer does not answer, or the device has gone.
+    #[error("the RDMA devices do not reach each other any more (status {status})")]
+    Device {
         /// `enum ibv_wc_status`.
         status: u32,
     },
     /// Peer: it has sent what it may not.
     #[error("the other end of the stream does not keep to the rules")]
     Corrupt,
-    /// The system: the adapter takes no requests.
-    #[error("the RDMA adapter refuses requests (error {errno})")]
+    /// The system: the device takes no requests.
+    #[error("the RDMA device refuses requests (error {errno})")]
     Refused {
         /// The system's error.
         errno: i32,
@@ -55,13 +55,13 @@ pub enum RdmaStreamError {
 /// What a stream is made of.
 #[derive(Debug)]
 struct Ends {
-    /// First, so that the adapter uses no memory any more when the rest is dropped.
+    /// First, so that the device uses no memory any more when the rest is dropped.
     connection: Connection,
     completions: CompletionQueue,
     receive: Arc<SharedReceive>,
     /// What the peer writes.
     arrivals: Ring,
-    /// Where bytes wait until the adapter has sent them.
+    /// Where bytes wait until the device has sent them.
     staging: Ring,
 }
 
@@ -73,10 +73,10 @@ pub struct PreparedRdmaStream {
 }
 
 impl PreparedRdmaStream {
-    /// An end at an adapter.
+    /// An end at a device.
     ///
     /// # Errors
-    /// The system's: no right to lock 2 MiB (`ulimit -l`); `Unsupported` if the adapter can do too little.
+    /// The system's: no right to lock 2 MiB (`ulimit -l`); `Unsupported` if the device can do too little.
     pub fn new(device: &Arc<Device>) -> io::Result<Self> {
         let is_enough = device.most_requests().min(device.most_buffers()) >= REQUESTS
             && device.longest_message() >= RING as u64;
@@ -187,7 +187,7 @@ impl RdmaStream {
         self.end.get_or_insert(how);
     }
 
-    /// Takes what the adapter has to tell.
+    /// Takes what the device has to tell.
     fn take_completions(&mut self) {
         let mut some = [ffi::ibv_wc::default(); 16];
         loop {
@@ -207,7 +207,7 @@ impl RdmaStream {
     fn take(&mut self, completion: &ffi::ibv_wc) {
         if !completion.is_valid() {
             let status = status_of(completion);
-            return self.end(RdmaStreamError::Adapter { status });
+            return self.end(RdmaStreamError::Device { status });
         }
         match completion.wr_id() {
             number if number & SENT != 0 => self.outgoing.have_left(number & !SENT),

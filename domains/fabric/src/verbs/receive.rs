@@ -114,7 +114,7 @@ impl Pool {
         (header.len as usize == payload).then_some(header)
     }
 
-    /// Gives a buffer that a completion has named back to the adapter.
+    /// Gives a buffer that a completion has named back to the device.
     pub(super) fn recycle(&self, number: u64) -> io::Result<()> {
         let index = usize::try_from(number).map_err(|_| io::ErrorKind::InvalidInput)?;
         let shares = self.shares();

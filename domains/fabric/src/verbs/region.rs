@@ -13,7 +13,7 @@ use crate::verbs::chain::Target;
 pub struct RemoteRegion(Arc<RegionParameters>);
 
 impl RemoteRegion {
-    /// The region with these parameters. Whether they are true is for its owner's adapter to say.
+    /// The region with these parameters. Whether they are true is for its owner's device to say.
     pub fn open(parameters: RegionParameters) -> Self {
         RemoteRegion(Arc::new(parameters))
     }
@@ -39,7 +39,7 @@ impl RemoteRegion {
         self.target(needed, offset, len).map(drop)
     }
 
-    /// How the adapter reaches `len` bytes at `offset`, if all are inside and the owner gave the
+    /// How the device reaches `len` bytes at `offset`, if all are inside and the owner gave the
     /// right.
     pub(super) fn target(&self, needed: Access, offset: u64, len: u64) -> Result<Target, OpError> {
         let limit = self.0.len;
@@ -48,7 +48,7 @@ impl RemoteRegion {
         }
         if offset.checked_add(len).is_some_and(|end| end <= limit) {
             Ok(Target {
-                // Who made the parameters may have invented them; then the adapter refuses.
+                // Who made the parameters may have invented them; then the device refuses.
                 address: self.0.address.wrapping_add(offset),
                 rkey: self.0.rkey,
             })

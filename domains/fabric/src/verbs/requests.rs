@@ -1,10 +1,10 @@
-//! The requests of a queue pair that the adapter has, in the order in which they end.
+//! The requests of a queue pair that the device has, in the order in which they end.
 
 use std::collections::VecDeque;
 
 use crate::key::Access;
 
-/// A request that the adapter has, or gets with the next ring.
+/// A request that the device has, or gets with the next ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     /// The number of its operation; none if it is part of a batch of reads.
@@ -82,7 +82,7 @@ impl Requests {
         Some((number, request))
     }
 
-    /// The newest, which the adapter has not taken, unless its number is below `first`.
+    /// The newest, which the device has not taken, unless its number is below `first`.
     pub(super) fn take_back(&mut self, first: u64) -> Option<Request> {
         if self.next() <= first {
             return None;
@@ -92,7 +92,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Whether an adapter could execute a request that needs this before one that is here.
+    /// Whether a device could execute a request that needs this before one that is here.
     pub(super) fn could_be_overtaken_by(&self, needed: Access) -> bool {
         match needed {
             Access::REMOTE_READ => false,

@@ -1,4 +1,4 @@
-//! From an operation to requests: what is asked of the adapter, piece by piece.
+//! From an operation to requests: what is asked of the device, piece by piece.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use crate::error::OpError;
 use crate::key::Access;
 use crate::mem::memory::Memory;
 
-/// What an operation asks of the adapter next.
+/// What an operation asks of the device next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) action: Action,
@@ -139,7 +139,7 @@ fn atomic(action: Action, word: Local) -> Step {
     }
 }
 
-/// The keys by which our own adapter uses our own memory.
+/// The keys by which our own device uses our own memory.
 #[derive(Debug)]
 pub(super) struct Keys {
     domain: Arc<ProtectionDomain>,

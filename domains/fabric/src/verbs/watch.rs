@@ -1,4 +1,4 @@
-//! One descriptor for two reasons to wake up: the adapter has something to tell, or the control
+//! One descriptor for two reasons to wake up: the device has something to tell, or the control
 //! thread has.
 
 use std::io;
@@ -8,7 +8,7 @@ use rustix::event::epoll;
 
 use crate::mem::waker::{Sleeper, Waker, pipe};
 
-/// Readable when the adapter's descriptor is, or somebody woke.
+/// Readable when the device's descriptor is, or somebody woke.
 #[derive(Debug)]
 pub(super) struct Watch {
     both: OwnedFd,
@@ -17,11 +17,11 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches the adapter's descriptor, which must stay open as long as this.
-    pub(super) fn new(adapter: BorrowedFd<'_>) -> io::Result<Self> {
+    /// Watches the device's descriptor, which must stay open as long as this.
+    pub(super) fn new(device: BorrowedFd<'_>) -> io::Result<Self> {
         let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (reader, writer, _) = pipe()?;
-        add(&both, adapter)?;
+        add(&both, device)?;
         add(&both, reader.as_fd())?;
         Ok(Watch {
             both,

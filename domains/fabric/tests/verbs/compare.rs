@@ -1,5 +1,5 @@
-//! What operations cost beside the programs that measure adapters everywhere (perftest), on the
-//! same two adapters. The adapters are emulated, so this says nothing about any other, and nothing
+//! What operations cost beside the programs that measure devices everywhere (perftest), on the
+//! same two devices. The devices are emulated, so this says nothing about any other, and nothing
 //! is demanded.
 
 use std::process::{Command, Stdio};
@@ -107,7 +107,7 @@ fn what_it_costs_beside_perftest() {
             perftest("ib_write_bw", BULK, &gid)[3] * 1.048_576,
         ),
     ];
-    println!("emulated adapters (soft-RoCE)    toroid  perftest");
+    println!("emulated devices (soft-RoCE)    toroid  perftest");
     for (what, ours, theirs) in rows {
         println!("{what:<30} {ours:>8.1} {theirs:>9.1}");
     }

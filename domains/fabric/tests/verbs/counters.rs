@@ -1,4 +1,4 @@
-//! What an operation does not cost: memory is allocated, the kernel called and the adapter rung for
+//! What an operation does not cost: memory is allocated, the kernel called and the device rung for
 //! as seldom as was promised.
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,4 +1,4 @@
-//! Errors that the adapter finds: those of peers that say what is not so.
+//! Errors that the device finds: those of peers that say what is not so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn result(rig: &Verbs, operation: Operation<RemoteRegion>) -> Result<u64, OpErro
     results(&mut rig.endpoint(1), &[operation])[0].result
 }
 
-/// The adapter refuses what a library that believes wrong parameters lets pass.
+/// The device refuses what a library that believes wrong parameters lets pass.
 fn refused_when(lie: fn(&mut RegionParameters)) {
     let rig = Verbs::new();
     let local = Region::local(64).unwrap();
@@ -48,12 +48,12 @@ fn refused_when(lie: fn(&mut RegionParameters)) {
 }
 
 #[test]
-fn a_right_that_was_not_given_is_refused_by_the_adapter() {
+fn a_right_that_was_not_given_is_refused_by_the_device() {
     refused_when(|parameters| parameters.access = Access::all());
 }
 
 #[test]
-fn a_key_that_is_none_is_refused_by_the_adapter() {
+fn a_key_that_is_none_is_refused_by_the_device() {
     refused_when(|parameters| {
         parameters.access = Access::all();
         parameters.rkey = parameters.rkey.wrapping_add(1);
@@ -61,7 +61,7 @@ fn a_key_that_is_none_is_refused_by_the_adapter() {
 }
 
 #[test]
-fn a_range_outside_is_refused_by_the_adapter() {
+fn a_range_outside_is_refused_by_the_device() {
     let rig = Verbs::new();
     let local = Region::local(8192).unwrap();
     let (_owner, export) = rig.there.export(4096, Access::all());
@@ -78,7 +78,7 @@ fn a_range_outside_is_refused_by_the_adapter() {
 
 /// Keys of one protection domain are nothing to queue pairs of another.
 #[test]
-fn a_key_of_another_partition_is_refused_by_the_adapter() {
+fn a_key_of_another_partition_is_refused_by_the_device() {
     let (rig, other) = (Verbs::new(), Verbs::new());
     let local = Region::local(64).unwrap();
     let (_owner, export) = other.there.export(4096, Access::all());

@@ -1,4 +1,4 @@
-//! Channels that go by the adapters where they can and over a connection otherwise.
+//! Channels that go by the devices where they can and over a connection otherwise.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -41,7 +41,7 @@ impl Ends {
     }
 }
 
-fn adapter_of(side: &Side) -> Source {
+fn device_of(side: &Side) -> Source {
     let domain = Arc::clone(&side.domain);
     Box::new(move || {
         Ok(Means {
@@ -51,7 +51,7 @@ fn adapter_of(side: &Side) -> Source {
     })
 }
 
-fn no_adapter() -> Source {
+fn no_device() -> Source {
     Box::new(|| Err(NoMeans::Ever))
 }
 
@@ -78,7 +78,7 @@ fn pair_by(sources: [Source; 2]) -> (HybridChannel, HybridChannel, Ends) {
 }
 
 pub fn pair(here: &Side, there: &Side) -> (HybridChannel, HybridChannel, Ends) {
-    pair_by([adapter_of(here), adapter_of(there)])
+    pair_by([device_of(here), device_of(there)])
 }
 
 fn send(channel: &mut impl PacketChannel, bytes: &[u8]) {
@@ -99,10 +99,10 @@ fn receive(channel: &mut impl PacketChannel) -> Result<Vec<u8>, ChannelError> {
     Ok(packet)
 }
 
-/// Talks until packets go by the adapters both ways.
+/// Talks until packets go by the devices both ways.
 pub fn warm_up(ours: &mut HybridChannel, theirs: &mut HybridChannel) {
     let began = Instant::now();
-    while !(ours.is_by_adapter() && theirs.is_by_adapter()) {
+    while !(ours.is_by_device() && theirs.is_by_device()) {
         assert!(began.elapsed() < FOR_EVER, "{ours:?} {theirs:?}");
         echo(ours, theirs);
     }
@@ -116,11 +116,11 @@ fn echo(ours: &mut HybridChannel, theirs: &mut HybridChannel) {
 }
 
 #[test]
-fn packets_go_by_the_adapters_once_it_is_worth_it() {
+fn packets_go_by_the_devices_once_it_is_worth_it() {
     let verbs = Verbs::new();
     let (mut ours, mut theirs, _ends) = pair(&verbs.here, &verbs.there);
     echo(&mut ours, &mut theirs);
-    assert!(!ours.is_by_adapter());
+    assert!(!ours.is_by_device());
     warm_up(&mut ours, &mut theirs);
     let before = [ours.ways(), theirs.ways()];
     for _ in 0..100 {
@@ -128,15 +128,15 @@ fn packets_go_by_the_adapters_once_it_is_worth_it() {
     }
     for (channel, before) in [&ours, &theirs].into_iter().zip(before) {
         let ways = channel.ways();
-        assert_eq!((ways.adapter - before.adapter, ways.connects), (100, 1));
+        assert_eq!((ways.device - before.device, ways.connects), (100, 1));
         assert_eq!(ways.connection, before.connection);
     }
 }
 
-/// The way by the adapters ends at any moment, at either side, with packets under way in both
-/// directions: each arrives once, in its turn, and soon they go by the adapters again.
+/// The way by the devices ends at any moment, at either side, with packets under way in both
+/// directions: each arrives once, in its turn, and soon they go by the devices again.
 #[test]
-fn each_packet_arrives_once_whatever_becomes_of_the_adapters() {
+fn each_packet_arrives_once_whatever_becomes_of_the_devices() {
     const PACKETS: usize = 6000;
     const FAILURES: usize = 6;
     let verbs = Verbs::new();
@@ -160,8 +160,8 @@ fn each_packet_arrives_once_whatever_becomes_of_the_adapters() {
                 closer.close();
                 failures += 1;
             }
-            // The connection is much faster than the emulated adapters.
-            if !channel.is_by_adapter() {
+            // The connection is much faster than the emulated devices.
+            if !channel.is_by_device() {
                 thread::sleep(Duration::from_micros(500));
             }
             let could_send = sent < PACKETS && channel.send(&[&packet(sent)]).is_ok();
@@ -191,10 +191,7 @@ fn each_packet_arrives_once_whatever_becomes_of_the_adapters() {
         );
         assert!(failures + other_failures > 2);
         let ways = [ours.ways(), theirs.ways()];
-        assert!(
-            ways.iter()
-                .all(|ways| ways.connects > 2 && ways.adapter > 0)
-        );
+        assert!(ways.iter().all(|ways| ways.connects > 2 && ways.device > 0));
         drop((ours, theirs));
     });
 }
@@ -217,7 +214,7 @@ fn the_last_words_of_who_goes_arrive() {
     }
 }
 
-/// What was sent by an adapter that failed, and waits for room on the connection, was overtaken by
+/// What was sent by a device that failed, and waits for room on the connection, was overtaken by
 /// packets that went by the next one.
 #[test]
 fn what_comes_later_waits_for_a_backlog() {
@@ -234,7 +231,7 @@ fn what_comes_later_waits_for_a_backlog() {
     // More than the connection has room for.
     assert!(sent > 4);
     ours.closer().unwrap().close();
-    // Neither takes anything, for longer than an adapter is left alone.
+    // Neither takes anything, for longer than a device is left alone.
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(2) {
         for channel in [&mut ours, &mut theirs] {
@@ -263,7 +260,7 @@ fn what_comes_later_waits_for_a_backlog() {
 
 /// Who had waited for room on the connection was told for ever that there is some.
 #[test]
-fn who_found_the_connection_full_sleeps_when_packets_go_by_the_adapters() {
+fn who_found_the_connection_full_sleeps_when_packets_go_by_the_devices() {
     let verbs = Verbs::new();
     let (mut ours, mut theirs, _ends) = pair(&verbs.here, &verbs.there);
     let mut sent = 0;
@@ -271,7 +268,7 @@ fn who_found_the_connection_full_sleeps_when_packets_go_by_the_adapters() {
         sent += 1;
     }
     let began = Instant::now();
-    while !(ours.is_by_adapter() && theirs.is_by_adapter()) {
+    while !(ours.is_by_device() && theirs.is_by_device()) {
         assert!(began.elapsed() < FOR_EVER, "{ours:?} {theirs:?}");
         for channel in [&mut ours, &mut theirs] {
             channel.arm_for(false);
@@ -290,7 +287,7 @@ fn who_found_the_connection_full_sleeps_when_packets_go_by_the_adapters() {
 
 /// Who waits for room while it is not known what has arrived slept on when that was known.
 #[test]
-fn who_waits_for_room_is_woken_when_the_adapter_has_been_left() {
+fn who_waits_for_room_is_woken_when_the_device_has_been_left() {
     let verbs = Verbs::new();
     let (mut ours, mut theirs, _ends) = pair(&verbs.here, &verbs.there);
     warm_up(&mut ours, &mut theirs);
@@ -318,7 +315,7 @@ fn who_waits_for_room_is_woken_when_the_adapter_has_been_left() {
             sent += 1;
         }
         assert!(began.elapsed() < FOR_EVER / 2, "{sent} {ours:?}");
-        // Who has nothing to send looks after its adapter when it looks for packets.
+        // Who has nothing to send looks after its device when it looks for packets.
         assert_eq!(ours.receive(&mut Vec::new()), Ok(false));
         thread::sleep(Duration::from_millis(2));
     }
@@ -328,7 +325,7 @@ fn who_waits_for_room_is_woken_when_the_adapter_has_been_left() {
 }
 
 #[test]
-fn the_last_words_of_who_goes_arrive_though_the_adapters_do_not_reach_each_other() {
+fn the_last_words_of_who_goes_arrive_though_the_devices_do_not_reach_each_other() {
     let verbs = Verbs::new();
     let (mut ours, mut theirs, _ends) = pair(&verbs.here, &verbs.there);
     warm_up(&mut ours, &mut theirs);
@@ -348,12 +345,12 @@ fn the_last_words_of_who_goes_arrive_though_the_adapters_do_not_reach_each_other
 }
 
 #[test]
-fn who_has_no_adapter_is_reached_over_the_connection() {
+fn who_has_no_device_is_reached_over_the_connection() {
     let verbs = Verbs::new();
-    let with = |side: &Side| adapter_of(side);
+    let with = |side: &Side| device_of(side);
     for sources in [
-        [with(&verbs.here), no_adapter()],
-        [no_adapter(), with(&verbs.there)],
+        [with(&verbs.here), no_device()],
+        [no_device(), with(&verbs.there)],
     ] {
         let (mut ours, mut theirs, _ends) = pair_by(sources);
         for _ in 0..100 {
@@ -362,7 +359,7 @@ fn who_has_no_adapter_is_reached_over_the_connection() {
         let ways = [ours.ways(), theirs.ways()];
         assert!(
             ways.iter()
-                .all(|ways| (ways.adapter, ways.connection) == (0, 100))
+                .all(|ways| (ways.device, ways.connection) == (0, 100))
         );
     }
     // A program that was built without the provider.
@@ -383,10 +380,10 @@ fn who_has_no_adapter_is_reached_over_the_connection() {
 
 /// What a correct peer never says, at its time.
 #[test]
-fn a_peer_that_lies_about_its_adapter_is_left() {
+fn a_peer_that_lies_about_its_device_is_left() {
     let verbs = Verbs::new();
     let back = |arrived| Frame::Back { arrived }.to_bytes().to_vec();
-    let mark = Frame::ByAdapter.to_bytes().to_vec();
+    let mark = Frame::ByDevice.to_bytes().to_vec();
     let parameters = |frame: Frame| [&frame.to_bytes()[..], &[0xff; 32]].concat();
     for words in [
         back(0),
@@ -399,7 +396,7 @@ fn a_peer_that_lies_about_its_adapter_is_left() {
     ] {
         let (socket, mut liar) = UnixStream::pair().unwrap();
         let ours = tcp_end(socket, HERE, THERE, &Arc::default());
-        let mut ours = HybridChannel::new(ours, adapter_of(&verbs.here), true).unwrap();
+        let mut ours = HybridChannel::new(ours, device_of(&verbs.here), true).unwrap();
         liar.write_all(&words).unwrap();
         assert_eq!(receive(&mut ours), Err(ChannelError::Corrupt), "{words:?}");
         assert_eq!(ours.send(&[b"x"]), Err(ChannelError::Corrupt));

@@ -1,4 +1,4 @@
-//! Queue pairs that go by the adapters where they can and over a connection otherwise: the rig has
+//! Queue pairs that go by the devices where they can and over a connection otherwise: the rig has
 //! a network card of `tcp` that serves regions of `shm`, and registers them.
 
 use std::collections::HashMap;
@@ -198,7 +198,7 @@ fn read(pair: &mut Hybrid, remote: &tcp::RemoteRegion) -> Result<u64, OpError> {
 }
 
 #[test]
-fn reads_and_writes_go_by_the_adapters_and_atomics_do_not() {
+fn reads_and_writes_go_by_the_devices_and_atomics_do_not() {
     let rig = Both::new();
     let (owner, remote) = rig.export(4096, Access::all());
     let local = Region::local(4096).unwrap();
@@ -224,16 +224,13 @@ fn reads_and_writes_go_by_the_adapters_and_atomics_do_not() {
         assert_eq!(read(&mut pair, &remote), Ok(round + 1000));
     }
     let ways = pair.ways();
-    assert_eq!(
-        (ways.adapter, ways.connection, ways.connects),
-        (400, 100, 1)
-    );
+    assert_eq!((ways.device, ways.connection, ways.connects), (400, 100, 1));
     assert!(pair.counters().unwrap().requests >= 400);
 }
 
 /// Linux registers only what may be written, before 6.2.
 #[test]
-fn memory_that_is_only_read_is_read_by_the_adapters() {
+fn memory_that_is_only_read_is_read_by_the_devices() {
     let rig = Both::new();
     const LONG: u64 = 17 << 20;
     let (owner, remote) = rig.export(LONG, Access::REMOTE_READ);
@@ -251,7 +248,7 @@ fn memory_that_is_only_read_is_read_by_the_adapters() {
         let result = results(&mut pair, &[write])[0].result;
         assert_eq!(result, Err(OpError::MissingRight { needed }));
     }
-    assert_eq!(pair.ways().adapter, 20);
+    assert_eq!(pair.ways().device, 20);
 }
 
 /// A far node could once have each of its 1024 handles register the same region, and all of that
@@ -267,7 +264,7 @@ fn no_more_is_registered_than_there_is_room_for_and_nothing_twice() {
     let mut go = |remote: &tcp::RemoteRegion| {
         assert_eq!(read(&mut pair, remote), Ok(0));
         let ways = pair.ways();
-        (ways.adapter, ways.connection)
+        (ways.device, ways.connection)
     };
     assert_eq!(go(&first.remote), (1, 0));
     assert_eq!(go(&again), (1, 1));
@@ -276,7 +273,7 @@ fn no_more_is_registered_than_there_is_room_for_and_nothing_twice() {
     assert_eq!(go(&third.remote), (2, 2));
     assert_eq!(go(&first.remote), (3, 2));
     assert_eq!(rig.exported.registered(), 2);
-    // What the adapter had to forget makes room.
+    // What the device had to forget makes room.
     second.granted.memory().detach();
     assert_eq!(rig.exported.registered(), 1);
     let began = Instant::now();
@@ -286,7 +283,7 @@ fn no_more_is_registered_than_there_is_room_for_and_nothing_twice() {
     assert_eq!(rig.exported.registered(), 2);
 }
 
-/// The handle of a region was given to another one, with which the far side forgot it; the adapters
+/// The handle of a region was given to another one, with which the far side forgot it; the devices
 /// were disconnected by the next operation on it.
 #[test]
 fn a_region_whose_handle_another_got_is_registered_anew() {
@@ -297,7 +294,7 @@ fn a_region_whose_handle_another_got_is_registered_anew() {
     let mut pair = rig.endpoint(1);
     for (n, remote) in [&first.remote, &used.remote].into_iter().enumerate() {
         assert_eq!(read(&mut pair, remote), Ok(0));
-        assert_eq!(pair.ways().adapter, n as u64 + 1);
+        assert_eq!(pair.ways().device, n as u64 + 1);
     }
     let (mut opening, key) = (rig.connection(THERE, 1), first.owner.remote_key().unwrap());
     // So many that the last takes the place of the second.
@@ -310,12 +307,12 @@ fn a_region_whose_handle_another_got_is_registered_anew() {
     let others = others.len() as u64;
     assert_eq!(read(&mut pair, &used.remote), Ok(0));
     let ways = pair.ways();
-    let counted = (ways.adapter, ways.connection, ways.connects);
+    let counted = (ways.device, ways.connection, ways.connects);
     assert_eq!(counted, (3, others, 1));
 }
 
 #[test]
-fn a_host_without_an_adapter_is_reached_all_the_same() {
+fn a_host_without_a_device_is_reached_all_the_same() {
     let rig = Both::with(|_| None, 0);
     let (owner, remote) = rig.export(4096, Access::all());
     let mut pair = rig.endpoint(1);
@@ -324,13 +321,13 @@ fn a_host_without_an_adapter_is_reached_all_the_same() {
         assert_eq!(read(&mut pair, &remote), Ok(round));
     }
     let ways = pair.ways();
-    assert_eq!((ways.adapter, ways.connection, ways.connects), (0, 10, 0));
+    assert_eq!((ways.device, ways.connection, ways.connects), (0, 10, 0));
 }
 
 /// Writes and reads go on while the memory moves again and again, each sees what the one before
-/// has done, and afterwards they go by the adapters again.
+/// has done, and afterwards they go by the devices again.
 #[test]
-fn nothing_is_lost_while_memory_moves_and_the_adapters_are_used_again() {
+fn nothing_is_lost_while_memory_moves_and_the_devices_are_used_again() {
     const MIGRATIONS: u64 = 20;
     let rig = Both::new();
     let mut shared = rig.share(THERE, LEN, Access::all());
@@ -364,14 +361,14 @@ fn nothing_is_lost_while_memory_moves_and_the_adapters_are_used_again() {
                 }
                 // Another connection and what goes by it are to be seen.
                 let began = after_moves.get_or_insert((Instant::now(), pair.ways()));
-                if pair.ways().adapter > began.1.adapter + 100 {
+                if pair.ways().device > began.1.device + 100 {
                     return (round, added, pair.ways());
                 }
                 assert!(began.0.elapsed() < FOR_EVER, "{:?}", pair.ways());
             }
         });
         for _ in 0..MIGRATIONS {
-            // So that the adapters are used in between, most of the times.
+            // So that the devices are used in between, most of the times.
             thread::sleep(Duration::from_millis(100));
             let copier = copier(&mut shared.memory);
             let views = [shared.owner.memory(), shared.granted.memory()];
@@ -399,7 +396,7 @@ fn nothing_is_lost_while_memory_moves_and_the_adapters_are_used_again() {
     });
 }
 
-/// A process that keeps what its adapter knows gets nowhere once its right has ended, and is told.
+/// A process that keeps what its device knows gets nowhere once its right has ended, and is told.
 #[test]
 fn who_loses_the_right_is_told_which() {
     let rig = Both::new();

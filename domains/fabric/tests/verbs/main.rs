@@ -1,4 +1,4 @@
-//! The `verbs` provider on two adapters, `rxe0` and `rxe1`, that are connected to each other:
+//! The `verbs` provider on two devices, `rxe0` and `rxe1`, that are connected to each other:
 //! `tests/verbs/vm` brings both.
 
 // The suite that all providers pass. It is a file of another package, which depends on this one.

@@ -1,4 +1,4 @@
-//! Memory that an agent moves while adapters know it: they forget it before anybody says that it
+//! Memory that an agent moves while devices know it: they forget it before anybody says that it
 //! has moved, and get to know it again when it is there.
 
 use std::fs::File;

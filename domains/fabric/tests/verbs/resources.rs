@@ -1,4 +1,4 @@
-//! What is left at an adapter after everybody has gone: nothing. The kernel counts.
+//! What is left at a device after everybody has gone: nothing. The kernel counts.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::failover_channel;
 use crate::rdma_stream::streams;
 use crate::rig::{Side, channels, connect};
 
-/// What `rdma resource` of iproute2 counts, by adapter.
+/// What `rdma resource` of iproute2 counts, by device.
 fn resources() -> String {
     let counted = Command::new("rdma").args(["resource", "show"]).output();
     String::from_utf8(counted.unwrap().stdout).unwrap()

@@ -1,7 +1,7 @@
 //! A member that has left and keeps all that it had: its key, its queue pair, and no manners.
 //!
 //! Nobody tells its library that it has left (its status stays good), so whatever ends its access
-//! ends it at the adapter of those who stay.
+//! ends it at the device of those who stay.
 
 use std::sync::Arc;
 

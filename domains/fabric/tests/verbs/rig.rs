@@ -1,4 +1,4 @@
-//! Two nodes, each with an adapter, and what an agent would do to them.
+//! Two nodes, each with a device, and what an agent would do to them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -97,7 +97,7 @@ pub struct Verbs {
 }
 
 impl Verbs {
-    /// The peer is gone, with all that it had at its adapter.
+    /// The peer is gone, with all that it had at its device.
     fn end(&self) {
         self.pairs.lock().unwrap().clear();
         self.exports.lock().unwrap().clear();

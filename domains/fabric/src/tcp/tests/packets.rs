@@ -177,7 +177,7 @@ fn offer() -> Vec<u8> {
 }
 
 #[test]
-fn who_has_no_adapter_declines_one() {
+fn who_has_no_device_declines_one() {
     let (ours, mut peer) = connection();
     let mut ours = end(ours, HERE, THERE);
     // However it comes.
@@ -218,7 +218,7 @@ fn what_is_behind_the_mark_waits_until_it_is_lifted() {
     let words = [
         packet(THERE, b"before"),
         packet(THERE, b"too"),
-        Frame::ByAdapter.to_bytes().to_vec(),
+        Frame::ByDevice.to_bytes().to_vec(),
         back.to_bytes().to_vec(),
         packet(THERE, b"behind"),
     ];
@@ -235,7 +235,7 @@ fn what_is_behind_the_mark_waits_until_it_is_lifted() {
     ours.lift_mark();
     assert_eq!(receive(&mut ours).unwrap(), b"behind");
     // Again, but nobody has gone back.
-    let words = [Frame::ByAdapter.to_bytes().to_vec(), packet(THERE, b"x")];
+    let words = [Frame::ByDevice.to_bytes().to_vec(), packet(THERE, b"x")];
     peer.write_all(&words.concat()).unwrap();
     assert_eq!(receive(&mut ours), Err(ChannelError::Corrupt));
 }
