@@ -125,7 +125,7 @@ pub enum QueuePair {
     Tcp(Box<tcp::QueuePair>),
     /// To a node of another host, by its RDMA device and ours where that can be.
     #[cfg(feature = "verbs")]
-    Verbs(Box<failover::Hybrid>),
+    Failover(Box<failover::QueuePair>),
 }
 
 impl Endpoint for QueuePair {
@@ -136,7 +136,7 @@ impl Endpoint for QueuePair {
             QueuePair::Shm(pair) => pair.peer(),
             QueuePair::Tcp(pair) => pair.peer(),
             #[cfg(feature = "verbs")]
-            QueuePair::Verbs(pair) => pair.peer(),
+            QueuePair::Failover(pair) => pair.peer(),
         }
     }
 
@@ -145,7 +145,7 @@ impl Endpoint for QueuePair {
             QueuePair::Shm(pair) => pair.partition(),
             QueuePair::Tcp(pair) => pair.partition(),
             #[cfg(feature = "verbs")]
-            QueuePair::Verbs(pair) => pair.partition(),
+            QueuePair::Failover(pair) => pair.partition(),
         }
     }
 
@@ -154,7 +154,9 @@ impl Endpoint for QueuePair {
             QueuePair::Shm(pair) => pair.post(id, operation),
             QueuePair::Tcp(pair) => pair.post_checked(id, operation.on(RemoteRegion::into_tcp)),
             #[cfg(feature = "verbs")]
-            QueuePair::Verbs(pair) => pair.post_checked(id, operation.on(RemoteRegion::into_tcp)),
+            QueuePair::Failover(pair) => {
+                pair.post_checked(id, operation.on(RemoteRegion::into_tcp))
+            }
         }
     }
 
@@ -163,7 +165,7 @@ impl Endpoint for QueuePair {
             QueuePair::Shm(pair) => pair.flush(),
             QueuePair::Tcp(pair) => pair.flush(),
             #[cfg(feature = "verbs")]
-            QueuePair::Verbs(pair) => pair.flush(),
+            QueuePair::Failover(pair) => pair.flush(),
         }
     }
 
@@ -172,7 +174,7 @@ impl Endpoint for QueuePair {
             QueuePair::Shm(pair) => pair.poll(into),
             QueuePair::Tcp(pair) => pair.poll(into),
             #[cfg(feature = "verbs")]
-            QueuePair::Verbs(pair) => pair.poll(into),
+            QueuePair::Failover(pair) => pair.poll(into),
         }
     }
 
@@ -181,7 +183,7 @@ impl Endpoint for QueuePair {
             QueuePair::Shm(pair) => pair.wait(timeout),
             QueuePair::Tcp(pair) => pair.wait(timeout),
             #[cfg(feature = "verbs")]
-            QueuePair::Verbs(pair) => pair.wait(timeout),
+            QueuePair::Failover(pair) => pair.wait(timeout),
         }
     }
 
@@ -190,7 +192,7 @@ impl Endpoint for QueuePair {
             QueuePair::Shm(pair) => pair.read_batch(reads),
             QueuePair::Tcp(pair) => pair.read_each(reads, RemoteRegion::as_tcp),
             #[cfg(feature = "verbs")]
-            QueuePair::Verbs(pair) => pair.read_each(reads, RemoteRegion::as_tcp),
+            QueuePair::Failover(pair) => pair.read_each(reads, RemoteRegion::as_tcp),
         }
     }
 }
@@ -206,7 +208,7 @@ pub enum Channel {
     Tcp(Box<tcp::Channel>),
     /// To a node of another host, by its RDMA device and ours where that can be.
     #[cfg(feature = "verbs")]
-    Verbs(Box<failover::HybridChannel>),
+    Failover(Box<failover::Channel>),
 }
 
 impl PacketChannel for Channel {
@@ -215,7 +217,7 @@ impl PacketChannel for Channel {
             Channel::Shm(channel) => channel.peer(),
             Channel::Tcp(channel) => channel.peer(),
             #[cfg(feature = "verbs")]
-            Channel::Verbs(channel) => channel.peer(),
+            Channel::Failover(channel) => channel.peer(),
         }
     }
 
@@ -224,7 +226,7 @@ impl PacketChannel for Channel {
             Channel::Shm(channel) => channel.partition(),
             Channel::Tcp(channel) => channel.partition(),
             #[cfg(feature = "verbs")]
-            Channel::Verbs(channel) => channel.partition(),
+            Channel::Failover(channel) => channel.partition(),
         }
     }
 
@@ -233,7 +235,7 @@ impl PacketChannel for Channel {
             Channel::Shm(channel) => channel.send(parts),
             Channel::Tcp(channel) => channel.send(parts),
             #[cfg(feature = "verbs")]
-            Channel::Verbs(channel) => channel.send(parts),
+            Channel::Failover(channel) => channel.send(parts),
         }
     }
 
@@ -242,7 +244,7 @@ impl PacketChannel for Channel {
             Channel::Shm(channel) => channel.receive(into),
             Channel::Tcp(channel) => channel.receive(into),
             #[cfg(feature = "verbs")]
-            Channel::Verbs(channel) => channel.receive(into),
+            Channel::Failover(channel) => channel.receive(into),
         }
     }
 
@@ -251,7 +253,7 @@ impl PacketChannel for Channel {
             Channel::Shm(channel) => channel.wait(timeout),
             Channel::Tcp(channel) => channel.wait(timeout),
             #[cfg(feature = "verbs")]
-            Channel::Verbs(channel) => channel.wait(timeout),
+            Channel::Failover(channel) => channel.wait(timeout),
         }
     }
 
@@ -260,7 +262,7 @@ impl PacketChannel for Channel {
             Channel::Shm(channel) => channel.wake_fd(),
             Channel::Tcp(channel) => channel.wake_fd(),
             #[cfg(feature = "verbs")]
-            Channel::Verbs(channel) => channel.wake_fd(),
+            Channel::Failover(channel) => channel.wake_fd(),
         }
     }
 
@@ -269,7 +271,7 @@ impl PacketChannel for Channel {
             Channel::Shm(channel) => channel.arm(),
             Channel::Tcp(channel) => channel.arm(),
             #[cfg(feature = "verbs")]
-            Channel::Verbs(channel) => channel.arm(),
+            Channel::Failover(channel) => channel.arm(),
         }
     }
 
@@ -278,7 +280,7 @@ impl PacketChannel for Channel {
             Channel::Shm(channel) => channel.disarm(),
             Channel::Tcp(channel) => channel.disarm(),
             #[cfg(feature = "verbs")]
-            Channel::Verbs(channel) => channel.disarm(),
+            Channel::Failover(channel) => channel.disarm(),
         }
     }
 }

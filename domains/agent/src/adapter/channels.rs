@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use toroid_client::member::Domain;
 use toroid_client::rdma::device;
 use toroid_fabric::DropGuard;
-use toroid_fabric::failover::HybridChannel;
-use toroid_fabric::failover::{Means, NoMeans};
+use toroid_fabric::failover::{self, NoResources, Resources};
 use toroid_fabric::verbs::{CHANNEL_BYTES, ProtectionDomain};
 use toroid_fabric::{NodeId, Partition, tcp};
 use toroid_model::rdma::Rdma;
@@ -39,11 +38,11 @@ pub(super) fn channel(
     to: NodeId,
     rdma: &Rdma,
     far: tcp::Channel,
-) -> io::Result<HybridChannel> {
+) -> io::Result<failover::Channel> {
     let (adapter, rdma) = (Arc::clone(adapter), rdma.clone());
     let (from, partition) = (domain.member().node(), domain.partition());
     let source = move || {
-        let device = device(&rdma).ok_or(NoMeans::Ever)?;
+        let device = device(&rdma).ok_or(NoResources::Ever)?;
         let mut shared = lock(&adapter.shared.0);
         shared.retain(|_, common| common.domain.strong_count() > 0);
         let between = (partition, [from, to]);
@@ -52,7 +51,7 @@ pub(super) fn channel(
             .and_then(|common| common.domain.upgrade());
         let domain = match present {
             Some(domain) => domain,
-            None => ProtectionDomain::new(&device, to, partition).map_err(|_| NoMeans::Now)?,
+            None => ProtectionDomain::new(&device, to, partition).map_err(|_| NoResources::Now)?,
         };
         let common = shared.entry(between).or_insert_with(|| Common {
             domain: Arc::downgrade(&domain),
@@ -61,10 +60,10 @@ pub(super) fn channel(
         });
         if Arc::strong_count(&common.channels) > common.accounts.len() {
             let account = Entry::add(&adapter, CHANNELS, from, CHANNEL_BYTES);
-            common.accounts.push(account.ok_or(NoMeans::Now)?);
+            common.accounts.push(account.ok_or(NoResources::Now)?);
         }
         let account = Some(Arc::clone(&common.channels) as DropGuard);
-        Ok(Means { domain, account })
+        Ok(Resources { domain, account })
     };
-    HybridChannel::new(far, Box::new(source), false)
+    failover::Channel::new(far, Box::new(source), false)
 }

@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use toroid_fabric::Membership;
 #[cfg(feature = "verbs")]
-use toroid_fabric::failover::{Hybrid, HybridChannel};
-#[cfg(feature = "verbs")]
-use toroid_fabric::failover::{Means, NoMeans, Source};
+use toroid_fabric::failover::{self, NoResources, ResourceSource, Resources};
 use toroid_fabric::link::LinkCheck;
 use toroid_fabric::mem::Status;
 use toroid_fabric::provider::{Channel, QueuePair};
@@ -238,21 +236,21 @@ impl Domain {
         let channel = connection.channel(self.member.node, protocol)?;
         #[cfg(feature = "verbs")]
         if let Some(rdma) = rdma {
-            let channel = HybridChannel::new(channel, self.means(rdma), true)?;
-            return Ok(Channel::Verbs(Box::new(channel)));
+            let channel = failover::Channel::new(channel, self.means(rdma), true)?;
+            return Ok(Channel::Failover(Box::new(channel)));
         }
         Ok(Channel::Tcp(Box::new(channel)))
     }
 
     /// Where a channel takes from what it needs at the adapter, once it does.
     #[cfg(feature = "verbs")]
-    fn means(&self, rdma: Rdma) -> Source {
+    fn means(&self, rdma: Rdma) -> ResourceSource {
         let domain = self.clone();
         Box::new(move || {
             let protections = &domain.member.control.protections;
             let of = protections.of(&domain, &rdma);
-            let of = of.ok_or(NoMeans::Ever)?;
-            Ok(Means {
+            let of = of.ok_or(NoResources::Ever)?;
+            Ok(Resources {
                 domain: of,
                 account: None,
             })
@@ -287,7 +285,9 @@ impl Domain {
         let protection = rdma.and_then(|rdma| self.member.control.protections.of(self, &rdma));
         let pair = connection.queue_pair(depth);
         match protection {
-            Some(protection) => QueuePair::Verbs(Box::new(Hybrid::new(pair, protection))),
+            Some(protection) => {
+                QueuePair::Failover(Box::new(failover::QueuePair::new(pair, protection)))
+            }
             None => QueuePair::Tcp(Box::new(pair)),
         }
     }

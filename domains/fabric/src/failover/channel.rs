@@ -33,7 +33,7 @@ use rustix::event::epoll;
 use crate::core::busy_poll::Polling;
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::parameters::ConnectionParameters;
-use crate::failover::queue_pair::{Again, BACK_OFF, LONGEST_PAUSE, Ways};
+use crate::failover::queue_pair::{BACKOFF, LONGEST_PAUSE, Paths, Retry};
 use crate::key::Partition;
 use crate::mem::DropGuard;
 use crate::mem::waker::sleep_on;
@@ -43,7 +43,7 @@ use crate::tcp::wire::{End, Frame};
 use crate::topology::NodeId;
 use crate::verbs::control::{PreparedChannel, ProtectionDomain};
 use crate::verbs::watch;
-use crate::verbs::{Channel, Closer};
+use crate::verbs::{self, Closer};
 
 /// Packets in either direction before devices are used, as memory is registered for them, and between
 /// looks at what is due.
@@ -65,32 +65,32 @@ const NAP: Duration = Duration::from_millis(10);
 
 /// What a queue pair of ours is made of.
 #[derive(Debug)]
-pub struct Means {
+pub struct Resources {
     /// What it belongs to.
     pub domain: Arc<ProtectionDomain>,
     /// Dropped with it.
     pub account: Option<DropGuard>,
 }
 
-/// Why there are no [`Means`].
+/// Why there are no [`Resources`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoMeans {
+pub enum NoResources {
     /// There may be some later.
     Now,
     /// There is no device.
     Ever,
 }
 
-/// Where [`Means`] come from.
-pub type Source = Box<dyn Fn() -> Result<Means, NoMeans> + Send + Sync>;
+/// Where [`Resources`] come from.
+pub type ResourceSource = Box<dyn Fn() -> Result<Resources, NoResources> + Send + Sync>;
 
-/// A channel with two ways.
-pub struct HybridChannel {
+/// A channel with two paths.
+pub struct Channel {
     tcp: tcp::Channel,
     /// Readable while the connection's or the device's descriptor is.
     wake: OwnedFd,
     polling: Polling,
-    source: Source,
+    source: ResourceSource,
     /// Whether this side offers.
     initiates: bool,
     device: DevicePath,
@@ -105,22 +105,22 @@ pub struct HybridChannel {
     /// When the connection was looked at last.
     looked: Instant,
     packets: u64,
-    ways: Ways,
+    paths: Paths,
 }
 
 /// How far the way by the devices is.
 enum DevicePath {
-    Down(Again),
+    Down(Retry),
     /// The other side has not answered yet.
-    Offered(Box<(PreparedChannel, Means)>),
+    Offered(Box<(PreparedChannel, Resources)>),
     /// It is not known yet whether anything arrives.
-    Connected(Way),
-    Up(Way),
+    Connected(DeviceChannel),
+    Up(DeviceChannel),
     /// Nothing more arrives. What has arrived is taken first, and the other side says how many packets
     /// it has got.
     Leaving {
-        way: Way,
-        is_told: bool,
+        path: DeviceChannel,
+        is_counted: bool,
     },
     /// The same of one that was never connected here.
     Refused,
@@ -129,44 +129,44 @@ enum DevicePath {
 }
 
 /// A connected channel of the devices, and what keeps it.
-struct Way {
-    channel: Box<Channel>,
-    _means: Means,
+struct DeviceChannel {
+    channel: Box<verbs::Channel>,
+    _resources: Resources,
 }
 
-impl HybridChannel {
+impl Channel {
     /// A channel as `tcp` is, on which nothing has been sent or received. The side that `initiates`
     /// is to be the one that has asked for the channel.
     ///
     /// # Errors
     /// The system's: no descriptor left.
-    pub fn new(mut tcp: tcp::Channel, source: Source, initiates: bool) -> io::Result<Self> {
+    pub fn new(mut tcp: tcp::Channel, source: ResourceSource, initiates: bool) -> io::Result<Self> {
         tcp.listen();
         let wake = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch::add(&wake, tcp.wake_fd())?;
-        Ok(HybridChannel {
+        Ok(Channel {
             tcp,
             wake,
             polling: Polling::default(),
             source,
             initiates,
-            device: DevicePath::Down(Again::at_once()),
+            device: DevicePath::Down(Retry::at_once()),
             sends_by_device: false,
             backlog: VecDeque::new(),
             waits_for_others: false,
-            pause: BACK_OFF[0],
+            pause: BACKOFF[0],
             looked: Instant::now(),
             packets: 0,
-            ways: Ways::default(),
+            paths: Paths::default(),
         })
     }
 
     /// Which ways the packets went that it has sent.
-    pub fn ways(&self) -> Ways {
-        self.ways
+    pub fn paths(&self) -> Paths {
+        self.paths
     }
 
-    /// Whether packets go by the devices now, both ways.
+    /// Whether packets go by the devices now, both paths.
     pub fn is_by_device(&self) -> bool {
         self.sends_by_device && self.tcp.has_mark()
     }
@@ -174,17 +174,17 @@ impl HybridChannel {
     /// Ends the way by the device that there is now.
     pub fn closer(&self) -> Option<Closer> {
         match &self.device {
-            DevicePath::Connected(way) | DevicePath::Up(way) => Some(way.channel.closer()),
+            DevicePath::Connected(path) | DevicePath::Up(path) => Some(path.channel.closer()),
             _ => None,
         }
     }
 
     /// The device's channel, if there is one.
-    fn channel(&mut self) -> Option<&mut Channel> {
+    fn channel(&mut self) -> Option<&mut verbs::Channel> {
         match &mut self.device {
-            DevicePath::Connected(way) | DevicePath::Up(way) | DevicePath::Leaving { way, .. } => {
-                Some(&mut way.channel)
-            }
+            DevicePath::Connected(path)
+            | DevicePath::Up(path)
+            | DevicePath::Leaving { path, .. } => Some(&mut path.channel),
             _ => None,
         }
     }
@@ -231,15 +231,20 @@ impl HybridChannel {
             (News::Decline { for_ever: true }, DevicePath::Offered(_)) => {
                 self.device = DevicePath::Absent;
             }
-            (News::Decline { for_ever: false }, DevicePath::Offered(_)) => self.put_off(),
+            (News::Decline { for_ever: false }, DevicePath::Offered(_)) => self.retry_later(),
             (News::Back { arrived }, DevicePath::Connected(_) | DevicePath::Up(_)) => {
                 self.leave();
-                self.is_told(arrived);
+                self.is_counted(arrived);
             }
-            (News::Back { arrived }, DevicePath::Leaving { is_told: false, .. }) => {
-                self.is_told(arrived);
+            (
+                News::Back { arrived },
+                DevicePath::Leaving {
+                    is_counted: false, ..
+                },
+            ) => {
+                self.is_counted(arrived);
             }
-            (News::Back { arrived: 0 }, DevicePath::Refused) => self.put_off(),
+            (News::Back { arrived: 0 }, DevicePath::Refused) => self.retry_later(),
             _ => {
                 self.broken();
             }
@@ -264,23 +269,23 @@ impl HybridChannel {
                 let is_ready = self.backlog.is_empty() && self.tcp.end().is_ok();
                 is_worth_it && is_ready && again.is_now()
             }
-            DevicePath::Connected(way) => {
+            DevicePath::Connected(path) => {
                 let is_ready = if initiates {
-                    way.channel.has_greeted()
+                    path.channel.has_greeted()
                 } else {
                     has_mark
                 };
-                is_ready || way.channel.has_failed()
+                is_ready || path.channel.has_failed()
             }
-            DevicePath::Up(way) => way.channel.has_failed(),
-            DevicePath::Leaving { way, is_told } => *is_told && !way.channel.has_arrived(),
+            DevicePath::Up(path) => path.channel.has_failed(),
+            DevicePath::Leaving { path, is_counted } => *is_counted && !path.channel.has_arrived(),
             DevicePath::Offered(_) | DevicePath::Refused | DevicePath::Absent => false,
         }
     }
 
     fn advance(&mut self) {
         let has_failed = match &mut self.device {
-            DevicePath::Connected(way) | DevicePath::Up(way) => way.channel.has_failed(),
+            DevicePath::Connected(path) | DevicePath::Up(path) => path.channel.has_failed(),
             _ => false,
         };
         match &self.device {
@@ -289,22 +294,22 @@ impl HybridChannel {
             DevicePath::Connected(_) => self.begin(),
             _ => {
                 self.tcp.lift_mark();
-                self.put_off();
+                self.retry_later();
             }
         }
     }
 
     /// Tries it again later.
-    fn put_off(&mut self) {
+    fn retry_later(&mut self) {
         let longer = LONGEST_PAUSE.min(self.pause * 2);
-        self.device = DevicePath::Down(Again::later(std::mem::replace(&mut self.pause, longer)));
+        self.device = DevicePath::Down(Retry::later(std::mem::replace(&mut self.pause, longer)));
     }
 
-    fn prepare(&self) -> Result<(PreparedChannel, Means), NoMeans> {
-        let means = (self.source)()?;
+    fn prepare(&self) -> Result<(PreparedChannel, Resources), NoResources> {
+        let resources = (self.source)()?;
         let (check, membership, _) = self.tcp.terms();
-        let prepared = means.domain.prepare_channel(check, membership);
-        Ok((prepared.map_err(|_| NoMeans::Now)?, means))
+        let prepared = resources.domain.prepare_channel(check, membership);
+        Ok((prepared.map_err(|_| NoResources::Now)?, resources))
     }
 
     fn offer(&mut self) {
@@ -313,23 +318,23 @@ impl HybridChannel {
                 self.tcp.say(Frame::Offer, &made.0.parameters().to_bytes());
                 self.device = DevicePath::Offered(Box::new(made));
             }
-            Err(NoMeans::Now) => self.put_off(),
-            Err(NoMeans::Ever) => self.device = DevicePath::Absent,
+            Err(NoResources::Now) => self.retry_later(),
+            Err(NoResources::Ever) => self.device = DevicePath::Absent,
         }
     }
 
     fn accept(&mut self, theirs: &ConnectionParameters) {
         let made = self.prepare();
         let decline = Frame::Decline {
-            for_ever: matches!(made, Err(NoMeans::Ever)),
+            for_ever: matches!(made, Err(NoResources::Ever)),
         };
-        let way = made.ok().and_then(|made| {
+        let path = made.ok().and_then(|made| {
             let ours = made.0.parameters();
             Some((self.connected(made, theirs)?, ours))
         });
-        match way {
-            Some((way, ours)) => {
-                self.device = DevicePath::Connected(way);
+        match path {
+            Some((path, ours)) => {
+                self.device = DevicePath::Connected(path);
                 self.tcp.say(Frame::Accept, &ours.to_bytes());
             }
             None => self.tcp.say(decline, &[]),
@@ -342,9 +347,9 @@ impl HybridChannel {
             return;
         };
         match self.connected(*made, theirs) {
-            Some(mut way) => {
-                way.channel.greet();
-                self.device = DevicePath::Connected(way);
+            Some(mut path) => {
+                path.channel.greet();
+                self.device = DevicePath::Connected(path);
             }
             None => {
                 // The other side has one that is connected, and hears so that this one is not.
@@ -356,27 +361,27 @@ impl HybridChannel {
 
     fn connected(
         &mut self,
-        (prepared, means): (PreparedChannel, Means),
+        (prepared, resources): (PreparedChannel, Resources),
         theirs: &ConnectionParameters,
-    ) -> Option<Way> {
+    ) -> Option<DeviceChannel> {
         let (_, _, status) = self.tcp.terms();
         let channel = prepared.connect(theirs, status).ok()?;
         watch::add(&self.wake, channel.wake_fd()).ok()?;
-        Some(Way {
+        Some(DeviceChannel {
             channel: Box::new(channel),
-            _means: means,
+            _resources: resources,
         })
     }
 
     /// Packets go by the device from now on.
     fn begin(&mut self) {
-        if let DevicePath::Connected(way) = std::mem::replace(&mut self.device, DevicePath::Absent)
+        if let DevicePath::Connected(path) = std::mem::replace(&mut self.device, DevicePath::Absent)
         {
-            self.device = DevicePath::Up(way);
+            self.device = DevicePath::Up(path);
             self.tcp.say(Frame::ByDevice, &[]);
             self.tcp.forget_wanted();
             self.sends_by_device = true;
-            self.ways.connects += 1;
+            self.paths.connects += 1;
         }
     }
 
@@ -385,26 +390,26 @@ impl HybridChannel {
     fn leave(&mut self) {
         let device = std::mem::replace(&mut self.device, DevicePath::Absent);
         self.device = match device {
-            DevicePath::Connected(mut way) | DevicePath::Up(mut way) => {
-                if way.channel.sent() >= MANY {
-                    self.pause = BACK_OFF[0];
+            DevicePath::Connected(mut path) | DevicePath::Up(mut path) => {
+                if path.channel.sent() >= MANY {
+                    self.pause = BACKOFF[0];
                 }
-                let arrived = way.channel.stop();
+                let arrived = path.channel.stop();
                 // Its end would wake this side for ever.
-                let _ = epoll::delete(&self.wake, way.channel.wake_fd());
+                let _ = epoll::delete(&self.wake, path.channel.wake_fd());
                 self.tcp.say(Frame::Back { arrived }, &[]);
-                let is_told = false;
-                DevicePath::Leaving { way, is_told }
+                let is_counted = false;
+                DevicePath::Leaving { path, is_counted }
             }
             other => other,
         };
     }
 
     /// The other side has got so many packets by the device.
-    fn is_told(&mut self, arrived: u32) {
-        if let DevicePath::Leaving { way, is_told } = &mut self.device {
-            *is_told = true;
-            match way.channel.not_among(arrived) {
+    fn is_counted(&mut self, arrived: u32) {
+        if let DevicePath::Leaving { path, is_counted } = &mut self.device {
+            *is_counted = true;
+            match path.channel.lost(arrived) {
                 Some(lost) => self.backlog = lost,
                 None => {
                     self.broken();
@@ -416,8 +421,14 @@ impl HybridChannel {
 
     /// Whether what the device was given has not been given to the connection yet.
     fn is_behind(&self) -> bool {
-        let is_told = !matches!(self.device, DevicePath::Leaving { is_told: false, .. });
-        !is_told || !self.backlog.is_empty()
+        let is_counted = !matches!(
+            self.device,
+            DevicePath::Leaving {
+                is_counted: false,
+                ..
+            }
+        );
+        !is_counted || !self.backlog.is_empty()
     }
 
     fn send_backlog(&mut self) {
@@ -428,13 +439,13 @@ impl HybridChannel {
         }
     }
 
-    /// Waits until all that was sent is on its way, whatever becomes of this side.
+    /// Waits until all that was sent is on its path, whatever becomes of this side.
     fn settle(&mut self) {
         let start = Instant::now();
         let left = || SETTLING[0].saturating_sub(start.elapsed());
-        if let DevicePath::Up(way) = &mut self.device
+        if let DevicePath::Up(path) = &mut self.device
             && self.tcp.end().is_ok()
-            && !way.channel.settle(SETTLING[1])
+            && !path.channel.settle(SETTLING[1])
         {
             self.leave();
         }
@@ -492,8 +503,8 @@ impl HybridChannel {
     fn has_news(&mut self, packets: bool) -> bool {
         let is_at_mark = self.tcp.is_at_mark();
         match &mut self.device {
-            DevicePath::Up(way) => way.channel.has_news(packets && is_at_mark),
-            DevicePath::Leaving { way, .. } => packets && is_at_mark && way.channel.has_arrived(),
+            DevicePath::Up(path) => path.channel.has_news(packets && is_at_mark),
+            DevicePath::Leaving { path, .. } => packets && is_at_mark && path.channel.has_arrived(),
             _ => false,
         }
     }
@@ -504,8 +515,8 @@ impl HybridChannel {
         self.attend();
         let is_at_mark = self.tcp.is_at_mark();
         let device_sleeps = match &mut self.device {
-            DevicePath::Connected(way) => way.channel.arm_for(false),
-            DevicePath::Up(way) => way.channel.arm_for(packets && is_at_mark),
+            DevicePath::Connected(path) => path.channel.arm_for(false),
+            DevicePath::Up(path) => path.channel.arm_for(packets && is_at_mark),
             _ => !self.has_news(packets),
         };
         // What comes over the connection may be what the device waits for.
@@ -522,7 +533,7 @@ impl HybridChannel {
     }
 }
 
-impl PacketChannel for HybridChannel {
+impl PacketChannel for Channel {
     fn peer(&self) -> NodeId {
         self.tcp.peer()
     }
@@ -541,9 +552,9 @@ impl PacketChannel for HybridChannel {
         self.waits_for_others = result == Err(ChannelError::Full) && self.is_behind();
         if result.is_ok() {
             if self.sends_by_device {
-                self.ways.device += 1
+                self.paths.device += 1
             } else {
-                self.ways.connection += 1
+                self.paths.connection += 1
             }
             self.count();
         }
@@ -609,19 +620,19 @@ impl PacketChannel for HybridChannel {
 
     fn disarm(&mut self) {
         self.tcp.disarm();
-        if let DevicePath::Connected(way) | DevicePath::Up(way) = &mut self.device {
-            way.channel.disarm();
+        if let DevicePath::Connected(path) | DevicePath::Up(path) = &mut self.device {
+            path.channel.disarm();
         }
     }
 }
 
-impl tcp::Far for HybridChannel {
+impl tcp::Far for Channel {
     fn arm_for(&mut self, packets: bool) -> bool {
-        HybridChannel::arm_for(self, packets)
+        Channel::arm_for(self, packets)
     }
 
     fn arm_for_itself(&mut self) -> bool {
-        self.tcp.end().is_err() || HybridChannel::arm_for(self, false)
+        self.tcp.end().is_err() || Channel::arm_for(self, false)
     }
 
     fn has_hung_up(&self) -> bool {
@@ -636,19 +647,19 @@ impl tcp::Far for HybridChannel {
     }
 }
 
-impl Drop for HybridChannel {
+impl Drop for Channel {
     fn drop(&mut self) {
         self.settle();
     }
 }
 
-impl fmt::Debug for HybridChannel {
+impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HybridChannel")
+        f.debug_struct("Channel")
             .field("peer", &self.tcp.peer())
             .field("state", &self.tcp.end())
             .field("is_by_device", &self.is_by_device())
-            .field("ways", &self.ways)
+            .field("paths", &self.paths)
             .finish_non_exhaustive()
     }
 }

@@ -4,5 +4,5 @@
 pub mod channel;
 pub mod queue_pair;
 
-pub use channel::{HybridChannel, Means, NoMeans, Source};
-pub use queue_pair::{Hybrid, Ways};
+pub use channel::{Channel, NoResources, ResourceSource, Resources};
+pub use queue_pair::{Paths, QueuePair};

@@ -38,14 +38,13 @@ use crate::shm;
 use crate::tcp;
 use crate::tcp::region::Identity;
 use crate::topology::NodeId;
+use crate::verbs;
 use crate::verbs::completion::Counters;
 use crate::verbs::control::{Answering, Export, ProtectionDomain};
 use crate::verbs::device::Device;
-use crate::verbs::queue_pair::QueuePair;
-use crate::verbs::region::RemoteRegion;
 
 /// Pauses before the far side is asked again grow from the first to the second.
-pub(super) const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
+pub(super) const BACKOFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
 
 /// The same for a device that fails again and again, also to connect: each time takes seconds.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -60,13 +59,13 @@ const LONGEST: u64 = 4 << 30;
 /// Regions that are remembered, beyond which those are looked for that nobody uses.
 const MANY: usize = 1024;
 
-/// A queue pair with two ways.
+/// A queue pair with two paths.
 ///
 /// What otherwise never waits may do so here, now and then: a flush connects the devices if they
 /// are not, and a flush or a poll that hands over the first operation on a region, or on a buffer,
 /// has that registered. Each takes a round trip, and the kernel its time.
 #[derive(Debug)]
-pub struct Hybrid {
+pub struct QueuePair {
     tcp: tcp::QueuePair,
     domain: Arc<ProtectionDomain>,
     device: DevicePath,
@@ -74,7 +73,7 @@ pub struct Hybrid {
     regions: HashMap<usize, Known>,
     /// Buffers of ours that could not be registered, by the address of their memory: to try takes
     /// long. Where another has come to be there, it waits in vain.
-    unregistered: HashMap<usize, Again>,
+    unregistered: HashMap<usize, Retry>,
     depth: usize,
     /// Not handed over yet, oldest first.
     waiting: VecDeque<(u64, Result<Operation<tcp::RemoteRegion>, OpError>)>,
@@ -87,12 +86,12 @@ pub struct Hybrid {
     completed: VecDeque<Completion>,
     /// How long the device is left alone when it fails next.
     pause: Duration,
-    counters: Ways,
+    counters: Paths,
 }
 
 /// Operations, and batches of reads, by the way that they went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ways {
+pub struct Paths {
     /// By the devices.
     pub device: u64,
     /// Over the connection.
@@ -104,8 +103,8 @@ pub struct Ways {
 /// The way through our device.
 #[derive(Debug)]
 enum DevicePath {
-    Up(Box<QueuePair>),
-    Down(Again),
+    Up(Box<verbs::QueuePair>),
+    Down(Retry),
     /// One of the two sides has none.
     Absent,
 }
@@ -118,12 +117,12 @@ struct Known {
     handle: Option<u32>,
     /// Keeps its address from being another's.
     identity: Identity,
-    answer: Result<RemoteRegion, Again>,
+    answer: Result<verbs::RemoteRegion, Retry>,
 }
 
 /// When something may be tried once more.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Again {
+pub(super) struct Retry {
     at: Instant,
     pause: Duration,
 }
@@ -131,20 +130,20 @@ pub(super) struct Again {
 fn find<'a>(
     regions: &'a HashMap<usize, Known>,
     remote: &tcp::RemoteRegion,
-) -> Option<&'a RemoteRegion> {
+) -> Option<&'a verbs::RemoteRegion> {
     regions.get(&remote.address())?.answer.as_ref().ok()
 }
 
-impl Again {
+impl Retry {
     pub(super) fn at_once() -> Self {
-        Again {
+        Retry {
             at: Instant::now(),
-            pause: BACK_OFF[0],
+            pause: BACKOFF[0],
         }
     }
 
     pub(super) fn later(pause: Duration) -> Self {
-        Again {
+        Retry {
             at: Instant::now() + pause,
             pause,
         }
@@ -164,15 +163,15 @@ impl Again {
     }
 }
 
-impl Hybrid {
+impl QueuePair {
     /// A queue pair as `tcp` is, on which nothing has been posted. What is registered here is in
     /// `domain`.
     pub fn new(tcp: tcp::QueuePair, domain: Arc<ProtectionDomain>) -> Self {
         let depth = tcp.depth();
-        Hybrid {
+        QueuePair {
             tcp,
             domain,
-            device: DevicePath::Down(Again::at_once()),
+            device: DevicePath::Down(Retry::at_once()),
             regions: HashMap::new(),
             unregistered: HashMap::new(),
             depth,
@@ -181,13 +180,13 @@ impl Hybrid {
             on_connection: 0,
             on_device: VecDeque::with_capacity(depth),
             completed: VecDeque::with_capacity(depth),
-            pause: BACK_OFF[0],
-            counters: Ways::default(),
+            pause: BACKOFF[0],
+            counters: Paths::default(),
         }
     }
 
     /// Which ways its operations went.
-    pub fn ways(&self) -> Ways {
+    pub fn paths(&self) -> Paths {
         self.counters
     }
 
@@ -216,7 +215,7 @@ impl Hybrid {
     /// Hands over what is flushed, until it would have to go the other way than what is under way.
     fn hand_over(&mut self) {
         while self.flushed > 0 {
-            let known = self.way_by_device();
+            let known = self.region_for_device();
             let other_is_busy = match known {
                 Some(_) => self.on_connection > 0,
                 None => !self.on_device.is_empty(),
@@ -253,7 +252,7 @@ impl Hybrid {
 
     /// The region of the next operation, if that can go by the device. It may take a round trip to
     /// know.
-    fn way_by_device(&mut self) -> Option<RemoteRegion> {
+    fn region_for_device(&mut self) -> Option<verbs::RemoteRegion> {
         if !matches!(self.device, DevicePath::Up(_)) {
             return None;
         }
@@ -300,8 +299,8 @@ impl Hybrid {
         if self.unregistered.len() >= MANY {
             self.unregistered.clear();
         }
-        let again = failed.map_or(Again::later(BACK_OFF[0]), |again| {
-            again.even_later(BACK_OFF[1])
+        let again = failed.map_or(Retry::later(BACKOFF[0]), |again| {
+            again.even_later(BACKOFF[1])
         });
         self.unregistered.insert(place, again);
         None
@@ -315,7 +314,7 @@ impl Hybrid {
         needed: Access,
         offset: u64,
         len: u64,
-    ) -> Option<&RemoteRegion> {
+    ) -> Option<&verbs::RemoteRegion> {
         let key = remote.key();
         let is_ours = (key.node, key.partition) == self.tcp.peer_and_partition();
         if !is_ours || remote.status().check().is_err() {
@@ -342,10 +341,10 @@ impl Hybrid {
         if self.regions.len() >= MANY {
             self.regions.retain(|_, known| !known.identity.is_gone());
         }
-        let answer = self.tcp.register(remote).map(RemoteRegion::open);
+        let answer = self.tcp.register(remote).map(verbs::RemoteRegion::open);
         let answer = answer.map_err(|_| match refused {
-            Some(again) => again.even_later(BACK_OFF[1]),
-            None => Again::later(BACK_OFF[0]),
+            Some(again) => again.even_later(BACKOFF[1]),
+            None => Retry::later(BACKOFF[0]),
         });
         let known = Known {
             handle: self.tcp.handle_of(remote),
@@ -375,7 +374,7 @@ impl Hybrid {
         };
     }
 
-    fn try_to_connect(&mut self) -> Result<QueuePair, OpError> {
+    fn try_to_connect(&mut self) -> Result<verbs::QueuePair, OpError> {
         let (peer, _) = self.tcp.peer_and_partition();
         let failed = |error: io::Error| OpError::System {
             errno: match error.kind() {
@@ -391,10 +390,10 @@ impl Hybrid {
     }
 
     /// The device has failed: whatever it has not done goes over the connection.
-    fn fall_back(&mut self) {
+    fn fail_over(&mut self) {
         // Before anything is done again: it asks for nothing more, and the far side answers nothing.
         let pause = LONGEST_PAUSE.min(self.pause * 2);
-        self.device = DevicePath::Down(Again::later(std::mem::replace(&mut self.pause, pause)));
+        self.device = DevicePath::Down(Retry::later(std::mem::replace(&mut self.pause, pause)));
         self.regions.clear();
         self.tcp.disconnect();
         while let Some((id, operation)) = self.on_device.pop_back() {
@@ -440,12 +439,12 @@ impl Hybrid {
             }
             for completion in &some[..count] {
                 if completion.result.is_err() {
-                    return self.fall_back();
+                    return self.fail_over();
                 }
                 let Some((id, operation)) = self.on_device.pop_front() else {
                     return;
                 };
-                self.pause = BACK_OFF[0];
+                self.pause = BACKOFF[0];
                 // It is no success if the right has ended meanwhile.
                 let right = self.tcp.end_of(&operation);
                 let result = right.and(completion.result);
@@ -523,11 +522,11 @@ impl Hybrid {
                 .ok_or(OpError::WrongKey)
         });
         if read.is_err() {
-            self.fall_back();
+            self.fail_over();
             return false;
         }
         self.counters.device += 1;
-        self.pause = BACK_OFF[0];
+        self.pause = BACKOFF[0];
         let lasts = |read: &Read<'_, R>| {
             region(read.remote).is_ok_and(|remote| remote.status().check().is_ok())
         };
@@ -535,7 +534,7 @@ impl Hybrid {
     }
 }
 
-impl Endpoint for Hybrid {
+impl Endpoint for QueuePair {
     type Remote = tcp::RemoteRegion;
 
     fn peer(&self) -> NodeId {

@@ -4,10 +4,10 @@
 //! sleeps keeps nobody waiting but who sends to it: both sides always have room for what they
 //! receive, and take the other's credits out of what they have not read yet.
 //!
-//! Packets that go by RDMA devices meanwhile are [`verbs::HybridChannel`]'s business. Here is what the
+//! Packets that go by RDMA devices meanwhile are [`failover::Channel`]'s business. Here is what the
 //! two sides tell each other of them, and the mark behind which they come by the devices.
 //!
-//! [`verbs::HybridChannel`]: ../../verbs/struct.HybridChannel.html
+//! [`failover::Channel`]: ../../failover/struct.Channel.html
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -337,12 +337,12 @@ impl Channel {
 
     /// After it was stopped: the payloads of those packets that had not arrived when the peer had
     /// counted so many; nothing if so many cannot be true.
-    pub(crate) fn not_among(&self, arrived: u32) -> Option<VecDeque<Vec<u8>>> {
-        let lost = (self.sending.total as u32).wrapping_sub(arrived) as usize;
-        if lost > CREDITS.checked_sub(self.credits)? {
+    pub(crate) fn lost(&self, arrived: u32) -> Option<VecDeque<Vec<u8>>> {
+        let count = (self.sending.total as u32).wrapping_sub(arrived) as usize;
+        if count > CREDITS.checked_sub(self.credits)? {
             return None;
         }
-        let first = self.sending.total - lost;
+        let first = self.sending.total - count;
         (first..self.sending.total)
             .map(|number| self.staging.payload(number % CREDITS))
             .collect()

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::channel::{ChannelError, MAX_PAYLOAD};
-use toroid_fabric::failover::HybridChannel;
-use toroid_fabric::failover::{Means, NoMeans, Source};
+use toroid_fabric::failover::Channel;
+use toroid_fabric::failover::{NoResources, ResourceSource, Resources};
 use toroid_fabric::mem::Status;
 use toroid_fabric::tcp::wire::{End, Frame};
 use toroid_fabric::tcp::{self, Cutter};
@@ -41,18 +41,18 @@ impl Ends {
     }
 }
 
-fn device_of(side: &Side) -> Source {
+fn device_of(side: &Side) -> ResourceSource {
     let domain = Arc::clone(&side.domain);
     Box::new(move || {
-        Ok(Means {
+        Ok(Resources {
             domain: Arc::clone(&domain),
             account: None,
         })
     })
 }
 
-fn no_device() -> Source {
-    Box::new(|| Err(NoMeans::Ever))
+fn no_device() -> ResourceSource {
+    Box::new(|| Err(NoResources::Ever))
 }
 
 fn tcp_end(socket: UnixStream, local: NodeId, peer: NodeId, status: &Arc<Status>) -> tcp::Channel {
@@ -61,7 +61,7 @@ fn tcp_end(socket: UnixStream, local: NodeId, peer: NodeId, status: &Arc<Status>
     tcp::Channel::open(socket, local, check, membership, status, None).unwrap()
 }
 
-fn pair_by(sources: [Source; 2]) -> (HybridChannel, HybridChannel, Ends) {
+fn pair_by(sources: [ResourceSource; 2]) -> (Channel, Channel, Ends) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (status, copy) = (Arc::default(), theirs.try_clone().unwrap());
     let ours = tcp_end(ours, HERE, THERE, &status);
@@ -72,12 +72,12 @@ fn pair_by(sources: [Source; 2]) -> (HybridChannel, HybridChannel, Ends) {
         theirs: copy,
     };
     let [initiating, other] = sources;
-    let ours = HybridChannel::new(ours, initiating, true).unwrap();
-    let theirs = HybridChannel::new(theirs, other, false).unwrap();
+    let ours = Channel::new(ours, initiating, true).unwrap();
+    let theirs = Channel::new(theirs, other, false).unwrap();
     (ours, theirs, ends)
 }
 
-pub fn pair(here: &Side, there: &Side) -> (HybridChannel, HybridChannel, Ends) {
+pub fn pair(here: &Side, there: &Side) -> (Channel, Channel, Ends) {
     pair_by([device_of(here), device_of(there)])
 }
 
@@ -99,8 +99,8 @@ fn receive(channel: &mut impl PacketChannel) -> Result<Vec<u8>, ChannelError> {
     Ok(packet)
 }
 
-/// Talks until packets go by the devices both ways.
-pub fn warm_up(ours: &mut HybridChannel, theirs: &mut HybridChannel) {
+/// Talks until packets go by the devices both paths.
+pub fn warm_up(ours: &mut Channel, theirs: &mut Channel) {
     let began = Instant::now();
     while !(ours.is_by_device() && theirs.is_by_device()) {
         assert!(began.elapsed() < FOR_EVER, "{ours:?} {theirs:?}");
@@ -108,7 +108,7 @@ pub fn warm_up(ours: &mut HybridChannel, theirs: &mut HybridChannel) {
     }
 }
 
-fn echo(ours: &mut HybridChannel, theirs: &mut HybridChannel) {
+fn echo(ours: &mut Channel, theirs: &mut Channel) {
     send(ours, b"there");
     assert_eq!(receive(theirs).unwrap(), b"there");
     send(theirs, b"back");
@@ -122,14 +122,14 @@ fn packets_go_by_the_devices_once_it_is_worth_it() {
     echo(&mut ours, &mut theirs);
     assert!(!ours.is_by_device());
     warm_up(&mut ours, &mut theirs);
-    let before = [ours.ways(), theirs.ways()];
+    let before = [ours.paths(), theirs.paths()];
     for _ in 0..100 {
         echo(&mut ours, &mut theirs);
     }
     for (channel, before) in [&ours, &theirs].into_iter().zip(before) {
-        let ways = channel.ways();
-        assert_eq!((ways.device - before.device, ways.connects), (100, 1));
-        assert_eq!(ways.connection, before.connection);
+        let paths = channel.paths();
+        assert_eq!((paths.device - before.device, paths.connects), (100, 1));
+        assert_eq!(paths.connection, before.connection);
     }
 }
 
@@ -148,7 +148,7 @@ fn each_packet_arrives_once_whatever_becomes_of_the_devices() {
         bytes[..8].copy_from_slice(&n.to_le_bytes());
         bytes
     };
-    let run = |mut channel: HybridChannel, fails_at: [usize; FAILURES]| {
+    let run = |mut channel: Channel, fails_at: [usize; FAILURES]| {
         let (mut sent, mut taken, mut into) = (0, 0, Vec::new());
         let (mut failures, began) = (0, Instant::now());
         while sent < PACKETS || taken < PACKETS {
@@ -187,11 +187,15 @@ fn each_packet_arrives_once_whatever_becomes_of_the_devices() {
         let (theirs, other_failures) = theirs.join().unwrap();
         println!(
             "{failures} and {other_failures} failures, {:?}",
-            ours.ways()
+            ours.paths()
         );
         assert!(failures + other_failures > 2);
-        let ways = [ours.ways(), theirs.ways()];
-        assert!(ways.iter().all(|ways| ways.connects > 2 && ways.device > 0));
+        let paths = [ours.paths(), theirs.paths()];
+        assert!(
+            paths
+                .iter()
+                .all(|paths| paths.connects > 2 && paths.device > 0)
+        );
         drop((ours, theirs));
     });
 }
@@ -242,7 +246,7 @@ fn what_comes_later_waits_for_a_backlog() {
         }
         sent += u8::from(ours.send(&[&[sent; LONG]]).is_ok());
     }
-    assert_eq!(ours.ways().connects, 1);
+    assert_eq!(ours.paths().connects, 1);
     let mut taken = 0;
     while taken < 50 {
         assert!(began.elapsed() < FOR_EVER, "{taken} {ours:?} {theirs:?}");
@@ -255,7 +259,7 @@ fn what_comes_later_waits_for_a_backlog() {
         assert_eq!(ours.receive(&mut packet), Ok(false));
     }
     warm_up(&mut ours, &mut theirs);
-    assert_eq!(ours.ways().connects, 2);
+    assert_eq!(ours.paths().connects, 2);
 }
 
 /// Who had waited for room on the connection was told for ever that there is some.
@@ -305,11 +309,11 @@ fn who_waits_for_room_is_woken_when_the_device_has_been_left() {
         let began = Instant::now();
         for n in 0..30 {
             if n == 3
-                && ours.ways().connects > connects
+                && ours.paths().connects > connects
                 && let Some(closer) = ours.closer()
             {
                 closer.close();
-                connects = ours.ways().connects;
+                connects = ours.paths().connects;
             }
             send(&mut ours, &sent.to_le_bytes());
             sent += 1;
@@ -356,10 +360,11 @@ fn who_has_no_device_is_reached_over_the_connection() {
         for _ in 0..100 {
             echo(&mut ours, &mut theirs);
         }
-        let ways = [ours.ways(), theirs.ways()];
+        let paths = [ours.paths(), theirs.paths()];
         assert!(
-            ways.iter()
-                .all(|ways| (ways.device, ways.connection) == (0, 100))
+            paths
+                .iter()
+                .all(|paths| (paths.device, paths.connection) == (0, 100))
         );
     }
     // A program that was built without the provider.
@@ -367,7 +372,7 @@ fn who_has_no_device_is_reached_over_the_connection() {
     let status = Arc::default();
     let plain = tcp_end(other, THERE, HERE, &status);
     let ours = tcp_end(socket, HERE, THERE, &status);
-    let mut ours = HybridChannel::new(ours, with(&verbs.here), true).unwrap();
+    let mut ours = Channel::new(ours, with(&verbs.here), true).unwrap();
     let mut plain = plain;
     for _ in 0..100 {
         send(&mut ours, b"there");
@@ -375,7 +380,7 @@ fn who_has_no_device_is_reached_over_the_connection() {
         send(&mut plain, b"back");
         assert_eq!(receive(&mut ours).unwrap(), b"back");
     }
-    assert_eq!(ours.ways().connection, 100);
+    assert_eq!(ours.paths().connection, 100);
 }
 
 /// What a correct peer never says, at its time.
@@ -396,7 +401,7 @@ fn a_peer_that_lies_about_its_device_is_left() {
     ] {
         let (socket, mut liar) = UnixStream::pair().unwrap();
         let ours = tcp_end(socket, HERE, THERE, &Arc::default());
-        let mut ours = HybridChannel::new(ours, device_of(&verbs.here), true).unwrap();
+        let mut ours = Channel::new(ours, device_of(&verbs.here), true).unwrap();
         liar.write_all(&words).unwrap();
         assert_eq!(receive(&mut ours), Err(ChannelError::Corrupt), "{words:?}");
         assert_eq!(ours.send(&[b"x"]), Err(ChannelError::Corrupt));

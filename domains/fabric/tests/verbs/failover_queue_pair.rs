@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::DropGuard;
-use toroid_fabric::failover::{Hybrid, HybridChannel};
+use toroid_fabric::failover::{Channel, QueuePair};
 use toroid_fabric::mem::Status;
 use toroid_fabric::mem::memfd::{create_memory, read_only};
 use toroid_fabric::tcp::{self, Opened, serve, tune};
@@ -139,8 +139,8 @@ impl Both {
 }
 
 impl Rig for Both {
-    type Endpoint = Hybrid;
-    type Channel = HybridChannel;
+    type Endpoint = QueuePair;
+    type Channel = Channel;
 
     const LOOKS: usize = 2_000;
 
@@ -157,12 +157,12 @@ impl Rig for Both {
         self.share(NodeId(2), len, Access::all()).remote
     }
 
-    fn endpoint(&self, depth: usize) -> Hybrid {
+    fn endpoint(&self, depth: usize) -> QueuePair {
         let domain = Arc::clone(&self.verbs.here.domain);
-        Hybrid::new(self.connection(THERE, depth), domain)
+        QueuePair::new(self.connection(THERE, depth), domain)
     }
 
-    fn channel(&self) -> (HybridChannel, HybridChannel) {
+    fn channel(&self) -> (Channel, Channel) {
         let (mut ours, mut theirs, ends) =
             failover_channel::pair(&self.verbs.here, &self.verbs.there);
         failover_channel::warm_up(&mut ours, &mut theirs);
@@ -186,7 +186,7 @@ impl Rig for Both {
 
 crate::conformance!(Both);
 
-fn read(pair: &mut Hybrid, remote: &tcp::RemoteRegion) -> Result<u64, OpError> {
+fn read(pair: &mut QueuePair, remote: &tcp::RemoteRegion) -> Result<u64, OpError> {
     let mut word = [0; 8];
     let read = Read {
         remote,
@@ -223,8 +223,11 @@ fn reads_and_writes_go_by_the_devices_and_atomics_do_not() {
         );
         assert_eq!(read(&mut pair, &remote), Ok(round + 1000));
     }
-    let ways = pair.ways();
-    assert_eq!((ways.device, ways.connection, ways.connects), (400, 100, 1));
+    let paths = pair.paths();
+    assert_eq!(
+        (paths.device, paths.connection, paths.connects),
+        (400, 100, 1)
+    );
     assert!(pair.counters().unwrap().requests >= 400);
 }
 
@@ -248,7 +251,7 @@ fn memory_that_is_only_read_is_read_by_the_devices() {
         let result = results(&mut pair, &[write])[0].result;
         assert_eq!(result, Err(OpError::MissingRight { needed }));
     }
-    assert_eq!(pair.ways().device, 20);
+    assert_eq!(pair.paths().device, 20);
 }
 
 /// A far node could once have each of its 1024 handles register the same region, and all of that
@@ -263,8 +266,8 @@ fn no_more_is_registered_than_there_is_room_for_and_nothing_twice() {
     let (again, mut pair) = (again.unwrap(), rig.endpoint(1));
     let mut go = |remote: &tcp::RemoteRegion| {
         assert_eq!(read(&mut pair, remote), Ok(0));
-        let ways = pair.ways();
-        (ways.device, ways.connection)
+        let paths = pair.paths();
+        (paths.device, paths.connection)
     };
     assert_eq!(go(&first.remote), (1, 0));
     assert_eq!(go(&again), (1, 1));
@@ -294,7 +297,7 @@ fn a_region_whose_handle_another_got_is_registered_anew() {
     let mut pair = rig.endpoint(1);
     for (n, remote) in [&first.remote, &used.remote].into_iter().enumerate() {
         assert_eq!(read(&mut pair, remote), Ok(0));
-        assert_eq!(pair.ways().device, n as u64 + 1);
+        assert_eq!(pair.paths().device, n as u64 + 1);
     }
     let (mut opening, key) = (rig.connection(THERE, 1), first.owner.remote_key().unwrap());
     // So many that the last takes the place of the second.
@@ -306,8 +309,8 @@ fn a_region_whose_handle_another_got_is_registered_anew() {
     }
     let others = others.len() as u64;
     assert_eq!(read(&mut pair, &used.remote), Ok(0));
-    let ways = pair.ways();
-    let counted = (ways.device, ways.connection, ways.connects);
+    let paths = pair.paths();
+    let counted = (paths.device, paths.connection, paths.connects);
     assert_eq!(counted, (3, others, 1));
 }
 
@@ -320,8 +323,8 @@ fn a_host_without_a_device_is_reached_all_the_same() {
         owner.store(0, round).unwrap();
         assert_eq!(read(&mut pair, &remote), Ok(round));
     }
-    let ways = pair.ways();
-    assert_eq!((ways.device, ways.connection, ways.connects), (0, 10, 0));
+    let paths = pair.paths();
+    assert_eq!((paths.device, paths.connection, paths.connects), (0, 10, 0));
 }
 
 /// Writes and reads go on while the memory moves again and again, each sees what the one before
@@ -360,11 +363,11 @@ fn nothing_is_lost_while_memory_moves_and_the_devices_are_used_again() {
                     continue;
                 }
                 // Another connection and what goes by it are to be seen.
-                let began = after_moves.get_or_insert((Instant::now(), pair.ways()));
-                if pair.ways().device > began.1.device + 100 {
-                    return (round, added, pair.ways());
+                let began = after_moves.get_or_insert((Instant::now(), pair.paths()));
+                if pair.paths().device > began.1.device + 100 {
+                    return (round, added, pair.paths());
                 }
-                assert!(began.0.elapsed() < FOR_EVER, "{:?}", pair.ways());
+                assert!(began.0.elapsed() < FOR_EVER, "{:?}", pair.paths());
             }
         });
         for _ in 0..MIGRATIONS {
@@ -384,15 +387,15 @@ fn nothing_is_lost_while_memory_moves_and_the_devices_are_used_again() {
             views.iter().for_each(|view| view.finish_migration());
         }
         stop.store(true, Ordering::Release);
-        let (round, added, ways) = user.join().unwrap();
+        let (round, added, paths) = user.join().unwrap();
         assert_eq!(shared.owner.load(0), Ok(round));
         assert_eq!(shared.owner.load(LEN - 8), Ok(round));
         assert_eq!(shared.owner.load(4096), Ok(added));
         assert!(
-            ways.connects > 1 && ways.connects <= MIGRATIONS + 1,
-            "{ways:?}"
+            paths.connects > 1 && paths.connects <= MIGRATIONS + 1,
+            "{paths:?}"
         );
-        println!("{round} rounds, {ways:?}");
+        println!("{round} rounds, {paths:?}");
     });
 }
 
