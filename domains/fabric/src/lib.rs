@@ -40,7 +40,7 @@ pub mod topology;
 #[cfg(all(feature = "verbs", not(loom)))]
 pub mod verbs;
 
-pub use self::core::busy_poll::Polling;
+pub use self::core::busy_poll::BusyPoll;
 pub use self::core::channel::PacketChannel;
 pub use self::core::endpoint::{Completion, Endpoint, OpError, Operation, PostError, Read};
 pub use self::core::link::Protocol;

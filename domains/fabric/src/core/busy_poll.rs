@@ -4,40 +4,41 @@ use std::time::{Duration, Instant};
 
 use super::contention;
 
-/// How often to look for news before asking for the time, which takes as long as some looks.
-const LOOKS: usize = 4;
+/// Polls between two readings of the clock, each of which takes as long as some polls.
+const POLLS: usize = 4;
 
-/// How long to look for news before falling asleep: longer, when something came so soon after the first
-/// look that looking on would have met it, and briefly again, when nothing did. It is how KVM lets a processor
-/// look around before it halts (Documentation/virt/kvm/halt-polling.rst in Linux).
+/// The back-off of a thread that busy-polls: how long to poll before sleeping.
 ///
-/// Two who wait for each other in turns otherwise stay slow for ever, once both have fallen asleep, where
-/// to be woken takes longer than the other one looks.
+/// The window doubles after a wait so short that polling on would have met the news, and falls back
+/// to the shortest after a longer one, as KVM does before it halts a processor
+/// (Documentation/virt/kvm/halt-polling.rst in Linux). Without it, two threads that wait for each
+/// other in turns stay slow once both have slept, because waking takes longer than one window.
 #[derive(Clone, Copy, Debug)]
-pub struct Polling {
+pub struct BusyPoll {
     window: Duration,
 }
 
-impl Polling {
-    /// About what falling asleep and being woken costs at least, so that it at most doubles the price of
-    /// either.
+impl BusyPoll {
+    /// The shortest window: about the least cost of sleeping and being woken, so that polling in
+    /// vain at most doubles it.
     const LEAST: Duration = Duration::from_micros(10);
 
-    /// What being woken costs in a virtual machine whose host is busy. Who is asked less often than this
-    /// lets its processor sleep.
+    /// The longest window: the cost of being woken in a virtual machine on a busy host. Peers polled
+    /// less often than this sleep instead of spinning.
     const MOST: Duration = Duration::from_micros(200);
 
-    /// Who lets others have the processor is back sooner, unless they have work of their own to do.
+    /// The longest time that `sched_yield(2)` takes when no other thread wants the processor for
+    /// work of its own.
     const SHORT: Duration = Duration::from_micros(50);
 
-    /// Passes the time between two looks, the first of which was at `since`; returns whether to look
-    /// on. Soon it lets others have the processor: whom it waits for may be one of them. Where threads
-    /// want more processors than there are, it does not look on.
-    pub fn pause(self, since: Instant) -> bool {
-        self.pause_at(Instant::now(), since)
+    /// Passes the time between two polls, the first of which was at `since`; returns whether to poll
+    /// again. After the shortest window the thread yields its processor, on which the peer may be
+    /// waiting to run. Returns false where more threads are runnable than there are processors.
+    pub fn keeps_polling(self, since: Instant) -> bool {
+        self.keeps_polling_at(Instant::now(), since)
     }
 
-    fn pause_at(self, now: Instant, since: Instant) -> bool {
+    fn keeps_polling_at(self, now: Instant, since: Instant) -> bool {
         let before = now.saturating_duration_since(since);
         if contention::is_presumed(now) {
             return false;
@@ -50,12 +51,12 @@ impl Polling {
             return false;
         }
         std::thread::yield_now();
-        // Who looks is not woken, so those who keep the processor would keep it longer than from a sleeper.
+        // No other thread wakes a poller, so one that was off its processor for long is late.
         since.elapsed() - before < Self::SHORT
     }
 
-    /// Notes that who looked from `since` on in vain has slept, or let others have the processor, and is back.
-    pub fn waited(&mut self, since: Instant) {
+    /// Records that a thread that polled in vain from `since` on has slept or yielded, and is back.
+    pub fn record_wait(&mut self, since: Instant) {
         self.learn(since.elapsed());
     }
 
@@ -67,8 +68,9 @@ impl Polling {
         };
     }
 
-    /// Looks from `since`, which is now, until there is news, or it is time to sleep: returns how long.
-    pub(crate) fn look(
+    /// Polls from `since`, which is now, until `has_news` or the window has passed. Returns the part
+    /// of `timeout` that is left to sleep, or `None` if there are news.
+    pub(crate) fn poll_until(
         self,
         since: Instant,
         timeout: Duration,
@@ -76,11 +78,11 @@ impl Polling {
     ) -> Option<Duration> {
         let mut now = since;
         while now.saturating_duration_since(since) < timeout {
-            if (0..LOOKS).any(|_| has_news()) {
+            if (0..POLLS).any(|_| has_news()) {
                 return None;
             }
             now = Instant::now();
-            if !self.pause_at(now, since) {
+            if !self.keeps_polling_at(now, since) {
                 break;
             }
         }
@@ -88,9 +90,9 @@ impl Polling {
     }
 }
 
-impl Default for Polling {
+impl Default for BusyPoll {
     fn default() -> Self {
-        Polling {
+        BusyPoll {
             window: Self::LEAST,
         }
     }
@@ -104,38 +106,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_shortly_looks_longer_the_next_time() {
-        let mut polling = Polling::default();
-        assert_eq!(polling.window, Polling::LEAST);
-        polling.learn(Duration::from_micros(30));
-        assert_eq!(polling.window, 2 * Polling::LEAST);
+    fn a_short_wait_doubles_the_next_window() {
+        let mut busy_poll = BusyPoll::default();
+        assert_eq!(busy_poll.window, BusyPoll::LEAST);
+        busy_poll.learn(Duration::from_micros(30));
+        assert_eq!(busy_poll.window, 2 * BusyPoll::LEAST);
         for _ in 0..9 {
-            polling.learn(Polling::MOST - Duration::from_nanos(1));
+            busy_poll.learn(BusyPoll::MOST - Duration::from_nanos(1));
         }
-        assert_eq!(polling.window, Polling::MOST);
-        polling.learn(Polling::MOST);
-        assert_eq!(polling.window, Polling::LEAST);
+        assert_eq!(busy_poll.window, BusyPoll::MOST);
+        busy_poll.learn(BusyPoll::MOST);
+        assert_eq!(busy_poll.window, BusyPoll::LEAST);
     }
 
     #[test]
-    fn a_look_ends_with_news_or_leaves_time_to_sleep() {
-        let polling = Polling::default();
-        let (mut looks, hour) = (0, Duration::from_secs(3600));
-        let left = polling.look(Instant::now(), hour, || {
-            looks += 1;
-            looks == 3 * LOOKS
+    fn polling_ends_with_news_or_leaves_time_to_sleep() {
+        let busy_poll = BusyPoll::default();
+        let (mut polls, hour) = (0, Duration::from_secs(3600));
+        let left = busy_poll.poll_until(Instant::now(), hour, || {
+            polls += 1;
+            polls == 3 * POLLS
         });
-        // Whoever did not get as many looks in a window slept through it.
-        assert!(left.is_none() || looks < 3 * LOOKS);
+        // Whoever did not get as many polls in a window slept through it.
+        assert!(left.is_none() || polls < 3 * POLLS);
         let since = Instant::now();
-        let left = polling.look(since, hour, || false).unwrap();
-        assert!(left <= hour - Polling::LEAST || contention::is_presumed(since));
-        let left = polling.look(Instant::now(), Duration::ZERO, || true);
+        let left = busy_poll.poll_until(since, hour, || false).unwrap();
+        assert!(left <= hour - BusyPoll::LEAST || contention::is_presumed(since));
+        let left = busy_poll.poll_until(Instant::now(), Duration::ZERO, || true);
         assert_eq!(left, Some(Duration::ZERO));
     }
 
-    /// Once a message took 20 us and more as soon as a third thread wanted one of two processors: both
-    /// ends polled, and kept each other and the third from running.
+    /// A message once took 20 us and more as soon as a third thread wanted one of two processors: both
+    /// ends polled, and kept each other and the third thread from running.
     #[test]
     fn threads_sleep_at_once_where_there_are_more_of_them_than_processors() {
         let (spinners, hour) = (
@@ -152,13 +154,13 @@ mod tests {
                 });
             }
             let mut tries = (0..1000).map(|_| {
-                let (mut looks, since) = (0, Instant::now());
-                let left = Polling::default().look(since, hour, || {
-                    looks += 1;
+                let (mut polls, since) = (0, Instant::now());
+                let left = BusyPoll::default().poll_until(since, hour, || {
+                    polls += 1;
                     false
                 });
-                // Without contention it would have looked for longer.
-                left.is_some() && looks == LOOKS && since.elapsed() < Polling::LEAST
+                // Without contention it would have polled for longer.
+                left.is_some() && polls == POLLS && since.elapsed() < BusyPoll::LEAST
             });
             let slept_at_once = tries.any(|slept| slept);
             is_over.store(true, Ordering::Relaxed);
@@ -168,11 +170,11 @@ mod tests {
     }
 
     #[test]
-    fn who_has_looked_for_long_enough_looks_no_longer() {
-        let polling = Polling {
-            window: Polling::MOST,
+    fn no_poll_outlasts_its_window() {
+        let busy_poll = BusyPoll {
+            window: BusyPoll::MOST,
         };
-        let since = Instant::now().checked_sub(Polling::MOST).unwrap();
-        assert!(!polling.pause(since));
+        let since = Instant::now().checked_sub(BusyPoll::MOST).unwrap();
+        assert!(!busy_poll.keeps_polling(since));
     }
 }

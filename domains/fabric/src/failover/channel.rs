@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use crate::core::busy_poll::Polling;
+use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::parameters::ConnectionParameters;
 use crate::failover::queue_pair::{BACKOFF, LONGEST_PAUSE, Paths, Retry};
@@ -89,7 +89,7 @@ pub struct Channel {
     tcp: tcp::Channel,
     /// Readable while the connection's or the device's descriptor is.
     wake: OwnedFd,
-    polling: Polling,
+    busy_poll: BusyPoll,
     source: ResourceSource,
     /// Whether this side offers.
     initiates: bool,
@@ -147,7 +147,7 @@ impl Channel {
         Ok(Channel {
             tcp,
             wake,
-            polling: Polling::default(),
+            busy_poll: BusyPoll::default(),
             source,
             initiates,
             device: DevicePath::Down(Retry::at_once()),
@@ -595,9 +595,9 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        let (polling, since) = (self.polling, Instant::now());
+        let (busy_poll, since) = (self.busy_poll, Instant::now());
         let left = if self.tcp.is_at_mark() {
-            polling.look(since, timeout, || self.has_news(true))
+            busy_poll.poll_until(since, timeout, || self.has_news(true))
         } else {
             Some(timeout)
         };
@@ -606,7 +606,7 @@ impl PacketChannel for Channel {
                 sleep_on(self.wake.as_fd(), left);
                 self.disarm();
             }
-            self.polling.waited(since);
+            self.busy_poll.record_wait(since);
         }
     }
 

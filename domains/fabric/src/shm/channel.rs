@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::control::ChannelEnds;
 use super::ring::{Consumer, Control, DATA_OFFSET, Producer, RingError, Storage};
-use crate::core::busy_poll::Polling;
+use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
 use crate::core::link::{LinkCheck, LinkHeader};
 use crate::core::membership::Membership;
@@ -85,7 +85,7 @@ pub struct Channel {
     wake_peer: Waker,
     wake_self: Waker,
     sleeper: Sleeper,
-    polling: Polling,
+    busy_poll: BusyPoll,
     /// Whether the last `send` found no room, so that waiting means waiting for it too.
     wants_room: bool,
     corrupt: bool,
@@ -116,7 +116,7 @@ impl Channel {
             wake_peer: Waker::new(ends.wake_peer),
             wake_self: Waker::new(ends.wake_self),
             sleeper: Sleeper::new(ends.woken),
-            polling: Polling::default(),
+            busy_poll: BusyPoll::default(),
             wants_room: false,
             corrupt: false,
             status,
@@ -234,13 +234,13 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        let (polling, since) = (self.polling, Instant::now());
-        if let Some(left) = polling.look(since, timeout, || self.has_news()) {
+        let (busy_poll, since) = (self.busy_poll, Instant::now());
+        if let Some(left) = busy_poll.poll_until(since, timeout, || self.has_news()) {
             if self.arm() {
                 self.sleeper.sleep(left);
                 self.disarm();
             }
-            self.polling.waited(since);
+            self.busy_poll.record_wait(since);
         }
     }
 

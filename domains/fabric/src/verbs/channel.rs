@@ -29,7 +29,7 @@ use super::device::Device;
 use super::objects::{CompletionQueue, Local, Protection};
 use super::receive::{Buffers, CREDITS, Pool};
 use super::watch::Watch;
-use crate::core::busy_poll::Polling;
+use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, PacketChannel, total_len};
 use crate::core::link::{LinkCheck, LinkHeader};
 use crate::core::membership::Membership;
@@ -137,7 +137,7 @@ pub struct Channel {
     status: Arc<Status>,
     membership: Membership,
     watch: Watch,
-    polling: Polling,
+    busy_poll: BusyPoll,
     /// Packets that we may send.
     credits: usize,
     /// Packets that have left their buffers, of which the peer does not know.
@@ -212,7 +212,7 @@ impl Channel {
             status,
             membership,
             watch,
-            polling: Polling::default(),
+            busy_poll: BusyPoll::default(),
             credits: CREDITS,
             owed: 0,
             sending: Sending {
@@ -535,13 +535,13 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        let (polling, since) = (self.polling, Instant::now());
-        if let Some(left) = polling.look(since, timeout, || self.has_news(true)) {
+        let (busy_poll, since) = (self.busy_poll, Instant::now());
+        if let Some(left) = busy_poll.poll_until(since, timeout, || self.has_news(true)) {
             if self.arm() {
                 sleep_on(self.watch.fd(), left);
                 self.disarm();
             }
-            self.polling.waited(since);
+            self.busy_poll.record_wait(since);
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use toroid_fabric::Polling;
+use toroid_fabric::BusyPoll;
 use toroid_fabric::{NodeId, PacketChannel};
 
 use self::remote_client::{RdmaService, RemoteClient, TURN};
@@ -31,7 +31,7 @@ pub(super) struct Server<N: Network, L> {
     clients: VecDeque<RemoteClient<N>>,
     /// Nodes that ever had a client, and what is left of their turns.
     turns: Vec<(NodeId, u32)>,
-    polling: Polling,
+    busy_poll: BusyPoll,
     /// When it was asked for something last; never, since it slept, if nothing is said.
     asked: Option<Instant>,
 }
@@ -44,7 +44,7 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
             listener,
             clients: VecDeque::new(),
             turns: Vec::new(),
-            polling: Polling::default(),
+            busy_poll: BusyPoll::default(),
             asked: None,
         }
     }
@@ -86,7 +86,9 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
                 self.asked = Some(Instant::now());
                 continue;
             }
-            let goes_on = self.asked.is_some_and(|since| self.polling.pause(since));
+            let goes_on = self
+                .asked
+                .is_some_and(|since| self.busy_poll.keeps_polling(since));
             if !goes_on {
                 return false;
             }
@@ -139,7 +141,7 @@ impl<N: Network, L: Accept<Channel = N::Channel>> Server<N, L> {
         let fds: Vec<BorrowedFd<'_>> = listener.chain(clients).collect();
         let since = self.asked.take().unwrap_or_else(Instant::now);
         let woken = stop.wait_or(&fds, timeout)?;
-        self.polling.waited(since);
+        self.busy_poll.record_wait(since);
         // The first is the listener. The requests of clients that are not ready stand: to take each
         // back would be a system call for every client.
         for (client, is_ready) in self.clients.iter_mut().zip(woken.ready.iter().skip(1)) {
