@@ -8,6 +8,7 @@
 
 mod error;
 mod hosts;
+mod quota;
 pub mod records;
 pub mod transition;
 
@@ -18,7 +19,8 @@ pub use error::DirectoryError;
 use toroid_fabric::{NodeId, Torus};
 
 use crate::addressing::Subnet;
-use crate::gateway::{Gateway, GatewayKind, is_uplink_name};
+use crate::gateway::{Gateway, GatewayKind};
+use crate::names::{is_alias, is_domain_name, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Resource, Tenant};
 
@@ -31,17 +33,8 @@ pub const MIN_MTU: u32 = 1280;
 /// The largest MTU in bytes: what IPv4 can say, less an Ethernet header.
 pub const MAX_MTU: u32 = 65_521;
 
-/// The longest name of an interface in bytes.
-const MAX_NAME: usize = 15;
-
-/// The longest host name label in bytes.
-const MAX_LABEL: usize = 63;
-
 /// The most further names of one node. Each is in the hosts file of every fellow member.
 pub const MAX_ALIASES: usize = 16;
-
-/// Names that mean something else as an interface or as the end of a host name.
-const RESERVED_NAMES: [&str; 4] = ["lo", "all", "default", "localhost"];
 
 /// A domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -776,27 +769,6 @@ impl Names for Directory {
     fn members(&self, domain: &str) -> Option<BTreeSet<NodeId>> {
         Some(self.domain(domain).ok()?.members.clone())
     }
-}
-
-/// Whether `name` can name interfaces and end host names. Upper case is out because host names
-/// do not tell it from lower case.
-pub fn is_domain_name(name: &str) -> bool {
-    let inner = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
-    (1..=MAX_NAME).contains(&name.len())
-        && name.bytes().all(inner)
-        && !name.starts_with(['-', '_'])
-        && !name.ends_with(['-', '_'])
-        && !RESERVED_NAMES.contains(&name)
-}
-
-/// Whether `alias` can be a host name. It begins with a letter, so that it is never a place.
-pub fn is_alias(alias: &str) -> bool {
-    let inner = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    (1..=MAX_LABEL).contains(&alias.len())
-        && alias.bytes().all(inner)
-        && alias.starts_with(|c: char| c.is_ascii_lowercase())
-        && !alias.ends_with('-')
-        && alias != "localhost"
 }
 
 #[cfg(test)]

@@ -5,9 +5,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use toroid_fabric::NodeId;
 
-/// The longest name of an interface in bytes.
-const MAX_NAME: usize = 15;
-
 /// A connection of a domain to the outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
@@ -51,38 +48,9 @@ impl std::str::FromStr for GatewayKind {
     }
 }
 
-/// Whether an interface of the host that is called so can be an uplink. Names that would mean
-/// something else in a rule of nftables or in a path cannot.
-pub fn is_uplink_name(name: &str) -> bool {
-    let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.:@~+".contains(&c);
-    (1..=MAX_NAME).contains(&name.len())
-        && name.bytes().all(plain)
-        && !["lo", ".", "..", "all", "default"].contains(&name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_that_mean_more_are_no_uplinks() {
-        for name in ["eth0", "enp3s0f1", "br-lan", "eth0.7", "veth@1"] {
-            assert!(is_uplink_name(name), "{name}");
-        }
-        for name in [
-            "",
-            "lo",
-            "..",
-            "eth*",
-            "a b",
-            "a\"b",
-            "a/b",
-            "a\\b",
-            "sixteen-letters-",
-        ] {
-            assert!(!is_uplink_name(name), "{name}");
-        }
-    }
 
     #[test]
     fn a_kind_is_read_as_it_is_printed() {

@@ -31,8 +31,8 @@ use toml::de::DeTable;
 use toroid_fabric::{NodeId, Place, Torus};
 
 use crate::as_text;
-use crate::directory::is_alias;
 use crate::limits::MAX_ACK_TIMEOUT_MS;
+use crate::names::{is_alias, is_host_name};
 use crate::nodeset::{self, Names};
 use crate::rdma::Rdma;
 use crate::refusal::Refusal;
@@ -362,12 +362,6 @@ impl File<'_> {
             }
         }
     }
-}
-
-/// Whether `name` can name a host.
-pub fn is_host_name(name: &str) -> bool {
-    // As aliases are, so that it could be a host name.
-    is_alias(name)
 }
 
 /// No names: there is no directory yet.

@@ -20,6 +20,7 @@ pub mod gateway;
 pub mod hosts;
 pub mod info;
 pub mod limits;
+pub mod names;
 pub mod nodeset;
 pub mod placement;
 pub mod quota;

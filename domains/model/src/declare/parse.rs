@@ -8,8 +8,9 @@ use toroid_fabric::{NodeId, Place, Torus};
 
 use super::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
 use crate::addressing::Subnet;
-use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU, is_alias, is_domain_name};
-use crate::gateway::{GatewayKind, is_uplink_name};
+use crate::directory::{DirectoryError, MAX_MTU, MIN_MTU};
+use crate::gateway::GatewayKind;
+use crate::names::{is_alias, is_domain_name, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Resource};
 use crate::refusal::Refusal;

@@ -2,8 +2,9 @@
 
 use toroid_fabric::Place;
 
-use super::{MAX_ALIASES, MAX_LABEL, MAX_MTU, MAX_NAME, MIN_MTU, RESERVED_NAMES};
+use super::{MAX_ALIASES, MAX_MTU, MIN_MTU};
 use crate::addressing::{Subnet, SubnetError};
+use crate::names::{MAX_LABEL, MAX_NAME, RESERVED_NAMES};
 use crate::nodeset::NodeSetError;
 use crate::refusal::{Refusal, RefusalKind};
 

@@ -24,10 +24,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toroid_fabric::{NodeId, Torus};
 
-use super::{Directory, Domain, MAX_MTU, MIN_MTU, Ownership, is_alias, is_domain_name};
+use super::{Directory, Domain, MAX_MTU, MIN_MTU, Ownership};
 use crate::addressing::Subnet;
-use crate::gateway::{Gateway, GatewayKind, is_uplink_name};
-use crate::hosts::is_host_name;
+use crate::gateway::{Gateway, GatewayKind};
+use crate::names::{is_alias, is_domain_name, is_host_name, is_uplink_name};
 use crate::quota::{Amounts, Tenant};
 
 /// All records of a directory: keys such as `domain/blue`, values as JSON.
