@@ -11,7 +11,7 @@ use toroid_model::declare::Problem;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::Reply;
 
-/// The exit status for what may not be.
+/// Exit status of a denial.
 pub(crate) const NOT_PERMITTED: u8 = 6;
 
 /// What is wrong with a file.
@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// The same, where an agent was looked for: none runs.
+    /// Adds that no agent runs, with its exit status.
     pub(crate) fn about_agent(self) -> Self {
         Failure {
             message: format!("no agent runs, and there is {}", self.message),
@@ -55,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// The same, saying first what failed.
+    /// Puts the failed step before the reason.
     pub(crate) fn during(self, what: &str) -> Self {
         Failure {
             message: format!("{what}: {}", self.message),

@@ -9,7 +9,7 @@ use nix::unistd::Uid;
 use toroid_client::admin::{ClientError, Control};
 
 use crate::failure::Failure;
-use crate::show::Show;
+use crate::output::Show;
 
 const SYSTEM: &str = "/run/toroid";
 const SYSTEM_DATA: &str = "/var/lib/toroid";

@@ -1,49 +1,79 @@
-//! `toroid apply` and `toroid dump`: the declarative form.
+//! `toroid apply`: make the configuration what a file declares.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use nix::unistd::Uid;
-use serde_json::{Value, json};
+use serde_json::json;
 use toroid_client::admin::{ClientError, Control};
-use toroid_fabric::Place;
-use toroid_model::declare::{
-    self, Declaration, Declared, DeclaredGateway, DeclaredLines, Holder, Step, Surroundings,
-};
+use toroid_model::declare::{self, Declared, Holder, Step, Surroundings};
 use toroid_model::directory::Terms;
-use toroid_model::info::{DomainInfo, NodeInfo, QuotaInfo};
-use toroid_model::quota::Amounts;
 use toroid_protocol::agent::NewDomain;
 
-use crate::args::{self, Apply};
+use super::dump::present;
+use super::{DONE, Run, Session};
 use crate::failure::{Failure, wrong};
 use crate::names;
-use crate::show::{Show, line};
+use crate::output::{Show, line};
+use crate::values;
 
 /// The longest file: what names every node of the largest torus in each of many domains is shorter.
 const MAX_BYTES: u64 = 64 << 20;
 
-pub(crate) fn dump(agent: &mut Control, show: Show) -> Result<(), Failure> {
-    let present = present(agent)?;
-    if show.json {
-        show.value(&as_json(&present))
-    } else {
-        print_text(&present)
-    }
-    Ok(())
+const HELP: &str = "\
+Example:
+  [domain.blue]                   # becomes exactly this
+  nodes = [\"0,0,0\", \"1-3,0,0\", \"db\"]
+  limited = [\"3,0,0\"]             # absent: none
+  plain = [\"3,0,0\"]               # absent: none
+  stacks = [\"3,0,0\"]              # absent: none
+  managers = [\"0,0,0\"]            # absent: none
+  public = true                   # absent: false
+  forward = true                  # absent: false
+  subnet = \"10.64.3.0/24\"         # absent: as it is, or chosen
+  mtu = 9000                      # absent: as it is, or 9000
+  owner = \"alice\"                 # absent: as it is, or who applies the file
+
+  [gateway.blue]                  # its uplink (administrators only)
+  node = \"0,0,0\"
+  uplink = \"eth1\"
+  kind = \"bridge\"                 # absent: nat
+
+  [alias]
+  db = \"1,1,0\"
+
+  [owner]                         # of nodes
+  \"*,1,0\" = \"alice\"
+
+  [quota.alice]                   # exactly these limits; or of nodes: [quota.\"*,*,*\"]
+  domains = 8
+
+Removals come before additions. The first change that fails ends the command; earlier changes
+stay. `toroid dump | toroid apply /dev/stdin` changes nothing.";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Apply {
+    /// The file, in TOML
+    file: PathBuf,
+    /// Print the changes without making them
+    #[arg(long)]
+    dry_run: bool,
+    /// Remove domains that the file does not name
+    #[arg(long)]
+    prune: bool,
 }
 
-fn print_text(present: &Declaration) {
-    let text = present.text(&names::name);
-    match text.trim_end() {
-        "" => line!("# no domains, aliases, quotas, and all nodes are the agent's"),
-        text => line!("{text}"),
+impl Run for Apply {
+    fn run(self, session: &Session) -> Result<u8, Failure> {
+        apply(&mut session.connect()?, &self, session.show)?;
+        Ok(DONE)
     }
 }
 
-pub(crate) fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<(), Failure> {
+fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<(), Failure> {
     let file = &options.file;
     let text = read(file)
         .map_err(|error| Failure::usage(&format!("cannot read {}: {error}", file.display())))?;
@@ -52,7 +82,7 @@ pub(crate) fn apply(agent: &mut Control, options: &Apply, show: Show) -> Result<
     let around = Surroundings {
         torus: status.torus,
         aliases: present.aliases.clone(),
-        user: &|name| args::user(name).ok(),
+        user: &|name| values::user(name).ok(),
     };
     let (wanted, mut problems) = declare::read(&text, &around);
     let uid = Uid::effective();
@@ -103,71 +133,6 @@ fn read(file: &Path) -> io::Result<String> {
             "it is longer than {MAX_BYTES} bytes"
         )))
     }
-}
-
-/// What an agent has, as far as its caller may see it.
-fn present(agent: &mut Control) -> Result<Declaration, Failure> {
-    let (nodes, domains) = (agent.nodes()?, agent.list()?);
-    let quotas = agent.quotas(None, &[])?.into_iter();
-    let quotas = quotas.filter(|quota| !quota.limits.is_empty());
-    let aliases = nodes.iter().flat_map(|node| {
-        let place = node.place;
-        node.aliases.iter().map(move |alias| (alias.clone(), place))
-    });
-    let owned = |node: &NodeInfo| Some((node.place, node.owner.filter(|_| node.allocated)?));
-    let owners = nodes.iter().filter_map(owned);
-    let gateways = domains.iter().filter_map(|domain| {
-        let gateway = domain.gateway.clone()?;
-        let declared = DeclaredGateway {
-            node: gateway.node,
-            uplink: gateway.uplink,
-            kind: gateway.kind,
-        };
-        Some((domain.name.clone(), declared))
-    });
-    Ok(Declaration {
-        gateways: gateways.collect(),
-        domains: domains.iter().map(declared).collect::<Result<_, _>>()?,
-        aliases: aliases.collect(),
-        owners: owners.collect(),
-        quotas: quotas.map(limited).collect::<Result<_, _>>()?,
-    })
-}
-
-fn limited(quota: QuotaInfo) -> Result<(Holder, Amounts), Failure> {
-    let node = || quota.node.as_deref()?.parse().ok();
-    let holder = quota
-        .user
-        .map(Holder::User)
-        .or_else(|| node().map(Holder::Node));
-    Ok((holder.ok_or_else(|| odd("quota"))?, quota.limits))
-}
-
-fn odd(what: &str) -> Failure {
-    Failure::new(format!("the agent answered with the odd {what}"))
-}
-
-fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
-    let limited = info.members.iter().filter(|member| member.limited);
-    let plain = info.members.iter().filter(|member| member.plain);
-    let stacks = info.members.iter().filter(|member| member.stack);
-    let managers = info.managers.iter().map(|place| place.parse::<Place>());
-    let domain = Declared {
-        lines: DeclaredLines::default(),
-        nodes: info.members.iter().map(|member| member.node).collect(),
-        limited: limited.map(|member| member.node).collect(),
-        plain: plain.map(|member| member.node).collect(),
-        stacks: stacks.map(|member| member.node).collect(),
-        managers: managers
-            .collect::<Result<_, _>>()
-            .map_err(|_| odd("manager"))?,
-        public: info.public,
-        forward: info.forward,
-        subnet: Some(info.subnet.parse().map_err(|_| odd(&info.subnet))?),
-        mtu: Some(info.mtu),
-        owner: Some(info.owner),
-    };
-    Ok((info.name.clone(), domain))
 }
 
 /// Returns how many steps were taken, and why no more.
@@ -272,43 +237,4 @@ fn report(is_dry: bool, steps: &[Step], done: usize, show: Show) {
             .iter()
             .for_each(|step| line!("would {}", names::with_names(&step.to_string())));
     }
-}
-
-fn as_json(present: &Declaration) -> Value {
-    let texts = |places: &mut dyn Iterator<Item = &Place>| -> Vec<String> {
-        places.map(ToString::to_string).collect()
-    };
-    let domain = |domain: &Declared| {
-        json!({
-            "nodes": texts(&mut domain.nodes.iter()),
-            "limited": texts(&mut domain.limited.iter()),
-            "plain": texts(&mut domain.plain.iter()),
-            "stacks": texts(&mut domain.stacks.iter()),
-            "managers": texts(&mut domain.managers.iter()),
-            "public": domain.public,
-            "forward": domain.forward,
-            "subnet": domain.subnet.map(|subnet| subnet.to_string()),
-            "mtu": domain.mtu,
-            "owner": domain.owner,
-        })
-    };
-    let domains = present
-        .domains
-        .iter()
-        .map(|(name, d)| (name.clone(), domain(d)));
-    let gateways = present.gateways.iter().map(|(name, gateway)| {
-        let DeclaredGateway { node, uplink, kind } = gateway;
-        let value = json!({"node": node.to_string(), "uplink": uplink, "kind": kind});
-        (name.clone(), value)
-    });
-    let aliases = present.aliases.iter();
-    let owners = present.owners.iter();
-    let quotas = present.quotas.iter();
-    json!({
-        "domain": domains.collect::<BTreeMap<_, _>>(),
-        "gateway": gateways.collect::<BTreeMap<_, _>>(),
-        "alias": aliases.map(|(a, place)| (a, place.to_string())).collect::<BTreeMap<_, _>>(),
-        "quota": quotas.map(|(holder, limits)| (holder.to_string(), limits)).collect::<BTreeMap<_, _>>(),
-        "owner": owners.map(|(place, uid)| (place.to_string(), uid)).collect::<BTreeMap<_, _>>(),
-    })
 }

@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, recv, sendto, socket};
 use serde::{Deserialize, Serialize};
@@ -19,11 +20,12 @@ use toroid_fabric::{Access, Endpoint, Place, Read, RemoteKey};
 use toroid_model::explain::no_interfaces;
 use toroid_model::info::{DomainInfo, MemberInfo, Status};
 
-use crate::args::Ping;
-use crate::exec::relay::{Output, Relay};
-use crate::exec::{self, output};
+use super::exec::output;
+use super::exec::relay::{Output, Relay};
+use super::{Run, Session};
 use crate::failure::Failure;
-use crate::show::{Show, line};
+use crate::nodes;
+use crate::output::{Show, line};
 
 const ANSWER: &str = "__ping-answer";
 const ASK: &str = "__ping-ask";
@@ -77,9 +79,32 @@ impl Path {
     }
 }
 
-pub(crate) fn run(agent: &mut Control, options: &Ping, show: Show) -> Result<u8, Failure> {
-    let (info, from) = exec::member(agent, &options.from, options.domain.as_deref())?;
-    let (_, to) = exec::member(agent, &options.to, Some(&info.name))?;
+#[derive(Debug, Args)]
+pub(crate) struct Ping {
+    /// The initiating node
+    from: String,
+    /// The target node
+    to: String,
+    /// The domain; may be left out if the first node is in only one
+    #[arg(short, long)]
+    domain: Option<String>,
+    /// Round trips on each path
+    #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    count: u32,
+    /// Bytes of each read and echo
+    #[arg(short, long, default_value_t = 56, value_parser = clap::value_parser!(u32).range(8..=65_000))]
+    size: u32,
+}
+
+impl Run for Ping {
+    fn run(self, session: &Session) -> Result<u8, Failure> {
+        ping(&mut session.connect()?, &self, session.show)
+    }
+}
+
+fn ping(agent: &mut Control, options: &Ping, show: Show) -> Result<u8, Failure> {
+    let (info, from) = nodes::member(agent, &options.from, options.domain.as_deref())?;
+    let (_, to) = nodes::member(agent, &options.to, Some(&info.name))?;
     // Who could answer on another host only that one's agent can start.
     let is_here = from.host == to.host;
     let start = || Helper::start(agent, to.node, &[ANSWER, &info.name]);

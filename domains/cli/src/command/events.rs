@@ -1,16 +1,35 @@
-//! `toroid events`: what was changed and what was denied, and who asked.
+//! `toroid events`: the audit log of changes and denials.
 
 mod words;
 
+use clap::Args;
+use jiff::Timestamp;
 use toroid_client::admin::Control;
 use toroid_model::audit::{Happening, Outcome};
 
-use crate::args::Events;
+use super::{DONE, Run, Session};
 use crate::failure::Failure;
 use crate::names;
-use crate::show::{Show, line};
+use crate::output::{Show, line};
 
-pub(crate) fn run(agent: &mut Control, options: &Events, show: Show) -> Result<(), Failure> {
+#[derive(Debug, Args)]
+pub(crate) struct Events {
+    /// Wait for new events until interrupted
+    #[arg(short, long)]
+    follow: bool,
+    /// Start at this sequence number
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    since: u64,
+}
+
+impl Run for Events {
+    fn run(self, session: &Session) -> Result<u8, Failure> {
+        list(&mut session.connect()?, &self, session.show)?;
+        Ok(DONE)
+    }
+}
+
+fn list(agent: &mut Control, options: &Events, show: Show) -> Result<(), Failure> {
     let mut next = options.since;
     loop {
         let asked = next;
@@ -70,27 +89,14 @@ fn print(event: &Happening, show: Show) {
     );
 }
 
-/// As in RFC 3339, in UTC.
+/// A time in the form of RFC 3339, in UTC.
 fn time(ms: u64) -> String {
-    let (days, of_day) = (ms / 86_400_000, ms % 86_400_000);
-    let (hour, minute) = (of_day / 3_600_000, of_day / 60_000 % 60);
-    let (second, ms) = (of_day / 1000 % 60, of_day % 1000);
-    let (year, month, day) = date(days);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
-}
-
-/// Year, month and day, so many days after 1970 began. Years are counted from March, so that the
-/// leap day is their last.
-fn date(days: u64) -> (u64, u64, u64) {
-    const DAYS_OF_400_YEARS: u64 = 146_097;
-    let days = days + 719_468;
-    let (era, of_era) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, day)
+    let time = i64::try_from(ms)
+        .ok()
+        .and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    time.unwrap_or(Timestamp::MAX)
+        .strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
+        .to_string()
 }
 
 #[cfg(test)]

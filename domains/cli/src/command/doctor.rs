@@ -1,23 +1,37 @@
-//! `toroid doctor`: what this machine has for Toroid, and what to do about what it lacks.
+//! `toroid doctor`: prerequisites of this machine, each with its remedy.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::Uid;
 use toroid_agent::doctor::{self, Asker, Finding};
 use toroid_agent::trial;
 use toroid_model::info::Status;
 
+use super::{Run, Session};
 use crate::failure::Failure;
 use crate::locate::{self, Places};
-use crate::show::{Show, line};
+use crate::output::{Show, line};
 
 /// Where what a finding says begins.
 const INDENT: usize = 20;
 
-/// Returns 1 when something is missing that every node needs.
-pub(crate) fn run(places: &Places, show: Show) -> Result<u8, Failure> {
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The command needs no agent. Exit status 1: this machine cannot make nodes."
+)]
+pub(crate) struct Doctor;
+
+impl Run for Doctor {
+    fn run(self, session: &Session) -> Result<u8, Failure> {
+        examine(&session.places, session.show)
+    }
+}
+
+/// Returns 1 if a prerequisite of every node is missing.
+fn examine(places: &Places, show: Show) -> Result<u8, Failure> {
     let (memlock, _) = getrlimit(Resource::RLIMIT_MEMLOCK).map_err(std::io::Error::from)?;
     let asker = Asker {
         is_root: Uid::effective().is_root(),

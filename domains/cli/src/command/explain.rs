@@ -1,29 +1,48 @@
-//! `toroid explain`: may two nodes talk, and if not, why not?
+//! `toroid explain`: the reasons why two nodes can or cannot communicate.
 
+use clap::Args;
 use toroid_client::admin::Control;
 use toroid_model::explain::{Facts, Guard, Path};
 
-use crate::args::Explain;
-use crate::exec;
+use super::{DONE, Run, Session};
 use crate::failure::{Failure, NOT_PERMITTED};
 use crate::names;
-use crate::show::{Show, line};
+use crate::nodes;
+use crate::output::{Show, line};
 
-pub(crate) fn run(agent: &mut Control, options: &Explain, show: Show) -> Result<u8, Failure> {
-    let from = exec::resolve_one(agent, &options.from)?;
-    let to = exec::resolve_one(agent, &options.to)?;
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status 6: the nodes cannot communicate.")]
+pub(crate) struct Explain {
+    /// The sending node
+    from: String,
+    /// The receiving node
+    to: String,
+    /// The domain [default: all domains of both nodes]
+    #[arg(short, long)]
+    domain: Option<String>,
+}
+
+impl Run for Explain {
+    fn run(self, session: &Session) -> Result<u8, Failure> {
+        explain(&mut session.connect()?, &self, session.show)
+    }
+}
+
+fn explain(agent: &mut Control, options: &Explain, show: Show) -> Result<u8, Failure> {
+    let from = nodes::resolve_one(agent, &options.from)?;
+    let to = nodes::resolve_one(agent, &options.to)?;
     if let Some(name) = &options.domain {
         // It says so if there is none of that name, or none that we may see.
         agent.show(name)?;
     }
-    let (status, nodes, domains) = (agent.status()?, agent.nodes()?, agent.list()?);
+    let (status, all, domains) = (agent.status()?, agent.nodes()?, agent.list()?);
     let facts = Facts {
         status: &status,
-        nodes: &nodes,
+        nodes: &all,
         domains: &domains,
     };
     let answer = facts.explain(from, to, options.domain.as_deref());
-    let exit = if answer.may { 0 } else { NOT_PERMITTED };
+    let exit = if answer.may { DONE } else { NOT_PERMITTED };
     if show.json {
         show.value(&answer);
         return Ok(exit);

@@ -8,12 +8,12 @@ mod environment;
 pub(crate) mod relay;
 mod terminal;
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 
+use clap::Args;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use signal_hook::consts::{
     SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
@@ -21,14 +21,13 @@ use signal_hook::consts::{
 use signal_hook::iterator::Signals as Caught;
 use signal_hook::low_level::emulate_default_handler;
 use toroid_client::admin::{ClientError, Control, ExecHandle, Order, Signals};
-use toroid_fabric::{NodeId, Place, Torus};
-use toroid_model::info::{DomainInfo, MemberInfo, NodeInfo};
-use toroid_model::nodeset::{self, Names};
+use toroid_model::info::NodeInfo;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::{Bind, Terminal};
 
-use crate::args::Exec;
+use super::{Run, Session};
 use crate::failure::Failure;
+use crate::nodes::Snapshot;
 use environment::Environment;
 use relay::{Output, Relay, Source};
 use terminal::Screen;
@@ -36,7 +35,58 @@ use terminal::Screen;
 /// What a terminal or another program sends to this one and means for the command.
 const SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
-pub(crate) fn run(agent: &mut Control, options: &Exec) -> Result<u8, Failure> {
+const HELP: &str = "\
+Examples:
+  toroid exec 0,0,0 -- iperf3 -s
+  toroid exec 0,0,0 -- bash                    # with a terminal and job control
+  toroid exec --bind . 0,0,0 -- make test      # in this directory, for this user
+  toroid exec '*,*,0' -- uptime                # lines begin with their node: \"1,0,0: \"
+
+The terminal is the node's own, so no process of the node can read what is typed afterwards. With it
+the command's standard error is the terminal, too, unless it leads elsewhere. When the command ends,
+what it has left behind has no terminal any more.";
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "toroid exec [OPTIONS] <NODES>... -- <COMMAND>...",
+    after_help = HELP
+)]
+pub(crate) struct Exec {
+    /// Give the command a terminal of its own, as it gets by default in one node when standard input
+    /// and output are terminals
+    #[arg(short = 't', long, conflicts_with = "no_tty")]
+    tty: bool,
+    /// Give the command no terminal
+    #[arg(short = 'T', long)]
+    no_tty: bool,
+    /// Begin each line of output with the node it is from, as by default with several nodes
+    #[arg(short, long, conflicts_with_all = ["no_label", "tty"])]
+    label: bool,
+    /// Pass output on as it is
+    #[arg(short = 'L', long)]
+    no_label: bool,
+    /// Give the command a variable, with this process's value or another
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+    /// Give the command a directory of yours, at the same path or another, as root of the node: your
+    /// files are its files. With `:ro` it cannot change them
+    #[arg(short, long, value_name = "DIR[:DEST][:ro]")]
+    bind: Vec<String>,
+    /// The nodes
+    #[arg(required = true)]
+    nodes: Vec<String>,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl Run for Exec {
+    fn run(self, session: &Session) -> Result<u8, Failure> {
+        run(&mut session.connect()?, &self)
+    }
+}
+
+fn run(agent: &mut Control, options: &Exec) -> Result<u8, Failure> {
     let snapshot = Snapshot::of(agent)?;
     let nodes = snapshot.resolve(&options.nodes)?;
     let caller = Caller {
@@ -228,121 +278,12 @@ fn obey_signals(mut caught: Caught, commands: Vec<Signals>, screen: Option<Scree
     });
 }
 
-/// What node sets refer to, as the agent knows it now.
-struct Snapshot {
-    torus: Torus,
-    nodes: Vec<NodeInfo>,
-    /// Those that the caller may see, also without members.
-    domains: Vec<String>,
-    /// Whether nodes have users of their own.
-    has_users: bool,
-}
-
-impl Snapshot {
-    fn of(agent: &mut Control) -> Result<Self, Failure> {
-        let status = agent.status()?;
-        Ok(Snapshot {
-            torus: status.torus,
-            nodes: agent.nodes()?,
-            domains: agent.list()?.into_iter().map(|info| info.name).collect(),
-            has_users: status.private_users,
-        })
-    }
-
-    /// The nodes that node sets name.
-    fn resolve(&self, sets: &[String]) -> Result<Vec<&NodeInfo>, Failure> {
-        let nodes = nodeset::resolve(sets, self.torus, self).map_err(Refusal::from)?;
-        let named = |id: NodeId| self.nodes.iter().find(|node| node.id == id.0);
-        Ok(nodes.into_iter().filter_map(named).collect())
-    }
-}
-
-impl Names for Snapshot {
-    fn alias(&self, alias: &str) -> Option<NodeId> {
-        let named = |node: &&NodeInfo| node.aliases.iter().any(|name| name == alias);
-        self.nodes.iter().find(named).map(|node| NodeId(node.id))
-    }
-
-    fn members(&self, domain: &str) -> Option<BTreeSet<NodeId>> {
-        let inside = |node: &&NodeInfo| node.domains.iter().any(|name| name == domain);
-        let members: BTreeSet<_> = self
-            .nodes
-            .iter()
-            .filter(inside)
-            .map(|node| NodeId(node.id))
-            .collect();
-        let exists = !members.is_empty() || self.domains.iter().any(|name| name == domain);
-        exists.then_some(members)
-    }
-}
-
-/// The places that node sets name.
-pub(crate) fn resolve(agent: &mut Control, sets: &[String]) -> Result<Vec<Place>, Failure> {
-    let snapshot = Snapshot::of(agent)?;
-    let nodes = snapshot.resolve(sets)?.into_iter();
-    Ok(nodes.map(|node| node.place).collect())
-}
-
-/// The one place that a node set names.
-pub(crate) fn resolve_one(agent: &mut Control, set: &str) -> Result<Place, Failure> {
-    match resolve(agent, &[set.to_owned()])?[..] {
-        [place] => Ok(place),
-        _ => Err(Failure::usage(&format!(
-            "\"{set}\" is not one node; name one, such as 0,0,0"
-        ))),
-    }
-}
-
-/// A node as a member of a domain: the named one, or the only one that it is in.
-pub(crate) fn member(
-    agent: &mut Control,
-    node: &str,
-    domain: Option<&str>,
-) -> Result<(DomainInfo, MemberInfo), Failure> {
-    let place = resolve_one(agent, node)?;
-    let info = match domain {
-        Some(name) => agent.show(name)?,
-        None => only_domain(agent, place)?,
-    };
-    let found = info
-        .members
-        .iter()
-        .find(|member| member.node == place)
-        .cloned();
-    let member = found.ok_or_else(|| not_a_member(place, &info.name))?;
-    Ok((info, member))
-}
-
-fn only_domain(agent: &mut Control, place: Place) -> Result<DomainInfo, Failure> {
-    let domains = agent.list()?;
-    let inside = |info: &DomainInfo| info.members.iter().any(|member| member.node == place);
-    let mut mine = domains.into_iter().filter(inside);
-    match (mine.next(), mine.next()) {
-        (Some(only), None) => Ok(only),
-        (None, _) => Err(Failure::usage(&format!(
-            "node {place} is in no domain; add it to one with `toroid domain grow NAME {place}`"
-        ))),
-        _ => Err(Failure::usage(&format!(
-            "node {place} is in several domains; choose one with --domain"
-        ))),
-    }
-}
-
 fn no_nodes(sets: &[String]) -> Failure {
     let sets = sets.join(" ");
     Refusal::new(
         RefusalKind::NotFound,
         format!("{sets} names no nodes"),
         "add members with `toroid domain grow`, or name nodes",
-    )
-    .into()
-}
-
-fn not_a_member(place: Place, domain: &str) -> Failure {
-    Refusal::new(
-        RefusalKind::NotFound,
-        format!("node {place} is not a member of domain {domain}"),
-        format!("add it with `toroid domain grow {domain} {place}`"),
     )
     .into()
 }

@@ -1,0 +1,160 @@
+//! `toroid domain create`.
+
+use clap::Args;
+use toroid_client::admin::Control;
+use toroid_model::info::DomainInfo;
+use toroid_model::refusal::{Refusal, RefusalKind};
+use toroid_protocol::agent::NewDomain;
+
+use super::{find, print};
+use crate::command::{DONE, Run, Session};
+use crate::failure::Failure;
+use crate::nodes;
+use crate::values::{self, Interface, Offload};
+
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    /// Name of the domain and of its interfaces, at most 15 characters
+    name: String,
+    /// The first members
+    nodes: Vec<String>,
+    /// Add limited members, which communicate with full members only
+    #[arg(long)]
+    limited: bool,
+    /// Segmentation and checksum offload (GSO) of their interfaces
+    #[arg(
+        long,
+        value_name = "ON|OFF",
+        default_value = "on",
+        hide_possible_values = true
+    )]
+    offload: Offload,
+    /// A TAP interface of the kernel, or none: one process at a time then uses Ethernet by
+    /// `toroid_ethernet::Stack`
+    #[arg(
+        long,
+        value_name = "TAP|STACK",
+        default_value = "tap",
+        hide_possible_values = true
+    )]
+    interface: Interface,
+    /// Anyone may add their own nodes
+    #[arg(long)]
+    public: bool,
+    /// Owner of the domain, by name or number (administrators only) [default: the caller]
+    #[arg(long, value_name = "USER", value_parser = values::user)]
+    owner: Option<u32>,
+    /// IPv4 subnet [default: the next free one of 10.64.0.0/10]
+    #[arg(long, value_name = "CIDR")]
+    subnet: Option<String>,
+    /// MTU in bytes [default: 9000]
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
+    /// Succeed if the domain exists with these properties and members; others may be in it
+    #[arg(long)]
+    may_exist: bool,
+}
+
+impl Run for Create {
+    fn run(self, session: &Session) -> Result<u8, Failure> {
+        let mut agent = session.connect()?;
+        let may_exist = self.may_exist;
+        let new = self.request();
+        let info = if may_exist {
+            create_unless_exists(&mut agent, new)?
+        } else {
+            agent.create_domain(new)?
+        };
+        print(&info, session.show);
+        Ok(DONE)
+    }
+}
+
+impl Create {
+    fn request(self) -> NewDomain {
+        let if_wanted = |wanted: bool| {
+            if wanted {
+                self.nodes.clone()
+            } else {
+                Vec::new()
+            }
+        };
+        NewDomain {
+            name: self.name,
+            limited: if_wanted(self.limited),
+            plain: if_wanted(self.offload == Offload::Off),
+            stacks: if_wanted(self.interface == Interface::Stack),
+            nodes: if_wanted(!self.limited),
+            subnet: self.subnet,
+            mtu: self.mtu,
+            public: self.public,
+            owner: self.owner,
+        }
+    }
+}
+
+/// Creates a domain, or accepts an existing one with the wanted members and properties.
+fn create_unless_exists(agent: &mut Control, new: NewDomain) -> Result<DomainInfo, Failure> {
+    let Some(present) = find(agent, &new.name)? else {
+        return Ok(agent.create_domain(new)?);
+    };
+    let name = &new.name;
+    let exists = |with: String, remedy: String| {
+        let message = format!("domain {name} exists already, {with}");
+        Failure::from(Refusal::new(RefusalKind::Exists, message, remedy))
+    };
+    let plain = nodes::resolve(agent, &new.plain)?;
+    let stacks = nodes::resolve(agent, &new.stacks)?;
+    for (sets, limited) in [(&new.nodes, false), (&new.limited, true)] {
+        for place in nodes::resolve(agent, sets)? {
+            let found = present.members.iter().find(|member| member.node == place);
+            let is_plain = plain.contains(&place);
+            let is_stack = stacks.contains(&place);
+            let add = if limited { "--limited " } else { "" };
+            let without = if is_plain { "--offload off " } else { "" };
+            let stack = if is_stack { "--interface stack " } else { "" };
+            let grow = format!("`toroid domain grow {add}{without}{stack}{name} {place}`");
+            let other = match found {
+                None => return Err(exists(format!("without {place}"), format!("use {grow}"))),
+                Some(member) if member.limited && !limited => "as a limited member",
+                Some(member) if !member.limited && limited => "as a full member",
+                Some(member) if member.plain && !is_plain => "without offload",
+                Some(member) if !member.plain && is_plain => "with offload",
+                Some(member) if member.stack && !is_stack => "without an interface",
+                Some(member) if !member.stack && is_stack => "with an interface",
+                Some(_) => continue,
+            };
+            return Err(exists(
+                format!("with {place} {other}"),
+                format!("use `toroid domain shrink {name} {place}`, then {grow}"),
+            ));
+        }
+    }
+    for (what, present, wanted) in properties(&present, &new) {
+        if wanted.as_ref().is_some_and(|wanted| *wanted != present) {
+            return Err(exists(
+                format!(
+                    "with {what} {present} and not {}",
+                    wanted.unwrap_or_default()
+                ),
+                "remove it first, or ask for what it has".into(),
+            ));
+        }
+    }
+    Ok(present)
+}
+
+/// Properties: name, present value, wanted value.
+fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, Option<String>); 4] {
+    let text = |number: u32| number.to_string();
+    [
+        ("subnet", present.subnet.clone(), new.subnet.clone()),
+        ("mtu", text(present.mtu), new.mtu.map(text)),
+        ("owner", text(present.owner), new.owner.map(text)),
+        (
+            "public",
+            present.public.to_string(),
+            new.public.then(|| true.to_string()),
+        ),
+    ]
+}

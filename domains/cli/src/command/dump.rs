@@ -1,0 +1,143 @@
+//! `toroid dump`: the present configuration as a file for `toroid apply`.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use serde_json::{Value, json};
+use toroid_client::admin::Control;
+use toroid_fabric::Place;
+use toroid_model::declare::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
+use toroid_model::info::{DomainInfo, NodeInfo, QuotaInfo};
+use toroid_model::quota::Amounts;
+
+use super::{DONE, Run, Session};
+use crate::failure::Failure;
+use crate::names;
+use crate::output::line;
+
+#[derive(Debug, Args)]
+pub(crate) struct Dump;
+
+impl Run for Dump {
+    fn run(self, session: &Session) -> Result<u8, Failure> {
+        let present = present(&mut session.connect()?)?;
+        if session.show.json {
+            session.show.value(&as_json(&present))
+        } else {
+            print_text(&present)
+        }
+        Ok(DONE)
+    }
+}
+
+fn print_text(present: &Declaration) {
+    let text = present.text(&names::name);
+    match text.trim_end() {
+        "" => line!("# no domains, aliases, quotas, and all nodes are the agent's"),
+        text => line!("{text}"),
+    }
+}
+
+/// The agent's configuration, as far as its caller may see it.
+pub(super) fn present(agent: &mut Control) -> Result<Declaration, Failure> {
+    let (nodes, domains) = (agent.nodes()?, agent.list()?);
+    let quotas = agent.quotas(None, &[])?.into_iter();
+    let quotas = quotas.filter(|quota| !quota.limits.is_empty());
+    let aliases = nodes.iter().flat_map(|node| {
+        let place = node.place;
+        node.aliases.iter().map(move |alias| (alias.clone(), place))
+    });
+    let owned = |node: &NodeInfo| Some((node.place, node.owner.filter(|_| node.allocated)?));
+    let owners = nodes.iter().filter_map(owned);
+    let gateways = domains.iter().filter_map(|domain| {
+        let gateway = domain.gateway.clone()?;
+        let declared = DeclaredGateway {
+            node: gateway.node,
+            uplink: gateway.uplink,
+            kind: gateway.kind,
+        };
+        Some((domain.name.clone(), declared))
+    });
+    Ok(Declaration {
+        gateways: gateways.collect(),
+        domains: domains.iter().map(declared).collect::<Result<_, _>>()?,
+        aliases: aliases.collect(),
+        owners: owners.collect(),
+        quotas: quotas.map(limited).collect::<Result<_, _>>()?,
+    })
+}
+
+fn limited(quota: QuotaInfo) -> Result<(Holder, Amounts), Failure> {
+    let node = || quota.node.as_deref()?.parse().ok();
+    let holder = quota
+        .user
+        .map(Holder::User)
+        .or_else(|| node().map(Holder::Node));
+    Ok((holder.ok_or_else(|| odd("quota"))?, quota.limits))
+}
+
+fn odd(what: &str) -> Failure {
+    Failure::new(format!("the agent answered with the odd {what}"))
+}
+
+fn declared(info: &DomainInfo) -> Result<(String, Declared), Failure> {
+    let limited = info.members.iter().filter(|member| member.limited);
+    let plain = info.members.iter().filter(|member| member.plain);
+    let stacks = info.members.iter().filter(|member| member.stack);
+    let managers = info.managers.iter().map(|place| place.parse::<Place>());
+    let domain = Declared {
+        lines: DeclaredLines::default(),
+        nodes: info.members.iter().map(|member| member.node).collect(),
+        limited: limited.map(|member| member.node).collect(),
+        plain: plain.map(|member| member.node).collect(),
+        stacks: stacks.map(|member| member.node).collect(),
+        managers: managers
+            .collect::<Result<_, _>>()
+            .map_err(|_| odd("manager"))?,
+        public: info.public,
+        forward: info.forward,
+        subnet: Some(info.subnet.parse().map_err(|_| odd(&info.subnet))?),
+        mtu: Some(info.mtu),
+        owner: Some(info.owner),
+    };
+    Ok((info.name.clone(), domain))
+}
+
+fn as_json(present: &Declaration) -> Value {
+    let texts = |places: &mut dyn Iterator<Item = &Place>| -> Vec<String> {
+        places.map(ToString::to_string).collect()
+    };
+    let domain = |domain: &Declared| {
+        json!({
+            "nodes": texts(&mut domain.nodes.iter()),
+            "limited": texts(&mut domain.limited.iter()),
+            "plain": texts(&mut domain.plain.iter()),
+            "stacks": texts(&mut domain.stacks.iter()),
+            "managers": texts(&mut domain.managers.iter()),
+            "public": domain.public,
+            "forward": domain.forward,
+            "subnet": domain.subnet.map(|subnet| subnet.to_string()),
+            "mtu": domain.mtu,
+            "owner": domain.owner,
+        })
+    };
+    let domains = present
+        .domains
+        .iter()
+        .map(|(name, d)| (name.clone(), domain(d)));
+    let gateways = present.gateways.iter().map(|(name, gateway)| {
+        let DeclaredGateway { node, uplink, kind } = gateway;
+        let value = json!({"node": node.to_string(), "uplink": uplink, "kind": kind});
+        (name.clone(), value)
+    });
+    let aliases = present.aliases.iter();
+    let owners = present.owners.iter();
+    let quotas = present.quotas.iter();
+    json!({
+        "domain": domains.collect::<BTreeMap<_, _>>(),
+        "gateway": gateways.collect::<BTreeMap<_, _>>(),
+        "alias": aliases.map(|(a, place)| (a, place.to_string())).collect::<BTreeMap<_, _>>(),
+        "quota": quotas.map(|(holder, limits)| (holder.to_string(), limits)).collect::<BTreeMap<_, _>>(),
+        "owner": owners.map(|(place, uid)| (place.to_string(), uid)).collect::<BTreeMap<_, _>>(),
+    })
+}

@@ -1,0 +1,93 @@
+//! `toroid status`: the agent, its torus, hosts, limits and provider.
+
+use clap::Args;
+use toroid_model::hosts::Provider;
+use toroid_model::info::{HostInfo, Limits, Status as Info};
+
+use super::{DONE, Run, Session};
+use crate::failure::Failure;
+use crate::output::{Show, count, counted, line};
+
+#[derive(Debug, Args)]
+pub(crate) struct Status;
+
+impl Run for Status {
+    fn run(self, session: &Session) -> Result<u8, Failure> {
+        print(&session.connect()?.status()?, session.show);
+        Ok(DONE)
+    }
+}
+
+pub(crate) fn print(status: &Info, show: Show) {
+    if show.json {
+        return show.value(status);
+    }
+    line!("data       {}", status.data);
+    let [x, y, z] = status.torus.sizes();
+    line!("agent      process {} on {}", status.pid, status.state);
+    let here = if status.hosts.is_empty() { "" } else { " here" };
+    let nodes = count(status.nodes, "node");
+    line!("torus      {x}x{y}x{z}, {nodes}{here}");
+    for host in &status.hosts {
+        print_host(host);
+    }
+    line!("domains    {}", status.domains);
+    match status.between_hosts {
+        None => line!("provider   {}", status.provider),
+        Some(other) => line!("provider   {}, between hosts {other}", status.provider),
+    }
+    match status.driver_pid {
+        Some(pid) => line!("ethernet   {}, driver process {pid}", status.ethernet),
+        None => line!("ethernet   {}", status.ethernet),
+    }
+    if let Some(no_taps) = &status.no_taps {
+        line!("no TAPs    {no_taps}");
+    }
+    let Limits { memory, pids } = status.limits;
+    let memory = memory.map(|bytes| format!("{bytes} bytes of memory"));
+    let pids = pids.map(|pids| format!("{pids} processes and threads"));
+    let limits: Vec<String> = memory.into_iter().chain(pids).collect();
+    if !limits.is_empty() {
+        line!("limits     {} for each node", limits.join(", "));
+    }
+    if let Some(no_limits) = &status.no_limits {
+        line!("no limits  {no_limits}");
+    }
+    let offload: Vec<String> = status.offload.iter().map(ToString::to_string).collect();
+    if offload.is_empty() {
+        line!("offload    none")
+    } else {
+        line!("offload    {}", offload.join(" "))
+    }
+    line!(
+        "attached   {}, {} bytes registered",
+        counted(status.attached, "process", "processes"),
+        status.registered_bytes
+    );
+    if !status.private_users {
+        let label = if status.rootless { "rootless" } else { "users" };
+        line!("{label:11}nodes are separated for convenience, not against malice");
+    }
+}
+
+fn print_host(host: &HostInfo) {
+    let HostInfo {
+        name,
+        address,
+        state,
+        ..
+    } = host;
+    let directory = if host.directory {
+        ", holds the directory"
+    } else {
+        ""
+    };
+    let frames = match (host.frames, host.frames_over) {
+        (true, Some(Provider::Verbs)) => ", frames pass by RDMA adapters",
+        (true, _) => ", frames pass",
+        (false, _) => "",
+    };
+    let problem = host.problem.as_ref();
+    let problem = problem.map_or_else(String::new, |problem| format!(": {problem}"));
+    line!("host       {name} at {address}, {state}{directory}{frames}{problem}");
+}

@@ -1,0 +1,39 @@
+//! Values of options that several commands take.
+
+use clap::ValueEnum;
+
+/// Whether a port may pass GSO packets and partial checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Offload {
+    /// As far as the kernel supports it.
+    On,
+    /// Only complete frames with full checksums.
+    Off,
+}
+
+/// Interface of a member in a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Interface {
+    /// A TAP interface of the kernel.
+    Tap,
+    /// None: a process brings an IP stack of its own.
+    Stack,
+}
+
+/// The uid of a user, given by name or number.
+pub(crate) fn user(text: &str) -> Result<u32, String> {
+    if let Ok(uid) = text.parse() {
+        return Ok(uid);
+    }
+    match nix::unistd::User::from_name(text) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => Err("no user has this name".into()),
+        Err(error) => Err(format!("users cannot be looked up: {error}")),
+    }
+}
+
+/// A size in bytes: `64M`, `1.5G` and `512 MiB` use powers of 1024.
+pub(crate) fn bytes(text: &str) -> Option<u64> {
+    let sizes = parse_size::Config::new().with_binary();
+    sizes.parse_size(text).ok()
+}
