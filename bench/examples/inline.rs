@@ -14,8 +14,8 @@ use bench::roles::{self, StoreConfig};
 use serde::{Deserialize, Serialize};
 use toroid_client::member::Member;
 use toroid_fabric::Torus;
+use toroid_kv::Change;
 use toroid_kv::Client;
-use toroid_kv::protocol::change::Change;
 
 /// The argument of the process that sets.
 const CLIENT: &str = "__inline-client";

@@ -213,7 +213,7 @@ impl Run {
 
     fn start_store(&mut self) -> Result<(), ClusterError> {
         let config = roles::StoreConfig {
-            item: toroid_kv::store::Limits::DEFAULT.item,
+            item: toroid_kv::server::Limits::DEFAULT.item,
             domain: DOMAIN.into(),
             memory: self.cold_bytes / 2 * STORE_HALVES,
             stack: self.no_taps.is_some(),

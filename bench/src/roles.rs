@@ -12,9 +12,9 @@ use toroid_agent::roles::Role;
 use toroid_client::member::Member;
 use toroid_ethernet::stack::Stack;
 use toroid_ethernet::stack::tcp::TcpListener;
+use toroid_kv::server::Limits;
+use toroid_kv::server::Shared;
 use toroid_kv::server::{self, Rdma, Settings, Stop};
-use toroid_kv::store::Limits;
-use toroid_kv::store::shared::Shared;
 
 use crate::domains::member;
 use crate::fabric::member as fabric_member;

@@ -1,9 +1,6 @@
 //! What the store asks of a communication domain.
 
-use std::os::fd::BorrowedFd;
-use std::time::Duration;
-
-use toroid_client::member::{Domain, Listener, MemberError};
+use toroid_client::member::{Domain, MemberError};
 use toroid_fabric::provider::{Channel, QueuePair};
 use toroid_fabric::{Access, Endpoint, Mapped, NodeId, PacketChannel, Region, RemoteKey};
 
@@ -36,21 +33,6 @@ pub trait Network {
 /// A peer's region, as the queue pairs of a network use it.
 pub type Remote<N> = <<N as Network>::Endpoint as Endpoint>::Remote;
 
-/// Channels that clients open to a server.
-pub trait Accept {
-    /// What they are.
-    type Channel: PacketChannel;
-
-    /// The next one, if there is one now.
-    ///
-    /// # Errors
-    /// [`MemberError`] when there will be no more.
-    fn accept(&self) -> Result<Option<Self::Channel>, MemberError>;
-
-    /// Readable while there is one.
-    fn wake_fd(&self) -> BorrowedFd<'_>;
-}
-
 /// Operations that a queue pair holds: a client's get posts few, a server one.
 const DEPTH: usize = 16;
 
@@ -72,17 +54,5 @@ impl Network for Domain {
         let place = self.member().torus().place(peer);
         let place = place.ok_or_else(|| MemberError::no_such_node(peer.0))?;
         self.queue_pair(place, DEPTH)
-    }
-}
-
-impl Accept for Listener {
-    type Channel = Channel;
-
-    fn accept(&self) -> Result<Option<Channel>, MemberError> {
-        Listener::accept(self, Duration::ZERO)
-    }
-
-    fn wake_fd(&self) -> BorrowedFd<'_> {
-        Listener::wake_fd(self)
     }
 }

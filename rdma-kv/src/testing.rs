@@ -19,10 +19,11 @@ use toroid_fabric::{
     Region, RegionId, RemoteKey,
 };
 
-use crate::network::{Accept, Network};
+use crate::network::Network;
 use crate::protocol::change::{Change, Stored};
 use crate::protocol::layout::Location;
 use crate::protocol::messages::PROTOCOL;
+use crate::server::rdma::Accept;
 use crate::store::operations::{self};
 use crate::store::shared::Shared;
 use crate::store::{Item, Limits, SetError, Store};

@@ -34,9 +34,9 @@ use toroid_fabric::shm::{Channel, ChannelEnds};
 use toroid_fabric::{
     Epoch, NodeId, PacketChannel, Partition, Place, Protocol, Region, RemoteKey, Torus,
 };
-use toroid_kv::store::shared::Shared;
-use toroid_kv::store::{self, Limits};
-use toroid_kv::text::{Conversation, Next};
+use toroid_kv::internals::{self, Conversation, Next};
+use toroid_kv::server::Limits;
+use toroid_kv::server::Shared;
 use toroid_model::addressing::Subnet;
 use toroid_model::declare::{self, Surroundings};
 use toroid_model::directory::Directory;
@@ -336,7 +336,7 @@ fn place(x: u8) -> Place {
 /// What a client says to the store by memcached's protocol, in pieces of a few bytes.
 pub fn conversation(bytes: &[u8]) -> bool {
     let store = cache();
-    store.with(store::Store::flush).expect("it is ours");
+    store.with(internals::Store::flush).expect("it is ours");
     let (mut conversation, mut replies) = (Conversation::default(), Vec::new());
     let (mut rest, mut accepted) = (bytes, true);
     loop {
@@ -380,6 +380,6 @@ fn make_cache() -> Shared {
     limits.check().expect("possible limits");
     let (index, items) = limits.regions();
     let [index, items] = [index, items].map(|len| Region::local(len as usize).expect("memory"));
-    let store = store::Store::new(index, items, limits, [1, 2], 1_700_000_000);
+    let store = internals::Store::new(index, items, limits, [1, 2], 1_700_000_000);
     Shared::new(store.expect("they are large enough"))
 }

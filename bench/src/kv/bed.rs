@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use toroid_fabric::Torus;
-pub(super) use toroid_kv::store::Limits;
+pub(super) use toroid_kv::server::Limits;
 
 use super::client::{Measured, MixedByOne, Order, Target};
 use super::mix::Mix;

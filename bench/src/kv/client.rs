@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, to_value};
 use toroid_client::member::Member;
-use toroid_kv::client::reader::ReaderStats;
+use toroid_kv::ReaderStats;
 
 use super::crowd;
 use super::mix::{KEYS, Mix};

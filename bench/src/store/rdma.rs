@@ -2,10 +2,10 @@
 
 use toroid_client::member::Domain;
 use toroid_fabric::Place;
+use toroid_kv::Change;
+use toroid_kv::ClientError;
+use toroid_kv::ReaderStats;
 use toroid_kv::View;
-use toroid_kv::client::ClientError;
-use toroid_kv::client::reader::ReaderStats;
-use toroid_kv::protocol::change::Change;
 
 use super::{Client, Pipelined};
 
@@ -19,7 +19,7 @@ pub struct RdmaError(#[from] ClientError);
 
 /// A connection to a server.
 pub struct RdmaClient {
-    client: toroid_kv::client::Client,
+    client: toroid_kv::Client,
     value: Vec<u8>,
     len: usize,
 }
@@ -31,7 +31,7 @@ impl RdmaClient {
     /// The server's and the agent's.
     pub fn connect(domain: &Domain, place: Place) -> Result<Self, RdmaError> {
         Ok(RdmaClient {
-            client: toroid_kv::client::Client::connect(domain, Some(place))?,
+            client: toroid_kv::Client::connect(domain, Some(place))?,
             value: vec![0; LONGEST],
             len: 0,
         })

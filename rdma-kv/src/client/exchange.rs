@@ -89,6 +89,7 @@ impl<C: PacketChannel> Exchange<C> {
     ///
     /// # Errors
     /// If not, as [`Exchange::next`].
+    #[cfg(feature = "server")]
     pub(super) fn check(&mut self) -> Result<(), ClientError> {
         if !self.timed_out && self.receive()? {
             Err(ClientError::Protocol)

@@ -15,6 +15,8 @@ mod posting;
 pub mod reader;
 mod staging;
 mod text;
+#[cfg(feature = "server")]
+mod upstream;
 mod uses;
 pub(crate) mod view;
 

@@ -1,9 +1,8 @@
-//! Memcached's protocol by messages, for whoever speaks for others: a proxy.
+//! Memcached's protocol over messages.
 
-use super::{Client, ClientError, check_key};
-use crate::client::reader::{ItemRef, Lookup};
+use super::{Client, ClientError};
 use crate::network::Network;
-use crate::protocol::messages::{Awaiting, Reply, Request, VERSION};
+use crate::protocol::messages::{Awaiting, Reply, Request};
 
 /// The conversation of a client that speaks for itself.
 const OWN_SESSION: u32 = u32::MAX;
@@ -14,7 +13,7 @@ impl<N: Network> Client<N> {
     ///
     /// # Errors
     /// [`ClientError`]; whether the commands took place is then not known.
-    pub fn say(
+    pub(crate) fn say(
         &mut self,
         session: u32,
         text: &[u8],
@@ -51,46 +50,9 @@ impl<N: Network> Client<N> {
     }
 
     /// Ends a conversation; nobody waits for that.
-    pub fn leave(&mut self, session: u32) {
+    pub(crate) fn leave(&mut self, session: u32) {
         // Where there is no room, the server keeps it until this client ends.
         let _ = self.exchange.tell(&Request::Leave { session });
-    }
-
-    /// Looks for several keys as [`Client::get_many`], but asks nobody: what was in vain is told as
-    /// [`Lookup::Retry`].
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn look_many(
-        &mut self,
-        keys: &[&[u8]],
-        each: impl FnMut(usize, Lookup<ItemRef<'_>>),
-    ) -> Result<(), ClientError> {
-        keys.iter().try_for_each(|key| check_key(key))?;
-        self.report_if_due()?;
-        Ok(self.reader.look_many(keys, each)?)
-    }
-
-    /// Reports what was read, and waits until the server has counted it.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn report_and_wait(&mut self) -> Result<(), ClientError> {
-        self.report()?;
-        // It asks for nothing new, and is answered after what was sent before it.
-        match self.call(&Request::Hello { version: VERSION })? {
-            Reply::Welcome(_) => Ok(()),
-            _ => Err(ClientError::Protocol),
-        }
-    }
-
-    /// Whether the server is there, and the domain lets us speak to it; asks nobody. For who has
-    /// posted nothing.
-    ///
-    /// # Errors
-    /// [`ClientError`], if not.
-    pub(crate) fn check(&mut self) -> Result<(), ClientError> {
-        self.exchange.check()
     }
 }
 

@@ -7,7 +7,7 @@
 mod backend;
 mod converse;
 mod proxied_session;
-mod rdma;
+pub(crate) mod rdma;
 mod settings;
 pub(crate) mod sockets;
 mod stop;
@@ -29,11 +29,13 @@ pub use settings::{Commands, Rdma, Settings, Tuning, UnixSocket};
 pub use sockets::{Listen, ListenError, Users, UsersError};
 pub use stop::Stop;
 
+pub use crate::store::shared::Shared;
+pub use crate::store::{Limits, LimitsError};
+
 use self::sockets::Listeners;
 use crate::protocol::messages::PROTOCOL;
+use crate::store::Store;
 use crate::store::index::IndexError;
-use crate::store::shared::Shared;
-use crate::store::{Limits, LimitsError, Store};
 
 #[cfg(test)]
 pub(crate) use self::rdma::tests::Cluster;

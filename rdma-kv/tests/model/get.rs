@@ -1,6 +1,6 @@
 //! What a reader does, step by step.
 
-use toroid_kv::protocol::layout::{Bucket, FlushEpoch, TableEpoch};
+use toroid_kv::internals::layout::{Bucket, FlushEpoch, TableEpoch};
 
 use super::{Item, Placement, SLOTS, State, Without, Word};
 

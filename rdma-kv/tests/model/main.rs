@@ -13,7 +13,7 @@ mod get;
 mod server;
 
 use stateright::{Checker, Model, Property};
-use toroid_kv::protocol::layout::{FlushEpoch, TableEpoch};
+use toroid_kv::internals::layout::{FlushEpoch, TableEpoch};
 
 use get::Get;
 use server::Job;

@@ -1,6 +1,6 @@
 //! What the server does, step by step.
 
-use toroid_kv::protocol::layout::{FlushEpoch, TableEpoch};
+use toroid_kv::internals::layout::{FlushEpoch, TableEpoch};
 
 use super::{Action, Item, PLACES, Placement, SLOTS, State, Without, Word};
 

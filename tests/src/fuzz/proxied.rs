@@ -2,12 +2,12 @@
 
 use std::sync::OnceLock;
 
-use toroid_kv::client::reader::{ItemRef, Lookup};
-use toroid_kv::protocol::messages::Awaiting;
-use toroid_kv::proxy::{self, Upstream, UpstreamError};
-use toroid_kv::store;
-use toroid_kv::store::shared::Shared;
-use toroid_kv::text::{Conversation, Next, Wants};
+use toroid_kv::internals;
+use toroid_kv::internals::messages::Awaiting;
+use toroid_kv::internals::reader::{ItemRef, Lookup};
+use toroid_kv::internals::{Conversation, Next, Wants};
+use toroid_kv::internals::{ProxyConversation, Upstream, UpstreamError};
+use toroid_kv::server::Shared;
 
 use super::{give, make_cache};
 
@@ -17,7 +17,7 @@ pub fn proxy(bytes: &[u8]) -> bool {
     static STORES: OnceLock<[Shared; 2]> = OnceLock::new();
     let stores = STORES.get_or_init(|| [make_cache(), make_cache()]);
     for store in stores {
-        store.with(store::Store::flush).expect("it is ours");
+        store.with(internals::Store::flush).expect("it is ours");
     }
     let mut direct = Server::new(&stores[0]);
     let mut expected = Vec::new();
@@ -34,7 +34,7 @@ pub fn proxy(bytes: &[u8]) -> bool {
 
 /// What is answered, and whether the connection is closed.
 fn by_proxy(server: Server<'_>, bytes: &[u8]) -> (Vec<u8>, bool) {
-    let (mut conversation, mut said) = (proxy::ProxyConversation::new(server), Vec::new());
+    let (mut conversation, mut said) = (ProxyConversation::new(server), Vec::new());
     let mut rest = bytes;
     loop {
         let mut replies = Vec::new();

@@ -7,15 +7,16 @@ use toroid_fabric::{
     Completion, Endpoint, NodeId, OpError, Operation, Partition, PostError, Read, Region, RegionId,
     RemoteKey,
 };
-use toroid_kv::client::reader::{Lookup, Reader, ValueRef};
-use toroid_kv::protocol::geometry::Geometry;
-use toroid_kv::protocol::layout::{Location, Slot, SlotWord};
-use toroid_kv::protocol::messages::{
+use toroid_kv::Change;
+use toroid_kv::internals::geometry::Geometry;
+use toroid_kv::internals::layout::{Location, Slot, SlotWord};
+use toroid_kv::internals::messages::{
     decode_reply, decode_request, encode_reply, encode_request, split_message,
 };
-use toroid_kv::store::shared::Shared;
-use toroid_kv::store::{Limits, Store};
-use toroid_kv::{protocol::change::Change, store::operations};
+use toroid_kv::internals::operations;
+use toroid_kv::internals::reader::{Lookup, Reader, ValueRef};
+use toroid_kv::server::Shared;
+use toroid_kv::{internals::Store, server::Limits};
 
 /// A packet of requests. One that was understood says the same when it is sent on.
 pub fn store_requests(mut packet: &[u8]) -> bool {

@@ -267,6 +267,7 @@ impl<E: Endpoint> Reader<E> {
 
     /// With [`Reader::get_into`], the values of items of more bytes are read straight to where they
     /// are wanted. Smaller ones are one read, and copied once more: 2 KiB unless this says otherwise.
+    #[cfg(feature = "server")]
     #[must_use]
     pub fn read_apart_beyond(self, bytes: u32) -> Self {
         Reader {

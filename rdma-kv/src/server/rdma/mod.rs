@@ -2,6 +2,7 @@
 //!
 //! `remote_client`: what the server has of each, and how it answers it.
 
+mod accept;
 mod borrower;
 mod remote_client;
 
@@ -12,10 +13,11 @@ use std::time::{Duration, Instant};
 use toroid_fabric::BusyPoll;
 use toroid_fabric::{NodeId, PacketChannel};
 
+pub(crate) use self::accept::Accept;
 use self::remote_client::{RdmaService, RemoteClient, TURN};
 use super::backend::Backend;
 use super::{ServeError, Stop};
-use crate::network::{Accept, Network};
+use crate::network::Network;
 
 /// How long a busy server may not look whether somebody new is there, or it is to stop.
 const LOOK: Duration = Duration::from_millis(1);

@@ -19,7 +19,7 @@
 use std::io::{self, BufRead, Write};
 
 use toroid_client::member::{Domain, Member};
-use toroid_kv::protocol::change::Change;
+use toroid_kv::Change;
 use toroid_kv::{Client, View};
 
 use crate::Result;

@@ -8,7 +8,7 @@ use bench::roles::{self, StoreConfig};
 use bench::worker;
 use serde::{Deserialize, Serialize};
 use tests::variants::with_what_is_left_out;
-use toroid_kv::store::Limits;
+use toroid_kv::server::Limits;
 
 use crate::client::Note;
 use crate::history::{Call, Operation, Outcome};

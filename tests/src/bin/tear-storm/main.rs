@@ -20,7 +20,7 @@ use serde_json::json;
 use storm::{Kind, Orders, Part, Tally};
 use tests::variants::with_what_is_left_out;
 use toroid_fabric::Torus;
-use toroid_kv::store::Limits;
+use toroid_kv::server::Limits;
 
 type Error = Box<dyn std::error::Error>;
 

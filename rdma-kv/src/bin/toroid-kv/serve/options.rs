@@ -6,8 +6,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use toroid_kv::server::Limits;
 use toroid_kv::server::{Listen, Rdma, Settings, UnixSocket};
-use toroid_kv::store::Limits;
 
 use super::{Refusal, extended};
 

@@ -1,0 +1,35 @@
+//! Listener for the channels of RDMA clients.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use toroid_client::member::{Listener, MemberError};
+use toroid_fabric::PacketChannel;
+use toroid_fabric::provider::Channel;
+
+/// Channels that clients open to a server.
+pub(crate) trait Accept {
+    /// What they are.
+    type Channel: PacketChannel;
+
+    /// The next one, if there is one now.
+    ///
+    /// # Errors
+    /// [`MemberError`] when there will be no more.
+    fn accept(&self) -> Result<Option<Self::Channel>, MemberError>;
+
+    /// Readable while there is one.
+    fn wake_fd(&self) -> BorrowedFd<'_>;
+}
+
+impl Accept for Listener {
+    type Channel = Channel;
+
+    fn accept(&self) -> Result<Option<Channel>, MemberError> {
+        Listener::accept(self, Duration::ZERO)
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        Listener::wake_fd(self)
+    }
+}
