@@ -12,6 +12,7 @@
 //! fabric's, [`hosts`] are several of these on
 //! cables, [`user`] makes an ordinary user to be, and [`leftovers`] sees what was left behind.
 
+pub mod actor;
 pub mod cluster;
 pub mod conformance;
 pub mod forged;

@@ -386,22 +386,3 @@ pub fn now_ns() -> u64 {
     let nanoseconds = now.expect("it is after 1970").as_nanos();
     nanoseconds.try_into().expect("it is before 2554")
 }
-
-/// Ends a `actor listen`, which has heard something, but nothing that was sent since then.
-#[track_caller]
-pub fn heard_nothing_since(then: u64, mut listener: Running) {
-    drop(listener.stdin());
-    let end = listener.wait().ok();
-    let last = end.text().lines().last().expect("counts").to_owned();
-    let (count, newest) = last.split_once(' ').expect("two numbers");
-    assert!(
-        count.parse::<u64>().expect("a number") > 0,
-        "there was traffic before: {end}"
-    );
-    let newest: u64 = newest.parse().expect("a number");
-    assert!(
-        newest < then,
-        "sent {} ns after that, and it arrived",
-        newest - then
-    );
-}

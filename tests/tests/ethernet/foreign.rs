@@ -3,8 +3,8 @@
 //! Raw sockets listen at every interface. A story says which of them hear a mark; that they would
 //! is shown by those that do, in the sender's own domain, or once a check is left out.
 
+use tests::actor::{Actor, Event};
 use tests::cluster::{Cluster, Domain};
-use tests::process::Running;
 
 use crate::mix::Mix;
 
@@ -19,7 +19,7 @@ const MARK: &str = "this-belongs-to-blue";
 /// Raw sockets at the interfaces of a domain.
 struct Listeners<'a> {
     domain: Domain<'a>,
-    sockets: Vec<(String, Running)>,
+    sockets: Vec<(String, Actor)>,
 }
 
 /// What one of them heard.
@@ -35,8 +35,7 @@ struct Heard {
 impl<'a> Listeners<'a> {
     fn start(cluster: &Cluster, domain: Domain<'a>, name: &str, nodes: &[&str]) -> Self {
         let listen = |node: &&str| {
-            let socket = cluster.spawn(node, &format!("actor sniff {name} {MARK}"));
-            socket.says("ready");
+            let socket = cluster.ready_actor(node, &format!("sniff {name} {MARK}"));
             ((*node).to_owned(), socket)
         };
         let sockets = nodes.iter().map(listen).collect();
@@ -45,26 +44,22 @@ impl<'a> Listeners<'a> {
 
     fn all_hear_something(&self) {
         for (_, socket) in &self.sockets {
-            socket.says("first");
+            socket.reports(&Event::First);
         }
     }
 
     fn end(self) -> Vec<Heard> {
         let members = self.domain.members();
-        let is_member = |mac: &&str| members.iter().any(|member| member["mac"] == *mac);
-        let heard = |(node, mut socket): (String, Running)| {
-            drop(socket.stdin());
-            let end = socket.wait().ok();
-            let mut all = end.text().lines().filter_map(|line| line.split_once(' '));
-            let (_, marked) = all.find(|(word, _)| *word == "marked").expect("a count");
-            let sources = all.map(|(_, mac)| mac);
+        let is_member = |mac: &String| members.iter().any(|member| member["mac"] == **mac);
+        let heard = |(node, socket): (String, Actor)| {
+            let Event::Frames { marked, sources } = Event::last(socket.end()) else {
+                panic!("{node} does not listen");
+            };
+            let strangers = sources.into_iter().filter(|mac| !is_member(mac));
             Heard {
                 node,
-                marked: marked.parse().expect("a number"),
-                strangers: sources
-                    .filter(|mac| !is_member(mac))
-                    .map(str::to_owned)
-                    .collect(),
+                marked,
+                strangers: strangers.collect(),
             }
         };
         self.sockets.into_iter().map(heard).collect()
@@ -101,9 +96,7 @@ impl<'a> Neighbourhood<'a> {
 
     /// Sends some frames from the sender.
     fn send(&self, what: &str) {
-        let mut sender = self.cluster.spawn("0,0,0", &format!("actor {what}"));
-        drop(sender.stdin());
-        sender.wait().ok();
+        self.cluster.actor("0,0,0", what).end().ok();
     }
 
     /// Ends it, and returns what blue heard; the others have not heard a thing.
@@ -120,7 +113,7 @@ impl<'a> Neighbourhood<'a> {
 fn a_storm_in_one_domain_is_not_heard_in_others(mix: Mix) {
     let cluster = Cluster::up("3x2x1");
     let neighbourhood = Neighbourhood::new(mix, &cluster);
-    let mut storm = cluster.spawn("0,0,0", &format!("actor storm blue {MARK}"));
+    let storm = cluster.actor("0,0,0", &format!("storm blue {MARK}"));
     neighbourhood.blue.all_hear_something();
     // Programs that seek whoever is there, beside it.
     for search in [
@@ -132,8 +125,7 @@ fn a_storm_in_one_domain_is_not_heard_in_others(mix: Mix) {
         // Whether anybody answers is not the question.
         let _ = cluster.exec("0,0,0", search);
     }
-    drop(storm.stdin());
-    storm.wait().ok();
+    storm.end().ok();
     for heard in neighbourhood.end() {
         assert!(heard.marked > 1000, "{heard:?}");
         assert!(heard.strangers.is_empty(), "{heard:?}");

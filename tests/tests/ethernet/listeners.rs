@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
+use tests::actor::Event;
 use tests::cluster::{Cluster, leaves_nothing};
 use tests::process::{Outcome, Running, eventually, send};
 
@@ -166,14 +167,13 @@ fn who_has_not_joined_a_group_does_not_hear_it() {
                 received(&cluster, "3,0,0") == before
             });
             let mark = "only-who-has-joined";
-            let mut other = cluster.spawn("3,0,0", &format!("actor sniff blue {mark}"));
-            other.says("ready");
+            let other = cluster.ready_actor("3,0,0", &format!("sniff blue {mark}"));
             programs
                 .say(&format!("{group} 1 {FOR_EVER} 50 {mark}"))
                 .ok();
-            drop(other.stdin());
-            let heard = other.wait().ok();
-            assert!(heard.text().contains("marked 0"), "{version}: {heard}");
+            let heard = Event::last(other.end());
+            let is_quiet = matches!(heard, Event::Frames { marked: 0, .. });
+            assert!(is_quiet, "{version}: {heard:?}");
         }
     });
 }

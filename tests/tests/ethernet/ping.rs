@@ -53,10 +53,9 @@ fn tagged_frames_pass(mix: Mix) {
     let tcpdump = "tcpdump -i blue -e -n -l -c 1 vlan 42 and ether proto 0x88b5";
     let tcpdump = cluster.spawn("1,0,0", tcpdump);
     tcpdump.warns("listening on blue");
-    let mut storm = cluster.spawn("0,0,0", "actor storm blue MARK");
+    let storm = cluster.actor("0,0,0", "storm blue MARK");
     let seen = tcpdump.wait().ok();
-    drop(storm.stdin());
-    storm.wait().ok();
+    storm.end().ok();
     for words in ["802.1Q", "vlan 42", "ethertype Unknown (0x88b5)"] {
         assert!(seen.text().contains(words), "no {words}: {seen}");
     }

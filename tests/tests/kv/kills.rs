@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tests::actor::Request;
 use tests::cluster::is_nightly;
 use tests::process::eventually;
 
@@ -22,21 +23,22 @@ fn no_memory_is_lost_with_clients_that_die_while_they_set() {
     let mut witness = store.client("2,0,0");
     for n in 0..kills {
         let mut client = store.client("1,0,0");
-        assert_eq!(client.asked("hammer key"), "begun");
+        client.begin(&Request::Hammer("key".into()));
         // Anywhere in the sets that take some microseconds each.
         std::thread::sleep(Duration::from_micros(n * 37 % 1500));
-        client.running.kill();
-        let got = witness.asked("get key");
+        client.kill();
+        let got = witness.get("key");
+        let is_torn = got.as_ref().filter(|value| !is_whole(value));
         assert!(
-            got == "nothing" || is_whole(&got),
-            "{} torn bytes",
-            got.len()
+            is_torn.is_none(),
+            "{:?} torn bytes",
+            is_torn.map(String::len)
         );
     }
-    assert_eq!(witness.asked("set key after"), "stored");
+    witness.set("key", "after");
     // What the last one asked for may be under way until the server has noticed its end.
     eventually("all memory is there again", || store.room() == room);
-    assert_eq!(witness.asked("get key"), "nothing");
+    assert_eq!(witness.get("key"), None);
 }
 
 /// The places that a client knows are where the next server has other items, or the same keys again.
@@ -46,17 +48,18 @@ fn who_knows_places_of_a_killed_server_gets_no_value_of_it_from_the_next() {
     let (mut old, mut new) = (store.client("1,0,0"), store.client("2,0,0"));
     for round in 0..if is_nightly() { 100 } else { 3 } {
         let (before, after) = (format!("before{round}"), format!("after{round}"));
-        assert_eq!(old.asked(&format!("set key {before}")), "stored");
-        assert_eq!(old.asked("get key"), before);
+        old.set("key", &before);
+        assert_eq!(old.get("key").as_ref(), Some(&before));
         store.kill_server();
         store.serve_again();
-        assert_eq!(new.asked("connect"), "connected");
-        assert_eq!(new.asked(&format!("set key {after}")), "stored");
-        assert_eq!(new.asked("fill 100"), "filled");
-        let got = old.asked("get key");
-        assert!(got == after || got.starts_with("error: "), "it got {got}");
-        assert_eq!(old.asked("connect"), "connected");
-        assert_eq!(old.asked("get key"), after);
+        new.reconnect();
+        new.set("key", &after);
+        new.fill(100);
+        let got = old.try_get("key");
+        let is_new = |value: Option<String>| value.as_ref() == Some(&after);
+        assert!(got.clone().map_or(true, is_new), "it got {got:?}");
+        old.reconnect();
+        assert_eq!(old.get("key").as_ref(), Some(&after));
     }
 }
 
@@ -67,16 +70,16 @@ fn who_knows_a_place_gets_what_its_key_is_after_the_memory_was_used_again() {
     let (mut knows, mut sets) = (store.client("1,0,0"), store.client("2,0,0"));
     for round in 0..5 {
         let value = format!("value{round}");
-        assert_eq!(sets.asked(&format!("set key {value}")), "stored");
-        assert_eq!(knows.asked("get key"), value);
-        assert_eq!(knows.asked("get key"), value);
+        sets.set("key", &value);
+        assert_eq!(knows.get("key").as_ref(), Some(&value));
+        assert_eq!(knows.get("key").as_ref(), Some(&value));
         if round % 2 == 0 {
             assert!(store.say(b"delete key\r\n").starts_with("DELETED"));
         }
         // Half of the memory, twice.
-        assert_eq!(sets.asked("fill 400"), "filled");
-        assert_eq!(sets.asked("fill 400"), "filled");
-        let expected = if round % 2 == 0 { "nothing" } else { &value };
-        assert_eq!(knows.asked("get key"), expected);
+        sets.fill(400);
+        sets.fill(400);
+        let expected = if round % 2 == 0 { None } else { Some(value) };
+        assert_eq!(knows.get("key"), expected);
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tests::actor::Request;
 use tests::process::eventually;
 
 use crate::servers::{Connection, Memcached, Server, Toroid};
@@ -129,8 +130,8 @@ fn members_read_what_is_there_while_the_limit_changes_below_that_of_the_start() 
     let store = Store::up_with("-m 32 -I 128k");
     let (mut writer, mut reader) = (store.client("1,0,0"), store.client("2,0,0"));
     let mut holder = store.client("2,0,0");
-    assert_eq!(writer.asked("set held value"), "stored");
-    assert_eq!(holder.asked("borrow held"), "borrowed");
+    writer.set("held", "value");
+    holder.borrow("held");
     let refused = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
     assert_eq!(store.say(b"cache_memlimit 33\r\n").trim_end(), refused);
     let bytes = |expected: std::ops::Range<u64>| {
@@ -144,23 +145,22 @@ fn members_read_what_is_there_while_the_limit_changes_below_that_of_the_start() 
         });
     };
     let mut hammer = store.client("1,0,0");
-    assert_eq!(hammer.asked("hammer hot"), "begun");
+    hammer.begin(&Request::Hammer("hot".into()));
     for round in 0..3 {
         assert_eq!(store.say(b"cache_memlimit 32\r\n").trim_end(), "OK");
         // Of 10,000 bytes each.
-        assert_eq!(writer.asked("fill 4000"), "filled");
+        writer.fill(4000);
         bytes(20 << 20..32 << 20);
         assert_eq!(store.say(b"cache_memlimit 8\r\n").trim_end(), "OK");
         let value = format!("value{round}");
-        assert_eq!(writer.asked(&format!("set key {value}")), "stored");
-        assert_eq!(reader.asked("get key"), value);
+        writer.set("key", &value);
+        assert_eq!(reader.get("key").as_ref(), Some(&value));
         bytes(0..8 << 20);
-        assert_eq!(holder.asked("look"), "value");
-        assert_eq!(writer.asked("fill 1000"), "filled");
-        let got = reader.asked("get fill999");
-        assert_eq!(got, "f".repeat(10_000));
-        let got = reader.asked("get hot");
-        let first = got.chars().next().expect("it is set all the time");
+        assert_eq!(holder.views().as_deref(), Ok("value"));
+        writer.fill(1000);
+        assert_eq!(reader.get("fill999"), Some("f".repeat(10_000)));
+        let got = reader.get("hot").expect("it is set all the time");
+        let first = got.chars().next().expect("it is not empty");
         assert!(got.chars().all(|letter| letter == first), "{got:.100}");
     }
 }

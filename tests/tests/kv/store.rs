@@ -1,8 +1,6 @@
 //! A store in a domain, and clients that do what they are told.
 
-use std::io::Write;
-use std::process::ChildStdin;
-
+use tests::actor::StoreClient;
 use tests::cluster::Cluster;
 use tests::process::{Running, eventually};
 
@@ -38,19 +36,8 @@ impl Store {
         }
     }
 
-    pub fn client(&self, node: &str) -> Client {
-        self.client_called("client", node)
-    }
-
-    /// A client that has this name in its command line.
-    pub fn client_called(&self, name: &str, node: &str) -> Client {
-        let mut running = self.cluster.spawn(node, &format!("actor store {name}"));
-        let mut client = Client {
-            input: running.stdin(),
-            running,
-        };
-        assert_eq!(client.asked("connect"), "connected");
-        client
+    pub fn client(&self, node: &str) -> StoreClient {
+        StoreClient::connect(&self.cluster, node)
     }
 
     pub fn shrink(&self, node: &str) {
@@ -104,17 +91,4 @@ fn serve(cluster: &Cluster, options: &str) -> Running {
     let server = cluster.spawn("0,0,0", &format!("toroid-kv serve {options}"));
     server.says("rdma blue 0,0,0\n");
     server
-}
-
-/// A client that does what it is told.
-pub struct Client {
-    pub input: ChildStdin,
-    pub running: Running,
-}
-
-impl Client {
-    pub fn asked(&mut self, words: &str) -> String {
-        writeln!(self.input, "{words}").expect("it listens");
-        self.running.line()
-    }
 }

@@ -4,8 +4,9 @@ use std::fs;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tests::actor::Event;
 use tests::cluster::{Cluster, is_nightly};
-use tests::process::{eventually, heard_nothing_since, now_ns, within};
+use tests::process::{eventually, now_ns, within};
 
 fn keys(value: &Value) -> Vec<&str> {
     let mut keys: Vec<_> = value
@@ -88,14 +89,12 @@ fn shrinking_ends_established_traffic_at_once() {
     let blue = cluster.domain("blue", &["*,*,0"]);
     let (leaver, member) = (blue.ipv4("1,0,0"), blue.ipv4("0,0,0"));
 
-    let at_member = cluster.spawn("0,0,0", "actor listen 7000");
-    let at_leaver = cluster.spawn("1,0,0", "actor listen 7000");
-    at_member.says("ready");
-    at_leaver.says("ready");
-    let mut from_leaver = cluster.spawn("1,0,0", &format!("actor flood {member} 7000"));
-    let mut from_member = cluster.spawn("0,1,0", &format!("actor flood {leaver} 7000"));
-    at_member.says("first");
-    at_leaver.says("first");
+    let at_member = cluster.listener("0,0,0", 7000);
+    let at_leaver = cluster.listener("1,0,0", 7000);
+    let mut from_leaver = cluster.flood("1,0,0", &member, 7000);
+    let mut from_member = cluster.flood("0,1,0", &leaver, 7000);
+    at_member.reports(&Event::First);
+    at_leaver.reports(&Event::First);
     let staying = cluster.spawn("0,1,0", "ping -i 0.01 1-1-0.blue");
     staying.says("icmp_seq=3");
 
@@ -103,13 +102,12 @@ fn shrinking_ends_established_traffic_at_once() {
     let returned = now_ns();
 
     // Both go on sending for a while after the command has returned.
-    for flood in [&mut from_leaver, &mut from_member] {
-        drop(flood.stdin());
-    }
+    from_leaver.close();
+    from_member.close();
     from_leaver.wait().ok();
     from_member.wait().ok();
     for listener in [at_member, at_leaver] {
-        heard_nothing_since(returned, listener);
+        listener.heard_nothing_since(returned);
     }
 
     // Those who stay do not notice.

@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::json;
+use tests::actor::Event;
 use tests::cluster::{Cluster, leaves_nothing};
 use tests::process::eventually;
 use tests::software::{bytes, iperf3};
@@ -92,19 +93,13 @@ fn broadcast_reaches_every_member_and_nobody_else() {
     cluster
         .exec("1,1,0", "ip address add 10.64.0.77/24 dev red")
         .ok();
-    let listeners = ["1,0,0", "0,1,0", "1,1,0"].map(|node| {
-        let listener = cluster.spawn(node, "actor listen 7000");
-        listener.says("ready");
-        listener
-    });
-    let mut flood = cluster.spawn("0,0,0", "actor flood 10.64.0.255 7000");
-    listeners[0].says("first");
-    listeners[1].says("first");
-    drop(flood.stdin());
-    flood.wait().ok();
-    let [_, _, mut outsider] = listeners;
-    drop(outsider.stdin());
-    assert!(outsider.wait().ok().text().ends_with("\n0 0"));
+    let listeners = ["1,0,0", "0,1,0", "1,1,0"].map(|node| cluster.listener(node, 7000));
+    let flood = cluster.flood("0,0,0", "10.64.0.255", 7000);
+    listeners[0].reports(&Event::First);
+    listeners[1].reports(&Event::First);
+    flood.end().ok();
+    let [_, _, outsider] = listeners;
+    outsider.heard_nothing();
 }
 
 #[test]
@@ -127,24 +122,14 @@ fn a_member_cannot_speak_as_another() {
         let cluster = Cluster::up("3x1x1");
         let blue = cluster.domain("blue", &["*,0,0"]);
         let other = blue.member("1,0,0");
-        let (mac, address) = (
-            other["mac"].as_str().unwrap(),
-            other["ipv4"].as_str().unwrap(),
-        );
-        let mut listener = cluster.spawn("2,0,0", "actor listen 7000");
-        listener.says("ready");
+        let mac = other["mac"].as_str().unwrap();
+        let listener = cluster.listener("2,0,0", 7000);
         // The hardware address is the sender's proof; a frame with another's goes nowhere.
         let spoof = format!("ip link set blue address {mac}");
         cluster.shell("0,0,0", &spoof).ok();
         let to = blue.ipv4("2,0,0");
-        let mut flood = cluster.spawn("0,0,0", &format!("actor flood {to} 7000"));
-        drop(flood.stdin());
-        flood.wait().ok();
-        drop(listener.stdin());
-        assert!(
-            listener.wait().ok().text().ends_with("\n0 0"),
-            "spoofing {mac} {address}"
-        );
+        cluster.flood("0,0,0", &to, 7000).end().ok();
+        listener.heard_nothing();
     });
 }
 

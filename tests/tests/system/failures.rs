@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
+use tests::actor::{Actor, Event};
 use tests::cluster::{Cluster, leaves_nothing, program};
-use tests::process::{Running, eventually, run, send};
+use tests::process::{eventually, run, send};
 use tests::user::User;
 
 const FAILED: i32 = 1;
@@ -167,9 +168,8 @@ fn who_takes_all_places_at_the_agent_leaves_some_to_its_administrator() {
     let user = User::create();
     let mut greedy = user.command("actor");
     let socket = cluster.state().join("agent.sock");
-    greedy.arg("hold").arg(socket).arg("400");
-    let greedy = Running::start(greedy.stdin(Stdio::piped()));
-    greedy.says("ready");
+    let mut greedy = Actor::start(greedy.arg("hold").arg(socket).arg("400"), "hold");
+    assert_eq!(greedy.event(), Event::Ready);
     let mut ask = user.command("toroid");
     ask.arg("--state").arg(cluster.state()).arg("status");
     run(&mut ask).fails_somehow();

@@ -5,7 +5,6 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::cluster::leaves_nothing;
 use tests::hosts::{Hosts, Oddities};
-use tests::leftovers::processes_with;
 use tests::process::{Running, eventually, send, stop};
 
 /// The exit status of what failed.
@@ -278,11 +277,8 @@ fn a_cable_is_cut_in_the_middle_of_a_shrink() {
     })
     .ok();
     a.agent.domain("blue", &["*,*,0"]);
-    let mut member = b.agent.spawn("0,1,0", "actor own blue");
-    member.line();
-    // The first one is the `toroid exec` that has started it.
-    let pid = processes_with(&["actor", "own", "blue"]).last();
-    let pid = pid.expect("it runs");
+    let (member, _) = b.agent.owner("0,1,0");
+    let pid = member.pid_in_node();
     stop(pid);
     let mut shrink = a.agent.command("toroid");
     let shrink = Running::start(shrink.args(["domain", "shrink", "blue", "1,1,0"]));

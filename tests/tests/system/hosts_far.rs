@@ -1,9 +1,10 @@
 //! Processes use memory and listeners of nodes that another host carries.
 
 use nix::sys::signal::Signal;
+use tests::actor::Actor;
 use tests::cluster::{leaves_nothing, program};
 use tests::hosts::{Host, Hosts};
-use tests::process::{Outcome, Running, eventually, send};
+use tests::process::{eventually, send};
 
 /// Where the memory is, on host b, and who uses it, on host a.
 const OWNER: &str = "0,1,0";
@@ -17,41 +18,9 @@ fn hosts() -> Hosts {
     hosts
 }
 
-/// A process of host b that exports memory, and its key.
-fn owner(b: &Host) -> (Running, String) {
-    let mut owner = b.agent.spawn(OWNER, "actor own blue");
-    let key = owner.line();
-    (owner, key)
-}
-
-/// One of host a that counts in it until it fails.
-fn counter(a: &Host, node: &str, key: &str) -> Running {
-    let counter = a
-        .agent
-        .spawn(node, &format!("actor count blue {OWNER} {key}"));
-    counter.says("open");
-    counter
-}
-
-/// How its counting ended.
-#[track_caller]
-fn error_of(counter: Running) -> String {
-    last_words(&counter.wait().ok()).1
-}
-
-/// The number in the last line of what a process has said, and the word behind it.
-fn last_words(end: &Outcome) -> (String, String) {
-    let last = end.text().lines().last().unwrap_or_default();
-    let (number, word) = last.split_once(' ').unwrap_or((last, ""));
-    (number.to_owned(), word.to_owned())
-}
-
-/// What the owner's word has come to.
-#[track_caller]
-fn counted(mut owner: Running) -> u64 {
-    drop(owner.stdin());
-    let number = last_words(&owner.wait().ok()).0;
-    number.parse().expect("a number")
+/// A process of host a that adds to memory of the owner until that fails.
+fn counter(a: &Host, node: &str, key: &str) -> Actor {
+    a.agent.counter(node, OWNER, key)
 }
 
 #[test]
@@ -76,23 +45,23 @@ fn the_example_reads_writes_and_counts_between_hosts() {
 fn who_leaves_is_cut_off_at_the_other_host_and_those_who_stay_go_on() {
     let hosts = hosts();
     let [a, b] = hosts.each();
-    let (owner, key) = owner(b);
+    let (owner, key) = b.agent.owner(OWNER);
     let (leaver, member) = (counter(a, "1,0,0", &key), counter(a, USER, &key));
     b.agent.toroid(&["domain", "shrink", "blue", "1,0,0"]).ok();
-    assert_eq!(error_of(leaver), "Revoked");
-    let again = a.agent.exec("1,0,0", &format!("actor open blue {key}"));
+    leaver.revoked();
+    let again = a.agent.open("1,0,0", &key);
     again.fails(1, &["blue", "1,0,0"]);
-    a.agent.exec(USER, &format!("actor open blue {key}")).ok();
+    a.agent.open(USER, &key).ok();
     let count = member.kill();
     assert!(!count.text().contains("Revoked"), "{count}");
-    assert!(counted(owner) > 0);
+    assert!(owner.counted() > 0);
     // Back again it gets on.
     a.agent.toroid(&["domain", "grow", "blue", "1,0,0"]).ok();
-    let (owner, key) = self::owner(b);
+    let (owner, key) = b.agent.owner(OWNER);
     let back = counter(a, "1,0,0", &key);
     // The owner's leaving, too, ends what others have of it.
     a.agent.toroid(&["domain", "shrink", "blue", OWNER]).ok();
-    assert_eq!(error_of(back), "Revoked");
+    back.revoked();
     drop(owner);
 }
 
@@ -101,27 +70,20 @@ fn who_leaves_is_cut_off_at_the_other_host_and_those_who_stay_go_on() {
 fn who_sleeps_while_it_is_cut_off_wakes_up_without_access() {
     let hosts = hosts();
     let [a, b] = hosts.each();
-    let (owner, key) = owner(b);
-    let mut member = a
-        .agent
-        .spawn(USER, &format!("actor tally blue {OWNER} {key}"));
-    member.says("open");
+    let (owner, key) = b.agent.owner(OWNER);
+    let member = a.agent.peer(USER, "tally", OWNER, &key);
     let mut counts = 0;
     for _ in 0..5 {
         let leaver = counter(a, "1,0,0", &key);
         a.agent.exec("1,0,0", "pkill -STOP -f ^actor.count").ok();
         b.agent.toroid(&["domain", "shrink", "blue", "1,0,0"]).ok();
         a.agent.exec("1,0,0", "pkill -CONT -f ^actor.count").ok();
-        let end = leaver.wait().ok();
-        let (count, error) = last_words(&end);
-        assert_eq!(error, "Revoked", "{end}");
-        counts += count.parse::<u64>().expect("a number");
+        counts += leaver.revoked();
         a.agent.toroid(&["domain", "grow", "blue", "1,0,0"]).ok();
     }
-    drop(member.stdin());
-    counts += last_words(&member.wait().ok()).0.parse::<u64>().unwrap();
+    counts += member.counted();
     // One of each that left may have been done without its word about it.
-    let more = counted(owner) - counts;
+    let more = owner.counted() - counts;
     assert!(more <= 5, "{more} more than all have counted");
 }
 
@@ -129,28 +91,28 @@ fn who_sleeps_while_it_is_cut_off_wakes_up_without_access() {
 fn who_is_gone_cannot_be_reached() {
     let hosts = hosts();
     let [a, b] = hosts.each();
-    let (owner, key) = owner(b);
+    let (owner, key) = b.agent.owner(OWNER);
     let orphan = counter(a, USER, &key);
     owner.kill();
     // The one if it had used it before.
-    let end = error_of(orphan);
+    let (_, end) = orphan.failure();
     assert!(["PeerDead", "WrongKey"].contains(&&*end), "{end}");
-    let gone = a.agent.exec(USER, &format!("actor open blue {key}"));
+    let gone = a.agent.open(USER, &key);
     gone.fails(1, &["no region has this key"]);
-    let (_owner, key) = self::owner(b);
+    let (_owner, key) = b.agent.owner(OWNER);
     let wrong = key.replace(&key[60..], "0000");
-    let wrong = a.agent.exec(USER, &format!("actor open blue {wrong}"));
+    let wrong = a.agent.open(USER, &wrong);
     wrong.fails(1, &["no region has this key"]);
     // A cable that is cut is noticed, and what is asked for afterwards says so.
     let cut_off = counter(a, USER, &key);
     hosts.cut(b);
-    assert_eq!(error_of(cut_off), "Unreachable");
-    let open = a.agent.exec(USER, &format!("actor open blue {key}"));
+    assert_eq!(cut_off.failure().1, "Unreachable");
+    let open = a.agent.open(USER, &key);
     open.fails(1, &["host b"]);
     hosts.mend(b);
     a.meets("b");
     eventually("it is reached again", || {
-        let open = a.agent.exec(USER, &format!("actor open blue {key}"));
+        let open = a.agent.open(USER, &key);
         open.status == 0
     });
 }
@@ -160,7 +122,7 @@ fn whoever_is_killed_of_the_two_agents_and_their_adapters_is_replaced() {
     leaves_nothing(|| {
         let hosts = hosts();
         let [a, b] = hosts.each();
-        let (owner, key) = owner(b);
+        let (owner, key) = b.agent.owner(OWNER);
         let mut member = counter(a, USER, &key);
         // What agents have begun goes on without them.
         for host in [a, b] {
@@ -169,25 +131,24 @@ fn whoever_is_killed_of_the_two_agents_and_their_adapters_is_replaced() {
         }
         a.meets("b");
         assert!(!member.has_ended());
-        a.agent.exec(USER, &format!("actor open blue {key}")).ok();
+        a.agent.open(USER, &key).ok();
         // Their adapters carry it, on both sides.
         for host in [a, b] {
             let adapter = host.agent.status()["adapter_pid"].as_i64().expect("one");
             send(adapter.try_into().unwrap(), Signal::SIGKILL);
-            let end = error_of(member);
-            assert_eq!(end, "Unreachable", "{end}");
+            assert_eq!(member.failure().1, "Unreachable");
             eventually("there is another one", || {
                 let now = host.agent.status()["adapter_pid"].as_i64();
                 now.is_some_and(|now| now != adapter)
             });
             eventually("it serves", || {
-                let open = a.agent.exec(USER, &format!("actor open blue {key}"));
+                let open = a.agent.open(USER, &key);
                 open.status == 0
             });
             member = counter(a, USER, &key);
         }
         member.kill();
-        assert!(counted(owner) > 0);
+        assert!(owner.counted() > 0);
     });
 }
 
@@ -204,13 +165,12 @@ fn what_is_denied_here_is_denied_there() {
         .toroid(&["domain", "grow", "blue", "1,1,0", "--limited"])
         .ok();
     a.agent.domain("red", &["1,0,0", OWNER]);
-    let (_owner, key) = owner(b);
-    let open = |node: &str, key: &str| a.agent.exec(node, &format!("actor open blue {key}"));
+    let (_owner, key) = b.agent.owner(OWNER);
+    let open = |node: &str, key: &str| a.agent.open(node, key);
     open(USER, &key).ok();
     open("1,0,0", &key).fails(1, &["in no domain called blue"]);
     // Two limited members.
-    let mut limited = b.agent.spawn("1,1,0", "actor own blue");
-    let limited_key = limited.line();
+    let (_limited, limited_key) = b.agent.owner("1,1,0");
     open(USER, &limited_key).fails(1, &["limited members"]);
     // A right that was not given, and a listener that is not there.
     a.agent

@@ -1,9 +1,10 @@
 //! Ethernet between nodes of different hosts, whose drivers are connected.
 
 use nix::sys::signal::Signal;
+use tests::actor::Event;
 use tests::cluster::leaves_nothing;
 use tests::hosts::{Host, Hosts};
-use tests::process::{Running, eventually, heard_nothing_since, now_ns, send};
+use tests::process::{Running, eventually, now_ns, send};
 use tests::software::{bytes, goes_on, iperf3_server};
 
 /// Two hosts whose nodes, all four, are members of `blue`.
@@ -167,14 +168,12 @@ fn who_has_left_is_cut_off_on_all_hosts_and_may_come_again() {
     let [a, b] = hosts.each();
     let server = iperf3_server(&a.agent, "0,0,0");
     let stream = b.agent.spawn("1,1,0", "iperf3 -c 0-0-0.blue -t 600");
-    let at_member = a.agent.spawn("0,0,0", "actor listen 7000");
-    let at_leaver = b.agent.spawn("1,1,0", "actor listen 7000");
-    at_member.says("ready");
-    at_leaver.says("ready");
-    let mut from_leaver = b.agent.spawn("1,1,0", "actor flood 10.64.0.1 7000");
-    let mut from_member = a.agent.spawn("1,0,0", "actor flood 10.64.0.4 7000");
-    at_member.says("first");
-    at_leaver.says("first");
+    let at_member = a.agent.listener("0,0,0", 7000);
+    let at_leaver = b.agent.listener("1,1,0", 7000);
+    let mut from_leaver = b.agent.flood("1,1,0", "10.64.0.1", 7000);
+    let mut from_member = a.agent.flood("1,0,0", "10.64.0.4", 7000);
+    at_member.reports(&Event::First);
+    at_leaver.reports(&Event::First);
     let staying = b.agent.spawn("0,1,0", "ping -i 0.01 1-0-0.blue");
     staying.says("icmp_seq=3");
     goes_on(&server);
@@ -183,13 +182,12 @@ fn who_has_left_is_cut_off_on_all_hosts_and_may_come_again() {
     a.agent.toroid(&["domain", "shrink", "blue", "1,1,0"]).ok();
     let returned = now_ns();
 
-    for flood in [&mut from_leaver, &mut from_member] {
-        drop(flood.stdin());
-    }
+    from_leaver.close();
+    from_member.close();
     from_leaver.wait().ok();
     from_member.wait().ok();
     for listener in [at_member, at_leaver] {
-        heard_nothing_since(returned, listener);
+        listener.heard_nothing_since(returned);
     }
     let seen = staying.so_far().lines().count();
     eventually("those who stay go on", || {

@@ -325,13 +325,9 @@ fn agents_on_two_directories_do_not_disturb_each_other() {
 
         // A listener of one cluster is not reached from the other, at the same address.
         let address = here.ipv4("1,0,0");
-        let mut listener = one.spawn("1,0,0", "actor listen 7000");
-        listener.says("ready");
-        let mut flood = other.spawn("0,0,0", &format!("actor flood {address} 7000"));
-        drop(flood.stdin());
-        flood.wait().ok();
-        drop(listener.stdin());
-        assert!(listener.wait().ok().text().ends_with("\n0 0"));
+        let listener = one.listener("1,0,0", 7000);
+        other.flood("0,0,0", &address, 7000).end().ok();
+        listener.heard_nothing();
 
         one.kill_agent();
         other.exec("0,0,0", "ping -c 3 -i 0.01 1-0-0.blue").ok();

@@ -2,32 +2,7 @@
 
 use serde_json::json;
 use tests::cluster::{Cluster, Domain, leaves_nothing, program};
-use tests::process::{Running, eventually};
-
-/// A process that exports memory, and its key.
-fn owner(cluster: &Cluster, node: &str) -> (Running, String) {
-    let mut owner = cluster.spawn(node, "actor own blue");
-    let key = owner.line();
-    (owner, key)
-}
-
-/// What the owner's word has come to.
-fn counted(mut owner: Running) -> u64 {
-    drop(owner.stdin());
-    let end = owner.wait().ok();
-    end.text()
-        .lines()
-        .last()
-        .and_then(|line| line.parse().ok())
-        .expect("a number")
-}
-
-/// Counts in the memory of 0,0,0 until it fails; returns a running count once there is one.
-fn counter(cluster: &Cluster, node: &str, key: &str) -> Running {
-    let counter = cluster.spawn(node, &format!("actor count blue 0,0,0 {key}"));
-    counter.says("open");
-    counter
-}
+use tests::process::eventually;
 
 #[test]
 fn the_example_reads_writes_and_counts() {
@@ -49,49 +24,35 @@ fn the_example_reads_writes_and_counts() {
 fn a_region_of_who_leaves_is_revoked() {
     let cluster = Cluster::up("3x1x1");
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let (owner, key) = owner(&cluster, "0,0,0");
+    let (owner, key) = cluster.owner("0,0,0");
     let (leaver, member) = (
-        counter(&cluster, "1,0,0", &key),
-        counter(&cluster, "2,0,0", &key),
+        cluster.counter("1,0,0", "0,0,0", &key),
+        cluster.counter("2,0,0", "0,0,0", &key),
     );
     eventually("both are registered", || cluster.status()["attached"] == 3);
 
     blue.shrink(&["1,0,0"]);
-    let end = leaver.wait().ok();
-    let (counts, error) = end
-        .text()
-        .rsplit_once('\n')
-        .unwrap_or_default()
-        .1
-        .split_once(' ')
-        .unwrap();
-    assert_eq!(error, "Revoked", "{end}");
-    assert!(counts.parse::<u64>().is_ok());
+    leaver.revoked();
 
     // It gets no new access, and says why not.
-    let again = cluster.exec("1,0,0", &format!("actor open blue {key}"));
+    let again = cluster.open("1,0,0", &key);
     again.fails(1, &["blue", "1,0,0"]);
     // Those who stay lose nothing.
-    cluster
-        .exec("2,0,0", &format!("actor open blue {key}"))
-        .ok();
+    cluster.open("2,0,0", &key).ok();
     let count = member.kill();
     assert!(!count.text().contains("Revoked"), "{count}");
-    assert!(counted(owner) > 0);
+    assert!(owner.counted() > 0);
 }
 
 #[test]
 fn who_leaves_takes_its_memory_along() {
     let cluster = Cluster::up("2x1x1");
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let (owner, key) = owner(&cluster, "0,0,0");
-    let peer = counter(&cluster, "1,0,0", &key);
+    let (owner, key) = cluster.owner("0,0,0");
+    let peer = cluster.counter("1,0,0", "0,0,0", &key);
     blue.shrink(&["0,0,0"]);
-    let end = peer.wait().ok();
-    assert!(end.text().ends_with(" Revoked"), "{end}");
-    cluster
-        .exec("1,0,0", &format!("actor open blue {key}"))
-        .fails_somehow();
+    peer.revoked();
+    cluster.open("1,0,0", &key).fails_somehow();
     drop(owner);
 }
 
@@ -99,15 +60,13 @@ fn who_leaves_takes_its_memory_along() {
 fn rejoining_gives_back_no_old_access() {
     let cluster = Cluster::up("2x1x1");
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let (_owner, key) = owner(&cluster, "0,0,0");
-    let peer = counter(&cluster, "1,0,0", &key);
+    let (_owner, key) = cluster.owner("0,0,0");
+    let peer = cluster.counter("1,0,0", "0,0,0", &key);
     blue.shrink(&["1,0,0"]);
     blue.grow(&["1,0,0"]);
-    assert!(peer.wait().ok().text().ends_with(" Revoked"));
+    peer.revoked();
     // But a new one, if it asks.
-    cluster
-        .exec("1,0,0", &format!("actor open blue {key}"))
-        .ok();
+    cluster.open("1,0,0", &key).ok();
 }
 
 #[test]
@@ -115,14 +74,11 @@ fn an_owner_that_dies_is_noticed() {
     leaves_nothing(|| {
         let cluster = Cluster::up("2x1x1");
         let _blue = cluster.domain("blue", &["*,0,0"]);
-        let (owner, key) = owner(&cluster, "0,0,0");
-        let peer = counter(&cluster, "1,0,0", &key);
+        let (owner, key) = cluster.owner("0,0,0");
+        let peer = cluster.counter("1,0,0", "0,0,0", &key);
         owner.kill();
-        let end = peer.wait().ok();
-        assert!(end.text().ends_with(" PeerDead"), "{end}");
-        cluster
-            .exec("1,0,0", &format!("actor open blue {key}"))
-            .fails_somehow();
+        assert_eq!(peer.failure().1, "PeerDead");
+        cluster.open("1,0,0", &key).fails_somehow();
         eventually("its memory is given back", || {
             cluster.status()["registered_bytes"] == 0
         });
@@ -135,10 +91,8 @@ fn a_key_is_good_only_in_its_domain() {
     let cluster = Cluster::up("3x1x1");
     let _blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
     let _red = cluster.domain("red", &["1,0,0", "2,0,0"]);
-    let (_owner, key) = owner(&cluster, "0,0,0");
-    cluster
-        .exec("1,0,0", &format!("actor open blue {key}"))
-        .ok();
+    let (_owner, key) = cluster.owner("0,0,0");
+    cluster.open("1,0,0", &key).ok();
     cluster
         .exec("2,0,0", &format!("actor open red {key}"))
         .fails_somehow();
@@ -146,36 +100,30 @@ fn a_key_is_good_only_in_its_domain() {
     let last = guess.last_mut().expect("a key is not empty");
     *last = if *last == b'0' { b'1' } else { b'0' };
     let guess = String::from_utf8(guess).expect("a key is ASCII");
-    cluster
-        .exec("1,0,0", &format!("actor open blue {guess}"))
-        .fails_somehow();
-    cluster
-        .exec("1,0,0", "actor open blue nonsense")
-        .fails_somehow();
+    cluster.open("1,0,0", &guess).fails_somehow();
+    cluster.open("1,0,0", "nonsense").fails_somehow();
 }
 
 #[test]
 fn a_removed_domain_revokes_all() {
     let cluster = Cluster::up("2x1x1");
     let blue: Domain<'_> = cluster.domain("blue", &["*,0,0"]);
-    let (_owner, key) = owner(&cluster, "0,0,0");
-    let peer = counter(&cluster, "1,0,0", &key);
+    let (_owner, key) = cluster.owner("0,0,0");
+    let peer = cluster.counter("1,0,0", "0,0,0", &key);
     blue.remove();
-    assert!(peer.wait().ok().text().ends_with(" Revoked"));
+    peer.revoked();
     // A domain of the same name is another domain.
     let _again = cluster.domain("blue", &["*,0,0"]);
-    cluster
-        .exec("1,0,0", &format!("actor open blue {key}"))
-        .fails_somehow();
+    cluster.open("1,0,0", &key).fails_somehow();
 }
 
 #[test]
 fn what_a_shrink_needs_is_said_beforehand() {
     let cluster = Cluster::up("3x1x1");
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let (_owner, key) = owner(&cluster, "0,0,0");
-    let _leaving = owner(&cluster, "1,0,0");
-    let staying = counter(&cluster, "2,0,0", &key);
+    let (_owner, key) = cluster.owner("0,0,0");
+    let _leaving = cluster.owner("1,0,0");
+    let staying = cluster.counter("2,0,0", "0,0,0", &key);
     let needs = || {
         let mut needs = cluster.ask(&["domain", "shrink", "--dry-run", "blue", "1,0,0"]);
         let bytes = needs["extra_bytes"].take();
@@ -198,12 +146,11 @@ fn what_a_shrink_needs_is_said_beforehand() {
     assert_eq!(needs(), (expected(json!([])), json!(0)));
 
     // A process that has read and has gone may have handed it on.
-    let read = format!("actor open blue {key}");
-    cluster.exec("1,0,0", &read).ok();
+    cluster.open("1,0,0", &key).ok();
     let region =
         |written| json!([{"node": "0,0,0", "written": written, "regions": 1, "bytes": 4096}]);
     assert_eq!(needs(), (expected(region(false)), json!(4096)));
-    let writing = counter(&cluster, "1,0,0", &key);
+    let writing = cluster.counter("1,0,0", "0,0,0", &key);
     assert_eq!(needs(), (expected(region(true)), json!(4096)));
     let said = cluster.toroid(&["domain", "shrink", "--dry-run", "blue", "1,0,0"]);
     for word in ["processes acknowledge", "regions move (rw)", "regions end"] {
@@ -212,11 +159,11 @@ fn what_a_shrink_needs_is_said_beforehand() {
 
     // Nothing has changed, and what cannot be done is refused here, too.
     assert_eq!(blue.show(), before);
-    cluster.exec("1,0,0", &read).ok();
+    cluster.open("1,0,0", &key).ok();
     let refused = cluster.toroid(&["domain", "shrink", "--dry-run", "red", "1,0,0"]);
     refused.fails(4, &["red"]);
     blue.shrink(&["1,0,0"]);
-    assert!(writing.wait().ok().text().ends_with("Revoked"));
+    writing.revoked();
     let again = cluster.toroid(&["domain", "shrink", "--dry-run", "blue", "1,0,0"]);
     again.fails(4, &["1,0,0"]);
     staying.kill();

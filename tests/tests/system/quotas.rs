@@ -27,8 +27,7 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
     as_root(&cluster, "quota set 0,0,0 --regions 1 --domains 1").ok();
-    let mut first = cluster.spawn("0,0,0", "actor own blue");
-    first.line();
+    let (first, _) = cluster.owner("0,0,0");
     assert_eq!(of(&cluster, "0,0,0")["used"]["regions"], json!(1));
     let second = cluster.exec("0,0,0", "actor own blue").fails_somehow();
     for part in [
@@ -38,8 +37,7 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
     ] {
         assert!(second.stderr.contains(part), "{part}: {second}");
     }
-    let mut other = cluster.spawn("1,0,0", "actor own blue");
-    other.line();
+    let _other = cluster.owner("1,0,0");
     as_root(&cluster, "domain create red 0,0,0").fails(EXHAUSTED, &["1 of at most 1 domains"]);
     assert_eq!(
         cluster.ask(&["domain", "ls"]).as_array().map(Vec::len),
@@ -48,7 +46,7 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
 
     // What ends is counted no more; a limit that is lifted is none.
     first.kill();
-    cluster.spawn("0,0,0", "actor own blue").line();
+    cluster.owner("0,0,0");
     as_root(&cluster, "quota set 0,0,0 --domains none").ok();
     as_root(&cluster, "domain create red 0,0,0").ok();
     assert_eq!(of(&cluster, "0,0,0")["limits"], json!({"regions": 1}));
@@ -64,8 +62,7 @@ fn bytes_descriptors_and_rings_have_limits_too() {
     let _blue = cluster.domain("blue", &["*,0,0"]);
     let store = cluster.spawn("1,0,0", "toroid-kv serve");
     store.says("rdma blue 1,0,0\n");
-    let mut first = cluster.spawn("0,0,0", "actor own blue");
-    let (_key, to_first) = (first.line(), first.stdin());
+    let (first, _) = cluster.owner("0,0,0");
     let refused = |limit: &str, at_it: &str, words: &str| {
         let before = of(&cluster, "0,0,0")["used"].clone();
         as_root(&cluster, &format!("quota set 0,0,0 --{limit}")).ok();
@@ -86,8 +83,7 @@ fn bytes_descriptors_and_rings_have_limits_too() {
         "actor own blue",
     );
     refused("rings 0", "0 of at most 0 rings", "toroid-kv get nothing");
-    drop(to_first);
-    assert_eq!(first.wait().ok().text().lines().last(), Some("0"));
+    assert_eq!(first.counted(), 0);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use tests::actor::Event;
 use tests::cluster::{Cluster, is_nightly, leaves_nothing};
 use tests::leftovers::has_ended;
 use tests::process::{Running, eventually, send, within};
@@ -198,13 +199,8 @@ fn restart(cluster: &Cluster) {
 fn memory_stays_shared_and_is_still_revoked() {
     let cluster = Cluster::up("3x1x1");
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let mut owner = cluster.spawn("0,0,0", "actor own blue");
-    let key = owner.line();
-    let count = |node: &str| {
-        let counter = cluster.spawn(node, &format!("actor count blue 0,0,0 {key}"));
-        counter.says("open");
-        counter
-    };
+    let (owner, key) = cluster.owner("0,0,0");
+    let count = |node: &str| cluster.counter(node, "0,0,0", &key);
     let (stayer, mut leaver) = (count("1,0,0"), count("2,0,0"));
     for _ in 0..3 {
         restart(&cluster);
@@ -214,19 +210,12 @@ fn memory_stays_shared_and_is_still_revoked() {
     // A grant of the agent before the last is revoked like any other, and new ones are made.
     let late = count("1,0,0");
     blue.shrink(&["2,0,0"]);
-    let end = leaver.wait().ok();
-    assert!(end.text().contains("Revoked"), "{end}");
-    cluster
-        .exec("2,0,0", &format!("actor open blue {key}"))
-        .fails_somehow();
-    cluster
-        .exec("1,0,0", &format!("actor open blue {key}"))
-        .ok();
-    drop(owner.stdin());
-    owner.wait().ok();
+    leaver.revoked();
+    cluster.open("2,0,0", &key).fails_somehow();
+    cluster.open("1,0,0", &key).ok();
+    owner.counted();
     for counter in [stayer, late] {
-        let end = counter.wait().ok();
-        assert!(end.text().contains("PeerDead"), "{end}");
+        assert_eq!(counter.failure().1, "PeerDead");
     }
 }
 
@@ -265,8 +254,7 @@ fn a_store_serves_on_over_both_paths() {
 fn who_ends_while_there_is_no_agent_is_detached() {
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
-    let owner = cluster.spawn("0,0,0", "actor own blue");
-    owner.says("\n");
+    let (owner, _) = cluster.owner("0,0,0");
     assert_eq!(cluster.status()["attached"], 1);
     cluster.kill_agent();
     owner.kill();
@@ -297,9 +285,8 @@ fn whoever_is_killed_whenever_domains_are_whole() {
         let up = ["up", "--torus", "3x1x1", "--ack-timeout", "10000"];
         cluster.toroid(&up).ok();
         let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
-        let mut owner = cluster.spawn("0,0,0", "actor own blue");
-        let key = owner.line();
-        let count = || cluster.spawn("1,0,0", &format!("actor count blue 0,0,0 {key}"));
+        let (mut owner, key) = cluster.owner("0,0,0");
+        let count = || cluster.actor("1,0,0", &format!("count blue 0,0,0 {key}"));
         let (mut member, mut is_in) = (count(), false);
         // Any numbers do, as long as the next run has the same.
         let mut random = 1u64;
@@ -343,7 +330,7 @@ fn whoever_is_killed_whenever_domains_are_whole() {
                 ping.status == 0
             });
         }
-        member.says("open");
+        member.reports(&Event::Open);
         assert!(!member.has_ended() && !owner.has_ended());
         cluster.down();
     });

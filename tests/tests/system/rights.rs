@@ -156,8 +156,7 @@ fn a_node_that_changes_hands_takes_nobody_along() {
     as_root(&cluster, &format!("node chown 0,0,0 1,0,0 {}", alice.uid())).ok();
     by(&alice, &cluster, "domain create blue *,0,0").ok();
     by(&alice, &cluster, "domain manage blue 1,0,0").ok();
-    let mut left = cluster.spawn("1,0,0", "actor own blue");
-    left.line();
+    let (left, _) = cluster.owner("1,0,0");
     as_root(&cluster, &format!("node chown 1,0,0 {}", alice.uid())).ok();
     assert_eq!(members(&cluster, "blue").len(), 2, "it has changed nothing");
     as_root(&cluster, &format!("node chown 1,0,0 {}", bob.uid())).ok();
@@ -256,13 +255,9 @@ fn limited_members_talk_to_full_ones_only() {
     assert_eq!(own.as_array().map(Vec::len), Some(1), "{own}");
     assert!(count(own, "1,0,0", "limited") > Some(0));
 
-    let (full, limited) = (
-        cluster.spawn("0,0,0", "actor own blue"),
-        cluster.spawn("1,0,0", "actor own blue"),
-    );
-    for (mut owner, peers) in [(full, &["1,0,0", "2,0,0"][..]), (limited, &["0,0,0"])] {
-        let key = owner.line();
-        let open = |node: &str| cluster.exec(node, &format!("actor open blue {}", key.trim()));
+    let (full, limited) = (cluster.owner("0,0,0"), cluster.owner("1,0,0"));
+    for ((owner, key), peers) in [(full, &["1,0,0", "2,0,0"][..]), (limited, &["0,0,0"])] {
+        let open = |node: &str| cluster.open(node, &key);
         for node in peers {
             open(node).ok();
         }

@@ -1,5 +1,6 @@
 //! An ordinary user, with nothing but an open /dev/net/tun.
 
+use tests::actor::Event;
 use tests::cluster::{Cluster, leaves_nothing};
 use tests::leftovers::has_ended;
 use tests::process::run;
@@ -92,11 +93,10 @@ fn without_an_open_tun_device_members_are_stacks_and_it_says_what_to_do() {
             assert!(outcome.text().contains(words), "{outcome}");
         }
         let blue = cluster.domain("blue", &["*,0,0"]);
-        let server = cluster.spawn("0,0,0", "actor stack blue echo 7");
-        server.says("ready");
+        let server = cluster.ready_actor("0,0,0", "stack blue echo 7");
         let to = blue.ipv4("0,0,0");
         let answer = cluster.exec("1,0,0", &format!("actor stack blue ask {to} 7"));
-        assert!(answer.text().contains("the same: true"), "{answer}");
+        assert_eq!(Event::last(answer), Event::Answer { same: true });
         blue.remove();
         drop(server);
         cluster.down();

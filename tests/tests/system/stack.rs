@@ -1,18 +1,18 @@
 //! Members without an interface: a process has the node's addresses, with an IP stack of its own.
 
 use std::fs;
-use std::io::Write;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tests::actor::{Actor, Event, Request};
 use tests::cluster::{Cluster, Domain, leaves_nothing, program};
-use tests::process::{Running, eventually, run, send};
+use tests::process::{eventually, run, send};
 use tests::software;
 use tests::user::Tun;
 
 const PAGE: usize = 5_000_000;
 
-/// What `actor` gives out, too.
+/// The page that `actor stack serve` gives out.
 fn page() -> Vec<u8> {
     (0..PAGE).map(|n| ((n * 31) >> 8) as u8).collect()
 }
@@ -34,8 +34,7 @@ fn pages_are_fetched_from_stacks_by_stacks_and_by_curl() {
     leaves_nothing(|| {
         let cluster = Cluster::up("4x1x1");
         let blue = mixed(&cluster);
-        let server = cluster.spawn("0,0,0", &format!("actor stack blue serve 80 {PAGE}"));
-        server.says("ready");
+        let server = cluster.ready_actor("0,0,0", &format!("stack blue serve 80 {PAGE}"));
         for family in ["ipv4", "ipv6"] {
             let from = address(&blue, "0,0,0", family);
             let fetched = cluster.exec("1,0,0", &format!("actor stack blue fetch {from} 80"));
@@ -74,8 +73,7 @@ fn without_the_tun_device_all_members_are_stacks() {
 
         let blue = cluster.domain("blue", &["*,0,0"]);
         assert_eq!(blue.member("0,0,0")["ifname"], Value::Null);
-        let server = cluster.spawn("0,0,0", &format!("actor stack blue serve 80 {PAGE}"));
-        server.says("ready");
+        let server = cluster.ready_actor("0,0,0", &format!("stack blue serve 80 {PAGE}"));
         let from = address(&blue, "0,0,0", "ipv4");
         let fetch = || cluster.exec("1,0,0", &format!("actor stack blue fetch {from} 80"));
         assert!(fetch().ok().stdout == page());
@@ -190,25 +188,28 @@ fn pages_are_fetched_from_nginx() {
 }
 
 /// Who answers at `to`, on node `0,0,0`, and who has connected to it from `1,0,0`.
-fn talk(cluster: &Cluster, to: &str) -> (Running, Running) {
-    let server = cluster.spawn("0,0,0", "actor stack blue echo 7");
-    server.says("ready");
-    let talk = cluster.spawn("1,0,0", &format!("actor stack blue talk {to} 7"));
-    talk.says("connected");
+fn talk(cluster: &Cluster, to: &str) -> (Actor, Actor) {
+    let server = cluster.ready_actor("0,0,0", "stack blue echo 7");
+    let mut talk = cluster.actor("1,0,0", &format!("stack blue talk {to} 7"));
+    assert_eq!(talk.event(), Event::Open);
     (server, talk)
+}
+
+/// Says a word over the connection, which comes back.
+#[track_caller]
+fn say(talk: &mut Actor, word: &str) {
+    talk.answers(&Request::Say(word.into()), &Event::Line(word.into()));
 }
 
 #[test]
 fn datagrams_cross_in_both_directions() {
     let cluster = Cluster::up("4x1x1");
     let blue = mixed(&cluster);
-    let server = cluster.spawn("0,0,0", "actor stack blue echo 7");
-    server.says("ready");
+    let _server = cluster.ready_actor("0,0,0", "stack blue echo 7");
     for family in ["ipv4", "ipv6"] {
         let to = address(&blue, "0,0,0", family);
         let answer = cluster.exec("1,0,0", &format!("actor stack blue ask {to} 7"));
-        let answer = answer.ok().text().to_owned();
-        assert!(answer.contains("the same: true"), "{answer}");
+        assert_eq!(Event::last(answer), Event::Answer { same: true });
     }
 }
 
@@ -218,13 +219,9 @@ fn a_shrink_ends_it_and_nothing_newer_arrives() {
     let blue = mixed(&cluster);
     let to = address(&blue, "0,0,0", "ipv4");
     let (_server, mut talk) = talk(&cluster, &to);
-    let mut input = talk.stdin();
-    writeln!(input, "hello").expect("it reads");
-    talk.says("hello");
+    say(&mut talk, "hello");
     blue.shrink(&["1,0,0"]);
-    drop(input);
-    let told = talk.wait().ok();
-    assert!(told.text().ends_with("revoked: true"), "{told}");
+    assert_eq!(Event::last(talk.end()), Event::Closed { revoked: true });
     // Those who stay go on.
     let answer = cluster.shell("2,0,0", &format!("echo again | probe tcp {to} 7"));
     assert_eq!(answer.ok().text(), "again");
@@ -239,11 +236,7 @@ fn connections_go_on_when_driver_and_agent_are_killed() {
     let blue = mixed(&cluster);
     let to = address(&blue, "0,0,0", "ipv4");
     let (_server, mut talk) = talk(&cluster, &to);
-    let mut input = talk.stdin();
-    let mut say = |word: &str| {
-        writeln!(input, "{word}").expect("it reads");
-        talk.says(&format!("{word}\n"));
-    };
+    let mut say = |word: &str| say(&mut talk, word);
     say("before");
     let driver = cluster.driver_pid().expect("there is one");
     send(driver, Signal::SIGKILL);
@@ -261,14 +254,12 @@ fn connections_go_on_when_driver_and_agent_are_killed() {
 fn one_process_of_a_node_has_its_addresses_until_it_ends() {
     let cluster = Cluster::up("4x1x1");
     let _blue = mixed(&cluster);
-    let first = cluster.spawn("0,0,0", "actor stack blue echo 7");
-    first.says("ready");
+    let first = cluster.ready_actor("0,0,0", "stack blue echo 7");
     let second = cluster.exec("0,0,0", "actor stack blue echo 8");
     second.fails(1, &["another process has the addresses of this node"]);
     first.signal(Signal::SIGKILL);
     first.kill();
-    let third = cluster.spawn("0,0,0", "actor stack blue echo 8");
-    third.says("ready");
+    let _third = cluster.ready_actor("0,0,0", "stack blue echo 8");
     let in_tap_node = cluster.exec("2,0,0", "actor stack blue echo 8");
     in_tap_node.fails(1, &["is one of its kernel", "--interface stack"]);
 }
@@ -277,8 +268,7 @@ fn one_process_of_a_node_has_its_addresses_until_it_ends() {
 fn a_hostile_process_harms_nobody() {
     let cluster = Cluster::up("4x1x1");
     let _blue = mixed(&cluster);
-    let mut babble = cluster.spawn("0,0,0", "actor stack blue babble");
-    babble.says("ready");
+    let babble = cluster.ready_actor("0,0,0", "stack blue babble");
     let driver = cluster.driver_pid();
     cluster.reaches("2,0,0", "-4 3-0-0.blue");
     // It reads nothing, so what is sent to it is lost, and holds up nobody.
@@ -292,8 +282,7 @@ fn a_hostile_process_harms_nobody() {
         its.any(|member| member["dropped"]["full"].as_u64() > Some(0))
     });
     cluster.reaches("2,0,0", "-4 3-0-0.blue");
-    drop(babble.stdin());
-    babble.wait().ok();
+    babble.end().ok();
     assert_eq!(cluster.driver_pid(), driver);
 }
 

@@ -4,7 +4,7 @@ use std::process::{ChildStdin, Command};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::process::{Running, eventually, heard_nothing_since, now_ns, run, send};
+use tests::process::{Running, eventually, now_ns, run, send};
 
 use super::{Host, OWNER, THIRD, USER, down_yet, resources, up};
 
@@ -165,17 +165,16 @@ fn nothing_comes_by_the_adapters_from_who_has_left() {
     let to = b.address(OWNER, "ipv4");
     let mut talk = Talk::begin(&hosts);
     for _ in 0..3 {
-        let listener = b.agent.spawn(OWNER, "actor listen 7777");
-        let mut flood = a.agent.spawn(THIRD, &format!("actor flood {to} 7777"));
+        let listener = b.agent.listener(OWNER, 7777);
+        let flood = a.agent.flood(THIRD, &to, 7777);
         let frames = b.frames_by_rdma();
         eventually("it floods", || b.frames_by_rdma() > frames + 200);
         b.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
         let left = now_ns();
-        drop(flood.stdin());
         // It may fail to send: its interface has gone.
-        flood.wait();
+        let _ = flood.end();
         talk.goes_on_by_rdma(&hosts);
-        heard_nothing_since(left, listener);
+        listener.heard_nothing_since(left);
         a.agent.toroid(&["domain", "grow", "blue", THIRD]).ok();
     }
 }

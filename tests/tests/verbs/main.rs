@@ -5,12 +5,12 @@ mod frames;
 mod limits;
 
 use std::fs::{self, Permissions};
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{ChildStdin, Command};
+use std::process::Command;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
+use tests::actor::{Actor, Event, StoreClient};
 use tests::cluster::Cluster;
 use tests::hosts::KEY;
 use tests::process::{Outcome, Running, eventually, run, send, stop};
@@ -159,44 +159,24 @@ fn up(hosts: [Host; 2]) -> [Host; 2] {
     hosts
 }
 
-/// A process of host b that exports memory, and its key.
-fn owner(b: &Host) -> (Running, String) {
-    let mut owner = b.agent.spawn(OWNER, "actor own blue");
-    let key = owner.line();
-    (owner, key)
-}
-
 /// One of host a that writes and reads there, and adds every eighth time.
 #[track_caller]
-fn user(a: &Host, node: &str, key: &str, at: u64) -> Running {
+fn user(a: &Host, node: &str, key: &str, at: u64) -> Actor {
     mixing(a, node, key, at, 8)
 }
 
 #[track_caller]
-fn mixing(a: &Host, node: &str, key: &str, at: u64, every: u64) -> Running {
-    let user = a
-        .agent
-        .spawn(node, &format!("actor mix blue {OWNER} {key} {at} {every}"));
-    user.says("open");
+fn mixing(a: &Host, node: &str, key: &str, at: u64, every: u64) -> Actor {
+    let words = format!("mix blue {OWNER} {key} {at} {every}");
+    let mut user = a.agent.actor(node, &words);
+    assert_eq!(user.event(), Event::Open);
     user
 }
 
 /// Waits until the memory can be opened from host a.
 #[track_caller]
 fn can_open(a: &Host, key: &str) {
-    eventually("it can be opened", || {
-        let open = a.agent.exec(USER, &format!("actor open blue {key}"));
-        open.status == 0
-    });
-}
-
-/// How often it has added, and how it failed.
-#[track_caller]
-fn end(user: Running) -> (u64, String) {
-    let end = user.wait().ok();
-    let last = end.text().lines().last().unwrap_or_default().to_owned();
-    let (number, word) = last.split_once(' ').unwrap_or((&last, ""));
-    (number.parse().unwrap(), word.to_owned())
+    eventually("it can be opened", || a.agent.open(USER, key).status == 0);
 }
 
 /// What those who stay have read, written and added is right however often another leaves, and goes
@@ -214,32 +194,24 @@ fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
         doctor.text().contains("between hosts it is verbs, by rxe0"),
         "{doctor}"
     );
-    let (mut owner, key) = owner(&b);
+    let (owner, key) = b.agent.owner(OWNER);
     let mut stays = user(&a, USER, &key, 1024);
     // The answers to reads and writes.
     b.is_used();
     let mut added = 0;
     for _ in 0..3 {
         let leaver = user(&a, THIRD, &key, 2048);
-        leaver.says("round 64");
+        leaver.reports(&Event::Round(64));
         b.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
-        let (count, error) = end(leaver);
-        assert_eq!(error, "Revoked");
-        added += count;
-        a.agent
-            .exec(THIRD, &format!("actor open blue {key}"))
-            .fails(1, &["blue"]);
+        added += leaver.revoked();
+        a.agent.open(THIRD, &key).fails(1, &["blue"]);
         // Those who stay go on, and soon by the adapters.
         b.is_used();
         a.agent.toroid(&["domain", "grow", "blue", THIRD]).ok();
     }
     assert!(!stays.has_ended());
-    drop(stays.stdin());
-    let (count, error) = end(stays);
-    assert_eq!(error, "");
-    added += count;
-    drop(owner.stdin());
-    let (sum, _) = end(owner);
+    added += stays.counted();
+    let sum = owner.counted();
     // One addition of each that left may have been done without its word about it.
     assert!((added..=added + 3).contains(&sum), "{sum} of {added}");
     for host in [a, b] {
@@ -251,14 +223,14 @@ fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
 #[test]
 fn whoever_is_killed_is_noticed_and_replaced() {
     let [a, b] = hosts();
-    let (orphaning, key) = owner(&b);
+    let (orphaning, key) = b.agent.owner(OWNER);
     let orphan = user(&a, USER, &key, 1024);
     b.is_used();
     orphaning.kill();
-    let (_, error) = end(orphan);
+    let (_, error) = orphan.failure();
     assert!(["PeerDead", "WrongKey"].contains(&&*error), "{error}");
     // Agents have no part in it.
-    let (_owner, key) = owner(&b);
+    let (_owner, key) = b.agent.owner(OWNER);
     let mut lasting = user(&a, USER, &key, 1024);
     b.agent.kill_agent();
     b.is_used();
@@ -266,8 +238,7 @@ fn whoever_is_killed_is_noticed_and_replaced() {
     assert!(!lasting.has_ended());
     // The adapter's process has: it holds what the adapters know.
     send(b.process().expect("one"), Signal::SIGKILL);
-    let (_, error) = end(lasting);
-    assert_eq!(error, "Unreachable");
+    assert_eq!(lasting.failure().1, "Unreachable");
     can_open(&a, &key);
     let _again = user(&a, USER, &key, 1024);
     b.is_used();
@@ -278,7 +249,7 @@ fn whoever_is_killed_is_noticed_and_replaced() {
 #[test]
 fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     let [a, b] = hosts();
-    let (_owner, key) = owner(&b);
+    let (_owner, key) = b.agent.owner(OWNER);
     // All that it does, the adapters do.
     let stays = mixing(&a, USER, &key, 1024, 0);
     let _leaver = user(&a, THIRD, &key, 2048);
@@ -287,8 +258,7 @@ fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     // It answers all the same: that is the adapters' business.
     b.is_used();
     a.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
-    let (_, error) = end(stays);
-    assert_eq!(error, "Unreachable");
+    assert_eq!(stays.failure().1, "Unreachable");
     b.has_replaced(before);
     can_open(&a, &key);
     let _again = user(&a, USER, &key, 1024);
@@ -299,15 +269,14 @@ fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
 #[test]
 fn the_same_becomes_of_it_where_the_file_says_tcp_by_then() {
     let [a, b] = hosts();
-    let (_owner, key) = owner(&b);
+    let (_owner, key) = b.agent.owner(OWNER);
     let stays = mixing(&a, USER, &key, 1024, 0);
     b.is_used();
     let before = b.stop_process();
     b.agent.kill_agent();
     b.try_up("provider = \"tcp\"").ok();
     b.has_replaced(before);
-    let (_, error) = end(stays);
-    assert_eq!(error, "Unreachable");
+    assert_eq!(stays.failure().1, "Unreachable");
 }
 
 /// The next agent gave up what one that was stopped had, but the adapter went on, and no change of
@@ -315,15 +284,14 @@ fn the_same_becomes_of_it_where_the_file_says_tcp_by_then() {
 #[test]
 fn a_process_for_other_hosts_that_does_not_come_back_is_replaced() {
     let [a, b] = hosts();
-    let (_owner, key) = owner(&b);
+    let (_owner, key) = b.agent.owner(OWNER);
     // All that it does, the adapters do.
     let stays = mixing(&a, USER, &key, 1024, 0);
     b.is_used();
     let before = b.stop_process();
     b.agent.kill_agent();
     b.up();
-    let (_, error) = end(stays);
-    assert_eq!(error, "Unreachable");
+    assert_eq!(stays.failure().1, "Unreachable");
     b.has_replaced(before);
     can_open(&a, &key);
     a.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
@@ -331,49 +299,28 @@ fn a_process_for_other_hosts_that_does_not_come_back_is_replaced() {
     b.is_used();
 }
 
-/// A store of host b, and a client of host a that does what it is told.
-struct Store {
-    input: ChildStdin,
-    client: Running,
-    _server: Running,
-}
-
-impl Store {
-    #[track_caller]
-    fn serve(a: &Host, b: &Host) -> Self {
-        let server = b.agent.spawn(OWNER, "toroid-kv serve");
-        server.says("blue");
-        let mut client = a.agent.spawn(USER, "actor store");
-        let mut store = Store {
-            input: client.stdin(),
-            client,
-            _server: server,
-        };
-        assert_eq!(store.says("connect"), "connected");
-        store
-    }
-
-    #[track_caller]
-    fn says(&mut self, line: &str) -> String {
-        writeln!(self.input, "{line}").unwrap();
-        self.client.line()
-    }
+/// A store of host b, and a client of host a.
+#[track_caller]
+fn store(a: &Host, b: &Host) -> (Running, StoreClient) {
+    let server = b.agent.spawn(OWNER, "toroid-kv serve");
+    server.says("blue");
+    (server, StoreClient::connect(&a.agent, USER))
 }
 
 #[test]
 fn a_store_is_read_by_the_adapters() {
     let [a, b] = hosts();
-    let mut store = Store::serve(&a, &b);
-    let mut says = |line: &str| store.says(line);
+    let (_server, mut store) = store(&a, &b);
     for n in 0..50 {
-        assert_eq!(says(&format!("get key-{n}")), "nothing");
-        assert_eq!(says(&format!("set key-{n} first-{n}")), "stored");
-        assert_eq!(says(&format!("get key-{n}")), format!("first-{n}"));
-        assert_eq!(says(&format!("set key-{n} second-{n}")), "stored");
+        let key = format!("key-{n}");
+        assert_eq!(store.get(&key), None);
+        store.set(&key, &format!("first-{n}"));
+        assert_eq!(store.get(&key), Some(format!("first-{n}")));
+        store.set(&key, &format!("second-{n}"));
     }
     let before = b.sent();
     for n in 0..50 {
-        assert_eq!(says(&format!("get key-{n}")), format!("second-{n}"));
+        assert_eq!(store.get(&format!("key-{n}")), Some(format!("second-{n}")));
     }
     // A get takes a read at least.
     assert!(b.sent() >= before + 50, "{} after {before}", b.sent());
@@ -385,13 +332,13 @@ fn a_store_is_read_by_the_adapters() {
         );
         kv(&format!("delete key-{n}")).ok();
         kv(&format!("get key-{n}")).fails(1, &["there is no key"]);
-        assert_eq!(says(&format!("get key-{n}")), "nothing");
+        assert_eq!(store.get(&format!("key-{n}")), None);
     }
-    assert_eq!(says("get key-1"), "second-1");
+    assert_eq!(store.get("key-1").as_deref(), Some("second-1"));
     // What is asked for by messages goes by them, too, and so do the answers.
     let before = [&a, &b].map(Host::sent);
     for n in 0..50 {
-        assert_eq!(says(&format!("set key-{n} third-{n}")), "stored");
+        store.set(&format!("key-{n}"), &format!("third-{n}"));
     }
     for (host, before) in [&a, &b].iter().zip(before) {
         assert!(host.sent() >= before + 50, "{} after {before}", host.sent());
@@ -402,13 +349,12 @@ fn a_store_is_read_by_the_adapters() {
 #[test]
 fn a_store_is_asked_over_tcp_while_nothing_gets_to_an_adapter() {
     let [a, b] = up(down_yet(true));
-    let mut store = Store::serve(&a, &b);
-    let mut says = |line: &str| store.says(line);
+    let (_server, mut store) = store(&a, &b);
     let mut n = 0;
     let mut set = |times| {
         for _ in 0..times {
             n += 1;
-            assert_eq!(says(&format!("set key-{n} value-{n}")), "stored");
+            store.set(&format!("key-{n}"), &format!("value-{n}"));
         }
         n
     };
@@ -428,7 +374,10 @@ fn a_store_is_asked_over_tcp_while_nothing_gets_to_an_adapter() {
         a.sent() >= before + 50
     });
     let last = set(1);
-    assert_eq!(says(&format!("get key-{last}")), format!("value-{last}"));
+    assert_eq!(
+        store.get(&format!("key-{last}")),
+        Some(format!("value-{last}"))
+    );
 }
 
 #[test]

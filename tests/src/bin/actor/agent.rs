@@ -6,12 +6,13 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
 
+use serde_json::Value;
+use tests::actor::{Event, report};
 use toroid_protocol::agent::{NODE_SOCKET, VERSION};
 
-use crate::{PATIENCE, Result};
+use super::{PATIENCE, Result};
 
-/// All of each request is sent but its last byte, so the agent has to keep what it takes. Of the
-/// answers the payloads are printed, one in a line.
+/// Sends all of each request but its last byte, so that the agent has to keep what it takes.
 pub fn gorge(count: usize, bytes: u32) -> Result<()> {
     let frame = |payload: &[u8], len: u32| [&len.to_le_bytes()[..], &[0; 4], payload].concat();
     let hello = format!(r#"{{"request":"hello","version":{VERSION}}}"#);
@@ -28,30 +29,31 @@ pub fn gorge(count: usize, bytes: u32) -> Result<()> {
         let _ = agent.write_all(&request);
         connections.push(agent);
     }
+    let mut answers = Vec::new();
     for mut agent in connections {
         let _ = agent.shutdown(Shutdown::Write);
-        println!("{}", answer(&mut agent)?);
+        answers.push(answer(&mut agent)?);
     }
-    Ok(())
+    Ok(report(&Event::Answers(answers))?)
 }
 
-/// The payload of an agent's next answer, if there is one.
-fn answer(agent: &mut UnixStream) -> Result<String> {
+/// The agent's next answer, `None` at the end of the connection.
+fn answer(agent: &mut UnixStream) -> Result<Option<Value>> {
     let mut header = [0; 8];
     match agent.read_exact(&mut header) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(String::new()),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         read => read?,
     }
     let [a, b, c, d, ..] = header;
     let mut payload = vec![0; u32::from_le_bytes([a, b, c, d]) as usize];
     agent.read_exact(&mut payload)?;
-    Ok(String::from_utf8(payload)?)
+    Ok(Some(serde_json::from_slice(&payload)?))
 }
 
 /// Takes places at a socket that others need too.
 pub fn hold(socket: &Path, count: usize) -> Result<()> {
     let connections: io::Result<Vec<_>> = (0..count).map(|_| UnixStream::connect(socket)).collect();
-    println!("ready");
+    report(&Event::Ready)?;
     io::copy(&mut io::stdin(), &mut io::sink())?;
     drop(connections?);
     Ok(())

@@ -1,47 +1,61 @@
 //! Memory that members export, and the operations of their peers on it.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use tests::actor::{Event, Request, report, serve};
 use tests::process::now_ns;
 use toroid_client::member::{Member, MemberError};
 use toroid_fabric::provider::{QueuePair, RemoteRegion};
 use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, Place, Region, RemoteKey};
 
-use crate::{PATIENCE, Result, watch_input};
+use super::{PATIENCE, Result, watch_input};
 
 pub fn own(domain: &str) -> Result<()> {
-    let region = Member::attach()?
-        .domain(domain)?
-        .alloc(4096, Access::all())?;
-    println!("{}", region.remote_key().ok_or("no key")?);
+    let region = export(domain, 4096)?;
+    report_key(&region)?;
     io::stdin().read_to_end(&mut Vec::new())?;
-    println!("{}", region.load(0)?);
-    Ok(())
+    end(region.load(0)?)
+}
+
+fn export(domain: &str, bytes: u64) -> Result<Region> {
+    Ok(Member::attach()?
+        .domain(domain)?
+        .alloc(bytes, Access::all())?)
+}
+
+/// Reports the key under which a region is exported.
+pub fn report_key(region: &Region) -> Result<()> {
+    let key = region.remote_key().ok_or("no key")?;
+    Ok(report(&Event::Key(key.to_string()))?)
+}
+
+/// Reports the end of the input.
+fn end(count: u64) -> Result<()> {
+    Ok(report(&Event::Ended { count, error: None })?)
 }
 
 pub fn fill(domain: &str, bytes: u64) -> Result<()> {
-    let region = Member::attach()?
-        .domain(domain)?
-        .alloc(bytes, Access::all())?;
+    let region = export(domain, bytes)?;
     let words = || (8..bytes).step_by(8);
     words().try_for_each(|at| region.store(at, !at))?;
-    println!("{}", region.remote_key().ok_or("no key")?);
-    for line in io::stdin().lines() {
-        line?;
-        let mut wrong = Vec::new();
-        for at in words() {
-            if region.load(at)? != !at {
-                wrong.push(at);
+    report_key(&region)?;
+    serve(|request| match request {
+        Request::Compare => {
+            let mut wrong = Vec::new();
+            for at in words() {
+                if region.load(at)? != !at {
+                    wrong.push(at);
+                }
             }
+            Ok(Event::Compared {
+                wrong: wrong.len(),
+                first: wrong.first().copied(),
+            })
         }
-        match wrong.first() {
-            None => println!("whole"),
-            Some(first) => println!("{} words are wrong, first that at {first}", wrong.len()),
-        }
-    }
-    Ok(())
+        other => Err(format!("{other:?} is not for fill").into()),
+    })
 }
 
 pub fn count(domain: &str, place: Place, key: RemoteKey, at: u64) -> Result<()> {
@@ -50,7 +64,7 @@ pub fn count(domain: &str, place: Place, key: RemoteKey, at: u64) -> Result<()> 
     loop {
         match complete(&mut pair, Operation::fetch_add(&remote, at, 1))? {
             Ok(_) => counted += 1,
-            Err(error) => return ended(counted, error),
+            Err(error) => return fail(counted, error),
         }
     }
 }
@@ -63,8 +77,7 @@ pub fn tally(domain: &str, place: Place, key: RemoteKey) -> Result<()> {
         complete(&mut pair, Operation::fetch_add(&remote, 0, 1))??;
         counted += 1;
     }
-    println!("{counted}");
-    Ok(())
+    end(counted)
 }
 
 pub fn mix(domain: &str, place: Place, key: RemoteKey, at: u64, every: u64) -> Result<()> {
@@ -72,8 +85,7 @@ pub fn mix(domain: &str, place: Place, key: RemoteKey, at: u64, every: u64) -> R
     let remote = domain.open(key, Access::all())?;
     let mut pair = domain.queue_pair(place, 4)?;
     let local = Region::local(64)?;
-    println!("open");
-    io::stdout().flush()?;
+    report(&Event::Open)?;
     let has_ended = watch_input();
     let (mut round, mut added) = (0u64, 0u64);
     while !has_ended.load(Ordering::Acquire) {
@@ -97,7 +109,7 @@ pub fn mix(domain: &str, place: Place, key: RemoteKey, at: u64, every: u64) -> R
             }
             match done[0].result {
                 Ok(_) => added += u64::from(id == 3),
-                Err(error) => return ended(added, error),
+                Err(error) => return fail(added, error),
             }
         }
         if (local.load(8)?, local.load(16)?) != (round, round) {
@@ -105,11 +117,10 @@ pub fn mix(domain: &str, place: Place, key: RemoteKey, at: u64, every: u64) -> R
             return Err(format!("round {round}: read {found:?}").into());
         }
         if round % 64 == 0 {
-            println!("round {round}");
+            report(&Event::Round(round))?;
         }
     }
-    println!("{added}");
-    Ok(())
+    end(added)
 }
 
 fn open_for_adding(
@@ -120,8 +131,7 @@ fn open_for_adding(
     let domain = Member::attach()?.domain(domain)?;
     let remote = domain.open(key, Access::all())?;
     let pair = domain.queue_pair(place, 1)?;
-    println!("open");
-    io::stdout().flush()?;
+    report(&Event::Open)?;
     Ok((remote, pair))
 }
 
@@ -145,11 +155,10 @@ pub fn watch(domain: &str, place: Place, key: RemoteKey) -> Result<()> {
     let to_add = domain.open(key, Access::all())?;
     let mut pair = domain.queue_pair(place, 1)?;
     let word = Region::local(8)?;
-    println!("open");
-    io::stdout().flush()?;
+    report(&Event::Open)?;
     let (mut counted, mut known, mut newest) = (0u64, 0, 0);
-    let mut failed = [None; 2];
-    while failed.contains(&None) {
+    let mut errors = [const { None }; 2];
+    while errors.contains(&None) {
         let began = now_ns();
         let read = Operation::read(&to_read, 0, &word, 0..8);
         match complete(&mut pair, read)? {
@@ -157,18 +166,21 @@ pub fn watch(domain: &str, place: Place, key: RemoteKey) -> Result<()> {
                 known = newer(known, word.load(0)?)?;
                 newest = began;
             }
-            Err(error) => failed[0] = Some(error),
+            Err(error) => errors[0] = Some(format!("{error:?}")),
         }
         match complete(&mut pair, Operation::fetch_add(&to_add, 0, 1))? {
             Ok(before) => {
                 known = newer(known, before)? + 1;
                 counted += 1;
             }
-            Err(error) => failed[1] = Some(error),
+            Err(error) => errors[1] = Some(format!("{error:?}")),
         }
     }
-    println!("{counted} {newest} {failed:?}");
-    Ok(())
+    Ok(report(&Event::Watched {
+        count: counted,
+        newest_ns: newest,
+        errors: errors.map(Option::unwrap_or_default),
+    })?)
 }
 
 /// A word that only rises is not read as it was before.
@@ -180,16 +192,16 @@ fn newer(known: u64, seen: u64) -> Result<u64> {
     }
 }
 
-fn ended(counted: u64, error: OpError) -> Result<()> {
-    println!("{counted} {error:?}");
-    Ok(())
+/// Reports the error that ended the operations.
+fn fail(count: u64, error: OpError) -> Result<()> {
+    let error = Some(format!("{error:?}"));
+    Ok(report(&Event::Ended { count, error })?)
 }
 
 pub fn open(domain: &str, key: RemoteKey) -> Result<()> {
     let domain = Member::attach()?.domain(domain)?;
     domain.open(key, Access::REMOTE_READ)?;
-    println!("open");
-    Ok(())
+    Ok(report(&Event::Open)?)
 }
 
 pub fn manage(domain: &str, place: Place, times: u32) -> Result<()> {
@@ -217,6 +229,5 @@ pub fn manage(domain: &str, place: Place, times: u32) -> Result<()> {
     });
     changed?;
     asked.map_err(|_| "the other thread failed")??;
-    println!("{}", own.load(0)?);
-    Ok(())
+    end(own.load(0)?)
 }

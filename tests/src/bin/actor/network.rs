@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use tests::actor::{Event, report};
 use tests::process::now_ns;
 
-use crate::{PATIENCE, Result, watch_input};
+use super::{PATIENCE, Result, watch_input};
 
 /// Datagrams sent after the input has ended.
 const SOME_MORE: u32 = 200;
@@ -32,11 +33,11 @@ pub fn tcp(host: &str, port: u16) -> Result<()> {
     }
 }
 
-/// Prints how many datagrams came, and when the newest was sent, in nanoseconds since 1970.
+/// Counts datagrams, each of which has the time of its sending, until the input ends.
 pub fn listen(port: u16) -> Result<()> {
     let socket = UdpSocket::bind(("0.0.0.0", port))?;
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
-    println!("ready");
+    report(&Event::Ready)?;
     let ended = watch_input();
     let (mut count, mut newest) = (0u64, 0);
     loop {
@@ -47,15 +48,17 @@ pub fn listen(port: u16) -> Result<()> {
             count += 1;
             newest = newest.max(u64::from_le_bytes(datagram));
             if count == 1 {
-                println!("first");
+                report(&Event::First)?;
             }
             if ended.load(Ordering::Acquire) && !last_look {
                 break;
             }
         }
         if last_look {
-            println!("{count} {newest}");
-            return Ok(());
+            return Ok(report(&Event::Datagrams {
+                count,
+                newest_ns: newest,
+            })?);
         }
     }
 }

@@ -12,9 +12,10 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use tests::actor::{Event, report};
 use toroid_model::addressing::mac_text;
 
-use crate::{Result, watch_input};
+use super::{Result, watch_input};
 
 /// How long it is quiet before all has come that was sent.
 const QUIET: Duration = Duration::from_millis(200);
@@ -84,13 +85,12 @@ impl RawSocket {
     }
 }
 
-/// Counts frames that contain `mark` until the input ends: "marked COUNT", and then a line "from
-/// MAC" for each source that any frame had.
+/// Counts frames that contain `mark`, and collects the sources of all frames, until the input ends.
 pub fn sniff(interface: &str, mark: &str) -> Result<()> {
     let socket = RawSocket::receiver(interface)?;
     let quiet = TimeVal::new(0, QUIET.as_micros().try_into()?);
     setsockopt(&socket.socket, sockopt::ReceiveTimeout, &quiet)?;
-    println!("ready");
+    report(&Event::Ready)?;
     let ended = watch_input();
     let mut buffer = vec![0; MAX_FRAME];
     let (mut marked, mut sources) = (0u64, BTreeSet::new());
@@ -103,7 +103,7 @@ pub fn sniff(interface: &str, mark: &str) -> Result<()> {
                 if contains(frame, mark.as_bytes()) {
                     marked += 1;
                     if marked == 1 {
-                        println!("first");
+                        report(&Event::First)?;
                     }
                 }
             }
@@ -111,11 +111,13 @@ pub fn sniff(interface: &str, mark: &str) -> Result<()> {
             None => {}
         }
     }
-    println!("marked {marked}");
-    for source in sources {
-        println!("from {}", mac_text(source));
-    }
-    Ok(())
+    let sources = sources
+        .into_iter()
+        .map(|source| mac_text(source).to_string());
+    Ok(report(&Event::Frames {
+        marked,
+        sources: sources.collect(),
+    })?)
 }
 
 fn contains(frame: &[u8], mark: &[u8]) -> bool {

@@ -7,11 +7,12 @@ use std::thread;
 
 use clap::Subcommand;
 use nix::sys::socket::{MsgFlags, send};
+use tests::actor::{Event, Request, report, serve as answer};
 use toroid_client::member::Member;
 use toroid_ethernet::stack::Stack;
 use toroid_ethernet::stack::tcp::TcpStream;
 
-use crate::{PATIENCE, Result, watch_input};
+use super::{PATIENCE, Result, watch_input};
 
 /// The page that is given out: other bytes everywhere, so that none can be at a wrong place.
 fn page(len: usize) -> Vec<u8> {
@@ -54,7 +55,7 @@ pub fn run(domain: &str, role: Role) -> Result<()> {
 
 fn serve(stack: &Stack, port: u16, count: usize) -> Result<()> {
     let listener = stack.listen(port)?;
-    println!("ready");
+    report(&Event::Ready)?;
     loop {
         let (stream, _) = listener.accept()?;
         thread::spawn(move || give(&stream, count));
@@ -98,7 +99,7 @@ fn echo(stack: &Stack, port: u16) -> Result<()> {
             datagrams.send_to(&datagram[..len], from)?;
         }
     });
-    println!("ready");
+    report(&Event::Ready)?;
     loop {
         let (stream, _) = listener.accept()?;
         thread::spawn(move || io::copy(&mut &stream, &mut &stream));
@@ -108,21 +109,21 @@ fn echo(stack: &Stack, port: u16) -> Result<()> {
 fn talk(stack: &Stack, to: SocketAddr) -> Result<()> {
     let mut stream = stack.connect(to)?;
     stream.set_nodelay(true)?;
-    println!("connected");
+    report(&Event::Open)?;
     let mut answers = BufReader::new(stream.try_clone()?);
-    for line in io::stdin().lines() {
-        writeln!(stream, "{}", line?)?;
-        let mut answer = String::new();
-        answers.read_line(&mut answer)?;
-        print!("{answer}");
-        io::stdout().flush()?;
-    }
-    // Whoever waits for more learns what becomes of the connection.
-    match answers.read(&mut [0]) {
-        Err(error) => println!("revoked: {}", toroid_ethernet::stack::is_revoked(&error)),
-        Ok(len) => println!("end after {len}"),
-    }
-    Ok(())
+    answer(|request| match request {
+        Request::Say(line) => {
+            writeln!(stream, "{line}")?;
+            let mut answer = String::new();
+            answers.read_line(&mut answer)?;
+            Ok(Event::Line(answer.trim_end().to_owned()))
+        }
+        other => Err(format!("{other:?} is not for a talk").into()),
+    })?;
+    // A reader learns what becomes of the connection.
+    let end = answers.read(&mut [0]);
+    let revoked = end.is_err_and(|error| toroid_ethernet::stack::is_revoked(&error));
+    Ok(report(&Event::Closed { revoked })?)
 }
 
 fn ask(stack: &Stack, to: SocketAddr) -> Result<()> {
@@ -130,15 +131,14 @@ fn ask(stack: &Stack, to: SocketAddr) -> Result<()> {
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.send_to(&page(8000), to)?;
     let mut answer = vec![0; 9000];
-    let (len, from) = socket.recv_from(&mut answer)?;
+    let (len, _) = socket.recv_from(&mut answer)?;
     let same = answer[..len] == page(8000);
-    println!("{len} bytes from {from}, the same: {same}");
-    Ok(())
+    Ok(report(&Event::Answer { same })?)
 }
 
 fn babble(link: i32) -> Result<()> {
     let ended = watch_input();
-    println!("ready");
+    report(&Event::Ready)?;
     let mut state = 1u64;
     let mut packet = Vec::new();
     while !ended.load(std::sync::atomic::Ordering::Acquire) {

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use crate::raw::RawSocket;
-use crate::{Result, watch_input};
+use super::raw::RawSocket;
+use super::{Result, watch_input};
 
 /// Between rounds: there is only one driver for all.
 const PAUSE: Duration = Duration::from_micros(500);

@@ -10,6 +10,7 @@ use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
+use tests::actor::{Event, report};
 
 use super::Result;
 
@@ -31,8 +32,7 @@ pub fn attack(outside: &Path) -> Result<()> {
     let through: BTreeSet<_> = others.flat_map(try_all).collect();
     // Whoever else there is, without a number; there may be nobody.
     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
-    println!("{through:?}");
-    Ok(())
+    Ok(report(&Event::Through(through))?)
 }
 
 /// Whether this is the first process of the node, or one of its threads.
@@ -42,7 +42,7 @@ fn is_first(number: i32) -> bool {
 }
 
 /// What went through against one process.
-fn try_all(number: i32) -> Vec<&'static str> {
+fn try_all(number: i32) -> Vec<String> {
     let pid = Pid::from_raw(number);
     let open = |file: &str, write: bool| {
         let path = format!("/proc/{number}/{file}");
@@ -63,5 +63,5 @@ fn try_all(number: i32) -> Vec<&'static str> {
         ("kill", kill(pid, Signal::SIGKILL).is_ok()),
     ];
     let through = attempts.into_iter().filter(|(_, through)| *through);
-    through.map(|(what, _)| what).collect()
+    through.map(|(what, _)| what.to_owned()).collect()
 }

@@ -1,22 +1,23 @@
 //! Those who stay.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
+use tests::actor::{Event, Request, report, serve};
 use toroid_client::member::{Domain, Listener, Member};
 use toroid_fabric::channel::ChannelError;
 use toroid_fabric::link::DropReason;
 use toroid_fabric::provider::Channel;
 use toroid_fabric::{Access, PacketChannel, Place, Region};
 
+use super::super::memory::report_key;
 use super::{
     COUNTED, FILED, FORGED, FORKED, FROM_DISK, HAUNT, HAUNTED, LOOK, MOVED, OWN, PAIR, PINNED,
-    Result, Tally, converse, faulted, growth, lock, marked,
+    Result, Tally, event, faulted, growth, lock, marked,
 };
 
 /// Channels of leavers that are still listened to.
@@ -58,23 +59,23 @@ pub fn guard(domain: &str, bytes: u64) -> Result<()> {
             thread::sleep(PAUSE);
         }
     });
-    println!("{}", region.remote_key().ok_or("no key")?);
-    io::stdout().flush()?;
+    report_key(&region)?;
     let mut asked = Tally::new();
-    converse(|line| match line {
-        "sum" => Ok(region.load(COUNTED)?.to_string()),
-        "marks" => Ok(marks(&region, &chunk)?.to_string()),
-        "heard" => {
+    serve(|request| match request {
+        Request::Sum => Ok(Event::Count(region.load(COUNTED)?)),
+        Request::Marks => Ok(Event::Count(marks(&region, &chunk)?)),
+        Request::Heard => {
             let now = lock(&ears).heard(&domain);
             let since = growth(&asked, &now);
             asked = now;
-            Ok(format!("{since:?}"))
+            Ok(event(&since))
         }
-        _ => {
+        Request::Look => {
             let found = look(&region, &ears, &chunk)?;
             asked = lock(&ears).heard(&domain);
-            Ok(format!("{found:?}"))
+            Ok(event(&found))
         }
+        other => Err(format!("{other:?} is not for a guard").into()),
     })
 }
 
@@ -93,7 +94,7 @@ fn look(region: &Region, ears: &Mutex<Ears>, page: &[u8]) -> Result<Tally> {
 }
 
 /// Chunks in which there is anything else than the owner has written, which it then writes again.
-fn marks(region: &Region, page: &[u8]) -> Result<usize> {
+fn marks(region: &Region, page: &[u8]) -> Result<u64> {
     let mut there = vec![0; page.len()];
     let mut marks = 0;
     for at in marked(region.len()) {
@@ -279,8 +280,10 @@ pub fn speak(domain: &str, place: Place) -> Result<()> {
                 Ok(()) => break,
                 Err(ChannelError::Full) => channel.wait(LOOK),
                 Err(error) => {
-                    println!("{n} {error:?}");
-                    return Ok(());
+                    return Ok(report(&Event::Ended {
+                        count: n,
+                        error: Some(format!("{error:?}")),
+                    })?);
                 }
             }
         }

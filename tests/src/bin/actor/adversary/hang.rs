@@ -19,6 +19,7 @@ use std::process::{Command, Stdio};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use tests::actor::{Event, report};
 use toroid_client::admin::CONTROL_SOCKET;
 use toroid_protocol::agent::{Message, Reply, Request, VERSION};
 use toroid_protocol::wire::{self, Reader, Writer};
@@ -53,7 +54,8 @@ pub fn hang(node: &str, state: &Path, path: &Path) -> Result<()> {
     let _until_this_ends = hand_over.stdin(Stdio::piped()).spawn()?;
     serve(device, |opcode| {
         if opcode == FLUSH {
-            println!("hangs");
+            // Without a reader this process is about to end.
+            let _ = report(&Event::Blocked);
         }
         answer(opcode)
     })?;
@@ -118,7 +120,7 @@ pub fn stall(node: &str, state: &Path) -> Result<()> {
         MsgFlags::empty(),
         None,
     )?;
-    println!("stalls");
+    report(&Event::Blocked)?;
     Ok(io::copy(&mut session, &mut io::sink()).map(drop)?)
 }
 

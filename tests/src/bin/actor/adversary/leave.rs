@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tests::actor::{self, Event, serve};
 use toroid_fabric::{Access, NodeId, Place, RemoteKey};
 use toroid_protocol::agent::{ChannelInfo, Message, NODE_SOCKET, Reply, Request, VERSION};
 use toroid_protocol::wire::{self, Reader, Writer};
@@ -25,7 +26,7 @@ use super::grips::Grips;
 use super::pins::Pins;
 use super::scribe::Scribe;
 use super::sender::Sender;
-use super::{COUNTED, HAUNT, HAUNTED, LOOK, Result, Tally, converse, lock};
+use super::{COUNTED, HAUNT, HAUNTED, LOOK, Result, Tally, event, lock};
 
 /// Of what was kept, so much is used in each round: the newest, and some of the rest in turn.
 const NEWEST: usize = 3;
@@ -53,26 +54,27 @@ pub fn leave(key: RemoteKey, other: Place) -> Result<()> {
     let is_retired = Arc::new(AtomicBool::new(false));
     let (haunting, slowly) = (Arc::clone(&kept), Arc::clone(&is_retired));
     thread::spawn(move || haunt(&haunting, &slowly));
-    converse(|line| match line {
-        "open" => agent.open(key, other, &mut lock(&kept)),
-        "mistake" => {
+    serve(|request| match request {
+        actor::Request::Open => agent.open(key, other, &mut lock(&kept)),
+        actor::Request::Mistake => {
             let (_, mut files) = agent.ask(&Request::Open {
                 key,
                 access: Access::all(),
             })?;
             lock(&kept).add(files.swap_remove(0), Access::REMOTE_READ)?;
-            Ok("mistaken".into())
+            Ok(Event::Done)
         }
-        "abuse" => Ok(format!("{:?}", abuse(&lock(&kept)))),
-        "rings" => Ok(match Pins::missing() {
-            None => "allowed".into(),
-            Some(error) => format!("not allowed: {error}"),
+        actor::Request::Abuse => Ok(Event::Through(abuse(&lock(&kept)))),
+        actor::Request::Rings => Ok(match Pins::missing() {
+            None => Event::Done,
+            Some(error) => Event::Failed(error.to_string()),
         }),
-        "retire" => {
+        actor::Request::Retire => {
             is_retired.store(true, Ordering::Relaxed);
-            Ok("retired".into())
+            Ok(Event::Done)
         }
-        _ => Ok(format!("{:?}", lock(&kept).look()?)),
+        actor::Request::Look => Ok(event(&lock(&kept).look()?)),
+        other => Err(format!("{other:?} is not for a leaver").into()),
     })
 }
 
@@ -148,11 +150,11 @@ impl Agent {
     }
 
     /// Opens the region for reading and for writing, and three channels to its owner.
-    fn open(&mut self, key: RemoteKey, other: Place, kept: &mut Kept) -> Result<String> {
+    fn open(&mut self, key: RemoteKey, other: Place, kept: &mut Kept) -> Result<Event> {
         for access in [Access::REMOTE_READ, Access::all()] {
             let (reply, mut files) = self.ask(&Request::Open { key, access })?;
             if !matches!(reply, Reply::Region { .. }) {
-                return Ok(format!("{reply:?}"));
+                return Ok(Event::Failed(format!("{reply:?}")));
             }
             kept.add(files.swap_remove(0), access)?;
         }
@@ -169,7 +171,7 @@ impl Agent {
             let sender = Sender::open(&domain, info.partition, self.own, info.place, other)?;
             kept.sender = Some(sender);
         }
-        Ok("open".into())
+        Ok(Event::Open)
     }
 
     fn domain(&mut self) -> Result<String> {
@@ -386,7 +388,7 @@ impl KeptRegion {
 }
 
 /// What went through of what a descriptor does not allow.
-fn abuse(kept: &Kept) -> BTreeSet<&'static str> {
+fn abuse(kept: &Kept) -> BTreeSet<String> {
     let mut through = BTreeSet::new();
     let identity = |file: &Metadata| (file.dev(), file.ino());
     let kept_files = kept
@@ -396,7 +398,8 @@ fn abuse(kept: &Kept) -> BTreeSet<&'static str> {
     let kept_files: BTreeSet<_> = kept_files.map(|file| identity(&file)).collect();
     let is_kept = |file: &Metadata| kept_files.contains(&identity(file));
     for KeptRegion { file, access, .. } in &kept.regions {
-        let mut note = |what, done: bool| _ = done.then(|| through.insert(what));
+        let mut note =
+            |what: &str, done: bool| _ = done.then(|| through.insert(String::from(what)));
         let end = file.metadata().map_or(4096, |metadata| metadata.len());
         for len in [0, end - 4096, end + 4096] {
             note("truncate", file.set_len(len).is_ok());
@@ -419,7 +422,7 @@ fn abuse(kept: &Kept) -> BTreeSet<&'static str> {
     for mapping in mappings.flatten() {
         let reopened = File::open(mapping.path()).and_then(|file| file.metadata());
         if reopened.is_ok_and(|file| is_kept(&file)) {
-            through.insert("open a mapping");
+            through.insert("open a mapping".into());
         }
     }
     // Its interface is its own, whatever the driver has done to it.

@@ -4,12 +4,13 @@
 use std::os::unix::fs::FileExt;
 
 use clap::ValueEnum;
+use tests::actor::{self, Event, report, serve};
 use toroid_fabric::{Access, RemoteKey};
 use toroid_protocol::agent::{Reply, Request};
 
 use super::leave::Agent;
 use super::mapping::{Mapping, PAGE};
-use super::{Result, converse, marked};
+use super::{Result, marked};
 
 /// A mark: no byte of it is in what the owner has written.
 const MARK: u64 = u64::MAX;
@@ -36,14 +37,17 @@ pub fn linger(key: RemoteKey, rights: Rights) -> Result<()> {
     let writable = access == Access::all();
     let pages = usize::try_from(len)? / PAGE;
     let mapping = writable.then(|| Mapping::of(&file, pages)).transpose()?;
-    println!("open");
-    converse(|_| {
+    report(&Event::Open)?;
+    serve(|request| {
+        let actor::Request::Mark = request else {
+            return Err(format!("{request:?} is not for a process that lingers").into());
+        };
         for at in marked(len).rev() {
             match &mapping {
                 Some(mapping) => mapping.write(at, MARK),
                 None => _ = file.write_at(&MARK.to_ne_bytes(), at),
             }
         }
-        Ok("marked".into())
+        Ok(Event::Done)
     })
 }

@@ -17,6 +17,7 @@ use std::thread;
 
 use clap::ValueEnum;
 use nix::sys::stat::fstat;
+use tests::actor::{Event as Report, report};
 use toroid_fabric::{Access, RemoteKey};
 use toroid_protocol::agent::{Event, Message, Reply, Request};
 
@@ -60,9 +61,9 @@ pub fn keep(stays: Stays, key: &RemoteKey, device: &Path, path: &Path) -> Result
         INIT | OPEN => hang::answer(opcode),
         GETATTR => Some(attributes()),
         READ => {
-            println!("holds");
-            // It may be in the middle of that itself.
-            let _ = writeln!(to_hold, "holds");
+            // Either reader may be about to end.
+            let _ = report(&Report::Blocked);
+            let _ = writeln!(to_hold);
             None
         }
         _ => None,
@@ -96,7 +97,7 @@ pub fn hold(stays: Stays, key: RemoteKey, path: &Path) -> Result<()> {
         write(&files.swap_remove(0), &pages, 0);
         return Err("it was answered".into());
     }
-    println!("open");
+    report(&Report::Open)?;
     let mut kept = 0..PAGES;
     loop {
         match agent.hear()? {

@@ -1,30 +1,6 @@
 //! A hostile member: it speaks to the agent without the library, keeps every descriptor and
 //! mapping that it ever got, acknowledges nothing, and goes on after its node has left.
 //!
-//! ```text
-//! haunt guard DOMAIN BYTES     owns a region and listens; answers lines of its input:
-//!     look                         what a leaver reaches while it looks, and what nobody may ever
-//!     heard                        what has arrived or was dropped since it was asked or looked last
-//!     sum                          the counted word
-//!     marks                        in how many chunks another process has left a mark; removes them
-//! haunt speak DOMAIN PLACE     sends numbered packets to a guard until that fails
-//! haunt leave KEY PLACE        haunts that guard, also in the name of another place; answers:
-//!     open                         opens all once more
-//!     mistake                      takes a descriptor for writing for one for reading
-//!     rings                        whether the system lets it have io_uring
-//!     abuse                        tries more with each than it was granted; says what went through
-//!     look                         what of all that it kept others change while it looks
-//!     retire                       takes its time from now on
-//! haunt hang NODE STATE FILE   hands the agent descriptors of FILE, which it makes one that hangs on closing
-//! haunt keep WHO KEY FUSE FILE  keeps the lock of a region's memory by a FILE that never comes: who
-//!                              leaves now, who stays of where it moves
-//! haunt linger KEY RIGHTS      opens for `read` or `write`, hangs up, and keeps what it has; answers:
-//!     mark                         writes to each chunk, from the last to the first
-//! haunt peek KEY               reads memory to which a region moves from when it has it
-//! haunt stall NODE STATE       stops in the middle of handing descriptors over, until it hears of the end
-//! haunt attack NAMESPACE       but in this one: traces, writes to and kills every other process that it can; says how
-//! ```
-//!
 //! [`guard`] has those who stay, [`leave`] who leaves; [`forger`] writes into rings, [`sender`]
 //! sends frames, [`scribe`] writes to memory that is mapped, [`pins`] lets the kernel do so, [`disk`] a
 //! disk, [`child`] a child; [`moved`] maps it elsewhere, [`faults`] brings its pages, [`lock`] keeps
@@ -49,19 +25,19 @@ mod scribe;
 mod sender;
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::Subcommand;
+use tests::actor::Event;
 use toroid_fabric::{Place, Protocol, RemoteKey};
 
-use crate::Result;
+use super::Result;
 use linger::Rights;
 use lock::Stays;
 
-/// How much there is of each thing; what there is nothing of is not named.
+/// Occurrences by kind; a kind without occurrences is left out.
 type Tally = BTreeMap<&'static str, u64>;
 
 /// What members count in.
@@ -171,16 +147,14 @@ pub fn run(role: Role) -> Result<()> {
     }
 }
 
-/// Answers each line of the input.
-fn converse(mut answer: impl FnMut(&str) -> Result<String>) -> Result<()> {
-    for line in io::stdin().lock().lines() {
-        println!("{}", answer(&line?)?);
-        io::stdout().flush()?;
-    }
-    Ok(())
+fn event(tally: &Tally) -> Event {
+    let named = tally
+        .iter()
+        .map(|(kind, count)| ((*kind).to_owned(), *count));
+    Event::Tally(named.collect())
 }
 
-/// What there is more of now.
+/// Kinds with more occurrences than before, and how many more.
 fn growth(before: &Tally, now: &Tally) -> Tally {
     let earlier = |what| before.get(what).copied().unwrap_or_default();
     let grown = now

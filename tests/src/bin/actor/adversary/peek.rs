@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use tests::actor::{Event as Report, report};
 use toroid_fabric::{Access, RemoteKey};
 use toroid_protocol::agent::{Event, Message, Reply, Request};
 
@@ -22,7 +23,7 @@ pub fn peek(key: RemoteKey) -> Result<()> {
         return Err("it was not granted".into());
     };
     let pages = usize::try_from(len)? / PAGE;
-    println!("open");
+    report(&Report::Open)?;
     let moves = Arc::new(AtomicU64::new(0));
     loop {
         match agent.hear()? {

@@ -4,17 +4,18 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use tests::actor::{Actor, Event, Request};
 use tests::cluster::{Cluster, Domain};
 use tests::leftovers::Leftovers;
-use tests::process::{Running, eventually};
+use tests::process::eventually;
 
-use super::{MIB, PATIENCE_MS, ask, counted, start, up_to_revocation, up_with};
+use super::{MIB, PATIENCE_MS, start, up_with};
 
 /// The agent has so many processes for one domain that may hang.
 const MOST_HANGING: usize = 16;
 
 /// A process of a node that keeps the lock of a region's memory, by a file that never comes.
-fn keep_lock(cluster: &Cluster, node: &str, who: &str, key: &str) -> Running {
+fn keep_lock(cluster: &Cluster, node: &str, who: &str, key: &str) -> Actor {
     let systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     assert!(
         systems.contains("fuse"),
@@ -28,10 +29,8 @@ fn keep_lock(cluster: &Cluster, node: &str, who: &str, key: &str) -> Running {
     let everybody = Permissions::from_mode(0o666);
     fs::set_permissions(&device, everybody).expect("it is ours");
     let [device, file] = [&device, &file].map(|path| path.display());
-    cluster.spawn(
-        node,
-        &format!("actor adversary lock {who} {key} {device} {file}"),
-    )
+    let words = format!("adversary lock {who} {key} {device} {file}");
+    cluster.actor(node, &words)
 }
 
 /// Shrinks, and waits until all has moved that has to.
@@ -63,37 +62,30 @@ fn keep_lock_and_shrink(node: &str, who: &str, times: usize) -> usize {
     let before = Leftovers::snapshot();
     let cluster = up_with("4x1x1", PATIENCE_MS, &[]);
     let blue = cluster.domain("blue", &["*,0,0"]);
-    let mut owner = cluster.spawn("0,0,0", &format!("actor adversary guard blue {}", 4 * MIB));
-    let key = owner.line();
-    let mut to_owner = owner.stdin();
-    let spawn = |node: &str, what: &str| {
-        let running = cluster.spawn(node, &format!("actor {what} blue 0,0,0 {key}"));
-        running.says("open");
-        running
-    };
-    let mut counter = spawn("3,0,0", "tally");
-    let to_counter = counter.stdin();
+    let words = format!("adversary guard blue {}", 4 * MIB);
+    let (mut owner, key) = cluster.exporter("0,0,0", &words);
+    let counter = cluster.peer("3,0,0", "tally", "0,0,0", &key);
     let keeper = keep_lock(&cluster, node, who, &key);
-    keeper.says(if who == "leave" { "holds" } else { "open" });
+    keeper.reports(if who == "leave" {
+        &Event::Blocked
+    } else {
+        &Event::Open
+    });
     let mut hung = 0;
     for _ in 0..times {
-        let leaver = spawn("1,0,0", "count");
+        let leaver = cluster.counter("1,0,0", "0,0,0", &key);
         shrink_and_settle(&cluster, &blue, "1,0,0");
-        keeper.says("holds");
-        assert!(up_to_revocation(&leaver.wait().ok()) > 0);
-        let before = ask(&mut owner, &mut to_owner, "sum");
-        eventually("the others go on", || {
-            ask(&mut owner, &mut to_owner, "sum") != before
-        });
+        keeper.reports(&Event::Blocked);
+        assert!(leaver.revoked() > 0);
+        let before = owner.number(&Request::Sum);
+        eventually("the others go on", || owner.number(&Request::Sum) != before);
         hung = hung.max(hanging_children(&cluster));
         blue.grow(&["1,0,0"]);
     }
     cluster.kill_agent();
     start(&cluster, "4x1x1", PATIENCE_MS, &[]);
     shrink_and_settle(&cluster, &blue, "1,0,0");
-    drop(to_counter);
-    let all = counted(counter.wait().ok().text());
-    assert!(all > 0);
+    assert!(counter.counted() > 0);
     cluster.toroid(&["down"]).ok();
     drop(cluster);
     before.assert_none_new();
