@@ -79,7 +79,7 @@ impl Cluster {
     #[track_caller]
     pub fn up(torus: &str) -> Self {
         let cluster = Self::down_yet();
-        cluster.toroid(&["up", "--torus", torus]).ok();
+        cluster.toroid(&format!("up --torus {torus}")).ok();
         cluster
     }
 
@@ -185,23 +185,37 @@ impl Cluster {
         command
     }
 
-    /// Runs `toroid` to its end.
+    /// Runs `toroid` to its end; `words` are its arguments, separated by white space.
     #[must_use = "say whether it should have succeeded"]
-    pub fn toroid(&self, arguments: &[&str]) -> Outcome {
-        run(self.command("toroid").args(arguments))
+    pub fn toroid(&self, words: &str) -> Outcome {
+        run(self.command("toroid").args(words.split_whitespace()))
     }
 
-    /// What `toroid ... --json` says.
+    /// The same as another user than the agent's.
+    #[must_use = "say whether it should have succeeded"]
+    pub fn toroid_of(&self, user: &User, words: &str) -> Outcome {
+        let mut toroid = user.command("toroid");
+        toroid.env("TOROID_STATE", self.state());
+        run(toroid.args(words.split_whitespace()))
+    }
+
+    /// The same in a node, where no variable names the control socket.
+    #[must_use = "say whether it should have succeeded"]
+    pub fn toroid_in(&self, node: &str, words: &str) -> Outcome {
+        self.exec(node, &format!("env -u TOROID_STATE toroid {words}"))
+    }
+
+    /// The answer of `toroid ... --json`.
     #[track_caller]
-    pub fn ask(&self, arguments: &[&str]) -> Value {
-        self.toroid(&[arguments, &["--json"]].concat()).ok().json()
+    pub fn ask(&self, words: &str) -> Value {
+        self.toroid(&format!("{words} --json")).ok().json()
     }
 
     /// Creates a domain.
     #[track_caller]
     pub fn domain<'a>(&'a self, name: &'a str, nodes: &[&str]) -> Domain<'a> {
-        self.toroid(&[&["domain", "create", name], nodes].concat())
-            .ok();
+        let nodes = nodes.join(" ");
+        self.toroid(&format!("domain create {name} {nodes}")).ok();
         self.existing(name)
     }
 
@@ -283,7 +297,7 @@ impl Cluster {
     /// What `toroid status` says.
     #[track_caller]
     pub fn status(&self) -> Value {
-        self.ask(&["status"])
+        self.ask("status")
     }
 
     /// The agent's process.
@@ -301,7 +315,7 @@ impl Cluster {
     /// The first process of each node.
     #[track_caller]
     pub fn node_pids(&self) -> Vec<u32> {
-        let nodes = self.ask(&["node", "ls"]);
+        let nodes = self.ask("node ls");
         let nodes = nodes.as_array().expect("nodes are a list");
         nodes
             .iter()
@@ -355,7 +369,7 @@ impl Cluster {
     /// Ends the agent as people do.
     #[track_caller]
     pub fn down(&self) {
-        self.toroid(&["down"]).ok();
+        self.toroid("down").ok();
     }
 
     /// What is in the state directory.
@@ -378,7 +392,7 @@ impl Drop for Cluster {
             eprintln!("log of the agent:\n{}", self.log());
         }
         // It says that no agent runs if the test has ended it.
-        let _ = self.toroid(&["down"]);
+        let _ = self.toroid("down");
     }
 }
 
@@ -443,29 +457,34 @@ impl Domain<'_> {
     /// Adds nodes.
     #[track_caller]
     pub fn grow(&self, nodes: &[&str]) {
-        self.cluster
-            .toroid(&[&["domain", "grow", self.name], nodes].concat())
-            .ok();
+        self.change("grow", nodes);
     }
 
     /// Takes nodes out.
     #[track_caller]
     pub fn shrink(&self, nodes: &[&str]) {
-        self.cluster
-            .toroid(&[&["domain", "shrink", self.name], nodes].concat())
-            .ok();
+        self.change("shrink", nodes);
+    }
+
+    #[track_caller]
+    fn change(&self, verb: &str, nodes: &[&str]) {
+        let (name, nodes) = (self.name, nodes.join(" "));
+        let words = format!("domain {verb} {name} {nodes}");
+        self.cluster.toroid(&words).ok();
     }
 
     /// Removes it.
     #[track_caller]
     pub fn remove(&self) {
-        self.cluster.toroid(&["domain", "rm", self.name]).ok();
+        self.cluster
+            .toroid(&format!("domain rm {}", self.name))
+            .ok();
     }
 
     /// What `toroid domain show` says.
     #[track_caller]
     pub fn show(&self) -> Value {
-        self.cluster.ask(&["domain", "show", self.name])
+        self.cluster.ask(&format!("domain show {}", self.name))
     }
 
     /// A member as `toroid domain show` says.

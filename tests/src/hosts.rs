@@ -113,10 +113,7 @@ impl Hosts {
     #[track_caller]
     pub fn agree(&self) {
         let view = |host: &Host| {
-            let [nodes, domains] = [["node", "ls"], ["domain", "ls"]].map(|asked| {
-                let answer = host.agent.toroid(&[&asked[..], &["--json"]].concat());
-                answer.ok().json()
-            });
+            let [nodes, domains] = ["node ls", "domain ls"].map(|words| host.agent.ask(words));
             without_pids(nodes).to_string() + &domains.to_string()
         };
         eventually("all agents have the same directory", || {

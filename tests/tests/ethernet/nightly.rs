@@ -181,7 +181,7 @@ fn scripts(section: &str) -> String {
 fn a_parallel_program_is_started_by_lines_pasted_from_the_handbook() {
     let (cluster, alice) = (Cluster::up("2x1x1"), User::create());
     let uid = alice.uid().to_string();
-    cluster.toroid(&["node", "chown", "*,*,*", &uid]).ok();
+    cluster.toroid(&format!("node chown *,*,* {uid}")).ok();
     let home = open_directory(&cluster, "home");
     fs::set_permissions(&home, Permissions::from_mode(0o700)).expect("it is ours");
     chown(&home, Some(alice.uid()), Some(alice.uid())).expect("this is root");

@@ -178,7 +178,7 @@ fn received_packets(cluster: &Cluster, node: &str) -> u64 {
 
 /// Frames of `0,0,0` for who is no member.
 fn refused(cluster: &Cluster) -> u64 {
-    let drops = cluster.ask(&["domain", "drops", "blue"]);
+    let drops = cluster.ask("domain drops blue");
     let of_sender = drops
         .as_array()
         .into_iter()

@@ -42,12 +42,14 @@ impl Store {
 
     pub fn shrink(&self, node: &str) {
         self.cluster
-            .toroid(&["domain", "shrink", "blue", node])
+            .toroid(&format!("domain shrink blue {node}"))
             .ok();
     }
 
     pub fn grow(&self, node: &str) {
-        self.cluster.toroid(&["domain", "grow", "blue", node]).ok();
+        self.cluster
+            .toroid(&format!("domain grow blue {node}"))
+            .ok();
     }
 
     pub fn kill_server(&mut self) {

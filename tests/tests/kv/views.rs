@@ -133,10 +133,7 @@ fn no_memory_is_lost_with_borrowers_that_are_killed() {
 #[test]
 fn a_client_that_may_not_have_more_memory_goes_on_with_what_it_has() {
     let store = Store::up();
-    store
-        .cluster
-        .toroid(&["quota", "set", "1,0,0", "--bytes", "128K"])
-        .ok();
+    store.cluster.toroid("quota set 1,0,0 --bytes 128K").ok();
     let mut client = store.client("1,0,0");
     client.set("key", &"l".repeat(50_000));
     let value = "b".repeat(60_000);

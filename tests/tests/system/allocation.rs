@@ -24,7 +24,7 @@ fn places(nodes: &Value) -> Vec<[u8; 3]> {
 }
 
 fn free(cluster: &Cluster) -> usize {
-    let nodes = cluster.ask(&["node", "ls"]);
+    let nodes = cluster.ask("node ls");
     let nodes = nodes.as_array().expect("a list");
     nodes.iter().filter(|node| node["free"] == true).count()
 }
@@ -32,13 +32,13 @@ fn free(cluster: &Cluster) -> usize {
 #[test]
 fn eight_nodes_are_a_cube() {
     let cluster = Cluster::up("4x4x4");
-    let taken = cluster.ask(&["alloc", "8", "--new", "red", "--place", "compact"]);
+    let taken = cluster.ask("alloc 8 --new red --place compact");
     let places = places(&taken["nodes"]);
     for axis in 0..3 {
         let along: BTreeSet<u8> = places.iter().map(|place| place[axis]).collect();
         assert_eq!(along.len(), 2, "{taken}");
     }
-    let red = cluster.ask(&["domain", "show", "red"]);
+    let red = cluster.ask("domain show red");
     assert_eq!((&red["size"], &red["diameter"]), (&8.into(), &3.into()));
     let mean = red["mean_hops"].as_f64().expect("a number");
     assert!((mean - 12.0 / 7.0).abs() < 1e-9, "{mean}");
@@ -47,20 +47,20 @@ fn eight_nodes_are_a_cube() {
     assert_eq!(free(&cluster), 56);
 
     // What is added lies next to what is there, and what is given back can be taken again.
-    let more = cluster.ask(&["alloc", "4", "-d", "red"]);
+    let more = cluster.ask("alloc 4 -d red");
     assert_eq!(more["domain"]["size"], 12);
     assert_eq!(more["domain"]["diameter"], 4);
-    cluster.toroid(&["free", "@red"]).ok();
-    let red = cluster.ask(&["domain", "show", "red"]);
+    cluster.toroid("free @red").ok();
+    let red = cluster.ask("domain show red");
     assert_eq!((&red["size"], free(&cluster)), (&0.into(), 64));
-    let far = cluster.ask(&["alloc", "2", "--place", "spread"]);
+    let far = cluster.ask("alloc 2 --place spread");
     assert_eq!(far["diameter"], 6);
     assert_eq!(far["domain"], Value::Null);
-    let near = cluster.ask(&["alloc", "3", "--near", "0,0,0"]);
+    let near = cluster.ask("alloc 3 --near 0,0,0");
     let hops = self::places(&near["nodes"]);
     let hops = hops.iter().map(|place| place.map(|n| n.min(4 - n)));
     assert!(hops.map(|p| p.iter().sum::<u8>()).all(|n| n <= 1), "{near}");
-    cluster.toroid(&["alloc", "5", "--place", "random"]).ok();
+    cluster.toroid("alloc 5 --place random").ok();
     assert_eq!(free(&cluster), 54);
 }
 
@@ -68,7 +68,7 @@ fn eight_nodes_are_a_cube() {
 fn who_asks_for_too_much_gets_nothing() {
     let cluster = Cluster::up("2x2x1");
     let _blue = cluster.domain("blue", &["0,0,0"]);
-    let toroid = |words: &str| cluster.toroid(&words.split(' ').collect::<Vec<_>>());
+    let toroid = |words: &str| cluster.toroid(words);
     toroid("alloc 4 --new red").fails(LIMIT, &["4 nodes", "3 are free", "toroid free"]);
     toroid("alloc 0").fails(USAGE, &["0 nodes"]);
     toroid("alloc 1 --new blue").fails(EXISTS, &["blue"]);
@@ -82,7 +82,7 @@ fn who_asks_for_too_much_gets_nothing() {
     toroid("free 1,0,0").fails(NOT_FOUND, &["1,0,0", "nobody"]);
     toroid("free 9,0,0").fails(NOT_FOUND, &["9,0,0"]);
     assert_eq!(free(&cluster), 3);
-    let domains = cluster.ask(&["domain", "ls"]);
+    let domains = cluster.ask("domain ls");
     assert_eq!(domains.as_array().map(Vec::len), Some(1), "{domains}");
 }
 
@@ -93,14 +93,11 @@ fn nodes_that_cannot_join_are_not_taken() {
     cluster
         .exec("1,1,0", "ip link add red type veth peer name violet")
         .ok();
-    let failed = cluster.toroid(&["alloc", "4", "--new", "red"]);
+    let failed = cluster.toroid("alloc 4 --new red");
     assert_ne!(failed.status, 0, "{failed}");
-    assert_eq!(
-        (free(&cluster), cluster.ask(&["domain", "ls"])),
-        (4, json!([]))
-    );
+    assert_eq!((free(&cluster), cluster.ask("domain ls")), (4, json!([])));
     cluster.exec("0,0,0", "ip link show red").fails_somehow();
-    cluster.toroid(&["alloc", "4", "--new", "blue"]).ok();
+    cluster.toroid("alloc 4 --new blue").ok();
     cluster.reaches("0,0,0", "1-1-0.blue");
 }
 
@@ -108,10 +105,8 @@ fn nodes_that_cannot_join_are_not_taken() {
 fn a_node_allocates_for_the_domain_that_it_manages() {
     let cluster = Cluster::up("2x2x1");
     let _blue = cluster.domain("blue", &["0,0,0"]);
-    cluster.toroid(&["domain", "manage", "blue", "0,0,0"]).ok();
-    let inside = |node: &str, words: &str| {
-        cluster.exec(node, &format!("env -u TOROID_STATE toroid {words}"))
-    };
+    cluster.toroid("domain manage blue 0,0,0").ok();
+    let inside = |node: &str, words: &str| cluster.toroid_in(node, words);
     let taken = inside("0,0,0", "alloc 1 -d blue --json").ok().json();
     let node = taken["nodes"][0].as_str().expect("text");
     cluster.reaches("0,0,0", &format!("{}.blue", node.replace(',', "-")));
@@ -127,15 +122,11 @@ fn a_node_allocates_for_the_domain_that_it_manages() {
 #[test]
 fn users_take_nodes_of_a_shared_agent_and_keep_them_from_each_other() {
     let (cluster, alice, bob) = (Cluster::up("2x2x1"), User::create(), User::create());
-    let by = |user: &User, words: &str| {
-        let mut toroid = user.command("toroid");
-        toroid.env("TOROID_STATE", cluster.state());
-        run(toroid.args(words.split(' ')))
-    };
+    let by = |user: &User, words: &str| cluster.toroid_of(user, words);
     let red = by(&alice, "alloc 2 --new red --json").ok().json();
     assert_eq!(red["domain"]["owner"], alice.uid());
     let first = red["nodes"][0].as_str().expect("text");
-    let nodes = cluster.ask(&["node", "ls"]);
+    let nodes = cluster.ask("node ls");
     let owned = nodes.as_array().expect("a list").iter();
     let owned = owned.filter(|node| node["owner"] == alice.uid()).count();
     assert_eq!((owned, free(&cluster)), (2, 2));
@@ -152,15 +143,15 @@ fn users_take_nodes_of_a_shared_agent_and_keep_them_from_each_other() {
 #[test]
 fn who_gets_a_node_finds_nobody_there() {
     let cluster = Cluster::up("2x1x1");
-    cluster.toroid(&["alloc", "2", "--new", "red"]).ok();
+    cluster.toroid("alloc 2 --new red").ok();
     let lingering = cluster.spawn("1,0,0", "sleep 1000");
     eventually("it runs", || {
         cluster.shell("1,0,0", "pgrep sleep").status == 0
     });
-    cluster.toroid(&["free", "1,0,0"]).ok();
+    cluster.toroid("free 1,0,0").ok();
     assert_eq!(lingering.wait().status, 137, "killed with its node");
     cluster.shell("1,0,0", "pgrep sleep").fails_somehow();
-    cluster.toroid(&["alloc", "1", "-d", "red"]).ok();
+    cluster.toroid("alloc 1 -d red").ok();
     cluster.reaches("1,0,0", "0-0-0.red");
     cluster.reaches("0,0,0", "1-0-0.red");
 }
@@ -168,23 +159,21 @@ fn who_gets_a_node_finds_nobody_there() {
 #[test]
 fn what_was_allocated_outlives_the_agent() {
     let cluster = Cluster::up("2x2x1");
-    cluster.toroid(&["alloc", "2", "--new", "red"]).ok();
-    let before = cluster.ask(&["domain", "show", "red"]);
+    cluster.toroid("alloc 2 --new red").ok();
+    let before = cluster.ask("domain show red");
     cluster.down();
-    cluster.toroid(&["up"]).ok();
-    assert_eq!(cluster.ask(&["domain", "show", "red"]), before);
+    cluster.toroid("up").ok();
+    assert_eq!(cluster.ask("domain show red"), before);
     assert_eq!(free(&cluster), 2);
-    cluster
-        .toroid(&["alloc", "3"])
-        .fails(LIMIT, &["2 are free"]);
+    cluster.toroid("alloc 3").fails(LIMIT, &["2 are free"]);
 }
 
 #[test]
 fn a_program_takes_and_gives_back_nodes_while_it_works() {
     let cluster = Cluster::down_yet();
     // Patient: on a loaded machine the program would be fenced by its own shrink.
-    let up = ["up", "--torus", "2x2x1", "--ack-timeout", "10000"];
-    cluster.toroid(&up).ok();
+    let up = "up --torus 2x2x1 --ack-timeout 10000";
+    cluster.toroid(up).ok();
     let _blue = cluster.domain("blue", &["0,0,0"]);
     let elastic = program("examples/elastic");
     let elastic = elastic.to_str().expect("UTF-8");
@@ -194,7 +183,7 @@ fn a_program_takes_and_gives_back_nodes_while_it_works() {
         "{denied}"
     );
 
-    cluster.toroid(&["domain", "manage", "blue", "0,0,0"]).ok();
+    cluster.toroid("domain manage blue 0,0,0").ok();
     let told = run(&mut cluster.in_node("0,0,0", &[elastic, "blue"])).ok();
     let lines: Vec<&str> = told.text().lines().collect();
     assert_eq!(lines.len(), 10, "{told}");
@@ -215,10 +204,10 @@ fn a_program_takes_and_gives_back_nodes_while_it_works() {
 #[test]
 fn who_changes_a_domain_may_ask_for_more_meanwhile() {
     let cluster = Cluster::down_yet();
-    let up = ["up", "--torus", "2x1x1", "--ack-timeout", "3000"];
-    cluster.toroid(&up).ok();
+    let up = "up --torus 2x1x1 --ack-timeout 3000";
+    cluster.toroid(up).ok();
     let _blue = cluster.domain("blue", &["0,0,0"]);
-    cluster.toroid(&["domain", "manage", "blue", "0,0,0"]).ok();
+    cluster.toroid("domain manage blue 0,0,0").ok();
     let manager = cluster.actor("0,0,0", "manage blue 1,0,0 30");
     assert_eq!(manager.counted(), 0);
 }

@@ -165,7 +165,7 @@ fn a_request_that_cannot_be_carried_out_changes_nothing() {
     ];
     let mut wrong = Vec::new();
     for (words, status, names) in cases {
-        let outcome = cluster.toroid(&words.split_whitespace().collect::<Vec<_>>());
+        let outcome = cluster.toroid(words);
         let missing: Vec<_> = names
             .iter()
             .filter(|name| !outcome.stderr.contains(**name))
@@ -182,15 +182,10 @@ fn a_request_that_cannot_be_carried_out_changes_nothing() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 
     // Empty names cannot be written above.
-    cluster
-        .toroid(&["domain", "create", "", "0,0,0"])
-        .fails(USAGE, &["\"\""]);
-    cluster
-        .toroid(&["domain", "create", "two words", "0,0,0"])
-        .fails(USAGE, &["two words"]);
-    cluster
-        .toroid(&["exec", "", "--", "true"])
-        .fails(NOT_FOUND, &["toroid node ls"]);
+    let toroid = |words: &[&str]| run(cluster.command("toroid").args(words));
+    toroid(&["domain", "create", "", "0,0,0"]).fails(USAGE, &["\"\""]);
+    toroid(&["domain", "create", "two words", "0,0,0"]).fails(USAGE, &["two words"]);
+    toroid(&["exec", "", "--", "true"]).fails(NOT_FOUND, &["toroid node ls"]);
 
     assert_eq!(state(&cluster), before, "something changed");
     cluster.reaches("0,0,0", "1-1-1.blue");
@@ -198,8 +193,8 @@ fn a_request_that_cannot_be_carried_out_changes_nothing() {
 
 fn state(cluster: &Cluster) -> [Value; 3] {
     [
-        cluster.ask(&["node", "ls"]),
-        cluster.ask(&["domain", "ls"]),
+        cluster.ask("node ls"),
+        cluster.ask("domain ls"),
         cluster.status(),
     ]
 }
@@ -221,9 +216,9 @@ fn an_impossible_torus_is_refused() {
     ];
     for (torus, name) in cases {
         cluster
-            .toroid(&["up", &format!("--torus={torus}")])
+            .toroid(&format!("up {}", format!("--torus={torus}")))
             .fails(USAGE, &[name, "torus"]);
-        cluster.toroid(&["status"]).fails(NO_AGENT, &["no agent"]);
+        cluster.toroid("status").fails(NO_AGENT, &["no agent"]);
     }
 }
 
@@ -249,7 +244,7 @@ fn without_an_agent_every_command_says_how_to_start_one() {
         "apply /dev/null",
     ];
     for words in commands {
-        let outcome = cluster.toroid(&words.split_whitespace().collect::<Vec<_>>());
+        let outcome = cluster.toroid(words);
         outcome.fails(
             NO_AGENT,
             &["no agent", "toroid up", state.to_str().expect("UTF-8")],
@@ -265,14 +260,14 @@ fn a_state_directory_that_cannot_be_is_named() {
     for state in [file.join("below"), file.clone(), "/proc/nowhere".into()] {
         let name = state.to_str().expect("UTF-8").to_owned();
         cluster
-            .toroid(&["up", "--state", &name])
+            .toroid(&format!("up --state {name}"))
             .fails(FAILED, &[&name, "--state"]);
     }
     // The name of a socket must fit into 107 bytes.
     let long = cluster.files().join("x".repeat(120));
     let name = long.to_str().expect("UTF-8");
     cluster
-        .toroid(&["up", "--state", name])
+        .toroid(&format!("up --state {name}"))
         .fails(FAILED, &[name, "--state", "107 are possible"]);
 }
 

@@ -24,7 +24,9 @@ impl<'a> Alice<'a> {
     fn moves_into(cluster: &'a Cluster) -> Self {
         let user = User::create();
         let uid = user.uid().to_string();
-        cluster.toroid(&["node", "chown", OF_ALICE, &uid]).ok();
+        cluster
+            .toroid(&format!("node chown {} {uid}", OF_ALICE))
+            .ok();
         let home = directory(cluster.files().join("home"), &user);
         let project = directory(home.join("project"), &user);
         file(&project.join("in"), "of alice", &user);
@@ -175,7 +177,7 @@ fn a_bound_directory_is_its_commands_alone_and_goes_with_it() {
     let holders = || alice.runs(&[], count).text().lines().count();
     assert_ne!(holders(), 0);
     cluster.kill_agent();
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     drop((long.stdin(), second.stdin()));
     assert_eq!(long.wait().text(), "in\nin");
     second.wait();
@@ -282,9 +284,9 @@ fn what_cannot_be_bound_says_why() {
 #[test]
 fn an_ordinary_users_nodes_need_no_bound_directories() {
     let cluster = Cluster::of_user(User::create());
-    cluster.toroid(&["up", "--torus", "1x1x1"]).ok();
+    cluster.toroid("up --torus 1x1x1").ok();
     cluster
-        .toroid(&["exec", "--bind", ".", "0,0,0", "--", "true"])
+        .toroid("exec --bind . 0,0,0 -- true")
         .fails(6, &["leave --bind out"]);
     let made = cluster.files().join("made");
     cluster.exec("0,0,0", "touch made").ok();

@@ -216,7 +216,7 @@ fn show_has_the_keys_that_programs_rely_on() {
         let has = |address: &Value| addresses.iter().any(|one| one["local"] == *address);
         assert!(has(&member["ipv4"]) && has(&member["ipv6"]), "{interface}");
     }
-    let all = cluster.ask(&["domain", "ls"]);
+    let all = cluster.ask("domain ls");
     assert_eq!(all, json!([info]));
 }
 
@@ -224,21 +224,16 @@ fn show_has_the_keys_that_programs_rely_on() {
 fn addresses_are_told_by_ip() {
     let cluster = Cluster::up("2x1x1");
     let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
-    assert_eq!(cluster.ask(&["ip", "1,0,0"]), blue.member("1,0,0"));
-    assert_eq!(
-        cluster.ask(&["ip", "1,0,0", "-d", "blue"]),
-        blue.member("1,0,0")
-    );
-    let text = cluster.toroid(&["ip", "1,0,0", "-d", "blue"]).ok();
+    assert_eq!(cluster.ask("ip 1,0,0"), blue.member("1,0,0"));
+    assert_eq!(cluster.ask("ip 1,0,0 -d blue"), blue.member("1,0,0"));
+    let text = cluster.toroid("ip 1,0,0 -d blue").ok();
     for part in ["1-0-0.blue", &blue.ipv4("1,0,0"), "fd74:"] {
         assert!(text.text().contains(part), "{text}");
     }
     let _red = cluster.domain("red", &["1,0,0"]);
+    cluster.toroid("ip 1,0,0").fails(2, &["1,0,0", "--domain"]);
     cluster
-        .toroid(&["ip", "1,0,0"])
-        .fails(2, &["1,0,0", "--domain"]);
-    cluster
-        .toroid(&["ip", "0,0,0", "-d", "red"])
+        .toroid("ip 0,0,0 -d red")
         .fails(4, &["0,0,0", "red", "grow"]);
 }
 
@@ -246,12 +241,12 @@ fn addresses_are_told_by_ip() {
 fn ping_shows_both_paths() {
     let cluster = Cluster::up("2x2x2");
     let _blue = cluster.domain("blue", &["0,0,0", "1,1,1"]);
-    let arguments = ["ping", "0,0,0", "1,1,1", "-d", "blue"];
-    let text = cluster.toroid(&arguments).ok();
+    let arguments = "ping 0,0,0 1,1,1 -d blue";
+    let text = cluster.toroid(arguments).ok();
     for part in ["ethernet", "rdma", "shared memory stands in"] {
         assert!(text.text().contains(part), "{text}");
     }
-    let report = cluster.ask(&arguments);
+    let report = cluster.ask(arguments);
     let paths = report["paths"].as_array().expect("a list");
     let names: Vec<_> = paths.iter().map(|path| &path["path"]).collect();
     assert_eq!(names, ["ethernet", "rdma"]);
@@ -264,12 +259,10 @@ fn ping_shows_both_paths() {
         assert!(path["p50_ns"].as_u64().is_some_and(|ns| ns > 0), "{report}");
     }
     for size in ["8", "9000", "65000"] {
-        cluster
-            .toroid(&[&arguments[..], &["-s", size, "-c", "2"]].concat())
-            .ok();
+        cluster.toroid(&format!("{arguments} -s {size} -c 2")).ok();
     }
     cluster
-        .toroid(&["ping", "0,0,0", "1,0,0", "-d", "blue"])
+        .toroid("ping 0,0,0 1,0,0 -d blue")
         .fails(4, &["1,0,0", "blue", "grow"]);
 }
 
@@ -301,11 +294,11 @@ fn a_removed_domain_can_be_made_again() {
             "round {round}"
         );
         let peer = blue.ipv4("1,0,0");
-        cluster.toroid(&["domain", remove, "blue"]).ok();
+        cluster.toroid(&format!("domain {remove} blue")).ok();
         cluster.exec("0,0,0", "ip link show blue").fails_somehow();
         cluster.does_not_know("0,0,0", "1-0-0.blue");
         cluster.has_no_route("0,0,0", &peer);
-        assert_eq!(cluster.ask(&["domain", "ls"]), json!([]));
+        assert_eq!(cluster.ask("domain ls"), json!([]));
     }
 }
 
@@ -323,41 +316,30 @@ fn node_sets_name_nodes_in_every_form() {
     assert_eq!(places(top.show()), ["0,0,1", "1,0,1", "0,1,1", "1,1,1"]);
     let row = cluster.domain("row", &["0-1,0,0"]);
     assert_eq!(places(row.show()), ["0,0,0", "1,0,0"]);
-    cluster.toroid(&["node", "alias", "1,1,0", "db"]).ok();
+    cluster.toroid("node alias 1,1,0 db").ok();
     let both = cluster.domain("both", &["@row", "db", "1,0,0"]);
     assert_eq!(places(both.show()), ["0,0,0", "1,0,0", "1,1,0"]);
     let hello = cluster.exec("@row", "echo hello").ok();
     let mut lines: Vec<_> = hello.text().lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["0,0,0: hello", "1,0,0: hello"], "both nodes ran it");
-    assert_eq!(
-        cluster.ask(&["ip", "db", "-d", "both"]),
-        both.member("1,1,0")
-    );
+    assert_eq!(cluster.ask("ip db -d both"), both.member("1,1,0"));
     cluster.exec("0,0,0", "getent hosts db.both").ok();
-    cluster.toroid(&["node", "unalias", "db"]).ok();
+    cluster.toroid("node unalias db").ok();
     cluster
         .exec("0,0,0", "getent hosts db.both")
         .fails_somehow();
     cluster.exec("0,0,0", "getent hosts 1-1-0.both").ok();
-    let again = cluster.toroid(&["node", "unalias", "db"]);
+    let again = cluster.toroid("node unalias db");
     again.fails(NOT_FOUND, &["db", "toroid node ls"]);
 }
 
 #[test]
 fn a_domain_of_a_chosen_subnet_and_mtu() {
     let cluster = Cluster::up("2x1x1");
-    let options = [
-        "domain",
-        "create",
-        "blue",
-        "*,0,0",
-        "--subnet",
-        "192.168.77.0/24",
-        "--mtu",
-    ];
-    cluster.toroid(&[&options[..], &["1500"]].concat()).ok();
-    let info = cluster.ask(&["domain", "show", "blue"]);
+    let create = "domain create blue *,0,0 --subnet 192.168.77.0/24 --mtu";
+    cluster.toroid(&format!("{create} 1500")).ok();
+    let info = cluster.ask("domain show blue");
     assert_eq!(
         (&info["subnet"], &info["mtu"]),
         (&json!("192.168.77.0/24"), &json!(1500))

@@ -45,7 +45,7 @@ fn packets_as_large_as_the_mtu_cross_whole() {
     for mtu in mtus {
         let text = mtu.to_string();
         cluster
-            .toroid(&["domain", "create", "blue", "*,0,0", "--mtu", &text])
+            .toroid(&format!("domain create blue *,0,0 --mtu {text}"))
             .ok();
         let (fits, does_not) = (mtu - 28, mtu - 27);
         if fits <= 65_507 {
@@ -56,7 +56,7 @@ fn packets_as_large_as_the_mtu_cross_whole() {
         cluster.exec("0,0,0", &ping).fails_somehow();
         // Larger ones go in pieces.
         cluster.reaches("0,0,0", "-4 -s 60000 1-0-0.blue");
-        cluster.toroid(&["domain", "rm", "blue"]).ok();
+        cluster.toroid("domain rm blue").ok();
     }
 }
 
@@ -180,7 +180,7 @@ fn a_member_cannot_claim_the_addresses_of_another() {
         .exec("0,0,0", &format!("{claim} {ipv4} {ipv6}"))
         .ok();
     eventually("they are held back", || {
-        let drops = cluster.ask(&["domain", "drops", "blue"]);
+        let drops = cluster.ask("domain drops blue");
         drops[0]["dropped"]["foreign_address"] == json!(5)
     });
     for address in [ipv4, ipv6] {

@@ -4,21 +4,11 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 use tests::cluster::Cluster;
-use tests::process::{Outcome, Running, eventually, run};
+use tests::process::{Outcome, Running, eventually};
 use tests::user::User;
 
 const NOT_FOUND: i32 = 4;
 const DENIED: i32 = 6;
-
-fn as_root(cluster: &Cluster, words: &str) -> Outcome {
-    cluster.toroid(&words.split_whitespace().collect::<Vec<_>>())
-}
-
-fn by(user: &User, cluster: &Cluster, words: &str) -> Outcome {
-    let mut toroid = user.command("toroid");
-    toroid.env("TOROID_STATE", cluster.state());
-    run(toroid.args(words.split_whitespace()))
-}
 
 fn lines(outcome: &Outcome) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str(line).expect("a line is JSON");
@@ -35,13 +25,19 @@ fn what(events: &[Value]) -> Vec<&str> {
 #[test]
 fn changes_and_denials_are_told_with_who_asked() {
     let (cluster, alice, bob) = (Cluster::up("2x1x1"), User::create(), User::create());
-    as_root(&cluster, &format!("node chown 0,0,0 {}", alice.uid())).ok();
-    by(&alice, &cluster, "domain create blue 0,0,0").ok();
-    by(&bob, &cluster, "domain shrink blue 0,0,0").fails(NOT_FOUND, &["blue"]);
-    by(&bob, &cluster, "down").fails(DENIED, &["administrator"]);
-    cluster.toroid(&["domain", "show", "blue"]).ok();
+    cluster
+        .toroid(&format!("node chown 0,0,0 {}", alice.uid()))
+        .ok();
+    cluster.toroid_of(&alice, "domain create blue 0,0,0").ok();
+    cluster
+        .toroid_of(&bob, "domain shrink blue 0,0,0")
+        .fails(NOT_FOUND, &["blue"]);
+    cluster
+        .toroid_of(&bob, "down")
+        .fails(DENIED, &["administrator"]);
+    cluster.toroid("domain show blue").ok();
 
-    let all = lines(&as_root(&cluster, "events --json").ok());
+    let all = lines(&cluster.toroid("events --json").ok());
     assert_eq!(
         what(&all),
         ["up", "node_chown", "domain_create", "domain_shrink", "down"]
@@ -63,24 +59,24 @@ fn changes_and_denials_are_told_with_who_asked() {
     assert_eq!(denied["request"]["nodes"], json!(["0,0,0"]));
 
     // A user reads what concerns it.
-    let alices = lines(&by(&alice, &cluster, "events --json").ok());
+    let alices = lines(&cluster.toroid_of(&alice, "events --json").ok());
     assert_eq!(
         what(&alices),
         ["node_chown", "domain_create", "domain_shrink"]
     );
-    let bobs = lines(&by(&bob, &cluster, "events --json").ok());
+    let bobs = lines(&cluster.toroid_of(&bob, "events --json").ok());
     // Of a domain that he does not see he does not read either.
     assert_eq!(what(&bobs), ["down"]);
 
     // From a number on, for people too, and after the agent's death.
-    let text = as_root(&cluster, "events --since 4").ok();
+    let text = cluster.toroid("events --since 4").ok();
     assert_eq!(text.text().lines().count(), 2, "{text}");
     cluster.kill_agent();
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     cluster
-        .exec("1,0,0", "env -u TOROID_STATE toroid domain grow blue 1,0,0")
+        .toroid_in("1,0,0", "domain grow blue 1,0,0")
         .fails(NOT_FOUND, &["no domain is called blue"]);
-    let later = lines(&as_root(&cluster, "events --since 6 --json").ok());
+    let later = lines(&cluster.toroid("events --since 6 --json").ok());
     assert_eq!(what(&later), ["up", "domain_grow"]);
     assert_eq!(
         (&later[1]["node"], &later[1]["uid"]),
@@ -108,14 +104,16 @@ fn who_follows_hears_of_it_at_once() {
 fn who_is_denied_without_end_does_not_fill_the_disk() {
     let (cluster, bob) = (Cluster::up("1x1x1"), User::create());
     for _ in 0..30 {
-        by(&bob, &cluster, "domain create red 0,0,0").fails(DENIED, &["0,0,0"]);
+        cluster
+            .toroid_of(&bob, "domain create red 0,0,0")
+            .fails(DENIED, &["0,0,0"]);
     }
-    let written = lines(&by(&bob, &cluster, "events --json").ok()).len();
+    let written = lines(&cluster.toroid_of(&bob, "events --json").ok()).len();
     assert!((8..30).contains(&written), "{written} of 30 were written");
     // Others are written all the same.
     let _blue = cluster.domain("blue", &["0,0,0"]);
     eventually("it is written", || {
-        let all = lines(&as_root(&cluster, "events --json").ok());
+        let all = lines(&cluster.toroid("events --json").ok());
         what(&all).contains(&"domain_create")
     });
 }

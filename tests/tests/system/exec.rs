@@ -94,7 +94,7 @@ fn programs_in_closed_directories_come_last() {
 fn what_an_administrator_keeps_in_variables_stays_out_of_the_nodes_of_others() {
     let (cluster, alice) = (Cluster::up("2x1x1"), User::create());
     let uid = alice.uid().to_string();
-    cluster.toroid(&["node", "chown", "0,0,0", &uid]).ok();
+    cluster.toroid(&format!("node chown 0,0,0 {uid}")).ok();
     let told = |arguments: &[&str], node: &str| {
         let mut command = cluster.command("toroid");
         command.arg("exec").args(arguments).args([node, "--", "sh"]);
@@ -295,6 +295,6 @@ fn whoami_says_which_node_this_is() {
     );
     assert_eq!(me["domains"], serde_json::json!(["blue"]));
     cluster
-        .toroid(&["whoami"])
+        .toroid("whoami")
         .fails(3, &["not in a node", "toroid exec"]);
 }

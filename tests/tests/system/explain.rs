@@ -11,10 +11,7 @@ fn members_outsiders_and_strangers_are_told_apart() {
     let cluster = Cluster::up("2x2x1");
     let _blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
     let _red = cluster.domain("red", &["1,0,0", "1,1,0"]);
-    let explain = |words: &str| {
-        let words: Vec<&str> = words.split(' ').collect();
-        cluster.toroid(&[&["explain"], &words[..], &["--json"]].concat())
-    };
+    let explain = |words: &str| cluster.toroid(&format!("explain {words} --json"));
 
     let answer = explain("0,0,0 1,0,0").ok().json();
     let path = |provider: &str, guards: &[&str]| -> Value {
@@ -55,16 +52,16 @@ fn members_outsiders_and_strangers_are_told_apart() {
 fn limited_members_are_told_why_they_are_apart() {
     let cluster = Cluster::up("3x1x1");
     let blue = cluster.domain("blue", &["0,0,0"]);
-    let limited = ["domain", "grow", "blue", "1,0,0", "2,0,0", "--limited"];
-    cluster.toroid(&limited).ok();
-    let answer = cluster.toroid(&["explain", "1,0,0", "2,0,0", "-d", "blue"]);
+    let limited = "domain grow blue 1,0,0 2,0,0 --limited";
+    cluster.toroid(limited).ok();
+    let answer = cluster.toroid("explain 1,0,0 2,0,0 -d blue");
     assert_eq!(answer.status, NOT_PERMITTED, "{answer}");
     for path in ["ethernet", "rdma"] {
         let said = format!("{path:8}  no: both are limited members of blue");
         assert!(answer.text().contains(&said), "{answer}");
     }
     cluster.cannot_reach("1,0,0", &blue.ipv4("2,0,0"));
-    cluster.toroid(&["explain", "1,0,0", "0,0,0"]).ok();
+    cluster.toroid("explain 1,0,0 0,0,0").ok();
     cluster.reaches("1,0,0", "0-0-0.blue");
 }
 
@@ -72,7 +69,7 @@ fn limited_members_are_told_why_they_are_apart() {
 fn people_read_it_as_sentences_in_a_node_too() {
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,*,*"]);
-    let outside = cluster.toroid(&["explain", "0,0,0", "1,0,0"]).ok();
+    let outside = cluster.toroid("explain 0,0,0 1,0,0").ok();
     let expected = "0,0,0 to 1,0,0: yes\n\
                     blue\n  \
                       ethernet  yes, by tap; enforced by the driver, which checks every frame\n  \

@@ -42,13 +42,10 @@ fn a_driver_that_cannot_be_started_again_is_said_and_tried_again() {
             cluster.driver_pid().is_none()
         });
         cluster
-            .toroid(&["domain", "create", "red", "0,0,0", "1,0,0"])
+            .toroid("domain create red 0,0,0 1,0,0")
             .fails(FAILED, &["driver", "agent.log"]);
         assert!(cluster.log().contains("cannot restart the Ethernet driver"));
-        assert_eq!(
-            cluster.ask(&["domain", "ls"]).as_array().map(Vec::len),
-            Some(1)
-        );
+        assert_eq!(cluster.ask("domain ls").as_array().map(Vec::len), Some(1));
         fs::rename(&hidden, &driver).expect("it is there");
         eventually("the driver is back", || cluster.driver_pid().is_some());
         cluster.reaches("0,0,0", "1-0-0.blue");
@@ -89,13 +86,13 @@ fn a_full_state_directory_stops_a_change_as_a_whole() {
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
         let disk = SmallDisk::at(cluster.state(), "256k");
-        cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+        cluster.toroid("up --torus 2x1x1").ok();
         let _blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
         let filler = disk.fill();
         let names = (0..40).map(|n| format!("full{n}"));
         // The files have some room left in their last blocks.
         let refused = names
-            .map(|name| cluster.toroid(&["domain", "create", &name, "0,0,0", "1,0,0"]))
+            .map(|name| cluster.toroid(&format!("domain create {name} 0,0,0 1,0,0")))
             .find(|outcome| outcome.status != 0)
             .expect("a disk cannot take names without end");
         refused.fails(FAILED, &["cannot write", "make room"]);
@@ -112,7 +109,7 @@ fn a_full_data_disk_stops_a_change_as_a_whole() {
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
         let disk = SmallDisk::at(cluster.data(), "4m");
-        cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+        cluster.toroid("up --torus 2x1x1").ok();
         let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
         let filler = disk.fill();
         let names = (0..1000).map(|n| format!("full{n}"));
@@ -121,20 +118,20 @@ fn a_full_data_disk_stops_a_change_as_a_whole() {
             .map(|name| {
                 (
                     name.clone(),
-                    cluster.toroid(&["domain", "create", &name, "0,0,0"]),
+                    cluster.toroid(&format!("domain create {name} 0,0,0")),
                 )
             })
             .find(|(_, outcome)| outcome.status != 0)
             .expect("a disk cannot take domains without end");
         refused.fails(EXHAUSTED, &["cannot write the directory", "make room"]);
         cluster
-            .toroid(&["domain", "show", &name])
+            .toroid(&format!("domain show {name}"))
             .fails(4, &[&name]);
         cluster
             .exec("0,0,0", &format!("ip link show {name}"))
             .fails_somehow();
         cluster
-            .toroid(&["domain", "shrink", "blue", "1,0,0"])
+            .toroid("domain shrink blue 1,0,0")
             .fails(EXHAUSTED, &["make room"]);
         assert_eq!(blue.show()["members"].as_array().map(Vec::len), Some(2));
         cluster.reaches("0,0,0", "1-0-0.blue");
@@ -142,10 +139,10 @@ fn a_full_data_disk_stops_a_change_as_a_whole() {
         fs::remove_file(filler).expect("it is there");
         blue.shrink(&["1,0,0"]);
         let _red = cluster.domain("red", &["0,0,0", "1,0,0"]);
-        let before = cluster.ask(&["domain", "ls"]);
+        let before = cluster.ask("domain ls");
         cluster.down();
-        cluster.toroid(&["up"]).ok();
-        assert_eq!(cluster.ask(&["domain", "ls"]), before);
+        cluster.toroid("up").ok();
+        assert_eq!(cluster.ask("domain ls"), before);
         cluster.down();
     });
 }
@@ -173,6 +170,6 @@ fn who_takes_all_places_at_the_agent_leaves_some_to_its_administrator() {
     let mut ask = user.command("toroid");
     ask.arg("--state").arg(cluster.state()).arg("status");
     run(&mut ask).fails_somehow();
-    cluster.toroid(&["status"]).ok();
+    cluster.toroid("status").ok();
     drop(greedy.kill());
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tests::cluster::{Cluster, Domain, leaves_nothing};
 use tests::leftovers::has_ended;
 use tests::outside::{Outside, host};
-use tests::process::{Running, eventually, run, send};
+use tests::process::{Outcome, Running, eventually, run, send};
 use tests::software::{IPERF3_SERVER, WRONG_TCP, goes_on};
 use tests::user::User;
 
@@ -19,9 +19,8 @@ const NOT_FOUND: i32 = 4;
 const EXISTS: i32 = 5;
 const DENIED: i32 = 6;
 
-fn gateway(cluster: &Cluster, words: &str) -> tests::process::Outcome {
-    let words: Vec<&str> = words.split_whitespace().collect();
-    cluster.toroid(&[&["gateway"], &words[..]].concat())
+fn gateway(cluster: &Cluster, words: &str) -> Outcome {
+    cluster.toroid(&format!("gateway {words}"))
 }
 
 #[track_caller]
@@ -93,7 +92,7 @@ fn members_reach_servers_outside_and_nobody_reaches_them() {
             .run(&format!("ping -c 1 -W 1 {inside}"))
             .fails_somehow();
 
-        let gateways = cluster.ask(&["gateway", "ls"]);
+        let gateways = cluster.ask("gateway ls");
         let expected = json!([{"domain": "blue", "node": "0,0,0", "uplink": outside.uplink(),
             "kind": "nat", "problem": null}]);
         assert_eq!(gateways, expected);
@@ -105,7 +104,7 @@ fn members_reach_servers_outside_and_nobody_reaches_them() {
         for node in ["0,0,0", "1,0,0", "2,0,0"] {
             assert_eq!(ways_out(&cluster, node), json!([]));
         }
-        assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]));
+        assert_eq!(cluster.ask("gateway ls"), json!([]));
         assert_eq!(blue.show().get("gateway"), None);
     });
 }
@@ -119,7 +118,7 @@ fn a_network_outside_may_have_the_addresses_of_a_domain() {
     let cluster = Cluster::up("3x1x1");
     let subnet = outside.subnet();
     cluster
-        .toroid(&["domain", "create", "same", "2,0,0", "--subnet", &subnet])
+        .toroid(&format!("domain create same 2,0,0 --subnet {subnet}"))
         .ok();
     let _blue = cluster.domain("blue", &["0-1,0,0"]);
     let uplink = outside.uplink();
@@ -171,7 +170,7 @@ fn a_gateway_outlives_driver_agent_and_node() {
         fetches_on("there is an agent");
         cluster.kill_agent();
         fetches_on("there is no agent");
-        cluster.toroid(&["up"]).ok();
+        cluster.toroid("up").ok();
         fetches_on("there is an agent again");
         goes_on(&server);
         drop((stream, fetching));
@@ -190,7 +189,7 @@ fn a_gateway_outlives_driver_agent_and_node() {
         // The directory has it, whatever becomes of agent and nodes.
         cluster.down();
         assert!(!has_rules());
-        cluster.toroid(&["up"]).ok();
+        cluster.toroid("up").ok();
         fetches(&cluster, "1,0,0", &page);
     });
 }
@@ -236,7 +235,7 @@ fn a_gateway_ends_with_the_membership_of_its_node() {
         let cluster = Cluster::up("3x1x1");
         let add = format!("add 0,0,0 --uplink {} -d blue", outside.uplink());
         let gone = |who: &str| {
-            assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]), "{who}");
+            assert_eq!(cluster.ask("gateway ls"), json!([]), "{who}");
             assert!(!has_rules(), "{who}");
             cannot_fetch(&cluster, "0,0,0", &page);
         };
@@ -253,9 +252,9 @@ fn a_gateway_ends_with_the_membership_of_its_node() {
         gone("one who is back");
 
         gateway(&cluster, &add).ok();
-        cluster.toroid(&["node", "chown", "0,0,0", "12345"]).ok();
+        cluster.toroid("node chown 0,0,0 12345").ok();
         gone("another's");
-        cluster.toroid(&["node", "chown", "0,0,0", "free"]).ok();
+        cluster.toroid("node chown 0,0,0 free").ok();
         blue.grow(&["0,0,0"]);
         gateway(&cluster, &add).ok();
         fetches(&cluster, "1,0,0", &page);
@@ -295,14 +294,13 @@ fn what_cannot_be_a_gateway_is_refused_with_a_remedy() {
         refused("rm 0,0,0 -d blue", NOT_FOUND, &["0,0,0", "blue"]);
 
         cluster
-            .toroid(&["node", "chown", "0,0,0", &alice.uid().to_string()])
+            .toroid(&format!("node chown 0,0,0 {}", alice.uid().to_string()))
             .ok();
-        let mut command = alice.command("toroid");
-        command.env("TOROID_STATE", cluster.state());
-        let words = ["gateway", "add", "0,0,0", "--uplink", &uplink];
-        let _ = cluster.toroid(&["domain", "grow", "blue", "0,0,0"]).ok();
-        tests::process::run(command.args(words)).fails(DENIED, &["administrator"]);
-        assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]));
+        let _ = cluster.toroid("domain grow blue 0,0,0").ok();
+        cluster
+            .toroid_of(&alice, &format!("gateway add 0,0,0 --uplink {uplink}"))
+            .fails(DENIED, &["administrator"]);
+        assert_eq!(cluster.ask("gateway ls"), json!([]));
 
         gateway(&cluster, &at("1,0,0")).ok();
         refused(
@@ -318,11 +316,11 @@ fn what_cannot_be_a_gateway_is_refused_with_a_remedy() {
             &[pair, "outside"],
         );
         cluster
-            .toroid(&["domain", "create", "bare", "3,0,0", "--interface", "stack"])
+            .toroid("domain create bare 3,0,0 --interface stack")
             .ok();
         gateway(&cluster, "rm 1,0,0").ok();
         refused(&at("3,0,0"), WRONG, &["bare", "--bridge"]);
-        assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]));
+        assert_eq!(cluster.ask("gateway ls"), json!([]));
         gateway(&cluster, &at("3,0,0 --bridge")).ok();
     });
 }
@@ -339,22 +337,22 @@ fn a_gateway_is_part_of_a_dump() {
             &format!("add 0,0,0 --uplink {}", outside.uplink()),
         )
         .ok();
-        let dump = cluster.toroid(&["dump"]).ok();
+        let dump = cluster.toroid("dump").ok();
         assert!(dump.text().contains("[gateway.blue]"), "{dump}");
         let file = cluster.files().join("dump.toml");
         let path = file.to_str().expect("text");
         fs::write(&file, dump.text()).expect("there is room");
-        let nothing = cluster.toroid(&["apply", path, "--prune"]).ok();
+        let nothing = cluster.toroid(&format!("apply {path} --prune")).ok();
         assert_eq!(nothing.text(), "nothing to change");
-        cluster.toroid(&["domain", "rm", "blue"]).ok();
-        cluster.toroid(&["apply", path]).ok();
+        cluster.toroid("domain rm blue").ok();
+        cluster.toroid(&format!("apply {path}")).ok();
         fetches(&cluster, "1,0,0", &page);
         fs::write(&file, "[domain.blue]\nnodes = [\"*,0,0\"]\n").expect("there is room");
-        let kept = cluster.toroid(&["apply", path]).ok();
+        let kept = cluster.toroid(&format!("apply {path}")).ok();
         assert_eq!(kept.text(), "nothing to change");
-        cluster.toroid(&["apply", path, "--prune"]).ok();
-        assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]));
-        let events = cluster.toroid(&["events"]).ok();
+        cluster.toroid(&format!("apply {path} --prune")).ok();
+        assert_eq!(cluster.ask("gateway ls"), json!([]));
+        let events = cluster.toroid("events").ok();
         for what in ["connect blue at 0,0,0 to", "disconnect blue at 0,0,0"] {
             assert!(events.text().contains(what), "{events}");
         }
@@ -385,21 +383,19 @@ fn a_gateway_goes_on_when_its_uplink_is_back() {
             };
             let is_told = |what: &str| {
                 eventually(what, || {
-                    let problem = &cluster.ask(&["gateway", "ls"])[0]["problem"];
+                    let problem = &cluster.ask("gateway ls")[0]["problem"];
                     problem
                         .as_str()
                         .is_some_and(|problem| problem.contains(what))
                 });
             };
             let is_well = |when: &str| {
-                eventually(when, || {
-                    cluster.ask(&["gateway", "ls"])[0]["problem"].is_null()
-                });
+                eventually(when, || cluster.ask("gateway ls")[0]["problem"].is_null());
             };
             passes("it leads outside");
             is_well("and says so");
             // Its packets are longer than those that an uplink takes, which a translation sees to.
-            let warning = &cluster.ask(&["gateway", "ls"])[0]["warning"];
+            let warning = &cluster.ask("gateway ls")[0]["warning"];
             let says = warning.as_str().is_some_and(|text| text.contains("1500"));
             assert_eq!(says, kind == "bridge", "{warning}");
             host(&format!("ip link set {uplink} down"));
@@ -444,7 +440,7 @@ fn a_bridge_lets_dhcp_outside_serve_a_domain() {
             &format!("add 0,0,0 --uplink {} --bridge", outside.uplink()),
         )
         .ok();
-        assert_eq!(cluster.ask(&["gateway", "ls"])[0]["kind"], "bridge");
+        assert_eq!(cluster.ask("gateway ls")[0]["kind"], "bridge");
         assert_eq!(ways_out(&cluster, "1,0,0"), json!([]));
         blue.grow(&["2,0,0"]);
         let dhcp = outside.dhcp_server();
@@ -510,11 +506,11 @@ fn a_bridge_outlives_driver_and_agent_and_ends_with_its_node() {
         });
         cluster.kill_agent();
         outside.run(&format!("ping -c 1 -W 5 {member}")).ok();
-        cluster.toroid(&["up"]).ok();
+        cluster.toroid("up").ok();
         cluster.reaches("1,0,0", &to_peer);
         blue.shrink(&["0,0,0"]);
         cluster.cannot_reach("1,0,0", &to_peer);
-        assert_eq!(cluster.ask(&["gateway", "ls"]), json!([]));
+        assert_eq!(cluster.ask("gateway ls"), json!([]));
     });
 }
 
@@ -534,7 +530,7 @@ fn what_has_the_address_of_a_member_does_not_come_from_outside() {
     outside
         .run(&format!("ping -c 3 -i 0.2 -W 1 {member}"))
         .fails_somehow();
-    let drops = cluster.ask(&["domain", "drops", "blue"]);
+    let drops = cluster.ask("domain drops blue");
     let drops = drops.as_array().expect("a list").iter();
     let from_outside = drops
         .clone()
@@ -602,11 +598,11 @@ fn a_node_in_two_domains_routes_between_them_if_both_say_so() {
     }
     let set = |domain: &str, forward: &str| {
         cluster
-            .toroid(&["domain", "set", domain, "--forward", forward])
+            .toroid(&format!("domain set {domain} --forward {forward}"))
             .ok();
     };
     cluster.cannot_reach("0,0,0", &to);
-    let drops = cluster.ask(&["domain", "drops", "red"]);
+    let drops = cluster.ask("domain drops red");
     let foreign = &drops[0]["dropped"]["foreign_address"];
     assert!(foreign.as_u64().is_some_and(|count| count >= 1), "{drops}");
     set("red", "on");
@@ -617,19 +613,19 @@ fn a_node_in_two_domains_routes_between_them_if_both_say_so() {
 
     // It is kept, and said.
     assert_eq!(blue.show()["forward"], json!(true));
-    let dump = cluster.toroid(&["dump"]).ok();
+    let dump = cluster.toroid("dump").ok();
     assert_eq!(dump.text().matches("forward = true").count(), 2);
     cluster.down();
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     assert_eq!(red.show()["forward"], json!(true));
     let file = cluster.files().join("dump.toml");
     let path = file.to_str().expect("text");
     fs::write(&file, dump.text()).expect("there is room");
-    let nothing = cluster.toroid(&["apply", path, "--prune"]).ok();
+    let nothing = cluster.toroid(&format!("apply {path} --prune")).ok();
     assert_eq!(nothing.text(), "nothing to change");
     set("blue", "off");
     assert_eq!(blue.show().get("forward"), None);
-    let applied = cluster.toroid(&["apply", path]).ok();
+    let applied = cluster.toroid(&format!("apply {path}")).ok();
     assert_eq!(applied.text(), "change blue, forwarding");
 }
 
@@ -682,7 +678,7 @@ fn a_member_is_a_router_only_where_the_domain_has_some() {
     fs::write(&program, ADVERTISE).expect("there is room");
     let advertise = format!("/usr/bin/python3 {} blue", program.display());
     let dropped = || {
-        let drops = cluster.ask(&["domain", "drops", "blue"]);
+        let drops = cluster.ask("domain drops blue");
         drops[0]["dropped"]["router_advertisement"].as_u64()
     };
     eventually("it is held back", || {
@@ -691,9 +687,7 @@ fn a_member_is_a_router_only_where_the_domain_has_some() {
     });
     cluster.reaches("1,0,0", "0-0-0.blue");
     assert!(!has_been_advertised(&cluster, "1,0,0"));
-    cluster
-        .toroid(&["domain", "set", "blue", "--forward", "on"])
-        .ok();
+    cluster.toroid("domain set blue --forward on").ok();
     eventually("it is heard", || {
         cluster.exec("0,0,0", &advertise).ok();
         has_been_advertised(&cluster, "1,0,0")

@@ -62,10 +62,7 @@ impl Neighbours {
     }
 
     fn gateway(&self, words: &str) {
-        let words: Vec<&str> = words.split_whitespace().collect();
-        self.cluster
-            .toroid(&[&["gateway"], &words[..]].concat())
-            .ok();
+        self.cluster.toroid(&format!("gateway {words}")).ok();
     }
 
     /// The command by which a datagram for the vault is sent.
@@ -199,7 +196,7 @@ fn the_pair_of_a_gateway_does_not_tell_the_addresses_of_the_host() {
         let [outside, other] = [Outside::new(), Outside::new()];
         let cluster = Cluster::up("1x1x1");
         cluster.domain("blue", &["0,0,0"]);
-        let add = ["gateway", "add", "0,0,0", "--uplink", &outside.uplink()];
+        let add = format!("gateway add 0,0,0 --uplink {}", outside.uplink());
         cluster.toroid(&add).ok();
         cluster.reaches("0,0,0", &format!("-4 {}", outside.address()));
         let route = format!("ip route add {} dev toroid.gw0", other.host_address());

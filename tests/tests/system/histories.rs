@@ -46,8 +46,10 @@ fn step(cluster: &Cluster, model: &mut BTreeMap<&str, Expected>, random: &mut Ra
     let (name, nodes) = (NAMES[random.below(NAMES.len())], random.nodes());
     let words: Vec<&str> = nodes.iter().copied().collect();
     let toroid = |verb: &str| {
-        let outcome = cluster.toroid(&[&["domain", verb, name], &words[..]].concat());
-        outcome.status
+        let words = words.join(" ");
+        cluster
+            .toroid(&format!("domain {verb} {name} {words}"))
+            .status
     };
     let kind = random.below(20);
     match kind {
@@ -87,16 +89,16 @@ fn step(cluster: &Cluster, model: &mut BTreeMap<&str, Expected>, random: &mut Ra
             } else {
                 NOT_FOUND
             };
-            let status = cluster.toroid(&["domain", "rm", name]).status;
+            let status = cluster.toroid(&format!("domain rm {name}")).status;
             assert_eq!(status, expected, "rm {name}");
         }
         18 => {
             cluster.kill_agent();
-            cluster.toroid(&["up", "--no-ethernet"]).ok();
+            cluster.toroid("up --no-ethernet").ok();
         }
         _ => {
             cluster.down();
-            cluster.toroid(&["up", "--no-ethernet"]).ok();
+            cluster.toroid("up --no-ethernet").ok();
         }
     }
     format!("{kind}: {name} {words:?}")
@@ -104,7 +106,7 @@ fn step(cluster: &Cluster, model: &mut BTreeMap<&str, Expected>, random: &mut Ra
 
 /// What the agent has.
 fn found(cluster: &Cluster) -> BTreeMap<String, (BTreeSet<String>, u64)> {
-    let domains = cluster.ask(&["domain", "ls"]);
+    let domains = cluster.ask("domain ls");
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     let describe = |domain: &Value| {
         let members = domain["members"].as_array().expect("a list").iter();
@@ -134,8 +136,8 @@ fn compare(cluster: &Cluster, model: &mut BTreeMap<&str, Expected>, history: &[S
 fn the_agent_has_what_plain_sets_have_whatever_happens() {
     let steps = if is_nightly() { 2000 } else { 80 };
     let cluster = Cluster::down_yet();
-    let torus = ["up", "--torus", "2x2x1", "--no-ethernet"];
-    cluster.toroid(&torus).ok();
+    let torus = "up --torus 2x2x1 --no-ethernet";
+    cluster.toroid(torus).ok();
     // Another history each time; its seed is told when it fails.
     let seed = u64::from(std::process::id()) * 2 + 1;
     let mut random = Random(seed);

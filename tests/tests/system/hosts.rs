@@ -17,23 +17,21 @@ fn a_domain_spans_hosts_and_is_changed_from_any_of_them() {
         let [a, b] = hosts.each();
         let blue = a.agent.domain("blue", &["0,0,0", "0,1,0"]);
         hosts.agree();
-        b.agent
-            .toroid(&["domain", "grow", "blue", "1,1,0", "1,0,0"])
-            .ok();
+        b.agent.toroid("domain grow blue 1,1,0 1,0,0").ok();
         hosts.agree();
         assert_eq!(blue.members().len(), 4);
         assert_eq!(blue.member("1,1,0")["host"], "b");
-        b.agent.toroid(&["domain", "shrink", "blue", "0,0,0"]).ok();
+        b.agent.toroid("domain shrink blue 0,0,0").ok();
         blue.shrink(&["1,1,0"]);
         hosts.agree();
         assert_eq!(blue.show()["epoch"], 3);
-        b.agent.toroid(&["domain", "create", "red", "1,1,0"]).ok();
-        b.agent.toroid(&["node", "alias", "1,1,0", "db"]).ok();
+        b.agent.toroid("domain create red 1,1,0").ok();
+        b.agent.toroid("node alias 1,1,0 db").ok();
         hosts.agree();
-        a.agent.toroid(&["domain", "rm", "red"]).ok();
+        a.agent.toroid("domain rm red").ok();
         hosts.agree();
         // Who asked, and where.
-        let told = a.agent.toroid(&["events", "--json"]).ok();
+        let told = a.agent.toroid("events --json").ok();
         let events = told.text().lines().map(serde_json::from_str::<Value>);
         let events: Vec<Value> = events.map(Result::unwrap).collect();
         let asked = |what: &str| events.iter().find(|event| event["what"] == what).unwrap();
@@ -41,7 +39,7 @@ fn a_domain_spans_hosts_and_is_changed_from_any_of_them() {
         assert_eq!(asked("domain_grow")["uid"], 0);
         assert!(asked("domain_remove")["host"].is_null());
         // What the directory refuses is said in its words.
-        let refused = b.agent.toroid(&["domain", "create", "blue"]);
+        let refused = b.agent.toroid("domain create blue");
         refused.fails(5, &["exists already"]);
     });
 }
@@ -54,7 +52,7 @@ fn what_is_of_another_host_says_so() {
         .exec("1,1,0", "true")
         .fails(2, &["node 1,1,0 is on host b", "run it there"]);
     b.agent.exec("1,1,0", "true").ok();
-    let nodes = b.agent.ask(&["node", "ls"]);
+    let nodes = b.agent.ask("node ls");
     let of = |n: usize, key: &str| nodes[n][key].clone();
     assert_eq!((of(0, "host"), of(2, "host")), ("a".into(), "b".into()));
     assert!(of(0, "pid").is_null() && of(2, "pid").is_u64());
@@ -64,7 +62,7 @@ fn what_is_of_another_host_says_so() {
     a.agent.domain("blue", &["*,*,0"]);
     b.trunk_to("a");
     let explain = |from: &str, to: &str| {
-        let answer = b.agent.toroid(&["explain", from, to, "--json"]);
+        let answer = b.agent.toroid(&format!("explain {from} {to} --json"));
         answer.json()["domains"][0].clone()
     };
     assert_eq!(explain("0,1,0", "1,1,0")["rdma"]["provider"], "shm");
@@ -84,7 +82,7 @@ fn nodes_have_one_host_and_hosts_one_agent() {
     let [a, b] = hosts.each();
     a.up();
     // Nobody carries it yet.
-    let nowhere = a.agent.toroid(&["domain", "create", "red", "0,1,0"]);
+    let nowhere = a.agent.toroid("domain create red 0,1,0");
     nowhere.fails(4, &["no host carries 0,1,0 yet"]);
     let odd = |oddities: Oddities<'_>, words: &str| {
         b.try_up(oddities).ok();
@@ -197,18 +195,18 @@ fn a_host_that_is_away_is_named_and_catches_up() {
         let [a, b] = hosts.each();
         let blue = a.agent.domain("blue", &["*,*,0"]);
         b.agent.kill_agent();
-        let shrink = a.agent.toroid(&["domain", "shrink", "blue", "0,1,0"]);
+        let shrink = a.agent.toroid("domain shrink blue 0,1,0");
         shrink.fails(
             FAILED,
             &["durable", "on host b", "as soon as that agent is back"],
         );
         assert_eq!(blue.members().len(), 3);
         // So does what is asked for again.
-        let grow = a.agent.toroid(&["domain", "grow", "blue", "1,1,0"]);
+        let grow = a.agent.toroid("domain grow blue 1,1,0");
         grow.fails(FAILED, &["on host b"]);
         b.up();
         hosts.agree();
-        assert_eq!(b.agent.ask(&["domain", "show", "blue"])["epoch"], 2);
+        assert_eq!(b.agent.ask("domain show blue")["epoch"], 2);
         blue.grow(&["0,1,0"]);
         hosts.agree();
     });
@@ -222,9 +220,7 @@ fn an_interface_that_a_nodes_root_has_made_is_in_nobody_elses_way() {
     b.agent
         .exec("0,1,0", "ip link add blue type veth peer name violet")
         .ok();
-    let blue = a
-        .agent
-        .toroid(&["domain", "create", "blue", "0,1,0", "1,1,0"]);
+    let blue = a.agent.toroid("domain create blue 0,1,0 1,1,0");
     blue.fails(FAILED, &["durable", "on host b: domain blue"]);
     hosts.agree();
     a.agent.domain("red", &["0,1,0", "1,1,0"]);
@@ -233,9 +229,9 @@ fn an_interface_that_a_nodes_root_has_made_is_in_nobody_elses_way() {
     b.agent.kill_agent();
     b.up();
     a.meets("b");
-    b.agent.toroid(&["domain", "shrink", "blue", "0,1,0"]).ok();
+    b.agent.toroid("domain shrink blue 0,1,0").ok();
     b.agent.exec("0,1,0", "ip link del blue").ok();
-    b.agent.toroid(&["domain", "grow", "blue", "0,1,0"]).ok();
+    b.agent.toroid("domain grow blue 0,1,0").ok();
     hosts.agree();
 }
 
@@ -247,12 +243,12 @@ fn nodes_outlive_the_agent_that_holds_the_directory() {
     a.agent.kill_agent();
     // Its copy is what it goes on with.
     b.agent.reaches("0,1,0", "1-1-0.blue");
-    let refused = b.agent.toroid(&["domain", "shrink", "blue", "1,1,0"]);
+    let refused = b.agent.toroid("domain shrink blue 1,1,0");
     refused.fails(FAILED, &["host a cannot be reached", "nothing was changed"]);
     b.agent.kill_agent();
     b.up();
     assert_eq!(
-        b.agent.ask(&["domain", "show", "blue"])["members"]
+        b.agent.ask("domain show blue")["members"]
             .as_array()
             .unwrap()
             .len(),
@@ -261,7 +257,7 @@ fn nodes_outlive_the_agent_that_holds_the_directory() {
     b.agent.reaches("0,1,0", "1-1-0.blue");
     a.up();
     b.meets("a");
-    b.agent.toroid(&["domain", "shrink", "blue", "1,1,0"]).ok();
+    b.agent.toroid("domain shrink blue 1,1,0").ok();
     hosts.agree();
 }
 
@@ -282,14 +278,14 @@ fn a_cable_is_cut_in_the_middle_of_a_shrink() {
     stop(pid);
     let mut shrink = a.agent.command("toroid");
     let shrink = Running::start(shrink.args(["domain", "shrink", "blue", "1,1,0"]));
-    let has_begun = || b.agent.ask(&["domain", "show", "blue"])["epoch"] == 2;
+    let has_begun = || b.agent.ask("domain show blue")["epoch"] == 2;
     eventually("the far host has begun", has_begun);
     hosts.cut(b);
     shrink.wait().fails(FAILED, &["durable", "on host b"]);
     send(pid, Signal::SIGCONT);
     hosts.mend(b);
     a.meets("b");
-    a.agent.toroid(&["domain", "grow", "blue", "1,1,0"]).ok();
+    a.agent.toroid("domain grow blue 1,1,0").ok();
     hosts.agree();
 }
 
@@ -300,9 +296,7 @@ fn three_hosts_agree() {
     c.agent.domain("blue", &["*,*,0"]);
     hosts.agree();
     hosts.cut(c);
-    let shrink = b
-        .agent
-        .toroid(&["domain", "shrink", "blue", "0,0,0", "0,2,0"]);
+    let shrink = b.agent.toroid("domain shrink blue 0,0,0 0,2,0");
     shrink.fails(FAILED, &["on host c"]);
     // What does not concern it does not fail.
     a.agent.domain("red", &["*,0-1,0"]);
@@ -310,7 +304,7 @@ fn three_hosts_agree() {
     a.meets("c");
     hosts.agree();
     assert_eq!(
-        c.agent.ask(&["domain", "show", "red"])["members"]
+        c.agent.ask("domain show red")["members"]
             .as_array()
             .unwrap()
             .len(),

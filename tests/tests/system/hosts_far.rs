@@ -47,7 +47,7 @@ fn who_leaves_is_cut_off_at_the_other_host_and_those_who_stay_go_on() {
     let [a, b] = hosts.each();
     let (owner, key) = b.agent.owner(OWNER);
     let (leaver, member) = (counter(a, "1,0,0", &key), counter(a, USER, &key));
-    b.agent.toroid(&["domain", "shrink", "blue", "1,0,0"]).ok();
+    b.agent.toroid("domain shrink blue 1,0,0").ok();
     leaver.revoked();
     let again = a.agent.open("1,0,0", &key);
     again.fails(1, &["blue", "1,0,0"]);
@@ -56,11 +56,13 @@ fn who_leaves_is_cut_off_at_the_other_host_and_those_who_stay_go_on() {
     assert!(!count.text().contains("Revoked"), "{count}");
     assert!(owner.counted() > 0);
     // Back again it gets on.
-    a.agent.toroid(&["domain", "grow", "blue", "1,0,0"]).ok();
+    a.agent.toroid("domain grow blue 1,0,0").ok();
     let (owner, key) = b.agent.owner(OWNER);
     let back = counter(a, "1,0,0", &key);
     // The owner's leaving, too, ends what others have of it.
-    a.agent.toroid(&["domain", "shrink", "blue", OWNER]).ok();
+    a.agent
+        .toroid(&format!("domain shrink blue {}", OWNER))
+        .ok();
     back.revoked();
     drop(owner);
 }
@@ -76,10 +78,10 @@ fn who_sleeps_while_it_is_cut_off_wakes_up_without_access() {
     for _ in 0..5 {
         let leaver = counter(a, "1,0,0", &key);
         a.agent.exec("1,0,0", "pkill -STOP -f ^actor.count").ok();
-        b.agent.toroid(&["domain", "shrink", "blue", "1,0,0"]).ok();
+        b.agent.toroid("domain shrink blue 1,0,0").ok();
         a.agent.exec("1,0,0", "pkill -CONT -f ^actor.count").ok();
         counts += leaver.revoked();
-        a.agent.toroid(&["domain", "grow", "blue", "1,0,0"]).ok();
+        a.agent.toroid("domain grow blue 1,0,0").ok();
     }
     counts += member.counted();
     // One of each that left may have been done without its word about it.
@@ -158,12 +160,10 @@ fn what_is_denied_here_is_denied_there() {
     let [a, b] = hosts.each();
     a.agent.domain("blue", &["*,1,0"]);
     a.agent
-        .toroid(&["domain", "grow", "blue", USER, "--limited"])
+        .toroid(&format!("domain grow blue {} --limited", USER))
         .ok();
-    a.agent.toroid(&["domain", "shrink", "blue", "1,1,0"]).ok();
-    a.agent
-        .toroid(&["domain", "grow", "blue", "1,1,0", "--limited"])
-        .ok();
+    a.agent.toroid("domain shrink blue 1,1,0").ok();
+    a.agent.toroid("domain grow blue 1,1,0 --limited").ok();
     a.agent.domain("red", &["1,0,0", OWNER]);
     let (_owner, key) = b.agent.owner(OWNER);
     let open = |node: &str, key: &str| a.agent.open(node, key);

@@ -27,7 +27,7 @@ fn members_of_two_hosts_reach_each_other_by_name_however_long_the_packet() {
                 from.agent.reaches(node, &format!("{options} {to}"));
             }
         }
-        let ping = a.agent.ask(&["ping", "0,0,0", "1,1,0", "--count", "3"]);
+        let ping = a.agent.ask("ping 0,0,0 1,1,0 --count 3");
         assert_eq!(ping["paths"][0]["path"], "ethernet");
         assert_eq!(ping["paths"][0]["lost"], 0);
         // Near ones as ever.
@@ -70,10 +70,8 @@ fn super_frames_are_cut_for_whom_takes_none() {
     let hosts = Hosts::up(2);
     let [a, b] = hosts.each();
     a.agent.domain("blue", &["*,0,0"]);
-    b.agent
-        .toroid(&["domain", "grow", "blue", "0,1,0", "--offload", "off"])
-        .ok();
-    b.agent.toroid(&["domain", "grow", "blue", "1,1,0"]).ok();
+    b.agent.toroid("domain grow blue 0,1,0 --offload off").ok();
+    b.agent.toroid("domain grow blue 1,1,0").ok();
     a.trunk_to("b");
     b.trunk_to("a");
     for to in ["0,1,0", "1,1,0"] {
@@ -179,7 +177,7 @@ fn who_has_left_is_cut_off_on_all_hosts_and_may_come_again() {
     goes_on(&server);
 
     // Of the host that does not carry the leaver, which waits for the other.
-    a.agent.toroid(&["domain", "shrink", "blue", "1,1,0"]).ok();
+    a.agent.toroid("domain shrink blue 1,1,0").ok();
     let returned = now_ns();
 
     from_leaver.close();
@@ -197,7 +195,7 @@ fn who_has_left_is_cut_off_on_all_hosts_and_may_come_again() {
     b.agent.has_no_route("1,1,0", "10.64.0.1");
     a.agent.cannot_reach("0,0,0", "10.64.0.4");
 
-    b.agent.toroid(&["domain", "grow", "blue", "1,1,0"]).ok();
+    b.agent.toroid("domain grow blue 1,1,0").ok();
     b.agent.reaches("1,1,0", "0-0-0.blue");
     a.agent.reaches("1,0,0", "-6 1-1-0.blue");
 }
@@ -211,12 +209,12 @@ fn a_gateway_serves_members_of_other_hosts() {
         let outside = b.address();
         let (outside, _) = outside.split_once(':').expect("an address and a port");
         b.agent.has_no_route("1,1,0", outside);
-        let gateway = ["gateway", "add", "0,0,0", "--uplink", "eth0", "-d", "blue"];
-        b.agent.toroid(&gateway).ok();
+        let gateway = "gateway add 0,0,0 --uplink eth0 -d blue";
+        b.agent.toroid(gateway).ok();
         b.agent.reaches("1,1,0", outside);
         a.agent.reaches("1,0,0", outside);
-        let gateway = ["gateway", "rm", "0,0,0", "-d", "blue"];
-        a.agent.toroid(&gateway).ok();
+        let gateway = "gateway rm 0,0,0 -d blue";
+        a.agent.toroid(gateway).ok();
         b.agent.has_no_route("1,1,0", outside);
     });
 }
@@ -228,7 +226,7 @@ fn limited_members_of_two_hosts_do_not_reach_each_other() {
     let blue = a.agent.domain("blue", &["0,0,0", "0,1,0"]);
     for node in ["1,0,0", "1,1,0"] {
         a.agent
-            .toroid(&["domain", "grow", "blue", node, "--limited"])
+            .toroid(&format!("domain grow blue {node} --limited"))
             .ok();
     }
     a.trunk_to("b");

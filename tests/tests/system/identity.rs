@@ -131,7 +131,7 @@ fn no_two_lives_of_nodes_have_the_same_users() {
     let third = Cluster::up("1x1x1");
     let of_third = first_uids(&third);
     assert!(!overlap(&of_first, &of_third) && !overlap(&of_second, &of_third));
-    first.toroid(&["up"]).ok();
+    first.toroid("up").ok();
     assert_eq!(first_uids(&first), of_first);
     first.down();
     // Those of the first are used again last: files may be left that belong to them.
@@ -140,7 +140,7 @@ fn no_two_lives_of_nodes_have_the_same_users() {
     assert!(!overlap(&of_first, &of_fourth));
     // Who gets a node finds nobody of those who had it.
     let alice = User::create().uid().to_string();
-    fourth.toroid(&["node", "chown", "0,0,0", &alice]).ok();
+    fourth.toroid(&format!("node chown 0,0,0 {alice}")).ok();
     let anew = first_uids(&fourth);
     assert_eq!(anew[1..], of_fourth[1..]);
     assert!(!overlap(&anew[..1], &of_fourth), "{anew:?} {of_fourth:?}");
@@ -238,7 +238,7 @@ fn daemons_that_drop_privileges_serve_other_members() {
 fn who_owns_a_node_runs_what_it_likes_there_and_nowhere_else() {
     let (cluster, alice) = (Cluster::up("2x1x1"), User::create());
     let uid = alice.uid().to_string();
-    cluster.toroid(&["node", "chown", "0,0,0", &uid]).ok();
+    cluster.toroid(&format!("node chown 0,0,0 {uid}")).ok();
     let exec = |node: &str| {
         let mut toroid = alice.command("toroid");
         toroid.env("TOROID_STATE", cluster.state());

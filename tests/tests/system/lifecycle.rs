@@ -40,7 +40,7 @@ fn down_leaves_everything_as_it_was() {
             cluster.state_files(),
             BTreeSet::from(["agent.log".to_owned()])
         );
-        cluster.toroid(&["status"]).fails(3, &["toroid up"]);
+        cluster.toroid("status").fails(3, &["toroid up"]);
     });
 }
 
@@ -84,7 +84,7 @@ fn an_interrupted_start_ends_the_agent() {
         send(agent, Signal::SIGCONT);
         assert_eq!(up.wait().status, 128 + 2);
         down.wait().ok();
-        cluster.toroid(&["status"]).fails(3, &["toroid up"]);
+        cluster.toroid("status").fails(3, &["toroid up"]);
         let log = cluster.log();
         assert!(log.contains("interrupted while it started"), "{log}");
     });
@@ -101,7 +101,7 @@ fn whoever_asks_for_the_end_second_succeeds_too() {
         for down in both {
             down.wait().ok();
         }
-        cluster.toroid(&["down"]).fails(3, &["no agent"]);
+        cluster.toroid("down").fails(3, &["no agent"]);
     });
 }
 
@@ -131,7 +131,7 @@ fn status_and_nodes_tell_what_runs() {
             .is_some_and(|driver| !has_ended(driver))
     );
 
-    let nodes = cluster.ask(&["node", "ls"]);
+    let nodes = cluster.ask("node ls");
     let nodes = nodes.as_array().expect("a list");
     let places: Vec<_> = nodes.iter().map(|node| node["place"].clone()).collect();
     assert_eq!(
@@ -143,9 +143,9 @@ fn status_and_nodes_tell_what_runs() {
     assert!(cluster.node_pids().into_iter().all(|pid| !has_ended(pid)));
 
     // The same for people.
-    let text = cluster.toroid(&["status"]).ok();
+    let text = cluster.toroid("status").ok();
     assert!(text.text().contains("3x2x1"), "{text}");
-    let text = cluster.toroid(&["node", "ls"]).ok();
+    let text = cluster.toroid("node ls").ok();
     assert_eq!(text.text().lines().count(), 7, "{text}");
 }
 
@@ -158,13 +158,13 @@ fn an_agent_in_the_foreground_ends_by_a_signal() {
             up.args(["up", "--torus", "2x1x1", "--foreground"])
                 .stdin(Stdio::null());
             let up = Running::start(&mut up);
-            eventually("it is ready", || cluster.toroid(&["status"]).status == 0);
+            eventually("it is ready", || cluster.toroid("status").status == 0);
             let _blue = cluster.domain("blue", &["*,*,*"]);
             let namespaces = cluster.namespaces();
             up.signal(signal);
             up.wait().ok();
             namespaces.assert_gone();
-            cluster.toroid(&["status"]).fails(3, &["no agent"]);
+            cluster.toroid("status").fails(3, &["no agent"]);
         });
     }
 }
@@ -185,7 +185,7 @@ fn an_agent_killed_at_whatever_moment_is_succeeded() {
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
         for n in 0..kills {
-            cluster.toroid(&["up", "--torus", "2x2x1"]).ok();
+            cluster.toroid("up --torus 2x2x1").ok();
             let agent = cluster.agent_pid();
             let mut busy = Command::new("sh");
             busy.args(["-c", WORK])
@@ -197,7 +197,7 @@ fn an_agent_killed_at_whatever_moment_is_succeeded() {
             send(agent, Signal::SIGKILL);
             assert_ne!(busy.wait().status, 0, "the agent died under it");
         }
-        cluster.toroid(&["up", "--torus", "2x2x1"]).ok();
+        cluster.toroid("up --torus 2x2x1").ok();
     });
 }
 
@@ -263,16 +263,14 @@ fn one_state_directory_has_one_agent() {
     let cluster = Cluster::up("2x1x1");
     let agent = cluster.agent_pid();
     let state = cluster.state();
-    for options in [&[][..], &["--foreground"]] {
+    for up in ["up", "up --foreground"] {
         let names = [
             state.to_str().expect("UTF-8"),
             &agent.to_string(),
             "toroid down",
             "--state",
         ];
-        cluster
-            .toroid(&[&["up"], options].concat())
-            .fails(5, &names);
+        cluster.toroid(up).fails(5, &names);
     }
     assert_eq!(cluster.agent_pid(), agent);
     let _blue = cluster.domain("blue", &["*,0,0"]);
@@ -305,9 +303,9 @@ fn a_stale_lock_and_socket_are_no_obstacle() {
     fs::write(state.join("lock"), std::process::id().to_string()).expect("it is ours");
     drop(UnixListener::bind(state.join("agent.sock")).expect("it is ours"));
     cluster
-        .toroid(&["status"])
+        .toroid("status")
         .fails(3, &["no agent", "toroid up"]);
-    cluster.toroid(&["up", "--torus", "1x1x1"]).ok();
+    cluster.toroid("up --torus 1x1x1").ok();
     cluster.exec("0,0,0", "true").ok();
 }
 
@@ -331,7 +329,7 @@ fn agents_on_two_directories_do_not_disturb_each_other() {
 
         one.kill_agent();
         other.exec("0,0,0", "ping -c 3 -i 0.01 1-0-0.blue").ok();
-        one.toroid(&["up", "--torus", "2x1x1"]).ok();
+        one.toroid("up --torus 2x1x1").ok();
         one.down();
         other.exec("0,0,0", "ping -c 3 -i 0.01 1-0-0.blue").ok();
     });
@@ -340,15 +338,13 @@ fn agents_on_two_directories_do_not_disturb_each_other() {
 #[test]
 fn without_ethernet_there_are_no_interfaces() {
     let cluster = Cluster::down_yet();
-    cluster
-        .toroid(&["up", "--torus", "2x1x1", "--no-ethernet"])
-        .ok();
+    cluster.toroid("up --torus 2x1x1 --no-ethernet").ok();
     assert_eq!(cluster.status()["ethernet"], "none");
     assert_eq!(cluster.driver_pid(), None);
     let blue = cluster.domain("blue", &["*,0,0"]);
     assert_eq!(blue.member("0,0,0")["ifname"], Value::Null);
     cluster.exec("0,0,0", "ip link show blue").fails_somehow();
-    let ping = cluster.ask(&["ping", "0,0,0", "1,0,0", "-d", "blue"]);
+    let ping = cluster.ask("ping 0,0,0 1,0,0 -d blue");
     assert_eq!(ping["paths"].as_array().map(Vec::len), Some(1));
     assert_eq!(ping["paths"][0]["path"], "rdma");
 }

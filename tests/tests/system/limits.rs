@@ -85,17 +85,17 @@ fn groups(pid: u32) -> Vec<PathBuf> {
 #[test]
 fn a_node_has_no_more_processes_than_its_limit() {
     let cluster = Cluster::down_yet();
-    let up = ["up", "--torus", "2x1x1", "--pids", "64"];
-    cluster.toroid(&up).ok();
+    let up = "up --torus 2x1x1 --pids 64";
+    cluster.toroid(up).ok();
     assert_eq!(cluster.status()["limits"]["pids"], 64);
-    let status = cluster.toroid(&["status"]).ok();
+    let status = cluster.toroid("status").ok();
     assert!(
         status
             .text()
             .contains("64 processes and threads for each node"),
         "{status}"
     );
-    cluster.toroid(&["alloc", "2"]).ok();
+    cluster.toroid("alloc 2").ok();
     let before = cluster.node_pids();
     let full = forks(&cluster, NODE, Stdio::piped());
     full.says("EAGAIN");
@@ -103,7 +103,7 @@ fn a_node_has_no_more_processes_than_its_limit() {
     has_at_most_64(&cluster, "1,0,0");
     assert_eq!(cluster.node_pids(), before, "no node ended of it");
     // The owner of a full node empties it.
-    cluster.toroid(&["free", NODE]).ok();
+    cluster.toroid(&format!("free {}", NODE)).ok();
     full.wait().fails_somehow();
     has_at_most_64(&cluster, NODE);
 }
@@ -121,8 +121,8 @@ fn nodes_are_limited_unless_somebody_says_otherwise() {
 #[test]
 fn a_node_has_no_more_memory_than_its_limit() {
     let cluster = Cluster::down_yet();
-    let up = ["up", "--torus", "2x1x1", "--memory", "128M"];
-    cluster.toroid(&up).ok();
+    let up = "up --torus 2x1x1 --memory 128M";
+    cluster.toroid(up).ok();
     assert_eq!(cluster.status()["limits"]["memory"], 128 << 20);
     let before = cluster.node_pids();
     let mut bystander = cluster.spawn(NODE, "sleep 600");
@@ -154,8 +154,8 @@ fn a_node_has_no_more_memory_than_its_limit() {
 fn limits_outlive_the_agent_and_end_with_its_nodes() {
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
-        let up = ["up", "--torus", "2x1x1", "--pids", "64", "--memory", "1G"];
-        cluster.toroid(&up).ok();
+        let up = "up --torus 2x1x1 --pids 64 --memory 1G";
+        cluster.toroid(up).ok();
         let limits = cluster.status()["limits"].clone();
         let [node, other] = cluster.node_pids()[..] else {
             panic!("two nodes");
@@ -163,7 +163,7 @@ fn limits_outlive_the_agent_and_end_with_its_nodes() {
         let all: Vec<_> = [groups(node), groups(other)].concat();
         assert_ne!(groups(node), groups(other));
         cluster.kill_agent();
-        cluster.toroid(&["up"]).ok();
+        cluster.toroid("up").ok();
         assert_eq!(cluster.status()["limits"], limits);
         has_at_most_64(&cluster, NODE);
 
@@ -181,7 +181,7 @@ fn limits_outlive_the_agent_and_end_with_its_nodes() {
 
         // The next agent may have others.
         cluster.kill_agent();
-        cluster.toroid(&["up", "--pids", "1000"]).ok();
+        cluster.toroid("up --pids 1000").ok();
         assert_eq!(cluster.status()["limits"]["pids"], 1000);
         assert_eq!(cluster.status()["limits"]["memory"], 1 << 30);
         cluster.down();
@@ -191,7 +191,7 @@ fn limits_outlive_the_agent_and_end_with_its_nodes() {
         );
 
         // Those of an agent that is never taken over.
-        cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+        cluster.toroid("up --torus 2x1x1").ok();
         let nodes = cluster.node_pids();
         let all = groups(nodes[0]);
         cluster.kill_agent();
@@ -208,13 +208,13 @@ fn limits_outlive_the_agent_and_end_with_its_nodes() {
 #[test]
 fn where_nodes_cannot_be_limited_it_is_said() {
     let cluster = Cluster::of_user(User::create());
-    for limit in [["--pids", "64"], ["--memory", "1G"]] {
-        let up = ["up", "--torus", "1x1x1", limit[0], limit[1]];
+    for limit in ["--pids 64", "--memory 1G"] {
+        let up = format!("up --torus 1x1x1 {limit}");
         cluster
             .toroid(&up)
             .fails(1, &["cannot limit the", "as root"]);
     }
-    let up = cluster.toroid(&["up", "--torus", "1x1x1"]).ok();
+    let up = cluster.toroid("up --torus 1x1x1").ok();
     assert!(
         up.stderr.contains("cannot limit the processes of nodes"),
         "{up}"
@@ -225,9 +225,9 @@ fn where_nodes_cannot_be_limited_it_is_said() {
     assert!(remedy.contains("as root"), "{remedy}");
     // Nor can those be that are there.
     cluster.kill_agent();
-    let late = cluster.toroid(&["up", "--pids", "64"]);
+    let late = cluster.toroid("up --pids 64");
     late.fails(5, &["does not limit the processes of nodes", "toroid down"]);
-    let up = cluster.toroid(&["up"]).ok();
+    let up = cluster.toroid("up").ok();
     assert!(up.stderr.contains("made without a limit"), "{up}");
     cluster.down();
 
@@ -241,7 +241,7 @@ fn where_nodes_cannot_be_limited_it_is_said() {
         ("--pids", "many"),
     ] {
         cluster
-            .toroid(&["up", &format!("{option}={value}")])
+            .toroid(&format!("up {}", format!("{option}={value}")))
             .fails(2, &[option]);
     }
 }

@@ -143,7 +143,7 @@ fn nodes_meet_in_no_directory_for_temporary_files_unless_the_operator_lets_them(
         }
         cluster.down();
 
-        cluster.toroid(&["up", "--share-tmp"]).ok();
+        cluster.toroid("up --share-tmp").ok();
         let place = tempfile::tempdir().expect("a directory of the host");
         let open_to_all = Permissions::from_mode(0o777);
         fs::set_permissions(place.path(), open_to_all).expect("it is ours");
@@ -154,9 +154,9 @@ fn nodes_meet_in_no_directory_for_temporary_files_unless_the_operator_lets_them(
         // Nodes do not change while they live.
         cluster.kill_agent();
         cluster
-            .toroid(&["up"])
+            .toroid("up")
             .fails(5, &["and the host's /tmp", "toroid down"]);
-        cluster.toroid(&["up", "--share-tmp"]).ok();
+        cluster.toroid("up --share-tmp").ok();
     });
 }
 
@@ -179,7 +179,7 @@ fn a_nodes_network_has_a_name_on_the_host() {
     };
     reaches();
     cluster.kill_agent();
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     reaches();
     // Another life has another namespace, and the same name.
     let before = fs::metadata(&name).expect("it leads there").ino();

@@ -89,9 +89,9 @@ fn plain_members_see_whole_frames_and_others_super_frames() {
     let cluster = Cluster::up("3x1x1");
     let nodes = ["0,0,0", "1,0,0"];
     cluster
-        .toroid(&["domain", "create", "blue", nodes[0], "--mtu", "1500"])
+        .toroid(&format!("domain create blue {} --mtu 1500", nodes[0]))
         .ok();
-    let grow = ["domain", "grow", "blue", nodes[1], "--offload", "off"];
+    let grow = format!("domain grow blue {} --offload off", nodes[1]);
     cluster.toroid(&grow).ok();
     let captures = nodes.map(|node| Capture::start(&cluster, node, "blue"));
     exchange(&cluster, nodes[0], nodes[1]);
@@ -104,19 +104,10 @@ fn plain_members_see_whole_frames_and_others_super_frames() {
 #[test]
 fn who_is_plain_stays_so() {
     let cluster = Cluster::up("2x1x1");
-    let create = [
-        "domain",
-        "create",
-        "blue",
-        "*,0,0",
-        "--offload",
-        "off",
-        "--mtu",
-        "1500",
-    ];
-    cluster.toroid(&create).ok();
+    let create = "domain create blue *,0,0 --offload off --mtu 1500";
+    cluster.toroid(create).ok();
     let is_plain = || {
-        let info = cluster.ask(&["domain", "show", "blue"]);
+        let info = cluster.ask("domain show blue");
         let members = info["members"].as_array().expect("a list").clone();
         assert!(
             members.iter().all(|member| member["plain"] == true),
@@ -134,7 +125,7 @@ fn who_is_plain_stays_so() {
     });
     is_plain();
     cluster.kill_agent();
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     is_plain();
     let node = cluster.node_pids()[0];
     send(node, Signal::SIGKILL);
@@ -143,7 +134,7 @@ fn who_is_plain_stays_so() {
         cluster.exec("1,0,0", "ping -c 1 -W 1 0-0-0.blue").status == 0
     });
     is_plain();
-    let dump = cluster.toroid(&["dump"]).ok();
+    let dump = cluster.toroid("dump").ok();
     assert!(
         dump.text().contains("plain = [\"0,0,0\", \"1,0,0\"]"),
         "{}",
@@ -154,12 +145,10 @@ fn who_is_plain_stays_so() {
 #[test]
 fn a_host_does_without_offload_until_it_is_told_otherwise() {
     let cluster = Cluster::down_yet();
-    cluster
-        .toroid(&["up", "--torus", "2x1x1", "--offload", "off"])
-        .ok();
+    cluster.toroid("up --torus 2x1x1 --offload off").ok();
     assert_eq!(cluster.status()["offload"], json!([]));
-    let create = ["domain", "create", "blue", "*,0,0", "--mtu", "1500"];
-    cluster.toroid(&create).ok();
+    let create = "domain create blue *,0,0 --mtu 1500";
+    cluster.toroid(create).ok();
     let unfinished = || {
         let capture = Capture::start(&cluster, "1,0,0", "blue");
         exchange(&cluster, "0,0,0", "1,0,0");
@@ -167,10 +156,10 @@ fn a_host_does_without_offload_until_it_is_told_otherwise() {
     };
     assert_eq!(unfinished(), 0);
     cluster.kill_agent();
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     assert_eq!(unfinished(), 0, "the next agent has them as they are");
     cluster.kill_agent();
-    cluster.toroid(&["up", "--offload", "on"]).ok();
+    cluster.toroid("up --offload on").ok();
     let has = |kind: &str| {
         let offload: Value = cluster.status()["offload"].clone();
         offload
@@ -207,8 +196,8 @@ while True:
 fn datagrams_that_wait_together_cross_together() {
     let cluster = Cluster::up("3x1x1");
     let blue = cluster.domain("blue", &["0-1,0,0"]);
-    let plain = ["domain", "grow", "blue", "2,0,0", "--offload", "off"];
-    cluster.toroid(&plain).ok();
+    let plain = "domain grow blue 2,0,0 --offload off";
+    cluster.toroid(plain).ok();
     let program = |name: &str, text: &str| {
         let path = cluster.files().join(name);
         fs::write(&path, text).expect("there is room");

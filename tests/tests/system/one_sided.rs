@@ -125,7 +125,7 @@ fn what_a_shrink_needs_is_said_beforehand() {
     let _leaving = cluster.owner("1,0,0");
     let staying = cluster.counter("2,0,0", "0,0,0", &key);
     let needs = || {
-        let mut needs = cluster.ask(&["domain", "shrink", "--dry-run", "blue", "1,0,0"]);
+        let mut needs = cluster.ask("domain shrink --dry-run blue 1,0,0");
         let bytes = needs["extra_bytes"].take();
         (needs, bytes)
     };
@@ -152,7 +152,7 @@ fn what_a_shrink_needs_is_said_beforehand() {
     assert_eq!(needs(), (expected(region(false)), json!(4096)));
     let writing = cluster.counter("1,0,0", "0,0,0", &key);
     assert_eq!(needs(), (expected(region(true)), json!(4096)));
-    let said = cluster.toroid(&["domain", "shrink", "--dry-run", "blue", "1,0,0"]);
+    let said = cluster.toroid("domain shrink --dry-run blue 1,0,0");
     for word in ["processes acknowledge", "regions move (rw)", "regions end"] {
         assert!(said.text().contains(word), "no {word}: {said}");
     }
@@ -160,11 +160,11 @@ fn what_a_shrink_needs_is_said_beforehand() {
     // Nothing has changed, and what cannot be done is refused here, too.
     assert_eq!(blue.show(), before);
     cluster.open("1,0,0", &key).ok();
-    let refused = cluster.toroid(&["domain", "shrink", "--dry-run", "red", "1,0,0"]);
+    let refused = cluster.toroid("domain shrink --dry-run red 1,0,0");
     refused.fails(4, &["red"]);
     blue.shrink(&["1,0,0"]);
     writing.revoked();
-    let again = cluster.toroid(&["domain", "shrink", "--dry-run", "blue", "1,0,0"]);
+    let again = cluster.toroid("domain shrink --dry-run blue 1,0,0");
     again.fails(4, &["1,0,0"]);
     staying.kill();
 }

@@ -87,5 +87,5 @@ fn an_ordinary_user_cannot_keep_a_killed_agent_from_coming_back() {
         flock.args(["flock", "--nonblock"]).arg(&lock).arg("true");
         run(&mut flock).fails(NO_INPUT, &["Permission denied"]);
     }
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
 }

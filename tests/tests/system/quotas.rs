@@ -2,31 +2,23 @@
 
 use serde_json::{Value, json};
 use tests::cluster::Cluster;
-use tests::process::{Outcome, eventually, run};
+use tests::process::eventually;
 use tests::user::User;
 
 const DENIED: i32 = 6;
 const EXHAUSTED: i32 = 7;
 
-fn as_root(cluster: &Cluster, words: &str) -> Outcome {
-    cluster.toroid(&words.split_whitespace().collect::<Vec<_>>())
-}
-
-fn by(user: &User, cluster: &Cluster, words: &str) -> Outcome {
-    let mut toroid = user.command("toroid");
-    toroid.env("TOROID_STATE", cluster.state());
-    run(toroid.args(words.split_whitespace()))
-}
-
 fn of(cluster: &Cluster, whose: &str) -> Value {
-    cluster.ask(&["quota", "show", whose])[0].clone()
+    cluster.ask(&format!("quota show {whose}"))[0].clone()
 }
 
 #[test]
 fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
     let cluster = Cluster::up("2x1x1");
     let _blue = cluster.domain("blue", &["*,0,0"]);
-    as_root(&cluster, "quota set 0,0,0 --regions 1 --domains 1").ok();
+    cluster
+        .toroid("quota set 0,0,0 --regions 1 --domains 1")
+        .ok();
     let (first, _) = cluster.owner("0,0,0");
     assert_eq!(of(&cluster, "0,0,0")["used"]["regions"], json!(1));
     let second = cluster.exec("0,0,0", "actor own blue").fails_somehow();
@@ -38,20 +30,19 @@ fn a_node_has_no_more_than_its_quota_and_others_are_not_held_up() {
         assert!(second.stderr.contains(part), "{part}: {second}");
     }
     let _other = cluster.owner("1,0,0");
-    as_root(&cluster, "domain create red 0,0,0").fails(EXHAUSTED, &["1 of at most 1 domains"]);
-    assert_eq!(
-        cluster.ask(&["domain", "ls"]).as_array().map(Vec::len),
-        Some(1)
-    );
+    cluster
+        .toroid("domain create red 0,0,0")
+        .fails(EXHAUSTED, &["1 of at most 1 domains"]);
+    assert_eq!(cluster.ask("domain ls").as_array().map(Vec::len), Some(1));
 
     // What ends is counted no more; a limit that is lifted is none.
     first.kill();
     cluster.owner("0,0,0");
-    as_root(&cluster, "quota set 0,0,0 --domains none").ok();
-    as_root(&cluster, "domain create red 0,0,0").ok();
+    cluster.toroid("quota set 0,0,0 --domains none").ok();
+    cluster.toroid("domain create red 0,0,0").ok();
     assert_eq!(of(&cluster, "0,0,0")["limits"], json!({"regions": 1}));
     cluster.down();
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     assert_eq!(of(&cluster, "0,0,0")["limits"], json!({"regions": 1}));
 }
 
@@ -65,11 +56,13 @@ fn bytes_descriptors_and_rings_have_limits_too() {
     let (first, _) = cluster.owner("0,0,0");
     let refused = |limit: &str, at_it: &str, words: &str| {
         let before = of(&cluster, "0,0,0")["used"].clone();
-        as_root(&cluster, &format!("quota set 0,0,0 --{limit}")).ok();
+        cluster.toroid(&format!("quota set 0,0,0 --{limit}")).ok();
         let refusal = cluster.exec("0,0,0", words).fails_somehow();
         assert!(refusal.stderr.contains(at_it), "{limit}: {refusal}");
         let resource = limit.split(' ').next().unwrap_or_default();
-        as_root(&cluster, &format!("quota set 0,0,0 --{resource} none")).ok();
+        cluster
+            .toroid(&format!("quota set 0,0,0 --{resource} none"))
+            .ok();
         cluster.exec("0,0,0", "toroid-kv get nothing").fails(1, &[]);
         eventually("nothing is left of those that have ended", || {
             of(&cluster, "0,0,0")["used"] == before
@@ -90,16 +83,16 @@ fn bytes_descriptors_and_rings_have_limits_too() {
 fn a_user_sees_its_own_quota_only() {
     let (cluster, alice, bob) = (Cluster::up("2x1x1"), User::create(), User::create());
     let (alices, bobs) = (alice.uid(), bob.uid());
-    as_root(&cluster, &format!("node chown 0,0,0 {alices}")).ok();
-    as_root(
-        &cluster,
-        &format!("quota set {alices} --domains 1 --bytes 64K"),
-    )
-    .ok();
-    by(&alice, &cluster, "domain create blue 0,0,0").ok();
-    by(&alice, &cluster, "domain create red").fails(EXHAUSTED, &["1 of at most 1 domains"]);
+    cluster.toroid(&format!("node chown 0,0,0 {alices}")).ok();
+    cluster
+        .toroid(&format!("quota set {alices} --domains 1 --bytes 64K"))
+        .ok();
+    cluster.toroid_of(&alice, "domain create blue 0,0,0").ok();
+    cluster
+        .toroid_of(&alice, "domain create red")
+        .fails(EXHAUSTED, &["1 of at most 1 domains"]);
 
-    let seen = by(&alice, &cluster, "quota show --json").ok().json();
+    let seen = cluster.toroid_of(&alice, "quota show --json").ok().json();
     assert_eq!(
         seen.as_array().map(Vec::len),
         Some(2),
@@ -110,11 +103,11 @@ fn a_user_sees_its_own_quota_only() {
     assert_eq!(seen[0]["limits"], json!({"domains": 1, "bytes": 65536}));
     assert_eq!(seen[0]["in_force"]["bytes"], json!(65536));
     assert_eq!(seen[0]["in_force"]["nodes"], json!(256), "by default");
-    let of_bob = by(&bob, &cluster, "quota show --json").ok().json();
+    let of_bob = cluster.toroid_of(&bob, "quota show --json").ok().json();
     assert_eq!(of_bob[0]["limits"], json!({}));
     assert!(of_bob[0]["in_force"]["bytes"].as_u64() > Some(1 << 20));
     assert_eq!(
-        by(&bob, &cluster, "status --json").ok().json()["domains"],
+        cluster.toroid_of(&bob, "status --json").ok().json()["domains"],
         json!(0)
     );
     for words in [
@@ -122,8 +115,14 @@ fn a_user_sees_its_own_quota_only() {
         "quota show 0,0,0",
         &format!("quota set {bobs} --domains 9"),
     ] {
-        by(&bob, &cluster, words).fails(DENIED, &["administrator"]);
+        cluster
+            .toroid_of(&bob, words)
+            .fails(DENIED, &["administrator"]);
     }
-    as_root(&cluster, &format!("quota set {alices} --bytes many")).fails(2, &["64M"]);
-    as_root(&cluster, &format!("quota set {alices}")).fails(2, &["limit"]);
+    cluster
+        .toroid(&format!("quota set {alices} --bytes many"))
+        .fails(2, &["64M"]);
+    cluster
+        .toroid(&format!("quota set {alices}"))
+        .fails(2, &["limit"]);
 }

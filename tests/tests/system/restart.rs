@@ -40,13 +40,13 @@ fn nodes_and_commands_outlive_a_killed_agent() {
 
         cluster.kill_agent();
         let remedies = ["its nodes go on", "`toroid up`", "`toroid down`"];
-        cluster.toroid(&["status"]).fails(3, &remedies);
+        cluster.toroid("status").fails(3, &remedies);
         assert!(before.iter().all(|pid| !has_ended(*pid)));
         // A command is between its caller and its node.
         waiting.signal(Signal::SIGUSR1);
         assert_eq!(waiting.wait().status, 7);
 
-        cluster.toroid(&["up"]).ok();
+        cluster.toroid("up").ok();
         assert_eq!(survivors(&cluster), before);
         assert_eq!(cluster.status()["torus"], "2x2x1");
         input.write_all(b"still here\n").expect("it reads");
@@ -56,7 +56,7 @@ fn nodes_and_commands_outlive_a_killed_agent() {
         cluster.reaches("0,0,0", "1-1-0.blue");
         let _red = cluster.domain("red", &["*,0,0"]);
         cluster.reaches("0,0,0", "1-0-0.red");
-        cluster.toroid(&["domain", "shrink", "blue", "1,1,0"]).ok();
+        cluster.toroid("domain shrink blue 1,1,0").ok();
         cluster.existing("blue").shuts_out("1,1,0", "0,0,0");
     });
 }
@@ -71,7 +71,7 @@ fn a_stream_goes_on_while_agents_come_and_go() {
         goes_on(&server);
         cluster.kill_agent();
         goes_on(&server);
-        cluster.toroid(&["up"]).ok();
+        cluster.toroid("up").ok();
     }
     goes_on(&server);
     assert!(!client.has_ended(), "{}", client.wait());
@@ -86,7 +86,7 @@ fn down_ends_what_a_killed_agent_has_left() {
         let sleep = Running::start(cluster.in_node("0,0,0", &script).stdin(Stdio::null()));
         sleep.says("ready");
         cluster.kill_agent();
-        let down = cluster.toroid(&["down"]).ok();
+        let down = cluster.toroid("down").ok();
         assert!(down.stderr.contains("nodes have ended"), "{down}");
         let left: Vec<&u32> = pids.iter().filter(|pid| !has_ended(**pid)).collect();
         assert!(left.is_empty(), "{left:?} of {pids:?}: {}", cluster.log());
@@ -96,7 +96,7 @@ fn down_ends_what_a_killed_agent_has_left() {
         assert_eq!(cluster.state_files(), log);
         // Now there is nothing to end.
         cluster
-            .toroid(&["down"])
+            .toroid("down")
             .fails(3, &["no agent runs", "toroid up"]);
     });
 }
@@ -107,17 +107,17 @@ fn nodes_of_another_torus_are_not_taken_over() {
     let before = survivors(&cluster);
     cluster.kill_agent();
     cluster
-        .toroid(&["up", "--torus", "3x1x1", "--fresh"])
+        .toroid("up --torus 3x1x1 --fresh")
         .fails(5, &["nodes that an agent has left", "toroid down"]);
     cluster
-        .toroid(&["up", "--no-ethernet"])
+        .toroid("up --no-ethernet")
         .fails(5, &["2x1x1 with Ethernet", "toroid down"]);
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     assert_eq!(survivors(&cluster), before, "no harm was done");
 
     cluster.kill_agent();
     cluster.down();
-    cluster.toroid(&["up", "--torus", "3x1x1", "--fresh"]).ok();
+    cluster.toroid("up --torus 3x1x1 --fresh").ok();
     assert_eq!(cluster.status()["torus"], "3x1x1");
 }
 
@@ -131,7 +131,7 @@ fn a_killed_keeper_is_replaced() {
             cluster.kill_keeper();
         }
         cluster.kill_agent();
-        cluster.toroid(&["up"]).ok();
+        cluster.toroid("up").ok();
         assert_eq!(survivors(&cluster), before);
         cluster.reaches("0,0,0", "1-0-0.blue");
     });
@@ -155,12 +155,12 @@ fn nothing_outlives_agent_and_keeper() {
             });
             namespaces.assert_gone();
             cluster
-                .toroid(&["status"])
+                .toroid("status")
                 .fails(3, &["no agent", "toroid up"]);
             // And it starts clean.
-            cluster.toroid(&["up"]).ok();
+            cluster.toroid("up").ok();
             cluster.reaches("0,0,0", "1-1-0.blue");
-            cluster.toroid(&["domain", "rm", "blue"]).ok();
+            cluster.toroid("domain rm blue").ok();
         }
     });
 }
@@ -173,7 +173,7 @@ fn what_died_while_there_was_no_agent_is_made_anew() {
     cluster.kill_agent();
     send(nodes[1], Signal::SIGKILL);
     eventually("it is gone", || has_ended(nodes[1]));
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     assert_eq!(cluster.node_pids()[0], nodes[0]);
     assert_ne!(cluster.node_pids()[1], nodes[1]);
     assert_eq!(cluster.driver_pid(), driver);
@@ -183,7 +183,7 @@ fn what_died_while_there_was_no_agent_is_made_anew() {
     let driver = driver.expect("there is one");
     send(driver, Signal::SIGKILL);
     eventually("it is gone", || has_ended(driver));
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     assert_ne!(cluster.driver_pid(), Some(driver));
     cluster.reaches("1,0,0", "0-0-0.blue");
 }
@@ -192,7 +192,7 @@ fn what_died_while_there_was_no_agent_is_made_anew() {
 fn restart(cluster: &Cluster) {
     cluster.kill_agent();
     std::thread::sleep(Duration::from_millis(200));
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn who_ends_while_there_is_no_agent_is_detached() {
     assert_eq!(cluster.status()["attached"], 1);
     cluster.kill_agent();
     owner.kill();
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     eventually("it is forgotten", || {
         let status = cluster.status();
         status["attached"] == 0 && status["registered_bytes"] == 0
@@ -282,8 +282,8 @@ fn whoever_is_killed_whenever_domains_are_whole() {
     leaves_nothing(|| {
         let cluster = Cluster::down_yet();
         // Patient: who is kept waiting by a loaded machine is fenced otherwise, and ends.
-        let up = ["up", "--torus", "3x1x1", "--ack-timeout", "10000"];
-        cluster.toroid(&up).ok();
+        let up = "up --torus 3x1x1 --ack-timeout 10000";
+        cluster.toroid(up).ok();
         let blue = cluster.domain("blue", &["0,0,0", "1,0,0"]);
         let (mut owner, key) = cluster.owner("0,0,0");
         let count = || cluster.actor("1,0,0", &format!("count blue 0,0,0 {key}"));
@@ -315,7 +315,7 @@ fn whoever_is_killed_whenever_domains_are_whole() {
             }
             let told = change.wait().status;
             if let Victim::Agent = victim {
-                cluster.toroid(&up).ok();
+                cluster.toroid(up).ok();
             }
             let members = blue.show()["members"].as_array().map(Vec::len);
             assert!(matches!(members, Some(2 | 3)), "{n}: {members:?}");

@@ -10,9 +10,9 @@ use tests::user::{Tun, User};
 fn an_ordinary_user_has_it_all() {
     leaves_nothing(|| {
         let cluster = Cluster::of_user(User::create());
-        let up = cluster.toroid(&["up", "--torus", "2x2x1"]).ok();
+        let up = cluster.toroid("up --torus 2x2x1").ok();
         assert!(up.stderr.contains("not against malice"), "it says so: {up}");
-        let status = cluster.toroid(&["status"]).ok();
+        let status = cluster.toroid("status").ok();
         assert!(
             status.text().contains("not against malice"),
             "it says so: {status}"
@@ -29,9 +29,7 @@ fn an_ordinary_user_has_it_all() {
         cluster.reaches("1,0,0", "1-1-0.blue");
         blue.shrink(&["1,0,0"]);
         blue.shuts_out("1,0,0", "1,1,0");
-        cluster
-            .toroid(&["ping", "0,0,0", "1,1,0", "-d", "blue"])
-            .ok();
+        cluster.toroid("ping 0,0,0 1,1,0 -d blue").ok();
 
         let server = cluster.spawn("0,0,0", "iperf3 -s -1 --forceflush");
         server.says("listening");
@@ -58,16 +56,16 @@ fn an_ordinary_user_has_it_all() {
 fn a_users_nodes_outlive_the_agent() {
     leaves_nothing(|| {
         let cluster = Cluster::of_user(User::create());
-        cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+        cluster.toroid("up --torus 2x1x1").ok();
         let _blue = cluster.domain("blue", &["*,0,0"]);
         let (pids, namespaces) = (cluster.pids(), cluster.namespaces());
         let nodes = cluster.node_pids();
         cluster.kill_agent();
-        cluster.toroid(&["up"]).ok();
+        cluster.toroid("up").ok();
         assert_eq!(cluster.node_pids(), nodes);
         cluster.reaches("0,0,0", "1-0-0.blue");
-        cluster.toroid(&["domain", "shrink", "blue", "0,0,0"]).ok();
-        cluster.toroid(&["domain", "grow", "blue", "0,0,0"]).ok();
+        cluster.toroid("domain shrink blue 0,0,0").ok();
+        cluster.toroid("domain grow blue 0,0,0").ok();
         cluster.reaches("0,0,0", "1-0-0.blue");
         cluster.kill_agent();
         cluster.down();
@@ -101,11 +99,9 @@ fn without_an_open_tun_device_members_are_stacks_and_it_says_what_to_do() {
         drop(server);
         cluster.down();
     }
-    cluster
-        .toroid(&["up", "--torus", "2x1x1", "--no-ethernet"])
-        .ok();
+    cluster.toroid("up --torus 2x1x1 --no-ethernet").ok();
     let _blue = cluster.domain("blue", &["*,0,0"]);
-    cluster.toroid(&["ping", "0,0,0", "1,0,0"]).ok();
+    cluster.toroid("ping 0,0,0 1,0,0").ok();
 }
 
 #[test]
@@ -144,12 +140,12 @@ fn without_a_place_for_its_state_it_asks_for_one() {
 #[test]
 fn an_ordinary_users_agent_gives_nothing_to_others() {
     let cluster = Cluster::of_user(User::create());
-    cluster.toroid(&["up", "--torus", "2x1x1"]).ok();
+    cluster.toroid("up --torus 2x1x1").ok();
     let blue = cluster.domain("blue", &["*,0,0"]);
     for change in [
-        &["node", "chown", "0,0,0", "nobody"][..],
-        &["domain", "set", "blue", "--owner", "nobody"],
-        &["domain", "create", "red", "--owner", "nobody"],
+        "node chown 0,0,0 nobody",
+        "domain set blue --owner nobody",
+        "domain create red --owner nobody",
     ] {
         let words = ["the agent serves only its user", "sudo toroid up"];
         cluster.toroid(change).fails(6, &words);
@@ -157,7 +153,7 @@ fn an_ordinary_users_agent_gives_nothing_to_others() {
     assert_eq!(blue.members().len(), 2);
     let own = blue.show()["owner"].to_string();
     cluster
-        .toroid(&["domain", "set", "blue", "--owner", &own])
+        .toroid(&format!("domain set blue --owner {own}"))
         .ok();
-    cluster.toroid(&["node", "chown", "0,0,0", &own]).ok();
+    cluster.toroid(&format!("node chown 0,0,0 {own}")).ok();
 }

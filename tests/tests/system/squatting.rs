@@ -64,7 +64,7 @@ fn a_member_cannot_squat_the_address_of_a_node_that_joins_later() {
         assert_eq!(cluster.exec("0,0,0", &ping).status, NO_ECHO, "{address}");
     }
     eventually("its answers are held back", || {
-        let drops = cluster.ask(&["domain", "drops", "blue"]);
+        let drops = cluster.ask("domain drops blue");
         let drops = drops.as_array().expect("a list").iter();
         let foreign = drops.filter_map(|member| member["dropped"]["foreign_address"].as_u64());
         foreign.sum::<u64>() > 0
@@ -112,7 +112,7 @@ fn a_node_in_two_domains_is_reached_in_each_by_its_address_there() {
     assert_eq!(receiver.line(), "in-blue");
     send("2,0,0", &in_red, "in-red");
     assert_eq!(receiver.line(), "in-red");
-    let drops = cluster.ask(&["domain", "drops", "blue"]);
+    let drops = cluster.ask("domain drops blue");
     assert_eq!(
         drops[0]["dropped"]["foreign_address"],
         Value::from(1),
@@ -122,7 +122,7 @@ fn a_node_in_two_domains_is_reached_in_each_by_its_address_there() {
     // It is a router where both domains have some.
     for domain in ["blue", "red"] {
         cluster
-            .toroid(&["domain", "set", domain, "--forward", "on"])
+            .toroid(&format!("domain set {domain} --forward on"))
             .ok();
     }
     send("0,0,0", &in_red, "across");

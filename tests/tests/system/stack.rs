@@ -79,10 +79,10 @@ fn without_the_tun_device_all_members_are_stacks() {
         assert!(fetch().ok().stdout == page());
         let only = "nodes 0,0,0 and 1,0,0 have no interfaces of the kernel, so only programs with \
                     sockets of `toroid_ethernet::Stack` have Ethernet there";
-        let ping = cluster.toroid(&["ping", "0,0,0", "1,0,0"]).ok();
+        let ping = cluster.toroid("ping 0,0,0 1,0,0").ok();
         let unmeasured = format!("ethernet: not measured, because {only}");
         assert!(ping.text().contains(&unmeasured), "{ping}");
-        let explained = cluster.toroid(&["explain", "0,0,0", "1,0,0"]).ok();
+        let explained = cluster.toroid("explain 0,0,0 1,0,0").ok();
         assert!(
             explained.text().contains("ethernet  yes, by stack"),
             "{explained}"
@@ -94,17 +94,17 @@ fn without_the_tun_device_all_members_are_stacks() {
 
         // Nodes that are there stay as they are; the domain's terms never were others.
         cluster.kill_agent();
-        cluster.toroid(&["up"]).ok();
+        cluster.toroid("up").ok();
         let status = cluster.status();
         assert_eq!(status["ethernet"], "stack");
         let remedy = status["no_taps"]["remedy"].as_str().expect("text");
         assert!(remedy.contains("toroid down"), "{remedy}");
         assert!(fetch().ok().stdout == page());
-        let dumped = cluster.toroid(&["dump"]).ok();
+        let dumped = cluster.toroid("dump").ok();
         assert!(!dumped.text().contains("stacks"), "{dumped}");
         drop(server);
         cluster.down();
-        cluster.toroid(&["up"]).ok();
+        cluster.toroid("up").ok();
         let status = cluster.status();
         let kind = [&status["ethernet"], &status["no_taps"]];
         assert_eq!(kind, [&json!("tap"), &Value::Null]);
@@ -140,14 +140,14 @@ s.sendall(b\"how are you?\")
 s.shutdown(socket.SHUT_WR)
 print(s.makefile().read())'";
         assert_eq!(ask("2,0,0", unaware), "well, and you?");
-        let ping = cluster.ask(&["ping", "2,0,0", "0,0,0"]);
+        let ping = cluster.ask("ping 2,0,0 0,0,0");
         let why = ping["unmeasured"]["ethernet"].as_str().expect("text");
         assert!(
             why.starts_with("node 0,0,0 has no interface of the kernel"),
             "{why}"
         );
         // Nor from there, which once was a failure.
-        cluster.toroid(&["ping", "0,0,0", "2,0,0"]).ok();
+        cluster.toroid("ping 0,0,0 2,0,0").ok();
     });
 }
 
@@ -160,7 +160,7 @@ fn nodes_that_have_interfaces_need_the_tun_device() {
     cluster.kill_agent();
     let mut up = cluster.command_with(Tun::Missing, "toroid");
     run(up.arg("up")).fails(6, &["/dev/net/tun", "modprobe tun"]);
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     assert_eq!(cluster.node_pids(), nodes);
     cluster.reaches("0,0,0", "1-0-0.blue");
 }
@@ -243,7 +243,7 @@ fn connections_go_on_when_driver_and_agent_are_killed() {
     say("without-driver");
     cluster.kill_agent();
     say("without-agent");
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     say("with-the-next-agent");
     let driver = cluster.driver_pid().expect("there is one");
     send(driver, Signal::SIGKILL);
@@ -276,7 +276,7 @@ fn a_hostile_process_harms_nobody() {
         // All at once; how many of them get as far as the driver is the kernel's choice.
         let flood = "ping -4 -q -l 1000 -c 1000 -w 1 -s 8000 0-0-0.blue";
         cluster.exec("2,0,0", flood).fails_somehow();
-        let drops = cluster.ask(&["domain", "drops", "blue"]);
+        let drops = cluster.ask("domain drops blue");
         let members = drops.as_array().expect("a list");
         let mut its = members.iter().filter(|member| member["node"] == "2,0,0");
         its.any(|member| member["dropped"]["full"].as_u64() > Some(0))
@@ -297,12 +297,12 @@ fn the_directory_keeps_who_is_a_stack() {
     assert_eq!(of("0,0,0"), [json!(true), Value::Null]);
     assert_eq!(of("2,0,0"), [json!(false), json!("blue")]);
     cluster
-        .toroid(&["domain", "grow", "blue", "0,0,0"])
+        .toroid("domain grow blue 0,0,0")
         .fails(5, &["stack", "toroid domain shrink blue"]);
     cluster.kill_agent();
-    cluster.toroid(&["up"]).ok();
+    cluster.toroid("up").ok();
     assert_eq!(of("0,0,0"), [json!(true), Value::Null]);
-    let dumped = cluster.toroid(&["dump"]).ok();
+    let dumped = cluster.toroid("dump").ok();
     assert!(
         dumped.text().contains("stacks = [\"0,0,0\", \"1,0,0\"]"),
         "{dumped}"

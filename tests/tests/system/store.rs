@@ -351,19 +351,13 @@ fn clients_that_die_in_the_middle_of_a_set_do_no_harm() {
 fn a_client_that_leaves_the_domain_is_cut_off() {
     let store = Store::up();
     store.kv("set key value").ok();
-    store
-        .cluster
-        .toroid(&["domain", "shrink", "blue", "1,0,0"])
-        .ok();
+    store.cluster.toroid("domain shrink blue 1,0,0").ok();
     store.kv("get -d blue key").fails(NOT_REACHED, &["blue"]);
     assert_eq!(
         store.cluster.exec("2,0,0", "toroid-kv get key").ok().stdout,
         b"value"
     );
-    store
-        .cluster
-        .toroid(&["domain", "grow", "blue", "1,0,0"])
-        .ok();
+    store.cluster.toroid("domain grow blue 1,0,0").ok();
     assert_eq!(store.kv("get key").ok().stdout, b"value");
 }
 

@@ -157,7 +157,7 @@ fn no_terminal_of_the_callers_gets_into_a_node() {
 #[test]
 fn an_ordinary_users_node_has_terminals_too() {
     let cluster = Cluster::of_user(User::create());
-    cluster.toroid(&["up", "--torus", "1x1x1"]).ok();
+    cluster.toroid("up --torus 1x1x1").ok();
     let terminal = Terminal::new();
     let shell = terminal.start(&bash(&cluster));
     terminal.types("tty; stty size\n");

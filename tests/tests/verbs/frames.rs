@@ -22,14 +22,16 @@ impl Host {
 
     /// What its agent says that frames from one node to another go over.
     fn explains(&self) -> String {
-        let explain = self.agent.ask(&["explain", USER, OWNER, "-d", "blue"]);
+        let explain = self
+            .agent
+            .ask(&format!("explain {} {} -d blue", USER, OWNER));
         let provider = &explain["domains"][0]["ethernet"]["provider"];
         provider.as_str().unwrap_or_default().to_owned()
     }
 
     #[track_caller]
     fn address(&self, node: &str, kind: &str) -> String {
-        let domain = self.agent.ask(&["domain", "show", "blue"]);
+        let domain = self.agent.ask("domain show blue");
         let mut members = domain["members"].as_array().unwrap().iter();
         let member = members.find(|member| member["node"] == node).unwrap();
         member[kind].as_str().unwrap().to_owned()
@@ -124,7 +126,7 @@ fn frames_of_all_kinds_go_by_the_adapters_and_arrive_whole() {
     let hosts = hosts();
     let [a, b] = &hosts;
     assert_eq!(a.explains(), "tap over verbs");
-    let status = a.agent.toroid(&["status"]).ok();
+    let status = a.agent.toroid("status").ok();
     assert!(
         status.text().contains("frames pass by RDMA adapters"),
         "{status}"
@@ -169,13 +171,15 @@ fn nothing_comes_by_the_adapters_from_who_has_left() {
         let flood = a.agent.flood(THIRD, &to, 7777);
         let frames = b.frames_by_rdma();
         eventually("it floods", || b.frames_by_rdma() > frames + 200);
-        b.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
+        b.agent
+            .toroid(&format!("domain shrink blue {}", THIRD))
+            .ok();
         let left = now_ns();
         // It may fail to send: its interface has gone.
         let _ = flood.end();
         talk.goes_on_by_rdma(&hosts);
         listener.heard_nothing_since(left);
-        a.agent.toroid(&["domain", "grow", "blue", THIRD]).ok();
+        a.agent.toroid(&format!("domain grow blue {}", THIRD)).ok();
     }
 }
 

@@ -17,9 +17,9 @@ fn limits_hold_with_control_groups_of_version_2() {
     let session = "/sys/fs/cgroup/session";
     fs::create_dir(session).unwrap();
     fs::write(format!("{session}/cgroup.procs"), "0").unwrap();
-    let up = ["up", "--torus", "2x1x1", "--pids", "64", "--memory", "64M"];
-    cluster.toroid(&up).ok();
-    cluster.toroid(&["alloc", "2"]).ok();
+    let up = "up --torus 2x1x1 --pids 64 --memory 64M";
+    cluster.toroid(up).ok();
+    cluster.toroid("alloc 2").ok();
     let groups = |node: usize| {
         let text = fs::read_to_string(format!("/proc/{}/cgroup", cluster.node_pids()[node]));
         text.unwrap().trim_end().to_owned()
@@ -51,10 +51,10 @@ fn limits_hold_with_control_groups_of_version_2() {
     cluster
         .shell("1,0,0", "for n in $(seq 32); do sleep 0 & done; wait")
         .ok();
-    cluster.toroid(&["free", NODE]).ok();
+    cluster.toroid(&format!("free {}", NODE)).ok();
 
     cluster.kill_agent();
-    cluster.toroid(&["up", "--memory", "128M"]).ok();
+    cluster.toroid("up --memory 128M").ok();
     takes("96M").ok();
     cluster.down();
     assert!(!fs::exists(&group).unwrap());

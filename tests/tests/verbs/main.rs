@@ -185,7 +185,7 @@ fn can_open(a: &Host, key: &str) {
 fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
     let before = resources();
     let [a, b] = hosts();
-    let explain = a.agent.ask(&["explain", USER, OWNER, "-d", "blue"]);
+    let explain = a.agent.ask(&format!("explain {} {} -d blue", USER, OWNER));
     let rdma = &explain["domains"][0]["rdma"];
     assert_eq!(rdma["provider"], "verbs", "{explain}");
     assert_eq!(rdma["enforced_by"][0], "remote_keys", "{explain}");
@@ -202,12 +202,14 @@ fn members_read_and_write_by_the_adapters_and_leavers_are_cut_off() {
     for _ in 0..3 {
         let leaver = user(&a, THIRD, &key, 2048);
         leaver.reports(&Event::Round(64));
-        b.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
+        b.agent
+            .toroid(&format!("domain shrink blue {}", THIRD))
+            .ok();
         added += leaver.revoked();
         a.agent.open(THIRD, &key).fails(1, &["blue"]);
         // Those who stay go on, and soon by the adapters.
         b.is_used();
-        a.agent.toroid(&["domain", "grow", "blue", THIRD]).ok();
+        a.agent.toroid(&format!("domain grow blue {}", THIRD)).ok();
     }
     assert!(!stays.has_ended());
     added += stays.counted();
@@ -257,7 +259,9 @@ fn a_process_for_other_hosts_that_sleeps_through_a_change_is_replaced() {
     let before = b.stop_process();
     // It answers all the same: that is the adapters' business.
     b.is_used();
-    a.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
+    a.agent
+        .toroid(&format!("domain shrink blue {}", THIRD))
+        .ok();
     assert_eq!(stays.failure().1, "Unreachable");
     b.has_replaced(before);
     can_open(&a, &key);
@@ -294,7 +298,9 @@ fn a_process_for_other_hosts_that_does_not_come_back_is_replaced() {
     assert_eq!(stays.failure().1, "Unreachable");
     b.has_replaced(before);
     can_open(&a, &key);
-    a.agent.toroid(&["domain", "shrink", "blue", THIRD]).ok();
+    a.agent
+        .toroid(&format!("domain shrink blue {}", THIRD))
+        .ok();
     let _again = user(&a, USER, &key, 1024);
     b.is_used();
 }

@@ -86,7 +86,7 @@ fn keep_lock_and_shrink(node: &str, who: &str, times: usize) -> usize {
     start(&cluster, "4x1x1", PATIENCE_MS, &[]);
     shrink_and_settle(&cluster, &blue, "1,0,0");
     assert!(counter.counted() > 0);
-    cluster.toroid(&["down"]).ok();
+    cluster.toroid("down").ok();
     drop(cluster);
     before.assert_none_new();
     hung

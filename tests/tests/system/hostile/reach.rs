@@ -76,7 +76,7 @@ fn descriptors_that_hang_on_closing_do_not_stop_the_agent() {
     up_again(&cluster);
     runs("1,0,0");
     runs("0,0,0");
-    cluster.toroid(&["down"]).ok();
+    cluster.toroid("down").ok();
     up_again(&cluster);
     cluster.exec("0,0,0", "true").ok();
     // The kernel ends what waits for a server that has gone.
@@ -110,7 +110,7 @@ fn callers_that_stall_end_with_the_agent() {
     let waiting = porters();
     assert_eq!(waiting.len(), stalled.len());
     cluster.exec("0,0,0", "true").ok();
-    cluster.toroid(&["down"]).ok();
+    cluster.toroid("down").ok();
     for porter in waiting {
         assert!(!Path::new(&format!("/proc/{porter}")).exists(), "{porter}");
     }
