@@ -223,7 +223,7 @@ fn a_shrink_ends_it_and_nothing_newer_arrives() {
     blue.shrink(&["1,0,0"]);
     assert_eq!(Event::last(talk.end()), Event::Closed { revoked: true });
     // Those who stay go on.
-    let answer = cluster.shell("2,0,0", &format!("echo again | probe tcp {to} 7"));
+    let answer = cluster.shell("2,0,0", &format!("echo again | actor tcp {to} 7"));
     assert_eq!(answer.ok().text(), "again");
     cluster
         .exec("1,0,0", &format!("actor stack blue ask {to} 7"))

@@ -20,14 +20,14 @@ pub fn tcp(host: &str, port: u16) -> Result<()> {
     to.set_read_timeout(Some(PATIENCE))?;
     let mut from = to.try_clone()?;
     let writer = thread::spawn(move || {
-        // A server that has heard enough closes before all was sent.
+        // A server may close before it has read everything.
         let _ = io::copy(&mut io::stdin(), &mut to);
         let _ = to.shutdown(Shutdown::Write);
     });
     let copied = io::copy(&mut from, &mut io::stdout());
     drop(writer);
     match copied {
-        // A server that closes without having read all resets the connection.
+        // A server that closes before it has read everything resets the connection.
         Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(error.into()),
         _ => Ok(()),
     }
@@ -41,7 +41,7 @@ pub fn listen(port: u16) -> Result<()> {
     let ended = watch_input();
     let (mut count, mut newest) = (0u64, 0);
     loop {
-        // What was sent before the end may still be on its way to us.
+        // Datagrams sent before the end may still be on their way.
         let last_look = ended.load(Ordering::Acquire);
         let mut datagram = [0; 8];
         while socket.recv(&mut datagram).is_ok() {
@@ -68,7 +68,7 @@ pub fn flood(address: IpAddr, port: u16) -> Result<()> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.set_broadcast(true)?;
     let send = || -> Result<()> {
-        // It fails when there is no way to the peer any more; we insist.
+        // Fails without a route to the peer, which is no reason to stop.
         let _ = socket.send_to(&now_ns().to_le_bytes(), (address, port));
         thread::sleep(Duration::from_micros(100));
         Ok(())

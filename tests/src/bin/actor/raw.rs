@@ -1,4 +1,4 @@
-//! Raw sockets: frames as they are, past addresses, routes and filters of a node's kernel.
+//! Raw sockets: whole frames, past the addresses, routes and filters of a node's kernel.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,13 +17,13 @@ use toroid_model::addressing::mac_text;
 
 use super::{Result, watch_input};
 
-/// How long it is quiet before all has come that was sent.
+/// Time without a frame after which all frames have arrived.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// The longest frame.
+/// Bytes of a frame, at most.
 const MAX_FRAME: usize = 1 << 17;
 
-/// What the kernel says of a frame that it sends itself (`PACKET_OUTGOING` of packet(7)).
+/// Packet type of frames that this kernel sends (`PACKET_OUTGOING` of packet(7)).
 const OUTGOING: u8 = 4;
 
 /// A raw socket on one interface.
@@ -33,12 +33,12 @@ pub struct RawSocket {
 }
 
 impl RawSocket {
-    /// One that sends, and receives nothing.
+    /// A socket that sends, and receives nothing.
     pub fn sender(interface: &str) -> Result<Self> {
         RawSocket::open(interface, None)
     }
 
-    /// One that receives, whatever a frame is.
+    /// A socket that receives frames of every EtherType.
     pub fn receiver(interface: &str) -> Result<Self> {
         RawSocket::open(interface, Some(SockProtocol::EthAll))
     }
@@ -59,7 +59,7 @@ impl RawSocket {
         Ok(self.interface.addr().ok_or("it has no address")?)
     }
 
-    /// Sends a frame, unless there is no room for it.
+    /// Sends a frame, or drops it when the interface's queue is full.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         match send(self.socket.as_raw_fd(), frame, MsgFlags::empty()) {
             Ok(_) | Err(Errno::ENOBUFS) => Ok(()),
@@ -67,11 +67,11 @@ impl RawSocket {
         }
     }
 
-    /// The next frame that came in from elsewhere, or `None` if it is quiet.
+    /// The next frame from another sender, or `None` after [`QUIET`].
     fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>> {
         loop {
             match recvfrom::<LinkAddr>(self.socket.as_raw_fd(), buffer) {
-                // Before it was bound, the socket heard other interfaces, too.
+                // Until it was bound, the socket received from all interfaces.
                 Ok((len, Some(from)))
                     if from.ifindex() == self.interface.ifindex() && from.pkttype() != OUTGOING =>
                 {

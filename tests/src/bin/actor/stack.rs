@@ -14,25 +14,25 @@ use toroid_ethernet::stack::tcp::TcpStream;
 
 use super::{PATIENCE, Result, watch_input};
 
-/// The page that is given out: other bytes everywhere, so that none can be at a wrong place.
+/// The page that is served; its bytes differ by their place.
 fn page(len: usize) -> Vec<u8> {
     (0..len).map(|n| ((n * 31) >> 8) as u8).collect()
 }
 
-/// What a program does with its stack.
+/// A use of the stack.
 #[derive(Subcommand)]
 pub enum Role {
-    /// Give so many bytes, as HTTP, over each connection.
+    /// Serve so many bytes, as HTTP, over each connection.
     Serve { port: u16, bytes: usize },
-    /// Print what a web server gives.
+    /// Print the page of a web server.
     Fetch { address: IpAddr, port: u16 },
-    /// Send back what comes over connections and in datagrams.
+    /// Send back all bytes of connections and all datagrams.
     Echo { port: u16 },
     /// Send lines over a connection.
     Talk { address: IpAddr, port: u16 },
     /// Send one datagram and wait for the answer.
     Ask { address: IpAddr, port: u16 },
-    /// Send what no stack would, and read nothing.
+    /// Send nonsense, and read nothing.
     Babble,
 }
 
@@ -148,7 +148,7 @@ fn babble(link: i32) -> Result<()> {
         let len = 1 + (state >> 33) as usize % 70_000;
         packet.clear();
         packet.extend((0..len).map(|n| (state >> (n % 57)) as u8));
-        // Sometimes there is no offload to stumble over.
+        // Half of them have a valid header without offload.
         if state >> 63 == 1 {
             packet.splice(..len.min(10), [0; 10]);
         }

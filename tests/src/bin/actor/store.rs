@@ -7,10 +7,10 @@ use toroid_kv::{Client, View};
 
 use super::Result;
 
-/// Lengths that are set in turn: some travel with their message, and some are fetched.
+/// Lengths of values set in turn: short ones travel with their message, long ones are fetched.
 const LENGTHS: [usize; 4] = [100, 100_000, 4096, 50_000];
 
-/// Views that are kept while others are borrowed.
+/// Views that a hoarder keeps, at most.
 const HOARD: usize = 60;
 
 /// Carries out each request. Its error is an [`Event::Failed`], and does not end the client.

@@ -1,4 +1,4 @@
-//! Storms: frames of every kind that goes to many, and some that should go to nobody.
+//! Storms: frames of every kind for many receivers, and forged ones.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::raw::RawSocket;
 use super::{Result, watch_input};
 
-/// Between rounds: there is only one driver for all.
+/// Pause between rounds: all members share one driver.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// How many rounds are sent after the input has ended.
+/// Rounds after the end of the input.
 const SOME_MORE: u32 = 50;
 
 type Mac = [u8; 6];
@@ -26,10 +26,10 @@ const ARP: [u8; 2] = [0x08, 0x06];
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const VLAN: [u8; 2] = [0x81, 0x00];
-/// For local experiments (IEEE 802).
+/// The EtherType for local experiments (IEEE 802).
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 
-/// Sends to all and to groups, in the name of another if need be.
+/// Sends to all and to groups, from the interface's own address or another one.
 pub fn storm(interface: &str, mark: &str, name: Option<&str>) -> Result<()> {
     let socket = RawSocket::sender(interface)?;
     let from = match name {
@@ -39,7 +39,7 @@ pub fn storm(interface: &str, mark: &str, name: Option<&str>) -> Result<()> {
     send_rounds(&socket, &to_many(from, mark))
 }
 
-/// Sends to one address in the name of another.
+/// Sends to one address, from the address of another node.
 pub fn aim(interface: &str, mark: &str, from: &str, to: &str) -> Result<()> {
     let socket = RawSocket::sender(interface)?;
     let (from, to) = (parse_mac(from)?, parse_mac(to)?);
@@ -120,7 +120,7 @@ fn arp(operation: u8, from: Mac, target: [u8; 4]) -> Vec<u8> {
     .concat()
 }
 
-/// Without a payload; the mark behind it is none of the packet's.
+/// A datagram without a payload; the mark behind it is no part of the packet.
 fn udp_ipv4(to: [u8; 4], source_port: u16, port: u16) -> Vec<u8> {
     const TTL: u8 = 1;
     const UDP: u8 = 17;
@@ -145,7 +145,7 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 
-/// With a wrong checksum: it shall be carried, but not believed.
+/// A message with a wrong checksum, which is carried and then ignored by its receivers.
 fn icmpv6(to: [u8; 16], kind: u8) -> Vec<u8> {
     const ICMPV6: u8 = 58;
     const HOP_LIMIT: u8 = 255;

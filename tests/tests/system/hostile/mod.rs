@@ -66,8 +66,8 @@ const LEARNED: [&str; 6] = ["memory", "pins", "pipes", "child", "moved", "disk"]
 const FULL: u32 = 500;
 
 /// A region in 0,0,0 in which 2,0,0 counts while it sends packets there, and which hostile
-/// processes in 1,0,0 haunt all the time.
-struct Haunted<'a> {
+/// processes in 1,0,0 attack all the time.
+struct Attacked<'a> {
     cluster: &'a Cluster,
     blue: Domain<'a>,
     key: String,
@@ -78,7 +78,7 @@ struct Haunted<'a> {
     speaker: Actor,
 }
 
-impl<'a> Haunted<'a> {
+impl<'a> Attacked<'a> {
     /// The owner leaves out some protections, too.
     fn new(cluster: &'a Cluster, bytes: u64, without: &[&str]) -> Self {
         let blue = cluster.domain("blue", &["*,0,0"]);
@@ -91,7 +91,7 @@ impl<'a> Haunted<'a> {
         };
         let counter = cluster.peer("2,0,0", "tally", "0,0,0", &key);
         let speaker = cluster.actor("2,0,0", "adversary speak blue 0,0,0");
-        let mut haunted = Haunted {
+        let mut attacked = Attacked {
             cluster,
             blue,
             key,
@@ -100,12 +100,12 @@ impl<'a> Haunted<'a> {
             counter,
             speaker,
         };
-        haunted.haunt_anew();
-        haunted
+        attacked.attack_anew();
+        attacked
     }
 
-    /// Lets another process haunt, while the one before goes on with what it has.
-    fn haunt_anew(&mut self) {
+    /// Lets another process attack, while the one before goes on with what it has.
+    fn attack_anew(&mut self) {
         if let Some(before) = self.leavers.last_mut() {
             before.answers(&Request::Retire, &Event::Done);
         }
@@ -199,10 +199,10 @@ impl<'a> Haunted<'a> {
 
 /// Grows and shrinks again and again. What its descriptors and its users allow the leaver must not go
 /// further than what was granted, before the shrink and after it.
-fn haunt(cycles: u32, bytes: u64) {
+fn grow_and_shrink(cycles: u32, bytes: u64) {
     let cluster = up(&[]);
-    let mut haunted = Haunted::new(&cluster, bytes, &[]);
-    haunted.hears(&[
+    let mut attacked = Attacked::new(&cluster, bytes, &[]);
+    attacked.hears(&[
         "dropped for the partition",
         "dropped for the epoch",
         "dropped for the source",
@@ -213,18 +213,18 @@ fn haunt(cycles: u32, bytes: u64) {
         // All that it ever kept, so not in every cycle.
         let abuses = cycle.is_power_of_two() || cycle % FULL == FULL - 1;
         if abuses {
-            haunted
+            attacked
                 .leaver()
                 .answers(&Request::Abuse, &nothing_through());
         }
-        let [arrived, learned] = haunted.shrink();
+        let [arrived, learned] = attacked.shrink();
         if abuses {
-            for leaver in &mut haunted.leavers {
+            for leaver in &mut attacked.leavers {
                 leaver.answers(&Request::Abuse, &nothing_through());
             }
-            let arrived = haunted.owner_sees();
+            let arrived = attacked.owner_sees();
             assert!(arrived.is_empty(), "cycle {cycle}: {arrived:?} arrives");
-            for leaver in &mut haunted.leavers {
+            for leaver in &mut attacked.leavers {
                 let learned = leaver.tally(&Request::Look);
                 assert!(learned.is_empty(), "cycle {cycle}: one learns {learned:?}");
             }
@@ -234,26 +234,26 @@ fn haunt(cycles: u32, bytes: u64) {
             learned.is_empty(),
             "cycle {cycle}: it learns what is newer than the return: {learned:?}"
         );
-        haunted.is_denied();
-        haunted.blue.grow(&["1,0,0"]);
+        attacked.is_denied();
+        attacked.blue.grow(&["1,0,0"]);
         if cycle % FULL == FULL - 1 {
-            haunted.haunt_anew()
+            attacked.attack_anew()
         } else {
-            haunted.opens()
+            attacked.opens()
         }
-        haunted.hears(&["packets", "frames", "pair"]);
+        attacked.hears(&["packets", "frames", "pair"]);
     }
-    haunted.end();
+    attacked.end();
 }
 
 #[test]
 fn who_keeps_everything_gets_nothing_newer_and_changes_nothing() {
-    haunt(if is_nightly() { 10_000 } else { 100 }, MIB);
+    grow_and_shrink(if is_nightly() { 10_000 } else { 100 }, MIB);
 }
 
 #[test]
 fn nor_with_large_regions() {
-    haunt(if is_nightly() { 50 } else { 3 }, 64 * MIB);
+    grow_and_shrink(if is_nightly() { 50 } else { 3 }, 64 * MIB);
 }
 
 /// In ordinary programs no variable of the environment leaves out a protection.
@@ -262,8 +262,8 @@ fn nor_with_large_regions() {
 fn ordinary_programs_know_no_switch_that_weakens_them() {
     const ALL: [&str; 4] = ["FRESH_PAGES", "EPOCH_CHECK", "SOURCE_CHECK", "FENCE"];
     let cluster = up(&ALL);
-    let mut haunted = Haunted::new(&cluster, MIB, &ALL);
-    assert_eq!(haunted.shrink(), [Tally::new(), Tally::new()]);
+    let mut attacked = Attacked::new(&cluster, MIB, &ALL);
+    assert_eq!(attacked.shrink(), [Tally::new(), Tally::new()]);
     assert!(!cluster.log().contains("TOROID_TEST"));
 }
 
@@ -275,9 +275,9 @@ mod unprotected {
     /// Lets a node leave while all do without a protection.
     fn notices_without(protection: &str, by_owner: &[&str], by_leaver: &[&str]) {
         let cluster = up(&[protection]);
-        let mut haunted = Haunted::new(&cluster, MIB, &[protection]);
-        haunted.blue.shrink(&["1,0,0"]);
-        haunted.goes_through(by_owner, by_leaver);
+        let mut attacked = Attacked::new(&cluster, MIB, &[protection]);
+        attacked.blue.shrink(&["1,0,0"]);
+        attacked.goes_through(by_owner, by_leaver);
     }
 
     #[test]
@@ -307,8 +307,8 @@ mod unprotected {
 #[test]
 fn what_goes_too_far_would_be_noticed() {
     let cluster = up(&[]);
-    let mut haunted = Haunted::new(&cluster, MIB, &[]);
-    let leaver = haunted.leaver();
+    let mut attacked = Attacked::new(&cluster, MIB, &[]);
+    let leaver = attacked.leaver();
     leaver.answers(&Request::Abuse, &nothing_through());
     leaver.answers(&Request::Mistake, &Event::Done);
     let through = ["punch", "write"].map(String::from);
@@ -317,9 +317,9 @@ fn what_goes_too_far_would_be_noticed() {
 
 /// Kills the agent at random points of shrinks, and some time after them. The next one brings them
 /// to their end, if they have become durable.
-fn kill_and_haunt(rounds: u32, bytes: u64) {
+fn kill_and_shrink(rounds: u32, bytes: u64) {
     let cluster = up(&[]);
-    let mut haunted = Haunted::new(&cluster, bytes, &[]);
+    let mut attacked = Attacked::new(&cluster, bytes, &[]);
     let mut random = Random(1);
     for round in 0..rounds {
         cluster.goes_on();
@@ -330,27 +330,27 @@ fn kill_and_haunt(rounds: u32, bytes: u64) {
         cluster.kill_agent();
         let told = shrink.wait().status;
         up_again(&cluster);
-        let has_left = haunted.blue.show()["members"].as_array().map(Vec::len) == Some(2);
+        let has_left = attacked.blue.show()["members"].as_array().map(Vec::len) == Some(2);
         assert!(told != 0 || has_left, "round {round}: it was told done");
-        assert!(!haunted.counter.has_ended(), "round {round}");
+        assert!(!attacked.counter.has_ended(), "round {round}");
         if has_left {
-            let found = [haunted.owner_sees(), haunted.leaver_sees()];
+            let found = [attacked.owner_sees(), attacked.leaver_sees()];
             let is_cut_off = found.iter().all(Tally::is_empty);
             assert!(is_cut_off, "round {round}: {found:?}");
-            haunted.is_denied();
-            haunted.blue.grow(&["1,0,0"]);
+            attacked.is_denied();
+            attacked.blue.grow(&["1,0,0"]);
         }
-        haunted.opens();
+        attacked.opens();
     }
-    haunted.end();
+    attacked.end();
 }
 
 #[test]
 fn nor_when_the_agent_is_killed_meanwhile() {
-    kill_and_haunt(if is_nightly() { 500 } else { 14 }, MIB);
+    kill_and_shrink(if is_nightly() { 500 } else { 14 }, MIB);
 }
 
 #[test]
 fn nor_with_large_regions_when_the_agent_is_killed() {
-    kill_and_haunt(if is_nightly() { 100 } else { 6 }, 64 * MIB);
+    kill_and_shrink(if is_nightly() { 100 } else { 6 }, 64 * MIB);
 }

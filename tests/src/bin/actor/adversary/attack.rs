@@ -14,15 +14,15 @@ use tests::actor::{Event, report};
 
 use super::Result;
 
-/// As many processes as a system has unless it is told otherwise.
+/// The kernel's default limit of process numbers.
 const NUMBERS: i32 = 32_768;
 
-/// An address in the middle of nowhere: whoever may write to a process is told so there.
+/// An address where nothing is mapped: a write that is permitted fails there with EFAULT.
 const NOWHERE: usize = 16;
 
-/// Tries every process but itself and the first of its node; prints what went through.
+/// Tries every process but itself and the first of its node; reports the attempts that succeeded.
 ///
-/// It kills all that it sees, so it does nothing in the namespace of who calls it.
+/// It kills every process in reach, so it refuses to run in the PID namespace of its caller.
 pub fn attack(outside: &Path) -> Result<()> {
     if fs::read_link("/proc/self/ns/pid")? == outside {
         return Err("this node has no process numbers of its own".into());
@@ -30,7 +30,7 @@ pub fn attack(outside: &Path) -> Result<()> {
     let own = i32::try_from(std::process::id())?;
     let others = (1..=NUMBERS).filter(|number| *number != own && !is_first(*number));
     let through: BTreeSet<_> = others.flat_map(try_all).collect();
-    // Whoever else there is, without a number; there may be nobody.
+    // All other processes in reach; there may be none.
     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
     Ok(report(&Event::Through(through))?)
 }
@@ -41,7 +41,7 @@ fn is_first(number: i32) -> bool {
     status.is_ok_and(|status| status.contains("Tgid:\t1\n"))
 }
 
-/// What went through against one process.
+/// Attempts against one process that succeeded.
 fn try_all(number: i32) -> Vec<String> {
     let pid = Pid::from_raw(number);
     let open = |file: &str, write: bool| {
@@ -59,7 +59,7 @@ fn try_all(number: i32) -> Vec<String> {
         ("write", written == Err(Errno::EFAULT)),
         ("open memory", open("mem", true)),
         ("read maps", open("maps", false)),
-        // Last: nothing is left to try afterwards.
+        // Last, because nothing is left to try afterwards.
         ("kill", kill(pid, Signal::SIGKILL).is_ok()),
     ];
     let through = attempts.into_iter().filter(|(_, through)| *through);

@@ -1,4 +1,4 @@
-//! A child that goes on with what its parent had.
+//! A forked child that goes on to use its parent's memory and descriptor.
 
 use std::fs::File;
 use std::io;
@@ -11,11 +11,11 @@ use nix::unistd::Pid;
 use super::mapping::Mapping;
 use super::{COUNTED, FORKED, Result};
 
-/// In what it tells: of its rounds so far, how many have begun and ended.
+/// Offsets in the page that it tells by: rounds that have begun, and rounds that have ended.
 const BEGUN: u64 = 8;
 const ENDED: u64 = 16;
 
-/// Between its rounds.
+/// Pause between rounds.
 const PAUSE: libc::timespec = libc::timespec {
     tv_sec: 0,
     tv_nsec: 500_000,
@@ -34,7 +34,7 @@ impl Child {
         // SAFETY: the child only makes system calls and uses memory that is mapped already.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error().into()),
-            0 => haunt(&memory.0, memory.1, &told),
+            0 => go_on(&memory.0, memory.1, &told),
             pid => Ok(Child {
                 pid: Pid::from_raw(pid),
                 told,
@@ -42,12 +42,12 @@ impl Child {
         }
     }
 
-    /// What others count, as it has seen it last.
+    /// The counted word, as it has seen it last.
     pub fn told(&self) -> u64 {
         self.told.read(COUNTED)
     }
 
-    /// How many rounds have begun, and how many have ended.
+    /// Rounds that have begun, and rounds that have ended.
     pub fn rounds(&self) -> [u64; 2] {
         [BEGUN, ENDED].map(|word| self.told.read(word))
     }
@@ -55,17 +55,17 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It is a child, and goes on for ever.
+        // The child does not end by itself.
         let _ = kill(self.pid, Signal::SIGKILL);
         let _ = waitpid(self.pid, None);
     }
 }
 
-/// Writes by address and by descriptor, and reads, as long as its parent is there. It lets go of all
-/// else: the pages that the kernel holds for its parent's rings go with the last descriptor of those.
-fn haunt(memory: &Mapping, file: i32, told: &Mapping) -> ! {
+/// Writes by address and by descriptor, and reads, as long as its parent lives. It closes all other
+/// descriptors: the kernel holds the pages of the parent's rings up to their last descriptor.
+fn go_on(memory: &Mapping, file: i32, told: &Mapping) -> ! {
     let (mut n, own) = (0u64, file as libc::c_uint);
-    // SAFETY: they take numbers and what is on this stack.
+    // SAFETY: the calls take numbers and pointers to this stack.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::syscall(libc::SYS_close_range, 0, own - 1, 0);
@@ -75,7 +75,7 @@ fn haunt(memory: &Mapping, file: i32, told: &Mapping) -> ! {
             told.write(BEGUN, n);
             memory.write(FORKED, n);
             let bytes = (&raw const n).cast();
-            // It fails where writing has been ended.
+            // Fails after writing was revoked.
             libc::pwrite(file, bytes, size_of::<u64>(), FORKED as libc::off_t);
             told.write(COUNTED, memory.read(COUNTED));
             told.write(ENDED, n);

@@ -1,5 +1,5 @@
-//! A disk that reads from memory and writes to it itself (`O_DIRECT`): the kernel holds the page
-//! while that is under way, whatever becomes of its mapping.
+//! A disk that reads from memory and writes to it by itself (`O_DIRECT`). The kernel holds the pages of
+//! a transfer under way, also after their mapping has gone.
 //!
 //! ```text
 //!   number ──> file ── preadv ──> page of memory, FROM_DISK
@@ -19,16 +19,16 @@ use std::time::Duration;
 use super::mapping::{Mapping, PAGE};
 use super::{COUNTED, FROM_DISK, Result};
 
-/// A directory on a disk in which all may write, beside that of this program.
+/// A directory on a disk that all users may write, relative to this program.
 const PLACE: &str = "../disk";
 
-/// How often the same page takes part in an operation, so that it is under way for longer.
+/// Repetitions of a page in an operation, which prolong it.
 const TIMES: usize = 64;
 
-/// Where the file has what was in memory.
+/// Offset of the copy of the memory in the file.
 const LATER: i64 = (TIMES * PAGE) as i64;
 
-/// Others need the disk as well.
+/// Pause between rounds: others need the disk as well.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A thread that lets the disk do it again and again.
@@ -66,7 +66,7 @@ impl Disk {
                 own.write(0, n);
                 go_on(&file, &memory, &own).expect("the disk goes on");
                 told.store(own.read(COUNTED), Ordering::Relaxed);
-                // Release: who sees it sees what was told.
+                // Release: a reader of the count sees the value told before it.
                 rounds[1].store(n, Ordering::Release);
                 if is_over.load(Ordering::Relaxed) {
                     return;
@@ -77,12 +77,12 @@ impl Disk {
         Ok(disk)
     }
 
-    /// What others count, as it was on the disk last.
+    /// The counted word, as it was on the disk last.
     pub fn told(&self) -> u64 {
         self.told.load(Ordering::Relaxed)
     }
 
-    /// How many rounds have begun, and how many have ended.
+    /// Rounds that have begun, and rounds that have ended.
     pub fn rounds(&self) -> [u64; 2] {
         let [begun, ended] = &*self.rounds;
         [begun, ended].map(|count| count.load(Ordering::Acquire))
@@ -95,7 +95,7 @@ impl Drop for Disk {
     }
 }
 
-/// Lets the disk write what is in our page to the memory, and to our page what is in the memory.
+/// Lets the disk copy our page to the memory, and the memory to our page.
 fn go_on(file: &File, memory: &Mapping, own: &Mapping) -> io::Result<()> {
     transfer(libc::pwritev, file, 0, &pages(own, 0, TIMES))?;
     let to_memory = pages(memory, FROM_DISK as usize, TIMES);
@@ -117,7 +117,7 @@ fn pages(mapping: &Mapping, offset: usize, times: usize) -> Vec<libc::iovec> {
 type Call = unsafe extern "C" fn(i32, *const libc::iovec, i32, libc::off_t) -> isize;
 
 fn transfer(call: Call, file: &File, at: i64, pages: &[libc::iovec]) -> io::Result<()> {
-    // SAFETY: the pages are of mappings, to which nobody has a reference.
+    // SAFETY: the pages are mapped, and this process has no reference to them.
     let done = unsafe { call(file.as_raw_fd(), pages.as_ptr(), pages.len() as i32, at) };
     if done == (pages.len() * PAGE) as isize {
         Ok(())

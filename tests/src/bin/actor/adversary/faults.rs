@@ -1,5 +1,5 @@
-//! Memory whose faults go to a program (userfaultfd(2)): who touches a page that is not there waits
-//! until that has brought it. Nobody but who has asked for it may have to wait.
+//! Memory whose page faults go to a program (userfaultfd(2)): an access to a missing page waits until the
+//! program brings it. Only processes that have registered for it may have to wait.
 
 use std::fs::File;
 use std::io;
@@ -21,12 +21,12 @@ const REGISTER: u64 = 0xc020_aa00;
 const COPY: u64 = 0xc028_aa03;
 
 pub struct Faults {
-    /// When it is closed, all that wait go on.
+    /// Closing it lets all waiting accesses go on.
     faults: OwnedFd,
     memory: Arc<Mapping>,
     file: File,
     page: Mapping,
-    /// Where the page is that it takes away and brings; behind it is one that never comes.
+    /// Offset of the page that is punched and brought back; the page behind it never comes back.
     faulted: u64,
 }
 
@@ -38,12 +38,12 @@ impl Faults {
         let pages = waited_for as usize / PAGE + 1;
         let memory = Arc::new(Mapping::of(&file, pages)?);
         let flags = libc::O_CLOEXEC | USER_MODE_ONLY;
-        // SAFETY: it takes a number.
+        // SAFETY: the call takes a number.
         let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if faults < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        // SAFETY: it is new, and nobody else has it.
+        // SAFETY: the descriptor is new, and has no other owner.
         let faults = unsafe { OwnedFd::from_raw_fd(faults as i32) };
         control(&faults, INITIALIZE, &mut [API, 0, 0])?;
         let start = memory.address(faulted as usize) as u64;
@@ -67,7 +67,7 @@ impl Faults {
         self.page.write(0, n);
         let there = self.memory.address(self.faulted as usize) as u64;
         let from = self.page.address(0) as u64;
-        // It fails when somebody else has just brought one.
+        // Fails when another process has just brought a page.
         let _ = control(&self.faults, COPY, &mut [there, from, PAGE as u64, 0, 0]);
         Ok(())
     }
@@ -80,7 +80,7 @@ fn punch(file: &File, at: u64) -> nix::Result<()> {
 
 fn control<const N: usize>(faults: &OwnedFd, what: u64, argument: &mut [u64; N]) -> io::Result<()> {
     // SAFETY: the argument is as long as that of this request, and is read and written only during
-    // the call; the addresses in it are of mappings to which nobody has a reference.
+    // the call; the addresses in it are of mappings to which this process has no reference.
     match unsafe { libc::ioctl(faults.as_raw_fd(), what, argument) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

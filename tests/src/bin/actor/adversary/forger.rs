@@ -22,13 +22,13 @@ const TAIL: u64 = 0;
 const HEAD: u64 = 128;
 const DATA: u64 = 4096;
 
-/// Bytes from the start of a ring into which nonsense goes: its words, and some data.
+/// Bytes from the start of a ring that receive nonsense: its words, and some data.
 const NONSENSE: u64 = 4 * DATA;
 
-/// Bytes of a packet here, as rings count them.
+/// Bytes of one packet in a ring.
 const RECORD: u64 = LinkHeader::LEN as u64 + OWN.len() as u64;
 
-/// What is done to a ring.
+/// Treatment of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// Well-formed packets, honest ones and others.
@@ -37,7 +37,7 @@ pub enum Manner {
     Ruin,
 }
 
-/// One end of a channel, in the wrong hands.
+/// One end of a channel, used without the library.
 pub struct Forger {
     manner: Manner,
     honest: LinkHeader,
@@ -70,20 +70,20 @@ impl Forger {
         })
     }
 
-    /// Does its worst, for a moment.
+    /// Does a round of its worst.
     pub fn go_on(&mut self) -> Result<()> {
         match self.manner {
             Manner::Forge => self.forge()?,
             Manner::Ruin => self.ruin()?,
         }
-        // A peer that sleeps wakes up for nothing. It fails when the pipe is full or gone.
+        // Wakes a sleeping peer for nothing. Fails when the pipe is full or gone.
         let _ = self.files[2].write(&[1; 64]);
-        // Nor does anybody else hear what we are told.
+        // Takes wake-ups that are for another process of this node.
         let _ = self.files[3].read(&mut [0; 64]);
         Ok(())
     }
 
-    /// How much the peer has said, or nothing if that is what we have scribbled.
+    /// Bytes that the peer has sent, or 0 where that word is our nonsense.
     pub fn said(&self) -> Result<u64> {
         let mut word = [0; 8];
         if self.manner == Manner::Forge {
@@ -147,7 +147,7 @@ impl Forger {
         Ok(())
     }
 
-    /// Publishes what cannot be, first something that is nearly right.
+    /// Publishes impossible packets, first one that is nearly right.
     fn ruin(&mut self) -> Result<()> {
         if self.tail == 0 {
             let len = [u32::MAX, 9, 0, 1 << 16][self.dice.roll(4) as usize];

@@ -8,7 +8,7 @@ use super::disk::Disk;
 use super::faults::Faults;
 use super::moved::Moved;
 
-/// All at once on the same memory.
+/// All of them on the same memory.
 pub struct Grips {
     disk: Disk,
     child: Child,
@@ -26,18 +26,18 @@ impl Grips {
         })
     }
 
-    /// Those that go on by themselves do so anyway.
+    /// Does a round of those that have no thread or process of their own.
     pub fn go_on(&mut self, n: u64) -> Result<()> {
         self.moved.go_on(n)?;
         self.faults.go_on(n)
     }
 
-    /// How many rounds of the disk and of the child have begun, and how many have ended.
+    /// Rounds of the disk and of the child that have begun, and that have ended.
     pub fn rounds(&self) -> [[u64; 2]; 2] {
         [self.disk.rounds(), self.child.rounds()]
     }
 
-    /// What others count, on the disk, for the child, and at other addresses.
+    /// The counted word on the disk, for the child, and at other addresses.
     pub fn counted(&self) -> (u64, u64, [u64; 2]) {
         (self.disk.told(), self.child.told(), self.moved.counted())
     }

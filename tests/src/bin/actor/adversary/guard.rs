@@ -1,4 +1,4 @@
-//! Those who stay.
+//! Members that stay.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,26 +16,26 @@ use toroid_fabric::{Access, PacketChannel, Place, Region};
 
 use super::super::memory::report_key;
 use super::{
-    COUNTED, FILED, FORGED, FORKED, FROM_DISK, HAUNT, HAUNTED, LOOK, MOVED, OWN, PAIR, PINNED,
-    Result, Tally, event, faulted, growth, lock, marked,
+    COUNTED, FILED, FORGED, FORKED, FROM_DISK, LEAVER, LOOK, MOVED, OWN, PINNED, Result, SCRIBBLED,
+    STAYER, Tally, event, faulted, growth, lock, marked,
 };
 
-/// Channels of leavers that are still listened to.
+/// Channels of leavers that are still read, at most.
 const REMEMBERED: usize = 16;
 
-/// Packets or frames taken at a time from one place.
+/// Packets or frames read at a time from one source, at most.
 const BATCH: usize = 4096;
 
-/// How long nobody listens.
+/// Pause between two rounds of listening.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Where the payload of a frame starts.
+/// Offset of the payload in a frame.
 const PAYLOAD: usize = 14;
 
-/// Words of a packet of those who stay: all of them its number.
+/// Words of a packet between members that stay; each is the packet's number.
 const WORDS: usize = 128;
 
-/// Of what packets are dropped that are well-formed, but forged.
+/// Reasons for which forged packets are dropped.
 const REASONS: [(DropReason, &str); 4] = [
     (DropReason::UnknownPartition, "dropped for the partition"),
     (DropReason::OldEpoch, "dropped for the epoch"),
@@ -46,7 +46,7 @@ const REASONS: [(DropReason, &str); 4] = [
 pub fn guard(domain: &str, bytes: u64) -> Result<()> {
     let domain = Member::attach()?.domain(domain)?;
     let region = domain.alloc(bytes, Access::all())?;
-    // All of it is there, so that all of it has to move.
+    // All of it is written, so that all of it has to move.
     let chunk = vec![7; 4096];
     for page in 1..bytes / 4096 {
         region.write(page * 4096, &chunk)?;
@@ -79,9 +79,9 @@ pub fn guard(domain: &str, bytes: u64) -> Result<()> {
     })
 }
 
-/// What reaches memory, and what is heard meanwhile; and what should never have been heard.
+/// Changes of memory, and packets and frames heard meanwhile, and all that should never be heard.
 fn look(region: &Region, ears: &Mutex<Ears>, page: &[u8]) -> Result<Tally> {
-    // What came before is still in some queue.
+    // Earlier packets and frames are still in queues.
     let before = lock(ears).listen();
     let changes = changes(region, page)?;
     let now = lock(ears).listen();
@@ -93,7 +93,7 @@ fn look(region: &Region, ears: &Mutex<Ears>, page: &[u8]) -> Result<Tally> {
     Ok(found)
 }
 
-/// Chunks in which there is anything else than the owner has written, which it then writes again.
+/// Chunks with anything else than the owner wrote, which it then writes again.
 fn marks(region: &Region, page: &[u8]) -> Result<u64> {
     let mut there = vec![0; page.len()];
     let mut marks = 0;
@@ -107,11 +107,11 @@ fn marks(region: &Region, page: &[u8]) -> Result<u64> {
     Ok(marks)
 }
 
-/// How often haunted words change during a look, and whether anything else has.
+/// Changes of the words that leavers write during a look, and changes of anything else.
 fn changes(region: &Region, page: &[u8]) -> Result<Tally> {
     let len = region.len();
-    let haunted = [
-        ("memory", HAUNTED),
+    let words = [
+        ("memory", SCRIBBLED),
         ("memory", len - 8),
         ("pins", PINNED),
         ("files", FILED),
@@ -121,12 +121,12 @@ fn changes(region: &Region, page: &[u8]) -> Result<Tally> {
         ("faults", faulted(len)),
     ];
     let mut before = [0; 8];
-    for (word, (_, at)) in before.iter_mut().zip(haunted) {
+    for (word, (_, at)) in before.iter_mut().zip(words) {
         *word = region.load(at)?;
     }
     let (start, mut changes) = (Instant::now(), Tally::new());
     while start.elapsed() < LOOK {
-        for (before, (what, at)) in before.iter_mut().zip(haunted) {
+        for (before, (what, at)) in before.iter_mut().zip(words) {
             let now = region.load(at)?;
             if now != *before {
                 *changes.entry(what).or_default() += 1;
@@ -144,14 +144,14 @@ fn changes(region: &Region, page: &[u8]) -> Result<Tally> {
     Ok(changes)
 }
 
-/// Everything through which a leaver could be heard.
+/// Every way by which a leaver could be heard.
 struct Ears {
     leavers: Listener,
     stayers: Listener,
-    /// Ended ones, too: whatever they say is no reason to believe that nothing comes.
+    /// Ended ones as well: an end is no proof that nothing more comes.
     channels: VecDeque<Channel>,
     pair: Option<Channel>,
-    /// The number that comes next from who stays.
+    /// Number of the next packet from the member that stays.
     next: u64,
     /// Sees all frames of the node.
     frames: OwnedFd,
@@ -161,8 +161,8 @@ struct Ears {
 impl Ears {
     fn open(domain: &Domain) -> Result<Self> {
         Ok(Ears {
-            leavers: domain.listen(HAUNT)?,
-            stayers: domain.listen(PAIR)?,
+            leavers: domain.listen(LEAVER)?,
+            stayers: domain.listen(STAYER)?,
             channels: VecDeque::new(),
             pair: None,
             next: 0,
@@ -176,7 +176,7 @@ impl Ears {
         })
     }
 
-    /// Hears what there is; returns all that was ever heard.
+    /// Reads all sources; returns the tally from the beginning.
     fn listen(&mut self) -> Tally {
         self.accept();
         self.hear_leavers();
@@ -205,7 +205,7 @@ impl Ears {
     fn hear_leavers(&mut self) {
         let mut packet = Vec::new();
         for channel in &mut self.channels {
-            // Its peer wakes it for ever.
+            // Its peer wakes it again and again.
             if channel.arm() {
                 channel.disarm();
             }
@@ -221,7 +221,7 @@ impl Ears {
                 };
                 *self.tally.entry(what).or_default() += 1;
             }
-            // It may be full or broken.
+            // The channel may be full or broken.
             let _ = channel.send(&[b"hello"]);
         }
     }
@@ -262,7 +262,7 @@ impl Ears {
     }
 }
 
-/// A packet of those who stay.
+/// A packet between members that stay.
 fn numbered(n: u64) -> Vec<u8> {
     [n; WORDS]
         .iter()
@@ -270,9 +270,9 @@ fn numbered(n: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Sends as one of those who stay, until that fails; says how much was sent, and how it failed.
+/// Sends as a member that stays, until that fails; reports the number of packets and the error.
 pub fn speak(domain: &str, place: Place) -> Result<()> {
-    let mut channel = Member::attach()?.domain(domain)?.connect(place, PAIR)?;
+    let mut channel = Member::attach()?.domain(domain)?.connect(place, STAYER)?;
     for n in 0.. {
         let packet = numbered(n);
         loop {

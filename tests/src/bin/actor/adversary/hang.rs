@@ -1,5 +1,5 @@
-//! A file system (FUSE) that answers as little as it can, and descriptors of it for the agent; and
-//! callers that do not hand over what they have begun to.
+//! A file system (FUSE) that answers as little as it can, with descriptors of it for the agent, and
+//! callers that stop in the middle of handing descriptors over.
 //!
 //! ```text
 //!  request: 0     4        8        16          40      answer: 0     4       8        16
@@ -30,10 +30,10 @@ pub const OPEN: u32 = 14;
 const FLUSH: u32 = 25;
 pub const INIT: u32 = 26;
 
-/// Of the protocol; the kernel's may be newer.
+/// Version of the FUSE protocol; the kernel's may be newer.
 const VERSION_OF_FUSE: [u32; 2] = [7, 31];
 
-/// The longest request is that of a page, and the kernel wants more room than that.
+/// Bytes of a buffer for requests; the kernel demands more than the longest of them.
 const LONGEST: usize = 64 * 1024;
 
 const HEADER: usize = 40;
@@ -42,9 +42,9 @@ const HEADER: usize = 40;
 const INITIALIZED: usize = 64;
 const OPENED: usize = 16;
 
-/// Mounts the file system on a file where nobody else sees it, and serves it; a process of its own
-/// hands descriptors of that file to the agent. All that waits for an answer goes on when this
-/// process ends, because it has nothing open but the kernel's side.
+/// Mounts the file system on a file in a mount namespace of its own, and serves it. Another process hands
+/// descriptors of that file to the agent. Calls that wait for an answer go on when this process ends,
+/// because it has the only descriptor of the server's side.
 pub fn hang(node: &str, state: &Path, path: &Path) -> Result<()> {
     let device = mount_on(Path::new("/dev/fuse"), path)?;
     let mut hand_over = Command::new(env::current_exe()?);
@@ -62,7 +62,7 @@ pub fn hang(node: &str, state: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Mounts a file system on a file where nobody else sees it; returns the other end.
+/// Mounts a file system on a file in a mount namespace of its own; returns the server's side.
 pub fn mount_on(device: &Path, path: &Path) -> Result<File> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
@@ -100,7 +100,7 @@ pub fn hand_over(node: &str, state: &Path, path: &Path) -> Result<()> {
     let (_agent, session) = begin(&socket, node)?;
     let (_session, writer) = wire::split(session)?;
     writer.send(&Request::Descriptors, &[file.as_fd(); 3])?;
-    // To close the file hangs while the server is there.
+    // Closing the file hangs while the server runs.
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())
 }
@@ -147,7 +147,7 @@ fn exec(node: &str) -> Request {
         node: node.into(),
         argv: vec!["true".into()],
         env: vec![],
-        // So it is not even started: a process that hangs while it is executed stops ps(1).
+        // Prevents the start: a process that hangs during exec stops ps(1).
         cwd: "/no/such/directory".into(),
         program: None,
         terminal: None,
@@ -155,7 +155,7 @@ fn exec(node: &str) -> Request {
     }
 }
 
-/// What lets the one file be opened, and nothing else.
+/// The answer to requests that are needed to open the file; `None` for all others.
 pub fn answer(opcode: u32) -> Option<Vec<u8>> {
     let mut answer = match opcode {
         INIT => vec![0; INITIALIZED],
@@ -169,7 +169,7 @@ pub fn answer(opcode: u32) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Answers requests as it is told, and others never.
+/// Answers requests as `answer` says, and never where that is `None`.
 pub fn serve(mut device: File, mut answer: impl FnMut(u32) -> Option<Vec<u8>>) -> io::Result<()> {
     let mut request = vec![0; LONGEST];
     loop {

@@ -1,4 +1,4 @@
-//! Who leaves, and does not go.
+//! A member that keeps everything it was ever granted, and uses it after it has left.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -26,20 +26,20 @@ use super::grips::Grips;
 use super::pins::Pins;
 use super::scribe::Scribe;
 use super::sender::Sender;
-use super::{COUNTED, HAUNT, HAUNTED, LOOK, Result, Tally, event, lock};
+use super::{COUNTED, LEAVER, LOOK, Result, SCRIBBLED, Tally, event, lock};
 
-/// Of what was kept, so much is used in each round: the newest, and some of the rest in turn.
+/// Kept items that each round uses: the newest, and some of the older ones in turn.
 const NEWEST: usize = 3;
 const OLDER: usize = 8;
 
-/// Regions of which the kernel holds pages: it takes only so many of one user, and of huge pages, which
-/// it counts whole, [fewer](Kept::pin).
+/// Regions with pages pinned by the kernel, at most. The kernel limits pinned memory per user, and counts
+/// huge pages whole, which allows [fewer](Kept::pin).
 const PINS: usize = 16;
 
-/// Regions that are held in all other ways.
+/// Regions that are held in all other ways, at most.
 const HELD: usize = 2;
 
-/// Between rounds, and between those of who has retired.
+/// Pauses between rounds, before and after [`actor::Request::Retire`].
 const BREATH: Duration = Duration::from_micros(50);
 const REST: Duration = Duration::from_millis(20);
 
@@ -52,8 +52,8 @@ pub fn leave(key: RemoteKey, other: Place) -> Result<()> {
     let mut agent = Agent::greet()?;
     let kept = Arc::new(Mutex::new(Kept::default()));
     let is_retired = Arc::new(AtomicBool::new(false));
-    let (haunting, slowly) = (Arc::clone(&kept), Arc::clone(&is_retired));
-    thread::spawn(move || haunt(&haunting, &slowly));
+    let (used, slowly) = (Arc::clone(&kept), Arc::clone(&is_retired));
+    thread::spawn(move || use_all(&used, &slowly));
     serve(|request| match request {
         actor::Request::Open => agent.open(key, other, &mut lock(&kept)),
         actor::Request::Mistake => {
@@ -78,11 +78,11 @@ pub fn leave(key: RemoteKey, other: Place) -> Result<()> {
     })
 }
 
-/// Uses all that was kept, for ever.
-fn haunt(kept: &Mutex<Kept>, slowly: &AtomicBool) {
+/// Uses everything that was kept, for ever.
+fn use_all(kept: &Mutex<Kept>, slowly: &AtomicBool) {
     for n in 0.. {
         lock(kept).go_on(n);
-        // Somebody may wait for the lock.
+        // A request may wait for the lock.
         thread::sleep(if slowly.load(Ordering::Relaxed) {
             REST
         } else {
@@ -124,7 +124,7 @@ impl Agent {
 
     pub fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<File>)> {
         self.ask_once(request).or_else(|_| {
-            // The agent was killed, and there is another one.
+            // The agent was killed, and another one runs.
             *self = Agent::greet()?;
             self.ask_once(request)
         })
@@ -133,7 +133,7 @@ impl Agent {
     fn ask_once(&mut self, request: &Request) -> Result<(Reply, Vec<File>)> {
         self.say(request)?;
         loop {
-            // News is not acknowledged.
+            // Events are not acknowledged.
             if let (Message::Reply(reply), files) = self.hear()? {
                 return Ok((reply, files));
             }
@@ -163,7 +163,7 @@ impl Agent {
             let (_, forger) = self.connect(&domain, manner)?;
             kept.forgers.push(forger);
         }
-        // Who has hung up goes on, too.
+        // A disconnected channel is used as well.
         let (info, forger) = self.connect(&domain, Manner::Forge)?;
         self.ask(&Request::Disconnect { id: info.id })?;
         kept.forgers.push(forger);
@@ -185,7 +185,7 @@ impl Agent {
         let connect = Request::Connect {
             domain: domain.to_owned(),
             place: Place { x: 0, y: 0, z: 0 },
-            protocol: HAUNT.0,
+            protocol: LEAVER.0,
         };
         match self.ask(&connect)? {
             (Reply::Channel(info), files) => {
@@ -197,7 +197,7 @@ impl Agent {
     }
 }
 
-/// All that it ever got.
+/// Everything that it was ever granted.
 #[derive(Default)]
 struct Kept {
     regions: Vec<KeptRegion>,
@@ -208,9 +208,9 @@ struct Kept {
 struct KeptRegion {
     file: File,
     access: Access,
-    /// Not always: memory that is mapped nowhere is revoked in another way.
+    /// `None` for some: memory that is mapped nowhere is revoked in another way.
     mapped: Option<Scribe>,
-    /// The same of pages that the kernel holds.
+    /// `None` for some: memory without pinned pages is revoked in another way.
     pins: Option<Pins>,
     grips: Option<Grips>,
 }
@@ -237,8 +237,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Lets go of pages that the kernel holds if it takes no more. They are counted until it has ended
-    /// their rings, in its own time; until then no ring holds what comes.
+    /// Pins a page. At the kernel's limit it first unpins older ones. The kernel counts them until it has
+    /// ended their rings, in its own time; until then a page is only held by a pipe.
     fn pin(&mut self, file: &File) -> Result<Pins> {
         for held in (0..PINS).rev() {
             match Pins::new(file, true) {
@@ -260,7 +260,7 @@ impl Kept {
         for n in some(round, self.regions.len()) {
             self.regions[n].scribble(round as u64);
             if let Some(pins) = &mut self.regions[n].pins {
-                // It fails where writing has been ended.
+                // Fails after writing was revoked.
                 let _ = pins.go_on(round as u64);
             }
             if let Some(grips) = &mut self.regions[n].grips {
@@ -276,7 +276,7 @@ impl Kept {
         }
     }
 
-    /// What others change of all this in the time of a look.
+    /// Changes by others during a look, by the way in which they are seen.
     fn look(&mut self) -> Result<Tally> {
         const WAYS: [&str; 7] = [
             "memory", "packets", "pins", "pipes", "disk", "child", "moved",
@@ -297,8 +297,8 @@ impl Kept {
         Ok(changes)
     }
 
-    /// What a disk or a child had read before may be told only now, so what is under way is waited
-    /// for. Who sees what is newer sees more of it afterwards.
+    /// Waits for the rounds of disks and children that are under way, which may still report older
+    /// values. A value newer than those is seen in the look that follows.
     fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let rounds = || {
@@ -319,7 +319,7 @@ impl Kept {
         Ok(())
     }
 
-    /// In the order of the ways in which it is seen.
+    /// Counted words, in the order of the ways in [`Kept::look`].
     fn seen(&mut self) -> Result<[Vec<u64>; 7]> {
         let (counted, said) = (self.counted()?, self.said()?);
         let (mut pinned, mut piped) = (vec![], vec![]);
@@ -359,12 +359,12 @@ impl Kept {
     }
 }
 
-/// How many words have grown. Old memory may be dropped, which reads as zeros.
+/// Words that have grown. Old memory may have been dropped, and then reads as zeros.
 fn newer(before: &[u64], now: &[u64]) -> u64 {
     before.iter().zip(now).filter(|(b, n)| b < n).count() as u64
 }
 
-/// Which of so many are used in a round.
+/// Indices of the items that a round uses.
 fn some(round: usize, len: usize) -> impl Iterator<Item = usize> {
     let older = len.saturating_sub(NEWEST);
     let in_turn = (0..OLDER.min(older)).map(move |n| (round * OLDER + n) % older.max(1));
@@ -372,11 +372,11 @@ fn some(round: usize, len: usize) -> impl Iterator<Item = usize> {
 }
 
 impl KeptRegion {
-    /// Writes to all that it may.
+    /// Writes wherever it may.
     fn scribble(&mut self, n: u64) {
         let end = self.file.metadata().map_or(4096, |metadata| metadata.len());
-        for at in [HAUNTED, end - 8] {
-            // It fails where only reading was granted, and where writing has been ended.
+        for at in [SCRIBBLED, end - 8] {
+            // Fails where only reading was granted, and after writing was revoked.
             let _ = self.file.write_at(&n.to_le_bytes(), at);
             if let Some(scribe) = &mut self.mapped {
                 scribe
@@ -387,7 +387,7 @@ impl KeptRegion {
     }
 }
 
-/// What went through of what a descriptor does not allow.
+/// Attempts beyond the rights of a descriptor that succeeded.
 fn abuse(kept: &Kept) -> BTreeSet<String> {
     let mut through = BTreeSet::new();
     let identity = |file: &Metadata| (file.dev(), file.ino());
@@ -404,15 +404,15 @@ fn abuse(kept: &Kept) -> BTreeSet<String> {
         for len in [0, end - 4096, end + 4096] {
             note("truncate", file.set_len(len).is_ok());
         }
-        // Who may write may do these.
+        // Allowed with a descriptor for writing.
         if *access == Access::REMOTE_READ {
             let seal = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE);
             note("seal", fcntl(file, seal).is_ok());
             let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
             note("punch", fallocate(file, punch, 0, 4096).is_ok());
-            note("write", file.write_at(&[1], HAUNTED).is_ok());
+            note("write", file.write_at(&[1], SCRIBBLED).is_ok());
         }
-        // That is up to the user, and not to the descriptor: the agent and the host's root may.
+        // Up to the user, not to the descriptor: the agent and the host's root may reopen it.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         note("open once more", File::open(&path).is_ok());
         let reopened = File::options().write(true).open(path);
@@ -425,7 +425,7 @@ fn abuse(kept: &Kept) -> BTreeSet<String> {
             through.insert("open a mapping".into());
         }
     }
-    // Its interface is its own, whatever the driver has done to it.
+    // The interface is the node's own: its root may set it up again.
     let _ = Command::new("ip")
         .args(["link", "set", "blue", "up"])
         .output();

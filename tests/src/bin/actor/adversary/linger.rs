@@ -1,4 +1,4 @@
-//! A process that opens a region, hangs up, and keeps the descriptor and the mapping: the agent knows
+//! A process that opens a region, disconnects, and keeps the descriptor and the mapping. The agent knows
 //! of no process of its node any more.
 
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use super::leave::Agent;
 use super::mapping::{Mapping, PAGE};
 use super::{Result, marked};
 
-/// A mark: no byte of it is in what the owner has written.
+/// A mark: its bytes differ from all that the owner writes.
 const MARK: u64 = u64::MAX;
 
 /// Access that a lingering process asks for.

@@ -1,6 +1,6 @@
-//! The lock of memory, kept for ever: write(2) takes it and then reads what is to be written, from a
-//! page of a file whose server does not answer. Who wants to seal that memory, or to punch it, or
-//! to write to it otherwise than through a mapping, waits as long.
+//! The kernel's lock of memory, kept for ever. write(2) takes it and then reads its source, here a page
+//! of a file whose server does not answer. Sealing the memory, punching it, and writing to it other than
+//! by a mapping wait as long.
 //!
 //! ```text
 //!   keep: serves the file ──holds──> hold: opens the region, maps the file, writes and hangs
@@ -29,12 +29,12 @@ use super::mapping::{Mapping, PAGE};
 const GETATTR: u32 = 3;
 const READ: u32 = 15;
 
-/// Bytes of an answer, and where some of them are.
+/// Bytes of an answer with attributes, and offsets of size and mode in it.
 const ATTRIBUTES: usize = 104;
 const SIZE: usize = 24;
 const MODE: usize = 76;
 
-/// Of the file: each keeps the lock of one memory.
+/// Pages of the file: each keeps the lock of one memory.
 const PAGES: usize = 64;
 
 /// Whether the process leaves the domain now.
@@ -71,7 +71,7 @@ pub fn keep(stays: Stays, key: &RemoteKey, device: &Path, path: &Path) -> Result
     Ok(())
 }
 
-/// Of the file, whenever somebody asks.
+/// The answer to a request for the file's attributes.
 fn attributes() -> Vec<u8> {
     let mut answer = vec![0; ATTRIBUTES];
     answer[..8].copy_from_slice(&u64::from(u32::MAX).to_ne_bytes());
@@ -80,8 +80,8 @@ fn attributes() -> Vec<u8> {
     answer
 }
 
-/// Who leaves keeps the lock of the memory that the region is in; who stays that of each memory to
-/// which it moves, and acknowledges that when it has it.
+/// A leaver keeps the lock of the memory that the region is in. A member that stays keeps that of each
+/// memory to which the region moves, and acknowledges the move once it has the lock.
 pub fn hold(stays: Stays, key: RemoteKey, path: &Path) -> Result<()> {
     let mut agent = Agent::greet()?;
     let access = Access::all();
@@ -90,7 +90,7 @@ pub fn hold(stays: Stays, key: RemoteKey, path: &Path) -> Result<()> {
         return Err(format!("{reply:?}").into());
     }
     let file = File::options().read(true).write(true).open(path)?;
-    // Not by statx(2), which asks the server for more.
+    // fstat(2), because statx(2) asks the server for more.
     fstat(&file)?;
     let pages = Arc::new(Mapping::of(&file, PAGES)?);
     if let Stays::Leave = stays {
@@ -121,6 +121,6 @@ pub fn hold(stays: Stays, key: RemoteKey, path: &Path) -> Result<()> {
 }
 
 fn write(memory: &File, from: &Mapping, page: usize) {
-    // SAFETY: the kernel reads a page that is mapped. It fails when there is no server any more.
+    // SAFETY: the kernel reads a page that is mapped. The call fails once the server has gone.
     unsafe { libc::pwrite(memory.as_raw_fd(), from.address(page * PAGE), 8, 0) };
 }

@@ -1,4 +1,4 @@
-//! Memory at an address that no library knows of, used as whoever has it likes.
+//! Memory mapped without the library, read and written without any check.
 
 use std::fs::File;
 use std::io;
@@ -9,14 +9,14 @@ use super::Result;
 
 pub const PAGE: usize = 4096;
 
-/// Memory that others have, too, mapped for writing.
+/// Shared memory, mapped for reading and writing.
 pub struct Mapping {
     address: *mut libc::c_void,
     len: usize,
 }
 
-// SAFETY: nobody here has a reference to the memory, and words of it are read and written as what
-// others may write, too.
+// SAFETY: this process has no reference to the memory, and accesses its words as volatile ones, which
+// other processes may write.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -40,23 +40,23 @@ impl Mapping {
         Ok(Mapping { address, len })
     }
 
-    /// The same memory at another address. It stays where it was, too, without its page tables.
+    /// Maps the same memory at another address. The old mapping stays, without its page tables.
     pub fn again(&self) -> Result<Self> {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
         let (from, len, anywhere) = (self.address, self.len, null_mut::<libc::c_void>());
-        // SAFETY: the mapping is ours, stays mapped, and nobody has a reference to the memory.
+        // SAFETY: the mapping is ours and stays mapped, and this process has no reference to the memory.
         let address = mapped(unsafe { libc::mremap(from, len, len, flags, anywhere) })?;
         Ok(Mapping { address, len })
     }
 
-    /// Moves it to another address.
+    /// Moves the mapping to another address.
     pub fn move_on(&mut self) -> Result<()> {
         let mut room = Self::map(self.len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let (from, len) = (self.address, self.len);
-        // SAFETY: both mappings are ours, and nobody has a reference to what is in them.
+        // SAFETY: both mappings are ours, and this process has no reference to their memory.
         mapped(unsafe { libc::mremap(from, len, len, flags, room.address) })?;
-        // Where it was nothing is mapped any more.
+        // Nothing is mapped at the old address any more.
         self.address = room.address;
         room.len = 0;
         Ok(())
@@ -87,7 +87,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: a mapping of ours that nobody uses by its address.
+            // SAFETY: the mapping is ours, and no pointer to it is used afterwards.
             unsafe { libc::munmap(self.address, self.len) };
         }
     }

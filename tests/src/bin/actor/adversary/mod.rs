@@ -1,10 +1,12 @@
 //! A hostile member: it speaks to the agent without the library, keeps every descriptor and
 //! mapping that it ever got, acknowledges nothing, and goes on after its node has left.
 //!
-//! [`guard`] has those who stay, [`leave`] who leaves; [`forger`] writes into rings, [`sender`]
-//! sends frames, [`scribe`] writes to memory that is mapped, [`pins`] lets the kernel do so, [`disk`] a
-//! disk, [`child`] a child; [`moved`] maps it elsewhere, [`faults`] brings its pages, [`lock`] keeps
-//! the kernel's lock of it; [`peek`] reads what it should not see yet, [`linger`] has hung up long ago.
+//! [`guard`] has the members that stay, [`leave`] the one that leaves. A leaver writes into rings
+//! ([`forger`]), sends frames ([`sender`]), and writes to memory by its mapping ([`scribe`]), by the
+//! kernel ([`pins`]), a disk ([`disk`]), a child ([`child`]), another mapping ([`moved`]) and page
+//! faults ([`faults`]). Other adversaries keep the kernel's lock of memory ([`lock`]), read memory too
+//! early ([`peek`]), use it after they have disconnected ([`linger`]), hang the agent's system calls
+//! ([`hang`]), or attack processes ([`attack`]).
 
 mod attack;
 mod child;
@@ -40,46 +42,46 @@ use lock::Stays;
 /// Occurrences by kind; a kind without occurrences is left out.
 type Tally = BTreeMap<&'static str, u64>;
 
-/// What members count in.
+/// Offset of the word to which members add.
 const COUNTED: u64 = 0;
 
-/// What the leaver scribbles on, in the first page and in the last.
-const HAUNTED: u64 = 64;
+/// Offset of the word that a leaver writes; it also writes the last word of the region.
+const SCRIBBLED: u64 = 64;
 
-/// What the kernel scribbles on for it: in a page that it holds, and in a file.
+/// Offsets of the words that the kernel writes for a leaver: in a pinned page, and by a file.
 const PINNED: u64 = 72;
 const FILED: u64 = 80;
 
-/// What a child of it scribbles on, and what it does at other addresses.
+/// Offsets of the words that a child of the leaver writes, and the leaver at other addresses.
 const FORKED: u64 = 88;
 const MOVED: u64 = 96;
 
-/// A page of its own: what a disk writes.
+/// Offset of the page that a disk writes, and nothing else.
 const FROM_DISK: u64 = 2 * 4096;
 
-/// The first of two other pages of its own in memory of this length, which it takes away and brings:
-/// none can be taken away of a huge page that somebody has pinned, so they are far from the others.
+/// Offset of the first of two pages that a leaver punches and brings back, in memory of this length.
+/// They are far from the others: a pinned huge page cannot be punched.
 fn faulted(len: u64) -> u64 {
     len / 2 + 3 * 4096
 }
 
-/// Bytes between two marks; the place of each is in the middle, in a page that holds nothing else.
+/// Bytes of a chunk; its mark is in the middle, in a page that holds nothing else.
 const MARKED: u64 = 64 * 1024;
 
-/// Where marks are in a region of so many bytes.
+/// Offsets of the marks in a region of so many bytes.
 fn marked(len: u64) -> impl DoubleEndedIterator<Item = u64> {
     (0..len / MARKED).map(|n| n * MARKED + MARKED / 2)
 }
 
-/// How long a look takes.
+/// Duration of a look.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What the leaver speaks, and those who stay.
-const HAUNT: Protocol = Protocol(13);
-const PAIR: Protocol = Protocol(14);
+/// Protocols of the channels to a leaver, and between the members that stay.
+const LEAVER: Protocol = Protocol(13);
+const STAYER: Protocol = Protocol(14);
 
-/// How packets and frames begin that a member may send, and those that nobody may.
-const OWN: [u8; 8] = *b"haunted!";
+/// First bytes of packets and frames that a member may send, and of those that no member may send.
+const OWN: [u8; 8] = *b"a leaver";
 const FORGED: [u8; 8] = *b"a forger";
 
 /// A part in a story of hostile members.

@@ -6,7 +6,7 @@ use super::mapping::Mapping;
 use super::{COUNTED, MOVED, Result};
 
 pub struct Moved {
-    /// Where it was at first.
+    /// The mapping at the first address.
     left: Mapping,
     here: Mapping,
 }
@@ -25,7 +25,7 @@ impl Moved {
         Ok(())
     }
 
-    /// What others count, at both addresses.
+    /// The counted word at both addresses.
     pub fn counted(&self) -> [u64; 2] {
         [&self.left, &self.here].map(|mapping| mapping.read(COUNTED))
     }

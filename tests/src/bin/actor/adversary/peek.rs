@@ -1,4 +1,4 @@
-//! Who reads memory before it may: that to which a region moves, from when it has it.
+//! A member that reads the memory to which a region moves before the agent allows it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -34,7 +34,7 @@ pub fn peek(key: RemoteKey) -> Result<()> {
                 touch(&fresh, &mapping, pages)?;
                 thread::spawn(move || {
                     while moves.load(Ordering::Relaxed) == number {
-                        // It was there before.
+                        // It was touched before without an error.
                         let _ = touch(&fresh, &mapping, pages);
                     }
                 });

@@ -1,5 +1,4 @@
-//! Pages in the kernel's hands: whatever becomes of the mapping from which it got them, it goes on
-//! to read and write them for whoever gave them.
+//! Pages held by the kernel: it goes on to read and write them for a process whose mapping has gone.
 //!
 //! ```text
 //!   feed ── read in flight ──> page, PINNED     the page is registered as a buffer with io_uring,
@@ -21,10 +20,10 @@ use super::{COUNTED, FILED, PINNED, Result};
 const PAGE: usize = 4096;
 const WORD: u32 = 8;
 
-/// Operations that are under way at a time.
+/// Operations under way at a time.
 const DEPTH: u32 = 4;
 
-/// What the read that is always in flight is known by, and all others.
+/// User data of the read that is always in flight, and of all other operations.
 const READ: u64 = 1;
 const OTHER: u64 = 2;
 
@@ -35,14 +34,14 @@ const MEMORY: Fixed = Fixed(2);
 
 /// The first page of a region, held by the kernel.
 pub struct Pins {
-    /// Where the system allows it.
+    /// `None` where the system does not allow io_uring.
     ring: Option<Ring>,
     kept: (PipeReader, PipeWriter),
     copy: (PipeReader, PipeWriter),
 }
 
 impl Pins {
-    /// By a ring as well, if there is to be one, and in a pipe.
+    /// Holds the first page of memory in a pipe and, with `by_ring`, as a buffer of a ring.
     pub fn new(memory: &File, by_ring: bool) -> Result<Self> {
         let page = Page::map(memory)?;
         let kept = io::pipe()?;
@@ -59,12 +58,12 @@ impl Pins {
         })
     }
 
-    /// Why there is no `io_uring`, if there is none.
+    /// The error of `io_uring`, if the system does not allow it.
     pub fn missing() -> Option<io::Error> {
         IoUring::new(DEPTH).err()
     }
 
-    /// Lets the kernel write a number to the page, and to the memory what is in the page.
+    /// Lets the kernel write a number to the page, and a word of the page to the memory.
     pub fn go_on(&mut self, n: u64) -> Result<()> {
         match &mut self.ring {
             Some(ring) => ring.go_on(n),
@@ -72,7 +71,7 @@ impl Pins {
         }
     }
 
-    /// What others count, as the kernel reads it from its buffer.
+    /// The counted word, as the kernel reads it from its buffer.
     pub fn pinned(&mut self) -> Result<Option<u64>> {
         self.ring.as_mut().map(Ring::counted).transpose()
     }
@@ -89,7 +88,7 @@ impl Pins {
 
 struct Ring {
     uring: IoUring,
-    /// By which the kernel knows the buffer; nothing is mapped there any more.
+    /// The buffer's address when it was registered; nothing is mapped there any more.
     address: u64,
     feed: PipeWriter,
     told: PipeReader,
@@ -105,10 +104,10 @@ impl Ring {
             iov_base: page.0,
             iov_len: PAGE,
         };
-        // SAFETY: the page is mapped. What the kernel does with it later, it does to memory that
-        // other processes write as well, and to which nobody here has a reference.
+        // SAFETY: the page is mapped. Later accesses by the kernel are to memory that other processes
+        // write as well, and to which this process has no reference.
         unsafe { uring.submitter().register_buffers(&[buffer])? };
-        // The ring alone keeps these ends.
+        // Only the ring keeps these ends open.
         let files = [hungry.as_raw_fd(), telling.as_raw_fd(), memory.as_raw_fd()];
         uring.submitter().register_files(&files)?;
         Ok(Ring {
@@ -122,7 +121,7 @@ impl Ring {
 
     fn go_on(&mut self, n: u64) -> Result<()> {
         if self.is_reading {
-            // After the shrink it ends a read that was begun before.
+            // After the shrink this ends a read that had begun before.
             self.feed.write_all(&n.to_le_bytes())?;
         }
         self.write(MEMORY, PINNED, FILED)?;
@@ -191,7 +190,7 @@ impl Page {
             iov_base: self.0,
             iov_len: PAGE,
         };
-        // SAFETY: the page is mapped, and nobody here has a reference to it.
+        // SAFETY: the page is mapped, and this process has no reference to it.
         let given = unsafe { libc::vmsplice(pipe.as_raw_fd(), &whole, 1, libc::SPLICE_F_GIFT) };
         Ok(done(given == PAGE as isize)?)
     }
@@ -199,7 +198,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: a mapping of ours that nobody uses by its address.
+        // SAFETY: the mapping is ours, and no pointer to it is used afterwards.
         unsafe { libc::munmap(self.0, PAGE) };
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that was granted once, mapped, and used whatever becomes of the grant.
+//! Memory that was granted once, mapped, and is used after the grant has ended.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use toroid_fabric::{
 
 use super::Result;
 
-/// Nobody asks for it.
+/// Any key: nothing checks it here.
 const KEY: RemoteKey = RemoteKey {
     node: NodeId(0),
     partition: Partition(0),
@@ -18,10 +18,10 @@ const KEY: RemoteKey = RemoteKey {
     secret: [0; 16],
 };
 
-/// The longest text written at a time.
+/// Bytes written at a time, at most.
 const PAPER: usize = 4096;
 
-/// Writes to a mapping that nobody tells of any change.
+/// Writes to a mapping that learns of no change of membership.
 pub struct Scribe {
     memory: RemoteRegion,
     pair: QueuePair,
@@ -43,7 +43,7 @@ impl Scribe {
         self.memory.len()
     }
 
-    /// Writes at most a page.
+    /// Writes at most [`PAPER`] bytes.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.paper.write(0, bytes)?;
         let all = 0..bytes.len() as u64;
@@ -51,7 +51,7 @@ impl Scribe {
         self.run(write).map(drop)
     }
 
-    /// Adds to a word and returns what was there.
+    /// Adds to a word and returns its value before.
     pub fn add(&mut self, offset: u64, n: u64) -> Result<u64> {
         self.run(Operation::fetch_add(&self.memory, offset, n))
     }

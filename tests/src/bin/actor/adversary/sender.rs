@@ -10,10 +10,10 @@ use toroid_model::addressing;
 
 use super::{FORGED, OWN, Result};
 
-/// Between frames: there is only one driver for all.
+/// Pause between frames: all members share one driver.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// For local experiments (IEEE 802).
+/// The EtherType for local experiments (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
 pub struct Sender {
@@ -52,7 +52,7 @@ impl Sender {
         })
     }
 
-    /// Sends them all, if it is time.
+    /// Sends all frames, if the pause is over.
     pub fn go_on(&mut self) {
         if self.sent.elapsed() < PAUSE {
             return;
@@ -60,7 +60,7 @@ impl Sender {
         self.sent = Instant::now();
         for frame in &self.frames {
             if send(self.socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT).is_err() {
-                // The interface is down, or another one is to come.
+                // The interface is down, or was replaced.
                 return self.bind();
             }
         }
