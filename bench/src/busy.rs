@@ -43,9 +43,6 @@ pub struct Busy(Child);
 
 impl Busy {
     /// Starts the process. To be called by the main thread, at whose end the kernel ends the process.
-    ///
-    /// # Errors
-    /// [`BusyError::Start`].
     pub fn start() -> Result<Self, BusyError> {
         let child = Command::new("/proc/self/exe")
             .args([ARGUMENT, &std::process::id().to_string()])
@@ -57,11 +54,8 @@ impl Busy {
         Ok(Busy(child))
     }
 
-    /// Ends the process.
-    ///
-    /// # Errors
-    /// [`BusyError::Ended`] when it had ended before.
-    pub fn end(mut self) -> Result<(), BusyError> {
+    /// Checks that the process has not ended.
+    pub fn check(&mut self) -> Result<(), BusyError> {
         match self.0.try_wait() {
             Ok(None) => Ok(()),
             _ => Err(BusyError::Ended),
@@ -84,9 +78,6 @@ pub fn spins() -> bool {
 }
 
 /// What the process does.
-///
-/// # Errors
-/// The system's.
 pub fn spin() -> io::Result<()> {
     let run: Option<u32> = std::env::args().nth(2).and_then(|id| id.parse().ok());
     set_pdeathsig(Signal::SIGKILL)?;

@@ -94,8 +94,16 @@ pub enum ClusterError {
 }
 
 impl ClusterError {
-    /// Says at which measurement a process failed.
-    pub fn at(self, measurement: impl Display) -> Self {
+    /// An error of this process, which is in no node.
+    pub(crate) fn ours(error: impl Display) -> Self {
+        ClusterError::Failed {
+            process: "toroid-bench".into(),
+            message: error.to_string(),
+        }
+    }
+
+    /// Adds the measurement at which a process failed.
+    pub(crate) fn at(self, measurement: impl Display) -> Self {
         match self {
             ClusterError::Failed { process, message } => ClusterError::Failed {
                 process,

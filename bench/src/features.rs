@@ -51,9 +51,6 @@ const MALFORMED: io::ErrorKind = io::ErrorKind::InvalidData;
 const HEADERS: usize = 16 + 4;
 
 /// Switches features of the interface `name` in a network namespace off.
-///
-/// # Errors
-/// The system's; `InvalidData` if the kernel answers what we cannot read.
 pub fn switch_off(network: &File, name: &str, features: &[&str]) -> io::Result<()> {
     let work = || {
         // A namespace belongs to a thread.

@@ -1,53 +1,43 @@
-//! Benchmarks of communication domains.
+//! The command `toroid-bench`: benchmarks of communication domains.
 //!
-//! The command `toroid-bench compare` puts the two ways of talking between two nodes side by
-//! side, virtual Ethernet and RDMA, with what there is without Toroid beside them; `domains`
-//! measures changes of membership, `ether` the Ethernet beside its limits, `fabric` messages and
-//! one-sided operations beside libfabric, `kv` the store beside memcached. From the bottom up:
+//! A command (`compare`, `domains`, `ether`, `fabric`, `kv`) is a list of measurements. From the
+//! bottom up:
 //!
-//! * [`pattern`], [`stats`], [`sampler`]: bytes that can be verified, percentiles, and timing.
-//! * [`network`], [`one_sided`], [`store`], [`files`], [`memcpy`]: the measurements. Each runs
-//!   inside a node, whose side of it is a [`worker`]; [`veth`] is how two nodes get a pair of
-//!   the kernel's interfaces to be compared with, [`relay`] how they get the least that a driver
-//!   in user space can be; [`pair`] configures both.
-//! * [`cluster`]: the nodes, and processes in them; [`roles`] is what this program becomes there.
-//! * [`plan`], [`compare`]: what is measured in what order, and doing it; [`progress`], [`memory`];
-//!   [`busy`]: a process that spins beside.
-//! * [`concurrent`]: the same two paths at once, and what each loses.
-//! * [`domains`]: the command on changes of membership; [`ether`]: the one on Ethernet alone, which
-//!   sets [`features`] of interfaces; [`fabric`]: the one on what is below both; [`kv`]: the one on
-//!   the store beside memcached.
-//! * [`rows`], [`report`], [`table`], [`targets`]: what comes out, for programs and people.
+//! * [`worker`]: a process in a node that carries out orders; the operations that are measured.
+//! * [`cluster`]: a private agent, its nodes, and the workers in them; [`roles`]: the processes that
+//!   this program becomes. [`relay`] and [`pair`] connect nodes without a domain.
+//! * [`samples`], [`runner`]: the samples of a round, and measurements in turns, round by round.
+//! * [`compare`], [`domains`], [`ether`], [`fabric`], [`kv`]: the commands.
+//! * [`report`], [`table`], [`target`], [`results`]: rows, JSON, tables, targets, and kept runs.
+//! * [`arguments`]: the command line.
+//!
+//! A new measurement is a label in its command's plan, an [`Order`](worker::Order) if no worker can
+//! do it yet, and a column of the command's table.
 
 #![forbid(unsafe_code)]
 
-pub mod busy;
+mod arguments;
+mod busy;
 pub mod cluster;
-pub mod compare;
-pub mod concurrent;
-pub mod domains;
-pub mod ether;
-pub mod fabric;
-pub mod features;
-pub mod files;
-pub mod kv;
-pub mod machine;
-pub mod memcpy;
-pub mod memory;
-pub mod network;
-pub mod one_sided;
+mod compare;
+mod domains;
+mod ether;
+mod fabric;
+mod features;
+mod kv;
+mod machine;
+mod memory;
 pub mod pair;
-pub mod pattern;
-pub mod plan;
-pub mod progress;
+mod plan;
+mod progress;
 pub mod relay;
-pub mod report;
+mod report;
+mod results;
 pub mod roles;
-pub mod rows;
-pub mod sampler;
-pub mod stats;
-pub mod store;
-pub mod table;
-pub mod targets;
-pub mod veth;
+mod runner;
+mod samples;
+mod table;
+mod target;
 pub mod worker;
+
+pub use arguments::main;

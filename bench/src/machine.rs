@@ -1,32 +1,28 @@
-//! What a report says of where it was made.
+//! The machine of a run.
 
 use std::fmt;
 use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::busy;
+use crate::report::Fields;
 
 /// This machine, and the program that measures it. Displayed: its processors, its kernel, and
 /// whether something spun beside.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Machine {
-    /// The version of this program.
-    pub version: &'static str,
-    /// Logical processors of this machine that the run could use.
-    pub cpus: usize,
-    /// The processor's name for itself.
-    pub cpu: String,
-    /// The kernel's release.
-    pub kernel: String,
+    version: &'static str,
+    /// Logical processors that the run could use.
+    cpus: usize,
+    cpu: String,
+    kernel: String,
     /// Whether a process spun beside the run: see [`crate::busy`].
-    pub busy: bool,
+    busy: bool,
 }
 
 impl Machine {
-    /// The one on which this runs.
+    /// The machine on which this runs.
     pub fn this() -> Self {
         Machine {
             version: env!("CARGO_PKG_VERSION"),
@@ -35,6 +31,16 @@ impl Machine {
             kernel: kernel_release(),
             busy: busy::spins(),
         }
+    }
+
+    /// As reports have it.
+    pub fn fields(self) -> Fields {
+        Fields::default()
+            .with("version", self.version)
+            .with("cpus", self.cpus)
+            .with("cpu", self.cpu)
+            .with("kernel", self.kernel)
+            .with("busy", self.busy)
     }
 }
 

@@ -1,28 +1,12 @@
-//! What is measured, in what order, and for how long.
-
-use std::fmt;
-use std::time::Duration;
+//! The terms that the plans of several commands share.
 
 use serde::{Deserialize, Serialize};
 
-use crate::network::Transport;
-use crate::one_sided::Direction;
-use crate::store::StoreOp;
-
-/// Message sizes of the paper's Figure 4, in bytes.
-pub const MESSAGES: [usize; 3] = [200, 1000, 8000];
-
-/// Long writes to a TCP stream, in bytes.
+/// Bytes of a long write to a TCP stream.
 pub const LONG_WRITE: usize = 128 * 1024;
-
-/// Value sizes of the store, in bytes.
-pub const VALUES: [usize; 3] = [1024, 16 * 1024, 64 * 1024];
 
 /// One-sided operations in flight when they are pipelined.
 pub const PIPELINE: u32 = 32;
-
-/// How often in a round a measurement has its turn that is bound by memory.
-const TURNS: u32 = 10;
 
 /// Bytes of a hot working set: keys times size.
 pub const HOT_BYTES: u64 = 1 << 20;
@@ -30,42 +14,32 @@ pub const HOT_BYTES: u64 = 1 << 20;
 /// Bytes of a cold working set.
 pub const COLD_BYTES: u64 = 1 << 30;
 
-/// Ending an agent and giving back its memory takes half of it on a busy machine.
-const CLEANING_UP: Duration = Duration::from_millis(2000);
-
-/// Real input gets the time left over this; the cold working sets, which are slower, the rest.
-const FILES_SHARE: u32 = 6;
-
-/// A smaller set would not be cold.
-const COLD_LEAST: u64 = 128 << 20;
-
-/// Bytes of a cold working set that are filled first, to learn how long the whole will take:
-/// enough that one pause does not count for much.
-pub const TRIAL_BYTES: u64 = 64 << 20;
-
-/// How much longer a byte may take in a whole set than in the trial: `memcpy` gets memory of
-/// its own.
-const WHOLE_COST: f64 = 1.25;
-
-/// How much longer a byte may take in the smaller values that come next, of which there are up
-/// to 16 times as many. Up to 1.9 times as long was seen on a busy machine, but seldom; the
-/// last set then overruns its share by less than is kept for cleaning up.
-const SMALLER_COST: f64 = 1.5;
-
-/// Between whom, and through what.
+/// The way of the bytes between two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "kebab-case")]
 pub enum Path {
     /// Two nodes, by the interfaces of their domain.
     Ethernet,
-    /// Two nodes, by one-sided operations.
+    /// Two nodes, by one-sided operations; of the store, sets are messages.
     Rdma,
     /// Two processes of one node, by its loopback interface.
     Loopback,
-    /// Two nodes, by a pair of interfaces of the kernel's own.
+    /// Two nodes, by a pair of the kernel's own interfaces.
     Veth,
     /// One process, by the processor alone.
     Memcpy,
+    /// The interfaces of a domain, in the command `ether`.
+    Toroid,
+    /// A [relay](crate::relay), the limit of a driver in user space.
+    Relay,
+    /// Sockets in the member's process, over the domain's link.
+    Smoltcp,
+    /// The store's server, by memcached's protocol over loopback.
+    ToroidTcp,
+    /// Debian's memcached over loopback.
+    MemcachedTcp,
+    /// Debian's memcached over a unix socket.
+    MemcachedUnix,
 }
 
 /// Whether the working set fits the caches.
@@ -78,354 +52,24 @@ pub enum WorkingSet {
     Cold,
 }
 
-/// One measurement: what a round repeats, and what a row of the report is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Test {
-    /// Half a round trip of a message.
-    RoundTrip {
-        /// Ethernet, loopback or veth.
-        path: Path,
-        /// How.
-        transport: Transport,
-        /// Bytes of the message.
-        bytes: usize,
-    },
-    /// Messages in one direction, as fast as they go.
-    Stream {
-        /// Ethernet, loopback or veth.
-        path: Path,
-        /// How.
-        transport: Transport,
-        /// Bytes of a message.
-        bytes: usize,
-    },
-    /// One-sided operations on a peer's memory.
-    OneSided {
-        /// Read or write.
-        direction: Direction,
-        /// Operations in flight.
-        depth: u32,
-        /// Bytes of an operation.
-        bytes: usize,
-    },
-    /// Operations of the store.
-    Store {
-        /// Ethernet, veth or RDMA.
-        path: Path,
-        /// Get or set.
-        op: StoreOp,
-        /// Bytes of a value.
-        bytes: usize,
-        /// Which values.
-        set: WorkingSet,
-    },
-    /// `memcpy` within the process.
-    Copy {
-        /// Bytes of a copy.
-        bytes: usize,
-        /// Which memory.
-        set: WorkingSet,
-    },
-}
-
-impl Test {
-    /// Whether it is done in microseconds without the kernel, so that little time is enough.
-    fn is_short(&self) -> bool {
-        matches!(self, Test::OneSided { .. })
-    }
-
-    /// Whether one process does it alone with memory, as fast as that is.
-    fn is_memory_bound(&self) -> bool {
-        match self {
-            Test::Store { path, op, .. } => (*path, *op) == (Path::Rdma, StoreOp::Get),
-            Test::Copy { .. } => true,
-            _ => false,
-        }
-    }
-}
-
-/// For people who wait.
-impl fmt::Display for Test {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Test::RoundTrip {
-                path,
-                transport,
-                bytes,
-            } => write!(f, "{transport:?} round trip, {bytes} B, {path:?}"),
-            Test::Stream {
-                path,
-                transport,
-                bytes,
-            } => write!(f, "{transport:?} stream, {bytes} B, {path:?}"),
-            Test::OneSided {
-                direction, bytes, ..
-            } => write!(f, "RDMA {direction:?}, {bytes} B"),
-            Test::Store {
-                path,
-                op,
-                bytes,
-                set,
-            } => write!(f, "{op:?}, {bytes} B, {set:?}, {path:?}"),
-            Test::Copy { bytes, set } => write!(f, "memcpy, {bytes} B, {set:?}"),
-        }
-    }
-}
-
-/// How much time the whole may take.
+/// The time that a run may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effort {
-    /// Under 15 s.
+    /// As short as it makes sense.
     Quick,
-    /// Under 30 s.
+    /// The usual time.
     Default,
-    /// Under 90 s.
+    /// Longer, with less noise.
     Full,
 }
 
 impl Effort {
-    /// The time that the whole may take, of which a little is kept for cleaning up.
-    pub fn limit(self) -> Duration {
-        let limit = match self {
-            Effort::Quick => 15,
-            Effort::Default => 30,
-            Effort::Full => 90,
-        };
-        Duration::from_secs(limit) - CLEANING_UP
-    }
-
-    /// How often each measurement is repeated, or, in short turns, ten times as often.
-    pub fn rounds(self) -> u32 {
+    /// The first value for a quick run, the second for others.
+    pub fn quick_or<T>(self, quick: T, other: T) -> T {
         match self {
-            Effort::Quick => 3,
-            Effort::Default => 5,
-            Effort::Full => 9,
-        }
-    }
-
-    /// The time for one turn of `test`; all but what is bound by memory has one in each round.
-    pub fn slice(self, test: &Test) -> Duration {
-        let long = Duration::from_millis(match self {
-            Effort::Quick => 12,
-            Effort::Default => 24,
-            Effort::Full => 70,
-        });
-        match test {
-            test if test.is_memory_bound() => long / TURNS,
-            test if test.is_short() => long / 3,
-            _ => long,
-        }
-    }
-
-    /// The time for all rounds of `tests`, without their preparation.
-    pub fn all_rounds(self, tests: &[Test]) -> Duration {
-        let slices = turns(tests).into_iter().map(|at| self.slice(&tests[at]));
-        let round: Duration = slices.sum();
-        round * self.rounds()
-    }
-
-    /// The most bytes of real input.
-    pub fn file_bytes(self) -> u64 {
-        match self {
-            Effort::Quick => 32 << 20,
-            Effort::Default => 128 << 20,
-            Effort::Full => 512 << 20,
-        }
-    }
-}
-
-/// The time for real input, given what is left for all that follows the hot measurements. Small
-/// files are slow, however few bytes they have together.
-pub fn file_time(left: Duration) -> Duration {
-    left / FILES_SHARE
-}
-
-/// How long it took to make and to use a working set.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cost {
-    /// Seconds per byte.
-    per_byte: f64,
-}
-
-impl Cost {
-    /// The cost of the whole, after a trial of `bytes` bytes took `took`.
-    pub fn after_trial(bytes: u64, took: Duration) -> Self {
-        Cost {
-            per_byte: WHOLE_COST * took.as_secs_f64() / bytes as f64,
-        }
-    }
-
-    /// The cost of the next set, after one of `bytes` bytes in larger values took `took`.
-    pub fn after_larger_values(bytes: u64, took: Duration) -> Self {
-        Cost {
-            per_byte: SMALLER_COST * took.as_secs_f64() / bytes as f64,
-        }
-    }
-}
-
-/// `full` bytes of a cold working set, halved as often as it takes to be done within `time`.
-/// A busy machine must not make a run miss its limit.
-pub fn cold_bytes(full: u64, time: Duration, cost: Cost) -> u64 {
-    let mut set = full;
-    while set / 2 >= COLD_LEAST && set as f64 * cost.per_byte > time.as_secs_f64() {
-        set /= 2;
-    }
-    set
-}
-
-/// The order of a round: each of `tests` by its number. Neighbours that are bound by memory
-/// alternate in short turns, most of which nothing interrupts even on a busy machine; so the
-/// median of their throughput over turns is that of the memory, and comparable.
-pub fn turns(tests: &[Test]) -> Vec<usize> {
-    let (mut order, mut first) = (Vec::new(), 0);
-    for group in tests.chunk_by(|a, b| a.is_memory_bound() && b.is_memory_bound()) {
-        let times = if group[0].is_memory_bound() { TURNS } else { 1 };
-        for _ in 0..times {
-            order.extend(first..first + group.len());
-        }
-        first += group.len();
-    }
-    order
-}
-
-/// What is measured with working sets that fit the caches, paths in turn.
-pub fn hot() -> Vec<Test> {
-    let mut tests = Vec::new();
-    for bytes in MESSAGES {
-        for transport in [Transport::Tcp, Transport::Udp] {
-            tests.extend(socket_paths(transport).map(|path| Test::RoundTrip {
-                path,
-                transport,
-                bytes,
-            }));
-        }
-        tests.extend(one_sided(bytes));
-        for transport in [Transport::Tcp, Transport::Udp] {
-            tests.extend(streams(transport, bytes));
-        }
-    }
-    tests.extend(streams(Transport::Tcp, LONG_WRITE));
-    tests.extend(one_sided(LONG_WRITE));
-    for bytes in MESSAGES.into_iter().chain([LONG_WRITE]) {
-        tests.push(Test::Copy {
-            bytes,
-            set: WorkingSet::Hot,
-        });
-    }
-    for bytes in VALUES {
-        tests.extend(store(bytes, WorkingSet::Hot));
-    }
-    tests
-}
-
-/// What is measured with a working set of values of `bytes` bytes that fits no cache.
-pub fn cold(bytes: usize) -> Vec<Test> {
-    store(bytes, WorkingSet::Cold)
-}
-
-/// Veth is a baseline of TCP only.
-fn socket_paths(transport: Transport) -> impl Iterator<Item = Path> {
-    let veth = (transport == Transport::Tcp).then_some(Path::Veth);
-    [Path::Ethernet, Path::Loopback].into_iter().chain(veth)
-}
-
-fn streams(transport: Transport, bytes: usize) -> impl Iterator<Item = Test> {
-    socket_paths(transport).map(move |path| Test::Stream {
-        path,
-        transport,
-        bytes,
-    })
-}
-
-fn one_sided(bytes: usize) -> impl Iterator<Item = Test> {
-    [Direction::Read, Direction::Write]
-        .into_iter()
-        .flat_map(move |direction| {
-            [1, PIPELINE].map(|depth| Test::OneSided {
-                direction,
-                depth,
-                bytes,
-            })
-        })
-}
-
-/// The store, and `memcpy` right beside the get that is compared with it.
-fn store(bytes: usize, set: WorkingSet) -> Vec<Test> {
-    let mut tests = Vec::new();
-    for op in [StoreOp::Get, StoreOp::Set] {
-        for path in [Path::Ethernet, Path::Rdma, Path::Veth] {
-            tests.push(Test::Store {
-                path,
-                op,
-                bytes,
-                set,
-            });
-            if (path, op) == (Path::Rdma, StoreOp::Get) {
-                tests.push(Test::Copy { bytes, set });
-            }
-        }
-    }
-    tests
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cold_set_is_whole_unless_time_is_short() {
-        let second = Duration::from_secs(1);
-        let cost = Cost {
-            per_byte: 1.0 / COLD_BYTES as f64,
-        };
-        assert_eq!(cold_bytes(COLD_BYTES, second, cost), COLD_BYTES);
-        assert_eq!(
-            cold_bytes(COLD_BYTES, second * 9 / 10, cost),
-            COLD_BYTES / 2
-        );
-        assert_eq!(cold_bytes(COLD_BYTES, second / 3, cost), COLD_BYTES / 4);
-        assert_eq!(cold_bytes(COLD_BYTES, Duration::ZERO, cost), COLD_LEAST);
-        assert_eq!(cold_bytes(HOT_BYTES, Duration::ZERO, cost), HOT_BYTES);
-    }
-
-    #[test]
-    fn what_comes_next_may_cost_more_than_what_was_seen() {
-        let second = Duration::from_secs(1);
-        let trial = Cost::after_trial(TRIAL_BYTES, second);
-        let larger = Cost::after_larger_values(TRIAL_BYTES, second);
-        let seen = 1.0 / TRIAL_BYTES as f64;
-        assert!(trial.per_byte > seen);
-        assert!(larger.per_byte > trial.per_byte);
-    }
-
-    #[test]
-    fn a_get_by_rdma_and_memcpy_alternate() {
-        let tests = cold(1024);
-        let order = turns(&tests);
-        let of_memory: Vec<&Test> = order
-            .iter()
-            .map(|&at| &tests[at])
-            .filter(|test| test.is_memory_bound())
-            .collect();
-        assert_eq!(of_memory.len(), 2 * TURNS as usize);
-        for pair in of_memory.chunks(2) {
-            assert!(matches!(pair, [Test::Store { .. }, Test::Copy { .. }]));
-        }
-        // Everything else has one turn.
-        assert_eq!(order.len(), tests.len() + 2 * (TURNS as usize - 1));
-        assert!((0..tests.len()).all(|at| order.contains(&at)));
-    }
-
-    #[test]
-    fn the_limits_are_those_that_are_promised() {
-        for (effort, seconds) in [
-            (Effort::Quick, 15),
-            (Effort::Default, 30),
-            (Effort::Full, 90),
-        ] {
-            assert_eq!(effort.limit() + CLEANING_UP, Duration::from_secs(seconds));
+            Effort::Quick => quick,
+            Effort::Default | Effort::Full => other,
         }
     }
 }

@@ -1,66 +1,38 @@
-//! A line on standard error that says how far a run is, when a person is there to read it.
+//! A progress bar on standard error, when that is a terminal.
 
-use std::io::{self, IsTerminal, Write};
+use indicatif::{ProgressBar, ProgressStyle};
 
-const BAR: usize = 24;
-
-/// How far a run is.
+/// The progress of a run. Dropping it clears the line.
 #[derive(Debug)]
-pub struct Progress {
-    shown: bool,
-    done: u32,
-    total: u32,
-}
+pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// Nothing done yet. Silent unless standard error is a terminal.
+    /// No step is done yet.
     pub fn new() -> Self {
-        Progress {
-            shown: io::stderr().is_terminal(),
-            done: 0,
-            total: 1,
-        }
+        let style = ProgressStyle::with_template("[{bar:24}] {eta:>4} {msg}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        Progress(ProgressBar::new(1).with_style(style.progress_chars("#>.")))
     }
 
-    /// From now on there are `total` steps.
-    pub fn expect(&mut self, total: u32) {
-        self.total = total.max(1);
+    /// Sets the number of steps.
+    pub fn expect(&self, steps: usize) {
+        self.0.set_length(steps.max(1) as u64);
     }
 
-    /// Says what is being done.
-    pub fn say(&self, what: &str) {
-        if self.shown {
-            let filled = BAR * self.done.min(self.total) as usize / self.total as usize;
-            let bar = "#".repeat(filled) + &".".repeat(BAR - filled);
-            self.print(&format!("\r\x1b[K[{bar}] {what}"));
-        }
+    /// Shows what is being done.
+    pub fn say(&self, what: impl ToString) {
+        self.0.set_message(what.to_string());
     }
 
-    /// A step is done, and another begins.
-    pub fn step(&mut self, what: &str) {
-        self.done += 1;
+    /// Counts a step, and shows the next one.
+    pub fn step(&self, what: impl ToString) {
+        self.0.inc(1);
         self.say(what);
     }
-
-    fn print(&self, text: &str) {
-        let mut stderr = io::stderr();
-        // Whoever closed standard error does not miss it.
-        let _ = stderr.write_all(text.as_bytes());
-        let _ = stderr.flush();
-    }
 }
 
-impl Default for Progress {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Leaves an empty line.
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.shown {
-            self.print("\r\x1b[K");
-        }
+        self.0.finish_and_clear();
     }
 }

@@ -1,106 +1,263 @@
-//! What a run leaves: its configuration and its rows.
+//! The report of a run: rows of labels and figures, for programs (JSON) and people (tables).
 
-use std::path::PathBuf;
+use std::time::Instant;
 
-use serde::Serialize;
-use toroid_model::refusal::Refusal;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
-use crate::files::Tally;
 use crate::machine::Machine;
-use crate::plan::{Effort, Path, WorkingSet};
-use crate::rows::{Op, Row};
-use crate::store::KeySet;
+use crate::plan::Effort;
+use crate::samples::Series;
+use crate::target::Target;
 
-/// A report, as `--json` prints it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// How it was measured.
-    pub config: Config,
-    /// What was measured.
-    pub rows: Vec<Row>,
+/// Named values in order, a JSON object.
+#[derive(Clone, Debug, Default)]
+pub struct Fields(Vec<(&'static str, Value)>);
+
+impl Fields {
+    /// Adds a field.
+    pub fn with(mut self, name: &'static str, value: impl Serialize) -> Self {
+        self.0.push((name, json!(value)));
+        self
+    }
+
+    /// Adds all fields of another object.
+    pub fn and(mut self, other: Fields) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
+    fn get(&self, name: &str) -> Option<&Value> {
+        let mut fields = self.0.iter();
+        fields.find_map(|(known, value)| (*known == name).then_some(value))
+    }
 }
 
-/// The circumstances of a run.
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// A measurement over all rounds. What does not apply to it is null.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    labels: Fields,
+    figures: Fields,
+    series: Series,
+}
+
+impl Row {
+    /// A row without labels and figures yet.
+    pub fn of(series: &Series) -> Self {
+        Row {
+            series: series.clone(),
+            ..Row::default()
+        }
+    }
+
+    /// Adds a label: what was measured.
+    pub fn label(mut self, name: &'static str, value: impl Serialize) -> Self {
+        self.labels = self.labels.with(name, value);
+        self
+    }
+
+    /// Adds a figure: what was found.
+    pub fn figure(mut self, name: &'static str, value: impl Serialize) -> Self {
+        self.figures = self.figures.with(name, value);
+        self
+    }
+
+    /// A label or figure.
+    pub fn get(&self, name: &str) -> &Value {
+        let found = self.labels.get(name).or_else(|| self.figures.get(name));
+        debug_assert!(found.is_some(), "rows have no {name}");
+        found.unwrap_or(&Value::Null)
+    }
+
+    /// A label or figure, if it is a number.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        self.get(name).as_f64()
+    }
+
+    /// A figure that not every row has, if this one has it.
+    pub fn known(&self, name: &str) -> Option<f64> {
+        self.figures.get(name)?.as_f64()
+    }
+
+    /// A label or figure as tables have it: texts and numbers without quotes, `-` for null.
+    pub fn text(&self, name: &str) -> String {
+        match self.get(name) {
+            Value::Null => "-".into(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        }
+    }
+
+    /// Whether the row has all these labels (a JSON object).
+    pub fn has(&self, labels: &Value) -> bool {
+        let mut wanted = labels.as_object().into_iter().flatten();
+        wanted.all(|(name, value)| self.get(name) == value)
+    }
+
+    /// Every round.
+    pub fn series(&self) -> &Series {
+        &self.series
+    }
+
+    /// All labels and figures.
+    pub fn fields(&self) -> Fields {
+        self.labels.clone().and(self.figures.clone())
+    }
+}
+
+/// The first of the rows that has all these labels.
+pub fn find<'a>(rows: &'a [Row], labels: &Value) -> Option<&'a Row> {
+    rows.iter().find(|row| row.has(labels))
+}
+
+/// A figure of that row, if it is a number.
+pub fn number(rows: &[Row], labels: &Value, figure: &str) -> Option<f64> {
+    find(rows, labels)?.number(figure)
+}
+
+/// The name of a value in JSON.
+pub fn name(value: impl Serialize) -> String {
+    json!(value).as_str().unwrap_or_default().into()
+}
+
+/// Rounded to a tenth.
+pub fn tenths(value: Option<f64>) -> Option<f64> {
+    value.map(|value| (value * 10.0).round() / 10.0)
+}
+
 #[derive(Clone, Debug, Serialize)]
-pub struct Config {
-    /// What moves the bytes of one-sided operations: `shm`, which stands in for RDMA.
-    pub provider: &'static str,
-    /// What sends and receives frames: `tap`, interfaces of the kernel, or `stack`, smoltcp in the
-    /// processes, where there are none.
-    pub ethernet: &'static str,
-    /// Why there are none, and what to do.
-    pub no_taps: Option<Refusal>,
-    /// The shape of the torus.
-    pub torus: String,
-    /// The node of the servers.
-    pub server: &'static str,
-    /// The node of the clients.
-    pub client: &'static str,
-    /// Of the domain, in bytes.
-    pub mtu: u32,
-    /// Whether the agent ran without root.
-    pub rootless: bool,
-    /// Which budget was asked for.
-    pub effort: Effort,
-    /// How often each measurement was repeated; what is bound by memory had ten short turns
-    /// each time.
-    pub rounds: u32,
-    /// Bytes of a hot working set, at most.
-    pub hot_bytes: u64,
-    /// Bytes of a cold working set: 1 GiB, or less where memory or time were short; then of the
-    /// smallest.
-    pub cold_bytes: u64,
-    /// The cold working set of each size of values.
-    pub cold_sets: Vec<KeySet>,
-    /// Operations in flight when pipelined.
-    pub pipeline: u32,
-    /// The real input.
-    pub dir: PathBuf,
-    /// What was read of it.
-    pub files: Tally,
-    /// Where it was measured.
+#[serde(untagged)]
+enum Part {
+    Value(Value),
+    Fields(Fields),
+    List(Vec<Fields>),
+}
+
+/// All rounds of one row.
+#[derive(Clone, Debug, Serialize)]
+struct Raw {
+    list: &'static str,
     #[serde(flatten)]
-    pub machine: Machine,
-    /// Wall time of the whole in seconds.
-    pub elapsed_s: f64,
+    labels: Fields,
+    rounds: Series,
+}
+
+/// The result of a command. It is serialized as `--json` prints it.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    parts: Vec<(&'static str, Part)>,
+    raw: Vec<Raw>,
+    /// Operations that failed or gave wrong bytes.
+    pub errors: u64,
+    /// The tables for people.
+    pub text: String,
 }
 
 impl Report {
-    /// Operations that failed or gave wrong bytes, in all rows.
-    pub fn errors(&self) -> u64 {
-        self.rows.iter().map(|row| row.errors).sum()
+    /// A report of a run that began at `start`, with the circumstances as `config`.
+    pub fn new(effort: Effort, start: Instant, config: Fields) -> Self {
+        let config = circumstances(effort, start).and(config);
+        let mut report = Report::default();
+        report.parts.push(("config", Part::Fields(config)));
+        report
     }
 
-    /// The row of these properties.
-    pub fn row(&self, wanted: &Wanted) -> Option<&Row> {
-        self.rows.iter().find(|row| wanted.is(row))
+    /// A report whose circumstances are at the top.
+    pub fn flat(effort: Effort, start: Instant, config: Fields) -> Self {
+        let mut report = Report::default();
+        report.fields(circumstances(effort, start).and(config));
+        report
+    }
+
+    /// Adds fields at the top.
+    pub fn fields(&mut self, fields: Fields) {
+        let parts = fields.0.into_iter();
+        self.parts
+            .extend(parts.map(|(name, value)| (name, Part::Value(value))));
+    }
+
+    /// Adds one object.
+    pub fn object(&mut self, name: &'static str, fields: Fields) {
+        self.parts.push((name, Part::Fields(fields)));
+    }
+
+    /// Adds a list of rows with their errors and samples.
+    pub fn rows(&mut self, name: &'static str, rows: &[Row]) {
+        self.errors += rows.iter().map(|row| row.series.errors()).sum::<u64>();
+        for row in rows {
+            self.samples(name, row.labels.clone(), row.series.clone());
+        }
+        self.list(name, rows.iter().map(Row::fields).collect());
+    }
+
+    /// Adds a list of objects.
+    pub fn list(&mut self, name: &'static str, list: Vec<Fields>) {
+        self.parts.push((name, Part::List(list)));
+    }
+
+    /// Adds the targets.
+    pub fn targets(&mut self, targets: &[Target]) {
+        self.fields(Fields::default().with("targets", targets));
+    }
+
+    /// Adds samples that belong to a row of the list `list`.
+    pub fn samples(&mut self, list: &'static str, labels: Fields, rounds: Series) {
+        self.raw.push(Raw {
+            list,
+            labels,
+            rounds,
+        });
+    }
+
+    /// All samples of all rows, as `--raw` writes them.
+    pub fn raw(&self) -> impl Serialize {
+        &self.raw
     }
 }
 
-/// Which row is meant. Real input has no working set and so is told from the store's rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Between whom and through what.
-    pub path: Path,
-    /// What was done.
-    pub op: Op,
-    /// The transport; absent for any.
-    pub proto: Option<crate::network::Transport>,
-    /// Bytes of one.
-    pub bytes: usize,
-    /// Operations in flight; absent for any.
-    pub depth: Option<u32>,
-    /// The working set.
-    pub set: Option<WorkingSet>,
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.parts.iter().map(|(name, part)| (name, part)))
+    }
 }
 
-impl Wanted {
-    fn is(&self, row: &Row) -> bool {
-        row.path == self.path
-            && row.op == self.op
-            && (self.proto.is_none() || row.proto == self.proto)
-            && row.bytes == self.bytes as u64
-            && (self.depth.is_none() || row.depth == self.depth)
-            && row.set == self.set
+fn circumstances(effort: Effort, start: Instant) -> Fields {
+    Fields::default()
+        .with("effort", effort)
+        .and(Machine::this().fields())
+        .with("elapsed_s", start.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::Samples;
+
+    #[test]
+    fn rows_are_flat_and_found_by_their_labels() {
+        let row = |bytes: u64| {
+            Row::of(&Samples::errors(1).into())
+                .label("bytes", bytes)
+                .figure("p50_ns", 2.5 * bytes as f64)
+        };
+        let rows = [row(64), row(1024)];
+        let wanted = json!({"bytes": 1024});
+        assert_eq!(number(&rows, &wanted, "p50_ns"), Some(2560.0));
+        assert!(find(&rows, &json!({"bytes": 1})).is_none());
+        let mut report = Report::new(Effort::Quick, Instant::now(), Fields::default());
+        report.rows("rows", &rows);
+        assert_eq!(report.errors, 2);
+        let json = json!(report);
+        assert_eq!(json["rows"][0], json!({"bytes": 64, "p50_ns": 160.0}));
+        assert_eq!(json["config"]["effort"], "quick");
+        let raw = json!(report.raw());
+        assert_eq!(raw[1]["list"], "rows");
+        assert_eq!(raw[1]["rounds"][0]["errors"], 1);
     }
 }

@@ -1,5 +1,5 @@
-//! What this program becomes when it executes itself with a hidden argument: the agent, the
-//! first process of a node, the Ethernet driver, the store, a worker, a member, or a process that spins.
+//! The roles of this program when it executes itself with a hidden argument: the agent, the first
+//! process of a node, the Ethernet driver, the store, a worker, or a process that spins.
 
 use std::io::{self, Write};
 use std::net::SocketAddrV4;
@@ -16,26 +16,15 @@ use toroid_kv::server::Limits;
 use toroid_kv::server::Shared;
 use toroid_kv::server::{self, Rdma, Settings, Stop};
 
-use crate::domains::member;
-use crate::fabric::member as fabric_member;
-use crate::network::server::start_with;
-use crate::network::socket::Sockets;
-use crate::{busy, cluster, kv, worker};
+use crate::worker::network::server::start_with;
+use crate::worker::network::socket::Sockets;
+use crate::{busy, cluster, worker};
 
 /// The hidden argument of the Ethernet driver.
 pub const DRIVER: &str = toroid_ethernet::role::ARGUMENT;
 
 /// The hidden argument of a worker.
 pub const WORKER: &str = "__bench-worker";
-
-/// The hidden argument of a member.
-pub const MEMBER: &str = "__bench-member";
-
-/// The hidden argument of a client of stores.
-pub const KV_CLIENT: &str = "__bench-kv-client";
-
-/// The hidden argument of a node of the command `fabric`.
-pub const FABRIC: &str = "__bench-fabric";
 
 /// The hidden argument of another program: its path, its name for itself, and its arguments follow.
 pub const EXEC: &str = "__bench-exec";
@@ -44,7 +33,7 @@ pub const EXEC: &str = "__bench-exec";
 /// to find the process.
 pub const STORE: &str = "__bench-store";
 
-/// What the store serves, and where.
+/// The configuration of a store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoreConfig {
     /// The domain.
@@ -78,11 +67,8 @@ pub fn run_if_asked() -> Option<ExitCode> {
         return Some(status);
     }
     let result = match std::env::args().nth(1)?.as_str() {
-        WORKER => worker::run(io::stdin().lock(), io::stdout()).map_err(|error| error.to_string()),
-        MEMBER => run_member().map_err(|error| error.to_string()),
+        WORKER => worker::run().map_err(|error| error.to_string()),
         STORE => run_store(),
-        KV_CLIENT => run_kv_client().map_err(|error| error.to_string()),
-        FABRIC => run_fabric().map_err(|error| error.to_string()),
         EXEC => Err(become_another()),
         busy::ARGUMENT => busy::spin().map_err(|error| error.to_string()),
         _ => return None,
@@ -102,8 +88,8 @@ fn remove_state_of_killed_agent() {
     }
 }
 
-/// Agents of this program are private to a run. Should the run have been killed, nobody else is
-/// left to remove what the agent kept on disk.
+/// Agents of this program are private to a run. After a killed run no other process removes the files
+/// of the agent.
 fn remove_own_state() {
     let config = std::env::args().nth(2).unwrap_or_default();
     if let Ok(config) = serde_json::from_str::<toroid_agent::Config>(&config) {
@@ -111,22 +97,7 @@ fn remove_own_state() {
     }
 }
 
-fn run_member() -> io::Result<()> {
-    let mut member = member::Process::default();
-    worker::serve(io::stdin().lock(), io::stdout(), |order| member.obey(order))
-}
-
-fn run_kv_client() -> io::Result<()> {
-    let mut client = kv::client::Process::default();
-    worker::serve(io::stdin().lock(), io::stdout(), |order| client.obey(order))
-}
-
-fn run_fabric() -> io::Result<()> {
-    let mut node = fabric_member::Process::default();
-    worker::serve(io::stdin().lock(), io::stdout(), |order| node.obey(order))
-}
-
-/// Returns only why that is not possible.
+/// Returns only the reason of a failure.
 fn become_another() -> String {
     let mut arguments = std::env::args_os().skip(2);
     let program = arguments.next().unwrap_or_default();
@@ -171,7 +142,7 @@ fn run_store() -> Result<(), String> {
             Ok(port)
         });
         let answer = serde_json::to_string(&served);
-        // If nobody listens any more, nobody waits for it.
+        // A parent that is gone waits for no answer.
         let _ = writeln!(io::stdout(), "{}", answer.unwrap_or_default());
     })
     .map_err(|error| error.to_string())

@@ -1,5 +1,5 @@
-//! Shrinking and growing again, many times: how long it takes, what those who stay notice of it,
-//! and what still passes.
+//! Shrinking and growing again, many times: the time that it takes, the pause of remaining members,
+//! and leaks.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -8,56 +8,75 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
-use super::hammer::{Pause, now_ns};
-use super::member::Order;
-use super::report::{Export, Row};
+use super::report::{Export, series};
 use super::{fdatasync, memory_peak, nodes};
 use crate::cluster::{Cluster, ClusterError, Process, check_signals};
+use crate::report::Row;
 use crate::roles;
-use crate::stats::{Slice, quantile};
+use crate::samples::{Samples, quantile};
+use crate::worker;
+use crate::worker::hammer::{Pause, now_ns};
+use crate::worker::member::Order;
 
 /// Nodes that have a process, whatever the size of the domain; the last of them leaves.
 const PROCESSES: u32 = 8;
 
-/// What was on its way has arrived after this time, or never will.
+/// Packets on their way arrive within this time, or never.
 const SETTLED: Duration = Duration::from_millis(2);
 
-/// How long to wait until regions are in huge pages: those in which nothing is touched, or whose
-/// pages somebody holds, never are, and the agent stops looking soon.
+/// The longest wait until regions are in huge pages. Untouched regions, or regions with held pages,
+/// never are, and the agent stops looking soon.
 const COMPACTED: Duration = Duration::from_secs(5);
 
-/// What to do how often.
+/// A domain that shrinks and grows so many times.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     /// Members of the domain, 2 at least.
     pub members: u32,
-    /// What they export.
     pub export: Export,
-    /// How much of it.
+    /// Bytes that one member has registered.
     pub bytes: u64,
-    /// How often to shrink and grow.
     pub cycles: u32,
 }
 
-/// What came of it.
+impl Scenario {
+    /// The row of changes of one kind. `pauses_ns` are the longest times without an operation of a
+    /// remaining member, in each change.
+    pub fn row(&self, times_ns: &[f64], pauses_ns: &[f64]) -> Row {
+        let at = |values, q| quantile(values, q).unwrap_or_default();
+        Row::of(&series(times_ns))
+            .label("members", self.members)
+            .label("registered_bytes", self.bytes)
+            .label("export", self.export)
+            .figure("p50_ns", at(times_ns, 0.5))
+            .figure("p99_ns", at(times_ns, 0.99))
+            .figure("pause_p50_ns", at(pauses_ns, 0.5))
+            .figure("pause_p99_ns", at(pauses_ns, 0.99))
+            .figure("cycles", times_ns.len())
+    }
+}
+
+/// The result of a scenario. Times are in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Of the shrinks.
+    pub members: u32,
     pub shrink: Row,
-    /// Of the growths.
     pub grow: Row,
-    /// From the command to the end of what was in flight, in nanoseconds, for each cycle.
+    pub cycles: u64,
+    /// Times from the command to the end of operations in flight.
     pub in_flight_ns: Vec<f64>,
-    /// Bytes that the leaver read although they were written later, or wrote.
+    /// Bytes that the former member read although they were written later, or wrote.
     pub leaked_bytes: u64,
     /// Datagrams and packets that it sent later and that arrived.
     pub leaked_frames: u64,
-    /// Operations of those who stay that failed.
+    /// Operations of remaining members that failed.
     pub failed: u64,
-    /// Writes to the disk, while those who stay and the leaver work; if nothing is registered.
+    /// Writes to the disk while remaining members and the leaver work; if nothing is registered.
     pub syncs_ns: Vec<f64>,
     /// Reads of 64 B before the first cycle, and after the last.
     pub reads_ns: [Vec<f64>; 2],
+    /// Further samples by name, such as pauses.
+    pub others: Vec<(&'static str, Vec<f64>)>,
 }
 
 /// A domain with its processes.
@@ -66,12 +85,12 @@ struct Play<'a> {
     scenario: Scenario,
     domain: String,
     leaver_node: String,
-    /// Where those who stay hear datagrams: address, port, and place.
+    /// The listening remaining member: address, port, and place.
     ear: (Ipv4Addr, u16, String),
     owner: Process,
     stayer: Process,
     leaver: Process,
-    // They are there, and map what is exported.
+    // They map the exported memory.
     _others: Vec<Process>,
     key: Option<String>,
     version: u64,
@@ -80,9 +99,6 @@ struct Play<'a> {
 }
 
 /// Plays a scenario in a cluster that has as many nodes.
-///
-/// # Errors
-/// [`ClusterError`].
 pub fn play(cluster: &mut Cluster, scenario: Scenario) -> Result<Outcome, ClusterError> {
     let mut play = Play::prepare(cluster, scenario)?;
     let mut outcome = Outcome::default();
@@ -99,7 +115,7 @@ pub fn play(cluster: &mut Cluster, scenario: Scenario) -> Result<Outcome, Cluste
         let () = play.flood()?;
         outcome.syncs_ns = fdatasync(play.cluster)?;
     }
-    let () = play.cluster.ask(&mut play.stayer, &Order::Rest)?;
+    let () = play.stayer(Order::Rest)?;
     play.settle()?;
     outcome.reads_ns[1] = play.read()?;
     for _ in 0..scenario.cycles.div_ceil(2).min(20) * u32::from(play.key.is_some()) {
@@ -107,18 +123,35 @@ pub fn play(cluster: &mut Cluster, scenario: Scenario) -> Result<Outcome, Cluste
         outcome.in_flight_ns.push(play.in_flight()?);
     }
     let extra = play.extra_memory()?;
-    let row = |what: &str, pause: &str| {
-        let times = |what| times.get(what).map_or(&[][..], |times| times);
-        Row::new(scenario, times(what), times(pause))
-    };
-    outcome.shrink = Row {
-        extra_bytes: extra,
-        pause_before_p99_ns: times.get("pause before").and_then(|t| quantile(t, 0.99)),
-        ..row("shrink", "pause")
-    };
-    outcome.grow = row("grow", "grow pause");
+    let of = |what: &str| times.get(what).map_or(&[][..], |times| times);
+    outcome.shrink = scenario.row(of("shrink"), of("pause"));
+    // The same pauses in as much time before each change but the first, in which nothing happens: the
+    // machine's own.
+    if let Some(before) = quantile(of("pause before"), 0.99) {
+        outcome.shrink = outcome.shrink.figure("pause_before_p99_ns", before);
+    }
+    // Shared memory that was there more than before, while regions moved; of one shrink.
+    if let Some(extra) = extra {
+        outcome.shrink = outcome.shrink.figure("extra_bytes", extra);
+    }
+    outcome.grow = scenario.row(of("grow"), of("grow pause"));
+    outcome.cycles = of("shrink").len() as u64;
+    outcome.members = scenario.members;
+    times.retain(|what, _| !["shrink", "grow"].contains(what));
+    outcome.others = times.into_iter().collect();
+    outcome
+        .others
+        .push(("in flight", outcome.in_flight_ns.clone()));
     play.end()?;
     Ok(outcome)
+}
+
+fn ask<A: DeserializeOwned>(
+    cluster: &Cluster,
+    process: &mut Process,
+    order: Order,
+) -> Result<A, ClusterError> {
+    cluster.ask(process, &worker::Order::Member(order))
 }
 
 impl<'a> Play<'a> {
@@ -131,12 +164,12 @@ impl<'a> Play<'a> {
         let [(first, _), .., (leaver_node, _)] = &places[..] else {
             return Err(ClusterError::NoServer);
         };
-        // With two members, who owns is who stays.
+        // Of two members, the owner is the one that remains.
         let (second, address) = &places[usize::from(scenario.members > 2)];
         let spawn = |cluster: &mut Cluster, node: &str| {
-            let mut process = cluster.spawn(node, &[roles::MEMBER])?;
+            let mut process = cluster.spawn(node, &[roles::WORKER])?;
             let domain = domain.clone();
-            let () = cluster.ask(&mut process, &Order::Attach { domain })?;
+            let () = ask(cluster, &mut process, Order::Attach { domain })?;
             Ok::<_, ClusterError>(process)
         };
         let owner = spawn(cluster, first)?;
@@ -159,7 +192,7 @@ impl<'a> Play<'a> {
             watched: None,
             cluster,
         };
-        play.ear.1 = play.cluster.ask(&mut play.stayer, &Order::Listen)?;
+        play.ear.1 = play.stayer(Order::Listen)?;
         if scenario.bytes > 0 {
             play.export()?;
         }
@@ -169,38 +202,37 @@ impl<'a> Play<'a> {
     fn export(&mut self) -> Result<(), ClusterError> {
         let writable = self.scenario.export == Export::Rw;
         let bytes = self.scenario.bytes;
-        let order = Order::Export { bytes, writable };
-        let key: String = self.cluster.ask(&mut self.owner, &order)?;
+        let key: String = self.owner(Order::Export { bytes, writable })?;
         for other in &mut self._others {
             let key = key.clone();
-            let () = self.cluster.ask(other, &Order::Map { key, writable })?;
+            let () = ask(self.cluster, other, Order::Map { key, writable })?;
         }
         self.key = Some(key);
         Ok(())
     }
 
-    fn owner<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {
-        self.cluster.ask(&mut self.owner, order)
+    fn owner<A: DeserializeOwned>(&mut self, order: Order) -> Result<A, ClusterError> {
+        ask(self.cluster, &mut self.owner, order)
     }
 
-    fn stayer<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {
-        self.cluster.ask(&mut self.stayer, order)
+    fn stayer<A: DeserializeOwned>(&mut self, order: Order) -> Result<A, ClusterError> {
+        ask(self.cluster, &mut self.stayer, order)
     }
 
-    fn leaver<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {
-        self.cluster.ask(&mut self.leaver, order)
+    fn leaver<A: DeserializeOwned>(&mut self, order: Order) -> Result<A, ClusterError> {
+        ask(self.cluster, &mut self.leaver, order)
     }
 
     fn read(&mut self) -> Result<Vec<f64>, ClusterError> {
         match self.key.clone() {
-            Some(key) => Ok(self.stayer::<Slice>(&Order::Read { key })?.samples_ns),
+            Some(key) => Ok(self.stayer::<Samples>(Order::Read { key })?.samples_ns),
             None => Ok(Vec::new()),
         }
     }
 
     fn start_hammer(&mut self) -> Result<(), ClusterError> {
         let (key, writable) = (self.key.clone(), self.scenario.export == Export::Rw);
-        self.stayer(&Order::Hammer { key, writable })
+        self.stayer(Order::Hammer { key, writable })
     }
 
     /// Waits until nothing moves any more because the leaver left before: a shrink that comes
@@ -242,7 +274,7 @@ impl<'a> Play<'a> {
     /// Lets the leaver send without end.
     fn flood(&mut self) -> Result<(), ClusterError> {
         let (address, port, place) = self.ear.clone();
-        self.leaver(&Order::Flood {
+        self.leaver(Order::Flood {
             address,
             port,
             place,
@@ -253,16 +285,16 @@ impl<'a> Play<'a> {
     fn cycle(&mut self, outcome: &mut Outcome) -> Result<Vec<(&'static str, f64)>, ClusterError> {
         let writable = self.scenario.export == Export::Rw;
         if let Some(key) = self.key.clone() {
-            let () = self.leaver(&Order::Keep { key, writable })?;
+            let () = self.leaver(Order::Keep { key, writable })?;
         }
         let () = self.flood()?;
         thread::sleep(SETTLED);
         self.settle()?;
-        let _: Pause = self.stayer(&Order::Pause)?;
+        let _: Pause = self.stayer(Order::Pause)?;
         let before = match self.watched {
             Some(as_long) => {
                 thread::sleep(as_long);
-                Some(self.stayer::<Pause>(&Order::Pause)?)
+                Some(self.stayer::<Pause>(Order::Pause)?)
             }
             None => None,
         };
@@ -273,12 +305,11 @@ impl<'a> Play<'a> {
             outcome.leaked_bytes += self.look_for_leaks()?;
         }
         thread::sleep(SETTLED);
-        let after = Order::Arrived { after: returned };
-        outcome.leaked_frames += self.stayer::<u64>(&after)?;
-        let shrunk: Pause = self.stayer(&Order::Pause)?;
+        outcome.leaked_frames += self.stayer::<u64>(Order::Arrived { after: returned })?;
+        let shrunk: Pause = self.stayer(Order::Pause)?;
         self.watched = Some(start.elapsed());
         let grow = self.grow()?;
-        let grown: Pause = self.stayer(&Order::Pause)?;
+        let grown: Pause = self.stayer(Order::Pause)?;
         outcome.failed += shrunk.failed + grown.failed;
         let before = before.map(|before| ("pause before", before.longest_ns as f64));
         let found = [
@@ -295,20 +326,20 @@ impl<'a> Play<'a> {
     fn look_for_leaks(&mut self) -> Result<u64, ClusterError> {
         self.version += 1;
         let version = self.version;
-        let () = self.owner(&Order::Fill { version })?;
-        let seen: u64 = self.leaver(&Order::Newer { version })?;
-        let written: u64 = self.owner(&Order::Foreign)?;
+        let () = self.owner(Order::Fill { version })?;
+        let seen: u64 = self.leaver(Order::Newer { version })?;
+        let written: u64 = self.owner(Order::Foreign)?;
         Ok(seen + written)
     }
 
     fn in_flight(&mut self) -> Result<f64, ClusterError> {
         let key = self.key.clone().unwrap_or_default();
-        let () = self.leaver(&Order::ReadOn { key })?;
+        let () = self.leaver(Order::ReadOn { key })?;
         thread::sleep(SETTLED);
         self.settle()?;
         let command = now_ns();
         self.shrink()?;
-        let failed: u64 = self.leaver(&Order::Failed)?;
+        let failed: u64 = self.leaver(Order::Failed)?;
         self.grow()?;
         Ok(failed.saturating_sub(command) as f64)
     }
@@ -320,8 +351,8 @@ impl<'a> Play<'a> {
         };
         let writable = self.scenario.export == Export::Rw;
         // Without a leaver that has it open nothing moves.
-        let () = self.leaver(&Order::Keep { key, writable })?;
-        // What the move before has left behind goes meanwhile.
+        let () = self.leaver(Order::Keep { key, writable })?;
+        // Leftovers of the move before go meanwhile.
         self.settle()?;
         let (moved, extra) = memory_peak(|| {
             self.shrink()?;
@@ -334,23 +365,5 @@ impl<'a> Play<'a> {
 
     fn end(self) -> Result<(), ClusterError> {
         Ok(self.cluster.control()?.remove(&self.domain)?)
-    }
-}
-
-impl Row {
-    fn new(scenario: Scenario, times_ns: &[f64], pauses_ns: &[f64]) -> Self {
-        let at = |values, q| quantile(values, q).unwrap_or_default();
-        Row {
-            members: scenario.members,
-            registered_bytes: scenario.bytes,
-            export: scenario.export,
-            p50_ns: at(times_ns, 0.5),
-            p99_ns: at(times_ns, 0.99),
-            pause_p99_ns: at(pauses_ns, 0.99),
-            pause_p50_ns: at(pauses_ns, 0.5),
-            pause_before_p99_ns: None,
-            cycles: times_ns.len() as u32,
-            extra_bytes: None,
-        }
     }
 }

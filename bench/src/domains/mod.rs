@@ -1,19 +1,14 @@
-//! The command `domains`: what changes of membership cost, and whether they hold.
+//! The command `domains`: the cost of membership changes, and whether they hold.
 //!
 //! * [`cycles`]: a member leaves and comes back, with real processes on both sides, which are
-//!   [`member`]s; [`hammer`], [`hostile`] and [`traffic`] are what they do.
-//! * [`scale`]: large domains and many; [`bystander`]: what a change costs those whom it does not
-//!   concern.
-//! * [`report`]: what comes out, for programs and people.
+//!   [members](crate::worker::member).
+//! * [`scale`]: large domains and many; [`bystander`]: the effect of changes on other domains.
+//! * [`report`]: rows, targets and tables.
 
 pub mod bystander;
 pub mod cycles;
-pub mod hammer;
-pub mod hostile;
-pub mod member;
 pub mod report;
 pub mod scale;
-pub mod traffic;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,14 +19,13 @@ use std::time::{Duration, Instant};
 use toroid_fabric::Torus;
 
 use self::cycles::{Outcome, Scenario};
-use self::report::{Config, Export, Report, Rest};
+use self::report::{Export, Rest, Run};
 use crate::cluster::{Cluster, ClusterError, check_tun};
-use crate::machine::Machine;
 use crate::memory;
 use crate::plan::Effort;
 use crate::progress::Progress;
+use crate::report::Report;
 use crate::roles;
-use crate::stats::quantile;
 
 const SMALL: &str = "2x2x2";
 const MEDIUM: &str = "4x4x4";
@@ -42,12 +36,12 @@ const MIB: u64 = 1 << 20;
 /// Rows of shrinks and growths that are not of the large domain.
 pub const SMALL_ROWS: i64 = 6;
 
-/// Memory that is registered, moved, and still there in its old place.
+/// Registered memory may be there three times while it moves; more must be left.
 const MEMORY_SHARE: u64 = 4;
 
 const SYNCS: u32 = 300;
 
-/// How much is done.
+/// The amount of work.
 struct Plan {
     /// Cycles with nothing registered, with 512 members, with 64 MiB and with 1 GiB.
     cycles: [u32; 4],
@@ -108,90 +102,47 @@ impl Plan {
 }
 
 /// Measures everything, or of the shrinks and growths only the rows with these numbers, counted from
-/// 1 in the order in which the report has them, and nothing else.
-///
-/// # Errors
-/// [`ClusterError`]; nothing is left behind.
-pub fn measure(
-    effort: Effort,
-    rows: &[u8],
-    progress: &mut Progress,
-) -> Result<Report, ClusterError> {
+/// 1 in the order of the report. Nothing is left behind.
+pub fn measure(effort: Effort, rows: &[u8], progress: &Progress) -> Result<Report, ClusterError> {
     let (start, plan) = (Instant::now(), Plan::of(effort));
     let is_wanted = |row: u8| rows.is_empty() || rows.contains(&row);
     let scenarios = plan.small_scenarios().into_iter().zip(1..);
     let scenarios = scenarios.filter(|(_, row)| is_wanted(*row));
     let scenarios: Vec<Scenario> = scenarios.map(|(scenario, _)| scenario).collect();
-    let others = if rows.is_empty() { 4 } else { 0 };
-    progress.expect(scenarios.len() as u32 + others);
+    progress.expect(scenarios.len() + if rows.is_empty() { 4 } else { 0 });
     progress.say("starting eight nodes");
     check_tun()?;
     let mut cluster = Cluster::start(SMALL.parse()?, Some(roles::DRIVER))?;
-    let rootless = cluster.rootless()?;
-    let (data, syncs) = (data_of(&cluster), fdatasync(&cluster)?);
-    let mut outcomes = Vec::new();
+    let mut run = Run {
+        start,
+        effort,
+        rootless: cluster.rootless()?,
+        data: data_of(&cluster),
+        syncs_ns: fdatasync(&cluster)?,
+        outcomes: Vec::new(),
+        rest: None,
+    };
     for scenario in scenarios {
         let Scenario { members, bytes, .. } = scenario;
-        progress.step(&format!(
-            "{members} members, {} MiB registered",
-            bytes / MIB
-        ));
-        outcomes.push(cycles::play(&mut cluster, scenario)?);
+        progress.step(format!("{members} members, {} MiB registered", bytes / MIB));
+        run.outcomes.push(cycles::play(&mut cluster, scenario)?);
     }
-    let rest = if rows.is_empty() {
+    if rows.is_empty() {
         let (rest, outcome) = measure_rest(cluster, &plan, progress)?;
-        outcomes.extend(outcome);
-        Some(rest)
-    } else {
-        None
-    };
-
-    let config = Config {
-        provider: "shm",
-        effort,
-        rootless,
-        data,
-        machine: Machine::this(),
-        huge_pages: memory::huge_pages().unwrap_or_else(|| "unknown".into()),
-        elapsed_s: start.elapsed().as_secs_f64(),
-    };
-    let all = |values: fn(&Outcome) -> &[f64]| -> Vec<f64> {
-        outcomes.iter().flat_map(values).copied().collect()
-    };
-    let at = |values: &[f64], q| quantile(values, q).unwrap_or_default();
-    Ok(Report {
-        config,
-        inflight_failed_p99_ns: at(&all(|outcome| &outcome.in_flight_ns), 0.99),
-        leaked_bytes: outcomes.iter().map(|outcome| outcome.leaked_bytes).sum(),
-        leaked_frames: outcomes.iter().map(|outcome| outcome.leaked_frames).sum(),
-        cycles: outcomes.iter().map(|outcome| outcome.shrink.cycles).sum(),
-        stayers_failed: outcomes.iter().map(|outcome| outcome.failed).sum(),
-        read_p50_before_ns: at(&all(|outcome| &outcome.reads_ns[0]), 0.5),
-        read_p50_after_ns: at(&all(|outcome| &outcome.reads_ns[1]), 0.5),
-        fdatasync_p50_ns: at(&syncs, 0.5),
-        fdatasync_p99_ns: at(&syncs, 0.99),
-        fdatasync_busy_p99_ns: at(&all(|outcome| &outcome.syncs_ns), 0.99),
-        shrink: outcomes
-            .iter()
-            .map(|outcome| outcome.shrink.clone())
-            .collect(),
-        grow: outcomes
-            .iter()
-            .map(|outcome| outcome.grow.clone())
-            .collect(),
-        rest,
-    })
+        run.outcomes.extend(outcome);
+        run.rest = Some(rest);
+    }
+    Ok(run.report())
 }
 
 /// Returns the shrinks and growths of the large domain, too.
 fn measure_rest(
     mut cluster: Cluster,
     plan: &Plan,
-    progress: &mut Progress,
+    progress: &Progress,
 ) -> Result<(Rest, Option<Outcome>), ClusterError> {
     progress.step("one domain beside many that change");
-    let (bystander, busy_domains, busy_changes_per_s) =
-        bystander::measure(&mut cluster, plan.busy_domains, plan.busy)?;
+    let beside = bystander::measure(&mut cluster, plan.busy_domains, plan.busy)?;
     drop(cluster);
 
     let large: Torus = LARGE.parse()?;
@@ -203,9 +154,7 @@ fn measure_rest(
     let rest = Rest {
         scale: vec![with, without],
         idle: scale::many_domains(MEDIUM.parse()?, plan.idle_domains)?,
-        busy_domains,
-        busy_changes_per_s,
-        bystander,
+        beside,
     };
     Ok((rest, outcome))
 }
@@ -241,8 +190,8 @@ fn fdatasync(cluster: &Cluster) -> Result<Vec<f64>, ClusterError> {
     })
 }
 
-/// Does something and watches how much shared memory the machine has meanwhile; returns how much
-/// more it was than before, if anybody says.
+/// Does some work and returns the growth of the machine's shared memory meanwhile, at its peak; `None`
+/// where the kernel does not say.
 fn memory_peak<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     let ending = AtomicBool::new(false);
     thread::scope(|scope| {

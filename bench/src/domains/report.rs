@@ -1,15 +1,20 @@
-//! What a run leaves, for programs and for people.
+//! The report of `domains`.
 
 use std::fmt::Write;
+use std::time::Instant;
 
 use serde::Serialize;
 
+use super::cycles::Outcome;
 use crate::machine::Machine;
+use crate::memory;
 use crate::plan::Effort;
-use crate::table;
-use crate::targets::Target;
+use crate::report::{Fields, Report, Row};
+use crate::samples::{Samples, Series, quantile};
+use crate::table::{Table, mebibytes, percent, time};
+use crate::target::{self, Target};
 
-/// What members export in a scenario.
+/// The export of a member in a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Export {
@@ -22,455 +27,379 @@ pub enum Export {
     Rw,
 }
 
-/// Many changes of one kind.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Row {
-    /// Members of the domain before it shrinks.
-    pub members: u32,
-    /// Bytes that one of them has registered.
-    pub registered_bytes: u64,
-    /// How.
-    pub export: Export,
-    /// From the request to the reply.
-    pub p50_ns: f64,
-    /// From the request to the reply.
-    pub p99_ns: f64,
-    /// The longest time without an operation of one who stays, in each change.
-    pub pause_p50_ns: f64,
-    /// The longest time without an operation of one who stays, in each change.
-    pub pause_p99_ns: f64,
-    /// The same in as much time before each change but the first, in which nothing happens: what the
-    /// machine does by itself. Of shrinks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pause_before_p99_ns: Option<f64>,
-    /// How many.
-    pub cycles: u32,
-    /// Shared memory that was there more than before, while regions moved; of one shrink.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub extra_bytes: Option<u64>,
-}
-
-/// A domain of all nodes.
-#[derive(Clone, Debug, Serialize)]
-pub struct Scale {
-    /// Its members, and the nodes of the agent.
-    pub members: u32,
-    /// Whether they have interfaces.
-    pub ethernet: bool,
-    /// Time to start the agent with its nodes.
-    pub up_ns: f64,
-    /// Time to create it.
-    pub create_ns: f64,
-    /// Time to remove it.
-    pub rm_ns: f64,
-    /// Time to create it again at once, with its interfaces still being removed.
-    pub create_again_ns: f64,
-    /// Time to end the agent and all nodes while it is there.
-    pub down_ns: f64,
-}
-
-/// Many domains in which nothing happens.
-#[derive(Clone, Debug, Serialize)]
-pub struct Idle {
-    /// How many.
-    pub domains: u32,
-    /// Of each.
-    pub members: u32,
-    /// Of the agent.
-    pub nodes: u32,
-    /// Time to create all.
-    pub create_ns: f64,
-    /// Processor time of agent, keeper and nodes, over time.
-    pub cpu_share: f64,
-    /// Their proportional memory.
-    pub pss_bytes: u64,
-}
-
-/// One kind of operation in a domain in which nothing happens, in nanoseconds.
-#[derive(Clone, Debug, Serialize)]
-pub struct Bystander {
-    /// What it does.
-    pub op: &'static str,
-    /// While nothing happens elsewhere.
-    pub quiet_p50_ns: f64,
-    /// While nothing happens elsewhere.
-    pub quiet_p99_ns: f64,
-    /// While other domains grow and shrink.
-    pub busy_p50_ns: f64,
-    /// While other domains grow and shrink.
-    pub busy_p99_ns: f64,
-}
-
-/// The circumstances of a run.
-#[derive(Clone, Debug, Serialize)]
-pub struct Config {
-    /// What stands in for RDMA.
-    pub provider: &'static str,
-    /// Which budget was asked for.
+/// A finished run.
+pub struct Run {
+    pub start: Instant,
     pub effort: Effort,
-    /// Whether the agents ran without root.
     pub rootless: bool,
-    /// Where the agents kept their directories.
+    /// The directory of the agents' data.
     pub data: String,
-    /// Where it was measured.
-    #[serde(flatten)]
-    pub machine: Machine,
-    /// The kernel's policy for pages of 2 MiB in shared memory.
-    pub huge_pages: String,
-    /// Wall time of the whole in seconds.
-    pub elapsed_s: f64,
-}
-
-/// A report, as `--json` prints it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// How it was measured.
-    pub config: Config,
-    /// One member leaves.
-    pub shrink: Vec<Row>,
-    /// It comes back.
-    pub grow: Vec<Row>,
-    /// From the command to the end of what was in flight.
-    pub inflight_failed_p99_ns: f64,
-    /// Bytes that passed after the return, in either direction.
-    pub leaked_bytes: u64,
-    /// Datagrams and packets sent after the return that arrived.
-    pub leaked_frames: u64,
-    /// Shrinks after which was looked for leaks.
-    pub cycles: u32,
-    /// Operations of those who stay that failed.
-    pub stayers_failed: u64,
-    /// A one-sided read of 64 B before anybody left.
-    pub read_p50_before_ns: f64,
-    /// And after all came and went.
-    pub read_p50_after_ns: f64,
-    /// 4 KiB to the disk on which the directory is.
-    pub fdatasync_p50_ns: f64,
-    /// And the slowest of a hundred.
-    pub fdatasync_p99_ns: f64,
-    /// That while the members of the small domains work, as they do when those shrink.
-    pub fdatasync_busy_p99_ns: f64,
-    /// Nothing if only rows were asked for.
-    #[serde(flatten)]
+    /// Times of 4 KiB to the disk with that directory.
+    pub syncs_ns: Vec<f64>,
+    pub outcomes: Vec<Outcome>,
+    /// Absent if only rows of shrinks and growths were asked for.
     pub rest: Option<Rest>,
 }
 
-/// What is measured besides shrinks and growths.
-#[derive(Clone, Debug, Serialize)]
+/// Measurements besides shrinks and growths.
 pub struct Rest {
-    /// A domain of all nodes.
-    pub scale: Vec<Scale>,
+    /// Domains of all nodes.
+    pub scale: Vec<Row>,
     /// Many domains in which nothing happens.
-    pub idle: Idle,
-    /// How many domains grew and shrank beside it.
-    pub busy_domains: u32,
-    /// How often one of them did, in a second.
-    pub busy_changes_per_s: f64,
-    /// One domain in which nothing happens, beside those.
-    pub bystander: Vec<Bystander>,
+    pub idle: Row,
+    pub beside: Beside,
 }
 
-impl Report {
-    /// What passed that must not, and what failed that must not.
-    pub fn errors(&self) -> u64 {
-        self.leaked_bytes + self.leaked_frames + self.stayers_failed
+/// A domain in which nothing happens, beside many that change.
+pub struct Beside {
+    pub rows: Vec<Row>,
+    pub domains: u32,
+    pub changes_per_s: f64,
+}
+
+/// One round with these samples.
+pub fn series(samples_ns: &[f64]) -> Series {
+    Series::from(Samples {
+        batch: 1,
+        ops: samples_ns.len() as u64,
+        samples_ns: samples_ns.into(),
+        ..Samples::default()
+    })
+}
+
+impl Run {
+    fn sum(&self, of: fn(&Outcome) -> u64) -> u64 {
+        self.outcomes.iter().map(of).sum()
     }
 
-    /// All targets. Printed, never asserted.
-    pub fn targets(&self) -> Vec<Target> {
-        let p99 = |wanted: fn(&Row) -> bool, value: fn(&Row) -> f64| {
-            self.shrink
+    fn quantile(&self, of: fn(&Outcome) -> &[f64], q: f64) -> f64 {
+        let all: Vec<f64> = self.outcomes.iter().flat_map(of).copied().collect();
+        quantile(&all, q).unwrap_or_default()
+    }
+
+    /// Makes the report.
+    pub fn report(&self) -> Report {
+        let rows = |of: fn(&Outcome) -> &Row| -> Vec<Row> {
+            self.outcomes
                 .iter()
-                .filter(|row| wanted(row))
-                .map(value)
-                .reduce(f64::max)
+                .map(|outcome| of(outcome).clone())
+                .collect()
         };
-        let scale = |ethernet: bool| {
-            let all = self.rest.iter().flat_map(|rest| &rest.scale);
-            all.filter(move |scale| scale.ethernet == ethernet)
-                .flat_map(|s| [s.create_ns, s.rm_ns, s.down_ns])
-                .reduce(f64::max)
-        };
-        let change = (self.read_p50_before_ns > 0.0)
-            .then(|| (self.read_p50_after_ns / self.read_p50_before_ns - 1.0) * 100.0);
-        let small = p99(
-            |row| row.members <= 8 && row.registered_bytes == 0,
-            |row| row.p99_ns,
+        let (shrinks, grows) = (
+            rows(|outcome| &outcome.shrink),
+            rows(|outcome| &outcome.grow),
         );
-        let large = p99(|row| row.members > 8, |row| row.p99_ns);
-        let with_memory = p99(|row| row.registered_bytes > 0, |row| row.p99_ns);
-        let pause = p99(|row| row.registered_bytes > 0, |row| row.pause_p99_ns);
-        let in_flight = Some(self.inflight_failed_p99_ns).filter(|time| *time > 0.0);
-        let idle = self.rest.as_ref().map(|rest| &rest.idle);
-        let found = |value: Option<String>| value.unwrap_or_else(|| "-".into());
-        vec![
-            at_most("Shrink p99, 2 and 8 members", small, 5.0),
-            at_most("Shrink p99, 512 members", large, 50.0),
-            at_most(
-                "Shrink p99, 8 members with memory registered",
-                with_memory,
-                20.0,
-            ),
-            at_most("Pause of those who stay, p99", pause, 10.0),
-            at_most("Operations in flight failed after", in_flight, 50.0),
-            none("Bytes after the return", self.leaked_bytes),
-            none("Frames and packets after the return", self.leaked_frames),
-            none("Failed operations of those who stay", self.stayers_failed),
-            Target {
-                what: "One-sided read after shrinks, against before",
-                found: found(change.map(|change| format!("{change:+.1} %"))),
-                wanted: "within 5 %".into(),
-                met: change.map(|change| change.abs() <= 5.0),
-            },
-            at_most("Create, rm and down of 512 members", scale(true), 2000.0),
-            at_most("The same without Ethernet", scale(false), 1000.0),
-            Target {
-                what: "Idle domains, processor",
-                found: found(idle.map(|idle| format!("{:.2} %", idle.cpu_share * 100.0))),
-                wanted: "under 2 %".into(),
-                met: idle.map(|idle| idle.cpu_share < 0.02),
-            },
-            Target {
-                what: "Idle domains, memory",
-                found: found(idle.map(|idle| mebibytes(idle.pss_bytes))),
-                wanted: "under 512 MiB".into(),
-                met: idle.map(|idle| idle.pss_bytes < 512 << 20),
-            },
-        ]
-    }
-
-    /// The report for people.
-    pub fn render(&self) -> String {
-        table::text(|to| self.write(to))
-    }
-
-    fn write(&self, to: &mut String) -> std::fmt::Result {
-        let config = &self.config;
-        writeln!(
-            to,
-            "Domains on this machine ({}{}). Shared memory stands in for RDMA.\n\
-             Huge pages for it: {}. Directory in {}, where 4 KiB take {} to reach the disk,\n\
-             {} at p99, and {} at p99 while members work.",
-            config.machine,
-            if config.rootless { ", rootless" } else { "" },
-            config.huge_pages,
-            config.data,
-            ms(self.fdatasync_p50_ns),
-            ms(self.fdatasync_p99_ns),
-            ms(self.fdatasync_busy_p99_ns),
-        )?;
-        for (title, rows) in [("One leaves", &self.shrink), ("It comes back", &self.grow)] {
-            let heads = [
-                "registered",
-                "p50",
-                "p99",
-                "pause p50",
-                "pause p99",
-                "without",
-                "extra",
-                "times",
-            ];
-            line(to, &format!("\n{title}"), &heads.map(String::from))?;
-            for row in rows {
-                let export = match row.export {
-                    Export::None => "nothing".into(),
-                    Export::Ro => format!("{} ro", mebibytes(row.registered_bytes)),
-                    Export::Rw => format!("{} rw", mebibytes(row.registered_bytes)),
-                };
-                let cells = [
-                    export,
-                    ms(row.p50_ns),
-                    ms(row.p99_ns),
-                    ms(row.pause_p50_ns),
-                    ms(row.pause_p99_ns),
-                    crate::table::time(row.pause_before_p99_ns),
-                    row.extra_bytes.map_or_else(|| "-".into(), mebibytes),
-                    row.cycles.to_string(),
-                ];
-                line(to, &format!("  {} members", row.members), &cells)?;
+        let huge_pages = memory::huge_pages().unwrap_or_else(|| "unknown".into());
+        let config = Fields::default()
+            .with("provider", "shm")
+            .with("rootless", self.rootless)
+            .with("data", &self.data)
+            .with("huge_pages", &huge_pages);
+        let mut report = Report::new(self.effort, self.start, config);
+        report.rows("shrink", &shrinks);
+        report.rows("grow", &grows);
+        for outcome in &self.outcomes {
+            for (what, samples_ns) in &outcome.others {
+                let labels = Fields::default()
+                    .with("what", what)
+                    .with("members", outcome.members);
+                report.samples("others", labels, series(samples_ns));
             }
         }
+        let sync = |q| quantile(&self.syncs_ns, q).unwrap_or_default();
+        let read = [0, 1].map(|at| {
+            let reads = self
+                .outcomes
+                .iter()
+                .flat_map(|outcome| &outcome.reads_ns[at]);
+            quantile(&reads.copied().collect::<Vec<f64>>(), 0.5).unwrap_or_default()
+        });
+        let in_flight_ns = self.quantile(|outcome| &outcome.in_flight_ns, 0.99);
+        let busy_sync = self.quantile(|outcome| &outcome.syncs_ns, 0.99);
+        let leaked_bytes = self.sum(|outcome| outcome.leaked_bytes);
+        let leaked_frames = self.sum(|outcome| outcome.leaked_frames);
+        let stayers_failed = self.sum(|outcome| outcome.failed);
+        report.fields(
+            Fields::default()
+                .with("inflight_failed_p99_ns", in_flight_ns)
+                .with("leaked_bytes", leaked_bytes)
+                .with("leaked_frames", leaked_frames)
+                .with("cycles", self.sum(|outcome| outcome.cycles))
+                .with("stayers_failed", stayers_failed)
+                .with("read_p50_before_ns", read[0])
+                .with("read_p50_after_ns", read[1])
+                .with("fdatasync_p50_ns", sync(0.5))
+                .with("fdatasync_p99_ns", sync(0.99))
+                .with("fdatasync_busy_p99_ns", busy_sync),
+        );
+        report.errors += leaked_bytes + leaked_frames + stayers_failed;
+        let mut text = format!(
+            "Domains on this machine ({}{}). Shared memory stands in for RDMA.\n\
+             Huge pages for it: {huge_pages}. Directory in {}, where 4 KiB take {} to reach the disk,\n\
+             {} at p99, and {} at p99 while members work.\n",
+            Machine::this(),
+            if self.rootless { ", rootless" } else { "" },
+            self.data,
+            time(Some(sync(0.5))),
+            time(Some(sync(0.99))),
+            time(Some(busy_sync)),
+        );
+        text += &changes("One leaves", &shrinks);
+        text += &changes("It comes back", &grows);
         if let Some(rest) = &self.rest {
-            rest.write(to)?;
+            report.rows("scale", &rest.scale);
+            report.object("idle", rest.idle.fields());
+            report.fields(
+                Fields::default()
+                    .with("busy_domains", rest.beside.domains)
+                    .with("busy_changes_per_s", rest.beside.changes_per_s),
+            );
+            report.rows("bystander", &rest.beside.rows);
+            text += &rest.render();
         }
-        self.write_targets(to)
+        let mut targets = self.shrink_targets(&shrinks, in_flight_ns);
+        targets.extend([
+            Target::at_most(0.0, "Bytes after the return", Some(leaked_bytes as f64)),
+            Target::at_most(
+                0.0,
+                "Frames and packets after the return",
+                Some(leaked_frames as f64),
+            ),
+            Target::at_most(
+                0.0,
+                "Failed operations of remaining members",
+                Some(stayers_failed as f64),
+            ),
+            Target::at_most(
+                0.05,
+                "Change of a one-sided read after shrinks",
+                (read[0] > 0.0).then(|| (read[1] / read[0] - 1.0).abs()),
+            )
+            .shown(percent),
+        ]);
+        targets.extend(self.other_targets());
+        report.targets(&targets);
+        // Writing to a string does not fail.
+        let elapsed = self.start.elapsed().as_secs_f64();
+        let _ = writeln!(
+            text,
+            "\n{}\n{elapsed:.0} s in all.",
+            target::render(&targets)
+        );
+        report.text = text;
+        report
     }
 
-    fn write_targets(&self, to: &mut String) -> std::fmt::Result {
-        writeln!(to, "\nTargets")?;
-        for target in self.targets() {
-            let verdict = match target.met {
-                Some(true) => "met",
-                Some(false) => "MISSED",
-                None => "not measured",
-            };
-            let Target {
-                what,
-                found,
-                wanted,
-                ..
-            } = target;
-            writeln!(to, "  {what:<46} {found:>11}  {wanted:<16} {verdict}")?;
-        }
-        writeln!(to, "\n{:.0} s in all.", self.config.elapsed_s)
+    fn shrink_targets(&self, shrinks: &[Row], in_flight_ns: f64) -> Vec<Target> {
+        let worst = |wanted: fn(f64, f64) -> bool, figure: &str| {
+            let members = |row: &Row| row.number("members").unwrap_or_default();
+            let bytes = |row: &Row| row.number("registered_bytes").unwrap_or_default();
+            let rows = shrinks
+                .iter()
+                .filter(|row| wanted(members(row), bytes(row)));
+            rows.filter_map(|row| row.number(figure)).reduce(f64::max)
+        };
+        let small = worst(|members, bytes| members <= 8.0 && bytes == 0.0, "p99_ns");
+        let large = worst(|members, _| members > 8.0, "p99_ns");
+        let with_memory = worst(|_, bytes| bytes > 0.0, "p99_ns");
+        let pause = worst(|_, bytes| bytes > 0.0, "pause_p99_ns");
+        let in_flight = Some(in_flight_ns).filter(|time| *time > 0.0);
+        [
+            (5.0, "Shrink p99, 2 and 8 members", small),
+            (50.0, "Shrink p99, 512 members", large),
+            (
+                20.0,
+                "Shrink p99, 8 members with memory registered",
+                with_memory,
+            ),
+            (10.0, "Pause of remaining members, p99", pause),
+            (50.0, "Operations in flight failed after", in_flight),
+        ]
+        .map(|(ms, what, found)| Target::at_most(ms * 1e6, what, found).shown(time))
+        .into()
     }
+
+    fn other_targets(&self) -> [Target; 4] {
+        let scale = |ethernet: bool| {
+            let rows = self.rest.iter().flat_map(|rest| &rest.scale);
+            let rows = rows.filter(|row| *row.get("ethernet") == ethernet);
+            rows.flat_map(|row| ["create_ns", "rm_ns", "down_ns"].map(|figure| row.number(figure)))
+                .flatten()
+                .reduce(f64::max)
+        };
+        let idle = |figure| self.rest.as_ref()?.idle.number(figure);
+        [
+            Target::at_most(2e9, "Create, rm and down of 512 members", scale(true)).shown(time),
+            Target::at_most(1e9, "The same without Ethernet", scale(false)).shown(time),
+            Target::at_most(0.02, "Idle domains, processor", idle("cpu_share")).shown(percent),
+            Target::at_most(
+                (512 << 20) as f64,
+                "Idle domains, memory",
+                idle("pss_bytes"),
+            )
+            .shown(mebibytes),
+        ]
+    }
+}
+
+fn changes(title: &str, rows: &[Row]) -> String {
+    let mut table = Table::new(
+        2,
+        &[
+            title,
+            "registered",
+            "p50",
+            "p99",
+            "pause p50",
+            "pause p99",
+            "without",
+            "extra",
+            "times",
+        ],
+    );
+    for row in rows {
+        let registered = match row.text("export").as_str() {
+            "none" => "nothing".into(),
+            export => format!("{} {export}", mebibytes(row.number("registered_bytes"))),
+        };
+        let times = ["p50_ns", "p99_ns", "pause_p50_ns", "pause_p99_ns"];
+        let mut cells = vec![format!("{} members", row.text("members")), registered];
+        cells.extend(times.map(|figure| time(row.number(figure))));
+        cells.extend([
+            time(row.known("pause_before_p99_ns")),
+            mebibytes(row.known("extra_bytes")),
+            row.text("cycles"),
+        ]);
+        table.row(cells);
+    }
+    format!("\n{table}")
 }
 
 impl Rest {
-    fn write(&self, to: &mut String) -> std::fmt::Result {
-        let heads = ["up", "create", "rm", "create again", "down"].map(String::from);
-        line(to, "\nA domain of all nodes", &heads)?;
-        for scale in &self.scale {
-            let with = if scale.ethernet { "" } else { ", no Ethernet" };
-            let times = [
-                scale.up_ns,
-                scale.create_ns,
-                scale.rm_ns,
-                scale.create_again_ns,
-                scale.down_ns,
-            ];
-            line(
-                to,
-                &format!("  {} nodes{with}", scale.members),
-                &times.map(ms),
-            )?;
+    fn render(&self) -> String {
+        let mut scale = Table::new(
+            1,
+            &[
+                "A domain of all nodes",
+                "up",
+                "create",
+                "rm",
+                "create again",
+                "down",
+            ],
+        );
+        for row in &self.scale {
+            let with = if *row.get("ethernet") == true {
+                ""
+            } else {
+                ", no Ethernet"
+            };
+            let times = ["up_ns", "create_ns", "rm_ns", "create_again_ns", "down_ns"];
+            let label = format!("{} nodes{with}", row.text("members"));
+            scale.row(
+                [label]
+                    .into_iter()
+                    .chain(times.map(|figure| time(row.number(figure)))),
+            );
+        }
+        let Beside {
+            rows,
+            domains,
+            changes_per_s,
+        } = &self.beside;
+        let title =
+            format!("Beside {domains} domains that change {changes_per_s:.0} times a second");
+        let mut beside = Table::new(
+            1,
+            &[&title, "quiet p50", "quiet p99", "busy p50", "busy p99"],
+        );
+        for row in rows {
+            let times = ["quiet_p50_ns", "quiet_p99_ns", "busy_p50_ns", "busy_p99_ns"];
+            let times = times.map(|figure| time(row.number(figure)));
+            beside.row([row.text("op")].into_iter().chain(times));
         }
         let idle = &self.idle;
-        writeln!(
-            to,
-            "\n{} idle domains of {} members on {} nodes: created in {}, {:.2} % of a core, {}",
-            idle.domains,
-            idle.members,
-            idle.nodes,
-            ms(idle.create_ns),
-            idle.cpu_share * 100.0,
-            mebibytes(idle.pss_bytes),
-        )?;
-        let beside = format!(
-            "\nBeside {} domains that change {:.0} times a second",
-            self.busy_domains, self.busy_changes_per_s
-        );
-        writeln!(to, "{beside}")?;
-        let heads = ["quiet p50", "quiet p99", "busy p50", "busy p99"].map(String::from);
-        line(to, "", &heads)?;
-        for row in &self.bystander {
-            let times = [
-                row.quiet_p50_ns,
-                row.quiet_p99_ns,
-                row.busy_p50_ns,
-                row.busy_p99_ns,
-            ];
-            let times = times.map(|ns| crate::table::time(Some(ns)));
-            line(to, &format!("  {}", row.op), &times)?;
-        }
-        Ok(())
-    }
-}
-
-fn line(to: &mut String, label: &str, cells: &[String]) -> std::fmt::Result {
-    write!(to, "{label:<26}")?;
-    for cell in cells {
-        write!(to, "{cell:>13}")?;
-    }
-    writeln!(to)
-}
-
-fn ms(ns: f64) -> String {
-    crate::table::time(Some(ns))
-}
-
-fn mebibytes(bytes: u64) -> String {
-    format!("{} MiB", bytes >> 20)
-}
-
-fn at_most(what: &'static str, found_ns: Option<f64>, limit_ms: f64) -> Target {
-    Target {
-        what,
-        found: crate::table::time(found_ns),
-        wanted: format!("at most {limit_ms} ms").into(),
-        met: found_ns.map(|ns| ns <= limit_ms * 1e6),
-    }
-}
-
-fn none(what: &'static str, found: u64) -> Target {
-    Target {
-        what,
-        found: found.to_string(),
-        wanted: "0".into(),
-        met: Some(found == 0),
+        format!(
+            "\n{scale}\n{} idle domains of {} members on {} nodes: created in {}, {} of a core, {}\n\n\
+             {beside}",
+            idle.text("domains"),
+            idle.text("members"),
+            idle.text("nodes"),
+            time(idle.number("create_ns")),
+            percent(idle.number("cpu_share")),
+            mebibytes(idle.number("pss_bytes")),
+        )
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
+    use super::super::cycles::Scenario;
+    use super::super::scale::{Idle, Scale};
     use super::*;
 
-    fn report() -> Report {
-        let row = Row {
+    fn run() -> Run {
+        let scenario = Scenario {
             members: 8,
-            p99_ns: 4e6,
+            export: Export::None,
+            bytes: 0,
             cycles: 3,
-            ..Row::default()
         };
-        let scale = |ethernet| Scale {
-            members: 512,
-            ethernet,
-            up_ns: 1e9,
-            create_ns: 1e9,
-            rm_ns: 1e9,
-            create_again_ns: 1e9,
-            down_ns: 1.5e9,
-        };
-        Report {
-            config: Config {
-                provider: "shm",
-                effort: Effort::Quick,
-                rootless: false,
-                data: "/tmp".into(),
-                machine: Machine {
-                    version: "1",
-                    cpus: 2,
-                    cpu: "fast".into(),
-                    kernel: "6".into(),
-                    busy: false,
-                },
-                huge_pages: "never".into(),
-                elapsed_s: 1.0,
-            },
-            shrink: vec![row.clone()],
-            grow: vec![row],
-            inflight_failed_p99_ns: 0.0,
+        let outcome = Outcome {
+            shrink: scenario.row(&[4e6; 3], &[1.0; 3]),
+            grow: scenario.row(&[4e6; 3], &[1.0; 3]),
             leaked_bytes: 8,
             leaked_frames: 1,
             cycles: 3,
-            stayers_failed: 0,
-            read_p50_before_ns: 100.0,
-            read_p50_after_ns: 106.0,
-            fdatasync_p50_ns: 0.0,
-            fdatasync_p99_ns: 0.0,
-            fdatasync_busy_p99_ns: 0.0,
+            reads_ns: [vec![100.0], vec![106.0]],
+            ..Outcome::default()
+        };
+        let scale = |ethernet| {
+            let (up_ns, create_ns, rm_ns, create_again_ns, down_ns) = (1e9, 1e9, 1e9, 1e9, 1.5e9);
+            let members = 512;
+            Scale {
+                members,
+                ethernet,
+                up_ns,
+                create_ns,
+                rm_ns,
+                create_again_ns,
+                down_ns,
+            }
+            .row()
+        };
+        let idle = Idle {
+            domains: 1,
+            members: 16,
+            nodes: 64,
+            create_ns: 0.0,
+            cpu_share: 0.0,
+            pss_bytes: 0,
+        };
+        Run {
+            start: Instant::now(),
+            effort: Effort::Quick,
+            rootless: false,
+            data: "/tmp".into(),
+            syncs_ns: Vec::new(),
+            outcomes: vec![outcome],
             rest: Some(Rest {
                 scale: vec![scale(true), scale(false)],
-                idle: Idle {
+                idle: idle.row(),
+                beside: Beside {
+                    rows: Vec::new(),
                     domains: 1,
-                    members: 16,
-                    nodes: 64,
-                    create_ns: 0.0,
-                    cpu_share: 0.0,
-                    pss_bytes: 0,
+                    changes_per_s: 0.0,
                 },
-                busy_domains: 1,
-                busy_changes_per_s: 0.0,
-                bystander: Vec::new(),
             }),
         }
     }
 
     #[test]
     fn programs_find_the_keys_that_they_rely_on() {
-        let json = serde_json::to_value(report()).unwrap();
+        let json = json!(run().report());
         for key in [
             "inflight_failed_p99_ns",
             "leaked_bytes",
@@ -499,24 +428,26 @@ mod tests {
 
     #[test]
     fn what_passes_after_the_return_is_an_error_and_a_target_missed() {
-        let report = report();
-        assert_eq!(report.errors(), 9);
-        let met = |what: &str| {
-            let targets = report.targets();
-            let target = targets.iter().find(|target| target.what.contains(what));
-            target.unwrap().met
+        let report = run().report();
+        assert_eq!(report.errors, 9);
+        let json = json!(report);
+        let found = |what: &str| {
+            let mut targets = json["targets"].as_array().unwrap().iter();
+            targets
+                .find(|target| target["what"].as_str().unwrap().contains(what))
+                .unwrap()
         };
-        assert_eq!(met("Bytes after"), Some(false));
-        assert_eq!(met("Frames and packets"), Some(false));
-        assert_eq!(met("2 and 8 members"), Some(true));
-        assert_eq!(met("512 members"), None, "it was not measured");
-        assert_eq!(met("against before"), Some(false));
-        assert_eq!(met("Create, rm and down"), Some(true));
-        assert_eq!(met("without Ethernet"), Some(false));
-        let text = report.render();
+        let met = |what: &str| found(what)["met"] == true;
+        assert!(!met("Bytes after"));
+        assert!(!met("Frames and packets"));
+        assert!(met("2 and 8 members"));
         assert!(
-            text.contains("MISSED") && text.contains("not measured"),
-            "{text}"
+            found("512 members")["found"].is_null(),
+            "it was not measured"
         );
+        assert!(!met("Change of a one-sided read"));
+        assert!(met("Create, rm and down"));
+        assert!(!met("without Ethernet"));
+        assert!(report.text.contains("MISSED") && report.text.contains("not measured"));
     }
 }

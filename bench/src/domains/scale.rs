@@ -9,9 +9,10 @@ use toroid_fabric::Torus;
 
 use super::cycles::{self, Outcome, Scenario};
 use super::nodes;
-use super::report::{Idle, Scale};
 use crate::cluster::{Cluster, ClusterError, check_signals};
+use crate::report::Row;
 use crate::roles;
+use crate::samples::Series;
 
 const DOMAIN: &str = "whole";
 
@@ -21,18 +22,69 @@ const SIXTEEN: u32 = 16;
 /// The kernel counts processor time in these.
 const TICKS_PER_S: f64 = 100.0;
 
-/// How long nothing happens: what the agent does once a second would show.
+/// An idle time in which the agent's work of once a second would show.
 const NOTHING: Duration = Duration::from_secs(3);
 
+/// A domain of all nodes.
+pub struct Scale {
+    pub members: u32,
+    /// Whether they have interfaces.
+    pub ethernet: bool,
+    /// Time to start the agent with its nodes.
+    pub up_ns: f64,
+    pub create_ns: f64,
+    pub rm_ns: f64,
+    /// Time to create it again at once, with its interfaces still being removed.
+    pub create_again_ns: f64,
+    /// Time to end the agent and all nodes while the domain is there.
+    pub down_ns: f64,
+}
+
+impl Scale {
+    pub fn row(&self) -> Row {
+        Row::of(&Series::default())
+            .label("members", self.members)
+            .label("ethernet", self.ethernet)
+            .figure("up_ns", self.up_ns)
+            .figure("create_ns", self.create_ns)
+            .figure("rm_ns", self.rm_ns)
+            .figure("create_again_ns", self.create_again_ns)
+            .figure("down_ns", self.down_ns)
+    }
+}
+
+/// Many domains in which nothing happens.
+pub struct Idle {
+    pub domains: u32,
+    /// Members of each.
+    pub members: u32,
+    pub nodes: u32,
+    /// Time to create all.
+    pub create_ns: f64,
+    /// Processor time of agent, keeper and nodes, over time.
+    pub cpu_share: f64,
+    /// Their proportional memory.
+    pub pss_bytes: u64,
+}
+
+impl Idle {
+    pub fn row(&self) -> Row {
+        Row::of(&Series::default())
+            .label("domains", self.domains)
+            .label("members", self.members)
+            .label("nodes", self.nodes)
+            .figure("create_ns", self.create_ns)
+            .figure("cpu_share", self.cpu_share)
+            .figure("pss_bytes", self.pss_bytes)
+    }
+}
+
 /// Measures a domain of all nodes of a torus, and plays a scenario there if there is one.
-///
-/// # Errors
-/// [`ClusterError`].
 pub fn all_nodes(
     torus: Torus,
     ethernet: bool,
     scenario: Option<Scenario>,
-) -> Result<(Scale, Option<Outcome>), ClusterError> {
+) -> Result<(Row, Option<Outcome>), ClusterError> {
     let driver = ethernet.then_some(roles::DRIVER);
     let (cluster, up_ns) = timed(|| Cluster::start(torus, driver));
     let mut cluster = cluster?;
@@ -59,14 +111,11 @@ pub fn all_nodes(
         create_again_ns,
         down_ns,
     };
-    Ok((scale, outcome))
+    Ok((scale.row(), outcome))
 }
 
-/// Makes many domains, and looks at what an agent does that has them.
-///
-/// # Errors
-/// [`ClusterError`].
-pub fn many_domains(torus: Torus, domains: u32) -> Result<Idle, ClusterError> {
+/// Makes many domains, and measures an agent that has them.
+pub fn many_domains(torus: Torus, domains: u32) -> Result<Row, ClusterError> {
     let mut cluster = Cluster::start(torus, None)?;
     let all = nodes(&mut cluster, torus.nodes())?;
     let start = Instant::now();
@@ -83,14 +132,15 @@ pub fn many_domains(torus: Torus, domains: u32) -> Result<Idle, ClusterError> {
     let begin = cpu_ticks(&processes);
     thread::sleep(NOTHING);
     let ticks = cpu_ticks(&processes).saturating_sub(begin);
-    Ok(Idle {
+    let idle = Idle {
         domains,
         members: SIXTEEN,
         nodes: torus.nodes(),
         create_ns,
         cpu_share: ticks as f64 / TICKS_PER_S / NOTHING.as_secs_f64(),
         pss_bytes: processes.iter().filter_map(|pid| pss_bytes(*pid)).sum(),
-    })
+    };
+    Ok(idle.row())
 }
 
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
@@ -99,7 +149,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     (result, start.elapsed().as_nanos() as f64)
 }
 
-/// The agent with its driver and nodes, and whatever else they have started or hang on.
+/// The agent with its driver and nodes, and all processes that they have started or depend on.
 fn processes(cluster: &mut Cluster) -> Result<BTreeSet<u32>, ClusterError> {
     let status = cluster.control()?.status()?;
     let mut ours = BTreeSet::from([status.pid]);
@@ -135,7 +185,7 @@ fn parents() -> HashMap<u32, u32> {
         .collect()
 }
 
-/// What `/proc/PID/stat` says after the name, beginning with the state.
+/// The fields of `/proc/PID/stat` after the name, beginning with the state.
 fn fields(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(") ")?;

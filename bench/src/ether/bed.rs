@@ -1,6 +1,6 @@
-//! The nodes in which is measured, with every path between them.
+//! The nodes, with every path between them.
 //!
-//! The first node sends, the second receives, and those after it are what a test needs besides. The
+//! The first node sends, the second receives, and a test may need those after it. The
 //! pair has a domain, a relay and a veth pair for each link, all in the same two network namespaces,
 //! so that nothing differs but the path; above all not the congestion control.
 
@@ -16,19 +16,20 @@ use toroid_model::info::{DomainInfo, MemberInfo};
 use toroid_netlink::Netlink;
 use toroid_protocol::agent::NewDomain;
 
-use super::plan::{Delivery, IDLE, Key, LINKS, Link, Path, RECEIVERS, STACK_LINKS, Test, USUAL};
+use super::plan::{Delivery, IDLE, Key, LINKS, Link, RECEIVERS, STACK_LINKS, Test, USUAL};
 use super::search::{Search, Trial};
-use super::series::Sample;
 use crate::cluster::{Cluster, ClusterError, Process, check_tun};
 use crate::features;
 use crate::machine::busy_time;
-use crate::network::flood::{Flood, Flow};
 use crate::pair;
+use crate::plan::Path;
 use crate::relay::Relay;
 use crate::roles;
-use crate::sampler::Pace;
-use crate::stats::{Slice, quantile};
-use crate::worker::Order;
+use crate::samples::Samples;
+use crate::worker::network::Transport;
+use crate::worker::network::flood::{Flood, Flow};
+use crate::worker::sampler::Pace;
+use crate::worker::{Job, Order};
 
 /// A pair and 64 more.
 const TORUS: [u16; 3] = [11, 6, 1];
@@ -42,7 +43,7 @@ const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 1, 2, 3), 7000)
 /// Of a datagram: Ethernet, IPv4, UDP.
 const HEADERS: usize = 14 + 20 + 8;
 
-/// A rate that every path can carry, in datagrams a second: where a search begins that knows nothing.
+/// A rate that every path can carry, in datagrams a second, for the first search.
 const CAREFUL: f64 = 50_000.0;
 
 /// A rate that no sender reaches, in datagrams a second.
@@ -61,7 +62,7 @@ pub struct Bed {
     crowd: Vec<SocketAddrV4>,
     /// The sender's address there.
     speaker: Ipv4Addr,
-    /// Where the second node serves in a domain with so many members who do nothing.
+    /// Where the second node serves in a domain with so many idle members.
     beside: HashMap<u32, SocketAddrV4>,
     /// Where searches begin.
     rates: HashMap<Key, f64>,
@@ -69,9 +70,6 @@ pub struct Bed {
 
 impl Bed {
     /// Makes everything.
-    ///
-    /// # Errors
-    /// [`ClusterError::NotRoot`], and others.
     pub fn prepare() -> Result<Self, ClusterError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(ClusterError::NotRoot);
@@ -151,92 +149,67 @@ impl Bed {
         TORUS.map(|size| size.to_string()).join("x")
     }
 
-    /// What TCP in the nodes does about congestion.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
+    /// TCP's congestion control in the nodes.
     pub fn congestion_control(&mut self) -> Result<String, ClusterError> {
         self.ask(&Order::CongestionControl)
     }
 
     /// Measures once, for some time or, where a rate is searched, with trials of that length.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
-    pub fn measure(&mut self, key: &Key, time_us: u64) -> Result<Sample, ClusterError> {
+    pub fn measure(&mut self, key: &Key, time_us: u64) -> Result<Samples, ClusterError> {
         let server = self.server(key)?;
-        let bytes = key.write_bytes();
+        let (transport, bytes) = (Transport::Tcp, key.write_bytes());
+        let pace = |batch| Pace { time_us, batch };
+        let flood = |per_s| Flood {
+            servers: vec![server],
+            group: None,
+            interface: Ipv4Addr::UNSPECIFIED,
+            bytes,
+            per_s,
+            time_us,
+        };
         match key.test {
             Test::TcpStream => {
                 let before = busy_time();
-                let order = Order::Stream {
+                let order = Job::Stream {
                     server,
+                    transport,
                     bytes,
-                    time_us,
-                };
-                let slice: Slice = self.ask(&order)?;
+                }
+                .order(0, pace(None));
+                let samples: Samples = self.ask(&order)?;
                 let busy = before.and_then(|before| busy_time()?.checked_sub(before));
-                let bytes = slice.bytes.max(1) as f64;
-                Ok(Sample {
-                    bits_per_s: Some(bytes * 8e9 / slice.elapsed_ns.max(1) as f64),
-                    cpu_ns_per_byte: busy.map(|busy| busy.as_nanos() as f64 / bytes),
-                    errors: slice.errors,
-                    ..Sample::default()
-                })
+                let received = samples.bytes.max(1) as f64;
+                let bits_per_s = received * 8e9 / samples.elapsed_ns.max(1) as f64;
+                let cpu_ns = busy.map(|busy| busy.as_nanos() as f64 / received);
+                Ok(samples
+                    .with("bits_per_s", bits_per_s)
+                    .with("cpu_ns_per_byte", cpu_ns))
             }
             Test::TcpRr => {
-                let pace = Pace {
-                    time_us,
-                    batch: Some(1),
-                };
-                let slice: Slice = self.ask(&Order::RoundTrips {
+                let order = Job::RoundTrips {
                     server,
+                    transport,
                     bytes,
-                    pace,
-                })?;
+                }
+                .order(0, pace(Some(1)));
+                let samples: Samples = self.ask(&order)?;
                 // A sample of round trips is half of one.
-                let half = quantile(&slice.samples_ns, 0.5);
-                Ok(Sample {
-                    p50_ns: half.map(|ns| 2.0 * ns),
-                    errors: slice.errors,
-                    ..Sample::default()
-                })
+                let half = samples.quantile_ns(0.5);
+                Ok(samples.with("p50_ns", half.map(|ns| 2.0 * ns)))
             }
-            Test::UdpPps => {
-                let flood = Flood {
-                    servers: vec![server],
-                    group: None,
-                    interface: Ipv4Addr::UNSPECIFIED,
-                    bytes,
-                    per_s: 0.0,
-                    time_us,
-                };
-                self.search(key, flood)
-            }
+            Test::UdpPps => self.search(key, flood(0.0)),
             Test::UdpFlood => {
-                let flow: Flow = self.ask(&Order::Flood(Flood {
-                    servers: vec![server],
-                    group: None,
-                    interface: Ipv4Addr::UNSPECIFIED,
-                    bytes,
-                    per_s: UNBOUNDED,
-                    time_us,
-                }))?;
-                Ok(Sample {
-                    bits_per_s: Some(flow.received_per_s() * bytes as f64 * 8.0),
-                    lost: Some(flow.loss()),
-                    errors: flow.errors,
-                    ..Sample::default()
-                })
+                let flow: Flow = self.ask(&Order::Flood(flood(UNBOUNDED)))?;
+                Ok(Samples::errors(flow.errors)
+                    .with("bits_per_s", flow.received_per_s() * bytes as f64 * 8.0)
+                    .with("lost", flow.loss()))
             }
             Test::Multicast => {
                 let flood = Flood {
                     servers: self.crowd.clone(),
                     group: (key.delivery == Some(Delivery::Multicast)).then_some(GROUP),
                     interface: self.speaker,
-                    bytes,
-                    per_s: 0.0,
-                    time_us,
+                    ..flood(0.0)
                 };
                 self.search(key, flood)
             }
@@ -255,29 +228,23 @@ impl Bed {
         self.cluster.ask(&mut self.sender, order)
     }
 
-    /// Searches the highest rate at which little is lost, from where the last search ended.
-    fn search(&mut self, key: &Key, flood: Flood) -> Result<Sample, ClusterError> {
+    /// Searches the highest rate at which little is lost, from the end of the last search.
+    fn search(&mut self, key: &Key, flood: Flood) -> Result<Samples, ClusterError> {
         let start = self.rates.get(key).copied().unwrap_or(CAREFUL);
-        let (mut search, mut best) = (Search::from(start), Sample::default());
+        let (mut search, mut best) = (Search::from(start), Samples::default());
         while let Some(per_s) = search.next() {
-            let order = Order::Flood(Flood {
-                per_s,
-                ..flood.clone()
-            });
+            let flood = flood.clone();
+            let order = Order::Flood(Flood { per_s, ..flood });
             let before = self.bytes_sent(key)?;
             let flow: Flow = self.ask(&order)?;
             let bytes = self.bytes_sent(key)? - before;
             best.errors += flow.errors;
-            let trial = Trial {
-                loss: flow.loss(),
-                sent_per_s: flow.sent_per_s(),
-            };
-            if search.tried(trial) && best.pps.is_none_or(|best| flow.received_per_s() > best) {
-                let pps = flow.received_per_s();
-                self.rates.insert(*key, trial.sent_per_s);
-                best.pps = Some(pps);
-                best.bits_per_s = Some(pps * key.write_bytes() as f64 * 8.0);
-                best.copies_sent = key.delivery.map(|delivery| {
+            let (loss, sent_per_s) = (flow.loss(), flow.sent_per_s());
+            let pps = flow.received_per_s();
+            let is_best = best.figure("pps").is_none_or(|best| pps > best);
+            if search.tried(Trial { loss, sent_per_s }) && is_best {
+                self.rates.insert(*key, sent_per_s);
+                let copies_sent = key.delivery.map(|delivery| {
                     let messages = match delivery {
                         Delivery::Unicast => flow.sent / self.crowd.len() as u64,
                         Delivery::Multicast => flow.sent,
@@ -287,12 +254,16 @@ impl Bed {
                     let hundredths = 100 * bytes / (frame * messages).max(1);
                     hundredths as f64 / 100.0
                 });
+                best = best
+                    .with("pps", pps)
+                    .with("bits_per_s", pps * key.write_bytes() as f64 * 8.0)
+                    .with("copies_sent", copies_sent);
             }
         }
         Ok(best)
     }
 
-    /// What the sender's interface in the crowd has sent; 0 where that is not asked.
+    /// Bytes that the sender's interface in the crowd has sent; 0 for other tests.
     fn bytes_sent(&mut self, key: &Key) -> Result<u64, ClusterError> {
         match key.delivery {
             Some(_) => self.ask(&Order::BytesSent {
@@ -352,10 +323,11 @@ fn relay(
     } else {
         Capabilities::empty()
     };
-    let relay = Relay::start(&name, networks.each_ref(), capabilities).map_err(failed)?;
+    let relay =
+        Relay::start(&name, networks.each_ref(), capabilities).map_err(ClusterError::ours)?;
     pair::configure(&name, networks.each_ref(), link.mtu, addresses)
         .and_then(|()| pair::queue_like(&model, &name, networks.each_ref()))
-        .map_err(failed)?;
+        .map_err(ClusterError::ours)?;
     Ok(relay)
 }
 
@@ -364,13 +336,14 @@ fn veth(networks: &[File; 2], link: Link, addresses: [Ipv4Addr; 2]) -> Result<()
     let [near, far] = networks;
     Netlink::open_in(near.as_fd())
         .and_then(|mut netlink| netlink.create_veth(&name, &name, far.as_fd()))
-        .map_err(failed)?;
+        .map_err(ClusterError::ours)?;
     if !link.offload {
         for network in networks {
-            features::switch_off(network, &name, &features::OFFLOADS).map_err(failed)?;
+            features::switch_off(network, &name, &features::OFFLOADS)
+                .map_err(ClusterError::ours)?;
         }
     }
-    pair::configure(&name, networks.each_ref(), link.mtu, addresses).map_err(failed)
+    pair::configure(&name, networks.each_ref(), link.mtu, addresses).map_err(ClusterError::ours)
 }
 
 /// Of an interface: at most 15 characters.
@@ -382,11 +355,4 @@ fn name(kind: &str, link: Link) -> String {
 /// The addresses of the two ends of the `n`th pair. Toroid's own subnets are elsewhere.
 fn addresses(n: u8) -> [Ipv4Addr; 2] {
     [1, 2].map(|end| Ipv4Addr::new(10, 62, n, end))
-}
-
-fn failed(error: impl ToString) -> ClusterError {
-    ClusterError::Failed {
-        process: "toroid-bench".into(),
-        message: error.to_string(),
-    }
 }

@@ -1,11 +1,12 @@
-//! What is measured, side by side with what, and for how long.
+//! The measurements of `ether`, those that are compared, and their time.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::plan::{Effort, LONG_WRITE};
+use crate::plan::{Effort, LONG_WRITE, Path};
+use crate::report::name;
 
 /// The links on which streams are compared: MTU, and whether there is offload.
 pub const LINKS: [Link; 5] = [
@@ -58,7 +59,7 @@ const fn without(mtu: u32) -> Link {
     Link { mtu, offload }
 }
 
-/// What kind of link two nodes have.
+/// The link of two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Link {
     /// Bytes.
@@ -74,37 +75,10 @@ impl fmt::Display for Link {
     }
 }
 
-/// What carries the frames of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Path {
-    /// The interfaces of a domain.
-    Toroid,
-    /// A [relay](crate::relay), the limit.
-    Relay,
-    /// A pair of interfaces of the kernel's own.
-    Veth,
-    /// Sockets in the member's process, over the domain's link.
-    Smoltcp,
-}
+/// The paths between the nodes' kernels.
+pub const OF_KERNELS: [Path; 3] = [Path::Toroid, Path::Relay, Path::Veth];
 
-impl Path {
-    /// Those between the nodes' kernels.
-    pub const OF_KERNELS: [Path; 3] = [Path::Toroid, Path::Relay, Path::Veth];
-}
-
-impl fmt::Display for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Path::Toroid => "toroid",
-            Path::Relay => "relay",
-            Path::Veth => "veth",
-            Path::Smoltcp => "smoltcp",
-        })
-    }
-}
-
-/// What is done.
+/// A test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
@@ -120,18 +94,6 @@ pub enum Test {
     Multicast,
 }
 
-impl fmt::Display for Test {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Test::TcpStream => "tcp_stream",
-            Test::TcpRr => "tcp_rr",
-            Test::UdpPps => "udp_pps",
-            Test::UdpFlood => "udp_flood",
-            Test::Multicast => "multicast",
-        })
-    }
-}
-
 /// How one sender reaches many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -142,10 +104,9 @@ pub enum Delivery {
     Multicast,
 }
 
-/// One measurement: what a round repeats, and what a row of the report is about.
+/// One measurement: a round repeats it, and the report has a row of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// What is done.
     pub test: Test,
     /// By what.
     pub path: Path,
@@ -153,7 +114,7 @@ pub struct Key {
     pub link: Link,
     /// Members in the domain beside the pair, where they are what is compared.
     pub idle_members: Option<u32>,
-    /// Where one sends to many.
+    /// How one sender reaches many, in [`Test::Multicast`].
     pub delivery: Option<Delivery>,
 }
 
@@ -199,7 +160,8 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} by {}, {}", self.test, self.path, self.link)?;
+        let (test, path) = (name(self.test), name(self.path));
+        write!(f, "{test} by {path}, {}", self.link)?;
         match (self.idle_members, self.delivery) {
             (Some(members), _) => write!(f, ", {members} idle members"),
             (_, Some(Delivery::Unicast)) => write!(f, ", unicast"),
@@ -208,10 +170,9 @@ impl fmt::Display for Key {
     }
 }
 
-/// What is measured one after another in each round, because it is compared.
+/// Measurements that are compared follow each other in each round.
 pub fn contests() -> Vec<Vec<Key>> {
-    let on_all_paths =
-        |test, link| Vec::from(Path::OF_KERNELS.map(|path| Key::new(test, path, link)));
+    let on_all_paths = |test, link| Vec::from(OF_KERNELS.map(|path| Key::new(test, path, link)));
     let mut contests: Vec<_> = LINKS
         .iter()
         .map(|link| on_all_paths(Test::TcpStream, *link))
@@ -237,12 +198,9 @@ pub fn contests() -> Vec<Vec<Key>> {
     contests
 }
 
-/// How often all is repeated.
+/// Number of rounds.
 pub fn rounds(effort: Effort) -> u32 {
-    match effort {
-        Effort::Quick => 7,
-        Effort::Default | Effort::Full => 9,
-    }
+    effort.quick_or(7, 9)
 }
 
 /// The time for one turn of a test, or one trial of a search.
@@ -252,10 +210,7 @@ pub fn slice(effort: Effort, test: Test) -> Duration {
         Test::TcpRr => 100,
         Test::UdpPps | Test::Multicast => 35,
     });
-    match effort {
-        Effort::Quick => quick,
-        Effort::Default | Effort::Full => quick * 3,
-    }
+    effort.quick_or(quick, quick * 3)
 }
 
 #[cfg(test)]

@@ -1,445 +1,327 @@
-//! What a run leaves, for programs and for people.
+//! The report of `ether`.
 
-use std::fmt::Write;
+use std::time::Instant;
 
-use serde::Serialize;
+use serde_json::json;
 
+use super::bed::Bed;
 use super::plan::{
-    Delivery, FLOOD_LINKS, IDLE, Key, LINKS, LONGEST, Link, Path, RECEIVERS, STACK_LINKS, Test,
-    USUAL,
+    Delivery, FLOOD_LINKS, IDLE, Key, LINKS, LONGEST, Link, OF_KERNELS, RECEIVERS, STACK_LINKS,
+    Test, USUAL,
 };
-use super::series::{Figure, Rounds, Sample};
+use crate::features;
 use crate::machine::Machine;
-use crate::plan::Effort;
-use crate::table;
-
-/// A measurement, over all rounds. What does not apply to it is null.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// What was done.
-    pub test: Test,
-    /// By what.
-    pub path: Path,
-    /// Bytes.
-    pub mtu: u32,
-    /// Whether super-frames crossed whole, and checksums were left out.
-    pub offload: bool,
-    /// Bytes of a write, a request, or a datagram.
-    pub write_bytes: usize,
-    /// Payload received: the median over rounds.
-    pub bits_per_s: Option<f64>,
-    /// A request with its response: the median over rounds of each round's median.
-    pub p50_ns: Option<f64>,
-    /// Datagrams received at the highest rate at which at most 1 % were lost: the median over
-    /// rounds. All receivers together.
-    pub pps: Option<f64>,
-    /// The fraction of the datagrams of a flood that was lost: the median over rounds.
-    pub lost: Option<f64>,
-    /// How many.
-    pub rounds: usize,
-    /// Members in the domain beside the pair, where that is what is compared.
-    pub idle_members: Option<u32>,
-    /// How one sender reached many.
-    pub delivery: Option<Delivery>,
-    /// How many members received.
-    pub receivers: Option<usize>,
-    /// Copies of a message that the sender's interface sent.
-    pub copies_sent: Option<f64>,
-    /// Time of all processors of the machine for a byte of a stream, in nanoseconds: the median over
-    /// rounds.
-    pub cpu_ns_per_byte: Option<f64>,
-    /// Messages that were wrong.
-    pub errors: u64,
-}
-
-/// A measurement compared with another or, for stacks, with [`STACKS_WANTED`], and what was wanted.
-#[derive(Clone, Debug, Serialize)]
-pub struct Ratio {
-    /// What of what.
-    pub name: String,
-    /// The median over rounds of each round's quotient.
-    pub ratio: Option<f64>,
-    /// The least or, with `at_most`, the most.
-    pub target: f64,
-    /// What `target` is.
-    pub at_most: bool,
-    /// Whether it was met.
-    pub met: bool,
-    /// The median of the measurement.
-    pub median: Option<f64>,
-    /// The median of what it is compared with, or that figure.
-    pub against: Option<f64>,
-}
-
-/// Two measurements of which nothing is wanted.
-#[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
-    /// What of what.
-    pub name: String,
-    /// As in [`Ratio`].
-    pub ratio: Option<f64>,
-}
-
-/// The circumstances of a run.
-#[derive(Clone, Debug, Serialize)]
-pub struct Config {
-    /// Which budget was asked for.
-    pub effort: Effort,
-    /// The shape of the torus.
-    pub torus: String,
-    /// In all nodes.
-    pub congestion_control: String,
-    /// What carries the limit's packets.
-    pub relay: &'static str,
-    /// The features that are off where a veth pair has no offload.
-    pub veth_off: &'static [&'static str],
-    /// Where it was measured.
-    #[serde(flatten)]
-    pub machine: Machine,
-    /// Wall time of the whole in seconds.
-    pub elapsed_s: f64,
-}
-
-/// A report, as `--json` prints it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// How it was measured.
-    pub config: Config,
-    /// What was measured.
-    pub rows: Vec<Row>,
-    /// What is wanted of it.
-    pub ratios: Vec<Ratio>,
-    /// What else is of interest.
-    pub reported: Vec<Comparison>,
-}
-
-/// What is compared with what, by which figure.
-struct Compared {
-    name: String,
-    over: Key,
-    under: Key,
-    figure: Figure,
-}
-
-impl Report {
-    /// Makes it of what was measured.
-    pub fn of(config: Config, rounds: &Rounds) -> Self {
-        Report {
-            config,
-            rows: rounds
-                .all()
-                .map(|(key, samples)| row(key, samples, rounds))
-                .collect(),
-            ratios: ratios(rounds),
-            reported: reported(rounds),
-        }
-    }
-
-    /// Messages that were wrong.
-    pub fn errors(&self) -> u64 {
-        self.rows.iter().map(|row| row.errors).sum()
-    }
-}
+use crate::plan::{Effort, Path};
+use crate::report::{Fields, Report, Row, name};
+use crate::samples::Series;
+use crate::table::{Table, decimals, time};
+use crate::target::{self, Target};
 
 /// Bits a second of a stream between two stacks, however fast the paths of kernels are.
 const STACKS_WANTED: f64 = 1e9;
 
-const BITS: Figure = |sample| sample.bits_per_s;
-const TIME: Figure = |sample| sample.p50_ns;
-const RATE: Figure = |sample| sample.pps;
-const CPU: Figure = |sample| sample.cpu_ns_per_byte;
+/// The figures of a round; a row has the median of each.
+const FIGURES: [&str; 6] = [
+    "bits_per_s",
+    "p50_ns",
+    "pps",
+    "lost",
+    "copies_sent",
+    "cpu_ns_per_byte",
+];
 
-fn row(key: &Key, samples: &[Sample], rounds: &Rounds) -> Row {
-    Row {
-        test: key.test,
-        path: key.path,
-        mtu: key.link.mtu,
-        offload: key.link.offload,
-        write_bytes: key.write_bytes(),
-        bits_per_s: rounds.median(key, BITS),
-        p50_ns: rounds.median(key, TIME),
-        pps: rounds.median(key, RATE),
-        lost: rounds.median(key, |sample| sample.lost),
-        rounds: samples.len(),
-        idle_members: key.idle_members,
-        delivery: key.delivery,
-        receivers: key.delivery.map(|_| RECEIVERS),
-        copies_sent: rounds.median(key, |sample| sample.copies_sent),
-        cpu_ns_per_byte: rounds.median(key, CPU),
-        errors: samples.iter().map(|sample| sample.errors).sum(),
-    }
+/// Two measurements that are compared by one figure.
+struct Compared {
+    name: String,
+    over: Key,
+    under: Key,
+    figure: &'static str,
 }
 
-/// The project's targets. Printed, never asserted.
-fn ratios(rounds: &Rounds) -> Vec<Ratio> {
-    let mut ratios = Vec::new();
-    for link in LINKS {
-        let target = if link.offload { 0.9 } else { 0.85 };
-        let stream = by_path(Test::TcpStream, link, Path::Relay, BITS);
-        // Of plain links that of the Internet's MTU is judged, the others reported.
-        if link.offload || link.mtu == 1500 {
-            ratios.push(judge(rounds, stream, target, false));
-        }
-        if link.mtu > USUAL.mtu {
-            let stream = by_path(Test::TcpStream, link, Path::Veth, BITS);
-            ratios.push(judge(rounds, stream, 0.75, false));
-        }
-    }
-    let round_trip = by_path(Test::TcpRr, USUAL, Path::Relay, TIME);
-    ratios.push(judge(rounds, round_trip, 1.25, true));
-    let small = by_path(Test::UdpPps, USUAL, Path::Relay, RATE);
-    ratios.push(judge(rounds, small, 0.8, false));
-    for link in FLOOD_LINKS {
-        let flood = by_path(Test::UdpFlood, link, Path::Veth, BITS);
-        ratios.push(judge(rounds, flood, 0.8, false));
-    }
-    let to_many = Compared {
-        name: format!("multicast to {RECEIVERS} members, over unicast to each"),
-        over: Key::to_many(Delivery::Multicast),
-        under: Key::to_many(Delivery::Unicast),
-        figure: BITS,
-    };
-    ratios.push(judge(rounds, to_many, 1.4, false));
-    for members in &IDLE[1..] {
-        let beside = Compared {
-            name: format!("tcp_stream beside {members} idle members, over none"),
-            over: Key::beside(*members),
-            under: Key::beside(IDLE[0]),
-            figure: BITS,
-        };
-        ratios.push(judge(rounds, beside, 0.9, false));
-    }
-    ratios.extend(STACK_LINKS.map(|link| judge_stacks(rounds, link)));
-    ratios
+/// A target for a comparison or, for stacks, for one measurement.
+struct Judged {
+    target: Target,
+    /// The median of the measurement, and of the one that it is compared with.
+    median: Option<f64>,
+    against: Option<f64>,
 }
 
-fn judge_stacks(rounds: &Rounds, link: Link) -> Ratio {
-    let stream = Key::new(Test::TcpStream, Path::Smoltcp, link);
-    let median = rounds.median(&stream, BITS);
-    let ratio = median.map(|bits| bits / STACKS_WANTED);
-    Ratio {
-        name: format!("tcp_stream by smoltcp, MTU {}, over 1 Gbit/s", link.mtu),
-        ratio,
-        target: 1.0,
-        at_most: false,
-        met: ratio.is_some_and(|ratio| ratio >= 1.0),
-        median,
-        against: Some(STACKS_WANTED),
-    }
+struct Rounds<'a>(&'a [(Key, Series)]);
+
+/// Makes the report.
+pub fn report(
+    effort: Effort,
+    start: Instant,
+    congestion_control: &str,
+    measured: &[(Key, Series)],
+) -> Report {
+    let rounds = Rounds(measured);
+    let rows: Vec<Row> = measured
+        .iter()
+        .map(|(key, series)| row(key, series))
+        .collect();
+    let (judged, reported) = (rounds.judged(), rounds.reported());
+    let config = Fields::default()
+        .with("torus", Bed::torus())
+        .with("congestion_control", congestion_control)
+        .with("relay", "two threads that block")
+        .with("veth_off", features::OFFLOADS);
+    let mut report = Report::new(effort, start, config);
+    report.rows("rows", &rows);
+    let ratios = judged.iter().map(|judged| {
+        Fields::default()
+            .with("name", &judged.target.what)
+            .with("ratio", judged.target.found)
+            .with("target", judged.target.wanted)
+            .with("at_most", judged.target.at_most)
+            .with("met", judged.target.met)
+            .with("median", judged.median)
+            .with("against", judged.against)
+    });
+    report.list("ratios", ratios.collect());
+    let others = reported.iter();
+    let others =
+        others.map(|(name, ratio)| Fields::default().with("name", name).with("ratio", ratio));
+    report.list("reported", others.collect());
+    report.text = format!(
+        "Ethernet between two nodes of a {} torus on this machine ({}, {congestion_control}).\n\
+         Medians of {} rounds, in each of which one path was measured after another.\n\n{}\n\
+         Medians of each round's ratio\n{}\n{}\n{:.0} s in all.\n",
+        Bed::torus(),
+        Machine::this(),
+        rows.first().map_or("0".into(), |row| row.text("rounds")),
+        tables(&rows),
+        target::render(judged.iter().map(|judged| &judged.target)),
+        beside(&reported),
+        start.elapsed().as_secs_f64(),
+    );
+    report
 }
 
-fn reported(rounds: &Rounds) -> Vec<Comparison> {
-    let mut compared = Vec::new();
-    for link in LINKS {
-        if link.offload {
-            let plain = Link {
-                offload: false,
-                ..link
-            };
-            let stream = |link| Key::new(Test::TcpStream, Path::Toroid, link);
-            compared.push(Compared {
-                name: format!("tcp_stream, {link}, offload on over off"),
-                over: stream(link),
-                under: stream(plain),
-                figure: BITS,
-            });
-        } else if link.mtu != 1500 {
-            compared.push(by_path(Test::TcpStream, link, Path::Relay, BITS));
-        }
-        if link.mtu <= USUAL.mtu {
-            compared.push(by_path(Test::TcpStream, link, Path::Veth, BITS));
-        }
+fn row(key: &Key, series: &Series) -> Row {
+    let row = Row::of(series)
+        .label("test", key.test)
+        .label("path", key.path)
+        .label("mtu", key.link.mtu)
+        .label("offload", key.link.offload)
+        .label("write_bytes", key.write_bytes())
+        .label("idle_members", key.idle_members)
+        .label("delivery", key.delivery)
+        .label("receivers", key.delivery.map(|_| RECEIVERS));
+    let row = FIGURES.into_iter().fold(row, |row, figure| {
+        row.figure(figure, series.median(|round| round.figure(figure)))
+    });
+    row.figure("rounds", series.rounds().len())
+        .figure("errors", series.errors())
+}
+
+impl Rounds<'_> {
+    fn series(&self, key: &Key) -> Series {
+        let found = self.0.iter().find(|(known, _)| known == key);
+        found.map(|(_, series)| series.clone()).unwrap_or_default()
     }
-    compared.push(by_path(Test::TcpRr, USUAL, Path::Veth, TIME));
-    compared.push(by_path(Test::UdpPps, USUAL, Path::Veth, RATE));
-    for link in FLOOD_LINKS {
-        compared.push(by_path(Test::UdpFlood, link, Path::Relay, BITS));
+
+    fn median(&self, key: &Key, figure: &str) -> Option<f64> {
+        self.series(key).median(|round| round.figure(figure))
     }
-    // Why a driver in user space cannot be as fast as veth where all processors are busy.
-    for path in [Path::Toroid, Path::Relay] {
-        let stream = |path| Key::new(Test::TcpStream, path, LONGEST);
-        compared.push(Compared {
-            name: format!("tcp_stream, {LONGEST}, CPU for a byte, {path} over veth"),
-            over: stream(path),
-            under: stream(Path::Veth),
-            figure: CPU,
-        });
+
+    /// The median over rounds of each round's ratio.
+    fn ratio(&self, compared: &Compared) -> Option<f64> {
+        let (over, under) = (self.series(&compared.over), self.series(&compared.under));
+        over.ratio(&under, |round| round.figure(compared.figure))
     }
-    let comparison = |compared: Compared| {
+
+    fn judge(&self, compared: Compared, wanted: f64) -> Judged {
+        let found = self.ratio(&compared);
         let Compared {
             name,
             over,
             under,
             figure,
         } = compared;
-        let ratio = rounds.ratio(&over, &under, figure);
-        Comparison { name, ratio }
-    };
-    let all = compared.into_iter().map(comparison);
-    all.filter(|comparison| comparison.ratio.is_some())
-        .collect()
+        let judge = if figure == "p50_ns" {
+            Target::at_most
+        } else {
+            Target::at_least
+        };
+        Judged {
+            target: judge(wanted, name, found),
+            median: self.median(&over, figure),
+            against: self.median(&under, figure),
+        }
+    }
+
+    fn judged(&self) -> Vec<Judged> {
+        let mut judged = Vec::new();
+        for link in LINKS {
+            let wanted = if link.offload { 0.9 } else { 0.85 };
+            let stream = by_path(Test::TcpStream, link, Path::Relay, "bits_per_s");
+            // Of links without offload that of the Internet's MTU is judged, the others reported.
+            if link.offload || link.mtu == 1500 {
+                judged.push(self.judge(stream, wanted));
+            }
+            if link.mtu > USUAL.mtu {
+                let stream = by_path(Test::TcpStream, link, Path::Veth, "bits_per_s");
+                judged.push(self.judge(stream, 0.75));
+            }
+        }
+        judged.push(self.judge(by_path(Test::TcpRr, USUAL, Path::Relay, "p50_ns"), 1.25));
+        judged.push(self.judge(by_path(Test::UdpPps, USUAL, Path::Relay, "pps"), 0.8));
+        for link in FLOOD_LINKS {
+            let flood = by_path(Test::UdpFlood, link, Path::Veth, "bits_per_s");
+            judged.push(self.judge(flood, 0.8));
+        }
+        let to_many = Compared {
+            name: format!("multicast to {RECEIVERS} members, over unicast to each"),
+            over: Key::to_many(Delivery::Multicast),
+            under: Key::to_many(Delivery::Unicast),
+            figure: "bits_per_s",
+        };
+        judged.push(self.judge(to_many, 1.4));
+        for members in &IDLE[1..] {
+            let beside = Compared {
+                name: format!("tcp_stream beside {members} idle members, over none"),
+                over: Key::beside(*members),
+                under: Key::beside(IDLE[0]),
+                figure: "bits_per_s",
+            };
+            judged.push(self.judge(beside, 0.9));
+        }
+        judged.extend(STACK_LINKS.map(|link| {
+            let stream = Key::new(Test::TcpStream, Path::Smoltcp, link);
+            let median = self.median(&stream, "bits_per_s");
+            let name = format!("tcp_stream by smoltcp, MTU {}, over 1 Gbit/s", link.mtu);
+            Judged {
+                target: Target::at_least(1.0, name, median.map(|bits| bits / STACKS_WANTED)),
+                median,
+                against: Some(STACKS_WANTED),
+            }
+        }));
+        judged
+    }
+
+    /// Ratios without a target.
+    fn reported(&self) -> Vec<(String, f64)> {
+        let mut compared = Vec::new();
+        for link in LINKS {
+            if link.offload {
+                let stream =
+                    |offload| Key::new(Test::TcpStream, Path::Toroid, Link { offload, ..link });
+                compared.push(Compared {
+                    name: format!("tcp_stream, {link}, offload on over off"),
+                    over: stream(true),
+                    under: stream(false),
+                    figure: "bits_per_s",
+                });
+            } else if link.mtu != 1500 {
+                compared.push(by_path(Test::TcpStream, link, Path::Relay, "bits_per_s"));
+            }
+            if link.mtu <= USUAL.mtu {
+                compared.push(by_path(Test::TcpStream, link, Path::Veth, "bits_per_s"));
+            }
+        }
+        compared.push(by_path(Test::TcpRr, USUAL, Path::Veth, "p50_ns"));
+        compared.push(by_path(Test::UdpPps, USUAL, Path::Veth, "pps"));
+        for link in FLOOD_LINKS {
+            compared.push(by_path(Test::UdpFlood, link, Path::Relay, "bits_per_s"));
+        }
+        // The reason why a driver in user space cannot be as fast as veth where all processors are busy.
+        for path in [Path::Toroid, Path::Relay] {
+            let stream = |path| Key::new(Test::TcpStream, path, LONGEST);
+            compared.push(Compared {
+                name: format!(
+                    "tcp_stream, {LONGEST}, CPU for a byte, {} over veth",
+                    name(path)
+                ),
+                over: stream(path),
+                under: stream(Path::Veth),
+                figure: "cpu_ns_per_byte",
+            });
+        }
+        let found = compared
+            .iter()
+            .filter_map(|compared| Some((compared.name.clone(), self.ratio(compared)?)));
+        found.collect()
+    }
 }
 
-fn by_path(test: Test, link: Link, than: Path, figure: Figure) -> Compared {
+fn by_path(test: Test, link: Link, than: Path, figure: &'static str) -> Compared {
     Compared {
-        name: format!("{test}, {link}, over {than}"),
+        name: format!("{}, {link}, over {}", name(test), name(than)),
         over: Key::new(test, Path::Toroid, link),
         under: Key::new(test, than, link),
         figure,
     }
 }
 
-fn judge(rounds: &Rounds, compared: Compared, target: f64, at_most: bool) -> Ratio {
-    let Compared {
-        name,
-        over,
-        under,
-        figure,
-    } = compared;
-    let ratio = rounds.ratio(&over, &under, figure);
-    Ratio {
-        name,
-        ratio,
-        target,
-        at_most,
-        met: ratio.is_some_and(|ratio| {
-            if at_most {
-                ratio <= target
-            } else {
-                ratio >= target
-            }
-        }),
-        median: rounds.median(&over, figure),
-        against: rounds.median(&under, figure),
-    }
-}
-
-impl Report {
-    /// The report for people.
-    pub fn render(&self) -> String {
-        table::text(|to| self.write(to))
-    }
-
-    fn write(&self, to: &mut String) -> std::fmt::Result {
-        let config = &self.config;
-        writeln!(
-            to,
-            "Ethernet between two nodes of a {} torus on this machine ({}, {}).\n\
-             Medians of {} rounds, in each of which one path was measured after another.",
-            config.torus,
-            config.machine,
-            config.congestion_control,
-            self.rows.first().map_or(0, |row| row.rounds),
-        )?;
-        self.write_paths(to)?;
-        writeln!(to, "\nBetween stacks in the members' own processes")?;
-        for row in self.rows.iter().filter(|row| row.path == Path::Smoltcp) {
-            let what = format!("{}, MTU {}", row.test, row.mtu);
-            writeln!(to, "  {what:<32}{:>14}", figure(row))?;
-        }
-        writeln!(
-            to,
-            "\nOne to {RECEIVERS} members, {} B",
-            Key::to_many(Delivery::Multicast).write_bytes()
-        )?;
-        for row in self.rows.iter().filter(|row| row.delivery.is_some()) {
-            let how = match row.delivery {
-                Some(Delivery::Multicast) => "all at once",
-                _ => "each in turn",
+fn tables(rows: &[Row]) -> String {
+    let mut paths = Table::new(1, &["Between two nodes", "toroid", "relay", "veth"]);
+    let between_two = |row: &&Row| row.has(&json!({"idle_members": null, "delivery": null}));
+    let toroid = |row: &&Row| row.has(&json!({"path": Path::Toroid}));
+    for first in rows.iter().filter(between_two).filter(toroid) {
+        let link = ["test", "mtu", "offload"].map(|label| first.get(label));
+        let by = |path| {
+            let same = |row: &&Row| {
+                ["test", "mtu", "offload"].map(|label| row.get(label)) == link
+                    && row.has(&json!({"path": path}))
             };
-            let copies = row
-                .copies_sent
-                .map_or_else(|| "-".into(), |copies| copies.to_string());
-            writeln!(to, "  {how:<32}{:>14}  {copies} sent", figure(row))?;
-        }
-        writeln!(to, "\nOne stream beside idle members")?;
-        for row in &self.rows {
-            if let Some(members) = row.idle_members {
-                writeln!(
-                    to,
-                    "  {:<32}{:>14}",
-                    format!("{members} members"),
-                    figure(row)
-                )?;
-            }
-        }
-        self.write_ratios(to)
+            let found = rows.iter().filter(between_two).find(same);
+            found.map_or("-".into(), figure)
+        };
+        let plain = if *link[2] == json!(true) {
+            ""
+        } else {
+            ", plain"
+        };
+        let label = format!("{}, MTU {}{plain}", first.text("test"), link[1]);
+        paths.row([label].into_iter().chain(OF_KERNELS.map(by)));
     }
-
-    /// One line per link and test, one column per path.
-    fn write_paths(&self, to: &mut String) -> std::fmt::Result {
-        write!(to, "\n{:<34}", "")?;
-        for path in Path::OF_KERNELS {
-            write!(to, "{:>14}", path.to_string())?;
-        }
-        writeln!(to)?;
-        let plain = |row: &&Row| row.idle_members.is_none() && row.delivery.is_none();
-        for first in self
-            .rows
-            .iter()
-            .filter(plain)
-            .filter(|row| row.path == Path::Toroid)
-        {
-            let link = Link {
-                mtu: first.mtu,
-                offload: first.offload,
-            };
-            let label = format!("{}, {link}", first.test);
-            write!(to, "  {label:<32}")?;
-            for path in Path::OF_KERNELS {
-                let same = |row: &&Row| {
-                    row.test == first.test
-                        && row.path == path
-                        && row.mtu == first.mtu
-                        && row.offload == first.offload
-                };
-                let found = self.rows.iter().filter(plain).find(same);
-                write!(to, "{:>14}", found.map_or_else(|| "-".into(), figure))?;
-            }
-            writeln!(to)?;
-        }
-        Ok(())
+    let mut stacks = Table::new(1, &["Between stacks in the members' own processes", ""]);
+    for row in rows
+        .iter()
+        .filter(|row| row.has(&json!({"path": Path::Smoltcp})))
+    {
+        stacks.row([
+            format!("{}, MTU {}", row.text("test"), row.text("mtu")),
+            figure(row),
+        ]);
     }
-
-    fn write_ratios(&self, to: &mut String) -> std::fmt::Result {
-        writeln!(to, "\nTargets: medians of each round's ratio")?;
-        for ratio in &self.ratios {
-            let bound = if ratio.at_most { "at most" } else { "at least" };
-            let verdict = if ratio.met { "met" } else { "MISSED" };
-            let found = ratio_cell(ratio.ratio);
-            writeln!(
-                to,
-                "  {:<50}{found:>8}  {bound} {:.2}  {verdict}",
-                ratio.name, ratio.target
-            )?;
-        }
-        writeln!(to, "\nBeside them")?;
-        for comparison in &self.reported {
-            let found = ratio_cell(comparison.ratio);
-            writeln!(to, "  {:<50}{found:>8}", comparison.name)?;
-        }
-        writeln!(to, "\n{:.0} s in all.", self.config.elapsed_s)
+    let bytes = Key::to_many(Delivery::Multicast).write_bytes();
+    let title = format!("One to {RECEIVERS} members, {bytes} B");
+    let mut many = Table::new(1, &[&title, "", "copies sent"]);
+    for row in rows.iter().filter(|row| !row.get("delivery").is_null()) {
+        many.row([row.text("delivery"), figure(row), row.text("copies_sent")]);
     }
+    let mut beside = Table::new(1, &["One stream beside idle members", ""]);
+    for row in rows.iter().filter(|row| !row.get("idle_members").is_null()) {
+        beside.row([format!("{} members", row.text("idle_members")), figure(row)]);
+    }
+    format!("{paths}\n{stacks}\n{many}\n{beside}")
 }
 
-fn ratio_cell(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"))
+fn beside(reported: &[(String, f64)]) -> String {
+    let mut table = Table::new(1, &["Beside them", ""]);
+    for (name, ratio) in reported {
+        table.row([name.clone(), decimals(Some(*ratio), 2)]);
+    }
+    table.to_string()
 }
 
-/// What a row is about.
+/// The figure of a row in tables.
 fn figure(row: &Row) -> String {
-    match row.test {
-        Test::TcpStream | Test::Multicast => row
-            .bits_per_s
-            .map_or_else(|| "-".into(), |bits| format!("{:.2} Gbit/s", bits / 1e9)),
-        Test::UdpFlood => match (row.bits_per_s, row.lost) {
-            (Some(bits), Some(lost)) => format!("{:.2} Gb/s {:.0}%", bits / 1e9, lost * 100.0),
-            _ => "-".into(),
-        },
-        Test::TcpRr => crate::table::time(row.p50_ns),
-        Test::UdpPps => row
-            .pps
-            .map_or_else(|| "-".into(), |pps| format!("{:.0} k/s", pps / 1e3)),
+    let bits = row.number("bits_per_s").map(|bits| bits / 1e9);
+    match (row.text("test").as_str(), bits) {
+        ("tcp_rr", _) => time(row.number("p50_ns")),
+        ("udp_pps", _) => {
+            let pps = row.number("pps");
+            pps.map_or("-".into(), |pps| format!("{:.0} k/s", pps / 1e3))
+        }
+        (_, None) => "-".into(),
+        ("udp_flood", Some(bits)) => {
+            let lost = row.number("lost").unwrap_or_default();
+            format!("{bits:.2} Gbit/s, {:.0} % lost", lost * 100.0)
+        }
+        (_, Some(bits)) => format!("{bits:.2} Gbit/s"),
     }
 }
 
@@ -447,65 +329,59 @@ fn figure(row: &Row) -> String {
 mod tests {
     use super::super::plan::contests;
     use super::*;
+    use crate::samples::Samples;
 
-    fn report(toroid: f64) -> Report {
-        let mut rounds = Rounds::default();
-        for key in contests().concat() {
+    fn report_of(toroid: f64) -> (Report, serde_json::Value) {
+        let of = |key: Key| {
             let value = match key.path {
                 Path::Toroid | Path::Smoltcp => toroid,
                 _ => 1e9,
             };
-            let sample = Sample {
-                bits_per_s: (key.test != Test::TcpRr).then_some(value),
-                p50_ns: (key.test == Test::TcpRr).then_some(1e18 / value),
-                pps: (key.test == Test::UdpPps).then_some(value),
-                lost: (key.test == Test::UdpFlood).then_some(0.5),
-                copies_sent: key.delivery.map(|_| 1.0),
-                cpu_ns_per_byte: (key.test == Test::TcpStream).then_some(1.0),
-                errors: 0,
-            };
-            rounds.add(key, sample);
-        }
-        let config = Config {
-            effort: Effort::Quick,
-            torus: "1x1x1".into(),
-            congestion_control: "reno".into(),
-            relay: "",
-            veth_off: &[],
-            machine: Machine {
-                version: "0",
-                cpus: 2,
-                cpu: String::new(),
-                kernel: String::new(),
-                busy: false,
-            },
-            elapsed_s: 1.0,
+            let samples = Samples::default()
+                .with("bits_per_s", (key.test != Test::TcpRr).then_some(value))
+                .with("p50_ns", (key.test == Test::TcpRr).then_some(1e18 / value))
+                .with("pps", (key.test == Test::UdpPps).then_some(value))
+                .with("lost", (key.test == Test::UdpFlood).then_some(0.5))
+                .with("copies_sent", key.delivery.map(|_| 1.0))
+                .with(
+                    "cpu_ns_per_byte",
+                    (key.test == Test::TcpStream).then_some(1.0),
+                );
+            (key, Series::from(samples))
         };
-        Report::of(config, &rounds)
+        let measured: Vec<_> = contests().concat().into_iter().map(of).collect();
+        let report = report(Effort::Quick, Instant::now(), "reno", &measured);
+        let json = json!(report);
+        (report, json)
     }
 
     #[test]
     fn what_is_as_fast_as_its_limit_misses_nothing_but_a_gain() {
-        let report = report(1e9);
-        let missed: Vec<_> = report.ratios.iter().filter(|ratio| !ratio.met).collect();
+        let (report, json) = report_of(1e9);
+        let ratios = json["ratios"].as_array().unwrap();
+        let missed: Vec<_> = ratios
+            .iter()
+            .filter(|ratio| ratio["met"] == false)
+            .collect();
         assert_eq!(missed.len(), 1, "{missed:?}");
-        assert!(missed[0].name.contains("multicast"));
-        assert!(report.render().contains("MISSED"));
+        assert!(missed[0]["name"].as_str().unwrap().contains("multicast"));
+        assert!(report.text.contains("MISSED"));
+        assert_eq!(json["reported"].as_array().unwrap().len(), 13);
     }
 
     #[test]
     fn what_is_half_as_fast_misses_whatever_is_judged_between_paths() {
-        let report = report(0.5e9);
-        for ratio in &report.ratios {
-            let between_paths = !ratio.name.contains("members");
-            assert!(!(between_paths && ratio.met), "{ratio:?}");
+        let (_, json) = report_of(0.5e9);
+        for ratio in json["ratios"].as_array().unwrap() {
+            let between_paths = !ratio["name"].as_str().unwrap().contains("members");
+            assert!(!(between_paths && ratio["met"] == true), "{ratio}");
         }
     }
 
     #[test]
     fn every_row_has_every_key() {
-        let rows = serde_json::to_value(&report(1e9).rows).unwrap();
-        for row in rows.as_array().unwrap() {
+        let (_, json) = report_of(1e9);
+        for row in json["rows"].as_array().unwrap() {
             assert_eq!(row.as_object().unwrap().len(), 16, "{row}");
         }
     }

@@ -1,7 +1,6 @@
 //! The search for the highest rate at which little is lost.
 //!
-//! Sans-I/O: it says which rate to try, and is told what came of it. From where it begins it moves
-//! in large steps until it has seen a rate that goes and one that does not, then halves the way
+//! Sans-I/O: it names the rate to try, and gets the result. From its start it moves in large steps until it has seen a rate that goes and one that does not, then halves the way
 //! between them.
 
 /// Of what was sent.
@@ -25,7 +24,7 @@ const LOWEST: f64 = 100.0;
 /// Enough to get from anywhere to anywhere.
 const TRIALS: u32 = 40;
 
-/// What came of a trial.
+/// The result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trial {
     /// The fraction lost.
@@ -67,7 +66,7 @@ impl Search {
         (!found && self.left > 0).then_some(self.next)
     }
 
-    /// Tells what came of it; returns whether little was lost.
+    /// Takes the result of a trial; returns whether little was lost.
     pub fn tried(&mut self, trial: Trial) -> bool {
         self.left = self.left.saturating_sub(1);
         let rate = self.next;

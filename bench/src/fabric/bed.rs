@@ -2,51 +2,65 @@
 
 use toroid_fabric::Torus;
 
-use super::member::{Offer, Order};
 use super::plan::{self, Measurement, Op, Provider};
 use crate::cluster::{Cluster, ClusterError, Process};
 use crate::roles;
-use crate::sampler::Pace;
-use crate::stats::Slice;
+use crate::samples::Samples;
+use crate::worker::Order;
+use crate::worker::one_sided::ExportedKeys;
+use crate::worker::sampler::Pace;
 
 const DOMAIN: &str = "fabric";
 
-/// The place of the one that offers.
+/// Node of the owner of memory.
 const OWNER: &str = "0,0,0";
 
-/// Of the one that measures; libfabric's two processes are there, too.
+/// Node of the process that measures; libfabric's two processes are there, too.
 const USER: &str = "1,0,0";
 
-/// Both, connected.
+/// Bytes of memory for reads, and as many for writes: the longest of them.
+const MEMORY: usize = 1 << 20;
+
+/// Both nodes, connected.
 pub struct Bed {
     owner: Process,
     user: Process,
     cluster: Cluster,
-    libfabric: String,
+    /// Libfabric's version.
+    pub libfabric: String,
     salt: u64,
 }
 
 impl Bed {
-    /// Starts everything.
-    ///
-    /// # Errors
-    /// [`ClusterError`], also when libfabric's programs are not installed.
+    /// Starts everything. It is an error if libfabric's programs are not installed.
     pub fn prepare() -> Result<Self, ClusterError> {
         let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, None)?;
         cluster.create_domain(DOMAIN)?;
-        let mut user = cluster.spawn(USER, &[roles::FABRIC])?;
-        let libfabric = cluster.ask(&mut user, &Order::Version)?;
-        let mut owner = cluster.spawn(OWNER, &[roles::FABRIC])?;
-        let offer = Order::Offer {
-            domain: DOMAIN.into(),
+        let mut user = cluster.spawn(USER, &[roles::WORKER])?;
+        let libfabric = cluster.ask(&mut user, &Order::LibfabricVersion)?;
+        let mut owner = cluster.spawn(OWNER, &[roles::WORKER])?;
+        let (domain, len) = (|| DOMAIN.to_owned(), MEMORY);
+        cluster.ask::<()>(&mut owner, &Order::ServeMessages { domain: domain() })?;
+        let export = Order::Export {
+            domain: domain(),
+            len,
         };
-        let offer: Offer = cluster.ask(&mut owner, &offer)?;
-        let order = Order::Use {
-            domain: DOMAIN.into(),
-            place: OWNER.into(),
-            offer,
-        };
-        cluster.ask::<()>(&mut user, &order)?;
+        let keys: ExportedKeys = cluster.ask(&mut owner, &export)?;
+        let place = OWNER.into();
+        cluster.ask::<()>(
+            &mut user,
+            &Order::UseMessages {
+                domain: domain(),
+                place,
+            },
+        )?;
+        cluster.ask::<()>(
+            &mut user,
+            &Order::UseMemory {
+                domain: domain(),
+                keys,
+            },
+        )?;
         Ok(Bed {
             owner,
             user,
@@ -56,48 +70,31 @@ impl Bed {
         })
     }
 
-    /// Libfabric's version.
-    pub fn libfabric(&self) -> &str {
-        &self.libfabric
-    }
-
-    /// Measures once, with so many messages if it is one of messages.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
+    /// Measures once, with so many messages if it is a measurement of messages.
     pub fn measure(
         &mut self,
         measurement: &Measurement,
         messages: u32,
-    ) -> Result<Slice, ClusterError> {
+    ) -> Result<Samples, ClusterError> {
         self.salt += 1;
-        let order = Order::Measure {
-            measurement: *measurement,
-            messages,
-            salt: self.salt,
-            pace: Pace {
-                time_us: plan::SLICE.as_micros() as u64,
-                batch: None,
-            },
-        };
-        let mut slice: Slice = self.cluster.ask(&mut self.user, &order)?;
-        slice.errors += self.wrong_at_owner(measurement, &slice)?;
-        Ok(slice)
+        let order = measurement
+            .job(messages)
+            .order(self.salt, Pace::of(plan::SLICE));
+        let mut samples: Samples = self.cluster.ask(&mut self.user, &order)?;
+        samples.errors += self.wrong_at_owner(measurement, samples.ops)?;
+        Ok(samples)
     }
 
-    /// What only the one whose memory it is can see.
+    /// The errors that only the owner of the memory can see.
     fn wrong_at_owner(
         &mut self,
         measurement: &Measurement,
-        slice: &Slice,
+        count: u64,
     ) -> Result<u64, ClusterError> {
+        let (bytes, salt) = (measurement.bytes, self.salt);
         match measurement.op {
             Op::Write => {
-                let check = Order::CheckWrites {
-                    bytes: measurement.bytes,
-                    count: slice.ops,
-                    salt: self.salt,
-                };
+                let check = Order::CheckWrites { bytes, count, salt };
                 self.cluster.ask(&mut self.owner, &check)
             }
             Op::Atomic => {
@@ -110,21 +107,18 @@ impl Bed {
     }
 
     /// Wrong messages of libfabric's program, which does not look for them while it is timed. Its
-    /// streams are what its ping-pongs are.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
+    /// streams are its ping-pongs.
     pub fn check(&mut self, measurement: &Measurement) -> Result<u64, ClusterError> {
         let Measurement {
-            provider: Provider::LibfabricShm,
-            op: Op::Pingpong,
+            provider,
+            op,
             bytes,
             ..
-        } = *measurement
-        else {
+        } = *measurement;
+        if (provider, op) != (Provider::LibfabricShm, Op::Pingpong) {
             return Ok(0);
-        };
-        let check = Order::CheckLibfabric { bytes };
-        self.cluster.ask(&mut self.user, &check)
+        }
+        self.cluster
+            .ask(&mut self.user, &Order::CheckLibfabric { bytes })
     }
 }

@@ -1,14 +1,8 @@
 //! The command `fabric`: messages beside those of libfabric, and one-sided operations.
 //!
-//! * [`plan`]: what is measured; [`bed`]: two nodes; [`member`]: what runs there.
-//! * [`messages`]: to and fro, and in one direction; [`atomics`]; [`libfabric`], by its own program.
-//! * [`report`]: what comes out.
+//! [`plan`] has the measurements, [`bed`] two nodes, [`report`] rows, targets and tables.
 
-pub mod atomics;
 pub mod bed;
-pub mod libfabric;
-pub mod member;
-pub mod messages;
 pub mod plan;
 pub mod report;
 
@@ -16,89 +10,57 @@ use std::time::{Duration, Instant};
 
 use self::bed::Bed;
 use self::plan::Measurement;
-use self::report::{Config, Report, Row};
 use crate::cluster::ClusterError;
-use crate::machine::Machine;
 use crate::plan::Effort;
 use crate::progress::Progress;
-use crate::stats::{Series, Slice};
+use crate::report::Report;
+use crate::runner::Runner;
+use crate::samples::Samples;
 
-/// Measures everything.
-///
-/// # Errors
-/// [`ClusterError`]; nothing is left behind.
-pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, ClusterError> {
+/// Measures everything; nothing is left behind.
+pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
     let contests = plan::contests(effort);
     let rounds = plan::rounds(effort);
-    progress.expect(rounds * contests.iter().map(Vec::len).sum::<usize>() as u32);
+    progress.expect(rounds as usize * contests.iter().map(Vec::len).sum::<usize>());
     progress.say("starting two nodes");
     let mut bed = Bed::prepare()?;
-    let mut rows = Vec::new();
-    // What one contest leaves of its time is for those that follow.
-    for (left, contest) in (1..=contests.len() as u32).rev().zip(contests) {
+    let mut runner = Runner::new(progress);
+    // The time that one contest leaves is for those that follow.
+    for (left, mut contest) in (1..=contests.len() as u32).rev().zip(contests) {
         let time = plan::limit(effort).saturating_sub(start.elapsed()) / left;
-        rows.extend(hold(&mut bed, contest, rounds, time, progress)?);
+        hold(&mut bed, &mut contest, rounds, time, &mut runner)?;
     }
-    let libfabric = bed.libfabric().to_owned();
+    let libfabric = bed.libfabric.clone();
     progress.say("cleaning up");
     drop(bed);
-    let config = Config {
-        effort,
-        rounds,
-        libfabric,
-        machine: Machine::this(),
-        elapsed_s: start.elapsed().as_secs_f64(),
-    };
-    Ok(Report::of(config, rows))
+    Ok(report::report(effort, start, &libfabric, &runner.finish()))
 }
 
 /// Holds a contest, for so long or until each has had its rounds.
 fn hold(
     bed: &mut Bed,
-    contest: Vec<Measurement>,
+    contest: &mut [Measurement],
     rounds: u32,
     time: Duration,
-    progress: &mut Progress,
-) -> Result<Vec<Row>, ClusterError> {
+    runner: &mut Runner<'_, Measurement>,
+) -> Result<(), ClusterError> {
     let start = Instant::now();
     let turn = time / (rounds * contest.len() as u32);
     let mut messages = plan::messages(contest[0].bytes);
-    let mut measured = Vec::new();
-    for measurement in contest {
-        let mut series = Series::default();
-        series.add(&Slice {
-            errors: bed.check(&measurement)?,
-            ..Slice::default()
-        });
+    for measurement in contest.iter() {
+        let mut errors = bed.check(measurement)?;
         if measurement.op.is_two_sided() {
-            // Not counted but for its errors: only to learn how many all have time for.
-            let trial = bed.measure(&measurement, messages / plan::TRIAL);
+            // Only its errors count: it shows the number of messages for which all have time.
+            let trial = bed.measure(measurement, messages / plan::TRIAL);
             let trial = trial.map_err(|error| error.at(measurement))?;
             messages = messages.min(plan::messages_in(turn, &trial));
-            series.add(&Slice {
-                errors: trial.errors,
-                ..Slice::default()
-            });
+            errors += trial.errors;
         }
-        measured.push((measurement, series));
+        runner.add(measurement, Samples::errors(errors));
     }
-    let mut order: Vec<usize> = (0..measured.len()).collect();
-    for _ in 0..rounds {
-        for &at in &order {
-            let (measurement, series) = &mut measured[at];
-            progress.step(&measurement.to_string());
-            let slice = bed.measure(measurement, messages);
-            series.add(&slice.map_err(|error| error.at(*measurement))?);
-        }
-        // Who is always first would always meet the machine in the same state.
-        order.reverse();
-        if start.elapsed() > time {
-            break;
-        }
-    }
-    let rows = measured
-        .iter()
-        .map(|(measurement, series)| Row::of(measurement, series));
-    Ok(rows.collect())
+    let left = time.saturating_sub(start.elapsed());
+    runner.contest(contest, rounds, left, |measurement| {
+        bed.measure(measurement, messages)
+    })
 }

@@ -1,18 +1,20 @@
-//! What is measured, side by side with what, and how often.
+//! The measurements of `fabric`, those that are compared, and their rounds.
 
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::plan::Effort;
-use crate::stats::Slice;
+use crate::report::name;
+use crate::samples::Samples;
+use crate::worker::Job;
+use crate::worker::atomics::WORD;
+use crate::worker::messages::{self, LONGEST, Session};
+use crate::worker::one_sided::Direction;
 
 /// Bytes of the shortest message.
 const SHORTEST: usize = 64;
-
-/// Bytes of the longest message.
-pub const LONGEST: usize = 4 << 20;
 
 /// Bytes of messages in a quick run.
 const QUICK: [usize; 4] = [SHORTEST, 4096, 64 << 10, 1 << 20];
@@ -20,14 +22,11 @@ const QUICK: [usize; 4] = [SHORTEST, 4096, 64 << 10, 1 << 20];
 /// Bytes of one-sided reads and writes.
 const OPERATIONS: [usize; 3] = [64, 4096, 1 << 20];
 
-/// Bytes of an atomic operation.
-pub const WORD: usize = 8;
-
 /// One-sided operations in flight.
 const DEPTHS: [u32; 2] = [1, 16];
 
-/// By what messages go, or operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The carrier of messages or operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Provider {
     /// Ours, between two nodes.
@@ -36,8 +35,8 @@ pub enum Provider {
     LibfabricShm,
 }
 
-/// What is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
     /// A message there, and one back: each is an operation.
@@ -59,12 +58,10 @@ impl Op {
     }
 }
 
-/// One thing to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// One measurement: a round repeats it, and the report has a row of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Measurement {
-    /// By what.
     pub provider: Provider,
-    /// What.
     pub op: Op,
     /// Bytes of a message or operation.
     pub bytes: usize,
@@ -72,15 +69,45 @@ pub struct Measurement {
     pub depth: u32,
 }
 
-impl fmt::Display for Measurement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Measurement {
+    /// The job for a worker, with so many messages if it is one of messages.
+    pub fn job(&self, count: u32) -> Job {
         let Measurement {
             provider,
             op,
             bytes,
             depth,
-        } = self;
-        write!(f, "{op:?} of {bytes} bytes by {provider:?}, depth {depth}")
+        } = *self;
+        let one_sided = |direction| Job::OneSided {
+            direction,
+            depth,
+            bytes,
+        };
+        match op {
+            _ if provider == Provider::LibfabricShm => Job::Libfabric { bytes, count },
+            Op::Pingpong | Op::Stream => {
+                let pingpong = op == Op::Pingpong;
+                Job::Messages(Session {
+                    pingpong,
+                    bytes,
+                    count,
+                })
+            }
+            Op::Read => one_sided(Direction::Read),
+            Op::Write => one_sided(Direction::Write),
+            Op::Atomic => Job::Additions { depth },
+        }
+    }
+}
+
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (op, provider) = (name(self.op), name(self.provider));
+        write!(
+            f,
+            "{op} of {} bytes by {provider}, depth {}",
+            self.bytes, self.depth
+        )
     }
 }
 
@@ -93,7 +120,7 @@ fn sizes(effort: Effort) -> Vec<usize> {
     }
 }
 
-/// What is compared with each other.
+/// Contests: the measurements of each are compared.
 pub fn contests(effort: Effort) -> Vec<Vec<Measurement>> {
     let both = |op: Op, bytes| {
         [Provider::Shm, Provider::LibfabricShm]
@@ -117,7 +144,7 @@ pub fn contests(effort: Effort) -> Vec<Vec<Measurement>> {
 /// Of libfabric's program there is no more than one under way.
 fn depth(provider: Provider, op: Op, bytes: usize) -> u32 {
     match (provider, op) {
-        (Provider::Shm, Op::Stream) => super::messages::window(bytes),
+        (Provider::Shm, Op::Stream) => messages::window(bytes),
         _ => 1,
     }
 }
@@ -147,12 +174,12 @@ pub fn messages(bytes: usize) -> u32 {
     }
 }
 
-/// Which part of them is tried before.
+/// The part of them that is tried before.
 pub const TRIAL: u32 = 10;
 
-/// Messages in each direction for which there is time. Others that want the processors make one
-/// take 60 times as long, since both sides poll.
-pub fn messages_in(time: Duration, trial: &Slice) -> u32 {
+/// Messages in each direction for which there is time. Other processes that use the processors make
+/// a message take 60 times as long, since both sides poll.
+pub fn messages_in(time: Duration, trial: &Samples) -> u32 {
     let took_ns = trial.elapsed_ns.max(1) as f64 / trial.ops.max(1) as f64;
     let there_and_back = time.as_nanos() as f64 / (2.0 * took_ns);
     (there_and_back as u32).max(LEAST_MESSAGES)
@@ -160,20 +187,14 @@ pub fn messages_in(time: Duration, trial: &Slice) -> u32 {
 
 const LEAST_MESSAGES: u32 = 100;
 
-/// How often everything is measured, if there is time.
+/// Number of rounds, if there is time.
 pub fn rounds(effort: Effort) -> u32 {
-    match effort {
-        Effort::Quick => 7,
-        Effort::Default | Effort::Full => 21,
-    }
+    effort.quick_or(7, 21)
 }
 
 /// The time for all rounds.
 pub fn limit(effort: Effort) -> Duration {
-    match effort {
-        Effort::Quick => Duration::from_secs(45),
-        Effort::Default | Effort::Full => Duration::from_secs(300),
-    }
+    Duration::from_secs(effort.quick_or(45, 300))
 }
 
 /// For how long operations of one side alone are measured each time.
@@ -185,10 +206,10 @@ mod tests {
 
     #[test]
     fn who_is_slow_sends_fewer_messages() {
-        let trial = |elapsed_ns| Slice {
+        let trial = |elapsed_ns| Samples {
             ops: 1000,
             elapsed_ns,
-            ..Slice::default()
+            ..Samples::default()
         };
         let second = Duration::from_secs(1);
         assert_eq!(messages_in(second, &trial(1_000_000)), 500_000);

@@ -10,15 +10,18 @@ use serde::de::DeserializeOwned;
 use toroid_fabric::Torus;
 pub(super) use toroid_kv::server::Limits;
 
-use super::client::{Measured, MixedByOne, Order, Target};
-use super::mix::Mix;
-use super::plan::{MIX_CLIENTS, Measurement, Path, SMALL};
-use super::processor::{self, Bound};
+use super::plan::{MIX_CLIENTS, Measurement, SMALL};
 use crate::cluster::{Cluster, ClusterError, Process};
-use crate::plan::COLD_BYTES;
+use crate::plan::{COLD_BYTES, Path};
 use crate::roles::{self, StoreConfig};
-use crate::sampler::Pace;
-use crate::store::KeySet;
+use crate::samples::Samples;
+use crate::worker::Order;
+use crate::worker::mix::Mix;
+use crate::worker::mixed::Mixed;
+use crate::worker::processor::{self, Bound};
+use crate::worker::sampler::Pace;
+use crate::worker::store::KeySet;
+use crate::worker::stores::{Keys, Target};
 
 /// Threads of each server.
 pub const THREADS: u32 = 4;
@@ -47,15 +50,6 @@ const LIMITS: Limits = Limits {
     item: ITEM,
 };
 
-/// What was measured once.
-#[derive(Clone, Debug)]
-pub struct Sample {
-    /// By the client.
-    pub measured: Measured,
-    /// Nanoseconds that the server's threads ran meanwhile, if that could be found.
-    pub server_cpu_ns: Option<u64>,
-}
-
 /// Servers and clients.
 pub struct Bed {
     /// Beside the servers.
@@ -69,17 +63,14 @@ pub struct Bed {
     /// See [`run_of`].
     run: String,
     salt: u64,
-    /// Where both ends of a connection are while they work in turns; `None` if they are not to be bound, or
-    /// once one could not be.
+    /// The processor of both ends of a connection while they work in turns; `None` if they are not to be
+    /// bound, or once one could not be.
     processor: Option<usize>,
 }
 
 impl Bed {
     /// Starts everything, and connects. Whether both ends of a connection may be
     /// [bound](super::processor).
-    ///
-    /// # Errors
-    /// [`ClusterError`].
     pub fn prepare(may_bind: bool) -> Result<Self, ClusterError> {
         let mut cluster = Cluster::start(Torus::new(2, 1, 1)?, None)?;
         cluster.create_domain(DOMAIN)?;
@@ -105,8 +96,8 @@ impl Bed {
         ];
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for _ in 0..CLIENTS {
-            near.push(cluster.spawn(SERVER, &[roles::KV_CLIENT])?);
-            far.push(cluster.spawn("1,0,0", &[roles::KV_CLIENT])?);
+            near.push(cluster.spawn(SERVER, &[roles::WORKER])?);
+            far.push(cluster.spawn("1,0,0", &[roles::WORKER])?);
         }
         let mut bed = Bed {
             near,
@@ -134,13 +125,10 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Stores what a contest needs, and lets clients learn where it is.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
+    /// Stores the values of a contest, and lets clients learn their locations.
     pub fn fill(&mut self, contest: &[Measurement]) -> Result<(), ClusterError> {
         for (path, set) in stores(contest) {
-            self.ask::<()>(path, &Order::Fill(path, set))?;
+            self.ask::<()>(path, &Order::Fill(path, Keys::Set(set)))?;
         }
         for path in [
             Path::Rdma,
@@ -151,7 +139,7 @@ impl Bed {
             let Some(used) = contest.iter().find(|used| used.path == path) else {
                 continue;
             };
-            let wrong: u64 = self.ask(path, &Order::Verify(path, used.keys()))?;
+            let wrong: u64 = self.ask(path, &Order::Verify(path, Keys::Set(used.keys())))?;
             self.expect_none_wrong(path, wrong)?;
         }
         Ok(())
@@ -164,25 +152,19 @@ impl Bed {
         }
     }
 
-    /// Removes it.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
+    /// Removes the values of a contest.
     pub fn empty(&mut self, contest: &[Measurement]) -> Result<(), ClusterError> {
         stores(contest)
             .into_iter()
-            .try_for_each(|(path, set)| self.ask(path, &Order::Empty(path, set)))
+            .try_for_each(|(path, set)| self.ask(path, &Order::Empty(path, Keys::Set(set))))
     }
 
-    /// Measures once.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
+    /// Measures once. The figure `server_cpu_ns_per_op` is the processor time of the server.
     pub fn measure(
         &mut self,
         measurement: &Measurement,
-        slice: Duration,
-    ) -> Result<Sample, ClusterError> {
+        time: Duration,
+    ) -> Result<Samples, ClusterError> {
         self.salt += 1;
         let marker = marker(&self.run, measurement.path);
         let marker = marker.as_deref();
@@ -190,23 +172,18 @@ impl Bed {
             .filter(|_| measurement.is_in_turns())
             .and_then(|marker| self.bind(marker));
         let order = Order::Measure {
-            measurement: *measurement,
+            job: measurement.job(),
             salt: self.salt,
-            pace: Pace {
-                time_us: slice.as_micros() as u64,
-                batch: None,
-            },
+            pace: Pace::of(time),
             processor: self.processor.filter(|_| bound.is_some()),
         };
         let before = marker.and_then(cpu_ns);
-        let measured = self.ask(measurement.path, &order)?;
+        let samples: Samples = self.ask(measurement.path, &order)?;
         let after = marker.and_then(cpu_ns);
-        Ok(Sample {
-            measured,
-            server_cpu_ns: before
-                .zip(after)
-                .map(|(before, after)| after.saturating_sub(before)),
-        })
+        let cpu_ns = before.zip(after).filter(|_| samples.ops > 0);
+        let per_op =
+            cpu_ns.map(|(before, after)| after.saturating_sub(before) as f64 / samples.ops as f64);
+        Ok(samples.with("server_cpu_ns_per_op", per_op))
     }
 
     /// Binds the server with this mark to the processor for those that work in turns. If that fails, nobody
@@ -225,71 +202,63 @@ impl Bed {
         self.processor.is_some()
     }
 
-    /// Stores a mix's values, and lets all clients learn where they are.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
+    /// Stores a mix's values, and lets all clients learn their locations.
     pub fn fill_mix(&mut self, mix: Mix) -> Result<(), ClusterError> {
         for path in [Path::ToroidTcp, Path::MemcachedTcp] {
-            self.ask::<()>(path, &Order::FillMix(path, mix))?;
+            self.ask::<()>(path, &Order::Fill(path, Keys::Mix(mix)))?;
         }
-        let wrong: Vec<u64> = self.ask_all(Path::Rdma, CLIENTS, &Order::VerifyMix(mix))?;
+        let wrong: Vec<u64> = self.ask_all(
+            Path::Rdma,
+            CLIENTS,
+            &Order::Verify(Path::Rdma, Keys::Mix(mix)),
+        )?;
         self.expect_none_wrong(Path::Rdma, wrong.iter().sum())
     }
 
-    /// Removes them.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
+    /// Removes a mix's values.
     pub fn empty_mix(&mut self, mix: Mix) -> Result<(), ClusterError> {
         [Path::ToroidTcp, Path::MemcachedTcp]
             .into_iter()
-            .try_for_each(|path| self.ask(path, &Order::EmptyMix(path, mix)))
+            .try_for_each(|path| self.ask(path, &Order::Empty(path, Keys::Mix(mix))))
     }
 
     /// Carries out a mix once, by so many clients at the same time.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
     pub fn mix(
         &mut self,
         path: Path,
         mix: Mix,
         clients: u32,
-        slice: Duration,
-    ) -> Result<Vec<MixedByOne>, ClusterError> {
+        time: Duration,
+    ) -> Result<Vec<Mixed>, ClusterError> {
         self.salt += 1;
         let order = Order::Mix {
             path,
             mix,
             salt: self.salt,
-            time_us: slice.as_micros() as u64,
+            time_us: time.as_micros() as u64,
         };
         self.ask_all(path, clients, &order)
     }
 
     /// Bytes of memory that a server takes for each of some small items; `None` where that could not
     /// be found.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
     pub fn memory_per_item(&mut self, path: Path) -> Result<Option<f64>, ClusterError> {
         let marker = marker(&self.run, path);
         let marker = marker.as_deref();
         let before = marker.and_then(resident);
-        self.ask::<()>(path, &Order::Fill(path, SMALL))?;
+        self.ask::<()>(path, &Order::Fill(path, Keys::Set(SMALL)))?;
         let after = marker.and_then(resident);
-        self.ask::<()>(path, &Order::Empty(path, SMALL))?;
+        self.ask::<()>(path, &Order::Empty(path, Keys::Set(SMALL)))?;
         let grown = before.zip(after);
         Ok(grown.map(|(before, after)| after.saturating_sub(before) as f64 / SMALL.keys as f64))
     }
 
-    /// What memcached calls its version.
-    ///
-    /// # Errors
-    /// [`ClusterError`].
+    /// Memcached's version.
     pub fn memcached_version(&mut self) -> Result<String, ClusterError> {
-        self.ask(Path::MemcachedTcp, &Order::Version(Path::MemcachedTcp))
+        self.ask(
+            Path::MemcachedTcp,
+            &Order::MemcachedVersion(Path::MemcachedTcp),
+        )
     }
 
     fn ask<A: DeserializeOwned>(&mut self, path: Path, order: &Order) -> Result<A, ClusterError> {
@@ -321,7 +290,7 @@ impl Bed {
     }
 }
 
-/// Whose client is in the other node.
+/// Whether the client of a path is in the other node.
 fn is_far(path: Path) -> bool {
     matches!(path, Path::Rdma | Path::Memcpy)
 }
@@ -341,7 +310,7 @@ fn run_of(cluster: &Cluster) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// By which paths a contest's values are stored: what the store holds is there for both of its paths.
+/// The paths by which a contest's values are stored. Values of the store are there for both of its paths.
 fn stores(contest: &[Measurement]) -> Vec<(Path, KeySet)> {
     let mut stores: Vec<(Path, KeySet)> = Vec::new();
     for measurement in contest {
@@ -380,13 +349,13 @@ pub(super) fn start_memcached(
     cluster.spawn(node, &argv)
 }
 
-/// What is in the command line of a path's server, and of no other process: `run` is this run's.
+/// A mark in the command line of a path's server, and of no other process: `run` is this run's.
 fn marker(run: &str, path: Path) -> Option<String> {
     let server = match path {
         Path::Rdma | Path::ToroidTcp => "store",
         Path::MemcachedTcp => "memcached-tcp",
         Path::MemcachedUnix => "memcached-unix",
-        Path::Memcpy => return None,
+        _ => return None,
     };
     Some(format!("{run}-{server}"))
 }

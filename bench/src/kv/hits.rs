@@ -1,23 +1,26 @@
-//! Hit rates of the store and of Debian's memcached with the same memory, on the same [`traces`](super::traces).
+//! Hit rates of the store and of Debian's memcached with the same memory, on the same
+//! [traces](crate::worker::traces).
 
-use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde_json::json;
 use toroid_fabric::Torus;
 
 use super::bed::{self, DOMAIN, PORT};
-use super::client::{Order, Target as Server};
-use super::plan::Path;
-use super::targets::{self, Target};
-use super::traces::{Hits, ROOM, Trace};
 use crate::cluster::{Cluster, ClusterError};
 use crate::machine::Machine;
-use crate::plan::Effort;
+use crate::plan::{Effort, Path};
 use crate::progress::Progress;
+use crate::report::{Fields, Report, Row, name, number};
 use crate::roles::{self, StoreConfig};
-use crate::table;
+use crate::samples::{Samples, Series, quotient};
+use crate::table::{Table, decimals};
+use crate::target::{self, Target};
+use crate::worker::sampler::Pace;
+use crate::worker::stores::Target as Server;
+use crate::worker::traces::{ROOM, Trace};
+use crate::worker::{Job, Order};
 
 /// Memory of each server, as by default.
 const MEMORY: u64 = 64 << 20;
@@ -25,56 +28,17 @@ const MEMORY: u64 = 64 << 20;
 /// The largest item, as by default.
 const ITEM: u32 = 1 << 20;
 
-/// Gets of an order: what takes less time than an answer may.
+/// Gets of an order, which take less time than an answer may.
 const GETS: u64 = 50_000;
 
 /// The two that are compared.
 const PATHS: [Path; 2] = [Path::ToroidTcp, Path::MemcachedTcp];
 
-/// What a server found of a trace.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// The trace.
-    pub trace: Trace,
-    /// The server.
-    pub path: Path,
-    /// All gets.
-    #[serde(flatten)]
-    pub hits: Hits,
-    /// The share that found something.
-    pub hit_ratio: f64,
-}
-
-/// A report, as `--json` prints it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Which budget was asked for.
-    pub effort: Effort,
-    /// Where it was measured.
-    #[serde(flatten)]
-    pub machine: Machine,
-    /// Bytes for items of each server.
-    pub memory: u64,
-    /// Wall time of the whole in seconds.
-    pub elapsed_s: f64,
-    /// What was found.
-    pub rows: Vec<Row>,
-    /// What is wanted of it.
-    pub targets: Vec<Target>,
-}
-
 /// Carries out all traces, each by two servers that have just been started.
-///
-/// # Errors
-/// [`ClusterError`]; nothing is left behind.
-pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, ClusterError> {
+pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterError> {
     let start = Instant::now();
-    let turns = match effort {
-        Effort::Quick => 8,
-        Effort::Default | Effort::Full => 20,
-    };
-    let orders = (turns * ROOM).div_ceil(GETS);
-    progress.expect((orders as usize * Trace::ALL.len() * PATHS.len()) as u32);
+    let orders = (effort.quick_or(8, 20) * ROOM).div_ceil(GETS);
+    progress.expect(orders as usize * Trace::ALL.len() * PATHS.len());
     progress.say("starting the nodes");
     // A node for each trace, whose servers have the same ports.
     let mut cluster = Cluster::start(Torus::new(Trace::ALL.len() as u16, 1, 1)?, None)?;
@@ -82,23 +46,40 @@ pub fn measure(effort: Effort, progress: &mut Progress) -> Result<Report, Cluste
     let mut rows = Vec::new();
     for (number, trace) in Trace::ALL.into_iter().enumerate() {
         let node = format!("{number},0,0");
-        for (path, hits) in carry_out(&mut cluster, &node, trace, orders, progress)? {
-            rows.push(Row {
-                trace,
-                path,
-                hits,
-                hit_ratio: hits.ratio(),
-            });
+        for (path, series) in carry_out(&mut cluster, &node, trace, orders, progress)? {
+            rows.push(row(trace, path, &series));
         }
     }
-    Ok(Report {
-        effort,
-        machine: Machine::this(),
-        memory: MEMORY,
-        elapsed_s: start.elapsed().as_secs_f64(),
-        targets: targets(&rows),
-        rows,
-    })
+    drop(cluster);
+    let mut report = Report::flat(effort, start, Fields::default().with("memory", MEMORY));
+    let targets = targets(&rows);
+    report.rows("rows", &rows);
+    report.targets(&targets);
+    let mut table = Table::new(2, &["trace", "path", "gets", "hits"]);
+    for row in &rows {
+        let [trace, path, gets] = ["trace", "path", "gets"].map(|label| row.text(label));
+        table.row([trace, path, gets, decimals(row.number("hit_ratio"), 4)]);
+    }
+    report.text = format!(
+        "{}\nHit rates with {} MiB each, {:.0} s\n\n{table}\n{}",
+        Machine::this(),
+        MEMORY >> 20,
+        start.elapsed().as_secs_f64(),
+        target::render(&targets),
+    );
+    Ok(report)
+}
+
+fn row(trace: Trace, path: Path, series: &Series) -> Row {
+    let gets: u64 = series.rounds().iter().map(|round| round.ops).sum();
+    let hits = series.sum("hits");
+    Row::of(series)
+        .label("trace", trace)
+        .label("path", path)
+        .figure("gets", gets)
+        .figure("hits", hits as u64)
+        .figure("wrong", series.errors())
+        .figure("hit_ratio", hits / gets.max(1) as f64)
 }
 
 fn carry_out(
@@ -106,8 +87,8 @@ fn carry_out(
     node: &str,
     trace: Trace,
     orders: u64,
-    progress: &mut Progress,
-) -> Result<[(Path, Hits); 2], ClusterError> {
+    progress: &Progress,
+) -> Result<[(Path, Series); 2], ClusterError> {
     let config = StoreConfig {
         domain: DOMAIN.into(),
         memory: MEMORY,
@@ -123,20 +104,19 @@ fn carry_out(
     };
     let by_tcp = ["-l", "127.0.0.1", "-p", &PORT.to_string()];
     let memcached = bed::start_memcached(cluster, node, Path::MemcachedTcp, limits, &by_tcp)?;
-    let mut client = cluster.spawn(node, &[roles::KV_CLIENT])?;
-    let mut found = PATHS.map(|path| (path, Hits::default()));
-    for ((path, hits), port) in found.iter_mut().zip([port, PORT]) {
+    let mut client = cluster.spawn(node, &[roles::WORKER])?;
+    let mut found = PATHS.map(|path| (path, Series::default()));
+    for ((path, series), port) in found.iter_mut().zip([port, PORT]) {
         let server = Server::Tcp(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
         cluster.ask::<()>(&mut client, &Order::Connect(*path, server))?;
         for order in 0..orders {
-            progress.step(&format!("{trace} by {}", path.name()));
+            progress.step(format!("{trace} by {}", name(*path)));
             let gets = order * GETS..(order + 1) * GETS;
-            let order = Order::Trace {
-                path: *path,
-                trace,
-                gets,
-            };
-            hits.add(cluster.ask(&mut client, &order)?);
+            let path = *path;
+            let job = Job::Trace { path, trace, gets };
+            // A trace ends with its gets, not after a time.
+            let order = job.order(0, Pace::of(Duration::ZERO));
+            series.add(cluster.ask::<Samples>(&mut client, &order)?);
         }
     }
     drop([store, memcached, client]);
@@ -145,60 +125,14 @@ fn carry_out(
 
 /// At least memcached's hits of each trace.
 fn targets(rows: &[Row]) -> Vec<Target> {
-    let of = |trace, path| {
-        let row = rows
-            .iter()
-            .find(|row| (row.trace, row.path) == (trace, path));
-        row.map(|row| row.hit_ratio)
-    };
+    let of = |trace, path| number(rows, &json!({"trace": trace, "path": path}), "hit_ratio");
     let target = |trace: Trace| {
         let [ours, theirs] = PATHS.map(|path| of(trace, path));
         Target::at_least(
             1.0,
             format!("hits of {trace} over memcached's"),
-            targets::quotient(ours, theirs),
+            quotient(ours, theirs),
         )
     };
     Trace::ALL.map(target).into()
-}
-
-impl Report {
-    /// Values that were wrong.
-    pub fn errors(&self) -> u64 {
-        self.rows.iter().map(|row| row.hits.wrong).sum()
-    }
-
-    /// The tables.
-    pub fn render(&self) -> String {
-        table::text(|to| self.write(to))
-    }
-
-    fn write(&self, to: &mut String) -> std::fmt::Result {
-        writeln!(to, "{}", self.machine)?;
-        writeln!(
-            to,
-            "Hit rates with {} MiB each, {:.0} s\n",
-            self.memory >> 20,
-            self.elapsed_s
-        )?;
-        writeln!(
-            to,
-            "{:<14}{:<16}{:>10}{:>9}",
-            "trace", "path", "gets", "hits"
-        )?;
-        for row in &self.rows {
-            writeln!(
-                to,
-                "{:<14}{:<16}{:>10}{:>9.4}",
-                row.trace.to_string(),
-                row.path.name(),
-                row.hits.gets,
-                row.hit_ratio
-            )?;
-        }
-        writeln!(to)?;
-        self.targets
-            .iter()
-            .try_for_each(|target| writeln!(to, "{target}"))
-    }
 }

@@ -1,14 +1,17 @@
-//! What is measured, side by side with what, and for how long.
+//! The measurements of `kv`, those that are compared, and their time.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, WorkingSet};
-use crate::store::borrow::Reading;
-use crate::store::{KeySet, StoreOp};
+use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, Path, WorkingSet};
+use crate::report::name;
+use crate::worker::Job;
+use crate::worker::borrow::Reading;
+use crate::worker::crowd::Load;
+use crate::worker::store::{KeySet, StoreOp};
 
 /// Sizes of values that stay in the caches, in bytes.
 pub const HOT_SIZES: [usize; 6] = [64, 1024, 4096, 16 << 10, 64 << 10, 1 << 20];
@@ -31,7 +34,7 @@ pub const PARTS: u32 = 5;
 /// Clients of a mix at the same time.
 pub const MIX_CLIENTS: [u32; 3] = [1, 2, 8];
 
-/// By what a mix is carried out.
+/// Paths of a mix.
 pub const MIX_PATHS: [Path; 2] = [Path::Rdma, Path::MemcachedTcp];
 
 /// The items whose memory is counted.
@@ -40,37 +43,8 @@ pub const SMALL: KeySet = KeySet {
     keys: 200_000,
 };
 
-/// By what a client reaches a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Path {
-    /// The store's own client: gets read the server's memory, sets are messages.
-    Rdma,
-    /// The store's server, by memcached's protocol over loopback.
-    ToroidTcp,
-    /// Debian's memcached over loopback.
-    MemcachedTcp,
-    /// Debian's memcached over a unix socket.
-    MemcachedUnix,
-    /// No store: a copy by the processor alone.
-    Memcpy,
-}
-
-impl Path {
-    /// As tables and JSON have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Path::Rdma => "rdma",
-            Path::ToroidTcp => "toroid-tcp",
-            Path::MemcachedTcp => "memcached-tcp",
-            Path::MemcachedUnix => "memcached-unix",
-            Path::Memcpy => "memcpy",
-        }
-    }
-}
-
-/// What is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
     /// Values that are there.
@@ -90,59 +64,14 @@ pub enum Op {
     CopyFound,
 }
 
-/// How much is under way at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Load {
-    /// Connections.
-    pub clients: u32,
-    /// Requests of each.
-    pub pipeline: u32,
-    /// Keys of a request.
-    pub keys: u32,
-}
-
-impl Load {
-    /// One client that waits for each answer.
-    pub const ONE: Load = Load {
-        clients: 1,
-        pipeline: 1,
-        keys: 1,
-    };
-
-    /// Operations that a client has under way.
-    pub fn operations(self) -> u32 {
-        self.pipeline * self.keys
-    }
-
-    /// As tables have it.
-    pub fn name(self) -> String {
-        format!("{}x{}x{}", self.clients, self.pipeline, self.keys)
-    }
-}
-
-impl fmt::Display for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Load {
-            clients,
-            pipeline,
-            keys,
-        } = self;
-        write!(f, "{clients} x {pipeline} requests of {keys}")
-    }
-}
-
-/// One thing to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// One measurement: a round repeats it, and the report has a row of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measurement {
-    /// By what.
     pub path: Path,
-    /// What.
     pub op: Op,
     /// Bytes of a value.
     pub bytes: usize,
-    /// Which values.
     pub set: WorkingSet,
-    /// By how many.
     pub load: Load,
 }
 
@@ -163,40 +92,47 @@ impl Measurement {
         is_one_request && sockets.contains(&self.path)
     }
 
-    /// What is done to the store, if there is one.
-    pub fn store_op(&self) -> Option<StoreOp> {
-        match self.op {
-            Op::Get => Some(StoreOp::Get),
-            Op::Set => Some(StoreOp::Set),
-            Op::Borrow | Op::BorrowSum | Op::GetSum | Op::Copy | Op::CopyFound => None,
-        }
-    }
-
-    /// What is done with values that are borrowed, or instead of that.
-    pub fn reading(&self) -> Option<Reading> {
-        match self.op {
-            Op::Borrow => Some(Reading::Borrow),
-            Op::BorrowSum => Some(Reading::BorrowSum),
-            Op::GetSum => Some(Reading::GetSum),
-            Op::Get | Op::Set | Op::Copy | Op::CopyFound => None,
+    /// The job for a worker.
+    pub fn job(&self) -> Job {
+        let Measurement {
+            path,
+            op,
+            bytes,
+            load,
+            ..
+        } = *self;
+        let set = self.keys();
+        let store = |op| match load {
+            Load::ONE => Job::Store { path, op, set },
+            load => Job::Crowd {
+                path,
+                op,
+                set,
+                load,
+            },
+        };
+        let borrow = |reading| Job::Borrow { reading, set };
+        let copy = |found| Job::Copy {
+            bytes,
+            total: set.total(),
+            found,
+        };
+        match op {
+            Op::Get => store(StoreOp::Get),
+            Op::Set => store(StoreOp::Set),
+            Op::Borrow => borrow(Reading::Borrow),
+            Op::BorrowSum => borrow(Reading::BorrowSum),
+            Op::GetSum => borrow(Reading::GetSum),
+            Op::Copy => copy(false),
+            Op::CopyFound => copy(true),
         }
     }
 }
 
 impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Measurement {
-            path,
-            op,
-            bytes,
-            set,
-            load,
-        } = self;
-        write!(f, "{op:?} of {bytes} bytes by {path:?}, {set:?}")?;
-        match *load {
-            Load::ONE => Ok(()),
-            load => write!(f, ", {load}"),
-        }
+        let [path, op, bytes, set, load] = Words::of(self);
+        write!(f, "{op} of {bytes} bytes by {path}, {set}, {load}")
     }
 }
 
@@ -233,7 +169,7 @@ impl Words {
     /// The words of a row.
     fn of(row: &Measurement) -> [String; 5] {
         [
-            row.path.name().to_owned(),
+            name(row.path),
             format!("{:?}", row.op).to_lowercase(),
             row.bytes.to_string(),
             format!("{:?}", row.set).to_lowercase(),
@@ -242,8 +178,7 @@ impl Words {
     }
 }
 
-/// All that is compared, in the order in which the report has it; of that, what any of `words`
-/// choose, if there are any.
+/// All contests in the order of the report; if there are words, only rows that any of them choose.
 pub fn contests(words: &[Words]) -> Vec<Vec<Measurement>> {
     let mut contests = [hot(), crowds(), cold()].concat();
     if !words.is_empty() {
@@ -255,7 +190,7 @@ pub fn contests(words: &[Words]) -> Vec<Vec<Measurement>> {
     contests
 }
 
-/// What is compared with each other, in caches.
+/// Contests in caches.
 pub fn hot() -> Vec<Vec<Measurement>> {
     let stores = [
         Path::Rdma,
@@ -284,7 +219,7 @@ pub fn hot() -> Vec<Vec<Measurement>> {
     HOT_SIZES.map(contest).into()
 }
 
-/// What is compared with each other, in memory.
+/// Contests in memory.
 pub fn cold() -> Vec<Vec<Measurement>> {
     let contest = |bytes| {
         let rows = [
@@ -316,7 +251,7 @@ pub fn cold() -> Vec<Vec<Measurement>> {
         .collect()
 }
 
-/// What keeps servers busy: clients, requests of each, keys of a request.
+/// Loads that keep servers busy: clients, requests of each, keys of a request.
 pub fn loads(op: Op) -> Vec<Load> {
     let loads: &[_] = match op {
         Op::Get => &[(1, 16, 1), (1, 1, 16), (50, 1, 1), (50, 16, 1), (50, 1, 16)],
@@ -330,7 +265,7 @@ pub fn loads(op: Op) -> Vec<Load> {
     loads.iter().map(load).collect()
 }
 
-/// What is compared with each other where servers have much to do.
+/// Contests of busy servers.
 pub fn crowds() -> Vec<Vec<Measurement>> {
     let mut contest = Vec::new();
     for op in [Op::Get, Op::Set] {
@@ -351,30 +286,24 @@ pub fn crowds() -> Vec<Vec<Measurement>> {
     vec![contest]
 }
 
-/// How often everything is measured.
+/// Number of rounds.
 pub fn rounds(effort: Effort) -> u32 {
-    match effort {
-        Effort::Quick => 3,
-        Effort::Default | Effort::Full => 7,
-    }
+    effort.quick_or(3, 7)
 }
 
-/// For how long each time. In a quick run what one process does by itself, by reading or copying, has
-/// less time: there are many samples of it, and they differ little.
+/// The time of a round. In a quick run, gets by reading and copies, the work of one process, have less
+/// time: there are many samples of it, and they differ little.
 pub fn slice(effort: Effort, measurement: &Measurement) -> Duration {
     let is_alone =
         matches!(measurement.path, Path::Rdma | Path::Memcpy) && measurement.op != Op::Set;
-    match effort {
-        Effort::Quick if is_alone => Duration::from_millis(30),
-        Effort::Quick => Duration::from_millis(80),
-        Effort::Default | Effort::Full => Duration::from_millis(250),
-    }
+    let quick = if is_alone { 30 } else { 80 };
+    Duration::from_millis(effort.quick_or(quick, 250))
 }
 
-/// Into how many parts a round of it is divided. Over sockets a rate may double or halve with where the
-/// system puts both ends, for as long as it leaves them there, if they do not
-/// [work in turns](Measurement::is_in_turns). What is compared is the median of all parts, and many short
-/// ones tell more than a few long ones.
+/// Number of parts of a round. Over sockets a rate may double or halve with the processors of both
+/// ends, for as long as the system leaves them there, if they do not
+/// [work in turns](Measurement::is_in_turns). Medians of all parts are compared, and many short parts
+/// tell more than a few long ones.
 pub fn parts(measurement: &Measurement) -> u32 {
     let is_text = matches!(measurement.path, Path::ToroidTcp | Path::MemcachedTcp);
     if is_text && measurement.bytes == CROWD_BYTES {
@@ -384,12 +313,9 @@ pub fn parts(measurement: &Measurement) -> u32 {
     }
 }
 
-/// For how long a mix is carried out each time.
+/// The time of a mix in a round.
 pub fn mix_slice(effort: Effort) -> Duration {
-    match effort {
-        Effort::Quick => Duration::from_millis(60),
-        Effort::Default | Effort::Full => Duration::from_millis(250),
-    }
+    Duration::from_millis(effort.quick_or(60, 250))
 }
 
 #[cfg(test)]
@@ -405,15 +331,15 @@ mod tests {
         };
         assert_eq!(
             chosen(&["rdma/borrow/64"]),
-            ["Borrow of 64 bytes by Rdma, Hot"]
+            ["borrow of 64 bytes by rdma, hot, 1x1x1"]
         );
         assert_eq!(
             chosen(&["set/50x1x1", "Memcpy/cold/1048576"]),
             [
-                "Set of 1024 bytes by ToroidTcp, Hot, 50 x 1 requests of 1",
-                "Set of 1024 bytes by MemcachedTcp, Hot, 50 x 1 requests of 1",
-                "Copy of 1048576 bytes by Memcpy, Cold",
-                "CopyFound of 1048576 bytes by Memcpy, Cold",
+                "set of 1024 bytes by toroid-tcp, hot, 50x1x1",
+                "set of 1024 bytes by memcached-tcp, hot, 50x1x1",
+                "copy of 1048576 bytes by memcpy, cold, 1x1x1",
+                "copyfound of 1048576 bytes by memcpy, cold, 1x1x1",
             ]
         );
         let unknown = "rdma/get/6".parse::<Words>().unwrap_err();

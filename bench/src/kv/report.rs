@@ -1,356 +1,297 @@
-//! What a run leaves, for programs and for people.
+//! The report of `kv`.
 
-use std::collections::HashMap;
-use std::fmt::Write;
+use std::time::Instant;
 
-use serde::Serialize;
-
-use super::bed::Sample;
-use super::client::{MixedByOne, Reads};
-use super::mix::Mix;
-use super::mixes::{MixRow, Mixes};
-use super::plan::{Load, Measurement, Op, Path, SMALL};
-use super::targets::{self, Target};
+use super::bed::THREADS;
+use super::plan::{Measurement, Op, SMALL};
+use super::targets;
 use crate::machine::Machine;
-use crate::plan::{Effort, WorkingSet};
-use crate::stats::{Series, median, quantile};
-use crate::table::{self, time};
+use crate::plan::{Effort, Path};
+use crate::report::{Fields, Report, Row};
+use crate::samples::{Samples, Series, median};
+use crate::table::{Table, decimals, time};
+use crate::target;
+use crate::worker::mix::Mix;
+use crate::worker::mixed::Mixed;
 
-/// All rounds of all measurements, in the order in which they were first made.
-#[derive(Debug, Default)]
-pub struct Rounds {
-    order: Vec<Measurement>,
-    all: HashMap<Measurement, Measured>,
-    mixes: Mixes,
-    memory: Vec<MemoryRow>,
-}
-
-#[derive(Debug, Default)]
-struct Measured {
-    series: Series,
-    rounds: Vec<Round>,
-    reads: Reads,
-}
-
-/// What one round gave.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Round {
-    /// Operations per second.
-    pub ops_per_s: Option<f64>,
-    /// Of its samples.
-    pub p50_ns: Option<f64>,
-    /// Of its samples.
-    pub p99_ns: Option<f64>,
-    /// Processor time of the server.
-    pub server_cpu_ns_per_op: Option<f64>,
-}
-
-impl Round {
-    fn of(sample: &Sample) -> Self {
-        let slice = &sample.measured.slice;
-        let (ops, seconds) = (slice.ops as f64, slice.elapsed_ns as f64 / 1e9);
-        let cpu_ns = sample.server_cpu_ns.filter(|_| slice.ops > 0);
-        Round {
-            ops_per_s: (seconds > 0.0).then(|| ops / seconds),
-            p50_ns: quantile(&slice.samples_ns, 0.5),
-            p99_ns: quantile(&slice.samples_ns, 0.99),
-            server_cpu_ns_per_op: cpu_ns.map(|cpu_ns| cpu_ns as f64 / ops),
-        }
-    }
-}
-
-impl Rounds {
-    /// Adds a round of a measurement.
-    pub fn add(&mut self, measurement: Measurement, sample: Sample) {
-        if !self.all.contains_key(&measurement) {
-            self.order.push(measurement);
-        }
-        let measured = self.all.entry(measurement).or_default();
-        let slice = &sample.measured.slice;
-        measured.series.add(slice);
-        measured.reads.add(sample.measured.reads);
-        measured.rounds.push(Round::of(&sample));
-    }
-
-    /// Adds a round of a mix.
-    pub fn add_mix(&mut self, mix: Mix, path: Path, all: &[MixedByOne]) {
-        self.mixes.add(mix, path, all);
-    }
-
-    /// Adds what memory a server takes for small items.
-    pub fn add_memory(&mut self, path: Path, bytes_per_item: Option<f64>) {
-        self.memory.push(MemoryRow {
-            path,
-            bytes: SMALL.bytes,
-            items: SMALL.keys,
-            bytes_per_item,
-        });
-    }
-}
-
-/// The memory that a server takes for small items.
-#[derive(Clone, Debug, Serialize)]
-pub struct MemoryRow {
-    /// Which server.
-    pub path: Path,
-    /// Bytes of a value.
-    pub bytes: usize,
-    /// How many.
-    pub items: u64,
-    /// By how much the process grew, for each.
-    pub bytes_per_item: Option<f64>,
-}
-
-/// A measurement over all rounds. What does not apply to it is null.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// By what.
-    pub path: Path,
-    /// What was done.
-    pub op: Op,
-    /// Bytes of a value.
-    pub bytes: usize,
-    /// Which values.
-    pub set: WorkingSet,
-    /// Clients at the same time.
-    pub clients: u32,
-    /// Requests that a client has under way.
-    pub pipeline: u32,
-    /// Keys of a request.
-    pub keys_per_request: u32,
-    /// Operations per sample of time: a sample is the mean of so many.
-    pub batch: Option<u32>,
-    /// The median over rounds.
-    pub ops_per_s: Option<f64>,
-    /// Of all samples.
-    pub p50_ns: Option<f64>,
-    /// Of all samples.
-    pub p99_ns: Option<f64>,
-    /// Of all samples.
-    pub p999_ns: Option<f64>,
-    /// Processor time of the server: the median over rounds.
-    pub server_cpu_ns_per_op: Option<f64>,
-    /// Reads of the server's memory for each get.
-    pub reads_per_get: Option<f64>,
-    /// Operations that failed or gave wrong bytes.
-    pub errors: u64,
-    /// The same of each round: those of rows that are compared follow each other.
-    pub rounds: Vec<Round>,
-}
-
-impl Row {
-    /// What was under way at the same time.
-    pub fn load(&self) -> Load {
-        Load {
-            clients: self.clients,
-            pipeline: self.pipeline,
-            keys: self.keys_per_request,
-        }
-    }
-}
-
-/// The circumstances of a run.
-#[derive(Clone, Debug, Serialize)]
-pub struct Config {
-    /// Which budget was asked for.
-    pub effort: Effort,
-    /// How often everything was measured.
-    pub rounds: u32,
+/// A run: its circumstances, and measurements besides those of the plan.
+pub struct Run {
+    effort: Effort,
+    start: Instant,
+    rounds: u32,
     /// Debian's version.
     pub memcached: String,
-    /// Threads of each server.
-    pub threads: u32,
-    /// Whether client and server had one processor where they work in turns: over sockets, with one request
-    /// under way.
+    /// Whether client and server had one processor where they work in turns: over sockets, with one
+    /// request under way.
     pub shared_processor: bool,
-    /// Where it was measured.
-    #[serde(flatten)]
-    pub machine: Machine,
-    /// Wall time of the whole in seconds.
-    pub elapsed_s: f64,
+    pub mixes: Mixes,
+    /// Bytes by which a server's process grew for each of the items [`SMALL`].
+    pub memory: Vec<(Path, Option<f64>)>,
 }
 
-/// A report, as `--json` prints it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// How it was measured.
-    pub config: Config,
-    /// What was measured.
-    pub rows: Vec<Row>,
-    /// Mixes of gets and sets, by several clients.
-    pub mixes: Vec<MixRow>,
-    /// Memory for small items.
-    pub memory: Vec<MemoryRow>,
-    /// What is wanted of it.
-    pub targets: Vec<Target>,
-}
-
-impl Report {
-    /// Makes it of what was measured.
-    pub fn of(config: Config, rounds: &Rounds) -> Self {
-        let rows = rounds.order.iter().map(|key| row(key, &rounds.all[key]));
-        let rows: Vec<Row> = rows.collect();
-        let mixes = rounds.mixes.rows();
-        Report {
-            config,
-            targets: targets::all(&rows, &mixes, &rounds.memory),
-            rows,
-            mixes,
-            memory: rounds.memory.clone(),
+impl Run {
+    pub fn new(effort: Effort, start: Instant, rounds: u32) -> Self {
+        Run {
+            effort,
+            start,
+            rounds,
+            memcached: String::new(),
+            shared_processor: false,
+            mixes: Mixes::default(),
+            memory: Vec::new(),
         }
     }
 
-    /// Operations that failed or gave wrong bytes.
-    pub fn errors(&self) -> u64 {
-        let rows: u64 = self.rows.iter().map(|row| row.errors).sum();
-        rows + self.mixes.iter().map(|row| row.errors).sum::<u64>()
+    /// Makes the report.
+    pub fn report(&self, measured: &[(Measurement, Series)]) -> Report {
+        let rows: Vec<Row> = measured
+            .iter()
+            .map(|(key, series)| row(key, series))
+            .collect();
+        let mixes: Vec<Row> = self.mixes.0.iter().map(MixRounds::row).collect();
+        let memory = self.memory.iter().map(|(path, bytes_per_item)| {
+            Row::default()
+                .label("path", path)
+                .label("bytes", SMALL.bytes)
+                .label("items", SMALL.keys)
+                .figure("bytes_per_item", bytes_per_item)
+        });
+        let memory: Vec<Row> = memory.collect();
+        let targets = targets::all(&rows, &mixes, &memory);
+        let config = Fields::default()
+            .with("rounds", self.rounds)
+            .with("memcached", &self.memcached)
+            .with("threads", THREADS)
+            .with("shared_processor", self.shared_processor);
+        let mut report = Report::new(self.effort, self.start, config);
+        report.rows("rows", &rows);
+        report.rows("mixes", &mixes);
+        for mix in &self.mixes.0 {
+            let sets = mix.labels().with("op", "set");
+            report.errors += mix.sets.errors();
+            report.samples("mixes", sets, mix.sets.clone());
+        }
+        report.rows("memory", &memory);
+        report.targets(&targets);
+        // Nothing is known of rows that were not chosen.
+        let found = targets.iter().filter(|target| target.found.is_some());
+        report.text = format!(
+            "{}\n{}\n{}\n{}\n{}",
+            self.introduction(),
+            table(&rows),
+            mix_table(&mixes),
+            memory_lines(&memory),
+            target::render(found)
+        );
+        report
     }
 
-    /// The tables.
-    pub fn render(&self) -> String {
-        table::text(|to| self.write(to))
-    }
-
-    fn write(&self, to: &mut String) -> std::fmt::Result {
-        let Config {
-            memcached,
-            threads,
-            shared_processor,
-            machine,
-            elapsed_s,
-            rounds,
-            ..
-        } = &self.config;
-        writeln!(to, "{machine}")?;
-        writeln!(
-            to,
-            "Servers of {threads} threads, memcached {memcached}; load: clients x requests of each under way x keys \
-             of a request; {rounds} rounds, {elapsed_s:.0} s"
-        )?;
-        let where_in_turns = if *shared_processor {
+    fn introduction(&self) -> String {
+        let in_turns = if self.shared_processor {
             "on one processor"
         } else {
             "wherever the system puts them"
         };
-        writeln!(
-            to,
-            "Over sockets, with one request under way, client and server ran {where_in_turns}.\n"
-        )?;
-        writeln!(
-            to,
-            "{:<16}{:<10}{:>9} {:<5}{:>9}{:>10}{:>10}{:>10}{:>12}{:>13}{:>7}",
-            "path",
-            "op",
-            "bytes",
-            "set",
-            "load",
-            "p50",
-            "p99",
-            "p99.9",
-            "ops/s",
-            "server/op",
-            "reads"
-        )?;
-        for row in &self.rows {
-            let op = format!("{:?}", row.op).to_lowercase();
-            writeln!(
-                to,
-                "{:<16}{op:<10}{:>9} {:<5}{:>9}{:>10}{:>10}{:>10}{:>12.0}{:>13}{:>7}",
-                row.path.name(),
-                row.bytes,
-                format!("{:?}", row.set).to_lowercase(),
-                row.load().name(),
-                time(row.p50_ns),
-                time(row.p99_ns),
-                time(row.p999_ns),
-                row.ops_per_s.unwrap_or_default(),
-                time(row.server_cpu_ns_per_op),
-                row.reads_per_get
-                    .map_or("-".into(), |reads| format!("{reads:.2}")),
-            )?;
-        }
-        self.write_mixes(to)?;
-        writeln!(to)?;
-        // Of rows that were not chosen nothing is known.
-        let mut found = self.targets.iter().filter(|target| target.found.is_some());
-        found.try_for_each(|target| writeln!(to, "{target}"))
-    }
-
-    fn write_mixes(&self, to: &mut String) -> std::fmt::Result {
-        writeln!(
-            to,
-            "\n{:<8}{:<16}{:>7}{:>12}{:>11}{:>11}{:>11}{:>11}{:>7}{:>8}{:>7}",
-            "mix",
-            "path",
-            "clients",
-            "ops/s",
-            "get p50",
-            "get p99",
-            "set p50",
-            "set p99",
-            "hits",
-            "reads",
-            "asked"
-        )?;
-        let or_none =
-            |of: Option<f64>, digits: usize| of.map_or("-".into(), |of| format!("{of:.digits$}"));
-        for row in &self.mixes {
-            writeln!(
-                to,
-                "{:<8}{:<16}{:>7}{:>12.0}{:>11}{:>11}{:>11}{:>11}{:>7.3}{:>8}{:>7}",
-                row.mix.to_string(),
-                row.path.name(),
-                row.clients,
-                row.ops_per_s.unwrap_or_default(),
-                time(row.get_p50_ns),
-                time(row.get_p99_ns),
-                time(row.set_p50_ns),
-                time(row.set_p99_ns),
-                row.hit_ratio,
-                or_none(row.reads_per_get, 2),
-                or_none(row.asked_ratio, 3),
-            )?;
-        }
-        writeln!(to)?;
-        for row in &self.memory {
-            writeln!(
-                to,
-                "{} takes {} bytes of memory for each of {} values of {} bytes",
-                row.path.name(),
-                or_none(row.bytes_per_item, 0),
-                row.items,
-                row.bytes
-            )?;
-        }
-        Ok(())
+        format!(
+            "{}\nServers of {THREADS} threads, memcached {}; load: clients x requests of each under way \
+             x keys of a request; {} rounds, {:.0} s\n\
+             Over sockets, with one request under way, client and server ran {in_turns}.\n",
+            Machine::this(),
+            self.memcached,
+            self.rounds,
+            self.start.elapsed().as_secs_f64(),
+        )
     }
 }
 
-fn row(key: &Measurement, measured: &Measured) -> Row {
-    let series = &measured.series;
-    let Reads { gets, reads, .. } = measured.reads;
-    let reads_per_get = reads as f64 / gets as f64;
-    let cpu_ns = measured
-        .rounds
-        .iter()
-        .filter_map(|round| round.server_cpu_ns_per_op);
-    let cpu_ns: Vec<f64> = cpu_ns.collect();
-    Row {
-        path: key.path,
-        op: key.op,
-        bytes: key.bytes,
-        set: key.set,
-        clients: key.load.clients,
-        pipeline: key.load.pipeline,
-        keys_per_request: key.load.keys,
-        batch: series.batch(),
-        ops_per_s: series.ops_per_s(),
-        p50_ns: series.quantile_ns(0.5),
-        p99_ns: series.quantile_ns(0.99),
-        p999_ns: series.quantile_ns(0.999),
-        server_cpu_ns_per_op: median(&cpu_ns),
-        reads_per_get: (gets > 0 && key.op != Op::Set).then_some(reads_per_get),
-        errors: series.errors(),
-        rounds: measured.rounds.clone(),
+/// The figures of one round: those of rows that are compared follow each other.
+fn round(samples: &Samples) -> Fields {
+    Fields::default()
+        .with("ops_per_s", samples.ops_per_s())
+        .with("p50_ns", samples.quantile_ns(0.5))
+        .with("p99_ns", samples.quantile_ns(0.99))
+        .with(
+            "server_cpu_ns_per_op",
+            samples.figure("server_cpu_ns_per_op"),
+        )
+}
+
+fn row(key: &Measurement, series: &Series) -> Row {
+    let gets = series.sum("gets");
+    let reads_per_get = series.sum("reads") / gets;
+    let rounds: Vec<Fields> = series.rounds().iter().map(round).collect();
+    Row::of(series)
+        .label("path", key.path)
+        .label("op", key.op)
+        .label("bytes", key.bytes)
+        .label("set", key.set)
+        .label("clients", key.load.clients)
+        .label("pipeline", key.load.pipeline)
+        .label("keys_per_request", key.load.keys)
+        .figure("batch", series.batch())
+        .figure("ops_per_s", series.ops_per_s())
+        .figure("p50_ns", series.quantile_ns(0.5))
+        .figure("p99_ns", series.quantile_ns(0.99))
+        .figure("p999_ns", series.quantile_ns(0.999))
+        .figure(
+            "server_cpu_ns_per_op",
+            series.median(|round| round.figure("server_cpu_ns_per_op")),
+        )
+        .figure(
+            "reads_per_get",
+            (gets > 0.0 && key.op != Op::Set).then_some(reads_per_get),
+        )
+        .figure("errors", series.errors())
+        .figure("rounds", rounds)
+}
+
+/// All rounds of all mixes, in the order in which they were first carried out.
+#[derive(Default)]
+pub struct Mixes(Vec<MixRounds>);
+
+struct MixRounds {
+    mix: Mix,
+    path: Path,
+    clients: usize,
+    gets: Series,
+    sets: Series,
+    /// Of all clients together, in each round.
+    ops_per_s: Vec<f64>,
+}
+
+impl Mixes {
+    /// Adds a round: the operations of each client.
+    pub fn add(&mut self, mix: Mix, path: Path, clients: Vec<Mixed>) {
+        let key = (mix, path, clients.len());
+        let known = self
+            .0
+            .iter()
+            .position(|known| (known.mix, known.path, known.clients) == key);
+        let at = known.unwrap_or_else(|| {
+            self.0.push(MixRounds {
+                mix,
+                path,
+                clients: clients.len(),
+                gets: Series::default(),
+                sets: Series::default(),
+                ops_per_s: Vec::new(),
+            });
+            self.0.len() - 1
+        });
+        let rounds = &mut self.0[at];
+        let mut ops_per_s = 0.0;
+        for Mixed { gets, sets } in clients {
+            let elapsed_ns = (gets.elapsed_ns + sets.elapsed_ns).max(1);
+            ops_per_s += (gets.ops + sets.ops) as f64 * 1e9 / elapsed_ns as f64;
+            rounds.gets.add(gets);
+            rounds.sets.add(sets);
+        }
+        rounds.ops_per_s.push(ops_per_s);
     }
+}
+
+impl MixRounds {
+    fn labels(&self) -> Fields {
+        Fields::default()
+            .with("mix", self.mix)
+            .with("path", self.path)
+            .with("clients", self.clients)
+    }
+
+    fn row(&self) -> Row {
+        let by_reading = self.gets.sum("gets");
+        let per_get = |figure| (by_reading > 0.0).then(|| self.gets.sum(figure) / by_reading);
+        let all_gets: u64 = self.gets.rounds().iter().map(|round| round.ops).sum();
+        let errors = self.gets.errors() + self.sets.errors();
+        Row::of(&self.gets)
+            .label("mix", self.mix)
+            .label("path", self.path)
+            .label("clients", self.clients)
+            .figure("ops_per_s", median(&self.ops_per_s))
+            .figure("get_p50_ns", self.gets.quantile_ns(0.5))
+            .figure("get_p99_ns", self.gets.quantile_ns(0.99))
+            .figure("set_p50_ns", self.sets.quantile_ns(0.5))
+            .figure("set_p99_ns", self.sets.quantile_ns(0.99))
+            .figure(
+                "hit_ratio",
+                1.0 - self.gets.sum("misses") / all_gets.max(1) as f64,
+            )
+            .figure("reads_per_get", per_get("reads"))
+            .figure("asked_ratio", per_get("asked"))
+            .figure("errors", errors)
+    }
+}
+
+/// The load of a row, as tables have it.
+fn load(row: &Row) -> String {
+    ["clients", "pipeline", "keys_per_request"]
+        .map(|label| row.text(label))
+        .join("x")
+}
+
+fn table(rows: &[Row]) -> Table {
+    let heads = [
+        "path",
+        "op",
+        "set",
+        "bytes",
+        "load",
+        "p50",
+        "p99",
+        "p99.9",
+        "ops/s",
+        "server/op",
+        "reads",
+    ];
+    let mut table = Table::new(3, &heads);
+    for row in rows {
+        let mut cells = ["path", "op", "set", "bytes"]
+            .map(|label| row.text(label))
+            .to_vec();
+        cells.push(load(row));
+        cells.extend(["p50_ns", "p99_ns", "p999_ns"].map(|figure| time(row.number(figure))));
+        cells.extend([
+            decimals(row.number("ops_per_s"), 0),
+            time(row.number("server_cpu_ns_per_op")),
+            decimals(row.number("reads_per_get"), 2),
+        ]);
+        table.row(cells);
+    }
+    table
+}
+
+fn mix_table(rows: &[Row]) -> Table {
+    let heads = [
+        "mix", "path", "clients", "ops/s", "get p50", "get p99", "set p50", "set p99", "hits",
+        "reads", "asked",
+    ];
+    let mut table = Table::new(2, &heads);
+    for row in rows {
+        let mut cells = ["mix", "path", "clients"]
+            .map(|label| row.text(label))
+            .to_vec();
+        cells.push(decimals(row.number("ops_per_s"), 0));
+        let times = ["get_p50_ns", "get_p99_ns", "set_p50_ns", "set_p99_ns"];
+        cells.extend(times.map(|figure| time(row.number(figure))));
+        cells.extend([
+            decimals(row.number("hit_ratio"), 3),
+            decimals(row.number("reads_per_get"), 2),
+            decimals(row.number("asked_ratio"), 3),
+        ]);
+        table.row(cells);
+    }
+    table
+}
+
+fn memory_lines(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        format!(
+            "{} takes {} bytes of memory for each of {} values of {} bytes\n",
+            row.text("path"),
+            decimals(row.number("bytes_per_item"), 0),
+            row.text("items"),
+            row.text("bytes"),
+        )
+    };
+    rows.iter().map(line).collect()
 }

@@ -1,0 +1,290 @@
+//! The command line.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::busy::Busy;
+use crate::cluster::ClusterError;
+use crate::plan::Effort;
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::results::Keep;
+use crate::worker::files;
+use crate::{compare, domains, ether, fabric, kv, roles};
+
+/// Benchmarks of communication domains on this machine.
+///
+/// Exit status: 0 for success; 1 for a failure or a wrong byte; 2 for wrong arguments; 128 + the
+/// signal that ended the run.
+#[derive(Parser)]
+#[command(name = "toroid-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Run a spinning process beside, as on a machine with other work.
+    #[arg(long, global = true, help_heading = "Global options")]
+    busy: bool,
+
+    /// Write all samples of every row and round to a file, as JSON.
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help_heading = "Global options"
+    )]
+    raw: Option<PathBuf>,
+
+    /// Keep the run as bench/results/NAME.json, with its machine and command line.
+    ///
+    /// The folder bench is that of the repository around the current directory. An older result of
+    /// that name is replaced, with a message.
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        help_heading = "Global options"
+    )]
+    save: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compare both paths between two nodes, Ethernet and RDMA, with baselines.
+    ///
+    /// Starts a private agent and leaves nothing behind. Root is not needed. Without /dev/net/tun
+    /// nodes have no interfaces: Ethernet is then between stacks in the processes themselves, and
+    /// the report says so.
+    Compare(Compare),
+
+    /// Measure membership changes: their duration, the pause of remaining members, and leaks.
+    ///
+    /// Starts private agents with up to 512 nodes and leaves nothing behind. Needs /dev/net/tun and
+    /// 4 GiB of memory; root is not needed. The directory of domains is kept in $TMPDIR or /tmp,
+    /// which should be on a disk.
+    Domains(Domains),
+
+    /// Measure the Ethernet of a domain beside a bare relay between two TAPs (the limit) and a veth
+    /// pair.
+    ///
+    /// Starts a private agent and leaves nothing behind. Needs /dev/net/tun and root.
+    Ether(Common),
+
+    /// Measure messages beside libfabric's provider shm, and one-sided operations.
+    ///
+    /// Starts a private agent and leaves nothing behind. Needs the program fi_pingpong of Debian's
+    /// package libfabric-bin; root is not needed.
+    Fabric(Common),
+
+    /// Measure the store beside memcached and memcpy.
+    ///
+    /// The store's own client reads the server's memory; the server speaks memcached's protocol,
+    /// too. Starts a private agent and leaves nothing behind. Needs the program memcached and 6 GiB
+    /// of memory; root is not needed.
+    Kv(Kv),
+}
+
+#[derive(Args)]
+struct Common {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+
+    /// Quick run (one minute).
+    #[arg(long)]
+    quick: bool,
+}
+
+impl Common {
+    fn effort(&self) -> Effort {
+        if self.quick {
+            Effort::Quick
+        } else {
+            Effort::Default
+        }
+    }
+}
+
+#[derive(Args)]
+struct Kv {
+    #[command(flatten)]
+    common: Common,
+
+    /// Measure only rows with all these words, such as set/1024/hot or rdma/get/64; repeatable.
+    ///
+    /// A row's words are its path, operation, bytes, set and load, as in the table.
+    #[arg(long, value_name = "WORD/...")]
+    rows: Vec<kv::plan::Words>,
+
+    /// Number of rounds of every measurement.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+
+    /// Compare hit rates instead, on traces with more keys than memory.
+    ///
+    /// Each server has 64 MiB. Takes some minutes, with --quick one or two.
+    #[arg(long, conflicts_with_all = ["rows", "rounds", "unbound"])]
+    mix: bool,
+
+    /// Leave the processors of client and server to the scheduler.
+    ///
+    /// Without this they share one processor over sockets with one request under way.
+    #[arg(long)]
+    unbound: bool,
+}
+
+#[derive(Args)]
+struct Domains {
+    #[command(flatten)]
+    common: Common,
+
+    /// Measure only these rows of shrinks and growths, with at most 8 members, counted from 1, such
+    /// as 3,4.
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u8).range(1..=domains::SMALL_ROWS)
+    )]
+    rows: Vec<u8>,
+}
+
+#[derive(Args)]
+struct Compare {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+
+    /// Directory of real input: its regular files [default: this repository].
+    #[arg(long, value_name = "PATH")]
+    dir: Option<PathBuf>,
+
+    /// Measure the loss of an Ethernet stream and of RDMA reads at the same time instead.
+    #[arg(long, conflicts_with = "dir")]
+    concurrent: bool,
+
+    /// Longer run (90 s), less noise.
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
+
+    /// Quick run (15 s).
+    #[arg(long)]
+    quick: bool,
+}
+
+impl Compare {
+    fn options(&self) -> anyhow::Result<compare::Options> {
+        let dir = match &self.dir {
+            Some(dir) => dir.clone(),
+            None => repository()?,
+        };
+        let dir = std::path::absolute(dir)?;
+        // Before anything is measured.
+        files::check(&dir)?;
+        let effort = self.effort();
+        Ok(compare::Options { dir, effort })
+    }
+
+    fn effort(&self) -> Effort {
+        match (self.quick, self.full) {
+            (true, _) => Effort::Quick,
+            (_, true) => Effort::Full,
+            _ => Effort::Default,
+        }
+    }
+}
+
+impl Command {
+    fn is_json(&self) -> bool {
+        match self {
+            Command::Compare(arguments) => arguments.json,
+            Command::Domains(Domains { common, .. })
+            | Command::Kv(Kv { common, .. })
+            | Command::Ether(common)
+            | Command::Fabric(common) => common.json,
+        }
+    }
+
+    fn measure(&self, progress: &Progress) -> anyhow::Result<Report> {
+        Ok(match self {
+            Command::Compare(arguments) if arguments.concurrent => {
+                compare::concurrent::measure(arguments.effort(), progress)?
+            }
+            Command::Compare(arguments) => compare::measure(&arguments.options()?, progress)?,
+            Command::Domains(arguments) => {
+                domains::measure(arguments.common.effort(), &arguments.rows, progress)?
+            }
+            Command::Ether(common) => ether::measure(common.effort(), progress)?,
+            Command::Fabric(common) => fabric::measure(common.effort(), progress)?,
+            Command::Kv(arguments) if arguments.mix => {
+                kv::hits::measure(arguments.common.effort(), progress)?
+            }
+            Command::Kv(arguments) => {
+                let options = kv::Options {
+                    effort: arguments.common.effort(),
+                    rows: arguments.rows.clone(),
+                    rounds: arguments.rounds,
+                    unbound: arguments.unbound,
+                };
+                kv::measure(&options, progress)?
+            }
+        })
+    }
+}
+
+/// The workspace from which cargo runs this program, or else the current directory.
+fn repository() -> io::Result<PathBuf> {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    match package.as_deref().and_then(|package| package.parent()) {
+        Some(workspace) => Ok(workspace.into()),
+        None => std::env::current_dir(),
+    }
+}
+
+/// Runs the command of the command line, or the role that another process of this program asked for.
+pub fn main() -> ExitCode {
+    if let Some(status) = roles::run_if_asked() {
+        return status;
+    }
+    match run(&Arguments::parse()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(errors) => {
+            eprintln!("toroid-bench: {errors} operations failed, or bytes or packets were wrong");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("toroid-bench: {error}");
+            match error.downcast_ref() {
+                Some(ClusterError::Interrupted(signal)) => ExitCode::from(128 + *signal as u8),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// Measures, prints, keeps, and returns the number of errors.
+fn run(arguments: &Arguments) -> anyhow::Result<u64> {
+    let keep = Keep::check(arguments.save.as_deref(), arguments.raw.as_deref())?;
+    let mut busy = arguments.busy.then(Busy::start).transpose()?;
+    let progress = Progress::new();
+    let report = arguments.command.measure(&progress)?;
+    drop(progress);
+    print(&report, arguments.command.is_json())?;
+    busy.as_mut().map_or(Ok(()), Busy::check)?;
+    keep.write(&report)?;
+    Ok(report.errors)
+}
+
+fn print(report: &Report, json: bool) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    if json {
+        serde_json::to_writer(&mut stdout, report)?;
+        writeln!(stdout)?;
+    } else {
+        stdout.write_all(report.text.as_bytes())?;
+    }
+    stdout.flush()
+}

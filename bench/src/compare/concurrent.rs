@@ -1,0 +1,242 @@
+//! `compare --concurrent`: a stream over the domain's Ethernet and one-sided reads between the same
+//! two nodes, each alone and then both at once, and the loss of each.
+
+use std::fmt::Write;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+use toroid_model::refusal::Refusal;
+
+use super::{CLIENT, DOMAIN, SERVER, connect_memory, start_pair};
+use crate::cluster::{Cluster, ClusterError, Process};
+use crate::machine::Machine;
+use crate::plan::{Effort, LONG_WRITE, PIPELINE, Path};
+use crate::progress::Progress;
+use crate::report::{Fields, Report, Row};
+use crate::roles;
+use crate::samples::{Samples, Series};
+use crate::table::{Table, percent, rate};
+use crate::worker::network::Transport;
+use crate::worker::one_sided::Direction;
+use crate::worker::sampler::Pace;
+use crate::worker::{Job, Order};
+
+/// Bytes and depth of the reads: small ones one after another, and large ones as fast as they go.
+const READS: [(usize, u32); 2] = [(200, 1), (8000, PIPELINE)];
+
+/// One path in all rounds, alone and beside the other.
+#[derive(Clone, Default)]
+struct Both {
+    alone: Series,
+    together: Series,
+}
+
+impl Both {
+    fn add(&mut self, alone: Samples, together: Samples) {
+        self.alone.add(alone);
+        self.together.add(together);
+    }
+
+    /// The loss is the median over rounds of the fraction of the rate alone.
+    fn row(&self, path: Path, reads: (usize, u32)) -> Row {
+        let kept = self.together.ratio(&self.alone, Samples::bytes_per_s);
+        let (op, bytes, depth) = match path {
+            Path::Rdma => ("read", reads.0, Some(reads.1)),
+            _ => ("stream", LONG_WRITE, None),
+        };
+        Row::of(&self.together)
+            .label("path", path)
+            .label("op", op)
+            .label("bytes", bytes)
+            .label("depth", depth)
+            .label("reads", reads)
+            .figure("alone_bytes_per_s", self.alone.bytes_per_s())
+            .figure("together_bytes_per_s", self.together.bytes_per_s())
+            .figure("lost", kept.map(|kept| 1.0 - kept))
+            .figure("rounds", self.alone.rounds().len())
+            .figure("errors", self.alone.errors() + self.together.errors())
+    }
+}
+
+/// Measures everything; nothing is left behind.
+pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterError> {
+    let start = Instant::now();
+    let (rounds, time) = plan(effort);
+    progress.say("starting two nodes");
+    let mut pair = Pair::prepare()?;
+    progress.expect(rounds as usize * READS.len());
+    let mut measured: [(Both, Both); READS.len()] = Default::default();
+    for _ in 0..rounds {
+        for (reads, (ethernet, rdma)) in READS.into_iter().zip(&mut measured) {
+            progress.step(format!("a stream beside reads of {} B", reads.0));
+            let stream = pair.stream(time);
+            let read = pair.read(reads, time);
+            let Pair {
+                cluster,
+                streamer,
+                reader,
+                ..
+            } = &mut pair;
+            let streamed: Samples = cluster.ask(streamer, &stream)?;
+            let was_read: Samples = cluster.ask(reader, &read)?;
+            let both = cluster.ask_both([(streamer, &stream), (reader, &read)])?;
+            let [streamed_beside, was_read_beside]: [Samples; 2] = both;
+            ethernet.add(streamed, streamed_beside);
+            rdma.add(was_read, was_read_beside);
+        }
+    }
+    progress.say("cleaning up");
+    let (mtu, no_taps) = (pair.mtu, pair.no_taps.take());
+    drop(pair);
+    let mut rows = Vec::new();
+    let config = Fields::default()
+        .with("provider", "shm")
+        .with("mtu", mtu)
+        .with("no_taps", &no_taps);
+    let mut report = Report::new(effort, start, config);
+    for (reads, (ethernet, rdma)) in READS.into_iter().zip(&measured) {
+        for (path, both) in [(Path::Ethernet, ethernet), (Path::Rdma, rdma)] {
+            let row = both.row(path, reads);
+            let alone = Fields::default().with("path", path).with("reads", reads);
+            report.samples("alone", alone, both.alone.clone());
+            report.errors += both.alone.errors();
+            rows.push(row);
+        }
+    }
+    report.rows("concurrent", &rows);
+    report.text = render(&rows, no_taps.as_ref(), start);
+    Ok(report)
+}
+
+fn plan(effort: Effort) -> (u32, Duration) {
+    let (rounds, time_ms) = match effort {
+        Effort::Quick => (7, 100),
+        Effort::Default => (9, 250),
+        Effort::Full => (15, 600),
+    };
+    (rounds, Duration::from_millis(time_ms))
+}
+
+/// Two nodes: one serves and exports, two processes of the other are the active sides.
+struct Pair {
+    // Processes end before the cluster.
+    _passive: Process,
+    streamer: Process,
+    reader: Process,
+    cluster: Cluster,
+    server: SocketAddrV4,
+    no_taps: Option<Refusal>,
+    mtu: u32,
+    salt: u64,
+}
+
+impl Pair {
+    fn prepare() -> Result<Self, ClusterError> {
+        let (mut cluster, domain, address) = start_pair()?;
+        let mut passive = cluster.spawn(SERVER, &[roles::WORKER])?;
+        let mut streamer = cluster.spawn(CLIENT, &[roles::WORKER])?;
+        let mut reader = cluster.spawn(CLIENT, &[roles::WORKER])?;
+        let no_taps = cluster.no_taps()?;
+        if no_taps.is_some() {
+            for process in [&mut passive, &mut streamer] {
+                let domain = DOMAIN.into();
+                cluster.ask::<()>(process, &Order::UseStack { domain })?;
+            }
+        }
+        let port = cluster.ask(&mut passive, &Order::Serve)?;
+        connect_memory(&cluster, &mut passive, &mut reader)?;
+        Ok(Pair {
+            _passive: passive,
+            streamer,
+            reader,
+            cluster,
+            server: SocketAddrV4::new(address, port),
+            no_taps,
+            mtu: domain.mtu,
+            salt: 0,
+        })
+    }
+
+    fn stream(&self, time: Duration) -> Order {
+        let (transport, bytes) = (Transport::Tcp, LONG_WRITE);
+        let server = self.server;
+        Job::Stream {
+            server,
+            transport,
+            bytes,
+        }
+        .order(0, Pace::of(time))
+    }
+
+    fn read(&mut self, (bytes, depth): (usize, u32), time: Duration) -> Order {
+        self.salt += 1;
+        let direction = Direction::Read;
+        Job::OneSided {
+            direction,
+            depth,
+            bytes,
+        }
+        .order(self.salt, Pace::of(time))
+    }
+}
+
+fn render(rows: &[Row], no_taps: Option<&Refusal>, start: Instant) -> String {
+    let mut table = Table::new(1, &["", "alone", "together", "lost"]);
+    for row in rows {
+        let bytes = row.text("bytes");
+        let label = match row.number("depth") {
+            None => format!("TCP stream, {} KiB writes", LONG_WRITE / 1024),
+            Some(1.0) => format!("  beside RDMA reads of {bytes} B, one at a time"),
+            Some(depth) => format!("  beside RDMA reads of {bytes} B, {depth} at once"),
+        };
+        table.row([
+            label,
+            rate(row.number("alone_bytes_per_s")),
+            rate(row.number("together_bytes_per_s")),
+            percent(row.number("lost")),
+        ]);
+    }
+    let mut text = format!(
+        "Both paths between two nodes of one domain, each alone and both at once ({}).\n\
+         Shared memory stands in for RDMA. Medians of {} rounds.\n",
+        Machine::this(),
+        rows.first().map_or("0".into(), |row| row.text("rounds")),
+    );
+    if let Some(no_taps) = no_taps {
+        text += "No interfaces; the stream is between stacks in the processes (smoltcp).\n";
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "No TAPs: {no_taps}.");
+    }
+    let _ = writeln!(
+        text,
+        "\n{table}\n{:.0} s in all.",
+        start.elapsed().as_secs_f64()
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loss_is_that_of_the_rounds() {
+        let samples = |bytes| Samples {
+            bytes,
+            elapsed_ns: 1_000_000_000,
+            ..Samples::default()
+        };
+        let mut both = Both::default();
+        for (alone, together) in [(100, 50), (1000, 500), (10, 9)] {
+            both.add(samples(alone), samples(together));
+        }
+        let row = both.row(Path::Rdma, READS[0]);
+        assert_eq!(row.number("lost"), Some(0.5));
+        assert_eq!(row.number("alone_bytes_per_s"), Some(100.0));
+        assert_eq!(row.number("together_bytes_per_s"), Some(50.0));
+        assert_eq!(
+            (row.text("op").as_str(), row.number("depth")),
+            ("read", Some(1.0))
+        );
+    }
+}

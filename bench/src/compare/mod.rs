@@ -1,0 +1,452 @@
+//! The command `compare`: both paths between two nodes, and the baselines, in one run.
+//!
+//! [`plan`] has the measurements, [`report`] the rows and tables; [`concurrent`] measures both paths
+//! at the same time.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use toroid_fabric::Torus;
+use toroid_model::info::DomainInfo;
+use toroid_model::refusal::Refusal;
+
+use self::plan::{Cost, Op, TRIAL_BYTES, Test, VALUES};
+use crate::cluster::{Cluster, ClusterError, Process};
+use crate::memory;
+use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, Path};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::roles::{self, StoreConfig};
+use crate::runner::Runner;
+use crate::samples::Samples;
+use crate::worker::files::{FileSamples, Tally};
+use crate::worker::one_sided::{Direction, ExportedKeys, HOT};
+use crate::worker::sampler::Pace;
+use crate::worker::store::{KeySet, StoreOp};
+use crate::worker::stores::{Keys, Target};
+use crate::worker::{Job, Order, veth};
+
+pub mod concurrent;
+pub mod plan;
+pub mod report;
+
+const TORUS: [u16; 3] = [2, 1, 1];
+const DOMAIN: &str = "bench";
+const SERVER: &str = "0,0,0";
+const CLIENT: &str = "1,0,0";
+
+/// Headers, keys, and rounding up take a third of the values' bytes at most. More memory would only
+/// be touched for the first time, which takes long.
+const STORE_HALVES: u64 = 3;
+
+/// A cold working set is there twice, in the store and for `memcpy`, and more must be left.
+const MEMORY_SHARE: u64 = 4;
+
+/// The input and the time of a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Real input: the files under this directory.
+    pub dir: PathBuf,
+    pub effort: Effort,
+}
+
+/// Measures everything; nothing is left behind.
+pub fn measure(options: &Options, progress: &Progress) -> Result<Report, ClusterError> {
+    let start = Instant::now();
+    progress.say("starting two nodes");
+    let mut bed = Bed::prepare(options)?;
+    let mut runner = Runner::new(progress);
+    bed.plan_progress(progress);
+    bed.hot(&mut runner)?;
+    let left = options.effort.limit().saturating_sub(start.elapsed());
+    let files = bed.files(options, plan::file_time(left), progress)?;
+    let cold_sets = bed.all_cold(start, &mut runner)?;
+    let rootless = bed.cluster.rootless()?;
+    let (no_taps, mtus) = (bed.no_taps.take(), bed.mtus);
+    progress.say("cleaning up");
+    drop(bed);
+    let run = report::Run {
+        start,
+        dir: options.dir.clone(),
+        effort: options.effort,
+        no_taps,
+        rootless,
+        mtus,
+        cold_sets,
+        files,
+    };
+    Ok(run.report(&runner.finish()))
+}
+
+/// MTUs of the interfaces in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mtus {
+    pub ethernet: u32,
+    pub loopback: u32,
+    pub veth: u32,
+}
+
+/// Real input, measured.
+#[derive(Default)]
+pub struct Files {
+    pub tally: Tally,
+    pub samples: Vec<((Path, StoreOp), Samples)>,
+}
+
+impl Files {
+    /// Blocks differ, so they count together and not as rounds.
+    fn add(&mut self, path: Path, op: StoreOp, next: Samples) {
+        match self.samples.iter_mut().find(|(key, _)| *key == (path, op)) {
+            Some((_, samples)) => samples.extend(&next),
+            None => self.samples.push(((path, op), next)),
+        }
+    }
+}
+
+/// Two nodes with everything in place.
+struct Bed {
+    // Processes end before the cluster.
+    passive: Process,
+    neighbour: Process,
+    active: Process,
+    store: Option<Process>,
+    cluster: Cluster,
+    address: Ipv4Addr,
+    /// The sessions of each path.
+    sessions: Vec<(Path, SocketAddrV4)>,
+    /// The reason why Ethernet is between stacks: those of the store and of the active side.
+    no_taps: Option<Refusal>,
+    mtus: Mtus,
+    effort: Effort,
+    cold_bytes: u64,
+    salt: u64,
+}
+
+impl Bed {
+    fn prepare(options: &Options) -> Result<Self, ClusterError> {
+        let (mut cluster, domain, address) = start_pair()?;
+        let worker = |cluster: &mut Cluster, node| cluster.spawn(node, &[roles::WORKER]);
+        let mut bed = Bed {
+            passive: worker(&mut cluster, SERVER)?,
+            neighbour: worker(&mut cluster, CLIENT)?,
+            active: cluster.spawn_in(&options.dir, CLIENT, &[roles::WORKER])?,
+            store: None,
+            sessions: Vec::new(),
+            no_taps: cluster.no_taps()?,
+            cluster,
+            address,
+            mtus: Mtus {
+                ethernet: domain.mtu,
+                ..Mtus::default()
+            },
+            effort: options.effort,
+            cold_bytes: memory_for_cold_set(),
+            salt: 0,
+        };
+        bed.connect_interfaces()?;
+        connect_memory(&bed.cluster, &mut bed.passive, &mut bed.active)?;
+        bed.start_store()?;
+        Ok(bed)
+    }
+
+    /// The veth pair, and network sessions over every path.
+    fn connect_interfaces(&mut self) -> Result<(), ClusterError> {
+        self.create_veth()?;
+        let configure = |address| Order::ConfigureVeth { address };
+        self.passive::<()>(&configure(veth::LENDER))?;
+        self.active::<()>(&configure(veth::CREATOR))?;
+        let interface = Some("lo".into());
+        self.mtus.loopback = self.active(&Order::Mtu { interface })?;
+        self.mtus.veth = self.active(&Order::Mtu { interface: None })?;
+
+        let remote = self.passive(&Order::Serve)?;
+        let local = self.cluster.ask(&mut self.neighbour, &Order::Serve)?;
+        let mut by_ethernet = remote;
+        if self.no_taps.is_some() {
+            let domain = DOMAIN.into();
+            self.active::<()>(&Order::UseStack { domain })?;
+            by_ethernet = roles::SESSIONS;
+        }
+        let sessions = [
+            (Path::Ethernet, self.address, by_ethernet),
+            (Path::Veth, veth::LENDER, remote),
+            (Path::Loopback, Ipv4Addr::LOCALHOST, local),
+        ];
+        self.sessions = sessions
+            .map(|(path, ip, port)| (path, SocketAddrV4::new(ip, port)))
+            .into();
+        Ok(())
+    }
+
+    fn create_veth(&mut self) -> Result<(), ClusterError> {
+        if self.cluster.private_users()? {
+            let networks = [self.cluster.network(CLIENT)?, self.cluster.network(SERVER)?];
+            return veth::create_between(networks.each_ref()).map_err(ClusterError::ours);
+        }
+        let socket = self.cluster.path("namespace.sock");
+        self.passive::<()>(&Order::LendNamespace {
+            socket: socket.clone(),
+        })?;
+        self.active(&Order::CreateVeth { socket })
+    }
+
+    fn passive<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {
+        self.cluster.ask(&mut self.passive, order)
+    }
+
+    fn active<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {
+        self.cluster.ask(&mut self.active, order)
+    }
+
+    fn plan_progress(&self, progress: &Progress) {
+        let cold = VALUES
+            .iter()
+            .flat_map(|&bytes| plan::turns(&plan::cold(bytes)));
+        let turns = plan::turns(&plan::hot()).len() + cold.count();
+        progress.expect(turns * self.effort.rounds() as usize);
+    }
+
+    fn start_store(&mut self) -> Result<(), ClusterError> {
+        let config = StoreConfig {
+            item: toroid_kv::server::Limits::DEFAULT.item,
+            domain: DOMAIN.into(),
+            memory: self.cold_bytes / 2 * STORE_HALVES,
+            stack: self.no_taps.is_some(),
+        };
+        let config = serde_json::to_string(&config).unwrap_or_default();
+        let store = self.cluster.spawn(SERVER, &[roles::STORE, &config])?;
+        let port = self.cluster.answer(&store)?;
+        self.store = Some(store);
+        let server = |ip| Target::Tcp(SocketAddrV4::new(ip, port));
+        self.passive::<()>(&Order::Connect(Path::Loopback, server(Ipv4Addr::LOCALHOST)))?;
+        let by_memory = Target::Rdma {
+            domain: DOMAIN.into(),
+            place: SERVER.into(),
+        };
+        for (path, target) in [
+            (Path::Ethernet, server(self.address)),
+            (Path::Veth, server(veth::LENDER)),
+            (Path::Rdma, by_memory),
+        ] {
+            self.active::<()>(&Order::Connect(path, target))?;
+        }
+        Ok(())
+    }
+
+    fn hot(&mut self, runner: &mut Runner<'_, Test>) -> Result<(), ClusterError> {
+        let sets = VALUES.map(|bytes| KeySet::of_total(HOT_BYTES, bytes));
+        for set in sets {
+            self.fill(set, runner.progress)?;
+        }
+        self.rounds(plan::hot(), HOT_BYTES, runner)?;
+        // By now every path has written some of them.
+        for set in sets {
+            self.verify(Path::Ethernet, set)?;
+            self.verify(Path::Rdma, set)?;
+        }
+        Ok(())
+    }
+
+    /// Measures every size of value with a cold working set, as large as the time allows.
+    fn all_cold(
+        &mut self,
+        start: Instant,
+        runner: &mut Runner<'_, Test>,
+    ) -> Result<Vec<KeySet>, ClusterError> {
+        let (mut sets, mut cost) = (Vec::new(), None);
+        // Few large values are quicker to remove than many small ones, which come last.
+        for (at, bytes) in VALUES.into_iter().rev().enumerate() {
+            let expected = match cost {
+                Some(cost) => cost,
+                None => self.try_cold(bytes, runner.progress)?,
+            };
+            let tests = plan::cold(bytes);
+            let measuring = self.effort.all_rounds(&tests);
+            let left = self.effort.limit().saturating_sub(start.elapsed());
+            let share = (left / (VALUES.len() - at) as u32).saturating_sub(measuring);
+            let total = plan::cold_bytes(self.cold_bytes, share, expected);
+            let (set, begin) = (KeySet::of_total(total, bytes), Instant::now());
+            self.fill(set, runner.progress)?;
+            self.rounds(tests, total, runner)?;
+            if at + 1 < VALUES.len() {
+                runner
+                    .progress
+                    .say(format!("removing {} values of {bytes} B", set.keys));
+                self.passive::<()>(&Order::Empty(Path::Loopback, Keys::Set(set)))?;
+            }
+            let took = begin.elapsed().saturating_sub(measuring);
+            cost = Some(Cost::after_larger_values(total, took));
+            sets.push(set);
+        }
+        Ok(sets)
+    }
+
+    /// Fills a part of a cold working set to see how long it takes on this machine today.
+    fn try_cold(&mut self, bytes: usize, progress: &Progress) -> Result<Cost, ClusterError> {
+        let total = TRIAL_BYTES.min(self.cold_bytes);
+        let begin = Instant::now();
+        self.fill(KeySet::of_total(total, bytes), progress)?;
+        Ok(Cost::after_trial(total, begin.elapsed()))
+    }
+
+    /// Fills the store from its own node, and has the client read and so find every value.
+    fn fill(&mut self, set: KeySet, progress: &Progress) -> Result<(), ClusterError> {
+        let KeySet { keys, bytes } = set;
+        progress.say(format!("storing {keys} values of {bytes} B"));
+        self.passive::<()>(&Order::Fill(Path::Loopback, Keys::Set(set)))?;
+        progress.say(format!("reading {keys} values of {bytes} B once"));
+        self.verify(Path::Rdma, set)
+    }
+
+    fn verify(&mut self, path: Path, set: KeySet) -> Result<(), ClusterError> {
+        match self.active(&Order::Verify(path, Keys::Set(set)))? {
+            0_u64 => Ok(()),
+            wrong => {
+                let message = format!("{wrong} of {} values are missing or wrong", set.keys);
+                Err(self.active.failed(message))
+            }
+        }
+    }
+
+    /// Measures `tests` in turn, again and again.
+    fn rounds(
+        &mut self,
+        tests: Vec<Test>,
+        working_set: u64,
+        runner: &mut Runner<'_, Test>,
+    ) -> Result<(), ClusterError> {
+        let turns = plan::turns(&tests);
+        for _ in 0..self.effort.rounds() {
+            for at in &turns {
+                runner.turn(&tests[*at], |test, batch| {
+                    self.measure(test, working_set, batch)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(
+        &mut self,
+        test: &Test,
+        working_set: u64,
+        batch: Option<u32>,
+    ) -> Result<Samples, ClusterError> {
+        self.salt += 1;
+        let (bytes, salt) = (test.bytes, self.salt);
+        let pace = Pace {
+            time_us: self.effort.slice(test).as_micros() as u64,
+            batch,
+        };
+        let order = self.job(test, working_set)?.order(salt, pace);
+        let mut samples: Samples = self.active(&order)?;
+        if test.op == Op::Write {
+            let count = samples.ops;
+            let check = Order::CheckWrites { bytes, count, salt };
+            samples.errors += self.passive::<u64>(&check)?;
+        }
+        Ok(samples)
+    }
+
+    fn job(&self, test: &Test, working_set: u64) -> Result<Job, ClusterError> {
+        let Test { path, bytes, .. } = *test;
+        let session = || {
+            let mut sessions = self.sessions.iter();
+            let session = sessions.find_map(|(of, at)| (*of == path).then_some(*at));
+            session.zip(test.proto).ok_or(ClusterError::NoServer)
+        };
+        let depth = test.depth.unwrap_or(1);
+        let one_sided = |direction| Job::OneSided {
+            direction,
+            depth,
+            bytes,
+        };
+        let store = |op| {
+            let set = KeySet::of_total(working_set, bytes);
+            Job::Store { path, op, set }
+        };
+        Ok(match test.op {
+            Op::Pingpong => {
+                let (server, transport) = session()?;
+                Job::RoundTrips {
+                    server,
+                    transport,
+                    bytes,
+                }
+            }
+            Op::Stream => {
+                let (server, transport) = session()?;
+                Job::Stream {
+                    server,
+                    transport,
+                    bytes,
+                }
+            }
+            Op::Read => one_sided(Direction::Read),
+            Op::Write => one_sided(Direction::Write),
+            Op::Get => store(StoreOp::Get),
+            Op::Set => store(StoreOp::Set),
+            Op::Copy => Job::Copy {
+                bytes,
+                total: working_set,
+                found: false,
+            },
+        })
+    }
+
+    fn files(
+        &mut self,
+        options: &Options,
+        time: Duration,
+        progress: &Progress,
+    ) -> Result<Files, ClusterError> {
+        self.active::<()>(&Order::OpenFiles {
+            dir: std::path::absolute(&options.dir).unwrap_or_else(|_| options.dir.clone()),
+            limit: self.effort.file_bytes(),
+            time_us: time.as_micros() as u64,
+        })?;
+        let mut files = Files::default();
+        loop {
+            progress.say(format!("real input: {} blocks", files.tally.blocks));
+            let FileSamples { samples, tally } = self.active(&Order::NextFiles)?;
+            files.tally = tally;
+            if samples.is_empty() {
+                return Ok(files);
+            }
+            for (path, op, samples) in samples {
+                files.add(path, op, samples);
+            }
+        }
+    }
+}
+
+/// Starts two nodes of one domain. Returns the address of the server's node there, too.
+fn start_pair() -> Result<(Cluster, DomainInfo, Ipv4Addr), ClusterError> {
+    let [x, y, z] = TORUS;
+    let mut cluster = Cluster::start(Torus::new(x, y, z)?, Some(roles::DRIVER))?;
+    let domain = cluster.create_domain(DOMAIN)?;
+    let mut members = domain.members.iter();
+    let server = members.find(|member| member.node.to_string() == SERVER);
+    let address = server.ok_or(ClusterError::NoServer)?.ipv4;
+    Ok((cluster, domain, address))
+}
+
+/// Exports memory of one process, which another one opens.
+fn connect_memory(
+    cluster: &Cluster,
+    owner: &mut Process,
+    peer: &mut Process,
+) -> Result<(), ClusterError> {
+    let (domain, len) = (DOMAIN.to_owned(), HOT);
+    let keys: ExportedKeys = cluster.ask(owner, &Order::Export { domain, len })?;
+    let domain = DOMAIN.into();
+    cluster.ask(peer, &Order::UseMemory { domain, keys })
+}
+
+/// [`COLD_BYTES`], or less where that would not fit the memory that we may use.
+fn memory_for_cold_set() -> u64 {
+    let share = memory::available().map_or(COLD_BYTES, |bytes| (bytes / MEMORY_SHARE) >> 20 << 20);
+    share.clamp(HOT_BYTES, COLD_BYTES)
+}

@@ -1,0 +1,368 @@
+//! The measurements of `compare`, their order, and their time.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::plan::{Effort, LONG_WRITE, PIPELINE, Path, WorkingSet};
+use crate::report::name;
+use crate::worker::network::Transport;
+
+/// Message sizes of the paper's Figure 4, in bytes.
+pub const MESSAGES: [usize; 3] = [200, 1000, 8000];
+
+/// Value sizes of the store, in bytes.
+pub const VALUES: [usize; 3] = [1024, 16 * 1024, 64 * 1024];
+
+/// Turns per round of a measurement that is bound by memory.
+const TURNS: u32 = 10;
+
+/// Ending an agent and giving back its memory takes half of it on a busy machine.
+const CLEANING_UP: Duration = Duration::from_millis(2000);
+
+/// Real input gets the remaining time over this; the cold working sets, which are slower, the rest.
+const FILES_SHARE: u32 = 6;
+
+/// A smaller set would not be cold.
+const COLD_LEAST: u64 = 128 << 20;
+
+/// Bytes of a cold working set that are filled first, to learn how long the whole will take:
+/// enough that one pause does not count for much.
+pub const TRIAL_BYTES: u64 = 64 << 20;
+
+/// How much longer a byte may take in a whole set than in the trial: `memcpy` gets memory of
+/// its own.
+const WHOLE_COST: f64 = 1.25;
+
+/// How much longer a byte may take in the smaller values that come next, of which there are up
+/// to 16 times as many. Up to 1.9 times as long was seen on a busy machine, but seldom; the
+/// last set then overruns its share by less than is kept for cleaning up.
+const SMALLER_COST: f64 = 1.5;
+
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// Half a round trip.
+    Pingpong,
+    /// Messages in one direction.
+    Stream,
+    /// A value from the store.
+    Get,
+    /// A value to the store.
+    Set,
+    /// One-sided, from the peer's memory.
+    Read,
+    /// One-sided, to the peer's memory.
+    Write,
+    /// `memcpy`.
+    Copy,
+}
+
+/// One measurement: a round repeats it, and the report has a row of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Test {
+    pub path: Path,
+    pub op: Op,
+    /// The transport of sockets.
+    pub proto: Option<Transport>,
+    /// Bytes of a message, operation or value.
+    pub bytes: usize,
+    /// Operations in flight.
+    pub depth: Option<u32>,
+    /// Working set; `None` for messages between sockets.
+    pub set: Option<WorkingSet>,
+}
+
+impl Test {
+    fn socket(op: Op, path: Path, proto: Transport, bytes: usize) -> Self {
+        Test {
+            path,
+            op,
+            proto: Some(proto),
+            bytes,
+            depth: (op == Op::Pingpong).then_some(1),
+            set: None,
+        }
+    }
+
+    /// An operation on a peer's memory.
+    pub fn one_sided(op: Op, bytes: usize, depth: u32) -> Self {
+        Test {
+            path: Path::Rdma,
+            op,
+            proto: None,
+            bytes,
+            depth: Some(depth),
+            set: Some(WorkingSet::Hot),
+        }
+    }
+
+    fn store(path: Path, op: Op, bytes: usize, set: WorkingSet) -> Self {
+        Test {
+            path,
+            op,
+            proto: (path != Path::Rdma).then_some(Transport::Tcp),
+            bytes,
+            depth: Some(1),
+            set: Some(set),
+        }
+    }
+
+    fn copy(bytes: usize, set: WorkingSet) -> Self {
+        Test {
+            path: Path::Memcpy,
+            op: Op::Copy,
+            proto: None,
+            bytes,
+            depth: None,
+            set: Some(set),
+        }
+    }
+
+    /// Whether it is done in microseconds without the kernel, so that little time is enough.
+    fn is_short(&self) -> bool {
+        matches!(self.op, Op::Read | Op::Write)
+    }
+
+    /// Whether one process does it alone with memory, as fast as that is.
+    fn is_memory_bound(&self) -> bool {
+        matches!((self.path, self.op), (Path::Rdma, Op::Get) | (_, Op::Copy))
+    }
+}
+
+/// For the progress bar.
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let proto = self.proto.map(|proto| format!(" ({})", name(proto)));
+        let (op, path) = (name(self.op), name(self.path));
+        write!(
+            f,
+            "{op}, {} B, {path}{}",
+            self.bytes,
+            proto.unwrap_or_default()
+        )
+    }
+}
+
+impl Effort {
+    /// The time that a run may take, of which a little is kept for cleaning up.
+    pub fn limit(self) -> Duration {
+        let limit = match self {
+            Effort::Quick => 15,
+            Effort::Default => 30,
+            Effort::Full => 90,
+        };
+        Duration::from_secs(limit) - CLEANING_UP
+    }
+
+    /// How often each measurement is repeated, or, in short turns, ten times as often.
+    pub fn rounds(self) -> u32 {
+        match self {
+            Effort::Quick => 3,
+            Effort::Default => 5,
+            Effort::Full => 9,
+        }
+    }
+
+    /// The time for one turn of `test`. Measurements that are bound by memory have several in each round.
+    pub fn slice(self, test: &Test) -> Duration {
+        let long = Duration::from_millis(match self {
+            Effort::Quick => 12,
+            Effort::Default => 24,
+            Effort::Full => 70,
+        });
+        match test {
+            test if test.is_memory_bound() => long / TURNS,
+            test if test.is_short() => long / 3,
+            _ => long,
+        }
+    }
+
+    /// The time for all rounds of `tests`, without their preparation.
+    pub fn all_rounds(self, tests: &[Test]) -> Duration {
+        let slices = turns(tests).into_iter().map(|at| self.slice(&tests[at]));
+        let round: Duration = slices.sum();
+        round * self.rounds()
+    }
+
+    /// The most bytes of real input.
+    pub fn file_bytes(self) -> u64 {
+        match self {
+            Effort::Quick => 32 << 20,
+            Effort::Default => 128 << 20,
+            Effort::Full => 512 << 20,
+        }
+    }
+}
+
+/// The time for real input, of the time left after the hot measurements. Small files are slow,
+/// however few bytes they have together.
+pub fn file_time(left: Duration) -> Duration {
+    left / FILES_SHARE
+}
+
+/// The time for making and using a working set, per byte.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Seconds per byte.
+    per_byte: f64,
+}
+
+impl Cost {
+    /// The cost of the whole, after a trial of `bytes` bytes took `took`.
+    pub fn after_trial(bytes: u64, took: Duration) -> Self {
+        Cost {
+            per_byte: WHOLE_COST * took.as_secs_f64() / bytes as f64,
+        }
+    }
+
+    /// The cost of the next set, after one of `bytes` bytes in larger values took `took`.
+    pub fn after_larger_values(bytes: u64, took: Duration) -> Self {
+        Cost {
+            per_byte: SMALLER_COST * took.as_secs_f64() / bytes as f64,
+        }
+    }
+}
+
+/// `full` bytes of a cold working set, halved as often as it takes to be done within `time`.
+/// A busy machine must not make a run miss its limit.
+pub fn cold_bytes(full: u64, time: Duration, cost: Cost) -> u64 {
+    let mut set = full;
+    while set / 2 >= COLD_LEAST && set as f64 * cost.per_byte > time.as_secs_f64() {
+        set /= 2;
+    }
+    set
+}
+
+/// The order of a round: each of `tests` by its number. Neighbours that are bound by memory
+/// alternate in short turns, most of which nothing interrupts even on a busy machine; so the
+/// median of their throughput over turns is that of the memory, and comparable.
+pub fn turns(tests: &[Test]) -> Vec<usize> {
+    let (mut order, mut first) = (Vec::new(), 0);
+    for group in tests.chunk_by(|a, b| a.is_memory_bound() && b.is_memory_bound()) {
+        let times = if group[0].is_memory_bound() { TURNS } else { 1 };
+        for _ in 0..times {
+            order.extend(first..first + group.len());
+        }
+        first += group.len();
+    }
+    order
+}
+
+/// Measurements with working sets that fit the caches, paths in turn.
+pub fn hot() -> Vec<Test> {
+    let mut tests = Vec::new();
+    for bytes in MESSAGES {
+        for proto in [Transport::Tcp, Transport::Udp] {
+            tests.extend(sockets(Op::Pingpong, proto, bytes));
+        }
+        tests.extend(one_sided(bytes));
+        for proto in [Transport::Tcp, Transport::Udp] {
+            tests.extend(sockets(Op::Stream, proto, bytes));
+        }
+    }
+    tests.extend(sockets(Op::Stream, Transport::Tcp, LONG_WRITE));
+    tests.extend(one_sided(LONG_WRITE));
+    let copied = MESSAGES.into_iter().chain([LONG_WRITE]);
+    tests.extend(copied.map(|bytes| Test::copy(bytes, WorkingSet::Hot)));
+    tests.extend(
+        VALUES
+            .iter()
+            .flat_map(|&bytes| store(bytes, WorkingSet::Hot)),
+    );
+    tests
+}
+
+/// Measurements with a working set of values of `bytes` bytes that fits no cache.
+pub fn cold(bytes: usize) -> Vec<Test> {
+    store(bytes, WorkingSet::Cold)
+}
+
+/// Veth is a baseline of TCP only.
+fn sockets(op: Op, proto: Transport, bytes: usize) -> impl Iterator<Item = Test> {
+    let veth = (proto == Transport::Tcp).then_some(Path::Veth);
+    let paths = [Path::Ethernet, Path::Loopback].into_iter().chain(veth);
+    paths.map(move |path| Test::socket(op, path, proto, bytes))
+}
+
+fn one_sided(bytes: usize) -> impl Iterator<Item = Test> {
+    let ops = [Op::Read, Op::Write].into_iter();
+    ops.flat_map(move |op| [1, PIPELINE].map(|depth| Test::one_sided(op, bytes, depth)))
+}
+
+/// The store, and `memcpy` right beside the get that is compared with it.
+fn store(bytes: usize, set: WorkingSet) -> Vec<Test> {
+    let mut tests = Vec::new();
+    for op in [Op::Get, Op::Set] {
+        for path in [Path::Ethernet, Path::Rdma, Path::Veth] {
+            tests.push(Test::store(path, op, bytes, set));
+            if (path, op) == (Path::Rdma, Op::Get) {
+                tests.push(Test::copy(bytes, set));
+            }
+        }
+    }
+    tests
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{COLD_BYTES, HOT_BYTES};
+
+    #[test]
+    fn a_cold_set_is_whole_unless_time_is_short() {
+        let second = Duration::from_secs(1);
+        let cost = Cost {
+            per_byte: 1.0 / COLD_BYTES as f64,
+        };
+        assert_eq!(cold_bytes(COLD_BYTES, second, cost), COLD_BYTES);
+        assert_eq!(
+            cold_bytes(COLD_BYTES, second * 9 / 10, cost),
+            COLD_BYTES / 2
+        );
+        assert_eq!(cold_bytes(COLD_BYTES, second / 3, cost), COLD_BYTES / 4);
+        assert_eq!(cold_bytes(COLD_BYTES, Duration::ZERO, cost), COLD_LEAST);
+        assert_eq!(cold_bytes(HOT_BYTES, Duration::ZERO, cost), HOT_BYTES);
+    }
+
+    #[test]
+    fn what_comes_next_may_cost_more_than_what_was_seen() {
+        let second = Duration::from_secs(1);
+        let trial = Cost::after_trial(TRIAL_BYTES, second);
+        let larger = Cost::after_larger_values(TRIAL_BYTES, second);
+        let seen = 1.0 / TRIAL_BYTES as f64;
+        assert!(trial.per_byte > seen);
+        assert!(larger.per_byte > trial.per_byte);
+    }
+
+    #[test]
+    fn a_get_by_rdma_and_memcpy_alternate() {
+        let tests = cold(1024);
+        let order = turns(&tests);
+        let of_memory: Vec<&Test> = order
+            .iter()
+            .map(|&at| &tests[at])
+            .filter(|test| test.is_memory_bound())
+            .collect();
+        assert_eq!(of_memory.len(), 2 * TURNS as usize);
+        for pair in of_memory.chunks(2) {
+            assert!(pair[0].op == Op::Get && pair[1].op == Op::Copy);
+        }
+        // Everything else has one turn.
+        assert_eq!(order.len(), tests.len() + 2 * (TURNS as usize - 1));
+        assert!((0..tests.len()).all(|at| order.contains(&at)));
+    }
+
+    #[test]
+    fn the_limits_are_those_that_are_promised() {
+        for (effort, seconds) in [
+            (Effort::Quick, 15),
+            (Effort::Default, 30),
+            (Effort::Full, 90),
+        ] {
+            assert_eq!(effort.limit() + CLEANING_UP, Duration::from_secs(seconds));
+        }
+    }
+}

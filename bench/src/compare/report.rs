@@ -1,0 +1,668 @@
+//! The report of `compare`: both paths side by side, the ratio between them, and the paper's.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use toroid_model::refusal::Refusal;
+
+use super::plan::{MESSAGES, Op, Test, VALUES};
+use super::{CLIENT, Files, Mtus, SERVER, TORUS};
+use crate::machine::Machine;
+use crate::plan::{COLD_BYTES, Effort, HOT_BYTES, LONG_WRITE, PIPELINE, Path, WorkingSet};
+use crate::report::{Fields, Report, Row, name, number, tenths};
+use crate::samples::{Series, quotient};
+use crate::table::{Table, decimals, rate, size, time, times};
+use crate::target::{self, Target};
+use crate::worker::files::BLOCK;
+use crate::worker::network::Transport;
+use crate::worker::store::KeySet;
+
+/// A finished run.
+pub struct Run {
+    pub start: Instant,
+    pub dir: PathBuf,
+    pub effort: Effort,
+    /// The reason why Ethernet is between stacks in the processes (smoltcp), and the remedy.
+    pub no_taps: Option<Refusal>,
+    pub rootless: bool,
+    pub mtus: Mtus,
+    /// The cold working set of each size of values: less than [`COLD_BYTES`] where memory or time
+    /// were short.
+    pub cold_sets: Vec<KeySet>,
+    pub files: Files,
+}
+
+impl Run {
+    /// Makes the report.
+    pub fn report(&self, measured: &[(Test, Series)]) -> Report {
+        let tests = measured.iter().map(|(test, series)| self.row(test, series));
+        let mut rows: Vec<Row> = tests.collect();
+        rows.extend(self.files.samples.iter().map(|((path, op), samples)| {
+            let proto = (*path != Path::Rdma).then_some(Transport::Tcp);
+            let labels = ("files", *path, json!(op), proto, BLOCK);
+            self.new_row(labels, Some(1), None, &samples.clone().into(), true)
+        }));
+        let mut report = Report::new(self.effort, self.start, self.config());
+        report.rows("rows", &rows);
+        let targets = targets(&rows);
+        report.targets(&targets);
+        // Writing to a string does not fail.
+        let mut text = String::new();
+        let _ = self.render(&rows, &targets, report.errors, &mut text);
+        report.text = text;
+        report
+    }
+
+    fn config(&self) -> Fields {
+        let smallest = self.cold_sets.iter().map(KeySet::total).min();
+        Fields::default()
+            .with("provider", "shm")
+            .with(
+                "ethernet",
+                if self.no_taps.is_some() {
+                    "stack"
+                } else {
+                    "tap"
+                },
+            )
+            .with("no_taps", &self.no_taps)
+            .with("torus", torus())
+            .with("server", SERVER)
+            .with("client", CLIENT)
+            .with("mtu", self.mtus.ethernet)
+            .with("rootless", self.rootless)
+            .with("rounds", self.effort.rounds())
+            .with("hot_bytes", HOT_BYTES)
+            .with("cold_bytes", smallest.unwrap_or(0))
+            .with("cold_sets", &self.cold_sets)
+            .with("pipeline", PIPELINE)
+            .with("dir", &self.dir)
+            .with("files", &self.files.tally)
+    }
+
+    fn row(&self, test: &Test, series: &Series) -> Row {
+        let section = match test.op {
+            Op::Copy => "baseline",
+            _ if test.path == Path::Veth => "baseline",
+            Op::Get | Op::Set => "store",
+            _ => "network",
+        };
+        let labels = (section, test.path, json!(test.op), test.proto, test.bytes);
+        // The rate of round trips is no throughput, and a stream has no samples of time.
+        let is_throughput = test.op != Op::Pingpong;
+        self.new_row(labels, test.depth, test.set, series, is_throughput)
+    }
+
+    fn new_row(
+        &self,
+        (section, path, op, proto, bytes): (&str, Path, Value, Option<Transport>, usize),
+        depth: Option<u32>,
+        set: Option<WorkingSet>,
+        series: &Series,
+        is_throughput: bool,
+    ) -> Row {
+        let mtu = match path {
+            Path::Ethernet => Some(self.mtus.ethernet),
+            Path::Loopback => Some(self.mtus.loopback),
+            Path::Veth => Some(self.mtus.veth),
+            _ => None,
+        };
+        let batch = series.batch().filter(|_| op != json!(Op::Stream));
+        Row::of(series)
+            .label("section", section)
+            .label("path", path)
+            .label("op", op)
+            .label("proto", proto)
+            .label("bytes", bytes)
+            .label("depth", depth)
+            .label("set", set)
+            .label("mtu", mtu)
+            .figure("batch", batch)
+            .figure("ops_per_s", tenths(series.ops_per_s()))
+            .figure(
+                "bytes_per_s",
+                tenths(series.bytes_per_s().filter(|_| is_throughput)),
+            )
+            .figure("p50_ns", tenths(series.quantile_ns(0.5)))
+            .figure("p99_ns", tenths(series.quantile_ns(0.99)))
+            .figure("samples", series.count())
+            .figure("errors", series.errors())
+    }
+
+    fn render(
+        &self,
+        rows: &[Row],
+        targets: &[Target],
+        errors: u64,
+        to: &mut String,
+    ) -> std::fmt::Result {
+        writeln!(
+            to,
+            "Two nodes of one domain, {CLIENT} and {SERVER}, in a {} torus on this machine \
+             ({}{}).\n\
+             Shared memory stands in for RDMA: these are the costs of the software, not of a \
+             network adapter.\n\
+             {}: MTU {}. Medians of {} rounds, paths in turn.\n\
+             RDMA/Eth.: speed of RDMA over that of Ethernet, for latencies, too. Paper: Blue Gene/P, \
+             Figures 4 and 5.",
+            torus(),
+            Machine::this(),
+            if self.rootless { ", rootless" } else { "" },
+            match self.no_taps {
+                None => "Interfaces",
+                Some(_) => "No interfaces; Ethernet is between stacks in the processes (smoltcp)",
+            },
+            self.mtus.ethernet,
+            self.effort.rounds(),
+        )?;
+        if let Some(no_taps) = &self.no_taps {
+            writeln!(to, "No TAPs: {no_taps}.")?;
+        }
+        let rows = Rows(rows);
+        writeln!(to, "\n{}", rows.latencies())?;
+        writeln!(
+            to,
+            "Half a round trip; RDMA: one read of the peer's memory.\n"
+        )?;
+        writeln!(to, "{}", rows.streams())?;
+        writeln!(
+            to,
+            "UDP: received datagrams; RDMA: {PIPELINE} reads in flight. The paper has no RDMA \
+             stream.\n"
+        )?;
+        writeln!(to, "{}", rows.one_sided())?;
+        for set in [WorkingSet::Hot, WorkingSet::Cold] {
+            writeln!(to, "{}", rows.store(set))?;
+        }
+        writeln!(
+            to,
+            "Uniform random over {}. Get by RDMA with cached locations.\n",
+            self.cold()
+        )?;
+        writeln!(to, "{}", rows.files())?;
+        writeln!(to, "{}\n", self.input(rows))?;
+        write!(to, "{}", target::render(targets))?;
+        let elapsed = self.start.elapsed().as_secs_f64();
+        writeln!(to, "\n{errors} errors. {elapsed:.1} s.")
+    }
+
+    /// The cold working sets, each of them where one is not whole.
+    fn cold(&self) -> String {
+        if self.cold_sets.iter().all(|set| set.total() >= COLD_BYTES) {
+            return format!("{} MiB of values", COLD_BYTES >> 20);
+        }
+        let of = |set: &KeySet| format!("{} MiB of {}", set.total() >> 20, size(set.bytes));
+        let sets: Vec<String> = self.cold_sets.iter().map(of).collect();
+        format!(
+            "{} values (memory or time allowed no more)",
+            sets.join(", ")
+        )
+    }
+
+    /// The real input, and whether it came back.
+    fn input(&self, rows: Rows<'_>) -> String {
+        let tally = &self.files.tally;
+        let wrong =
+            [Path::Ethernet, Path::Rdma].map(|path| number(rows.0, &file(path, Op::Get), "errors"));
+        let verdict = match wrong {
+            [Some(0.0), Some(0.0)] => "every byte came back over both paths".to_owned(),
+            [Some(by_ethernet), Some(by_rdma)] => {
+                format!("{} BLOCKS DID NOT COME BACK", by_ethernet + by_rdma)
+            }
+            _ => "not measured".to_owned(),
+        };
+        let mut note = format!(
+            "{} files under {}, {} blocks, {:.1} MB: {verdict}.",
+            tally.files,
+            self.dir.display(),
+            tally.blocks,
+            tally.bytes as f64 / 1e6
+        );
+        if tally.limited {
+            note += " The input was cut short: the time allowed no more.";
+        }
+        if tally.unreadable > 0 {
+            note += &format!(" {} could not be read.", tally.unreadable);
+        }
+        if tally.caches > 0 {
+            note += &format!(" Left out: {} marked with CACHEDIR.TAG.", tally.caches);
+        }
+        note
+    }
+}
+
+fn torus() -> String {
+    TORUS.map(|size| size.to_string()).join("x")
+}
+
+/// How many times faster the torus' RDMA is than its Ethernet, by latency, from the paper's
+/// Figure 4.
+fn paper_latency_ratio(bytes: usize) -> Option<f64> {
+    match bytes {
+        200 => Some(33.4 / 1.7),
+        1000 => Some(40.7 / 5.3),
+        _ => None,
+    }
+}
+
+/// How many times faster memcached's get is by RDMA, from the paper's Figure 5.
+fn paper_get_ratio(bytes: usize) -> Option<f64> {
+    match bytes {
+        1024 => Some(9.7),
+        65_536 => Some(2.2),
+        _ => None,
+    }
+}
+
+/// Labels of the rows of each kind. Real input has no working set, unlike the store's rows.
+fn socket(path: Path, op: Op, proto: Transport, bytes: usize) -> Value {
+    json!({"path": path, "op": op, "proto": proto, "bytes": bytes})
+}
+
+fn one_sided(op: Op, bytes: usize, depth: u32) -> Value {
+    json!({"path": Path::Rdma, "op": op, "bytes": bytes, "depth": depth})
+}
+
+fn value(path: Path, op: Op, bytes: usize, set: WorkingSet) -> Value {
+    json!({"path": path, "op": op, "bytes": bytes, "set": set})
+}
+
+fn copy(bytes: usize, set: WorkingSet) -> Value {
+    value(Path::Memcpy, Op::Copy, bytes, set)
+}
+
+fn file(path: Path, op: Op) -> Value {
+    json!({"section": "files", "path": path, "op": op})
+}
+
+#[derive(Clone, Copy)]
+struct Rows<'a>(&'a [Row]);
+
+impl Rows<'_> {
+    fn p50(self, labels: &Value) -> Option<f64> {
+        number(self.0, labels, "p50_ns")
+    }
+
+    fn rate(self, labels: &Value) -> Option<f64> {
+        number(self.0, labels, "bytes_per_s")
+    }
+
+    fn latencies(self) -> Table {
+        let mut table = Table::new(
+            1,
+            &[
+                "Latency (p50)",
+                "Ethernet",
+                "RDMA",
+                "RDMA/Eth.",
+                "paper",
+                "loopback",
+                "veth",
+                "memcpy",
+            ],
+        );
+        for proto in [Transport::Tcp, Transport::Udp] {
+            for bytes in MESSAGES {
+                let by = |path| self.p50(&socket(path, Op::Pingpong, proto, bytes));
+                let ethernet = by(Path::Ethernet);
+                let rdma = self.p50(&one_sided(Op::Read, bytes, 1));
+                let paper = paper_latency_ratio(bytes).filter(|_| proto == Transport::Tcp);
+                table.row([
+                    label(proto, bytes),
+                    time(ethernet),
+                    time(rdma),
+                    times(quotient(ethernet, rdma)),
+                    times(paper),
+                    time(by(Path::Loopback)),
+                    time(by(Path::Veth)),
+                    time(self.p50(&copy(bytes, WorkingSet::Hot))),
+                ]);
+            }
+        }
+        table
+    }
+
+    fn streams(self) -> Table {
+        let mut table = Table::new(
+            1,
+            &[
+                "Stream",
+                "Ethernet",
+                "RDMA",
+                "RDMA/Eth.",
+                "loopback",
+                "veth",
+                "memcpy",
+            ],
+        );
+        let tcp = MESSAGES.into_iter().chain([LONG_WRITE]);
+        let tcp = tcp.map(|bytes| (Transport::Tcp, bytes));
+        let udp = MESSAGES.map(|bytes| (Transport::Udp, bytes));
+        for (proto, bytes) in tcp.chain(udp) {
+            let by = |path| self.rate(&socket(path, Op::Stream, proto, bytes));
+            let ethernet = by(Path::Ethernet);
+            let rdma = self.rate(&one_sided(Op::Read, bytes, PIPELINE));
+            table.row([
+                label(proto, bytes),
+                rate(ethernet),
+                rate(rdma),
+                times(quotient(rdma, ethernet)),
+                rate(by(Path::Loopback)),
+                rate(by(Path::Veth)),
+                rate(self.rate(&copy(bytes, WorkingSet::Hot))),
+            ]);
+        }
+        table
+    }
+
+    fn one_sided(self) -> Table {
+        let mut table = Table::new(
+            1,
+            &[
+                "One-sided",
+                "read p50",
+                "p99",
+                "pipelined",
+                "write p50",
+                "p99",
+                "pipelined",
+            ],
+        );
+        for bytes in MESSAGES.into_iter().chain([LONG_WRITE]) {
+            let cells = [Op::Read, Op::Write].map(|op| {
+                let single = one_sided(op, bytes, 1);
+                [
+                    time(self.p50(&single)),
+                    time(number(self.0, &single, "p99_ns")),
+                    rate(self.rate(&one_sided(op, bytes, PIPELINE))),
+                ]
+            });
+            table.row([size(bytes)].into_iter().chain(cells.concat()));
+        }
+        table
+    }
+
+    fn store(self, set: WorkingSet) -> Table {
+        let title = format!("Store, {} (p50)", name(set));
+        let mut table = Table::new(
+            1,
+            &[
+                &title,
+                "Ethernet",
+                "RDMA",
+                "RDMA/Eth.",
+                "paper",
+                "veth",
+                "memcpy",
+                "RDMA p99",
+            ],
+        );
+        for op in [Op::Get, Op::Set] {
+            for bytes in VALUES {
+                let by = |path| self.p50(&value(path, op, bytes, set));
+                let (ethernet, rdma) = (by(Path::Ethernet), by(Path::Rdma));
+                let paper = paper_get_ratio(bytes).filter(|_| op == Op::Get);
+                table.row([
+                    format!("{} {}", name(op), size(bytes)),
+                    time(ethernet),
+                    time(rdma),
+                    times(quotient(ethernet, rdma)),
+                    times(paper),
+                    time(by(Path::Veth)),
+                    time(self.p50(&copy(bytes, set))),
+                    time(number(self.0, &value(Path::Rdma, op, bytes, set), "p99_ns")),
+                ]);
+            }
+        }
+        table
+    }
+
+    fn files(self) -> Table {
+        let mut table = Table::new(1, &["Files", "Ethernet", "", "RDMA", "", "RDMA/Eth."]);
+        for (what, op) in [("store", Op::Set), ("read back", Op::Get)] {
+            let [ethernet, rdma] = [Path::Ethernet, Path::Rdma].map(|path| file(path, op));
+            let ops = |labels: &Value| {
+                let ops = number(self.0, labels, "ops_per_s");
+                ops.map_or("-".into(), |_| format!("{} /s", decimals(ops, 0)))
+            };
+            let rates = [&ethernet, &rdma].map(|labels| self.rate(labels));
+            table.row([
+                what.into(),
+                ops(&ethernet),
+                rate(rates[0]),
+                ops(&rdma),
+                rate(rates[1]),
+                times(quotient(rates[1], rates[0])),
+            ]);
+        }
+        table
+    }
+}
+
+fn label(proto: Transport, bytes: usize) -> String {
+    format!("{} {}", name(proto).to_uppercase(), size(bytes))
+}
+
+fn targets(rows: &[Row]) -> Vec<Target> {
+    let rows = Rows(rows);
+    let cold = |path, op, bytes| value(path, op, bytes, WorkingSet::Cold);
+    let get = |bytes| cold(Path::Rdma, Op::Get, bytes);
+    let copied = |bytes| copy(bytes, WorkingSet::Cold);
+    let stream = |path| rows.rate(&socket(path, Op::Stream, Transport::Tcp, LONG_WRITE));
+    let over_veth = [WorkingSet::Hot, WorkingSet::Cold]
+        .into_iter()
+        .flat_map(|set| {
+            let ops = [Op::Get, Op::Set].into_iter();
+            let values = ops.flat_map(|op| VALUES.map(|bytes| (op, bytes)));
+            values.filter_map(move |(op, bytes)| {
+                let by = |path| rows.p50(&value(path, op, bytes, set));
+                quotient(by(Path::Ethernet), by(Path::Veth))
+            })
+        });
+    vec![
+        Target::at_most(
+            4.0,
+            "RDMA get of 1 KiB, cold, over memcpy",
+            quotient(rows.p50(&get(1024)), rows.p50(&copied(1024))),
+        ),
+        Target::at_least(
+            0.7,
+            "RDMA get of 64 KiB, cold, bytes/s over memcpy's",
+            quotient(rows.rate(&get(65_536)), rows.rate(&copied(65_536))),
+        ),
+        Target::at_most(
+            150.0,
+            "RDMA read of 200 B, hot",
+            rows.p50(&one_sided(Op::Read, 200, 1)),
+        )
+        .shown(time),
+        Target::at_least(
+            0.4,
+            "TCP stream of 128 KiB writes over the domain's Ethernet, over veth's",
+            quotient(stream(Path::Ethernet), stream(Path::Veth)),
+        ),
+        Target::at_most(
+            1.5,
+            "Store over the domain's Ethernet, over veth, worst p50",
+            over_veth.reduce(f64::max),
+        ),
+        Target::at_least(
+            50.0,
+            "Get of 1 KiB, cold, Ethernet over RDMA",
+            quotient(
+                rows.p50(&cold(Path::Ethernet, Op::Get, 1024)),
+                rows.p50(&get(1024)),
+            ),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan;
+    use super::*;
+    use crate::samples::Samples;
+    use crate::worker::store::StoreOp;
+
+    const KEYS: [&str; 15] = [
+        "section",
+        "path",
+        "op",
+        "proto",
+        "bytes",
+        "depth",
+        "set",
+        "mtu",
+        "batch",
+        "ops_per_s",
+        "bytes_per_s",
+        "p50_ns",
+        "p99_ns",
+        "samples",
+        "errors",
+    ];
+
+    fn run(errors: u64) -> Run {
+        let mut files = Files::default();
+        for path in [Path::Ethernet, Path::Rdma] {
+            for op in [StoreOp::Get, StoreOp::Set] {
+                files.add(path, op, Samples::errors(errors));
+            }
+        }
+        Run {
+            start: Instant::now(),
+            dir: "/input".into(),
+            effort: Effort::Quick,
+            no_taps: None,
+            rootless: true,
+            mtus: Mtus::default(),
+            cold_sets: Vec::new(),
+            files,
+        }
+    }
+
+    /// Every operation takes as many nanoseconds as its path is slow.
+    fn measured() -> Vec<(Test, Series)> {
+        let of = |test: Test| {
+            let ns = match test.path {
+                Path::Memcpy => 50,
+                Path::Rdma => 100,
+                Path::Loopback => 10_000,
+                Path::Veth => 15_000,
+                _ => 20_000,
+            };
+            let is_stream = test.op == Op::Stream;
+            let samples = Samples {
+                batch: 1,
+                samples_ns: if is_stream {
+                    Vec::new()
+                } else {
+                    vec![ns as f64]
+                },
+                ops: 1,
+                bytes: 1000,
+                elapsed_ns: ns,
+                ..Samples::default()
+            };
+            (test, samples.into())
+        };
+        plan::hot()
+            .into_iter()
+            .chain(plan::cold(1024))
+            .map(of)
+            .collect()
+    }
+
+    #[test]
+    fn both_paths_stand_beside_their_ratio_and_the_papers() {
+        let text = run(0).report(&measured()).text;
+        let line = |start: &str| {
+            let mut lines = text.lines().map(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                words.join(" ")
+            });
+            lines
+                .find(|line| line.starts_with(start))
+                .unwrap_or_default()
+        };
+        assert_eq!(
+            line("TCP 200 B"),
+            "TCP 200 B 20.0 us 100 ns 200x 19.6x 10.0 us 15.0 us 50 ns"
+        );
+        assert_eq!(
+            line("get 1 KiB"),
+            "get 1 KiB 20.0 us 100 ns 200x 9.70x 15.0 us 50 ns 100 ns"
+        );
+        assert!(text.contains("RDMA/Eth.: speed of RDMA over that of Ethernet"));
+        assert!(text.contains("Shared memory stands in for RDMA"));
+        assert!(
+            line("met RDMA read").contains("100 ns at most 150 ns"),
+            "{text}"
+        );
+        assert!(text.contains("every byte came back"));
+    }
+
+    #[test]
+    fn every_row_has_every_key_and_labels_of_its_own() {
+        let measured = measured();
+        let report = json!(run(0).report(&measured));
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), measured.len() + 4);
+        let mut labels = Vec::new();
+        for row in rows {
+            let mut row = row.as_object().unwrap().clone();
+            assert!(KEYS.iter().all(|key| row.contains_key(*key)) && row.len() == KEYS.len());
+            row.retain(|key, _| KEYS[..7].contains(&key.as_str()));
+            labels.push(json!(row).to_string());
+        }
+        labels.sort_unstable();
+        labels.dedup();
+        assert_eq!(labels.len(), rows.len());
+        let veth = json!({"section": "baseline", "path": "veth", "op": "get", "proto": "tcp", "set": "cold"});
+        let has = |row: &&Value| {
+            veth.as_object()
+                .unwrap()
+                .iter()
+                .all(|(key, value)| row[key] == *value)
+        };
+        assert_eq!(rows.iter().filter(has).count(), 1);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_dash_and_no_verdict() {
+        let run = Run {
+            files: Files::default(),
+            ..run(0)
+        };
+        let text = run.report(&[]).text;
+        assert!(text.contains("not measured"));
+        assert!(!text.contains("MISSED") && !text.contains("every byte came back"));
+    }
+
+    #[test]
+    fn a_cold_set_that_is_not_whole_is_named() {
+        let mut run = run(0);
+        assert!(
+            run.report(&[])
+                .text
+                .contains("Uniform random over 1024 MiB of values.")
+        );
+        run.cold_sets = [(1 << 30, 65_536), (1 << 29, 16_384), (1 << 28, 1024)]
+            .map(|(total, bytes)| KeySet::of_total(total, bytes))
+            .into();
+        let text = run.report(&[]).text;
+        assert!(
+            text.contains("1024 MiB of 64 KiB, 512 MiB of 16 KiB, 256 MiB of 1 KiB values (memory"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn wrong_bytes_are_shouted() {
+        let report = run(1).report(&measured());
+        assert!(report.text.contains("2 BLOCKS DID NOT COME BACK"));
+        assert_eq!(report.errors, 4);
+    }
+}

@@ -1,0 +1,178 @@
+//! Runs that are kept: `bench/results/NAME.json` in the repository, and files of all samples.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::memory;
+use crate::report::{Fields, Report};
+
+/// The folder of kept runs in the repository.
+const FOLDER: &str = "bench/results";
+
+/// Why a run cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ResultsError {
+    #[error(
+        "cannot save a run as {0:?}: a name has letters, digits, '-', '_' and '.' and begins with no '.'"
+    )]
+    Name(String),
+    #[error(
+        "cannot save a run: neither {} nor a folder above it has a folder bench; \
+         run it in the repository",
+        .0.display()
+    )]
+    NoRepository(PathBuf),
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// Where a run will be kept. It is found before the run, so that nothing is measured in vain.
+#[derive(Debug, Default)]
+pub struct Keep {
+    saved: Option<PathBuf>,
+    raw: Option<(PathBuf, File)>,
+}
+
+impl Keep {
+    /// Checks the names. A result of the same name is replaced, which is said on standard error.
+    pub fn check(save: Option<&str>, raw: Option<&Path>) -> Result<Self, ResultsError> {
+        let here = std::env::current_dir().unwrap_or_else(|_| ".".into());
+        let saved = save.map(|name| path_of(&here, name)).transpose()?;
+        if let Some(path) = saved.as_deref().filter(|path| path.exists()) {
+            eprintln!("toroid-bench: {} will be replaced", path.display());
+        }
+        let open = |path: &Path| match File::create(path) {
+            Ok(file) => Ok((path.to_owned(), file)),
+            Err(source) => Err(failed(path, source)),
+        };
+        let raw = raw.map(open).transpose()?;
+        Ok(Keep { saved, raw })
+    }
+
+    /// Writes the run's report with its machine and command line, and all samples.
+    pub fn write(self, report: &Report) -> Result<(), ResultsError> {
+        if let Some((path, file)) = self.raw {
+            write(file, &report.raw()).map_err(|source| failed(&path, source))?;
+        }
+        let Some(path) = self.saved else {
+            return Ok(());
+        };
+        // Half a result would look like one.
+        let partial = path.with_extension("json.partial");
+        File::create(&partial)
+            .and_then(|file| write(file, &Saved::of(report)))
+            .and_then(|()| fs::rename(&partial, &path))
+            .map_err(|source| failed(&path, source))
+    }
+}
+
+#[derive(Serialize)]
+struct Saved<'a> {
+    command: Vec<String>,
+    /// The commit of the repository; null where git does not say.
+    commit: Option<String>,
+    unix_time_s: u64,
+    machine: Fields,
+    report: &'a Report,
+}
+
+impl<'a> Saved<'a> {
+    fn of(report: &'a Report) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let machine = Machine::this().fields();
+        Saved {
+            command: std::iter::once("toroid-bench".into())
+                .chain(std::env::args().skip(1))
+                .collect(),
+            commit: commit(),
+            unix_time_s: now.map_or(0, |time| time.as_secs()),
+            machine: machine
+                .with("available_memory_bytes", memory::available())
+                .with("huge_pages", memory::huge_pages()),
+            report,
+        }
+    }
+}
+
+fn commit() -> Option<String> {
+    let arguments = ["describe", "--always", "--dirty", "--abbrev=12"];
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim_end().into())
+}
+
+/// The file of the result `name`, in the repository of the directory `here`.
+fn path_of(here: &Path, name: &str) -> Result<PathBuf, ResultsError> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(is_allowed) {
+        return Err(ResultsError::Name(name.into()));
+    }
+    let mut above = here.ancestors();
+    let root = above.find(|root| root.join("bench/Cargo.toml").is_file());
+    let root = root.ok_or_else(|| ResultsError::NoRepository(here.into()))?;
+    let folder = root.join(FOLDER);
+    fs::create_dir_all(&folder).map_err(|source| failed(&folder, source))?;
+    Ok(folder.join(format!("{name}.json")))
+}
+
+fn write(file: File, what: &impl Serialize) -> io::Result<()> {
+    let mut file = BufWriter::new(file);
+    serde_json::to_writer_pretty(&mut file, what)?;
+    file.write_all(b"\n")?;
+    file.flush()
+}
+
+fn failed(path: &Path, source: io::Error) -> ResultsError {
+    let path = path.into();
+    ResultsError::Write { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::plan::Effort;
+
+    #[test]
+    fn a_result_is_kept_with_its_machine_in_the_repository() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("docs/deep");
+        fs::create_dir_all(&deep).unwrap();
+        let missing = path_of(&deep, "a");
+        assert!(
+            matches!(missing, Err(ResultsError::NoRepository(_))),
+            "{missing:?}"
+        );
+        fs::create_dir(dir.path().join("bench")).unwrap();
+        fs::write(dir.path().join("bench/Cargo.toml"), "").unwrap();
+        let path = path_of(&deep, "a").unwrap();
+        assert_eq!(path, dir.path().join("bench/results/a.json"));
+        let keep = Keep {
+            saved: Some(path.clone()),
+            raw: None,
+        };
+        let report = Report::new(Effort::Quick, Instant::now(), Fields::default());
+        keep.write(&report).unwrap();
+        let json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert!(json["machine"]["kernel"].is_string() && json["command"].is_array());
+        assert_eq!(json["report"]["config"]["effort"], "quick");
+        assert_eq!(fs::read_dir(dir.path().join(FOLDER)).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        for name in ["", ".", "..", "a/b", "../a", ".hidden", "a b"] {
+            let refused = path_of(Path::new("/"), name);
+            assert!(matches!(refused, Err(ResultsError::Name(_))), "{name}");
+        }
+    }
+}

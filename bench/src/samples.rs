@@ -1,0 +1,266 @@
+//! The samples of a measurement, and its figures: exact percentiles of all samples (nearest rank),
+//! and medians over rounds.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The samples of one measurement in one round.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Samples {
+    /// Operations per sample: a sample is the mean of so many.
+    pub batch: u32,
+    /// Time of one operation in nanoseconds, for each sample; empty for streams.
+    pub samples_ns: Vec<f64>,
+    /// Operations counted.
+    pub ops: u64,
+    /// Payload bytes of these operations, in one direction.
+    pub bytes: u64,
+    /// The time that they took in nanoseconds, without preparation and checks.
+    pub elapsed_ns: u64,
+    /// Operations that failed or gave wrong bytes.
+    pub errors: u64,
+    /// Other figures of this round, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub figures: BTreeMap<Cow<'static, str>, f64>,
+}
+
+impl Samples {
+    /// Samples that only count errors.
+    pub fn errors(errors: u64) -> Self {
+        Samples {
+            errors,
+            ..Samples::default()
+        }
+    }
+
+    /// Adds a figure.
+    pub fn with(mut self, name: &'static str, value: impl Into<Option<f64>>) -> Self {
+        if let Some(value) = value.into() {
+            self.figures.insert(name.into(), value);
+        }
+        self
+    }
+
+    /// A figure of this round.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.figures.get(name).copied()
+    }
+
+    /// Counts one operation; it is a sample of its own if `is_sampled`.
+    pub fn record(&mut self, took: Duration, bytes: usize, is_sampled: bool) {
+        if is_sampled {
+            self.samples_ns.push(took.as_nanos() as f64);
+        }
+        self.batch = 1;
+        self.ops += 1;
+        self.bytes += bytes as u64;
+        self.elapsed_ns += took.as_nanos() as u64;
+    }
+
+    /// Adds samples of the same measurement, as if both had been taken in one round.
+    pub fn extend(&mut self, next: &Samples) {
+        self.batch = next.batch;
+        self.samples_ns.extend(&next.samples_ns);
+        self.ops += next.ops;
+        self.bytes += next.bytes;
+        self.elapsed_ns += next.elapsed_ns;
+        self.errors += next.errors;
+        for (name, value) in &next.figures {
+            *self.figures.entry(name.clone()).or_default() += value;
+        }
+    }
+
+    /// The time per operation that the fraction `q` of the samples do not exceed, in nanoseconds.
+    pub fn quantile_ns(&self, q: f64) -> Option<f64> {
+        quantile(&self.samples_ns, q)
+    }
+
+    /// Operations per second; `None` when nothing was timed.
+    pub fn ops_per_s(&self) -> Option<f64> {
+        self.per_second(self.ops)
+    }
+
+    /// Payload bytes per second; `None` when nothing was timed.
+    pub fn bytes_per_s(&self) -> Option<f64> {
+        self.per_second(self.bytes)
+    }
+
+    fn per_second(&self, count: u64) -> Option<f64> {
+        (self.elapsed_ns > 0).then(|| count as f64 * 1e9 / self.elapsed_ns as f64)
+    }
+}
+
+/// All rounds of one measurement.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct Series {
+    rounds: Vec<Samples>,
+}
+
+impl From<Samples> for Series {
+    fn from(samples: Samples) -> Self {
+        let rounds = vec![samples];
+        Series { rounds }
+    }
+}
+
+impl Series {
+    /// Adds a round.
+    pub fn add(&mut self, round: Samples) {
+        self.rounds.push(round);
+    }
+
+    /// Every round, in order.
+    pub fn rounds(&self) -> &[Samples] {
+        &self.rounds
+    }
+
+    /// Operations per sample, the same in every round; `None` before the first.
+    pub fn batch(&self) -> Option<u32> {
+        Some(self.rounds.last()?.batch)
+    }
+
+    /// Operations that failed or gave wrong bytes, in all rounds.
+    pub fn errors(&self) -> u64 {
+        self.rounds.iter().map(|round| round.errors).sum()
+    }
+
+    /// Number of samples of time; for a stream, of rounds.
+    pub fn count(&self) -> u64 {
+        let rounds = self.rounds.iter();
+        match rounds.map(|round| round.samples_ns.len()).sum::<usize>() {
+            0 => self.values(Samples::ops_per_s).len() as u64,
+            samples => samples as u64,
+        }
+    }
+
+    /// The time per operation that the fraction `q` of all samples do not exceed, in nanoseconds;
+    /// `None` for streams.
+    pub fn quantile_ns(&self, q: f64) -> Option<f64> {
+        let all: Vec<f64> = self
+            .rounds
+            .iter()
+            .flat_map(|r| &r.samples_ns)
+            .copied()
+            .collect();
+        quantile(&all, q)
+    }
+
+    /// Operations per second: the median over rounds.
+    pub fn ops_per_s(&self) -> Option<f64> {
+        self.median(Samples::ops_per_s)
+    }
+
+    /// Payload bytes per second: the median over rounds.
+    pub fn bytes_per_s(&self) -> Option<f64> {
+        self.median(Samples::bytes_per_s)
+    }
+
+    /// The median over rounds of a value of each.
+    pub fn median(&self, of: impl Fn(&Samples) -> Option<f64>) -> Option<f64> {
+        median(&self.values(of))
+    }
+
+    /// The sum over rounds of a figure; 0 where there is none.
+    pub fn sum(&self, name: &str) -> f64 {
+        self.values(|round| round.figure(name)).iter().sum()
+    }
+
+    /// The median over rounds of the quotient of two measurements in the same round. The machine may
+    /// be slower in some rounds, for both.
+    pub fn ratio(&self, under: &Series, of: impl Fn(&Samples) -> Option<f64>) -> Option<f64> {
+        let pairs = self.rounds.iter().zip(&under.rounds);
+        let each = pairs.filter_map(|(over, under)| quotient(of(over), of(under)));
+        median(&each.collect::<Vec<f64>>())
+    }
+
+    fn values(&self, of: impl Fn(&Samples) -> Option<f64>) -> Vec<f64> {
+        self.rounds.iter().filter_map(of).collect()
+    }
+}
+
+/// The smallest of `values` that at least the fraction `q` of them do not exceed (nearest rank).
+pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let rank = (q * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+/// The middle of `values`, or the mean of the two middle ones.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    match sorted.len() % 2 {
+        0 => Some((sorted[sorted.len() / 2 - 1] + upper) / 2.0),
+        _ => Some(upper),
+    }
+}
+
+/// How many times one figure is the other.
+pub fn quotient(over: Option<f64>, under: Option<f64>) -> Option<f64> {
+    Some(over? / under.filter(|&under| under > 0.0)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(ops: u64, errors: u64) -> Samples {
+        Samples {
+            batch: 1,
+            ops,
+            bytes: 8 * ops,
+            elapsed_ns: 1_000_000_000,
+            errors,
+            ..Samples::default()
+        }
+    }
+
+    #[test]
+    fn quantiles_are_samples_by_nearest_rank() {
+        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(quantile(&values, 0.5), Some(50.0));
+        assert_eq!(quantile(&values, 0.99), Some(99.0));
+        assert_eq!(quantile(&values, 1.0), Some(100.0));
+        assert_eq!(quantile(&[7.0], 0.5), Some(7.0));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn throughput_is_the_median_over_rounds() {
+        let mut series = Series::default();
+        for (ops, errors) in [(10, 0), (1000, 1), (30, 2)] {
+            series.add(round(ops, errors));
+        }
+        assert_eq!(series.ops_per_s(), Some(30.0));
+        assert_eq!(series.bytes_per_s(), Some(240.0));
+        assert_eq!((series.errors(), series.count()), (3, 3));
+        assert_eq!(series.quantile_ns(0.5), None);
+        assert_eq!(median(&[1.0, 3.0]), Some(2.0));
+    }
+
+    #[test]
+    fn a_round_in_which_nothing_happened_counts_its_errors_only() {
+        let series = Series::from(Samples::errors(5));
+        assert_eq!((series.errors(), series.count()), (5, 0));
+        assert_eq!(series.ops_per_s(), None);
+    }
+
+    #[test]
+    fn a_ratio_is_that_of_the_rounds_not_of_the_medians() {
+        let (mut over, mut under) = (Series::default(), Series::default());
+        for (fast, slow) in [(8, 10), (1, 2), (40, 50)] {
+            over.add(round(fast, 0));
+            under.add(round(slow, 0));
+        }
+        assert_eq!(over.ratio(&under, Samples::ops_per_s), Some(0.8));
+        assert_eq!(over.ops_per_s(), Some(8.0));
+        assert_eq!(over.ratio(&Series::default(), Samples::ops_per_s), None);
+        assert_eq!(over.median(|round| round.figure("pps")), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! Targets: bounds of figures, judged within one run. They are printed, never asserted.
+
+use serde::Serialize;
+
+use crate::table::{self, Table};
+
+/// A bound of a figure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Target {
+    /// The figure's name.
+    pub what: String,
+    /// The figure; null if it was not measured.
+    pub found: Option<f64>,
+    /// The least or, with `at_most`, the most.
+    pub wanted: f64,
+    /// What `wanted` is.
+    pub at_most: bool,
+    /// Whether it was met.
+    pub met: bool,
+    #[serde(skip)]
+    show: fn(Option<f64>) -> String,
+}
+
+impl Target {
+    /// A target for which more is better.
+    pub fn at_least(wanted: f64, what: impl Into<String>, found: Option<f64>) -> Self {
+        Target {
+            met: found.is_some_and(|found| found >= wanted),
+            at_most: false,
+            what: what.into(),
+            found,
+            wanted,
+            show: |value| table::decimals(value, 2),
+        }
+    }
+
+    /// A target for which less is better.
+    pub fn at_most(wanted: f64, what: impl Into<String>, found: Option<f64>) -> Self {
+        Target {
+            met: found.is_some_and(|found| found <= wanted),
+            at_most: true,
+            ..Target::at_least(wanted, what, found)
+        }
+    }
+
+    /// The same target, with figures printed in this way.
+    pub fn shown(self, show: fn(Option<f64>) -> String) -> Self {
+        Target { show, ..self }
+    }
+}
+
+/// A table of targets.
+pub fn render<'a>(targets: impl IntoIterator<Item = &'a Target>) -> String {
+    let mut table = Table::new(2, &["", "Targets", "found", "wanted"]);
+    for target in targets {
+        let verdict = match (target.found, target.met) {
+            (None, _) => "not measured",
+            (_, true) => "met",
+            (_, false) => "MISSED",
+        };
+        let bound = if target.at_most {
+            "at most"
+        } else {
+            "at least"
+        };
+        let wanted = format!("{bound} {}", (target.show)(Some(target.wanted)));
+        table.row([
+            verdict.into(),
+            target.what.clone(),
+            (target.show)(target.found),
+            wanted,
+        ]);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_met_missed_or_not_measured() {
+        let targets = [
+            Target::at_most(2e3, "a", Some(1e3)).shown(table::time),
+            Target::at_least(1.0, "b", Some(0.5)),
+            Target::at_least(1.0, "c", None),
+        ];
+        let text = render(&targets);
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(lines[1], "met a 1.00 us at most 2.00 us");
+        assert_eq!(lines[2], "MISSED b 0.50 at least 1.00");
+        assert_eq!(lines[3], "not measured c - at least 1.00");
+    }
+}

@@ -1,0 +1,163 @@
+//! Values that are borrowed: the cost of having one, and of reading it once.
+
+use serde::{Deserialize, Serialize};
+use toroid_kv::View;
+
+use super::store::rdma::{RdmaClient, RdmaError};
+use super::store::{Client, KeySet};
+use crate::samples::Samples;
+use crate::worker::pattern;
+use crate::worker::sampler::{Pace, Work, sample};
+
+/// Bytes whose sum is taken at a time.
+const CHUNK: usize = 4096;
+
+/// Operations that follow each other without a check.
+const TOGETHER: u32 = 16;
+
+/// The use of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reading {
+    /// It is borrowed and given back.
+    Borrow,
+    /// It is borrowed, and its bytes are added up.
+    BorrowSum,
+    /// It is copied, and the copy's bytes are added up.
+    GetSum,
+}
+
+/// Measures `reading` of uniform random keys of `set`, all of which must be stored.
+pub fn measure(
+    client: &mut RdmaClient,
+    reading: Reading,
+    set: KeySet,
+    salt: u64,
+    pace: Pace,
+) -> Result<Samples, RdmaError> {
+    let mut work = ReadingWork {
+        client,
+        reading,
+        set,
+        random: fastrand::Rng::with_seed(salt),
+        names: Vec::new(),
+        indexes: Vec::new(),
+        last: None,
+        wrong: 0,
+    };
+    sample(&mut work, pace)
+}
+
+struct ReadingWork<'a> {
+    client: &'a mut RdmaClient,
+    reading: Reading,
+    set: KeySet,
+    random: fastrand::Rng,
+    names: Vec<Vec<u8>>,
+    indexes: Vec<u64>,
+    /// The last sum, and of which key.
+    last: Option<(u64, u64)>,
+    wrong: u64,
+}
+
+impl Work for ReadingWork<'_> {
+    type Error = RdmaError;
+
+    fn bytes(&self) -> u64 {
+        self.set.bytes as u64
+    }
+
+    /// A check after each would spoil the caches.
+    fn together(&self) -> u32 {
+        TOGETHER
+    }
+
+    fn prepare(&mut self, count: u32) -> Result<(), RdmaError> {
+        self.indexes.clear();
+        self.names.resize(count as usize, Vec::new());
+        for name in &mut self.names {
+            let index = self.random.u64(..self.set.keys);
+            self.set.name(index, name);
+            self.indexes.push(index);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, at: u32) -> Result<(), RdmaError> {
+        let name = &self.names[at as usize];
+        let sum = match self.reading {
+            Reading::Borrow => {
+                let view = self.client.borrow(name)?;
+                let is_right = view.is_some_and(|view| view.len() == self.set.bytes);
+                self.wrong += u64::from(!is_right);
+                return Ok(());
+            }
+            Reading::BorrowSum => self.client.borrow(name)?.and_then(|view| sum_of(&view)),
+            Reading::GetSum => {
+                if Client::get(self.client, name)? {
+                    Some(sum(self.client.value()))
+                } else {
+                    None
+                }
+            }
+        };
+        self.wrong += u64::from(sum.is_none());
+        self.last = sum.map(|sum| (self.indexes[at as usize], sum));
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<u64, RdmaError> {
+        let wrong = std::mem::take(&mut self.wrong);
+        let Some((index, found)) = self.last.take() else {
+            return Ok(wrong);
+        };
+        let mut name = Vec::new();
+        self.set.name(index, &mut name);
+        let is_there = Client::get(self.client, &name)?;
+        let value = self.client.value();
+        let is_right = is_there && pattern::is_value(index, None, value) && found == sum(value);
+        // One that was not there is not counted twice.
+        Ok(wrong.max(u64::from(!is_right)))
+    }
+}
+
+fn sum_of(view: &View) -> Option<u64> {
+    let add = |all: &mut u64, block: &[u8]| *all += sum_of_chunk(block);
+    view.fold(0, add).ok()
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.chunks(CHUNK).map(sum_of_chunk).sum()
+}
+
+/// By words, which a compiler turns into wide instructions: the sum shall not hide what a copy costs.
+fn sum_of_chunk(chunk: &[u8]) -> u64 {
+    const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
+    /// Two bytes of each fit into 16 bits.
+    const WORDS: usize = 128;
+    let (words, rest) = chunk.as_chunks();
+    let mut all = rest.iter().map(|byte| u64::from(*byte)).sum();
+    for words in words.chunks(WORDS) {
+        let lanes = words.iter().fold(0, |lanes, word| {
+            let word = u64::from_le_bytes(*word);
+            lanes + (word & EVEN) + (word >> 8 & EVEN)
+        });
+        let lane = |n: u32| lanes >> (16 * n) & 0xffff;
+        all += lane(0) + lane(1) + lane(2) + lane(3);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_is_that_of_all_bytes() {
+        for len in [0, 1, 7, 8, 1023, 1024, 4096, 4099] {
+            for bytes in [vec![0xff; len], (0..len).map(|n| n as u8).collect()] {
+                let each: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
+                assert_eq!(sum(&bytes), each, "{len}");
+            }
+        }
+    }
+}

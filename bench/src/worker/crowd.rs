@@ -1,0 +1,159 @@
+//! Many connections at once, with several requests under way on each, or several keys in one
+//! request.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::samples::Samples;
+use crate::worker::pattern;
+use crate::worker::store::{KeySet, Pipelined, StoreOp};
+
+/// Requests under way at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Load {
+    /// Connections.
+    pub clients: u32,
+    /// Requests of each.
+    pub pipeline: u32,
+    /// Keys of a request.
+    pub keys: u32,
+}
+
+impl Load {
+    /// One client that waits for each answer.
+    pub const ONE: Load = Load {
+        clients: 1,
+        pipeline: 1,
+        keys: 1,
+    };
+
+    /// Operations that a client has under way.
+    fn operations(self) -> u32 {
+        self.pipeline * self.keys
+    }
+
+    /// The name in tables.
+    pub fn name(self) -> String {
+        format!("{}x{}x{}", self.clients, self.pipeline, self.keys)
+    }
+}
+
+/// One round in so many is verified, and not timed.
+const VERIFIED: u64 = 16;
+
+/// Measures `op` on uniform random keys of `set`, all of which must be stored. All connections send
+/// their requests of a round before the first answer is read, so all are under way at once. A sample is
+/// the time from a connection's requests to its last answer, divided by its operations.
+pub fn measure<C: Pipelined>(
+    connections: &mut [C],
+    load: Load,
+    op: StoreOp,
+    set: KeySet,
+    salt: u64,
+    time: Duration,
+) -> Result<Samples, C::Error> {
+    let operations = load.operations();
+    let mut samples = Samples {
+        batch: operations,
+        ..Samples::default()
+    };
+    let mut round = Round {
+        load,
+        op,
+        set,
+        salt,
+        random: fastrand::Rng::with_seed(salt),
+        turns: vec![Turn::default(); connections.len()],
+    };
+    let end = Instant::now() + time;
+    for number in 0.. {
+        if samples.ops > 0 && Instant::now() >= end {
+            break;
+        }
+        round.prepare(operations as usize);
+        let verified = number % VERIFIED == 0;
+        let start = Instant::now();
+        let (wrong, times) = round.run(connections, verified)?;
+        samples.errors += wrong;
+        if verified {
+            continue;
+        }
+        samples.elapsed_ns += start.elapsed().as_nanos() as u64;
+        let each = |time: Duration| time.as_nanos() as f64 / f64::from(operations);
+        samples.ops += times.len() as u64 * u64::from(operations);
+        samples.samples_ns.extend(times.into_iter().map(each));
+    }
+    samples.bytes = samples.ops * set.bytes as u64;
+    Ok(samples)
+}
+
+struct Round {
+    load: Load,
+    op: StoreOp,
+    set: KeySet,
+    salt: u64,
+    random: fastrand::Rng,
+    turns: Vec<Turn>,
+}
+
+/// The requests of one connection in a round.
+#[derive(Clone, Default)]
+struct Turn {
+    indexes: Vec<u64>,
+    names: Vec<Vec<u8>>,
+    values: Vec<Vec<u8>>,
+}
+
+impl Round {
+    fn prepare(&mut self, operations: usize) {
+        let (set, random) = (self.set, &mut self.random);
+        for turn in &mut self.turns {
+            turn.indexes.clear();
+            turn.indexes
+                .extend((0..operations).map(|_| random.u64(..set.keys)));
+            turn.names.resize(operations, Vec::new());
+            for (name, index) in turn.names.iter_mut().zip(&turn.indexes) {
+                set.name(*index, name);
+            }
+            if self.op == StoreOp::Set {
+                turn.values.resize(operations, vec![0; set.bytes]);
+                for (value, index) in turn.values.iter_mut().zip(&turn.indexes) {
+                    pattern::fill_value(*index, self.salt, value);
+                }
+            }
+        }
+    }
+
+    /// Returns the number of missing, wrong or refused values, and the time of each connection.
+    fn run<C: Pipelined>(
+        &self,
+        connections: &mut [C],
+        verified: bool,
+    ) -> Result<(u64, Vec<Duration>), C::Error> {
+        let keys = self.load.keys as usize;
+        let mut starts = Vec::with_capacity(connections.len());
+        for (connection, turn) in connections.iter_mut().zip(&self.turns) {
+            starts.push(Instant::now());
+            match self.op {
+                StoreOp::Get => connection.send_gets(&turn.names, keys)?,
+                StoreOp::Set => connection.send_sets(&turn.names, &turn.values)?,
+            }
+        }
+        let (mut wrong, mut times) = (0, Vec::with_capacity(connections.len()));
+        for ((connection, turn), start) in connections.iter_mut().zip(&self.turns).zip(starts) {
+            match self.op {
+                StoreOp::Get => {
+                    let found = connection.receive_gets(&turn.names, keys, &mut |at, value| {
+                        let right = !verified || pattern::is_value(turn.indexes[at], None, value);
+                        wrong += u64::from(!right);
+                    })?;
+                    wrong += (turn.names.len() - found) as u64;
+                }
+                StoreOp::Set => wrong += connection.receive_sets(turn.names.len())?,
+            }
+            times.push(start.elapsed());
+        }
+        Ok((wrong, times))
+    }
+}

@@ -1,0 +1,374 @@
+//! Real input: regular files cut into blocks that are stored under the hash of their content.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::store::{Client, StoreOp};
+use crate::samples::Samples;
+
+/// The longest block in bytes.
+pub const BLOCK: usize = 64 * 1024;
+
+/// A directory with this file can be made again and is no input: the Cache Directory Tagging
+/// Specification, which cargo follows for `target`.
+const CACHE_TAG: &str = "CACHEDIR.TAG";
+
+/// Why there is no real input. The remedy is in the message.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// The directory is none, or we may not look into it.
+    #[error("cannot read {}: {source}; give a directory that can be read with --dir", dir.display())]
+    Unreadable {
+        /// The directory.
+        dir: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Its name is not text, so neither an order nor a report in JSON can have it.
+    #[error(
+        "cannot use {}: its path is not UTF-8; give it another name, or another directory with --dir",
+        dir.display()
+    )]
+    NotText {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// There is not one byte under it.
+    #[error(
+        "no file under {} has anything to read ({} could not be read, {} marked with {CACHE_TAG}); \
+         give a directory with files with --dir",
+        dir.display(),
+        tally.unreadable,
+        tally.caches
+    )]
+    Empty {
+        /// The directory.
+        dir: PathBuf,
+        /// What was found.
+        tally: Tally,
+    },
+}
+
+/// Looks whether `dir` can be used and there is anything to read under it.
+pub fn check(dir: &Path) -> Result<(), InputError> {
+    if dir.to_str().is_none() {
+        return Err(InputError::NotText { dir: dir.into() });
+    }
+    let mut blocks = Blocks::under(dir, 1, None)?;
+    match blocks.next() {
+        Some(_) => Ok(()),
+        None => Err(blocks.nothing()),
+    }
+}
+
+/// Some blocks of real input over each path.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FileSamples {
+    /// Samples per path and operation; empty at the end of the input.
+    pub samples: Vec<(crate::plan::Path, StoreOp, Samples)>,
+    /// The input read so far.
+    pub tally: Tally,
+}
+
+/// The input of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Files read to their end, or to the limit.
+    pub files: u64,
+    /// Blocks cut.
+    pub blocks: u64,
+    /// Bytes in these blocks.
+    pub bytes: u64,
+    /// Files and directories that could not be read, or not completely.
+    pub unreadable: u64,
+    /// Directories marked with `CACHEDIR.TAG`, which were not read.
+    pub caches: u64,
+    /// Whether bytes or time ended the reading.
+    pub limited: bool,
+}
+
+/// A block and the name that it is stored under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The SHA-256 of the content in hexadecimal digits.
+    pub name: Vec<u8>,
+    /// 1 to [`BLOCK`] bytes.
+    pub content: Vec<u8>,
+}
+
+impl Block {
+    fn new(content: Vec<u8>) -> Self {
+        let digest = Sha256::digest(&content);
+        let name = digest
+            .iter()
+            .flat_map(|byte| format!("{byte:02x}").into_bytes());
+        let name = name.collect();
+        Block { name, content }
+    }
+}
+
+/// The blocks of the regular files under a directory, in the order of their paths. Symbolic
+/// links are not followed, and files without length not opened: those of the kernel say so of
+/// themselves, and some of them wait for events when they are read.
+#[derive(Debug)]
+pub struct Blocks {
+    dir: PathBuf,
+    pending: VecDeque<PathBuf>,
+    open: Option<File>,
+    left: u64,
+    end: Option<Instant>,
+    tally: Tally,
+}
+
+impl Blocks {
+    /// The blocks under `dir`, of at most `limit` bytes, and those that are asked for before
+    /// `end`. The first one is exempt: without it there would be nothing to say.
+    pub fn under(dir: &Path, limit: u64, end: Option<Instant>) -> Result<Self, InputError> {
+        let pending = entries(dir).map_err(|source| InputError::Unreadable {
+            dir: dir.into(),
+            source,
+        })?;
+        Ok(Blocks {
+            dir: dir.into(),
+            pending: pending.into(),
+            open: None,
+            left: limit,
+            end,
+            tally: Tally::default(),
+        })
+    }
+
+    /// The input read so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Whether bytes or time are used up.
+    fn is_over(&self) -> bool {
+        let late = self.tally.blocks > 0 && self.end.is_some_and(|end| Instant::now() >= end);
+        self.left == 0 || late
+    }
+
+    /// The error that not one block came.
+    pub fn nothing(&self) -> InputError {
+        InputError::Empty {
+            dir: self.dir.clone(),
+            tally: self.tally.clone(),
+        }
+    }
+
+    fn next_block(&mut self) -> io::Result<Option<Block>> {
+        let Some(file) = &mut self.open else {
+            return Ok(None);
+        };
+        let mut content = Vec::new();
+        let limit = self.left.min(BLOCK as u64);
+        file.take(limit).read_to_end(&mut content)?;
+        if content.is_empty() {
+            return Ok(None);
+        }
+        self.left -= content.len() as u64;
+        self.tally.blocks += 1;
+        self.tally.bytes += content.len() as u64;
+        Ok(Some(Block::new(content)))
+    }
+
+    /// Goes on to the next file; returns whether there is one.
+    fn open_next(&mut self) -> bool {
+        while let Some(path) = self.pending.pop_front() {
+            match self.enter(&path) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(_) => self.tally.unreadable += 1,
+            }
+        }
+        false
+    }
+
+    /// Opens `path` if it is a file, and queues its entries if it is a directory.
+    fn enter(&mut self, path: &Path) -> io::Result<bool> {
+        let metadata = fs::symlink_metadata(path)?;
+        if metadata.is_file() {
+            if metadata.len() == 0 {
+                return Ok(false);
+            }
+            self.open = Some(File::open(path)?);
+            self.tally.files += 1;
+            return Ok(true);
+        }
+        if metadata.is_dir() {
+            if path.join(CACHE_TAG).is_file() {
+                self.tally.caches += 1;
+                return Ok(false);
+            }
+            for entry in entries(path)?.into_iter().rev() {
+                self.pending.push_front(entry);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Iterator for Blocks {
+    type Item = Block;
+
+    fn next(&mut self) -> Option<Block> {
+        loop {
+            if self.is_over() {
+                self.tally.limited = true;
+                return None;
+            }
+            match self.next_block() {
+                Ok(Some(block)) => return Some(block),
+                Ok(None) => {}
+                Err(_) => self.tally.unreadable += 1,
+            }
+            self.open = None;
+            if !self.open_next() {
+                return None;
+            }
+        }
+    }
+}
+
+fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = fs::read_dir(dir)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<io::Result<Vec<_>>>()?;
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+/// Stores `blocks`; a sample is one of them.
+pub fn store<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples, C::Error> {
+    let mut samples = Samples::default();
+    for block in blocks {
+        let start = Instant::now();
+        client.set(&block.name, &block.content)?;
+        samples.record(start.elapsed(), block.content.len(), true);
+    }
+    Ok(samples)
+}
+
+/// Reads `blocks` back; those that do not come, or come with a wrong byte, are errors.
+pub fn read_back<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples, C::Error> {
+    let mut samples = Samples::default();
+    for block in blocks {
+        let start = Instant::now();
+        let found = client.get(&block.name)?;
+        samples.record(start.elapsed(), block.content.len(), true);
+        samples.errors += u64::from(!(found && client.value() == block.content));
+    }
+    Ok(samples)
+}
+
+/// Removes `blocks`, so that what is read back next was stored next.
+pub fn forget<C: Client>(client: &mut C, blocks: &[Block]) -> Result<(), C::Error> {
+    for block in blocks {
+        // Equal blocks have one name, so the second of them is gone already.
+        client.delete(&block.name)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn files_are_cut_in_order_without_links_and_caches() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir_all(path("b/target")).unwrap();
+        fs::write(path("a"), b"abc").unwrap();
+        fs::write(path("b/long"), vec![7; BLOCK + 1]).unwrap();
+        fs::write(path("b/target").join(CACHE_TAG), b"tag").unwrap();
+        fs::write(path("empty"), b"").unwrap();
+        symlink(path("a"), path("link")).unwrap();
+        symlink(dir.path(), path("loop")).unwrap();
+
+        let mut blocks = Blocks::under(dir.path(), u64::MAX, None).unwrap();
+        let all: Vec<Block> = blocks.by_ref().collect();
+        let lens: Vec<usize> = all.iter().map(|block| block.content.len()).collect();
+        assert_eq!(lens, [3, BLOCK, 1]);
+        assert_eq!(
+            all[0].name,
+            b"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        let expected = Tally {
+            files: 2,
+            blocks: 3,
+            bytes: BLOCK as u64 + 4,
+            caches: 1,
+            ..Tally::default()
+        };
+        assert_eq!(*blocks.tally(), expected);
+    }
+
+    #[test]
+    fn the_limit_ends_in_the_middle_of_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("long"), vec![7; 3 * BLOCK]).unwrap();
+        let mut blocks = Blocks::under(dir.path(), BLOCK as u64 + 10, None).unwrap();
+        assert_eq!(blocks.by_ref().count(), 2);
+        assert_eq!(blocks.tally().bytes, BLOCK as u64 + 10);
+        assert!(blocks.tally().limited);
+    }
+
+    #[test]
+    fn time_ends_after_the_first_block_at_the_earliest() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        let past = Some(Instant::now());
+        let mut blocks = Blocks::under(dir.path(), u64::MAX, past).unwrap();
+        assert_eq!(blocks.by_ref().count(), 1);
+        assert!(blocks.tally().limited);
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let error = check(Path::new("/nonexistent")).unwrap_err();
+        assert!(matches!(error, InputError::Unreadable { .. }));
+        let text = error.to_string();
+        assert!(text.contains("/nonexistent: No such file"), "{text}");
+        assert!(text.contains("--dir"), "{text}");
+    }
+
+    #[test]
+    fn a_directory_whose_name_is_not_text_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join(OsStr::from_bytes(b"latin-\xe4"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("file"), b"1").unwrap();
+        let error = check(&dir).unwrap_err();
+        assert!(matches!(error, InputError::NotText { .. }));
+        assert!(error.to_string().contains("not UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_without_a_byte_is_an_error_and_one_byte_is_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("deep/er")).unwrap();
+        fs::write(dir.path().join("empty"), b"").unwrap();
+        let error = check(dir.path()).unwrap_err();
+        assert!(matches!(error, InputError::Empty { .. }));
+        let text = error.to_string();
+        assert!(text.contains(&dir.path().display().to_string()), "{text}");
+        assert!(text.contains("--dir"), "{text}");
+
+        fs::write(dir.path().join("deep/er/one"), b"1").unwrap();
+        assert!(check(dir.path()).is_ok());
+    }
+}

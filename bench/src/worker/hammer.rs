@@ -1,0 +1,243 @@
+//! Work without a pause, which shows the pauses of remaining members and of operations in flight.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use toroid_client::member::Domain;
+use toroid_fabric::provider::{QueuePair, RemoteRegion};
+use toroid_fabric::shm;
+use toroid_fabric::{Completion, Endpoint, OpError, Operation, Read, Region, RemoteKey};
+
+use super::member::{WATCHED, rights};
+use crate::samples::Samples;
+use crate::worker::sampler::{BATCH, Pace, Work, sample};
+
+/// Bytes of an operation of a remaining member.
+const SHORT: u64 = 64;
+
+/// Bytes of an operation that takes long enough to be in flight.
+const LONG: u64 = 1 << 20;
+
+/// Between two operations, so that they meet every page of a region in turn.
+const STRIDE: u64 = 4096 + SHORT;
+
+/// The longest wait for an operation to fail.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long reads are measured.
+const READ_US: u64 = 100_000;
+
+/// A clock that all processes of this machine share.
+pub fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or(Duration::ZERO.into());
+    Duration::from(time).as_nanos() as u64
+}
+
+/// The disturbance of the operations of a remaining member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// The longest time between the ends of two that succeeded, in nanoseconds.
+    pub longest_ns: u64,
+    /// How many failed.
+    pub failed: u64,
+}
+
+/// A thread that works until this is dropped.
+#[derive(Debug)]
+pub struct Hammer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    longest_ns: AtomicU64,
+    failed: AtomicU64,
+    ending: AtomicBool,
+}
+
+impl Hammer {
+    /// Works on a peer's memory, or on the own one without a key.
+    pub fn start(domain: &Domain, key: Option<RemoteKey>, writable: bool) -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let state = Arc::clone(&shared);
+        let thread = match key {
+            None => {
+                let region = Region::local(4096)?;
+                spawn(move || state.repeat(|n| region.store(n % 512 * 8, n)))?
+            }
+            Some(key) => {
+                let mut peer = Peer::open(domain, key, writable)?;
+                spawn(move || state.repeat(|n| peer.operate(n)))?
+            }
+        };
+        Ok(Hammer {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// The disturbance since the last call.
+    pub fn pause(&self) -> Pause {
+        Pause {
+            longest_ns: self.shared.longest_ns.swap(0, Ordering::Relaxed),
+            failed: self.shared.failed.swap(0, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Hammer {
+    fn drop(&mut self) {
+        self.shared.ending.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn repeat(&self, mut operation: impl FnMut(u64) -> Result<(), OpError>) {
+        let mut last = now_ns();
+        for n in 0.. {
+            if self.ending.load(Ordering::Relaxed) {
+                return;
+            }
+            if operation(n).is_err() {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let now = now_ns();
+            self.longest_ns.fetch_max(now - last, Ordering::Relaxed);
+            last = now;
+        }
+    }
+}
+
+/// A peer's memory and what is needed to use it.
+struct Peer {
+    remote: RemoteRegion,
+    pair: QueuePair,
+    local: Region,
+    writable: bool,
+}
+
+impl Peer {
+    fn open(domain: &Domain, key: RemoteKey, writable: bool) -> Result<Self> {
+        let local = Region::local(LONG as usize)?;
+        // Never zeros: pages of which nothing else is left would be none after a move.
+        local.write(0, &[0xa5; SHORT as usize])?;
+        Ok(Peer {
+            remote: domain.open(key, rights(writable))?,
+            pair: QueuePair::Shm(shm::QueuePair::new(key.node, key.partition, 1)),
+            local,
+            writable,
+        })
+    }
+
+    /// A short operation, behind what the owner watches.
+    fn operate(&mut self, n: u64) -> Result<(), OpError> {
+        let room = self.remote.len() - WATCHED - SHORT;
+        let offset = WATCHED + n * STRIDE % room / 8 * 8;
+        let operation = if self.writable && n.is_multiple_of(2) {
+            Operation::write(&self.remote, offset, &self.local, 0..SHORT)
+        } else {
+            Operation::read(&self.remote, offset, &self.local, SHORT..2 * SHORT)
+        };
+        self.complete(operation)
+    }
+
+    fn read_long(&mut self, n: u64) -> Result<(), OpError> {
+        let len = LONG.min(self.remote.len());
+        let offset = n * len % (self.remote.len() - len + 1);
+        self.complete(Operation::read(&self.remote, offset, &self.local, 0..len))
+    }
+
+    fn complete(&mut self, operation: Operation<RemoteRegion>) -> Result<(), OpError> {
+        // There is room: the one before was completed.
+        let _ = self.pair.post(0, operation);
+        self.pair.flush();
+        self.pair.wait(PATIENCE);
+        let mut done = [Completion::default()];
+        self.pair.poll(&mut done);
+        done[0].result.map(drop)
+    }
+}
+
+/// A thread that reads long stretches until that fails.
+#[derive(Debug)]
+pub struct InFlight(JoinHandle<Result<u64>>);
+
+impl InFlight {
+    /// Starts it.
+    pub fn start(domain: &Domain, key: RemoteKey) -> Result<Self> {
+        let mut peer = Peer::open(domain, key, false)?;
+        let read_on = move || {
+            let deadline = now_ns() + PATIENCE.as_nanos() as u64;
+            for n in 0.. {
+                match peer.read_long(n) {
+                    Ok(()) if now_ns() > deadline => break,
+                    Ok(()) => {}
+                    Err(OpError::Revoked) => return Ok(now_ns()),
+                    Err(other) => bail!("reading failed otherwise: {other}"),
+                }
+            }
+            bail!("reading did not fail within {PATIENCE:?}")
+        };
+        Ok(InFlight(spawn(read_on)?))
+    }
+
+    /// When it failed.
+    pub fn failed(self) -> Result<u64> {
+        let panicked = |_| Err(anyhow!("the thread panicked"));
+        self.0.join().unwrap_or_else(panicked)
+    }
+}
+
+/// Measures reads of 64 B.
+pub fn read(domain: &Domain, key: RemoteKey) -> Result<Samples> {
+    let Peer { remote, pair, .. } = Peer::open(domain, key, false)?;
+    let pace = Pace {
+        time_us: READ_US,
+        batch: Some(BATCH),
+    };
+    sample(&mut Reads { remote, pair }, pace)
+}
+
+struct Reads {
+    remote: RemoteRegion,
+    pair: QueuePair,
+}
+
+impl Work for Reads {
+    type Error = anyhow::Error;
+
+    fn bytes(&self) -> u64 {
+        SHORT
+    }
+
+    fn run(&mut self, at: u32) -> Result<()> {
+        let read = Read {
+            remote: &self.remote,
+            offset: WATCHED + u64::from(at) * SHORT,
+            into: &mut [0; SHORT as usize],
+        };
+        Ok(self.pair.read_batch(&mut [read])?)
+    }
+
+    fn check(&mut self) -> Result<u64> {
+        Ok(0)
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    thread::Builder::new().spawn(work)
+}

@@ -1,0 +1,180 @@
+//! The baseline of one-sided operations: `memcpy` of the same sizes in the same process.
+
+use std::convert::Infallible;
+use std::hint::black_box;
+
+use crate::samples::Samples;
+use crate::worker::pattern;
+use crate::worker::sampler::{Pace, Work, sample};
+
+/// Ordinary memory full of values to copy from, at uniform random places.
+#[derive(Debug)]
+pub struct Source {
+    memory: Vec<u8>,
+    /// Lines that each lead to a place, if they are for places of so many bytes.
+    lines: (usize, Vec<Line>),
+    random: fastrand::Rng,
+}
+
+/// A cache line of its own.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Line(usize);
+
+impl Source {
+    /// `len` bytes, all written, so that every page is there.
+    pub fn new(len: usize) -> Self {
+        let mut memory = vec![0; len];
+        pattern::fill(0, &mut memory);
+        Source {
+            memory,
+            lines: (0, Vec::new()),
+            random: fastrand::Rng::with_seed(1),
+        }
+    }
+
+    /// Measures copies of `bytes` bytes to a buffer that stays in the cache. With `found` the
+    /// location is read from a line at another random place, one after the other: the time that
+    /// any look-up has to wait for.
+    pub fn copy(&mut self, bytes: usize, found: bool, pace: Pace) -> Samples {
+        if found && self.lines.0 != bytes {
+            self.lines = (bytes, self.lines_to(self.memory.len() / bytes, bytes));
+        }
+        let (source, from, into) = (self, Vec::new(), vec![0; bytes]);
+        let Ok(samples) = if found {
+            let none = black_box(0);
+            sample(
+                &mut CopyFound {
+                    source,
+                    from,
+                    into,
+                    none,
+                },
+                pace,
+            )
+        } else {
+            sample(&mut Copy { source, from, into }, pace)
+        };
+        samples
+    }
+
+    /// A line for each place, in any order.
+    fn lines_to(&mut self, places: usize, bytes: usize) -> Vec<Line> {
+        let mut lines: Vec<Line> = (0..places).map(|place| Line(place * bytes)).collect();
+        for last in (1..places).rev() {
+            let other = self.random.u64(..last as u64 + 1) as usize;
+            lines.swap(last, other);
+        }
+        lines
+    }
+}
+
+struct CopyFound<'a> {
+    source: &'a mut Source,
+    /// The lines to look at.
+    from: Vec<usize>,
+    into: Vec<u8>,
+    /// No bit of the last value, as only we know: so the next copy waits for it.
+    none: usize,
+}
+
+impl CopyFound<'_> {
+    fn place(&self, at: usize) -> usize {
+        self.source.lines.1[self.from[at]].0
+    }
+}
+
+impl Work for CopyFound<'_> {
+    type Error = Infallible;
+
+    fn bytes(&self) -> u64 {
+        self.into.len() as u64
+    }
+
+    fn prepare(&mut self, count: u32) -> Result<(), Infallible> {
+        let lines = self.source.lines.1.len() as u64;
+        let random = &mut self.source.random;
+        self.from.clear();
+        self.from
+            .extend((0..count).map(|_| random.u64(..lines) as usize));
+        Ok(())
+    }
+
+    fn run(&mut self, at: u32) -> Result<(), Infallible> {
+        let len = self.into.len();
+        let after = usize::from(self.into[len - 1]) & self.none;
+        let from = self.place(at as usize + after);
+        self.into
+            .copy_from_slice(black_box(&self.source.memory[from..from + len]));
+        black_box(&mut self.into);
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<u64, Infallible> {
+        let same = self.from.len().checked_sub(1).is_none_or(|last| {
+            let from = self.place(last);
+            self.into == self.source.memory[from..from + self.into.len()]
+        });
+        Ok(u64::from(!same))
+    }
+}
+
+struct Copy<'a> {
+    source: &'a mut Source,
+    from: Vec<usize>,
+    into: Vec<u8>,
+}
+
+impl Work for Copy<'_> {
+    type Error = Infallible;
+
+    fn bytes(&self) -> u64 {
+        self.into.len() as u64
+    }
+
+    fn prepare(&mut self, count: u32) -> Result<(), Infallible> {
+        let (len, places) = (self.into.len(), self.source.memory.len() / self.into.len());
+        let random = &mut self.source.random;
+        self.from.clear();
+        self.from
+            .extend((0..count).map(|_| len * random.u64(..places as u64) as usize));
+        Ok(())
+    }
+
+    fn run(&mut self, at: u32) -> Result<(), Infallible> {
+        let from = self.from[at as usize];
+        let len = self.into.len();
+        self.into
+            .copy_from_slice(black_box(&self.source.memory[from..from + len]));
+        black_box(&mut self.into);
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<u64, Infallible> {
+        let same = self
+            .from
+            .last()
+            .is_none_or(|&from| self.into == self.source.memory[from..from + self.into.len()]);
+        Ok(u64::from(!same))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_counted_and_right() {
+        let pace = Pace {
+            time_us: 1000,
+            batch: None,
+        };
+        for bytes in [200, 8000, 65_536] {
+            let mut source = Source::new(1 << 20);
+            for samples in [false, true].map(|found| source.copy(bytes, found, pace)) {
+                assert_eq!(samples.errors, 0);
+                assert_eq!(samples.bytes, samples.ops * bytes as u64);
+            }
+        }
+    }
+}

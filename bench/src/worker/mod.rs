@@ -1,0 +1,486 @@
+//! A worker: a process in a node that carries out orders.
+//!
+//! It reads orders from standard input and answers each on standard output, in lines of JSON, until
+//! the input ends. An answer is a [`Result`]: the value that the order's documentation names, or the
+//! reason why the order failed. What is measured is a [`Job`], and every job yields [`Samples`].
+//!
+//! * [`sampler`], [`pattern`]: timing, and verifiable bytes.
+//! * [`network`], [`veth`]: sockets of the kernel and of stacks. [`one_sided`], [`atomics`]:
+//!   memory of a peer. [`messages`], [`libfabric`]: packets. [`memcpy`]: the processor alone.
+//! * [`stores`]: clients of key-value stores, with [`store`], [`borrow`], [`crowd`], [`mixed`]
+//!   ([`mix`]), [`traces`] and [`files`] as their work; [`processor`] binds them.
+//! * [`member`]: members of domains that change, with [`hammer`], [`hostile`] and [`traffic`].
+
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::thread;
+
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use toroid_client::member::{Domain, Member};
+use toroid_ethernet::stack::Stack;
+use toroid_netlink::Netlink;
+
+use self::borrow::Reading;
+use self::memcpy::Source;
+use self::messages::Session;
+use self::mix::Mix;
+use self::network::flood::{self, Flood};
+use self::network::socket::Sockets;
+use self::network::{Transport, client, server};
+use self::one_sided::{Direction, ExportedKeys, Exports, Peer};
+use self::processor::Bound;
+use self::sampler::Pace;
+use self::store::{KeySet, StoreOp};
+use self::stores::{Keys, Stores, Target};
+use self::traces::Trace;
+use crate::plan::Path;
+use crate::samples::Samples;
+
+pub(crate) mod atomics;
+pub(crate) mod borrow;
+pub(crate) mod crowd;
+pub(crate) mod files;
+pub(crate) mod hammer;
+pub(crate) mod hostile;
+pub(crate) mod libfabric;
+pub(crate) mod member;
+pub(crate) mod memcpy;
+pub(crate) mod messages;
+pub(crate) mod mix;
+pub(crate) mod mixed;
+pub(crate) mod network;
+pub(crate) mod one_sided;
+pub(crate) mod pattern;
+pub(crate) mod processor;
+pub(crate) mod sampler;
+pub(crate) mod store;
+pub(crate) mod stores;
+pub(crate) mod traces;
+pub(crate) mod traffic;
+pub(crate) mod veth;
+
+/// Messages of libfabric's program that are checked whole.
+const CHECKED: u32 = 100;
+
+/// Position of "bytes sent" in a line of `/proc/net/dev`: eight numbers on received ones come first.
+const BYTES_SENT: usize = 8;
+
+/// An order to a worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Order {
+    /// Have the node's addresses in a domain without an interface there, from now on.
+    UseStack { domain: String },
+    /// Serve network sessions. Answer: the port.
+    Serve,
+    /// Lend the network namespace to the first process that connects to a unix socket.
+    LendNamespace { socket: PathBuf },
+    /// Create a veth pair to the namespace that is lent at a unix socket.
+    CreateVeth { socket: PathBuf },
+    /// Configure this end of the pair.
+    ConfigureVeth { address: Ipv4Addr },
+    /// Answer: the MTU in bytes of an interface, by default of the veth pair.
+    Mtu { interface: Option<String> },
+    /// Answer: the name of TCP's congestion control.
+    CongestionControl,
+    /// Answer: the bytes that an interface has sent.
+    BytesSent { interface: String },
+    /// Send datagrams at a given rate. Answer: [`Flow`](flood::Flow).
+    Flood(Flood),
+
+    /// Export `len` bytes to read and as many to write, and a word. Answer: [`ExportedKeys`].
+    Export { domain: String, len: usize },
+    /// Open a peer's exported memory.
+    UseMemory { domain: String, keys: ExportedKeys },
+    /// Verify the first `count` operations of `bytes` bytes that a peer wrote in version `salt`.
+    /// Answer: the number of missing or wrong ones.
+    CheckWrites { bytes: usize, count: u64, salt: u64 },
+    /// Answer: the value of the exported word.
+    Word,
+    /// Answer: the value that the peer's word must have after all additions.
+    Added,
+    /// Answer messages of a peer.
+    ServeMessages { domain: String },
+    /// Connect to a peer that answers messages.
+    UseMessages { domain: String, place: String },
+    /// Answer: the version of libfabric.
+    LibfabricVersion,
+    /// Let libfabric's program verify all bytes of some messages. Answer: the number of wrong ones.
+    CheckLibfabric { bytes: usize },
+
+    /// Connect to a store.
+    Connect(Path, Target),
+    /// Store version 0 of every key, by memcached's protocol.
+    Fill(Path, Keys),
+    /// Remove every key, by memcached's protocol.
+    Empty(Path, Keys),
+    /// Get every key and verify its value. Answer: the number of missing or wrong ones. A client
+    /// that caches locations has them all afterwards.
+    Verify(Path, Keys),
+    /// Answer: the version of memcached.
+    MemcachedVersion(Path),
+    /// Carry out a mix of gets and sets for some microseconds. Answer: [`mixed::Mixed`].
+    Mix {
+        path: Path,
+        mix: Mix,
+        salt: u64,
+        time_us: u64,
+    },
+    /// Begin to read files, `limit` bytes at most and for so many microseconds.
+    OpenFiles {
+        dir: PathBuf,
+        limit: u64,
+        time_us: u64,
+    },
+    /// Store and read back some blocks over each path. Answer: [`files::FileSamples`].
+    NextFiles,
+
+    /// Do a job for one round. `salt` is the version of written bytes. Answer: [`Samples`].
+    Measure {
+        job: Job,
+        salt: u64,
+        pace: Pace,
+        /// Processor of this thread, if it matters.
+        processor: Option<usize>,
+    },
+    /// An order to a member of a domain that changes.
+    Member(member::Order),
+}
+
+/// Work that is measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Job {
+    /// Round trips of messages with a server; a sample is half of one.
+    RoundTrips {
+        server: SocketAddrV4,
+        transport: Transport,
+        bytes: usize,
+    },
+    /// Messages to a server in one direction.
+    Stream {
+        server: SocketAddrV4,
+        transport: Transport,
+        bytes: usize,
+    },
+    /// One-sided operations on the peer's memory.
+    OneSided {
+        direction: Direction,
+        depth: u32,
+        bytes: usize,
+    },
+    /// Additions to the peer's word.
+    Additions { depth: u32 },
+    /// Messages with the peer.
+    Messages(Session),
+    /// Messages between two processes of libfabric's program.
+    Libfabric { bytes: usize, count: u32 },
+    /// Single operations of a store.
+    Store {
+        path: Path,
+        op: StoreOp,
+        set: KeySet,
+    },
+    /// Operations of a store on many connections, or many at once.
+    Crowd {
+        path: Path,
+        op: StoreOp,
+        set: KeySet,
+        load: crowd::Load,
+    },
+    /// Values that are borrowed, or copied instead.
+    Borrow { reading: Reading, set: KeySet },
+    /// `memcpy` from `total` bytes of memory; with `found` the location has to be looked up.
+    Copy {
+        bytes: usize,
+        total: u64,
+        found: bool,
+    },
+    /// Gets of a trace, by memcached's protocol. Its figure `hits` counts the gets that found a value.
+    Trace {
+        path: Path,
+        trace: Trace,
+        gets: Range<u64>,
+    },
+}
+
+impl Job {
+    /// The order to do it for some time.
+    pub(crate) fn order(self, salt: u64, pace: Pace) -> Order {
+        Order::Measure {
+            job: self,
+            salt,
+            pace,
+            processor: None,
+        }
+    }
+}
+
+/// Takes orders until the input ends.
+pub(crate) fn run() -> io::Result<()> {
+    let mut worker = Worker::default();
+    serve(io::stdin().lock(), io::stdout(), |order| {
+        worker.obey(order).map_err(explained)
+    })
+}
+
+/// Lets `obey` carry out orders of any kind until the input ends.
+///
+/// # Errors
+/// The system's, when an answer cannot be written.
+pub fn serve<O: DeserializeOwned, E: From<serde_json::Error> + ToString>(
+    orders: impl BufRead,
+    mut answers: impl Write,
+    mut obey: impl FnMut(O) -> std::result::Result<Value, E>,
+) -> io::Result<()> {
+    for line in orders.lines() {
+        let answer = serde_json::from_str(&line?)
+            .map_err(E::from)
+            .and_then(&mut obey)
+            .map_err(|error| error.to_string());
+        let mut line = serde_json::to_vec(&answer)?;
+        line.push(b'\n');
+        answers.write_all(&line)?;
+        answers.flush()?;
+    }
+    Ok(())
+}
+
+/// The kernel reports a time-out of a socket as `WouldBlock`.
+fn explained(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<io::Error>() {
+        Some(system) if system.kind() == io::ErrorKind::WouldBlock => {
+            let seconds = client::PATIENCE.as_secs();
+            anyhow::anyhow!("nothing came and nothing could be sent for {seconds} s")
+        }
+        _ => error,
+    }
+}
+
+/// The state of a worker: whatever orders have set up.
+#[derive(Default)]
+struct Worker {
+    node: Option<Member>,
+    stacks: Vec<Stack>,
+    exports: Option<Exports>,
+    memory: Option<Peer>,
+    messages: Option<messages::Client>,
+    stores: Stores,
+    /// Memory to copy from, of one size at a time.
+    source: Option<(u64, Source)>,
+    member: member::Process,
+}
+
+impl Worker {
+    fn obey(&mut self, order: Order) -> Result<Value> {
+        match order {
+            Order::UseStack { domain } => {
+                let domain = self.domain(&domain)?;
+                answer(self.stacks.push(Stack::open(&domain)?))
+            }
+            Order::Serve => answer(self.serve()?),
+            Order::LendNamespace { socket } => answer(veth::lend(&socket)?),
+            Order::CreateVeth { socket } => answer(veth::create(&socket)?),
+            Order::ConfigureVeth { address } => answer(veth::configure(address)?),
+            Order::Mtu { interface } => answer(match interface {
+                Some(name) => Netlink::open()?.link(&name)?.mtu,
+                None => veth::mtu()?,
+            }),
+            Order::CongestionControl => {
+                let name = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")?;
+                answer(name.trim_end())
+            }
+            Order::BytesSent { interface } => answer(bytes_sent(&interface)?),
+            Order::Flood(flood) => {
+                let sockets = flood.servers.first().map(|server| self.sockets(*server));
+                answer(flood::flood(&sockets.unwrap_or(Sockets::Kernel), &flood)?)
+            }
+
+            Order::Export { domain, len } => {
+                let domain = self.domain(&domain)?;
+                let exports = self.exports.insert(Exports::new(&domain, len)?);
+                answer(exports.keys().context("exported memory has no key")?)
+            }
+            Order::UseMemory { domain, keys } => {
+                let domain = self.domain(&domain)?;
+                answer(self.memory = Some(Peer::open(&domain, &keys)?))
+            }
+            Order::CheckWrites { bytes, count, salt } => {
+                answer(self.exports()?.wrong_writes(bytes, count, salt)?)
+            }
+            Order::Word => answer(self.exports()?.word()?),
+            Order::Added => answer(self.memory()?.counter.value()),
+            Order::ServeMessages { domain } => {
+                let domain = self.domain(&domain)?;
+                answer(serve_messages(domain)?)
+            }
+            Order::UseMessages { domain, place } => {
+                let domain = self.domain(&domain)?;
+                let client = messages::Client::connect(&domain, place.parse()?)?;
+                answer(self.messages = Some(client))
+            }
+            Order::LibfabricVersion => answer(libfabric::version()?),
+            Order::CheckLibfabric { bytes } => answer(libfabric::wrong_messages(bytes, CHECKED)?),
+
+            Order::Connect(path, Target::Rdma { domain, place }) => {
+                let domain = self.domain(&domain)?;
+                answer(self.stores.connect_rdma(path, &domain, place.parse()?)?)
+            }
+            Order::Connect(path, target) => {
+                let sockets = match &target {
+                    Target::Tcp(server) => self.sockets(*server),
+                    _ => Sockets::Kernel,
+                };
+                answer(self.stores.connect(path, target, sockets)?)
+            }
+            Order::Fill(path, keys) => answer(self.stores.fill(path, keys)?),
+            Order::Empty(path, keys) => answer(self.stores.empty(path, keys)?),
+            Order::Verify(path, keys) => answer(self.stores.verify(path, keys)?),
+            Order::MemcachedVersion(path) => answer(self.stores.memcached(path)?.version()?),
+            Order::Mix {
+                path,
+                mix,
+                salt,
+                time_us,
+            } => answer(self.stores.mix(path, mix, salt, time_us)?),
+            Order::OpenFiles {
+                dir,
+                limit,
+                time_us,
+            } => answer(self.stores.open_files(dir, limit, time_us)?),
+            Order::NextFiles => answer(self.stores.next_files()?),
+
+            Order::Measure {
+                job,
+                salt,
+                pace,
+                processor,
+            } => {
+                let _bound = processor.map(Bound::this_thread).transpose()?;
+                answer(self.measure(job, salt, pace)?)
+            }
+            Order::Member(order) => self.member.obey(order),
+        }
+    }
+
+    fn measure(&mut self, job: Job, salt: u64, pace: Pace) -> Result<Samples> {
+        match job {
+            Job::RoundTrips {
+                server,
+                transport,
+                bytes,
+            } => {
+                let sockets = self.sockets(server);
+                Ok(client::round_trips(
+                    &sockets, server, transport, bytes, pace,
+                )?)
+            }
+            Job::Stream {
+                server,
+                transport,
+                bytes,
+            } => {
+                let sockets = self.sockets(server);
+                Ok(client::stream(
+                    &sockets,
+                    server,
+                    transport,
+                    bytes,
+                    pace.time(),
+                )?)
+            }
+            Job::OneSided {
+                direction,
+                depth,
+                bytes,
+            } => self.memory()?.measure(direction, depth, bytes, salt, pace),
+            Job::Additions { depth } => self.memory()?.counter.measure(depth, pace),
+            Job::Messages(session) => {
+                let client = self.messages.as_mut().context("no peer for messages")?;
+                client.measure(session)
+            }
+            Job::Libfabric { bytes, count } => libfabric::pingpong(bytes, count),
+            Job::Copy {
+                bytes,
+                total,
+                found,
+            } => {
+                let source = self.source.take().filter(|(of, _)| *of == total);
+                let source = source.unwrap_or_else(|| (total, Source::new(total as usize)));
+                let (_, source) = self.source.insert(source);
+                Ok(source.copy(bytes, found, pace))
+            }
+            job => self.stores.measure(job, salt, pace),
+        }
+    }
+
+    fn domain(&mut self, name: &str) -> Result<Domain> {
+        let node = match self.node.take() {
+            Some(node) => node,
+            None => Member::attach()?,
+        };
+        Ok(self.node.insert(node).domain(name)?)
+    }
+
+    fn exports(&self) -> Result<&Exports> {
+        self.exports.as_ref().context("no exported memory")
+    }
+
+    fn memory(&mut self) -> Result<&mut Peer> {
+        self.memory.as_mut().context("no memory of a peer")
+    }
+
+    /// By the kernel and by all stacks at the same port.
+    fn serve(&self) -> io::Result<u16> {
+        let port = server::start(Ipv4Addr::UNSPECIFIED)?;
+        for stack in &self.stacks {
+            let at = SocketAddrV4::new(stack.ipv4(), port);
+            server::start_with(&Sockets::Stack(stack.clone()), at)?;
+        }
+        Ok(port)
+    }
+
+    /// The sockets that lead to an address.
+    fn sockets(&self, to: SocketAddrV4) -> Sockets {
+        let mut stacks = self.stacks.iter();
+        let stack = stacks.find(|stack| stack.is_on_link(IpAddr::V4(*to.ip())));
+        stack.map_or(Sockets::Kernel, |stack| Sockets::Stack(stack.clone()))
+    }
+}
+
+fn answer(value: impl Serialize) -> Result<Value> {
+    Ok(serde_json::to_value(value)?)
+}
+
+/// The counter of an interface of this node.
+fn bytes_sent(interface: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/self/net/dev")?;
+    let of_line = |line: &str| -> Option<u64> {
+        let counters = line
+            .trim_start()
+            .strip_prefix(interface)?
+            .strip_prefix(':')?;
+        counters.split_whitespace().nth(BYTES_SENT)?.parse().ok()
+    };
+    text.lines().find_map(of_line).context("no such interface")
+}
+
+/// The peer that measures notices when this ends.
+fn serve_messages(domain: Domain) -> Result<()> {
+    let listener = messages::listen(&domain)?;
+    let serve = move || {
+        if let Err(error) = messages::serve(&domain, &listener) {
+            eprintln!("toroid-bench: {error}");
+        }
+    };
+    thread::Builder::new()
+        .name("messages".into())
+        .spawn(serve)?;
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! The active side: the measurements.
+
+use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+use super::server::{receive_line, send_line};
+use super::socket::{Datagrams, Sockets, Stream};
+use super::{Received, Session, Transport, UdpReady};
+use crate::samples::Samples;
+use crate::worker::pattern;
+use crate::worker::sampler::{Pace, Work, sample};
+
+/// Messages at the start of a stream that are verified and not counted.
+const VERIFIED: u64 = 64;
+
+/// After this an answer is lost.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Measures round trips of messages of `bytes` bytes with the server at `server`; a sample is
+/// half of one.
+pub fn round_trips(
+    sockets: &Sockets,
+    server: SocketAddrV4,
+    transport: Transport,
+    bytes: usize,
+    pace: Pace,
+) -> io::Result<Samples> {
+    let stream = open(sockets, server, &Session::Echo { transport, bytes })?;
+    let mut samples = match transport {
+        Transport::Tcp => {
+            stream.set_nodelay()?;
+            sample(&mut Echo::new(TcpMessages(stream), bytes), pace)
+        }
+        Transport::Udp => {
+            let socket = udp_socket(sockets, server, &stream)?;
+            sample(&mut Echo::new(socket, bytes), pace)
+        }
+    }?;
+    for sample in &mut samples.samples_ns {
+        *sample /= 2.0;
+    }
+    Ok(samples)
+}
+
+/// Measures a stream of messages of `bytes` bytes to the server at `server`; what the receiver
+/// got counts.
+pub fn stream(
+    sockets: &Sockets,
+    server: SocketAddrV4,
+    transport: Transport,
+    bytes: usize,
+    time: Duration,
+) -> io::Result<Samples> {
+    let stream = open(
+        sockets,
+        server,
+        &Session::Sink {
+            transport,
+            bytes,
+            verified: VERIFIED,
+        },
+    )?;
+    match transport {
+        Transport::Tcp => send_tcp(&stream, bytes, time)?,
+        Transport::Udp => send_udp(&udp_socket(sockets, server, &stream)?, bytes, time)?,
+    }
+    stream.end_writing()?;
+    let received: Received = receive_line(&mut BufReader::new(&stream))?;
+    Ok(Samples {
+        batch: 1,
+        ops: received.messages,
+        bytes: received.bytes,
+        elapsed_ns: received.elapsed_ns,
+        errors: received.errors,
+        ..Samples::default()
+    })
+}
+
+/// Opens a session.
+pub(super) fn open(
+    sockets: &Sockets,
+    server: SocketAddrV4,
+    session: &Session,
+) -> io::Result<Stream> {
+    let stream = sockets.connect(server, PATIENCE)?;
+    send_line(&stream, session)?;
+    Ok(stream)
+}
+
+fn udp_socket(sockets: &Sockets, server: SocketAddrV4, stream: &Stream) -> io::Result<Datagrams> {
+    let UdpReady { port } = receive_line(&mut BufReader::new(stream))?;
+    let socket = sockets.datagrams_to(SocketAddrV4::new(*server.ip(), port))?;
+    socket.set_read_timeout(PATIENCE)?;
+    Ok(socket)
+}
+
+fn send_tcp(mut stream: &Stream, bytes: usize, time: Duration) -> io::Result<()> {
+    let mut message = vec![0; bytes];
+    for number in 0..VERIFIED {
+        pattern::fill(number, &mut message);
+        stream.write_all(&message)?;
+    }
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        stream.write_all(&message)?;
+    }
+    Ok(())
+}
+
+fn send_udp(socket: &Datagrams, bytes: usize, time: Duration) -> io::Result<()> {
+    let mut message = vec![0; bytes];
+    for number in 0..VERIFIED {
+        pattern::fill(number, &mut message);
+        socket.send(&message)?;
+        socket.receive(&mut [0])?;
+    }
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        socket.send(&message)?;
+    }
+    Ok(())
+}
+
+/// Sends and receives whole messages.
+trait Messages {
+    fn send(&mut self, message: &[u8]) -> io::Result<()>;
+
+    /// Returns whether a message of the right length came in time.
+    fn receive(&mut self, message: &mut [u8]) -> io::Result<bool>;
+}
+
+struct TcpMessages(Stream);
+
+impl Messages for TcpMessages {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.0.write_all(message)
+    }
+
+    fn receive(&mut self, message: &mut [u8]) -> io::Result<bool> {
+        self.0.read_exact(message).map(|()| true)
+    }
+}
+
+impl Messages for Datagrams {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        Datagrams::send(self, message).map(drop)
+    }
+
+    fn receive(&mut self, message: &mut [u8]) -> io::Result<bool> {
+        match Datagrams::receive(self, message) {
+            Ok((len, _)) => Ok(len == message.len()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+struct Echo<M> {
+    messages: M,
+    number: u64,
+    sent: Vec<u8>,
+    received: Vec<u8>,
+    came: bool,
+}
+
+impl<M: Messages> Echo<M> {
+    fn new(messages: M, bytes: usize) -> Self {
+        Echo {
+            messages,
+            number: 0,
+            sent: vec![0; bytes],
+            received: vec![0; bytes],
+            came: false,
+        }
+    }
+}
+
+impl<M: Messages> Work for Echo<M> {
+    type Error = io::Error;
+
+    fn bytes(&self) -> u64 {
+        self.sent.len() as u64
+    }
+
+    fn prepare(&mut self, _count: u32) -> io::Result<()> {
+        self.number += 1;
+        pattern::fill(self.number, &mut self.sent);
+        Ok(())
+    }
+
+    fn run(&mut self, _at: u32) -> io::Result<()> {
+        self.messages.send(&self.sent)?;
+        self.came = self.messages.receive(&mut self.received)?;
+        Ok(())
+    }
+
+    fn check(&mut self) -> io::Result<u64> {
+        let right = self.came && self.received == self.sent;
+        Ok(u64::from(!right))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpStream};
+
+    use super::super::server;
+    use super::*;
+
+    const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Udp];
+    const TIME: Duration = Duration::from_millis(5);
+
+    fn server() -> SocketAddrV4 {
+        SocketAddrV4::new(
+            Ipv4Addr::LOCALHOST,
+            server::start(Ipv4Addr::LOCALHOST).unwrap(),
+        )
+    }
+
+    #[test]
+    fn echoes_come_back_whole() {
+        let server = server();
+        let pace = Pace {
+            time_us: 5000,
+            batch: Some(1),
+        };
+        for transport in BOTH {
+            for bytes in [1, 200, 8000] {
+                let samples =
+                    round_trips(&Sockets::Kernel, server, transport, bytes, pace).unwrap();
+                assert_eq!(samples.errors, 0, "{transport:?}, {bytes} bytes");
+                assert_eq!(samples.ops, samples.samples_ns.len() as u64);
+                assert_eq!(samples.bytes, samples.ops * bytes as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_counts_what_was_received() {
+        let server = server();
+        for (transport, sizes) in [
+            (Transport::Tcp, [200, 131_072]),
+            (Transport::Udp, [200, 8000]),
+        ] {
+            for bytes in sizes {
+                let samples = stream(&Sockets::Kernel, server, transport, bytes, TIME).unwrap();
+                assert_eq!(samples.errors, 0, "{transport:?}, {bytes} bytes");
+                assert!(samples.ops > 0 && samples.elapsed_ns > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_that_speaks_another_language_ends_its_own_session_only() {
+        let server = server();
+        let mut stranger = TcpStream::connect(server).unwrap();
+        stranger.write_all(b"GET / HTTP/1.0\r\n").unwrap();
+        assert_eq!(stranger.read(&mut [0; 8]).unwrap_or(0), 0);
+        assert!(stream(&Sockets::Kernel, server, Transport::Tcp, 200, TIME).is_ok());
+    }
+}

@@ -1,0 +1,204 @@
+//! Datagrams at a given rate, from one sender to some receivers: to each in turn, or to a group
+//! that they have joined.
+
+use std::io::{self, BufReader};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::client::open;
+use super::server::receive_line;
+use super::socket::{Datagrams, Sockets, Stream};
+use super::{Received, Session, UdpReady};
+
+/// Sleep between two bursts when the sender is ahead of its rate. It leaves the core to the processes
+/// that carry and receive; they queue the datagrams of this time.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// A longer pause of a sender is not made up for: it would be a burst that fills every queue.
+const LONGEST_PAUSE: Duration = Duration::from_millis(2);
+
+/// Datagrams to send without looking at the clock.
+const BURST: u64 = 32;
+
+/// Datagrams to send.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flood {
+    /// Where the receivers' sessions are.
+    pub servers: Vec<SocketAddrV4>,
+    /// The group that all of them join; without one each gets datagrams of its own.
+    pub group: Option<SocketAddrV4>,
+    /// The address of the sender's interface for the group.
+    pub interface: Ipv4Addr,
+    /// Bytes of a datagram.
+    pub bytes: usize,
+    /// Datagrams to send in a second.
+    pub per_s: f64,
+    /// For how long, in microseconds.
+    pub time_us: u64,
+}
+
+/// The result of a flood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Datagrams sent.
+    pub sent: u64,
+    /// Datagrams that should have been received, by all receivers together.
+    pub due: u64,
+    /// Those that were.
+    pub received: u64,
+    /// Those among them that were not as sent.
+    pub errors: u64,
+    /// From the first to the last, at the sender or the slowest receiver, in nanoseconds.
+    pub elapsed_ns: u64,
+}
+
+impl Flow {
+    /// The fraction that was lost.
+    pub fn loss(&self) -> f64 {
+        1.0 - self.received as f64 / self.due.max(1) as f64
+    }
+
+    /// Datagrams that were received in a second.
+    pub fn received_per_s(&self) -> f64 {
+        per_second(self.received, self.elapsed_ns)
+    }
+
+    /// Datagrams that were sent in a second.
+    pub fn sent_per_s(&self) -> f64 {
+        per_second(self.sent, self.elapsed_ns)
+    }
+}
+
+fn per_second(count: u64, elapsed_ns: u64) -> f64 {
+    count as f64 * 1e9 / elapsed_ns.max(1) as f64
+}
+
+/// Sends it and collects the counts of the receivers.
+pub fn flood(sockets: &Sockets, flood: &Flood) -> io::Result<Flow> {
+    let session = Session::Count {
+        bytes: flood.bytes,
+        group: flood.group,
+    };
+    let open = |server: &SocketAddrV4| -> io::Result<(Stream, SocketAddrV4)> {
+        let stream = open(sockets, *server, &session)?;
+        let UdpReady { port } = receive_line(&mut BufReader::new(&stream))?;
+        Ok((stream, SocketAddrV4::new(*server.ip(), port)))
+    };
+    let sessions: Vec<_> = flood.servers.iter().map(open).collect::<Result<_, _>>()?;
+    let destinations = match flood.group {
+        Some(group) => vec![group],
+        None => sessions.iter().map(|(_, address)| *address).collect(),
+    };
+    // Bound to its address, the socket sends to the group by that interface.
+    let socket = sockets.datagrams(flood.interface.into())?;
+    let (sent, elapsed) = send(&socket, flood, &destinations)?;
+
+    let copies = match flood.group {
+        Some(_) => sessions.len() as u64,
+        None => 1,
+    };
+    let mut flow = Flow {
+        sent,
+        due: sent * copies,
+        elapsed_ns: elapsed.as_nanos() as u64,
+        ..Flow::default()
+    };
+    for (stream, _) in &sessions {
+        stream.end_writing()?;
+    }
+    for (stream, _) in &sessions {
+        let received: Received = receive_line(&mut BufReader::new(stream))?;
+        flow.received += received.messages;
+        flow.errors += received.errors;
+        flow.elapsed_ns = flow.elapsed_ns.max(received.elapsed_ns);
+    }
+    Ok(flow)
+}
+
+/// Returns the number of datagrams sent, and the time.
+fn send(
+    socket: &Datagrams,
+    flood: &Flood,
+    destinations: &[SocketAddrV4],
+) -> io::Result<(u64, Duration)> {
+    let message = vec![0; flood.bytes];
+    let time = Duration::from_micros(flood.time_us);
+    let mut destinations = destinations.iter().cycle();
+    let lag = (LONGEST_PAUSE.as_secs_f64() * flood.per_s) as u64;
+    let (start, mut sent, mut forgiven) = (Instant::now(), 0, 0);
+    loop {
+        let passed = start.elapsed();
+        if passed >= time {
+            return Ok((sent, passed));
+        }
+        let due = (passed.as_secs_f64() * flood.per_s) as u64;
+        forgiven = due.saturating_sub(sent + lag).max(forgiven);
+        let burst = due.saturating_sub(forgiven + sent).min(BURST);
+        if burst == 0 {
+            thread::sleep(PAUSE);
+        }
+        for destination in destinations.by_ref().take(burst as usize) {
+            match socket.send_to(&message, (*destination).into()) {
+                // A full queue loses it, as it may.
+                Err(error) if !is_full(&error) => return Err(error),
+                _ => sent += 1,
+            }
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ENOBUFS as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::server;
+    use super::*;
+
+    const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+    fn servers(count: usize) -> Vec<SocketAddrV4> {
+        let start = |_| SocketAddrV4::new(HERE, server::start(HERE).unwrap());
+        (0..count).map(start).collect()
+    }
+
+    #[test]
+    fn every_receiver_gets_its_share_at_the_rate_asked_for() {
+        let flow = flood(
+            &Sockets::Kernel,
+            &Flood {
+                servers: servers(3),
+                group: None,
+                interface: HERE,
+                bytes: 64,
+                per_s: 3000.0,
+                time_us: 20_000,
+            },
+        )
+        .unwrap();
+        assert!((1..=60).contains(&flow.sent), "{flow:?}");
+        assert_eq!((flow.due, flow.received), (flow.sent, flow.sent));
+        assert_eq!(flow.errors, 0);
+        assert_eq!(flow.loss(), 0.0);
+        assert!(flow.elapsed_ns >= 20_000_000, "{flow:?}");
+    }
+
+    #[test]
+    fn what_nobody_received_is_lost() {
+        let flow = Flow {
+            sent: 100,
+            due: 200,
+            received: 150,
+            errors: 0,
+            elapsed_ns: 500_000_000,
+        };
+        assert_eq!(flow.loss(), 0.25);
+        assert_eq!((flow.sent_per_s(), flow.received_per_s()), (200.0, 300.0));
+        assert_eq!(Flow::default().loss(), 1.0);
+    }
+}

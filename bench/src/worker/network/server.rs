@@ -1,0 +1,230 @@
+//! The passive side: echoes and counts.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::socket::{Datagrams, Listener, Sockets, Stream};
+use super::{LONGEST_MESSAGE, Received, Session, Transport, UdpReady};
+use crate::worker::pattern;
+
+/// A UDP socket that gets nothing for so long has received what was sent to it.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// Serves sessions at `address`, where it may have any free port, until the process ends, and
+/// returns the port.
+pub fn start(address: Ipv4Addr) -> io::Result<u16> {
+    start_with(&Sockets::Kernel, SocketAddrV4::new(address, 0))
+}
+
+/// Serves sessions at `address`; a stack has no port to spare, and must be told one.
+pub fn start_with(sockets: &Sockets, address: SocketAddrV4) -> io::Result<u16> {
+    let listener = sockets.listen(address)?;
+    let port = listener.local_port(address.port())?;
+    let sockets = sockets.clone();
+    thread::Builder::new()
+        .name("sessions".into())
+        .spawn(move || accept(&listener, &sockets))?;
+    Ok(port)
+}
+
+fn accept(listener: &Listener, sockets: &Sockets) {
+    loop {
+        let Ok(stream) = listener.accept() else {
+            continue;
+        };
+        let sockets = sockets.clone();
+        // A client that breaks off, or a thread that cannot be made, ends that session alone:
+        // the client sees it.
+        let _ = thread::Builder::new().spawn(move || serve(stream, &sockets));
+    }
+}
+
+fn serve(stream: Stream, sockets: &Sockets) -> io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    match receive_line(&mut reader)? {
+        Session::Echo {
+            transport: Transport::Tcp,
+            bytes,
+        } => tcp_echo(stream, reader, bytes),
+        Session::Echo {
+            transport: Transport::Udp,
+            bytes,
+        } => udp_echo(&stream, sockets, bytes),
+        Session::Sink {
+            transport: Transport::Tcp,
+            bytes,
+            verified,
+        } => tcp_sink(stream, reader, bytes, verified),
+        Session::Sink {
+            transport: Transport::Udp,
+            bytes,
+            verified,
+        } => udp_sink(&stream, sockets, bytes, verified),
+        Session::Count { bytes, group } => count(&stream, sockets, bytes, group),
+    }
+}
+
+pub(super) fn receive_line<T: DeserializeOwned>(reader: &mut impl BufRead) -> io::Result<T> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    serde_json::from_str(&line).map_err(io::Error::from)
+}
+
+pub(super) fn send_line<T: Serialize>(mut stream: &Stream, message: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+fn tcp_echo(mut stream: Stream, mut reader: BufReader<Stream>, bytes: usize) -> io::Result<()> {
+    stream.set_nodelay()?;
+    let mut message = vec![0; bytes];
+    loop {
+        reader.read_exact(&mut message)?;
+        stream.write_all(&message)?;
+    }
+}
+
+fn tcp_sink(
+    stream: Stream,
+    mut reader: BufReader<Stream>,
+    bytes: usize,
+    verified: u64,
+) -> io::Result<()> {
+    let mut received = Received::default();
+    let mut message = vec![0; bytes];
+    for number in 0..verified {
+        reader.read_exact(&mut message)?;
+        received.errors += u64::from(!pattern::matches(number, &message));
+    }
+    let start = Instant::now();
+    // What the buffer holds came before the clock was started, and is little.
+    let mut rest = reader.into_inner();
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        match rest.read(&mut buffer)? {
+            0 => break,
+            count => received.bytes += count as u64,
+        }
+    }
+    received.elapsed_ns = start.elapsed().as_nanos() as u64;
+    received.messages = received.bytes / bytes as u64;
+    send_line(&stream, &received)
+}
+
+/// A UDP socket of a session, which lasts as long as the client keeps its side of the TCP
+/// connection open, and until what it sent before has been received.
+struct UdpSession {
+    socket: Datagrams,
+    ended: Arc<AtomicBool>,
+}
+
+impl UdpSession {
+    fn open(stream: &Stream, sockets: &Sockets) -> io::Result<Self> {
+        UdpSession::with(sockets.datagrams(stream.local_addr()?.ip())?, stream)
+    }
+
+    fn with(socket: Datagrams, stream: &Stream) -> io::Result<Self> {
+        socket.set_read_timeout(QUIET)?;
+        let port = socket.port()?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let (mut control, flag) = (stream.try_clone()?, Arc::clone(&ended));
+        thread::Builder::new().spawn(move || {
+            // Whether the client closes or breaks off, the session is over.
+            let _ = control.read(&mut [0]);
+            flag.store(true, Ordering::Relaxed);
+        })?;
+        send_line(stream, &UdpReady { port })?;
+        Ok(UdpSession { socket, ended })
+    }
+
+    /// The next datagram's length and sender, or `None` at the session's end.
+    fn receive(&self, message: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
+        loop {
+            match self.socket.receive(message) {
+                Ok(datagram) => return Ok(Some(datagram)),
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                Err(_) if self.ended.load(Ordering::Relaxed) => return Ok(None),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn udp_echo(stream: &Stream, sockets: &Sockets, bytes: usize) -> io::Result<()> {
+    let session = UdpSession::open(stream, sockets)?;
+    let mut message = vec![0; LONGEST_MESSAGE];
+    while let Some((len, from)) = session.receive(&mut message)? {
+        // What is not ours gets no echo; the client misses it and says so.
+        if len == bytes {
+            session.socket.send_to(&message[..len], from)?;
+        }
+    }
+    Ok(())
+}
+
+fn udp_sink(stream: &Stream, sockets: &Sockets, bytes: usize, verified: u64) -> io::Result<()> {
+    let session = UdpSession::open(stream, sockets)?;
+    let mut message = vec![0; LONGEST_MESSAGE];
+    let mut received = Received::default();
+    for number in 0..verified {
+        let Some((len, from)) = session.receive(&mut message)? else {
+            return Ok(());
+        };
+        let right = len == bytes && pattern::matches(number, &message[..len]);
+        received.errors += u64::from(!right);
+        // The client waits for this before the next, so that nothing is lost here.
+        session.socket.send_to(&message[..1], from)?;
+    }
+    receive_all(&session, bytes, &mut received)?;
+    send_line(stream, &received)
+}
+
+fn count(
+    stream: &Stream,
+    sockets: &Sockets,
+    bytes: usize,
+    group: Option<SocketAddrV4>,
+) -> io::Result<()> {
+    let IpAddr::V4(address) = stream.local_addr()?.ip() else {
+        return Err(ErrorKind::Unsupported.into());
+    };
+    let socket = match group {
+        None => sockets.datagrams(address.into())?,
+        Some(group) => sockets.datagrams_of(group, address)?,
+    };
+    socket.take_much()?;
+    let session = UdpSession::with(socket, stream)?;
+    let mut received = Received::default();
+    receive_all(&session, bytes, &mut received)?;
+    // Whoever has the answer may ask for the same group again, whose port is then to be free.
+    drop(session);
+    send_line(stream, &received)
+}
+
+/// Counts what comes until the session's end.
+fn receive_all(session: &UdpSession, bytes: usize, received: &mut Received) -> io::Result<()> {
+    let mut message = vec![0; LONGEST_MESSAGE];
+    let mut first_and_last = None;
+    while let Some((len, _)) = session.receive(&mut message)? {
+        received.errors += u64::from(len != bytes);
+        received.messages += 1;
+        received.bytes += len as u64;
+        let now = Instant::now();
+        let (first, _) = first_and_last.unwrap_or((now, now));
+        first_and_last = Some((first, now));
+    }
+    if let Some((first, last)) = first_and_last {
+        received.elapsed_ns = (last - first).as_nanos() as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! Sockets of a node's kernel or of a stack in this process, so that one measurement serves both.
+
+use std::io::{self, Read, Write};
+use std::net::{self, IpAddr, Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use toroid_ethernet::stack::{Stack, tcp, udp};
+
+/// So that a receiver that has lost its core for a moment loses no datagrams. The kernel gives as
+/// much of it as it likes.
+const BUFFER: usize = 4 << 20;
+
+/// Where a socket is made.
+#[derive(Clone, Debug)]
+pub enum Sockets {
+    /// In the kernel.
+    Kernel,
+    /// In this process.
+    Stack(Stack),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub enum Stream {
+    /// In the kernel.
+    Kernel(net::TcpStream),
+    /// In this process.
+    Stack(tcp::TcpStream),
+    /// To a process of this host.
+    Unix(UnixStream),
+}
+
+/// A listener.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Kernel(net::TcpListener),
+    Stack(tcp::TcpListener),
+}
+
+/// A socket for datagrams.
+#[derive(Debug)]
+pub(super) enum Datagrams {
+    Kernel(net::UdpSocket),
+    Stack {
+        socket: udp::UdpSocket,
+        /// To whom [`Datagrams::send`] sends.
+        peer: Option<SocketAddr>,
+    },
+}
+
+impl Sockets {
+    /// Connects, with `patience` for that and for all that follows.
+    pub fn connect(&self, to: SocketAddrV4, patience: Duration) -> io::Result<Stream> {
+        let patient = Some(patience);
+        match self {
+            Sockets::Kernel => {
+                let stream = net::TcpStream::connect_timeout(&to.into(), patience)?;
+                stream.set_read_timeout(patient)?;
+                stream.set_write_timeout(patient)?;
+                Ok(Stream::Kernel(stream))
+            }
+            Sockets::Stack(stack) => {
+                let stream = stack.connect(to.into())?;
+                stream.set_read_timeout(patient)?;
+                stream.set_write_timeout(patient)?;
+                Ok(Stream::Stack(stream))
+            }
+        }
+    }
+
+    pub(super) fn listen(&self, at: SocketAddrV4) -> io::Result<Listener> {
+        match self {
+            Sockets::Kernel => net::TcpListener::bind(at).map(Listener::Kernel),
+            Sockets::Stack(stack) => stack.listen(at.port()).map(Listener::Stack),
+        }
+    }
+
+    /// At any port.
+    pub(super) fn datagrams(&self, address: IpAddr) -> io::Result<Datagrams> {
+        match self {
+            Sockets::Kernel => net::UdpSocket::bind((address, 0)).map(Datagrams::Kernel),
+            Sockets::Stack(stack) => Ok(Datagrams::Stack {
+                socket: stack.bind_udp(0)?,
+                peer: None,
+            }),
+        }
+    }
+
+    /// Those to a group, by the interface with this address.
+    pub(super) fn datagrams_of(
+        &self,
+        group: SocketAddrV4,
+        interface: Ipv4Addr,
+    ) -> io::Result<Datagrams> {
+        match self {
+            Sockets::Kernel => {
+                let socket = net::UdpSocket::bind(group)?;
+                socket.join_multicast_v4(group.ip(), &interface)?;
+                Ok(Datagrams::Kernel(socket))
+            }
+            Sockets::Stack(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    pub(super) fn datagrams_to(&self, to: SocketAddrV4) -> io::Result<Datagrams> {
+        let mut datagrams = self.datagrams(Ipv4Addr::UNSPECIFIED.into())?;
+        match &mut datagrams {
+            Datagrams::Kernel(socket) => socket.connect(to)?,
+            Datagrams::Stack { peer, .. } => *peer = Some(to.into()),
+        }
+        Ok(datagrams)
+    }
+}
+
+impl Stream {
+    /// The same connection once more.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Stream::Kernel(stream) => stream.try_clone().map(Stream::Kernel),
+            Stream::Stack(stream) => stream.try_clone().map(Stream::Stack),
+            Stream::Unix(stream) => stream.try_clone().map(Stream::Unix),
+        }
+    }
+
+    /// Sends small pieces at once.
+    pub fn set_nodelay(&self) -> io::Result<()> {
+        match self {
+            Stream::Kernel(stream) => stream.set_nodelay(true),
+            Stream::Stack(stream) => stream.set_nodelay(true),
+            Stream::Unix(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Stream::Kernel(stream) => stream.local_addr(),
+            Stream::Stack(stream) => stream.local_addr(),
+            Stream::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    pub(super) fn end_writing(&self) -> io::Result<()> {
+        match self {
+            Stream::Kernel(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Stack(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Kernel(stream) => { stream }.read(into),
+            Stream::Stack(stream) => { stream }.read(into),
+            Stream::Unix(stream) => { stream }.read(into),
+        }
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Kernel(stream) => { stream }.write(from),
+            Stream::Stack(stream) => { stream }.write(from),
+            Stream::Unix(stream) => { stream }.write(from),
+        }
+    }
+
+    fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Kernel(stream) => { stream }.write_vectored(from),
+            Stream::Stack(stream) => { stream }.write_vectored(from),
+            Stream::Unix(stream) => { stream }.write_vectored(from),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(into)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        (&*self).write(from)
+    }
+
+    fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Listener {
+    pub(super) fn local_port(&self, asked: u16) -> io::Result<u16> {
+        match self {
+            Listener::Kernel(listener) => Ok(listener.local_addr()?.port()),
+            // It takes what it is asked for.
+            Listener::Stack(_) => Ok(asked),
+        }
+    }
+
+    pub(super) fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Listener::Kernel(listener) => Ok(Stream::Kernel(listener.accept()?.0)),
+            Listener::Stack(listener) => Ok(Stream::Stack(listener.accept()?.0)),
+        }
+    }
+}
+
+impl Datagrams {
+    pub(super) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Datagrams::Kernel(socket) => socket.set_read_timeout(Some(timeout)),
+            Datagrams::Stack { socket, .. } => socket.set_read_timeout(Some(timeout)),
+        }
+    }
+
+    /// Lets much wait; a stack has its room from the start.
+    pub(super) fn take_much(&self) -> io::Result<()> {
+        match self {
+            Datagrams::Kernel(socket) => Ok(setsockopt(socket, sockopt::RcvBuf, &BUFFER)?),
+            Datagrams::Stack { .. } => Ok(()),
+        }
+    }
+
+    pub(super) fn port(&self) -> io::Result<u16> {
+        match self {
+            Datagrams::Kernel(socket) => Ok(socket.local_addr()?.port()),
+            Datagrams::Stack { socket, .. } => Ok(socket.port()),
+        }
+    }
+
+    pub(super) fn send(&self, message: &[u8]) -> io::Result<usize> {
+        match self {
+            Datagrams::Kernel(socket) => socket.send(message),
+            Datagrams::Stack { socket, peer } => {
+                socket.send_to(message, peer.ok_or(io::ErrorKind::NotConnected)?)
+            }
+        }
+    }
+
+    pub(super) fn send_to(&self, message: &[u8], to: SocketAddr) -> io::Result<usize> {
+        match self {
+            Datagrams::Kernel(socket) => socket.send_to(message, to),
+            Datagrams::Stack { socket, .. } => socket.send_to(message, to),
+        }
+    }
+
+    pub(super) fn receive(&self, message: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        match self {
+            Datagrams::Kernel(socket) => socket.recv_from(message),
+            Datagrams::Stack { socket, .. } => socket.recv_from(message),
+        }
+    }
+}

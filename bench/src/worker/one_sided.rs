@@ -1,0 +1,332 @@
+//! One-sided operations on a peer's memory: one at a time, and pipelined.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use toroid_client::member::Domain;
+use toroid_fabric::provider::{QueuePair, RemoteRegion};
+use toroid_fabric::shm;
+use toroid_fabric::{Access, Completion, Endpoint, NodeId, Operation, Partition, Region};
+
+use super::atomics::Counter;
+use crate::samples::Samples;
+use crate::worker::pattern;
+use crate::worker::sampler::{BATCH, Pace, Work, sample};
+
+/// Bytes of an atomic region.
+const WORDS: u64 = 4096;
+
+/// Bytes of an exported region that is hot, together with the local side of the operations.
+pub const HOT: usize = 256 * 1024;
+
+/// The pattern of the owner's readable region.
+const READABLE_SEED: u64 = 1;
+
+/// Which way the bytes go, seen from the process that acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// From the peer.
+    Read,
+    /// To the peer.
+    Write,
+}
+
+/// The keys that the owner publishes, as texts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportedKeys {
+    /// Key of the region to read.
+    pub readable: String,
+    /// Key of the region to write.
+    pub writable: String,
+    /// Key of a region that begins with a word for atomic operations.
+    pub word: String,
+}
+
+/// The owner's side.
+#[derive(Debug)]
+pub struct Exports {
+    readable: Region,
+    writable: Region,
+    word: Option<Region>,
+}
+
+impl Exports {
+    /// Registers a region to read, filled, and one to write, each of `len` bytes.
+    pub fn new(domain: &Domain, len: usize) -> Result<Self> {
+        let readable = domain.alloc(len as u64, Access::REMOTE_READ)?;
+        let writable = domain.alloc(len as u64, Access::REMOTE_WRITE)?;
+        let word = domain.alloc(WORDS, Access::REMOTE_ATOMIC)?;
+        Self::of(readable, writable, Some(word))
+    }
+
+    fn of(readable: Region, writable: Region, word: Option<Region>) -> Result<Self> {
+        readable.write(0, &image(READABLE_SEED, readable.len()))?;
+        Ok(Exports {
+            readable,
+            writable,
+            word,
+        })
+    }
+
+    /// The keys to publish; `None` for memory that was not exported.
+    pub fn keys(&self) -> Option<ExportedKeys> {
+        Some(ExportedKeys {
+            readable: self.readable.remote_key()?.to_string(),
+            writable: self.writable.remote_key()?.to_string(),
+            word: self.word.as_ref()?.remote_key()?.to_string(),
+        })
+    }
+
+    /// The value of the word.
+    pub fn word(&self) -> Result<u64> {
+        Ok(self.word.as_ref().context("no word is exported")?.load(0)?)
+    }
+
+    /// How many of the first `count` operations of `bytes` bytes, writing version `salt`, did
+    /// not arrive whole.
+    pub fn wrong_writes(&self, bytes: usize, count: u64, salt: u64) -> Result<u64> {
+        let len = self.writable.len();
+        let mut found = vec![0; len as usize];
+        self.writable.read(0, &mut found)?;
+        let written = count.min(slots(len, bytes)) as usize;
+        let expected = image(salt, len);
+        let pairs = found.chunks(bytes).zip(expected.chunks(bytes));
+        let wrong = pairs.take(written).filter(|(a, b)| a != b).count();
+        Ok(wrong as u64)
+    }
+}
+
+/// The acting side.
+#[derive(Debug)]
+pub struct Peer {
+    node: NodeId,
+    partition: Partition,
+    readable: RemoteRegion,
+    writable: RemoteRegion,
+    local: Region,
+    /// The peer's word.
+    pub counter: Counter,
+}
+
+impl Peer {
+    /// Opens the published memory of an owner.
+    pub fn open(domain: &Domain, keys: &ExportedKeys) -> Result<Self> {
+        let readable = domain.open(keys.readable.parse()?, Access::REMOTE_READ)?;
+        let writable = domain.open(keys.writable.parse()?, Access::REMOTE_WRITE)?;
+        let word = domain.open(keys.word.parse()?, Access::REMOTE_ATOMIC)?;
+        Self::of(readable, writable, Counter::of(word))
+    }
+
+    fn of(readable: RemoteRegion, writable: RemoteRegion, counter: Counter) -> Result<Self> {
+        let key = readable.key();
+        Ok(Peer {
+            node: key.node,
+            partition: key.partition,
+            local: Region::local(readable.len() as usize)?,
+            readable,
+            writable,
+            counter,
+        })
+    }
+
+    /// Measures operations of `bytes` bytes with `depth` in flight. Writes carry version `salt`.
+    pub fn measure(
+        &self,
+        direction: Direction,
+        depth: u32,
+        bytes: usize,
+        salt: u64,
+        pace: Pace,
+    ) -> Result<Samples> {
+        let seed = match direction {
+            Direction::Read => READABLE_SEED,
+            Direction::Write => salt,
+        };
+        let image = image(seed, self.local.len());
+        self.local.write(0, &image)?;
+        let mut work = OneSided {
+            peer: self,
+            pair: QueuePair::Shm(shm::QueuePair::new(
+                self.node,
+                self.partition,
+                depth as usize,
+            )),
+            completions: vec![Completion::default(); depth as usize],
+            direction,
+            bytes: bytes as u64,
+            in_flight: 0,
+            next: 0,
+            failed: 0,
+            image,
+            copy: vec![0; bytes],
+        };
+        // A pipeline needs a sample of several times its depth.
+        let batch = if depth > 1 { Some(BATCH) } else { pace.batch };
+        sample(&mut work, Pace { batch, ..pace })
+    }
+}
+
+/// What a region of `len` bytes holds in version `salt`.
+fn image(salt: u64, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
+    pattern::fill(salt, &mut bytes);
+    bytes
+}
+
+/// Places for operations of `bytes` bytes in a region of `len`, used in order.
+fn slots(len: u64, bytes: usize) -> u64 {
+    len / bytes as u64
+}
+
+struct OneSided<'a> {
+    peer: &'a Peer,
+    pair: QueuePair,
+    completions: Vec<Completion>,
+    direction: Direction,
+    bytes: u64,
+    in_flight: usize,
+    next: u64,
+    failed: u64,
+    image: Vec<u8>,
+    copy: Vec<u8>,
+}
+
+impl OneSided<'_> {
+    /// Rings the doorbell and takes every completion.
+    fn drain(&mut self) {
+        self.pair.flush();
+        let count = self.pair.poll(&mut self.completions);
+        for completion in &self.completions[..count] {
+            self.failed += u64::from(completion.result != Ok(self.bytes));
+        }
+        self.in_flight = 0;
+    }
+
+    fn offset(&self, number: u64) -> u64 {
+        number % slots(self.peer.local.len(), self.copy.len()) * self.bytes
+    }
+}
+
+impl Work for OneSided<'_> {
+    type Error = anyhow::Error;
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn run(&mut self, _at: u32) -> Result<()> {
+        let (offset, local) = (self.offset(self.next), &self.peer.local);
+        let range = offset..offset + self.bytes;
+        let operation = match self.direction {
+            Direction::Read => Operation::read(&self.peer.readable, offset, local, range),
+            Direction::Write => Operation::write(&self.peer.writable, offset, local, range),
+        };
+        self.pair.post(self.next, operation)?;
+        self.next += 1;
+        self.in_flight += 1;
+        if self.in_flight == self.completions.len() {
+            self.drain();
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<u64> {
+        if self.in_flight > 0 {
+            self.drain();
+        }
+        let failed = std::mem::take(&mut self.failed);
+        if self.direction == Direction::Write || self.next == 0 {
+            // What arrived is the owner's to see.
+            return Ok(failed);
+        }
+        let offset = self.offset(self.next - 1);
+        self.peer.local.read(offset, &mut self.copy)?;
+        // What the next read must bring is wiped, or the last one would be seen again.
+        self.peer.local.write(offset, &vec![0; self.copy.len()])?;
+        let expected = &self.image[offset as usize..][..self.copy.len()];
+        Ok(failed.max(u64::from(self.copy != expected)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use toroid_fabric::mem::memfd::create_memory;
+    use toroid_fabric::{RegionId, RemoteKey};
+
+    use super::*;
+
+    fn export(id: u64, access: Access) -> (Region, RemoteRegion) {
+        let key = RemoteKey {
+            node: NodeId(0),
+            partition: Partition(1),
+            id: RegionId(id),
+            secret: [0; 16],
+        };
+        let memory = create_memory(HOT as u64).unwrap();
+        let status = Arc::default();
+        (
+            Region::exported(&memory, HOT, key, Arc::default(), None).unwrap(),
+            RemoteRegion::Shm(
+                shm::RemoteRegion::map(&memory, HOT, key, access, status, None).unwrap(),
+            ),
+        )
+    }
+
+    fn connected() -> (Exports, Peer) {
+        let (readable, remote_readable) = export(1, Access::REMOTE_READ);
+        let (writable, remote_writable) = export(2, Access::REMOTE_WRITE);
+        let (word, remote_word) = export(3, Access::REMOTE_ATOMIC);
+        (
+            Exports::of(readable, writable, Some(word)).unwrap(),
+            Peer::of(remote_readable, remote_writable, Counter::of(remote_word)).unwrap(),
+        )
+    }
+
+    const PACE: Pace = Pace {
+        time_us: 1000,
+        batch: None,
+    };
+
+    #[test]
+    fn reads_bring_what_the_owner_has() {
+        let (exports, peer) = connected();
+        for (depth, bytes) in [(1, 200), (32, 200), (1, 131_072), (32, 8000)] {
+            let samples = peer
+                .measure(Direction::Read, depth, bytes, 0, PACE)
+                .unwrap();
+            assert_eq!(samples.errors, 0, "{bytes} bytes, depth {depth}");
+            assert_eq!(samples.bytes, samples.ops * bytes as u64);
+        }
+        exports.readable.write(0, &[0; HOT]).unwrap();
+        let samples = peer.measure(Direction::Read, 1, 200, 0, PACE).unwrap();
+        assert!(samples.errors > 0, "wrong bytes went unnoticed");
+    }
+
+    #[test]
+    fn the_owner_sees_what_was_written() {
+        let (exports, peer) = connected();
+        for (salt, (depth, bytes)) in (10..).zip([(1, 200), (32, 8000), (32, 131_072)]) {
+            let samples = peer
+                .measure(Direction::Write, depth, bytes, salt, PACE)
+                .unwrap();
+            assert_eq!(samples.errors, 0);
+            let wrong = |salt| exports.wrong_writes(bytes, samples.ops, salt).unwrap();
+            assert_eq!(wrong(salt), 0, "{bytes} bytes, depth {depth}");
+            assert_ne!(wrong(salt + 1), 0, "another version went unnoticed");
+        }
+    }
+
+    #[test]
+    fn the_word_has_all_additions() {
+        let (exports, mut peer) = connected();
+        for depth in [1, 16] {
+            let samples = peer.counter.measure(depth, PACE).unwrap();
+            assert_eq!(samples.errors, 0);
+            assert_eq!(exports.word().unwrap(), peer.counter.value());
+        }
+        exports.word.as_ref().unwrap().store(0, 0).unwrap();
+        assert!(peer.counter.measure(1, PACE).unwrap().errors > 0);
+    }
+}

@@ -1,0 +1,122 @@
+//! One processor for both ends of a connection: whether the scheduler lets them share one decides how
+//! fast single requests are, by factors of two and more, whatever the server.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// Threads that are bound to one processor as long as this lives, with those that they start meanwhile.
+/// Afterwards they may use those that its maker may use.
+#[derive(Debug)]
+pub struct Bound {
+    threads: Threads,
+    before: CpuSet,
+}
+
+#[derive(Debug)]
+enum Threads {
+    This,
+    /// All of the process with this directory below `/proc`.
+    Of(PathBuf),
+}
+
+/// The first processor that this thread may use.
+pub fn first() -> io::Result<usize> {
+    let usable = sched_getaffinity(Pid::from_raw(0))?;
+    let is_usable = |number: &usize| usable.is_set(*number).unwrap_or_default();
+    let first = (0..CpuSet::count()).find(is_usable);
+    first.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+impl Bound {
+    /// Binds the calling thread.
+    pub fn this_thread(to: usize) -> io::Result<Self> {
+        Self::new(Threads::This, to)
+    }
+
+    /// Binds all threads of a process, of which this is the directory below `/proc`.
+    pub fn process(directory: PathBuf, to: usize) -> io::Result<Self> {
+        Self::new(Threads::Of(directory), to)
+    }
+
+    fn new(threads: Threads, to: usize) -> io::Result<Self> {
+        let before = sched_getaffinity(Pid::from_raw(0))?;
+        let mut one = CpuSet::new();
+        one.set(to)?;
+        let bound = Bound { threads, before };
+        bound.threads.let_use(&one)?;
+        Ok(bound)
+    }
+}
+
+impl Threads {
+    fn let_use(&self, processors: &CpuSet) -> io::Result<()> {
+        let directory = match self {
+            Threads::This => return Ok(sched_setaffinity(Pid::from_raw(0), processors)?),
+            Threads::Of(directory) => directory,
+        };
+        for thread in fs::read_dir(directory.join("task"))? {
+            let name = thread?.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            match sched_setaffinity(Pid::from_raw(id), processors) {
+                // It has ended meanwhile.
+                Err(Errno::ESRCH) => {}
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // It fails for a process that has ended.
+        let _ = self.threads.let_use(&self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn threads_are_bound_for_a_while() {
+        let usable = || sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let (before, processor) = (usable(), first().unwrap());
+        let bound = Bound::this_thread(processor).unwrap();
+        let mut one = CpuSet::new();
+        one.set(processor).unwrap();
+        assert_eq!(usable(), one);
+        drop(bound);
+        assert_eq!(usable(), before);
+        let bound = Bound::process("/proc/self".into(), processor).unwrap();
+        assert_eq!(usable(), one);
+        let (saying, said) = mpsc::channel();
+        let (end, ending) = mpsc::channel::<()>();
+        let started = thread::spawn(move || {
+            saying.send(usable()).unwrap();
+            // An error: the end.
+            let _ = ending.recv();
+            usable()
+        });
+        assert_eq!(said.recv().unwrap(), one);
+        drop(bound);
+        assert_eq!(usable(), before);
+        drop(end);
+        assert_eq!(
+            started.join().unwrap(),
+            before,
+            "who came meanwhile is free, too"
+        );
+        assert!(Bound::process("/proc/self/fd".into(), processor).is_err());
+    }
+}

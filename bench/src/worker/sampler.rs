@@ -1,0 +1,195 @@
+//! Timing of operations, one by one or in batches, for a given time.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::samples::Samples;
+
+/// Operations in a sample when one alone would take less than [`BATCHED_BELOW`].
+pub const BATCH: u32 = 64;
+
+/// Below this the clock, which costs about 20 ns, would be seen in a sample of one operation.
+pub const BATCHED_BELOW: Duration = Duration::from_micros(2);
+
+/// Operations before the first sample: so many to warm up, and as many again to try how long
+/// they take.
+const WARM_UP: u32 = 32;
+
+/// Time and batch of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pace {
+    /// The time for all samples with their preparation and checks, in microseconds.
+    pub time_us: u64,
+    /// Operations per sample; decided by a trial when absent.
+    pub batch: Option<u32>,
+}
+
+impl Pace {
+    /// So much time; the batch is decided by a trial.
+    pub fn of(time: Duration) -> Self {
+        Pace {
+            time_us: time.as_micros() as u64,
+            batch: None,
+        }
+    }
+
+    /// The time for all samples.
+    pub fn time(&self) -> Duration {
+        Duration::from_micros(self.time_us)
+    }
+}
+
+/// An operation to measure.
+pub trait Work {
+    /// An error that ends the measurement. An operation that fails but leaves the next one possible
+    /// is counted by [`Work::check`] instead.
+    type Error;
+
+    /// Payload bytes of one operation.
+    fn bytes(&self) -> u64;
+
+    /// Number of operations, timed one by one, that are prepared and checked together: more than one
+    /// where a pause would change the result, because a peer falls asleep.
+    fn together(&self) -> u32 {
+        1
+    }
+
+    /// Prepares `count` operations. Not timed.
+    fn prepare(&mut self, count: u32) -> Result<(), Self::Error> {
+        let _ = count;
+        Ok(())
+    }
+
+    /// The operation, number `at` of those prepared. Timed.
+    fn run(&mut self, at: u32) -> Result<(), Self::Error>;
+
+    /// The number of operations since the last check that failed or gave wrong bytes. Not timed.
+    fn check(&mut self) -> Result<u64, Self::Error>;
+}
+
+/// Measures `work`: warms up, decides the batch, takes samples until the time is over.
+pub fn sample<W: Work>(work: &mut W, pace: Pace) -> Result<Samples, W::Error> {
+    let end = Instant::now() + pace.time();
+    let mut samples = Samples::default();
+    one_batch(work, WARM_UP, &mut samples)?;
+    let trial = one_batch(work, WARM_UP, &mut samples)?;
+    let batch = pace.batch.unwrap_or(if trial / WARM_UP < BATCHED_BELOW {
+        BATCH
+    } else {
+        1
+    });
+    // Only the errors of the warm-up count.
+    samples = Samples {
+        batch,
+        ..Samples::errors(samples.errors)
+    };
+    while samples.ops == 0 || Instant::now() < end {
+        match batch {
+            1 => one_by_one(work, &mut samples)?,
+            batch => drop(one_batch(work, batch, &mut samples)?),
+        }
+    }
+    samples.bytes = samples.ops * work.bytes();
+    Ok(samples)
+}
+
+/// Takes one sample, the mean of `batch` operations.
+fn one_batch<W: Work>(
+    work: &mut W,
+    batch: u32,
+    samples: &mut Samples,
+) -> Result<Duration, W::Error> {
+    work.prepare(batch)?;
+    let start = Instant::now();
+    for at in 0..batch {
+        work.run(at)?;
+    }
+    let took = start.elapsed();
+    record(samples, took, batch);
+    samples.errors += work.check()?;
+    Ok(took)
+}
+
+/// Takes a sample of each of some operations.
+fn one_by_one<W: Work>(work: &mut W, samples: &mut Samples) -> Result<(), W::Error> {
+    let count = work.together();
+    work.prepare(count)?;
+    for at in 0..count {
+        let start = Instant::now();
+        work.run(at)?;
+        record(samples, start.elapsed(), 1);
+    }
+    samples.errors += work.check()?;
+    Ok(())
+}
+
+fn record(samples: &mut Samples, took: Duration, operations: u32) {
+    samples.samples_ns.push(per_operation_ns(took, operations));
+    samples.ops += u64::from(operations);
+    samples.elapsed_ns += took.as_nanos() as u64;
+}
+
+/// Rounded to a tenth of a nanosecond, which keeps a worker's answer short.
+fn per_operation_ns(took: Duration, batch: u32) -> f64 {
+    let tenths = took.as_nanos() as f64 * 10.0 / f64::from(batch);
+    tenths.round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Count {
+        runs: u64,
+        unchecked: u64,
+    }
+
+    impl Work for Count {
+        type Error = ();
+
+        fn bytes(&self) -> u64 {
+            10
+        }
+
+        fn run(&mut self, _at: u32) -> Result<(), ()> {
+            self.runs += 1;
+            self.unchecked += 1;
+            Ok(())
+        }
+
+        fn check(&mut self) -> Result<u64, ()> {
+            Ok(std::mem::take(&mut self.unchecked))
+        }
+    }
+
+    #[test]
+    fn every_operation_is_checked_and_all_but_the_warm_up_counted() {
+        let mut work = Count {
+            runs: 0,
+            unchecked: 0,
+        };
+        let pace = Pace {
+            time_us: 0,
+            batch: Some(5),
+        };
+        let samples = sample(&mut work, pace).unwrap();
+        assert_eq!((samples.batch, samples.ops, samples.bytes), (5, 5, 50));
+        assert_eq!(samples.samples_ns.len(), 1);
+        assert_eq!(work.runs, samples.errors);
+        assert_eq!(work.runs, samples.ops + 2 * u64::from(WARM_UP));
+    }
+
+    #[test]
+    fn operations_without_duration_are_batched() {
+        let mut work = Count {
+            runs: 0,
+            unchecked: 0,
+        };
+        let pace = Pace {
+            time_us: 1000,
+            batch: None,
+        };
+        assert_eq!(sample(&mut work, pace).unwrap().batch, BATCH);
+    }
+}

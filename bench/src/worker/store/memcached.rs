@@ -1,0 +1,394 @@
+//! A lean client of memcached's text protocol: one connection, one request at a time, or many
+//! sets in a row to fill a store quickly.
+
+use std::io::{self, BufRead, BufReader, BufWriter, IoSlice, Read, Write};
+use std::net::SocketAddrV4;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::{Client, Pipelined};
+use crate::worker::network::socket::{Sockets, Stream};
+use crate::worker::pattern;
+
+/// After this a server that says nothing is taken for dead.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The longest value that an answer may announce.
+const MAX_VALUE: usize = 64 << 20;
+
+/// Why a request failed. The connection is useless afterwards.
+#[derive(Debug, thiserror::Error)]
+pub enum MemcachedError {
+    /// The system's error.
+    #[error("memcached protocol: {0}")]
+    Io(#[from] io::Error),
+    /// The server refused, or answered what the protocol does not have.
+    #[error("memcached protocol: the server answered \"{0}\"")]
+    Answer(String),
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Memcached {
+    reader: BufReader<Stream>,
+    writer: Stream,
+    line: Vec<u8>,
+    value: Vec<u8>,
+    len: usize,
+}
+
+impl Memcached {
+    /// Connects.
+    pub fn connect(sockets: &Sockets, server: SocketAddrV4) -> io::Result<Self> {
+        let stream = sockets.connect(server, PATIENCE)?;
+        stream.set_nodelay()?;
+        Self::over(stream)
+    }
+
+    /// Connects to a unix socket.
+    pub fn connect_unix(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Self::over(Stream::Unix(stream))
+    }
+
+    fn over(writer: Stream) -> io::Result<Self> {
+        Ok(Memcached {
+            reader: BufReader::with_capacity(128 * 1024, writer.try_clone()?),
+            writer,
+            line: Vec::new(),
+            value: Vec::new(),
+            len: 0,
+        })
+    }
+
+    /// The server's version.
+    pub fn version(&mut self) -> Result<String, MemcachedError> {
+        self.writer.write_all(b"version\r\n")?;
+        let answer = self.answer()?;
+        let version = answer.strip_prefix(b"VERSION ");
+        let version = version.ok_or_else(|| unexpected(answer))?;
+        Ok(String::from_utf8_lossy(version).into_owned())
+    }
+
+    /// Stores version 0 of every key below `keys` without waiting for each answer.
+    pub fn fill(
+        &mut self,
+        keys: u64,
+        len: impl Fn(u64) -> usize + Send,
+        name: impl Fn(u64, &mut Vec<u8>) + Send,
+    ) -> Result<(), MemcachedError> {
+        let mut value = Vec::new();
+        self.many(keys, name, b"STORED", move |to, index, name| {
+            value.resize(len(index), 0);
+            pattern::fill_value(index, 0, &mut value);
+            write_set_header(to, name, value.len())?;
+            to.write_all(&value)?;
+            to.write_all(b"\r\n")
+        })
+    }
+
+    /// Removes every key below `keys`, all of which must be stored, without waiting for each answer.
+    pub fn empty(
+        &mut self,
+        keys: u64,
+        name: impl Fn(u64, &mut Vec<u8>) + Send,
+    ) -> Result<(), MemcachedError> {
+        self.many(keys, name, b"DELETED", |to, _index, name| {
+            to.write_all(b"delete ")?;
+            to.write_all(name)?;
+            to.write_all(b"\r\n")
+        })
+    }
+
+    /// The value and the end of its line. The buffer keeps the longest.
+    fn receive_value(&mut self, value_len: usize) -> io::Result<()> {
+        self.len = value_len;
+        let len = value_len + 2;
+        if self.value.len() < len {
+            self.value.resize(len, 0);
+        }
+        self.reader.read_exact(&mut self.value[..len])
+    }
+
+    /// Sends one request for each key, each of which must get the answer `wanted`.
+    fn many(
+        &mut self,
+        keys: u64,
+        name_of: impl Fn(u64, &mut Vec<u8>) + Send,
+        wanted: &[u8],
+        mut request: impl FnMut(&mut dyn Write, u64, &[u8]) -> io::Result<()> + Send,
+    ) -> Result<(), MemcachedError> {
+        let (reader, line) = (&mut self.reader, &mut self.line);
+        let mut writer = BufWriter::with_capacity(256 * 1024, &self.writer);
+        thread::scope(|scope| {
+            let sender = scope.spawn(move || -> io::Result<()> {
+                let mut name = Vec::new();
+                for index in 0..keys {
+                    name_of(index, &mut name);
+                    request(&mut writer, index, &name)?;
+                }
+                writer.flush()
+            });
+            let answers = (0..keys).try_for_each(|_| {
+                read_line(reader, line)?;
+                expect(line, wanted)
+            });
+            let sent = sender.join().unwrap_or(Err(io::ErrorKind::Other.into()));
+            // A refusal explains more than the broken connection that follows it.
+            answers.and(sent.map_err(MemcachedError::Io))
+        })
+    }
+
+    fn answer(&mut self) -> Result<&[u8], MemcachedError> {
+        read_line(&mut self.reader, &mut self.line)?;
+        Ok(&self.line)
+    }
+}
+
+impl Client for Memcached {
+    type Error = MemcachedError;
+
+    fn get(&mut self, key: &[u8]) -> Result<bool, MemcachedError> {
+        self.line.clear();
+        self.line.extend_from_slice(b"get ");
+        self.line.extend_from_slice(key);
+        self.line.extend_from_slice(b"\r\n");
+        self.writer.write_all(&self.line)?;
+        let answer = self.answer()?;
+        if answer == b"END" {
+            self.len = 0;
+            return Ok(false);
+        }
+        let len = value_len(answer, key).ok_or_else(|| unexpected(answer))?;
+        self.receive_value(len)?;
+        expect(self.answer()?, b"END")?;
+        Ok(true)
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.value[..self.len]
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), MemcachedError> {
+        self.line.clear();
+        write_set_header(&mut self.line, key, value.len())?;
+        write_parts(&mut self.writer, &[&self.line, value, b"\r\n"])?;
+        expect(self.answer()?, b"STORED")
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, MemcachedError> {
+        self.line.clear();
+        self.line.extend_from_slice(b"delete ");
+        self.line.extend_from_slice(key);
+        self.line.extend_from_slice(b"\r\n");
+        self.writer.write_all(&self.line)?;
+        match self.answer()? {
+            b"DELETED" => Ok(true),
+            b"NOT_FOUND" => Ok(false),
+            other => Err(unexpected(other)),
+        }
+    }
+}
+
+impl Pipelined for Memcached {
+    type Error = MemcachedError;
+
+    fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<(), MemcachedError> {
+        self.line.clear();
+        for names in names.chunks(together) {
+            self.line.extend_from_slice(b"get");
+            for name in names {
+                self.line.push(b' ');
+                self.line.extend_from_slice(name);
+            }
+            self.line.extend_from_slice(b"\r\n");
+        }
+        Ok(self.writer.write_all(&self.line)?)
+    }
+
+    fn receive_gets(
+        &mut self,
+        names: &[Vec<u8>],
+        together: usize,
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<usize, MemcachedError> {
+        let (mut found, mut first) = (0, 0);
+        for names in names.chunks(together) {
+            let mut next = 0;
+            while self.answer()? != b"END" {
+                let mut left = names.iter().enumerate().skip(next);
+                let of = left.find_map(|(at, name)| Some((at, value_len(&self.line, name)?)));
+                let (at, len) = of.ok_or_else(|| unexpected(&self.line))?;
+                self.receive_value(len)?;
+                take(first + at, self.value());
+                (next, found) = (at + 1, found + 1);
+            }
+            first += names.len();
+        }
+        Ok(found)
+    }
+
+    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<(), MemcachedError> {
+        self.line.clear();
+        for (name, value) in names.iter().zip(values) {
+            write_set_header(&mut self.line, name, value.len())?;
+            self.line.extend_from_slice(value);
+            self.line.extend_from_slice(b"\r\n");
+        }
+        Ok(self.writer.write_all(&self.line)?)
+    }
+
+    fn receive_sets(&mut self, count: usize) -> Result<u64, MemcachedError> {
+        let mut refused = 0;
+        for _ in 0..count {
+            match self.answer()? {
+                b"SERVER_ERROR out of memory storing object" => refused += 1,
+                answer => expect(answer, b"STORED")?,
+            }
+        }
+        Ok(refused)
+    }
+}
+
+/// The length that a `VALUE` line announces, if it is about `key`.
+fn value_len(line: &[u8], key: &[u8]) -> Option<usize> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let (value, name, _flags, len) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let len = str::from_utf8(len).ok()?.parse().ok()?;
+    (value == b"VALUE" && name == key && len <= MAX_VALUE).then_some(len)
+}
+
+fn write_set_header(to: &mut (impl Write + ?Sized), key: &[u8], len: usize) -> io::Result<()> {
+    to.write_all(b"set ")?;
+    to.write_all(key)?;
+    write!(to, " 0 0 {len}\r\n")
+}
+
+/// One system call for all parts, as a client that cares for speed does it.
+fn write_parts(to: &mut Stream, parts: &[&[u8]]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut left = slices.as_mut_slice();
+    while !left.is_empty() {
+        match to.write_vectored(left)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => IoSlice::advance_slices(&mut left, count),
+        }
+    }
+    Ok(())
+}
+
+/// Reads a line without its end.
+fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<()> {
+    line.clear();
+    if reader.read_until(b'\n', line)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    while line.last().is_some_and(|byte| b"\r\n".contains(byte)) {
+        line.pop();
+    }
+    Ok(())
+}
+
+fn expect(answer: &[u8], wanted: &[u8]) -> Result<(), MemcachedError> {
+    if answer == wanted {
+        Ok(())
+    } else {
+        Err(unexpected(answer))
+    }
+}
+
+fn unexpected(answer: &[u8]) -> MemcachedError {
+    MemcachedError::Answer(String::from_utf8_lossy(answer).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+    use super::super::KeySet;
+    use super::*;
+
+    /// A server that reads what it must and then says its lines.
+    fn scripted(expected: &'static [u8], answer: &'static [u8]) -> Memcached {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let SocketAddr::V4(address) = listener.local_addr().unwrap() else {
+            unreachable!("bound to an IPv4 address");
+        };
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut got = vec![0; expected.len()];
+            stream.read_exact(&mut got).unwrap();
+            assert_eq!(got, expected);
+            stream.write_all(answer).unwrap();
+        });
+        Memcached::connect(&Sockets::Kernel, address).unwrap()
+    }
+
+    #[test]
+    fn a_value_comes_back_even_with_line_ends_inside() {
+        let mut client = scripted(b"get k\r\n", b"VALUE k 0 5\r\nab\r\nc\r\nEND\r\n");
+        assert!(client.get(b"k").unwrap());
+        assert_eq!(client.value(), b"ab\r\nc");
+    }
+
+    #[test]
+    fn a_miss_is_no_error_and_another_keys_value_is() {
+        assert!(!scripted(b"get k\r\n", b"END\r\n").get(b"k").unwrap());
+        let wrong = scripted(b"get k\r\n", b"VALUE j 0 1\r\nx\r\nEND\r\n").get(b"k");
+        assert!(matches!(wrong, Err(MemcachedError::Answer(line)) if line == "VALUE j 0 1"));
+        let gone = scripted(b"get k\r\n", b"").get(b"k");
+        assert!(matches!(gone, Err(MemcachedError::Io(_))));
+    }
+
+    #[test]
+    fn several_keys_in_a_request_may_be_missing_in_part() {
+        let answer = b"VALUE b 0 1\r\nx\r\nEND\r\nVALUE c 0 0\r\n\r\nEND\r\n";
+        let mut client = scripted(b"get a b\r\nget c d\r\n", answer);
+        let names = ["a", "b", "c", "d"].map(Vec::from);
+        client.send_gets(&names, 2).unwrap();
+        let mut values = Vec::new();
+        let mut take = |at, value: &[u8]| values.push((at, value.to_vec()));
+        assert_eq!(client.receive_gets(&names, 2, &mut take).unwrap(), 2);
+        assert_eq!(values, [(1, b"x".to_vec()), (2, Vec::new())]);
+        let mut client = scripted(b"get a\r\n", b"VALUE b 0 1\r\nx\r\nEND\r\n");
+        client.send_gets(&names[..1], 1).unwrap();
+        let wrong = client.receive_gets(&names[..1], 1, &mut |_, _| ());
+        assert!(matches!(wrong, Err(MemcachedError::Answer(line)) if line == "VALUE b 0 1"));
+    }
+
+    #[test]
+    fn many_requests_get_as_many_answers() {
+        let set = KeySet { bytes: 16, keys: 2 };
+        let deletes = b"delete value-16-00000000\r\ndelete value-16-00000001\r\n";
+        let mut client = scripted(deletes, b"DELETED\r\nDELETED\r\n");
+        client
+            .empty(2, |index, name| set.name(index, name))
+            .unwrap();
+        let missing = scripted(deletes, b"DELETED\r\nNOT_FOUND\r\n")
+            .empty(2, |index, name| set.name(index, name));
+        assert!(matches!(missing, Err(MemcachedError::Answer(line)) if line == "NOT_FOUND"));
+    }
+
+    #[test]
+    fn sets_and_deletes_say_what_they_mean() {
+        let mut client = scripted(b"set k 0 0 2\r\nhi\r\n", b"STORED\r\n");
+        client.set(b"k", b"hi").unwrap();
+        let full =
+            scripted(b"set k 0 0 2\r\nhi\r\n", b"SERVER_ERROR out of memory\r\n").set(b"k", b"hi");
+        assert!(full.unwrap_err().to_string().contains("out of memory"));
+        assert!(
+            scripted(b"delete k\r\n", b"DELETED\r\n")
+                .delete(b"k")
+                .unwrap()
+        );
+        assert!(
+            !scripted(b"delete k\r\n", b"NOT_FOUND\r\n")
+                .delete(b"k")
+                .unwrap()
+        );
+    }
+}

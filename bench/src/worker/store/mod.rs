@@ -1,0 +1,327 @@
+//! The key-value store, measured alike over every path: [`memcached`] is its TCP protocol,
+//! [`rdma`] the one-sided client.
+
+use serde::{Deserialize, Serialize};
+
+use crate::samples::Samples;
+use crate::worker::pattern;
+use crate::worker::sampler::{Pace, Work, sample};
+
+pub mod memcached;
+pub mod rdma;
+
+/// Operations that follow each other without a pause, and bytes of their values, at most.
+const TOGETHER: usize = 16;
+const TOGETHER_BYTES: usize = 256 * 1024;
+
+/// A client of the store.
+pub trait Client {
+    /// An error that ends a measurement.
+    type Error;
+
+    /// Gets the value of `key` and returns whether there was one.
+    fn get(&mut self, key: &[u8]) -> Result<bool, Self::Error>;
+
+    /// The value that the last get found.
+    fn value(&self) -> &[u8];
+
+    /// Stores `value` under `key`.
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Self::Error>;
+
+    /// Removes `key` and returns whether it was there.
+    fn delete(&mut self, key: &[u8]) -> Result<bool, Self::Error>;
+}
+
+/// A client that need not wait for one answer before it asks again.
+pub trait Pipelined {
+    /// An error that ends a measurement.
+    type Error;
+
+    /// Asks for the values of all these keys, `together` in each request.
+    fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<(), Self::Error>;
+
+    /// Takes the answers: each value that was found, with the number of its key. Returns the number
+    /// of values.
+    fn receive_gets(
+        &mut self,
+        names: &[Vec<u8>],
+        together: usize,
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<usize, Self::Error>;
+
+    /// Asks to store all these values.
+    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<(), Self::Error>;
+
+    /// Takes so many answers to that. Returns the number of values for which a memcached server had no
+    /// memory. Debian's has none where its threads have to wait for a processor.
+    fn receive_sets(&mut self, count: usize) -> Result<u64, Self::Error>;
+}
+
+/// The keys of a working set, numbered from 0, with values of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeySet {
+    /// Bytes of each value.
+    pub bytes: usize,
+    /// The number of keys, not 0.
+    pub keys: u64,
+}
+
+impl KeySet {
+    /// As many values of `bytes` bytes as are `total` bytes together; at least one.
+    pub fn of_total(total: u64, bytes: usize) -> Self {
+        KeySet {
+            bytes,
+            keys: (total / bytes as u64).max(1),
+        }
+    }
+
+    /// Bytes of all values together.
+    pub fn total(&self) -> u64 {
+        self.keys * self.bytes as u64
+    }
+
+    /// Writes the name of key number `index` over `name`.
+    pub fn name(&self, index: u64, name: &mut Vec<u8>) {
+        use std::io::Write;
+        name.clear();
+        // Writing to a vector does not fail.
+        let _ = write!(name, "value-{}-{index:08x}", self.bytes);
+    }
+}
+
+/// An operation of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoreOp {
+    /// Values that are there, verified.
+    Get,
+    /// New versions of values that are there, read back and verified.
+    Set,
+}
+
+/// Measures `op` on uniform random keys of `set`, all of which must be stored. `salt` is the
+/// version that sets write; it should be new.
+pub fn measure<C: Client>(
+    client: &mut C,
+    op: StoreOp,
+    set: KeySet,
+    salt: u64,
+    pace: Pace,
+) -> Result<Samples, C::Error> {
+    let mut work = StoreWork {
+        client,
+        op,
+        set,
+        salt,
+        random: fastrand::Rng::with_seed(salt),
+        indexes: Vec::new(),
+        names: Vec::new(),
+        values: Vec::new(),
+        misses: 0,
+    };
+    sample(&mut work, pace)
+}
+
+/// Gets and verifies every key below `keys`; returns the number of missing or wrong values. A client
+/// that caches locations has them all afterwards.
+pub fn verify<C: Client>(
+    client: &mut C,
+    keys: u64,
+    len: impl Fn(u64) -> usize,
+    name_of: impl Fn(u64, &mut Vec<u8>),
+) -> Result<u64, C::Error> {
+    let (mut name, mut wrong) = (Vec::new(), 0);
+    for index in 0..keys {
+        name_of(index, &mut name);
+        let right = client.get(&name)?
+            && client.value().len() == len(index)
+            && pattern::is_value(index, None, client.value());
+        wrong += u64::from(!right);
+    }
+    Ok(wrong)
+}
+
+struct StoreWork<'a, C> {
+    client: &'a mut C,
+    op: StoreOp,
+    set: KeySet,
+    salt: u64,
+    random: fastrand::Rng,
+    indexes: Vec<u64>,
+    names: Vec<Vec<u8>>,
+    values: Vec<Vec<u8>>,
+    misses: u64,
+}
+
+impl<C: Client> StoreWork<'_, C> {
+    /// The number of values that were set and that the server does not have.
+    fn not_stored(&mut self) -> Result<u64, C::Error> {
+        let mut wrong = 0;
+        for (index, name) in self.indexes.iter().zip(&self.names) {
+            let right = self.client.get(name)?
+                && pattern::is_value(*index, Some(self.salt), self.client.value());
+            wrong += u64::from(!right);
+        }
+        Ok(wrong)
+    }
+}
+
+impl<C: Client> Work for StoreWork<'_, C> {
+    type Error = C::Error;
+
+    fn bytes(&self) -> u64 {
+        self.set.bytes as u64
+    }
+
+    /// Prepared values shall not displace a hot working set.
+    fn together(&self) -> u32 {
+        (TOGETHER_BYTES / self.set.bytes).clamp(1, TOGETHER) as u32
+    }
+
+    fn prepare(&mut self, count: u32) -> Result<(), C::Error> {
+        let count = count as usize;
+        let random = &mut self.random;
+        self.indexes.clear();
+        self.indexes
+            .extend((0..count).map(|_| random.u64(..self.set.keys)));
+        self.names.resize(count, Vec::new());
+        for (name, index) in self.names.iter_mut().zip(&self.indexes) {
+            self.set.name(*index, name);
+        }
+        if self.op == StoreOp::Set {
+            self.values.resize(count, vec![0; self.set.bytes]);
+            for (value, index) in self.values.iter_mut().zip(&self.indexes) {
+                pattern::fill_value(*index, self.salt, value);
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, at: u32) -> Result<(), C::Error> {
+        let name = &self.names[at as usize];
+        match self.op {
+            StoreOp::Get => {
+                let hit = self.client.get(name)?;
+                self.misses += u64::from(!hit);
+            }
+            StoreOp::Set => self.client.set(name, &self.values[at as usize])?,
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<u64, C::Error> {
+        let misses = std::mem::take(&mut self.misses);
+        match (self.op, self.indexes.last()) {
+            (StoreOp::Set, _) => self.not_stored(),
+            // Of several values the last one is still there to be looked at.
+            (StoreOp::Get, Some(&index)) => {
+                let right = pattern::is_value(index, None, self.client.value());
+                // A miss of the last one is not counted twice.
+                Ok(misses.max(u64::from(!right)))
+            }
+            (StoreOp::Get, None) => Ok(misses),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// A store that can lose or spoil what it is given.
+    #[derive(Default)]
+    struct Table {
+        values: HashMap<Vec<u8>, Vec<u8>>,
+        found: Vec<u8>,
+        ignores_sets: bool,
+    }
+
+    impl Client for Table {
+        type Error = Infallible;
+
+        fn get(&mut self, key: &[u8]) -> Result<bool, Infallible> {
+            let found = self.values.get(key);
+            self.found = found.cloned().unwrap_or_default();
+            Ok(found.is_some())
+        }
+
+        fn value(&self) -> &[u8] {
+            &self.found
+        }
+
+        fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Infallible> {
+            if !self.ignores_sets {
+                self.values.insert(key.to_vec(), value.to_vec());
+            }
+            Ok(())
+        }
+
+        fn delete(&mut self, key: &[u8]) -> Result<bool, Infallible> {
+            Ok(self.values.remove(key).is_some())
+        }
+    }
+
+    const SET: KeySet = KeySet {
+        bytes: 100,
+        keys: 50,
+    };
+    const PACE: Pace = Pace {
+        time_us: 1000,
+        batch: Some(1),
+    };
+
+    fn filled() -> Table {
+        let (mut table, mut name, mut value) = (Table::default(), Vec::new(), vec![0; SET.bytes]);
+        for index in 0..SET.keys {
+            SET.name(index, &mut name);
+            pattern::fill_value(index, 0, &mut value);
+            let Ok(()) = table.set(&name, &value);
+        }
+        table
+    }
+
+    fn wrong(table: &mut Table) -> u64 {
+        let Ok(wrong) = verify(
+            table,
+            SET.keys,
+            |_| SET.bytes,
+            |index, name| SET.name(index, name),
+        );
+        wrong
+    }
+
+    fn errors(table: &mut Table, op: StoreOp) -> u64 {
+        let Ok(samples) = measure(table, op, SET, 9, PACE);
+        samples.errors
+    }
+
+    #[test]
+    fn a_store_that_works_has_no_errors() {
+        let mut table = filled();
+        assert_eq!(errors(&mut table, StoreOp::Set), 0);
+        assert_eq!(errors(&mut table, StoreOp::Get), 0);
+        assert_eq!(wrong(&mut table), 0);
+    }
+
+    #[test]
+    fn missing_wrong_and_lost_values_are_errors() {
+        let mut table = filled();
+        table.ignores_sets = true;
+        assert!(errors(&mut table, StoreOp::Set) > 0);
+        table.values.values_mut().for_each(|value| value[50] ^= 1);
+        assert_eq!(wrong(&mut table), 50);
+        assert!(errors(&mut table, StoreOp::Get) > 0);
+        table.values.clear();
+        assert_eq!(wrong(&mut table), 50);
+        assert!(errors(&mut table, StoreOp::Get) > 0);
+    }
+
+    #[test]
+    fn a_working_set_has_as_many_keys_as_fit() {
+        assert_eq!(KeySet::of_total(1 << 20, 16_384).keys, 64);
+        assert_eq!(KeySet::of_total(10, 16_384).keys, 1);
+    }
+}

@@ -1,0 +1,123 @@
+//! The store's own client: gets read the server's memory, sets and deletes are messages.
+
+use toroid_client::member::Domain;
+use toroid_fabric::Place;
+use toroid_kv::Change;
+use toroid_kv::ClientError;
+use toroid_kv::ReaderStats;
+use toroid_kv::View;
+
+use super::{Client, Pipelined};
+use crate::samples::Samples;
+
+/// The longest value that is read, in bytes.
+const LONGEST: usize = 1 << 20;
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+#[error("store by RDMA: {0}")]
+pub struct RdmaError(#[from] ClientError);
+
+/// A connection to a server.
+pub struct RdmaClient {
+    client: toroid_kv::Client,
+    value: Vec<u8>,
+    len: usize,
+}
+
+impl RdmaClient {
+    /// Connects to the server at `place`.
+    pub fn connect(domain: &Domain, place: Place) -> Result<Self, RdmaError> {
+        Ok(RdmaClient {
+            client: toroid_kv::Client::connect(domain, Some(place))?,
+            value: vec![0; LONGEST],
+            len: 0,
+        })
+    }
+
+    /// Borrows a value.
+    pub fn borrow(&mut self, key: &[u8]) -> Result<Option<View>, RdmaError> {
+        Ok(self.client.borrow(key)?)
+    }
+
+    /// Counters of its gets.
+    pub fn stats(&self) -> ReaderStats {
+        self.client.stats()
+    }
+
+    /// Adds figures to samples: gets by reading since `before`, the reads of memory for these, and
+    /// those that the server had to answer.
+    pub fn with_reads(&self, samples: Samples, before: ReaderStats) -> Samples {
+        let after = self.stats();
+        samples
+            .with("gets", (after.gets - before.gets) as f64)
+            .with("reads", (after.reads - before.reads) as f64)
+            .with("asked", (after.asked - before.asked) as f64)
+    }
+}
+
+impl Pipelined for RdmaClient {
+    type Error = RdmaError;
+
+    /// Nothing: gets are reads of this client's, all posted when their answers are taken.
+    fn send_gets(&mut self, _names: &[Vec<u8>], _together: usize) -> Result<(), RdmaError> {
+        Ok(())
+    }
+
+    fn receive_gets(
+        &mut self,
+        names: &[Vec<u8>],
+        together: usize,
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<usize, RdmaError> {
+        let mut found = 0;
+        for (request, names) in names.chunks(together).enumerate() {
+            let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+            self.client.get_many(&keys, |at, value| {
+                if let Some(value) = value {
+                    take(request * together + at, value.data);
+                    found += 1;
+                }
+            })?;
+        }
+        Ok(found)
+    }
+
+    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<(), RdmaError> {
+        for (name, value) in names.iter().zip(values) {
+            self.client.post(&Change::set(name, false), value)?;
+        }
+        Ok(())
+    }
+
+    fn receive_sets(&mut self, count: usize) -> Result<u64, RdmaError> {
+        for _ in 0..count {
+            if let Some((_, outcome)) = self.client.wait()? {
+                outcome?;
+            }
+        }
+        Ok(0)
+    }
+}
+
+impl Client for RdmaClient {
+    type Error = RdmaError;
+
+    fn get(&mut self, key: &[u8]) -> Result<bool, RdmaError> {
+        let found = self.client.get_into(key, &mut self.value)?;
+        self.len = found.map_or(0, |(_flags, len)| len);
+        Ok(found.is_some())
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.value[..self.len]
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), RdmaError> {
+        Ok(self.client.set(key, 0, 0, value)?)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool, RdmaError> {
+        Ok(self.client.delete(key)?)
+    }
+}

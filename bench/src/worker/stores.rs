@@ -1,0 +1,283 @@
+//! The clients of key-value stores in a worker, one for each path.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use toroid_client::member::Domain;
+use toroid_fabric::Place;
+
+use super::files::{self, Block, Blocks, FileSamples};
+use super::mix::{self, Mix};
+use super::mixed::{self, Mixed};
+use super::network::socket::Sockets;
+use super::sampler::Pace;
+use super::store::memcached::Memcached;
+use super::store::rdma::RdmaClient;
+use super::store::{self, KeySet, StoreOp};
+use super::traces::{self, Trace};
+use super::{Job, borrow, crowd, pattern};
+use crate::plan::Path;
+use crate::samples::Samples;
+
+/// How long a server may take to start.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Blocks of real input that go over one path before it is the other's turn.
+const CHUNK: usize = 64;
+
+/// The place of a store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Target {
+    /// A node of a domain.
+    Rdma { domain: String, place: String },
+    /// A TCP port.
+    Tcp(SocketAddrV4),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// Keys that are stored, removed or verified together.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Keys {
+    /// Numbered keys with values of one size.
+    Set(KeySet),
+    /// The keys of a mix.
+    Mix(Mix),
+}
+
+impl Keys {
+    fn count(self) -> u64 {
+        match self {
+            Keys::Set(set) => set.keys,
+            Keys::Mix(_) => mix::KEYS,
+        }
+    }
+
+    fn name(self, index: u64, name: &mut Vec<u8>) {
+        match self {
+            Keys::Set(set) => set.name(index, name),
+            Keys::Mix(mix) => mix.name(index, name),
+        }
+    }
+
+    fn len(self, index: u64) -> usize {
+        match self {
+            Keys::Set(set) => set.bytes,
+            Keys::Mix(mix) => mix.value_len(index),
+        }
+    }
+}
+
+/// All clients of a worker.
+#[derive(Default)]
+pub struct Stores {
+    rdma: Option<RdmaClient>,
+    memcached: HashMap<Path, Memcached>,
+    targets: HashMap<Path, (Target, Sockets)>,
+    /// Further connections.
+    crowds: HashMap<Path, Vec<Memcached>>,
+    traces: HashMap<Trace, traces::Keys>,
+    blocks: Option<Blocks>,
+}
+
+impl Stores {
+    /// Connects the client that reads the server's memory.
+    pub fn connect_rdma(&mut self, path: Path, domain: &Domain, place: Place) -> Result<()> {
+        if path != Path::Rdma {
+            bail!("{path:?} is no path to memory");
+        }
+        self.rdma = Some(RdmaClient::connect(domain, place)?);
+        Ok(())
+    }
+
+    /// Connects by memcached's protocol.
+    pub fn connect(&mut self, path: Path, target: Target, sockets: Sockets) -> Result<()> {
+        self.memcached.insert(path, connect(&target, &sockets)?);
+        self.targets.insert(path, (target, sockets));
+        Ok(())
+    }
+
+    pub fn fill(&mut self, path: Path, keys: Keys) -> Result<()> {
+        let name = |index, name: &mut Vec<u8>| keys.name(index, name);
+        Ok(self
+            .memcached(path)?
+            .fill(keys.count(), |index| keys.len(index), name)?)
+    }
+
+    pub fn empty(&mut self, path: Path, keys: Keys) -> Result<()> {
+        let name = |index, name: &mut Vec<u8>| keys.name(index, name);
+        Ok(self.memcached(path)?.empty(keys.count(), name)?)
+    }
+
+    /// Returns the number of missing or wrong values.
+    pub fn verify(&mut self, path: Path, keys: Keys) -> Result<u64> {
+        let (count, name) = (keys.count(), |index, name: &mut Vec<u8>| {
+            keys.name(index, name)
+        });
+        let len = |index| keys.len(index);
+        match path {
+            Path::Rdma => Ok(store::verify(self.rdma()?, count, len, name)?),
+            path => Ok(store::verify(self.memcached(path)?, count, len, name)?),
+        }
+    }
+
+    pub fn mix(&mut self, path: Path, mix: Mix, salt: u64, time_us: u64) -> Result<Mixed> {
+        // Clients with the same numbers would all ask for the same.
+        let salt = pattern::mix(salt ^ u64::from(std::process::id()));
+        let time = Duration::from_micros(time_us);
+        if path != Path::Rdma {
+            return Ok(mixed::run(self.memcached(path)?, mix, salt, time)?);
+        }
+        let client = self.rdma()?;
+        let before = client.stats();
+        let mut mixed = mixed::run(client, mix, salt, time)?;
+        mixed.gets = client.with_reads(mixed.gets, before);
+        Ok(mixed)
+    }
+
+    pub fn measure(&mut self, job: Job, salt: u64, pace: Pace) -> Result<Samples> {
+        match job {
+            Job::Store {
+                path: Path::Rdma,
+                op,
+                set,
+            } => {
+                let client = self.rdma()?;
+                let before = client.stats();
+                let samples = store::measure(client, op, set, salt, pace)?;
+                Ok(client.with_reads(samples, before))
+            }
+            Job::Store { path, op, set } => {
+                Ok(store::measure(self.memcached(path)?, op, set, salt, pace)?)
+            }
+            Job::Borrow { reading, set } => {
+                let client = self.rdma()?;
+                let before = client.stats();
+                let samples = borrow::measure(client, reading, set, salt, pace)?;
+                Ok(client.with_reads(samples, before))
+            }
+            Job::Crowd {
+                path: Path::Rdma,
+                op,
+                set,
+                load,
+            } => {
+                // It has one connection.
+                let client = std::slice::from_mut(self.rdma()?);
+                Ok(crowd::measure(client, load, op, set, salt, pace.time())?)
+            }
+            Job::Crowd {
+                path,
+                op,
+                set,
+                load,
+            } => {
+                let crowd = self.crowd(path, load.clients as usize)?;
+                Ok(crowd::measure(crowd, load, op, set, salt, pace.time())?)
+            }
+            Job::Trace { path, trace, gets } => {
+                let keys = self.traces.entry(trace);
+                let keys = keys.or_insert_with(|| traces::Keys::new(trace));
+                let client = self.memcached.get_mut(&path).context("not connected")?;
+                Ok(traces::run(client, keys, gets)?)
+            }
+            job => bail!("{job:?} is no job for a store"),
+        }
+    }
+
+    pub fn open_files(&mut self, dir: PathBuf, limit: u64, time_us: u64) -> Result<()> {
+        let end = Instant::now() + Duration::from_micros(time_us);
+        self.blocks = Some(Blocks::under(&reachable(dir), limit, Some(end))?);
+        Ok(())
+    }
+
+    /// Blocks go over one path, are read back over both, are forgotten, and go over the other:
+    /// so each path is seen to have stored them.
+    pub fn next_files(&mut self) -> Result<FileSamples> {
+        let blocks = self.blocks.as_mut().context("no directory")?;
+        let chunk: Vec<Block> = blocks.by_ref().take(CHUNK).collect();
+        let tally = blocks.tally().clone();
+        if tally.blocks == 0 {
+            return Err(blocks.nothing().into());
+        }
+        let ethernet = self
+            .memcached
+            .get_mut(&Path::Ethernet)
+            .context("not connected")?;
+        let rdma = self.rdma.as_mut().context("not connected")?;
+        let mut samples = Vec::new();
+        for path in [Path::Ethernet, Path::Rdma] {
+            if chunk.is_empty() {
+                break;
+            }
+            let stored = match path {
+                Path::Rdma => files::store(rdma, &chunk)?,
+                _ => files::store(ethernet, &chunk)?,
+            };
+            samples.extend([
+                (path, StoreOp::Set, stored),
+                (
+                    Path::Ethernet,
+                    StoreOp::Get,
+                    files::read_back(ethernet, &chunk)?,
+                ),
+                (Path::Rdma, StoreOp::Get, files::read_back(rdma, &chunk)?),
+            ]);
+            match path {
+                Path::Rdma => files::forget(rdma, &chunk)?,
+                _ => files::forget(ethernet, &chunk)?,
+            }
+        }
+        Ok(FileSamples { samples, tally })
+    }
+
+    /// So many connections besides the first.
+    fn crowd(&mut self, path: Path, count: usize) -> Result<&mut [Memcached]> {
+        let (target, sockets) = self.targets.get(&path).context("not connected")?;
+        let crowd = self.crowds.entry(path).or_default();
+        while crowd.len() < count {
+            crowd.push(connect(target, sockets)?);
+        }
+        Ok(&mut crowd[..count])
+    }
+
+    fn rdma(&mut self) -> Result<&mut RdmaClient> {
+        self.rdma.as_mut().context("not connected")
+    }
+
+    /// The client of a path.
+    pub fn memcached(&mut self, path: Path) -> Result<&mut Memcached> {
+        self.memcached.get_mut(&path).context("not connected")
+    }
+}
+
+/// Connects, also to a server that has only been started.
+fn connect(target: &Target, sockets: &Sockets) -> Result<Memcached> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let connected = match target {
+            Target::Tcp(address) => Memcached::connect(sockets, *address),
+            Target::Unix(path) => Memcached::connect_unix(path),
+            Target::Rdma { .. } => Err(io::ErrorKind::Unsupported.into()),
+        };
+        match connected {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+            connected => return Ok(connected?),
+        }
+    }
+}
+
+/// The directory, or this process's own where only a descriptor leads there.
+fn reachable(dir: PathBuf) -> PathBuf {
+    let is_here = || std::env::current_dir().is_ok_and(|here| here == dir);
+    match fs::metadata(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_here() => ".".into(),
+        _ => dir,
+    }
+}

@@ -1,0 +1,67 @@
+//! The baseline of Ethernet: a pair of interfaces of the kernel's own, at its defaults, between
+//! the same two nodes.
+//!
+//! Its creator must be root over both nodes. Where these have users of their own that is root of
+//! the host. Otherwise a process of one node lends its network namespace through a Unix socket, and a
+//! process of the other creates the pair. Each node then gives its own end an address.
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread;
+
+use anyhow::{Context, Result};
+use toroid_netlink::Netlink;
+use toroid_protocol::wire;
+
+/// The interface's name at both ends.
+const NAME: &str = "kernel-veth";
+
+/// The addresses of the two ends. Toroid's own subnets are elsewhere.
+pub const LENDER: Ipv4Addr = Ipv4Addr::new(10, 63, 0, 1);
+
+/// See [`LENDER`].
+pub const CREATOR: Ipv4Addr = Ipv4Addr::new(10, 63, 0, 2);
+
+const PREFIX: u8 = 30;
+
+/// Lends this process's network namespace to the first who connects to `socket`.
+pub fn lend(socket: &Path) -> Result<()> {
+    let namespace = File::open("/proc/self/ns/net")?;
+    let listener = UnixListener::bind(socket)?;
+    thread::Builder::new().spawn(move || -> Result<()> {
+        let (stream, _) = listener.accept()?;
+        let (_, writer) = wire::split(stream)?;
+        Ok(writer.send(&(), &[namespace.as_fd()])?)
+    })?;
+    Ok(())
+}
+
+/// Creates the pair between this namespace and the one lent at `socket`.
+pub fn create(socket: &Path) -> Result<()> {
+    let (mut reader, _) = wire::split(UnixStream::connect(socket)?)?;
+    let ((), descriptors) = reader.receive()?;
+    let namespace = descriptors.first().context("no network namespace came")?;
+    Ok(Netlink::open()?.create_veth(NAME, NAME, namespace.as_fd())?)
+}
+
+/// Creates the pair between two namespaces, from outside.
+pub fn create_between(namespaces: [&File; 2]) -> Result<()> {
+    let [near, far] = namespaces.map(AsFd::as_fd);
+    Ok(Netlink::open_in(near)?.create_veth(NAME, NAME, far)?)
+}
+
+/// Configures the end of the pair in this namespace.
+pub fn configure(address: Ipv4Addr) -> Result<()> {
+    let mut netlink = Netlink::open()?;
+    let index = netlink.index(NAME)?;
+    netlink.add_address(index, address.into(), PREFIX)?;
+    Ok(netlink.set_up(index)?)
+}
+
+/// The MTU of this end in bytes.
+pub fn mtu() -> Result<u32> {
+    Ok(Netlink::open()?.link(NAME)?.mtu)
+}
