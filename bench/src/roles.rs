@@ -12,9 +12,7 @@ use toroid_agent::roles::Role;
 use toroid_client::member::Member;
 use toroid_ethernet::stack::Stack;
 use toroid_ethernet::stack::tcp::TcpListener;
-use toroid_kv::server::Limits;
-use toroid_kv::server::Shared;
-use toroid_kv::server::{self, Rdma, Settings, Stop};
+use toroid_kv::server::{self, Limits, Rdma, Settings, Shared, Stop};
 
 use crate::worker::network::server::start_with;
 use crate::worker::network::socket::Sockets;

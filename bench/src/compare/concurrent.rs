@@ -140,7 +140,7 @@ impl Pair {
         if no_taps.is_some() {
             for process in [&mut passive, &mut streamer] {
                 let domain = DOMAIN.into();
-                cluster.ask::<()>(process, &Order::UseStack { domain })?;
+                cluster.ask::<()>(process, &Order::UseStack(domain))?;
             }
         }
         let port = cluster.ask(&mut passive, &Order::Serve)?;
@@ -160,23 +160,13 @@ impl Pair {
     fn stream(&self, time: Duration) -> Order {
         let (transport, bytes) = (Transport::Tcp, LONG_WRITE);
         let server = self.server;
-        Job::Stream {
-            server,
-            transport,
-            bytes,
-        }
-        .order(0, Pace::of(time))
+        Job::Stream(server, transport, bytes).order(0, Pace::of(time))
     }
 
     fn read(&mut self, (bytes, depth): (usize, u32), time: Duration) -> Order {
         self.salt += 1;
         let direction = Direction::Read;
-        Job::OneSided {
-            direction,
-            depth,
-            bytes,
-        }
-        .order(self.salt, Pace::of(time))
+        Job::OneSided(direction, depth, bytes).order(self.salt, Pace::of(time))
     }
 }
 

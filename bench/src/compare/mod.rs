@@ -154,19 +154,19 @@ impl Bed {
     /// The veth pair, and network sessions over every path.
     fn connect_interfaces(&mut self) -> Result<(), ClusterError> {
         self.create_veth()?;
-        let configure = |address| Order::ConfigureVeth { address };
+        let configure = |address| Order::ConfigureVeth(address);
         self.passive::<()>(&configure(veth::LENDER))?;
         self.active::<()>(&configure(veth::CREATOR))?;
         let interface = Some("lo".into());
-        self.mtus.loopback = self.active(&Order::Mtu { interface })?;
-        self.mtus.veth = self.active(&Order::Mtu { interface: None })?;
+        self.mtus.loopback = self.active(&Order::Mtu(interface))?;
+        self.mtus.veth = self.active(&Order::Mtu(None))?;
 
         let remote = self.passive(&Order::Serve)?;
         let local = self.cluster.ask(&mut self.neighbour, &Order::Serve)?;
         let mut by_ethernet = remote;
         if self.no_taps.is_some() {
             let domain = DOMAIN.into();
-            self.active::<()>(&Order::UseStack { domain })?;
+            self.active::<()>(&Order::UseStack(domain))?;
             by_ethernet = roles::SESSIONS;
         }
         let sessions = [
@@ -186,10 +186,8 @@ impl Bed {
             return veth::create_between(networks.each_ref()).map_err(ClusterError::ours);
         }
         let socket = self.cluster.path("namespace.sock");
-        self.passive::<()>(&Order::LendNamespace {
-            socket: socket.clone(),
-        })?;
-        self.active(&Order::CreateVeth { socket })
+        self.passive::<()>(&Order::LendNamespace(socket.clone()))?;
+        self.active(&Order::CreateVeth(socket))
     }
 
     fn passive<A: DeserializeOwned>(&mut self, order: &Order) -> Result<A, ClusterError> {
@@ -337,7 +335,7 @@ impl Bed {
         self.salt += 1;
         let (bytes, salt) = (test.bytes, self.salt);
         let pace = Pace {
-            time_us: self.effort.slice(test).as_micros() as u64,
+            time: self.effort.slice(test),
             batch,
         };
         let order = self.job(test, working_set)?.order(salt, pace);
@@ -358,41 +356,25 @@ impl Bed {
             session.zip(test.proto).ok_or(ClusterError::NoServer)
         };
         let depth = test.depth.unwrap_or(1);
-        let one_sided = |direction| Job::OneSided {
-            direction,
-            depth,
-            bytes,
-        };
+        let one_sided = |direction| Job::OneSided(direction, depth, bytes);
         let store = |op| {
             let set = KeySet::of_total(working_set, bytes);
-            Job::Store { path, op, set }
+            Job::Store(path, op, set)
         };
         Ok(match test.op {
             Op::Pingpong => {
                 let (server, transport) = session()?;
-                Job::RoundTrips {
-                    server,
-                    transport,
-                    bytes,
-                }
+                Job::RoundTrips(server, transport, bytes)
             }
             Op::Stream => {
                 let (server, transport) = session()?;
-                Job::Stream {
-                    server,
-                    transport,
-                    bytes,
-                }
+                Job::Stream(server, transport, bytes)
             }
             Op::Read => one_sided(Direction::Read),
             Op::Write => one_sided(Direction::Write),
             Op::Get => store(StoreOp::Get),
             Op::Set => store(StoreOp::Set),
-            Op::Copy => Job::Copy {
-                bytes,
-                total: working_set,
-                found: false,
-            },
+            Op::Copy => Job::Copy(bytes, working_set, false),
         })
     }
 
@@ -402,11 +384,11 @@ impl Bed {
         time: Duration,
         progress: &Progress,
     ) -> Result<Files, ClusterError> {
-        self.active::<()>(&Order::OpenFiles {
-            dir: std::path::absolute(&options.dir).unwrap_or_else(|_| options.dir.clone()),
-            limit: self.effort.file_bytes(),
-            time_us: time.as_micros() as u64,
-        })?;
+        self.active::<()>(&Order::OpenFiles(
+            std::path::absolute(&options.dir).unwrap_or_else(|_| options.dir.clone()),
+            self.effort.file_bytes(),
+            time,
+        ))?;
         let mut files = Files::default();
         loop {
             progress.say(format!("real input: {} blocks", files.tally.blocks));
@@ -440,9 +422,9 @@ fn connect_memory(
     peer: &mut Process,
 ) -> Result<(), ClusterError> {
     let (domain, len) = (DOMAIN.to_owned(), HOT);
-    let keys: ExportedKeys = cluster.ask(owner, &Order::Export { domain, len })?;
+    let keys: ExportedKeys = cluster.ask(owner, &Order::Export(domain, len))?;
     let domain = DOMAIN.into();
-    cluster.ask(peer, &Order::UseMemory { domain, keys })
+    cluster.ask(peer, &Order::UseMemory(domain, keys))
 }
 
 /// [`COLD_BYTES`], or less where that would not fit the memory that we may use.

@@ -35,9 +35,9 @@ pub fn measure(
     let address = info.members.first().ok_or(ClusterError::NoServer)?.ipv4;
     let server = SocketAddrV4::new(address, port);
     let (domain, len) = (DOMAIN.to_owned(), HOT);
-    let keys: ExportedKeys = cluster.ask(&mut passive, &Order::Export { domain, len })?;
+    let keys: ExportedKeys = cluster.ask(&mut passive, &Order::Export(domain, len))?;
     let domain = DOMAIN.into();
-    cluster.ask::<()>(&mut active, &Order::UseMemory { domain, keys })?;
+    cluster.ask::<()>(&mut active, &Order::UseMemory(domain, keys))?;
 
     for n in 0..domains {
         cluster
@@ -105,17 +105,9 @@ fn samples(
     time: Duration,
 ) -> Result<[(&'static str, Samples); 2], ClusterError> {
     let (direction, depth, bytes) = (Direction::Read, 1, BYTES);
-    let read = Job::OneSided {
-        direction,
-        depth,
-        bytes,
-    };
+    let read = Job::OneSided(direction, depth, bytes);
     let transport = Transport::Tcp;
-    let round_trip = Job::RoundTrips {
-        server,
-        transport,
-        bytes,
-    };
+    let round_trip = Job::RoundTrips(server, transport, bytes);
     let mut measure = |job: Job| cluster.ask::<Samples>(active, &job.order(0, Pace::of(time / 2)));
     let read = measure(read)?;
     let mut round_trip = measure(round_trip)?;

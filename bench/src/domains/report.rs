@@ -337,7 +337,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::cycles::Scenario;
-    use super::super::scale::{Idle, Scale};
+    use super::super::scale;
     use super::*;
 
     fn run() -> Run {
@@ -356,28 +356,7 @@ mod tests {
             reads_ns: [vec![100.0], vec![106.0]],
             ..Outcome::default()
         };
-        let scale = |ethernet| {
-            let (up_ns, create_ns, rm_ns, create_again_ns, down_ns) = (1e9, 1e9, 1e9, 1e9, 1.5e9);
-            let members = 512;
-            Scale {
-                members,
-                ethernet,
-                up_ns,
-                create_ns,
-                rm_ns,
-                create_again_ns,
-                down_ns,
-            }
-            .row()
-        };
-        let idle = Idle {
-            domains: 1,
-            members: 16,
-            nodes: 64,
-            create_ns: 0.0,
-            cpu_share: 0.0,
-            pss_bytes: 0,
-        };
+        let of = |ethernet| scale::row(512, ethernet, [1e9, 1e9, 1e9, 1e9, 1.5e9]);
         Run {
             start: Instant::now(),
             effort: Effort::Quick,
@@ -386,8 +365,8 @@ mod tests {
             syncs_ns: Vec::new(),
             outcomes: vec![outcome],
             rest: Some(Rest {
-                scale: vec![scale(true), scale(false)],
-                idle: idle.row(),
+                scale: vec![of(true), of(false)],
+                idle: scale::idle_row([1, 16, 64], 0.0, 0.0, 0),
                 beside: Beside {
                     rows: Vec::new(),
                     domains: 1,

@@ -12,7 +12,6 @@ use super::nodes;
 use crate::cluster::{Cluster, ClusterError, check_signals};
 use crate::report::Row;
 use crate::roles;
-use crate::samples::Series;
 
 const DOMAIN: &str = "whole";
 
@@ -25,58 +24,30 @@ const TICKS_PER_S: f64 = 100.0;
 /// An idle time in which the agent's work of once a second would show.
 const NOTHING: Duration = Duration::from_secs(3);
 
-/// A domain of all nodes.
-pub struct Scale {
-    pub members: u32,
-    /// Whether they have interfaces.
-    pub ethernet: bool,
-    /// Time to start the agent with its nodes.
-    pub up_ns: f64,
-    pub create_ns: f64,
-    pub rm_ns: f64,
-    /// Time to create it again at once, with its interfaces still being removed.
-    pub create_again_ns: f64,
-    /// Time to end the agent and all nodes while the domain is there.
-    pub down_ns: f64,
+/// The row of a domain of all nodes: the times to start the agent with its nodes, to create and remove
+/// the domain, to create it again at once, with its interfaces still being removed, and to end the agent
+/// and all nodes while the domain is there.
+pub fn row(members: u32, ethernet: bool, [up, create, rm, again, down]: [f64; 5]) -> Row {
+    Row::default()
+        .label("members", members)
+        .label("ethernet", ethernet)
+        .figure("up_ns", up)
+        .figure("create_ns", create)
+        .figure("rm_ns", rm)
+        .figure("create_again_ns", again)
+        .figure("down_ns", down)
 }
 
-impl Scale {
-    pub fn row(&self) -> Row {
-        Row::of(&Series::default())
-            .label("members", self.members)
-            .label("ethernet", self.ethernet)
-            .figure("up_ns", self.up_ns)
-            .figure("create_ns", self.create_ns)
-            .figure("rm_ns", self.rm_ns)
-            .figure("create_again_ns", self.create_again_ns)
-            .figure("down_ns", self.down_ns)
-    }
-}
-
-/// Many domains in which nothing happens.
-pub struct Idle {
-    pub domains: u32,
-    /// Members of each.
-    pub members: u32,
-    pub nodes: u32,
-    /// Time to create all.
-    pub create_ns: f64,
-    /// Processor time of agent, keeper and nodes, over time.
-    pub cpu_share: f64,
-    /// Their proportional memory.
-    pub pss_bytes: u64,
-}
-
-impl Idle {
-    pub fn row(&self) -> Row {
-        Row::of(&Series::default())
-            .label("domains", self.domains)
-            .label("members", self.members)
-            .label("nodes", self.nodes)
-            .figure("create_ns", self.create_ns)
-            .figure("cpu_share", self.cpu_share)
-            .figure("pss_bytes", self.pss_bytes)
-    }
+/// The row of many domains in which nothing happens: their number, members of each, and nodes; the time
+/// to create all; processor time of agent, keeper and nodes, over time; their proportional memory.
+pub fn idle_row([domains, members, nodes]: [u32; 3], create: f64, cpu: f64, pss: u64) -> Row {
+    Row::default()
+        .label("domains", domains)
+        .label("members", members)
+        .label("nodes", nodes)
+        .figure("create_ns", create)
+        .figure("cpu_share", cpu)
+        .figure("pss_bytes", pss)
 }
 
 /// Measures a domain of all nodes of a torus, and plays a scenario there if there is one.
@@ -102,16 +73,8 @@ pub fn all_nodes(
     let (created, create_again_ns) = timed(|| cluster.create_domain(DOMAIN));
     created?;
     let ((), down_ns) = timed(|| drop(cluster));
-    let scale = Scale {
-        members: torus.nodes(),
-        ethernet,
-        up_ns,
-        create_ns,
-        rm_ns,
-        create_again_ns,
-        down_ns,
-    };
-    Ok((scale.row(), outcome))
+    let times_ns = [up_ns, create_ns, rm_ns, create_again_ns, down_ns];
+    Ok((row(torus.nodes(), ethernet, times_ns), outcome))
 }
 
 /// Makes many domains, and measures an agent that has them.
@@ -132,15 +95,14 @@ pub fn many_domains(torus: Torus, domains: u32) -> Result<Row, ClusterError> {
     let begin = cpu_ticks(&processes);
     thread::sleep(NOTHING);
     let ticks = cpu_ticks(&processes).saturating_sub(begin);
-    let idle = Idle {
-        domains,
-        members: SIXTEEN,
-        nodes: torus.nodes(),
+    let share = ticks as f64 / TICKS_PER_S / NOTHING.as_secs_f64();
+    let pss = processes.iter().filter_map(|pid| pss_bytes(*pid)).sum();
+    Ok(idle_row(
+        [domains, SIXTEEN, torus.nodes()],
         create_ns,
-        cpu_share: ticks as f64 / TICKS_PER_S / NOTHING.as_secs_f64(),
-        pss_bytes: processes.iter().filter_map(|pid| pss_bytes(*pid)).sum(),
-    };
-    Ok(idle.row())
+        share,
+        pss,
+    ))
 }
 
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {

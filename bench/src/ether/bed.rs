@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use toroid_ethernet::offload::Capabilities;
@@ -155,27 +156,22 @@ impl Bed {
     }
 
     /// Measures once, for some time or, where a rate is searched, with trials of that length.
-    pub fn measure(&mut self, key: &Key, time_us: u64) -> Result<Samples, ClusterError> {
+    pub fn measure(&mut self, key: &Key, time: Duration) -> Result<Samples, ClusterError> {
         let server = self.server(key)?;
         let (transport, bytes) = (Transport::Tcp, key.write_bytes());
-        let pace = |batch| Pace { time_us, batch };
+        let pace = |batch| Pace { time, batch };
         let flood = |per_s| Flood {
             servers: vec![server],
             group: None,
             interface: Ipv4Addr::UNSPECIFIED,
             bytes,
             per_s,
-            time_us,
+            time,
         };
         match key.test {
             Test::TcpStream => {
                 let before = busy_time();
-                let order = Job::Stream {
-                    server,
-                    transport,
-                    bytes,
-                }
-                .order(0, pace(None));
+                let order = Job::Stream(server, transport, bytes).order(0, pace(None));
                 let samples: Samples = self.ask(&order)?;
                 let busy = before.and_then(|before| busy_time()?.checked_sub(before));
                 let received = samples.bytes.max(1) as f64;
@@ -186,12 +182,7 @@ impl Bed {
                     .with("cpu_ns_per_byte", cpu_ns))
             }
             Test::TcpRr => {
-                let order = Job::RoundTrips {
-                    server,
-                    transport,
-                    bytes,
-                }
-                .order(0, pace(Some(1)));
+                let order = Job::RoundTrips(server, transport, bytes).order(0, pace(Some(1)));
                 let samples: Samples = self.ask(&order)?;
                 // A sample of round trips is half of one.
                 let half = samples.quantile_ns(0.5);
@@ -266,9 +257,7 @@ impl Bed {
     /// Bytes that the sender's interface in the crowd has sent; 0 for other tests.
     fn bytes_sent(&mut self, key: &Key) -> Result<u64, ClusterError> {
         match key.delivery {
-            Some(_) => self.ask(&Order::BytesSent {
-                interface: CROWD.into(),
-            }),
+            Some(_) => self.ask(&Order::BytesSent(CROWD.into())),
             None => Ok(0),
         }
     }
@@ -301,7 +290,7 @@ fn open_stacks(
     let domain = cluster.control()?.create_domain(domain)?;
     for process in processes {
         let domain = domain.name.clone();
-        let () = cluster.ask(process, &Order::UseStack { domain })?;
+        let () = cluster.ask(process, &Order::UseStack(domain))?;
     }
     Ok(member(&domain, &nodes[1])?.ipv4)
 }

@@ -36,7 +36,7 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
             }
             for key in &contest {
                 let time = plan::slice(effort, key.test);
-                runner.turn(key, |key, _| bed.measure(key, time.as_micros() as u64))?;
+                runner.turn(key, |key, _| bed.measure(key, time))?;
             }
         }
     }

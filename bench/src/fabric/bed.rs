@@ -40,27 +40,12 @@ impl Bed {
         let libfabric = cluster.ask(&mut user, &Order::LibfabricVersion)?;
         let mut owner = cluster.spawn(OWNER, &[roles::WORKER])?;
         let (domain, len) = (|| DOMAIN.to_owned(), MEMORY);
-        cluster.ask::<()>(&mut owner, &Order::ServeMessages { domain: domain() })?;
-        let export = Order::Export {
-            domain: domain(),
-            len,
-        };
+        cluster.ask::<()>(&mut owner, &Order::ServeMessages(domain()))?;
+        let export = Order::Export(domain(), len);
         let keys: ExportedKeys = cluster.ask(&mut owner, &export)?;
         let place = OWNER.into();
-        cluster.ask::<()>(
-            &mut user,
-            &Order::UseMessages {
-                domain: domain(),
-                place,
-            },
-        )?;
-        cluster.ask::<()>(
-            &mut user,
-            &Order::UseMemory {
-                domain: domain(),
-                keys,
-            },
-        )?;
+        cluster.ask::<()>(&mut user, &Order::UseMessages(domain(), place))?;
+        cluster.ask::<()>(&mut user, &Order::UseMemory(domain(), keys))?;
         Ok(Bed {
             owner,
             user,
@@ -119,6 +104,6 @@ impl Bed {
             return Ok(0);
         }
         self.cluster
-            .ask(&mut self.user, &Order::CheckLibfabric { bytes })
+            .ask(&mut self.user, &Order::CheckLibfabric(bytes))
     }
 }

@@ -9,7 +9,6 @@ use crate::plan::Effort;
 use crate::report::name;
 use crate::samples::Samples;
 use crate::worker::Job;
-use crate::worker::atomics::WORD;
 use crate::worker::messages::{self, LONGEST, Session};
 use crate::worker::one_sided::Direction;
 
@@ -21,6 +20,9 @@ const QUICK: [usize; 4] = [SHORTEST, 4096, 64 << 10, 1 << 20];
 
 /// Bytes of one-sided reads and writes.
 const OPERATIONS: [usize; 3] = [64, 4096, 1 << 20];
+
+/// Bytes of an atomic operation.
+const WORD: usize = 8;
 
 /// One-sided operations in flight.
 const DEPTHS: [u32; 2] = [1, 16];
@@ -78,13 +80,9 @@ impl Measurement {
             bytes,
             depth,
         } = *self;
-        let one_sided = |direction| Job::OneSided {
-            direction,
-            depth,
-            bytes,
-        };
+        let one_sided = |direction| Job::OneSided(direction, depth, bytes);
         match op {
-            _ if provider == Provider::LibfabricShm => Job::Libfabric { bytes, count },
+            _ if provider == Provider::LibfabricShm => Job::Libfabric(bytes, count),
             Op::Pingpong | Op::Stream => {
                 let pingpong = op == Op::Pingpong;
                 Job::Messages(Session {
@@ -95,7 +93,7 @@ impl Measurement {
             }
             Op::Read => one_sided(Direction::Read),
             Op::Write => one_sided(Direction::Write),
-            Op::Atomic => Job::Additions { depth },
+            Op::Atomic => one_sided(Direction::Add),
         }
     }
 }

@@ -231,12 +231,7 @@ impl Bed {
         time: Duration,
     ) -> Result<Vec<Mixed>, ClusterError> {
         self.salt += 1;
-        let order = Order::Mix {
-            path,
-            mix,
-            salt: self.salt,
-            time_us: time.as_micros() as u64,
-        };
+        let order = Order::Mix(path, mix, self.salt, time);
         self.ask_all(path, clients, &order)
     }
 

@@ -113,7 +113,7 @@ fn carry_out(
             progress.step(format!("{trace} by {}", name(*path)));
             let gets = order * GETS..(order + 1) * GETS;
             let path = *path;
-            let job = Job::Trace { path, trace, gets };
+            let job = Job::Trace(path, trace, gets);
             // A trace ends with its gets, not after a time.
             let order = job.order(0, Pace::of(Duration::ZERO));
             series.add(cluster.ask::<Samples>(&mut client, &order)?);

@@ -103,20 +103,11 @@ impl Measurement {
         } = *self;
         let set = self.keys();
         let store = |op| match load {
-            Load::ONE => Job::Store { path, op, set },
-            load => Job::Crowd {
-                path,
-                op,
-                set,
-                load,
-            },
+            Load::ONE => Job::Store(path, op, set),
+            load => Job::Crowd(path, op, set, load),
         };
-        let borrow = |reading| Job::Borrow { reading, set };
-        let copy = |found| Job::Copy {
-            bytes,
-            total: set.total(),
-            found,
-        };
+        let borrow = |reading| Job::Borrow(reading, set);
+        let copy = |found| Job::Copy(bytes, set.total(), found);
         match op {
             Op::Get => store(StoreOp::Get),
             Op::Set => store(StoreOp::Set),

@@ -1,10 +1,11 @@
 //! Values that are borrowed: the cost of having one, and of reading it once.
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use toroid_kv::View;
 
-use super::store::rdma::{RdmaClient, RdmaError};
-use super::store::{Client, KeySet};
+use super::store::rdma::RdmaClient;
+use super::store::{Batch, Client, KeySet};
 use crate::samples::Samples;
 use crate::worker::pattern;
 use crate::worker::sampler::{Pace, Work, sample};
@@ -33,14 +34,13 @@ pub fn measure(
     set: KeySet,
     salt: u64,
     pace: Pace,
-) -> Result<Samples, RdmaError> {
+) -> Result<Samples> {
     let mut work = ReadingWork {
         client,
         reading,
         set,
         random: fastrand::Rng::with_seed(salt),
-        names: Vec::new(),
-        indexes: Vec::new(),
+        batch: Batch::default(),
         last: None,
         wrong: 0,
     };
@@ -52,16 +52,13 @@ struct ReadingWork<'a> {
     reading: Reading,
     set: KeySet,
     random: fastrand::Rng,
-    names: Vec<Vec<u8>>,
-    indexes: Vec<u64>,
+    batch: Batch,
     /// The last sum, and of which key.
     last: Option<(u64, u64)>,
     wrong: u64,
 }
 
 impl Work for ReadingWork<'_> {
-    type Error = RdmaError;
-
     fn bytes(&self) -> u64 {
         self.set.bytes as u64
     }
@@ -71,19 +68,14 @@ impl Work for ReadingWork<'_> {
         TOGETHER
     }
 
-    fn prepare(&mut self, count: u32) -> Result<(), RdmaError> {
-        self.indexes.clear();
-        self.names.resize(count as usize, Vec::new());
-        for name in &mut self.names {
-            let index = self.random.u64(..self.set.keys);
-            self.set.name(index, name);
-            self.indexes.push(index);
-        }
+    fn prepare(&mut self, count: u32) -> Result<()> {
+        self.batch
+            .prepare(count as usize, self.set, None, &mut self.random);
         Ok(())
     }
 
-    fn run(&mut self, at: u32) -> Result<(), RdmaError> {
-        let name = &self.names[at as usize];
+    fn run(&mut self, at: u32) -> Result<()> {
+        let name = &self.batch.names[at as usize];
         let sum = match self.reading {
             Reading::Borrow => {
                 let view = self.client.borrow(name)?;
@@ -93,19 +85,16 @@ impl Work for ReadingWork<'_> {
             }
             Reading::BorrowSum => self.client.borrow(name)?.and_then(|view| sum_of(&view)),
             Reading::GetSum => {
-                if Client::get(self.client, name)? {
-                    Some(sum(self.client.value()))
-                } else {
-                    None
-                }
+                let is_there = Client::get(self.client, name)?;
+                is_there.then(|| sum(self.client.value()))
             }
         };
         self.wrong += u64::from(sum.is_none());
-        self.last = sum.map(|sum| (self.indexes[at as usize], sum));
+        self.last = sum.map(|sum| (self.batch.indexes[at as usize], sum));
         Ok(())
     }
 
-    fn check(&mut self) -> Result<u64, RdmaError> {
+    fn check(&mut self) -> Result<u64> {
         let wrong = std::mem::take(&mut self.wrong);
         let Some((index, found)) = self.last.take() else {
             return Ok(wrong);

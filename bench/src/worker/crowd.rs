@@ -3,11 +3,12 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::Samples;
 use crate::worker::pattern;
-use crate::worker::store::{KeySet, Pipelined, StoreOp};
+use crate::worker::store::{Batch, KeySet, Pipelined, StoreOp};
 
 /// Requests under way at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -52,7 +53,7 @@ pub fn measure<C: Pipelined>(
     set: KeySet,
     salt: u64,
     time: Duration,
-) -> Result<Samples, C::Error> {
+) -> Result<Samples> {
     let operations = load.operations();
     let mut samples = Samples {
         batch: operations,
@@ -64,7 +65,7 @@ pub fn measure<C: Pipelined>(
         set,
         salt,
         random: fastrand::Rng::with_seed(salt),
-        turns: vec![Turn::default(); connections.len()],
+        turns: vec![Batch::default(); connections.len()],
     };
     let end = Instant::now() + time;
     for number in 0.. {
@@ -94,34 +95,15 @@ struct Round {
     set: KeySet,
     salt: u64,
     random: fastrand::Rng,
-    turns: Vec<Turn>,
-}
-
-/// The requests of one connection in a round.
-#[derive(Clone, Default)]
-struct Turn {
-    indexes: Vec<u64>,
-    names: Vec<Vec<u8>>,
-    values: Vec<Vec<u8>>,
+    /// The requests of each connection.
+    turns: Vec<Batch>,
 }
 
 impl Round {
     fn prepare(&mut self, operations: usize) {
-        let (set, random) = (self.set, &mut self.random);
+        let version = (self.op == StoreOp::Set).then_some(self.salt);
         for turn in &mut self.turns {
-            turn.indexes.clear();
-            turn.indexes
-                .extend((0..operations).map(|_| random.u64(..set.keys)));
-            turn.names.resize(operations, Vec::new());
-            for (name, index) in turn.names.iter_mut().zip(&turn.indexes) {
-                set.name(*index, name);
-            }
-            if self.op == StoreOp::Set {
-                turn.values.resize(operations, vec![0; set.bytes]);
-                for (value, index) in turn.values.iter_mut().zip(&turn.indexes) {
-                    pattern::fill_value(*index, self.salt, value);
-                }
-            }
+            turn.prepare(operations, self.set, version, &mut self.random);
         }
     }
 
@@ -130,7 +112,7 @@ impl Round {
         &self,
         connections: &mut [C],
         verified: bool,
-    ) -> Result<(u64, Vec<Duration>), C::Error> {
+    ) -> Result<(u64, Vec<Duration>)> {
         let keys = self.load.keys as usize;
         let mut starts = Vec::with_capacity(connections.len());
         for (connection, turn) in connections.iter_mut().zip(&self.turns) {

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -246,7 +247,7 @@ fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Stores `blocks`; a sample is one of them.
-pub fn store<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples, C::Error> {
+pub fn store<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples> {
     let mut samples = Samples::default();
     for block in blocks {
         let start = Instant::now();
@@ -257,7 +258,7 @@ pub fn store<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples, C::
 }
 
 /// Reads `blocks` back; those that do not come, or come with a wrong byte, are errors.
-pub fn read_back<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples, C::Error> {
+pub fn read_back<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples> {
     let mut samples = Samples::default();
     for block in blocks {
         let start = Instant::now();
@@ -269,7 +270,7 @@ pub fn read_back<C: Client>(client: &mut C, blocks: &[Block]) -> Result<Samples,
 }
 
 /// Removes `blocks`, so that what is read back next was stored next.
-pub fn forget<C: Client>(client: &mut C, blocks: &[Block]) -> Result<(), C::Error> {
+pub fn forget<C: Client>(client: &mut C, blocks: &[Block]) -> Result<()> {
     for block in blocks {
         // Equal blocks have one name, so the second of them is gone already.
         client.delete(&block.name)?;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use toroid_fabric::shm;
 use toroid_fabric::{Completion, Endpoint, OpError, Operation, Read, Region, RemoteKey};
 
 use super::member::{WATCHED, rights};
+use super::traffic::Repeating;
 use crate::samples::Samples;
 use crate::worker::sampler::{BATCH, Pace, Work, sample};
 
@@ -31,7 +32,7 @@ const STRIDE: u64 = 4096 + SHORT;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long reads are measured.
-const READ_US: u64 = 100_000;
+const READ: Duration = Duration::from_millis(100);
 
 /// A clock that all processes of this machine share.
 pub fn now_ns() -> u64 {
@@ -52,34 +53,32 @@ pub struct Pause {
 #[derive(Debug)]
 pub struct Hammer {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Repeating,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     longest_ns: AtomicU64,
     failed: AtomicU64,
-    ending: AtomicBool,
 }
 
 impl Hammer {
     /// Works on a peer's memory, or on the own one without a key.
     pub fn start(domain: &Domain, key: Option<RemoteKey>, writable: bool) -> Result<Self> {
         let shared = Arc::new(Shared::default());
-        let state = Arc::clone(&shared);
         let thread = match key {
             None => {
                 let region = Region::local(4096)?;
-                spawn(move || state.repeat(|n| region.store(n % 512 * 8, n)))?
+                shared.repeat(move |n| region.store(n % 512 * 8, n))?
             }
             Some(key) => {
                 let mut peer = Peer::open(domain, key, writable)?;
-                spawn(move || state.repeat(|n| peer.operate(n)))?
+                shared.repeat(move |n| peer.operate(n))?
             }
         };
         Ok(Hammer {
             shared,
-            thread: Some(thread),
+            _thread: thread,
         })
     }
 
@@ -92,35 +91,26 @@ impl Hammer {
     }
 }
 
-impl Drop for Hammer {
-    fn drop(&mut self) {
-        self.shared.ending.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic has been reported already.
-            let _ = thread.join();
-        }
-    }
-}
-
 impl Shared {
-    fn repeat(&self, mut operation: impl FnMut(u64) -> Result<(), OpError>) {
-        let mut last = now_ns();
-        for n in 0.. {
-            if self.ending.load(Ordering::Relaxed) {
+    fn repeat(
+        self: &Arc<Self>,
+        mut operation: impl FnMut(u64) -> Result<(), OpError> + Send + 'static,
+    ) -> io::Result<Repeating> {
+        let (shared, mut last, mut n) = (Arc::clone(self), now_ns(), 0);
+        Repeating::start(move || {
+            n += 1;
+            if operation(n).is_err() {
+                shared.failed.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            if operation(n).is_err() {
-                self.failed.fetch_add(1, Ordering::Relaxed);
-                continue;
-            }
             let now = now_ns();
-            self.longest_ns.fetch_max(now - last, Ordering::Relaxed);
+            shared.longest_ns.fetch_max(now - last, Ordering::Relaxed);
             last = now;
-        }
+        })
     }
 }
 
-/// A peer's memory and what is needed to use it.
+/// A peer's memory, and a queue pair to it.
 struct Peer {
     remote: RemoteRegion,
     pair: QueuePair,
@@ -204,7 +194,7 @@ impl InFlight {
 pub fn read(domain: &Domain, key: RemoteKey) -> Result<Samples> {
     let Peer { remote, pair, .. } = Peer::open(domain, key, false)?;
     let pace = Pace {
-        time_us: READ_US,
+        time: READ,
         batch: Some(BATCH),
     };
     sample(&mut Reads { remote, pair }, pace)
@@ -216,8 +206,6 @@ struct Reads {
 }
 
 impl Work for Reads {
-    type Error = anyhow::Error;
-
     fn bytes(&self) -> u64 {
         SHORT
     }

@@ -1,7 +1,8 @@
 //! The baseline of one-sided operations: `memcpy` of the same sizes in the same process.
 
-use std::convert::Infallible;
 use std::hint::black_box;
+
+use anyhow::Result;
 
 use crate::samples::Samples;
 use crate::worker::pattern;
@@ -36,12 +37,12 @@ impl Source {
     /// Measures copies of `bytes` bytes to a buffer that stays in the cache. With `found` the
     /// location is read from a line at another random place, one after the other: the time that
     /// any look-up has to wait for.
-    pub fn copy(&mut self, bytes: usize, found: bool, pace: Pace) -> Samples {
+    pub fn copy(&mut self, bytes: usize, found: bool, pace: Pace) -> Result<Samples> {
         if found && self.lines.0 != bytes {
             self.lines = (bytes, self.lines_to(self.memory.len() / bytes, bytes));
         }
         let (source, from, into) = (self, Vec::new(), vec![0; bytes]);
-        let Ok(samples) = if found {
+        if found {
             let none = black_box(0);
             sample(
                 &mut CopyFound {
@@ -54,8 +55,7 @@ impl Source {
             )
         } else {
             sample(&mut Copy { source, from, into }, pace)
-        };
-        samples
+        }
     }
 
     /// A line for each place, in any order.
@@ -85,13 +85,11 @@ impl CopyFound<'_> {
 }
 
 impl Work for CopyFound<'_> {
-    type Error = Infallible;
-
     fn bytes(&self) -> u64 {
         self.into.len() as u64
     }
 
-    fn prepare(&mut self, count: u32) -> Result<(), Infallible> {
+    fn prepare(&mut self, count: u32) -> Result<()> {
         let lines = self.source.lines.1.len() as u64;
         let random = &mut self.source.random;
         self.from.clear();
@@ -100,7 +98,7 @@ impl Work for CopyFound<'_> {
         Ok(())
     }
 
-    fn run(&mut self, at: u32) -> Result<(), Infallible> {
+    fn run(&mut self, at: u32) -> Result<()> {
         let len = self.into.len();
         let after = usize::from(self.into[len - 1]) & self.none;
         let from = self.place(at as usize + after);
@@ -110,7 +108,7 @@ impl Work for CopyFound<'_> {
         Ok(())
     }
 
-    fn check(&mut self) -> Result<u64, Infallible> {
+    fn check(&mut self) -> Result<u64> {
         let same = self.from.len().checked_sub(1).is_none_or(|last| {
             let from = self.place(last);
             self.into == self.source.memory[from..from + self.into.len()]
@@ -126,13 +124,11 @@ struct Copy<'a> {
 }
 
 impl Work for Copy<'_> {
-    type Error = Infallible;
-
     fn bytes(&self) -> u64 {
         self.into.len() as u64
     }
 
-    fn prepare(&mut self, count: u32) -> Result<(), Infallible> {
+    fn prepare(&mut self, count: u32) -> Result<()> {
         let (len, places) = (self.into.len(), self.source.memory.len() / self.into.len());
         let random = &mut self.source.random;
         self.from.clear();
@@ -141,7 +137,7 @@ impl Work for Copy<'_> {
         Ok(())
     }
 
-    fn run(&mut self, at: u32) -> Result<(), Infallible> {
+    fn run(&mut self, at: u32) -> Result<()> {
         let from = self.from[at as usize];
         let len = self.into.len();
         self.into
@@ -150,7 +146,7 @@ impl Work for Copy<'_> {
         Ok(())
     }
 
-    fn check(&mut self) -> Result<u64, Infallible> {
+    fn check(&mut self) -> Result<u64> {
         let same = self
             .from
             .last()
@@ -165,13 +161,10 @@ mod tests {
 
     #[test]
     fn copies_are_counted_and_right() {
-        let pace = Pace {
-            time_us: 1000,
-            batch: None,
-        };
+        let pace = Pace::of(std::time::Duration::from_millis(1));
         for bytes in [200, 8000, 65_536] {
             let mut source = Source::new(1 << 20);
-            for samples in [false, true].map(|found| source.copy(bytes, found, pace)) {
+            for samples in [false, true].map(|found| source.copy(bytes, found, pace).unwrap()) {
                 assert_eq!(samples.errors, 0);
                 assert_eq!(samples.bytes, samples.ops * bytes as u64);
             }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::mix::{Keys, Mix};
@@ -22,12 +23,7 @@ pub struct Mixed {
 }
 
 /// Carries out a mix for some time. Every value that it gets is verified, outside the times.
-pub fn run<C: Client>(
-    client: &mut C,
-    mix: Mix,
-    salt: u64,
-    time: Duration,
-) -> Result<Mixed, C::Error> {
+pub fn run<C: Client>(client: &mut C, mix: Mix, salt: u64, time: Duration) -> Result<Mixed> {
     let mut keys = Keys::new(salt);
     let (mut name, mut value) = (Vec::new(), Vec::new());
     let (mut done, mut misses) = (Mixed::default(), 0.0);

@@ -5,8 +5,7 @@
 //! reason why the order failed. What is measured is a [`Job`], and every job yields [`Samples`].
 //!
 //! * [`sampler`], [`pattern`]: timing, and verifiable bytes.
-//! * [`network`], [`veth`]: sockets of the kernel and of stacks. [`one_sided`], [`atomics`]:
-//!   memory of a peer. [`messages`], [`libfabric`]: packets. [`memcpy`]: the processor alone.
+//! * [`network`], [`veth`]: sockets of the kernel and of stacks. [`one_sided`]: memory of a peer. [`messages`], [`libfabric`]: packets. [`memcpy`]: the processor alone.
 //! * [`stores`]: clients of key-value stores, with [`store`], [`borrow`], [`crowd`], [`mixed`]
 //!   ([`mix`]), [`traces`] and [`files`] as their work; [`processor`] binds them.
 //! * [`member`]: members of domains that change, with [`hammer`], [`hostile`] and [`traffic`].
@@ -17,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
@@ -42,7 +42,6 @@ use self::traces::Trace;
 use crate::plan::Path;
 use crate::samples::Samples;
 
-pub(crate) mod atomics;
 pub(crate) mod borrow;
 pub(crate) mod crowd;
 pub(crate) mod files;
@@ -76,28 +75,28 @@ const BYTES_SENT: usize = 8;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
     /// Have the node's addresses in a domain without an interface there, from now on.
-    UseStack { domain: String },
+    UseStack(String),
     /// Serve network sessions. Answer: the port.
     Serve,
     /// Lend the network namespace to the first process that connects to a unix socket.
-    LendNamespace { socket: PathBuf },
+    LendNamespace(PathBuf),
     /// Create a veth pair to the namespace that is lent at a unix socket.
-    CreateVeth { socket: PathBuf },
+    CreateVeth(PathBuf),
     /// Configure this end of the pair.
-    ConfigureVeth { address: Ipv4Addr },
+    ConfigureVeth(Ipv4Addr),
     /// Answer: the MTU in bytes of an interface, by default of the veth pair.
-    Mtu { interface: Option<String> },
+    Mtu(Option<String>),
     /// Answer: the name of TCP's congestion control.
     CongestionControl,
     /// Answer: the bytes that an interface has sent.
-    BytesSent { interface: String },
+    BytesSent(String),
     /// Send datagrams at a given rate. Answer: [`Flow`](flood::Flow).
     Flood(Flood),
 
-    /// Export `len` bytes to read and as many to write, and a word. Answer: [`ExportedKeys`].
-    Export { domain: String, len: usize },
+    /// Export in a domain so many bytes to read and as many to write, and a word. Answer: [`ExportedKeys`].
+    Export(String, usize),
     /// Open a peer's exported memory.
-    UseMemory { domain: String, keys: ExportedKeys },
+    UseMemory(String, ExportedKeys),
     /// Verify the first `count` operations of `bytes` bytes that a peer wrote in version `salt`.
     /// Answer: the number of missing or wrong ones.
     CheckWrites { bytes: usize, count: u64, salt: u64 },
@@ -106,13 +105,13 @@ pub(crate) enum Order {
     /// Answer: the value that the peer's word must have after all additions.
     Added,
     /// Answer messages of a peer.
-    ServeMessages { domain: String },
-    /// Connect to a peer that answers messages.
-    UseMessages { domain: String, place: String },
+    ServeMessages(String),
+    /// Connect to a peer that answers messages, in a domain at its place.
+    UseMessages(String, String),
     /// Answer: the version of libfabric.
     LibfabricVersion,
-    /// Let libfabric's program verify all bytes of some messages. Answer: the number of wrong ones.
-    CheckLibfabric { bytes: usize },
+    /// Let libfabric's program verify some messages of so many bytes. Answer: the number of wrong ones.
+    CheckLibfabric(usize),
 
     /// Connect to a store.
     Connect(Path, Target),
@@ -125,19 +124,11 @@ pub(crate) enum Order {
     Verify(Path, Keys),
     /// Answer: the version of memcached.
     MemcachedVersion(Path),
-    /// Carry out a mix of gets and sets for some microseconds. Answer: [`mixed::Mixed`].
-    Mix {
-        path: Path,
-        mix: Mix,
-        salt: u64,
-        time_us: u64,
-    },
-    /// Begin to read files, `limit` bytes at most and for so many microseconds.
-    OpenFiles {
-        dir: PathBuf,
-        limit: u64,
-        time_us: u64,
-    },
+    /// Carry out a mix of gets and sets, which write this version, for some time. Answer:
+    /// [`mixed::Mixed`].
+    Mix(Path, Mix, u64, Duration),
+    /// Begin to read the files of a directory: so many bytes at most, and for some time.
+    OpenFiles(PathBuf, u64, Duration),
     /// Store and read back some blocks over each path. Answer: [`files::FileSamples`].
     NextFiles,
 
@@ -157,57 +148,26 @@ pub(crate) enum Order {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Job {
-    /// Round trips of messages with a server; a sample is half of one.
-    RoundTrips {
-        server: SocketAddrV4,
-        transport: Transport,
-        bytes: usize,
-    },
-    /// Messages to a server in one direction.
-    Stream {
-        server: SocketAddrV4,
-        transport: Transport,
-        bytes: usize,
-    },
-    /// One-sided operations on the peer's memory.
-    OneSided {
-        direction: Direction,
-        depth: u32,
-        bytes: usize,
-    },
-    /// Additions to the peer's word.
-    Additions { depth: u32 },
+    /// Round trips with a server, of messages of so many bytes; a sample is half of one.
+    RoundTrips(SocketAddrV4, Transport, usize),
+    /// Messages of so many bytes to a server.
+    Stream(SocketAddrV4, Transport, usize),
+    /// One-sided operations on the peer's memory, with a depth, of so many bytes.
+    OneSided(Direction, u32, usize),
     /// Messages with the peer.
     Messages(Session),
-    /// Messages between two processes of libfabric's program.
-    Libfabric { bytes: usize, count: u32 },
+    /// Messages between two processes of libfabric's program: their bytes, and their number.
+    Libfabric(usize, u32),
     /// Single operations of a store.
-    Store {
-        path: Path,
-        op: StoreOp,
-        set: KeySet,
-    },
+    Store(Path, StoreOp, KeySet),
     /// Operations of a store on many connections, or many at once.
-    Crowd {
-        path: Path,
-        op: StoreOp,
-        set: KeySet,
-        load: crowd::Load,
-    },
+    Crowd(Path, StoreOp, KeySet, crowd::Load),
     /// Values that are borrowed, or copied instead.
-    Borrow { reading: Reading, set: KeySet },
-    /// `memcpy` from `total` bytes of memory; with `found` the location has to be looked up.
-    Copy {
-        bytes: usize,
-        total: u64,
-        found: bool,
-    },
+    Borrow(Reading, KeySet),
+    /// `memcpy` of so many bytes from so much memory; the location may have to be looked up.
+    Copy(usize, u64, bool),
     /// Gets of a trace, by memcached's protocol. Its figure `hits` counts the gets that found a value.
-    Trace {
-        path: Path,
-        trace: Trace,
-        gets: Range<u64>,
-    },
+    Trace(Path, Trace, Range<u64>),
 }
 
 impl Job {
@@ -280,15 +240,15 @@ struct Worker {
 impl Worker {
     fn obey(&mut self, order: Order) -> Result<Value> {
         match order {
-            Order::UseStack { domain } => {
+            Order::UseStack(domain) => {
                 let domain = self.domain(&domain)?;
                 answer(self.stacks.push(Stack::open(&domain)?))
             }
             Order::Serve => answer(self.serve()?),
-            Order::LendNamespace { socket } => answer(veth::lend(&socket)?),
-            Order::CreateVeth { socket } => answer(veth::create(&socket)?),
-            Order::ConfigureVeth { address } => answer(veth::configure(address)?),
-            Order::Mtu { interface } => answer(match interface {
+            Order::LendNamespace(socket) => answer(veth::lend(&socket)?),
+            Order::CreateVeth(socket) => answer(veth::create(&socket)?),
+            Order::ConfigureVeth(address) => answer(veth::configure(address)?),
+            Order::Mtu(interface) => answer(match interface {
                 Some(name) => Netlink::open()?.link(&name)?.mtu,
                 None => veth::mtu()?,
             }),
@@ -296,18 +256,18 @@ impl Worker {
                 let name = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")?;
                 answer(name.trim_end())
             }
-            Order::BytesSent { interface } => answer(bytes_sent(&interface)?),
+            Order::BytesSent(interface) => answer(bytes_sent(&interface)?),
             Order::Flood(flood) => {
                 let sockets = flood.servers.first().map(|server| self.sockets(*server));
                 answer(flood::flood(&sockets.unwrap_or(Sockets::Kernel), &flood)?)
             }
 
-            Order::Export { domain, len } => {
+            Order::Export(domain, len) => {
                 let domain = self.domain(&domain)?;
                 let exports = self.exports.insert(Exports::new(&domain, len)?);
                 answer(exports.keys().context("exported memory has no key")?)
             }
-            Order::UseMemory { domain, keys } => {
+            Order::UseMemory(domain, keys) => {
                 let domain = self.domain(&domain)?;
                 answer(self.memory = Some(Peer::open(&domain, &keys)?))
             }
@@ -315,18 +275,18 @@ impl Worker {
                 answer(self.exports()?.wrong_writes(bytes, count, salt)?)
             }
             Order::Word => answer(self.exports()?.word()?),
-            Order::Added => answer(self.memory()?.counter.value()),
-            Order::ServeMessages { domain } => {
+            Order::Added => answer(self.memory()?.added),
+            Order::ServeMessages(domain) => {
                 let domain = self.domain(&domain)?;
                 answer(serve_messages(domain)?)
             }
-            Order::UseMessages { domain, place } => {
+            Order::UseMessages(domain, place) => {
                 let domain = self.domain(&domain)?;
                 let client = messages::Client::connect(&domain, place.parse()?)?;
                 answer(self.messages = Some(client))
             }
             Order::LibfabricVersion => answer(libfabric::version()?),
-            Order::CheckLibfabric { bytes } => answer(libfabric::wrong_messages(bytes, CHECKED)?),
+            Order::CheckLibfabric(bytes) => answer(libfabric::wrong_messages(bytes, CHECKED)?),
 
             Order::Connect(path, Target::Rdma { domain, place }) => {
                 let domain = self.domain(&domain)?;
@@ -343,17 +303,8 @@ impl Worker {
             Order::Empty(path, keys) => answer(self.stores.empty(path, keys)?),
             Order::Verify(path, keys) => answer(self.stores.verify(path, keys)?),
             Order::MemcachedVersion(path) => answer(self.stores.memcached(path)?.version()?),
-            Order::Mix {
-                path,
-                mix,
-                salt,
-                time_us,
-            } => answer(self.stores.mix(path, mix, salt, time_us)?),
-            Order::OpenFiles {
-                dir,
-                limit,
-                time_us,
-            } => answer(self.stores.open_files(dir, limit, time_us)?),
+            Order::Mix(path, mix, salt, time) => answer(self.stores.mix(path, mix, salt, time)?),
+            Order::OpenFiles(dir, limit, time) => answer(self.stores.open_files(dir, limit, time)?),
             Order::NextFiles => answer(self.stores.next_files()?),
 
             Order::Measure {
@@ -371,50 +322,31 @@ impl Worker {
 
     fn measure(&mut self, job: Job, salt: u64, pace: Pace) -> Result<Samples> {
         match job {
-            Job::RoundTrips {
-                server,
-                transport,
-                bytes,
-            } => {
+            Job::RoundTrips(server, transport, bytes) => {
                 let sockets = self.sockets(server);
                 Ok(client::round_trips(
                     &sockets, server, transport, bytes, pace,
                 )?)
             }
-            Job::Stream {
-                server,
-                transport,
-                bytes,
-            } => {
+            Job::Stream(server, transport, bytes) => {
                 let sockets = self.sockets(server);
                 Ok(client::stream(
-                    &sockets,
-                    server,
-                    transport,
-                    bytes,
-                    pace.time(),
+                    &sockets, server, transport, bytes, pace.time,
                 )?)
             }
-            Job::OneSided {
-                direction,
-                depth,
-                bytes,
-            } => self.memory()?.measure(direction, depth, bytes, salt, pace),
-            Job::Additions { depth } => self.memory()?.counter.measure(depth, pace),
+            Job::OneSided(direction, depth, bytes) => {
+                self.memory()?.measure(direction, depth, bytes, salt, pace)
+            }
             Job::Messages(session) => {
                 let client = self.messages.as_mut().context("no peer for messages")?;
                 client.measure(session)
             }
-            Job::Libfabric { bytes, count } => libfabric::pingpong(bytes, count),
-            Job::Copy {
-                bytes,
-                total,
-                found,
-            } => {
+            Job::Libfabric(bytes, count) => libfabric::pingpong(bytes, count),
+            Job::Copy(bytes, total, found) => {
                 let source = self.source.take().filter(|(of, _)| *of == total);
                 let source = source.unwrap_or_else(|| (total, Source::new(total as usize)));
                 let (_, source) = self.source.insert(source);
-                Ok(source.copy(bytes, found, pace))
+                source.copy(bytes, found, pace)
             }
             job => self.stores.measure(job, salt, pace),
         }

@@ -7,7 +7,6 @@ use toroid_fabric::provider::{QueuePair, RemoteRegion};
 use toroid_fabric::shm;
 use toroid_fabric::{Access, Completion, Endpoint, NodeId, Operation, Partition, Region};
 
-use super::atomics::Counter;
 use crate::samples::Samples;
 use crate::worker::pattern;
 use crate::worker::sampler::{BATCH, Pace, Work, sample};
@@ -29,6 +28,8 @@ pub enum Direction {
     Read,
     /// To the peer.
     Write,
+    /// Additions of 1 to the peer's word.
+    Add,
 }
 
 /// The keys that the owner publishes, as texts.
@@ -82,7 +83,7 @@ impl Exports {
         Ok(self.word.as_ref().context("no word is exported")?.load(0)?)
     }
 
-    /// How many of the first `count` operations of `bytes` bytes, writing version `salt`, did
+    /// The number of the first `count` operations of `bytes` bytes, writing version `salt`, that did
     /// not arrive whole.
     pub fn wrong_writes(&self, bytes: usize, count: u64, salt: u64) -> Result<u64> {
         let len = self.writable.len();
@@ -104,8 +105,9 @@ pub struct Peer {
     readable: RemoteRegion,
     writable: RemoteRegion,
     local: Region,
-    /// The peer's word.
-    pub counter: Counter,
+    word: RemoteRegion,
+    /// The value that the word must have: no other process changes it.
+    pub added: u64,
 }
 
 impl Peer {
@@ -114,10 +116,10 @@ impl Peer {
         let readable = domain.open(keys.readable.parse()?, Access::REMOTE_READ)?;
         let writable = domain.open(keys.writable.parse()?, Access::REMOTE_WRITE)?;
         let word = domain.open(keys.word.parse()?, Access::REMOTE_ATOMIC)?;
-        Self::of(readable, writable, Counter::of(word))
+        Self::of(readable, writable, word)
     }
 
-    fn of(readable: RemoteRegion, writable: RemoteRegion, counter: Counter) -> Result<Self> {
+    fn of(readable: RemoteRegion, writable: RemoteRegion, word: RemoteRegion) -> Result<Self> {
         let key = readable.key();
         Ok(Peer {
             node: key.node,
@@ -125,32 +127,32 @@ impl Peer {
             local: Region::local(readable.len() as usize)?,
             readable,
             writable,
-            counter,
+            word,
+            added: 0,
         })
     }
 
-    /// Measures operations of `bytes` bytes with `depth` in flight. Writes carry version `salt`.
+    /// Measures operations of `bytes` bytes with `depth` in flight. Writes carry version `salt`. An
+    /// operation is an error if it fails; an addition also if it does not return the value before it.
     pub fn measure(
-        &self,
+        &mut self,
         direction: Direction,
         depth: u32,
         bytes: usize,
         salt: u64,
         pace: Pace,
     ) -> Result<Samples> {
-        let seed = match direction {
-            Direction::Read => READABLE_SEED,
-            Direction::Write => salt,
+        let seed = if direction == Direction::Read {
+            READABLE_SEED
+        } else {
+            salt
         };
         let image = image(seed, self.local.len());
         self.local.write(0, &image)?;
+        let pair = shm::QueuePair::new(self.node, self.partition, depth as usize);
         let mut work = OneSided {
             peer: self,
-            pair: QueuePair::Shm(shm::QueuePair::new(
-                self.node,
-                self.partition,
-                depth as usize,
-            )),
+            pair: QueuePair::Shm(pair),
             completions: vec![Completion::default(); depth as usize],
             direction,
             bytes: bytes as u64,
@@ -161,12 +163,13 @@ impl Peer {
             copy: vec![0; bytes],
         };
         // A pipeline needs a sample of several times its depth.
-        let batch = if depth > 1 { Some(BATCH) } else { pace.batch };
+        let is_batched = depth > 1 || direction == Direction::Add;
+        let batch = if is_batched { Some(BATCH) } else { pace.batch };
         sample(&mut work, Pace { batch, ..pace })
     }
 }
 
-/// What a region of `len` bytes holds in version `salt`.
+/// A region of `len` bytes in version `salt`.
 fn image(salt: u64, len: u64) -> Vec<u8> {
     let mut bytes = vec![0; len as usize];
     pattern::fill(salt, &mut bytes);
@@ -179,7 +182,7 @@ fn slots(len: u64, bytes: usize) -> u64 {
 }
 
 struct OneSided<'a> {
-    peer: &'a Peer,
+    peer: &'a mut Peer,
     pair: QueuePair,
     completions: Vec<Completion>,
     direction: Direction,
@@ -197,7 +200,13 @@ impl OneSided<'_> {
         self.pair.flush();
         let count = self.pair.poll(&mut self.completions);
         for completion in &self.completions[..count] {
-            self.failed += u64::from(completion.result != Ok(self.bytes));
+            let wanted = if self.direction == Direction::Add {
+                self.peer.added += 1;
+                self.peer.added - 1
+            } else {
+                self.bytes
+            };
+            self.failed += u64::from(completion.result != Ok(wanted));
         }
         self.in_flight = 0;
     }
@@ -208,8 +217,6 @@ impl OneSided<'_> {
 }
 
 impl Work for OneSided<'_> {
-    type Error = anyhow::Error;
-
     fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -220,6 +227,7 @@ impl Work for OneSided<'_> {
         let operation = match self.direction {
             Direction::Read => Operation::read(&self.peer.readable, offset, local, range),
             Direction::Write => Operation::write(&self.peer.writable, offset, local, range),
+            Direction::Add => Operation::fetch_add(&self.peer.word, 0, 1),
         };
         self.pair.post(self.next, operation)?;
         self.next += 1;
@@ -235,13 +243,13 @@ impl Work for OneSided<'_> {
             self.drain();
         }
         let failed = std::mem::take(&mut self.failed);
-        if self.direction == Direction::Write || self.next == 0 {
-            // What arrived is the owner's to see.
+        if self.direction != Direction::Read || self.next == 0 {
+            // The owner verifies its memory.
             return Ok(failed);
         }
         let offset = self.offset(self.next - 1);
         self.peer.local.read(offset, &mut self.copy)?;
-        // What the next read must bring is wiped, or the last one would be seen again.
+        // Wiped, or the bytes of this read would be seen again after the next one.
         self.peer.local.write(offset, &vec![0; self.copy.len()])?;
         let expected = &self.image[offset as usize..][..self.copy.len()];
         Ok(failed.max(u64::from(self.copy != expected)))
@@ -280,18 +288,18 @@ mod tests {
         let (word, remote_word) = export(3, Access::REMOTE_ATOMIC);
         (
             Exports::of(readable, writable, Some(word)).unwrap(),
-            Peer::of(remote_readable, remote_writable, Counter::of(remote_word)).unwrap(),
+            Peer::of(remote_readable, remote_writable, remote_word).unwrap(),
         )
     }
 
     const PACE: Pace = Pace {
-        time_us: 1000,
+        time: std::time::Duration::from_millis(1),
         batch: None,
     };
 
     #[test]
     fn reads_bring_what_the_owner_has() {
-        let (exports, peer) = connected();
+        let (exports, mut peer) = connected();
         for (depth, bytes) in [(1, 200), (32, 200), (1, 131_072), (32, 8000)] {
             let samples = peer
                 .measure(Direction::Read, depth, bytes, 0, PACE)
@@ -306,7 +314,7 @@ mod tests {
 
     #[test]
     fn the_owner_sees_what_was_written() {
-        let (exports, peer) = connected();
+        let (exports, mut peer) = connected();
         for (salt, (depth, bytes)) in (10..).zip([(1, 200), (32, 8000), (32, 131_072)]) {
             let samples = peer
                 .measure(Direction::Write, depth, bytes, salt, PACE)
@@ -322,11 +330,11 @@ mod tests {
     fn the_word_has_all_additions() {
         let (exports, mut peer) = connected();
         for depth in [1, 16] {
-            let samples = peer.counter.measure(depth, PACE).unwrap();
+            let samples = peer.measure(Direction::Add, depth, 8, 0, PACE).unwrap();
             assert_eq!(samples.errors, 0);
-            assert_eq!(exports.word().unwrap(), peer.counter.value());
+            assert_eq!(exports.word().unwrap(), peer.added);
         }
         exports.word.as_ref().unwrap().store(0, 0).unwrap();
-        assert!(peer.counter.measure(1, PACE).unwrap().errors > 0);
+        assert!(peer.measure(Direction::Add, 1, 8, 0, PACE).unwrap().errors > 0);
     }
 }

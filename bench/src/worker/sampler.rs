@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::Samples;
@@ -19,8 +20,8 @@ const WARM_UP: u32 = 32;
 /// Time and batch of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
-    /// The time for all samples with their preparation and checks, in microseconds.
-    pub time_us: u64,
+    /// The time for all samples with their preparation and checks.
+    pub time: Duration,
     /// Operations per sample; decided by a trial when absent.
     pub batch: Option<u32>,
 }
@@ -28,24 +29,12 @@ pub struct Pace {
 impl Pace {
     /// So much time; the batch is decided by a trial.
     pub fn of(time: Duration) -> Self {
-        Pace {
-            time_us: time.as_micros() as u64,
-            batch: None,
-        }
-    }
-
-    /// The time for all samples.
-    pub fn time(&self) -> Duration {
-        Duration::from_micros(self.time_us)
+        Pace { time, batch: None }
     }
 }
 
 /// An operation to measure.
 pub trait Work {
-    /// An error that ends the measurement. An operation that fails but leaves the next one possible
-    /// is counted by [`Work::check`] instead.
-    type Error;
-
     /// Payload bytes of one operation.
     fn bytes(&self) -> u64;
 
@@ -56,21 +45,21 @@ pub trait Work {
     }
 
     /// Prepares `count` operations. Not timed.
-    fn prepare(&mut self, count: u32) -> Result<(), Self::Error> {
+    fn prepare(&mut self, count: u32) -> Result<()> {
         let _ = count;
         Ok(())
     }
 
     /// The operation, number `at` of those prepared. Timed.
-    fn run(&mut self, at: u32) -> Result<(), Self::Error>;
+    fn run(&mut self, at: u32) -> Result<()>;
 
     /// The number of operations since the last check that failed or gave wrong bytes. Not timed.
-    fn check(&mut self) -> Result<u64, Self::Error>;
+    fn check(&mut self) -> Result<u64>;
 }
 
 /// Measures `work`: warms up, decides the batch, takes samples until the time is over.
-pub fn sample<W: Work>(work: &mut W, pace: Pace) -> Result<Samples, W::Error> {
-    let end = Instant::now() + pace.time();
+pub fn sample<W: Work>(work: &mut W, pace: Pace) -> Result<Samples> {
+    let end = Instant::now() + pace.time;
     let mut samples = Samples::default();
     one_batch(work, WARM_UP, &mut samples)?;
     let trial = one_batch(work, WARM_UP, &mut samples)?;
@@ -95,11 +84,7 @@ pub fn sample<W: Work>(work: &mut W, pace: Pace) -> Result<Samples, W::Error> {
 }
 
 /// Takes one sample, the mean of `batch` operations.
-fn one_batch<W: Work>(
-    work: &mut W,
-    batch: u32,
-    samples: &mut Samples,
-) -> Result<Duration, W::Error> {
+fn one_batch<W: Work>(work: &mut W, batch: u32, samples: &mut Samples) -> Result<Duration> {
     work.prepare(batch)?;
     let start = Instant::now();
     for at in 0..batch {
@@ -112,7 +97,7 @@ fn one_batch<W: Work>(
 }
 
 /// Takes a sample of each of some operations.
-fn one_by_one<W: Work>(work: &mut W, samples: &mut Samples) -> Result<(), W::Error> {
+fn one_by_one<W: Work>(work: &mut W, samples: &mut Samples) -> Result<()> {
     let count = work.together();
     work.prepare(count)?;
     for at in 0..count {
@@ -146,19 +131,17 @@ mod tests {
     }
 
     impl Work for Count {
-        type Error = ();
-
         fn bytes(&self) -> u64 {
             10
         }
 
-        fn run(&mut self, _at: u32) -> Result<(), ()> {
+        fn run(&mut self, _at: u32) -> Result<()> {
             self.runs += 1;
             self.unchecked += 1;
             Ok(())
         }
 
-        fn check(&mut self) -> Result<u64, ()> {
+        fn check(&mut self) -> Result<u64> {
             Ok(std::mem::take(&mut self.unchecked))
         }
     }
@@ -170,7 +153,7 @@ mod tests {
             unchecked: 0,
         };
         let pace = Pace {
-            time_us: 0,
+            time: Duration::ZERO,
             batch: Some(5),
         };
         let samples = sample(&mut work, pace).unwrap();
@@ -186,10 +169,7 @@ mod tests {
             runs: 0,
             unchecked: 0,
         };
-        let pace = Pace {
-            time_us: 1000,
-            batch: None,
-        };
+        let pace = Pace::of(Duration::from_millis(1));
         assert_eq!(sample(&mut work, pace).unwrap().batch, BATCH);
     }
 }

@@ -127,10 +127,9 @@ impl Stores {
         }
     }
 
-    pub fn mix(&mut self, path: Path, mix: Mix, salt: u64, time_us: u64) -> Result<Mixed> {
+    pub fn mix(&mut self, path: Path, mix: Mix, salt: u64, time: Duration) -> Result<Mixed> {
         // Clients with the same numbers would all ask for the same.
         let salt = pattern::mix(salt ^ u64::from(std::process::id()));
-        let time = Duration::from_micros(time_us);
         if path != Path::Rdma {
             return Ok(mixed::run(self.memcached(path)?, mix, salt, time)?);
         }
@@ -143,45 +142,31 @@ impl Stores {
 
     pub fn measure(&mut self, job: Job, salt: u64, pace: Pace) -> Result<Samples> {
         match job {
-            Job::Store {
-                path: Path::Rdma,
-                op,
-                set,
-            } => {
+            Job::Store(Path::Rdma, op, set) => {
                 let client = self.rdma()?;
                 let before = client.stats();
                 let samples = store::measure(client, op, set, salt, pace)?;
                 Ok(client.with_reads(samples, before))
             }
-            Job::Store { path, op, set } => {
+            Job::Store(path, op, set) => {
                 Ok(store::measure(self.memcached(path)?, op, set, salt, pace)?)
             }
-            Job::Borrow { reading, set } => {
+            Job::Borrow(reading, set) => {
                 let client = self.rdma()?;
                 let before = client.stats();
                 let samples = borrow::measure(client, reading, set, salt, pace)?;
                 Ok(client.with_reads(samples, before))
             }
-            Job::Crowd {
-                path: Path::Rdma,
-                op,
-                set,
-                load,
-            } => {
+            Job::Crowd(Path::Rdma, op, set, load) => {
                 // It has one connection.
                 let client = std::slice::from_mut(self.rdma()?);
-                Ok(crowd::measure(client, load, op, set, salt, pace.time())?)
+                Ok(crowd::measure(client, load, op, set, salt, pace.time)?)
             }
-            Job::Crowd {
-                path,
-                op,
-                set,
-                load,
-            } => {
+            Job::Crowd(path, op, set, load) => {
                 let crowd = self.crowd(path, load.clients as usize)?;
-                Ok(crowd::measure(crowd, load, op, set, salt, pace.time())?)
+                Ok(crowd::measure(crowd, load, op, set, salt, pace.time)?)
             }
-            Job::Trace { path, trace, gets } => {
+            Job::Trace(path, trace, gets) => {
                 let keys = self.traces.entry(trace);
                 let keys = keys.or_insert_with(|| traces::Keys::new(trace));
                 let client = self.memcached.get_mut(&path).context("not connected")?;
@@ -191,8 +176,8 @@ impl Stores {
         }
     }
 
-    pub fn open_files(&mut self, dir: PathBuf, limit: u64, time_us: u64) -> Result<()> {
-        let end = Instant::now() + Duration::from_micros(time_us);
+    pub fn open_files(&mut self, dir: PathBuf, limit: u64, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
         self.blocks = Some(Blocks::under(&reachable(dir), limit, Some(end))?);
         Ok(())
     }

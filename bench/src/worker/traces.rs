@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::store::{Client, Pipelined};
+use super::store::Pipelined;
 use crate::samples::Samples;
 use crate::worker::pattern::{self, mix};
 
@@ -125,10 +126,11 @@ impl Keys {
 
 /// Carries out the gets of a trace from one number to another, and sets each key that is not found.
 /// The figure `hits` counts the gets that found a value; a wrong value is an error.
-pub fn run<C, E>(client: &mut C, keys: &Keys, gets: std::ops::Range<u64>) -> Result<Samples, E>
-where
-    C: Client<Error = E> + Pipelined<Error = E>,
-{
+pub fn run(
+    client: &mut impl Pipelined,
+    keys: &Keys,
+    gets: std::ops::Range<u64>,
+) -> Result<Samples> {
     let (mut done, mut hits) = (Samples::default(), 0.0);
     let numbers: Vec<u64> = gets.collect();
     for numbers in numbers.chunks(TOGETHER) {

@@ -23,15 +23,15 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// How long a listener looks for datagrams before it looks for packets.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A thread that does something again and again, and ends with this value.
+/// A thread that does some work again and again, and ends with this value.
 #[derive(Debug)]
-struct Repeating {
+pub struct Repeating {
     ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Repeating {
-    fn start(mut work: impl FnMut() + Send + 'static) -> io::Result<Self> {
+    pub fn start(mut work: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let ending = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&ending);
         let repeat = move || {

@@ -25,7 +25,7 @@ pub fn round_trips(
     transport: Transport,
     bytes: usize,
     pace: Pace,
-) -> io::Result<Samples> {
+) -> anyhow::Result<Samples> {
     let stream = open(sockets, server, &Session::Echo { transport, bytes })?;
     let mut samples = match transport {
         Transport::Tcp => {
@@ -177,25 +177,23 @@ impl<M: Messages> Echo<M> {
 }
 
 impl<M: Messages> Work for Echo<M> {
-    type Error = io::Error;
-
     fn bytes(&self) -> u64 {
         self.sent.len() as u64
     }
 
-    fn prepare(&mut self, _count: u32) -> io::Result<()> {
+    fn prepare(&mut self, _count: u32) -> anyhow::Result<()> {
         self.number += 1;
         pattern::fill(self.number, &mut self.sent);
         Ok(())
     }
 
-    fn run(&mut self, _at: u32) -> io::Result<()> {
+    fn run(&mut self, _at: u32) -> anyhow::Result<()> {
         self.messages.send(&self.sent)?;
         self.came = self.messages.receive(&mut self.received)?;
         Ok(())
     }
 
-    fn check(&mut self) -> io::Result<u64> {
+    fn check(&mut self) -> anyhow::Result<u64> {
         let right = self.came && self.received == self.sent;
         Ok(u64::from(!right))
     }
@@ -222,7 +220,7 @@ mod tests {
     fn echoes_come_back_whole() {
         let server = server();
         let pace = Pace {
-            time_us: 5000,
+            time: Duration::from_millis(5),
             batch: Some(1),
         };
         for transport in BOTH {

@@ -37,8 +37,7 @@ pub struct Flood {
     pub bytes: usize,
     /// Datagrams to send in a second.
     pub per_s: f64,
-    /// For how long, in microseconds.
-    pub time_us: u64,
+    pub time: Duration,
 }
 
 /// The result of a flood.
@@ -126,13 +125,12 @@ fn send(
     destinations: &[SocketAddrV4],
 ) -> io::Result<(u64, Duration)> {
     let message = vec![0; flood.bytes];
-    let time = Duration::from_micros(flood.time_us);
     let mut destinations = destinations.iter().cycle();
     let lag = (LONGEST_PAUSE.as_secs_f64() * flood.per_s) as u64;
     let (start, mut sent, mut forgiven) = (Instant::now(), 0, 0);
     loop {
         let passed = start.elapsed();
-        if passed >= time {
+        if passed >= flood.time {
             return Ok((sent, passed));
         }
         let due = (passed.as_secs_f64() * flood.per_s) as u64;
@@ -177,7 +175,7 @@ mod tests {
                 interface: HERE,
                 bytes: 64,
                 per_s: 3000.0,
-                time_us: 20_000,
+                time: Duration::from_millis(20),
             },
         )
         .unwrap();

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use anyhow::{Result, anyhow};
+
 use super::{Client, Pipelined};
 use crate::worker::network::socket::{Sockets, Stream};
 use crate::worker::pattern;
@@ -17,17 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The longest value that an answer may announce.
 const MAX_VALUE: usize = 64 << 20;
-
-/// Why a request failed. The connection is useless afterwards.
-#[derive(Debug, thiserror::Error)]
-pub enum MemcachedError {
-    /// The system's error.
-    #[error("memcached protocol: {0}")]
-    Io(#[from] io::Error),
-    /// The server refused, or answered what the protocol does not have.
-    #[error("memcached protocol: the server answered \"{0}\"")]
-    Answer(String),
-}
 
 /// A connection to a server.
 #[derive(Debug)]
@@ -66,7 +57,7 @@ impl Memcached {
     }
 
     /// The server's version.
-    pub fn version(&mut self) -> Result<String, MemcachedError> {
+    pub fn version(&mut self) -> Result<String> {
         self.writer.write_all(b"version\r\n")?;
         let answer = self.answer()?;
         let version = answer.strip_prefix(b"VERSION ");
@@ -80,7 +71,7 @@ impl Memcached {
         keys: u64,
         len: impl Fn(u64) -> usize + Send,
         name: impl Fn(u64, &mut Vec<u8>) + Send,
-    ) -> Result<(), MemcachedError> {
+    ) -> Result<()> {
         let mut value = Vec::new();
         self.many(keys, name, b"STORED", move |to, index, name| {
             value.resize(len(index), 0);
@@ -92,11 +83,7 @@ impl Memcached {
     }
 
     /// Removes every key below `keys`, all of which must be stored, without waiting for each answer.
-    pub fn empty(
-        &mut self,
-        keys: u64,
-        name: impl Fn(u64, &mut Vec<u8>) + Send,
-    ) -> Result<(), MemcachedError> {
+    pub fn empty(&mut self, keys: u64, name: impl Fn(u64, &mut Vec<u8>) + Send) -> Result<()> {
         self.many(keys, name, b"DELETED", |to, _index, name| {
             to.write_all(b"delete ")?;
             to.write_all(name)?;
@@ -121,7 +108,7 @@ impl Memcached {
         name_of: impl Fn(u64, &mut Vec<u8>) + Send,
         wanted: &[u8],
         mut request: impl FnMut(&mut dyn Write, u64, &[u8]) -> io::Result<()> + Send,
-    ) -> Result<(), MemcachedError> {
+    ) -> Result<()> {
         let (reader, line) = (&mut self.reader, &mut self.line);
         let mut writer = BufWriter::with_capacity(256 * 1024, &self.writer);
         thread::scope(|scope| {
@@ -139,20 +126,18 @@ impl Memcached {
             });
             let sent = sender.join().unwrap_or(Err(io::ErrorKind::Other.into()));
             // A refusal explains more than the broken connection that follows it.
-            answers.and(sent.map_err(MemcachedError::Io))
+            answers.and(sent.map_err(Into::into))
         })
     }
 
-    fn answer(&mut self) -> Result<&[u8], MemcachedError> {
+    fn answer(&mut self) -> Result<&[u8]> {
         read_line(&mut self.reader, &mut self.line)?;
         Ok(&self.line)
     }
 }
 
 impl Client for Memcached {
-    type Error = MemcachedError;
-
-    fn get(&mut self, key: &[u8]) -> Result<bool, MemcachedError> {
+    fn get(&mut self, key: &[u8]) -> Result<bool> {
         self.line.clear();
         self.line.extend_from_slice(b"get ");
         self.line.extend_from_slice(key);
@@ -173,14 +158,14 @@ impl Client for Memcached {
         &self.value[..self.len]
     }
 
-    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), MemcachedError> {
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.line.clear();
         write_set_header(&mut self.line, key, value.len())?;
         write_parts(&mut self.writer, &[&self.line, value, b"\r\n"])?;
         expect(self.answer()?, b"STORED")
     }
 
-    fn delete(&mut self, key: &[u8]) -> Result<bool, MemcachedError> {
+    fn delete(&mut self, key: &[u8]) -> Result<bool> {
         self.line.clear();
         self.line.extend_from_slice(b"delete ");
         self.line.extend_from_slice(key);
@@ -195,9 +180,7 @@ impl Client for Memcached {
 }
 
 impl Pipelined for Memcached {
-    type Error = MemcachedError;
-
-    fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<(), MemcachedError> {
+    fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<()> {
         self.line.clear();
         for names in names.chunks(together) {
             self.line.extend_from_slice(b"get");
@@ -215,7 +198,7 @@ impl Pipelined for Memcached {
         names: &[Vec<u8>],
         together: usize,
         take: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<usize, MemcachedError> {
+    ) -> Result<usize> {
         let (mut found, mut first) = (0, 0);
         for names in names.chunks(together) {
             let mut next = 0;
@@ -232,7 +215,7 @@ impl Pipelined for Memcached {
         Ok(found)
     }
 
-    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<(), MemcachedError> {
+    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<()> {
         self.line.clear();
         for (name, value) in names.iter().zip(values) {
             write_set_header(&mut self.line, name, value.len())?;
@@ -242,7 +225,7 @@ impl Pipelined for Memcached {
         Ok(self.writer.write_all(&self.line)?)
     }
 
-    fn receive_sets(&mut self, count: usize) -> Result<u64, MemcachedError> {
+    fn receive_sets(&mut self, count: usize) -> Result<u64> {
         let mut refused = 0;
         for _ in 0..count {
             match self.answer()? {
@@ -293,7 +276,7 @@ fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-fn expect(answer: &[u8], wanted: &[u8]) -> Result<(), MemcachedError> {
+fn expect(answer: &[u8], wanted: &[u8]) -> Result<()> {
     if answer == wanted {
         Ok(())
     } else {
@@ -301,8 +284,9 @@ fn expect(answer: &[u8], wanted: &[u8]) -> Result<(), MemcachedError> {
     }
 }
 
-fn unexpected(answer: &[u8]) -> MemcachedError {
-    MemcachedError::Answer(String::from_utf8_lossy(answer).into_owned())
+fn unexpected(answer: &[u8]) -> anyhow::Error {
+    let answer = String::from_utf8_lossy(answer);
+    anyhow!("memcached protocol: the server answered \"{answer}\"")
 }
 
 #[cfg(test)]
@@ -339,9 +323,9 @@ mod tests {
     fn a_miss_is_no_error_and_another_keys_value_is() {
         assert!(!scripted(b"get k\r\n", b"END\r\n").get(b"k").unwrap());
         let wrong = scripted(b"get k\r\n", b"VALUE j 0 1\r\nx\r\nEND\r\n").get(b"k");
-        assert!(matches!(wrong, Err(MemcachedError::Answer(line)) if line == "VALUE j 0 1"));
+        assert!(wrong.unwrap_err().to_string().contains("\"VALUE j 0 1\""));
         let gone = scripted(b"get k\r\n", b"").get(b"k");
-        assert!(matches!(gone, Err(MemcachedError::Io(_))));
+        assert!(gone.unwrap_err().is::<io::Error>());
     }
 
     #[test]
@@ -357,7 +341,7 @@ mod tests {
         let mut client = scripted(b"get a\r\n", b"VALUE b 0 1\r\nx\r\nEND\r\n");
         client.send_gets(&names[..1], 1).unwrap();
         let wrong = client.receive_gets(&names[..1], 1, &mut |_, _| ());
-        assert!(matches!(wrong, Err(MemcachedError::Answer(line)) if line == "VALUE b 0 1"));
+        assert!(wrong.unwrap_err().to_string().contains("\"VALUE b 0 1\""));
     }
 
     #[test]
@@ -370,7 +354,7 @@ mod tests {
             .unwrap();
         let missing = scripted(deletes, b"DELETED\r\nNOT_FOUND\r\n")
             .empty(2, |index, name| set.name(index, name));
-        assert!(matches!(missing, Err(MemcachedError::Answer(line)) if line == "NOT_FOUND"));
+        assert!(missing.unwrap_err().to_string().contains("\"NOT_FOUND\""));
     }
 
     #[test]

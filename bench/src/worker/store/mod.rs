@@ -1,6 +1,7 @@
 //! The key-value store, measured alike over every path: [`memcached`] is its TCP protocol,
 //! [`rdma`] the one-sided client.
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::Samples;
@@ -16,29 +17,23 @@ const TOGETHER_BYTES: usize = 256 * 1024;
 
 /// A client of the store.
 pub trait Client {
-    /// An error that ends a measurement.
-    type Error;
-
     /// Gets the value of `key` and returns whether there was one.
-    fn get(&mut self, key: &[u8]) -> Result<bool, Self::Error>;
+    fn get(&mut self, key: &[u8]) -> Result<bool>;
 
     /// The value that the last get found.
     fn value(&self) -> &[u8];
 
     /// Stores `value` under `key`.
-    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Self::Error>;
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Removes `key` and returns whether it was there.
-    fn delete(&mut self, key: &[u8]) -> Result<bool, Self::Error>;
+    fn delete(&mut self, key: &[u8]) -> Result<bool>;
 }
 
 /// A client that need not wait for one answer before it asks again.
 pub trait Pipelined {
-    /// An error that ends a measurement.
-    type Error;
-
     /// Asks for the values of all these keys, `together` in each request.
-    fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<(), Self::Error>;
+    fn send_gets(&mut self, names: &[Vec<u8>], together: usize) -> Result<()>;
 
     /// Takes the answers: each value that was found, with the number of its key. Returns the number
     /// of values.
@@ -47,14 +42,14 @@ pub trait Pipelined {
         names: &[Vec<u8>],
         together: usize,
         take: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<usize, Self::Error>;
+    ) -> Result<usize>;
 
     /// Asks to store all these values.
-    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<(), Self::Error>;
+    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<()>;
 
     /// Takes so many answers to that. Returns the number of values for which a memcached server had no
     /// memory. Debian's has none where its threads have to wait for a processor.
-    fn receive_sets(&mut self, count: usize) -> Result<u64, Self::Error>;
+    fn receive_sets(&mut self, count: usize) -> Result<u64>;
 }
 
 /// The keys of a working set, numbered from 0, with values of one size.
@@ -107,16 +102,14 @@ pub fn measure<C: Client>(
     set: KeySet,
     salt: u64,
     pace: Pace,
-) -> Result<Samples, C::Error> {
+) -> Result<Samples> {
     let mut work = StoreWork {
         client,
         op,
         set,
         salt,
         random: fastrand::Rng::with_seed(salt),
-        indexes: Vec::new(),
-        names: Vec::new(),
-        values: Vec::new(),
+        batch: Batch::default(),
         misses: 0,
     };
     sample(&mut work, pace)
@@ -129,7 +122,7 @@ pub fn verify<C: Client>(
     keys: u64,
     len: impl Fn(u64) -> usize,
     name_of: impl Fn(u64, &mut Vec<u8>),
-) -> Result<u64, C::Error> {
+) -> Result<u64> {
     let (mut name, mut wrong) = (Vec::new(), 0);
     for index in 0..keys {
         name_of(index, &mut name);
@@ -141,23 +134,54 @@ pub fn verify<C: Client>(
     Ok(wrong)
 }
 
+/// Uniform random keys of a set for operations that follow each other, and new values for them.
+#[derive(Clone, Default)]
+pub struct Batch {
+    pub indexes: Vec<u64>,
+    pub names: Vec<Vec<u8>>,
+    pub values: Vec<Vec<u8>>,
+}
+
+impl Batch {
+    /// Chooses so many keys; with a version, it fills values for them.
+    pub fn prepare(
+        &mut self,
+        count: usize,
+        set: KeySet,
+        version: Option<u64>,
+        random: &mut fastrand::Rng,
+    ) {
+        self.indexes.clear();
+        self.indexes
+            .extend((0..count).map(|_| random.u64(..set.keys)));
+        self.names.resize(count, Vec::new());
+        for (name, index) in self.names.iter_mut().zip(&self.indexes) {
+            set.name(*index, name);
+        }
+        if let Some(version) = version {
+            self.values.resize(count, vec![0; set.bytes]);
+            for (value, index) in self.values.iter_mut().zip(&self.indexes) {
+                pattern::fill_value(*index, version, value);
+            }
+        }
+    }
+}
+
 struct StoreWork<'a, C> {
     client: &'a mut C,
     op: StoreOp,
     set: KeySet,
     salt: u64,
     random: fastrand::Rng,
-    indexes: Vec<u64>,
-    names: Vec<Vec<u8>>,
-    values: Vec<Vec<u8>>,
+    batch: Batch,
     misses: u64,
 }
 
 impl<C: Client> StoreWork<'_, C> {
     /// The number of values that were set and that the server does not have.
-    fn not_stored(&mut self) -> Result<u64, C::Error> {
+    fn not_stored(&mut self) -> Result<u64> {
         let mut wrong = 0;
-        for (index, name) in self.indexes.iter().zip(&self.names) {
+        for (index, name) in self.batch.indexes.iter().zip(&self.batch.names) {
             let right = self.client.get(name)?
                 && pattern::is_value(*index, Some(self.salt), self.client.value());
             wrong += u64::from(!right);
@@ -167,8 +191,6 @@ impl<C: Client> StoreWork<'_, C> {
 }
 
 impl<C: Client> Work for StoreWork<'_, C> {
-    type Error = C::Error;
-
     fn bytes(&self) -> u64 {
         self.set.bytes as u64
     }
@@ -178,40 +200,28 @@ impl<C: Client> Work for StoreWork<'_, C> {
         (TOGETHER_BYTES / self.set.bytes).clamp(1, TOGETHER) as u32
     }
 
-    fn prepare(&mut self, count: u32) -> Result<(), C::Error> {
-        let count = count as usize;
-        let random = &mut self.random;
-        self.indexes.clear();
-        self.indexes
-            .extend((0..count).map(|_| random.u64(..self.set.keys)));
-        self.names.resize(count, Vec::new());
-        for (name, index) in self.names.iter_mut().zip(&self.indexes) {
-            self.set.name(*index, name);
-        }
-        if self.op == StoreOp::Set {
-            self.values.resize(count, vec![0; self.set.bytes]);
-            for (value, index) in self.values.iter_mut().zip(&self.indexes) {
-                pattern::fill_value(*index, self.salt, value);
-            }
-        }
+    fn prepare(&mut self, count: u32) -> Result<()> {
+        let set = (self.op == StoreOp::Set).then_some(self.salt);
+        self.batch
+            .prepare(count as usize, self.set, set, &mut self.random);
         Ok(())
     }
 
-    fn run(&mut self, at: u32) -> Result<(), C::Error> {
-        let name = &self.names[at as usize];
+    fn run(&mut self, at: u32) -> Result<()> {
+        let name = &self.batch.names[at as usize];
         match self.op {
             StoreOp::Get => {
                 let hit = self.client.get(name)?;
                 self.misses += u64::from(!hit);
             }
-            StoreOp::Set => self.client.set(name, &self.values[at as usize])?,
+            StoreOp::Set => self.client.set(name, &self.batch.values[at as usize])?,
         }
         Ok(())
     }
 
-    fn check(&mut self) -> Result<u64, C::Error> {
+    fn check(&mut self) -> Result<u64> {
         let misses = std::mem::take(&mut self.misses);
-        match (self.op, self.indexes.last()) {
+        match (self.op, self.batch.indexes.last()) {
             (StoreOp::Set, _) => self.not_stored(),
             // Of several values the last one is still there to be looked at.
             (StoreOp::Get, Some(&index)) => {
@@ -227,7 +237,6 @@ impl<C: Client> Work for StoreWork<'_, C> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::convert::Infallible;
 
     use super::*;
 
@@ -240,9 +249,7 @@ mod tests {
     }
 
     impl Client for Table {
-        type Error = Infallible;
-
-        fn get(&mut self, key: &[u8]) -> Result<bool, Infallible> {
+        fn get(&mut self, key: &[u8]) -> Result<bool> {
             let found = self.values.get(key);
             self.found = found.cloned().unwrap_or_default();
             Ok(found.is_some())
@@ -252,14 +259,14 @@ mod tests {
             &self.found
         }
 
-        fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Infallible> {
+        fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
             if !self.ignores_sets {
                 self.values.insert(key.to_vec(), value.to_vec());
             }
             Ok(())
         }
 
-        fn delete(&mut self, key: &[u8]) -> Result<bool, Infallible> {
+        fn delete(&mut self, key: &[u8]) -> Result<bool> {
             Ok(self.values.remove(key).is_some())
         }
     }
@@ -269,7 +276,7 @@ mod tests {
         keys: 50,
     };
     const PACE: Pace = Pace {
-        time_us: 1000,
+        time: std::time::Duration::from_millis(1),
         batch: Some(1),
     };
 
@@ -278,24 +285,23 @@ mod tests {
         for index in 0..SET.keys {
             SET.name(index, &mut name);
             pattern::fill_value(index, 0, &mut value);
-            let Ok(()) = table.set(&name, &value);
+            table.set(&name, &value).unwrap();
         }
         table
     }
 
     fn wrong(table: &mut Table) -> u64 {
-        let Ok(wrong) = verify(
+        verify(
             table,
             SET.keys,
             |_| SET.bytes,
             |index, name| SET.name(index, name),
-        );
-        wrong
+        )
+        .unwrap()
     }
 
     fn errors(table: &mut Table, op: StoreOp) -> u64 {
-        let Ok(samples) = measure(table, op, SET, 9, PACE);
-        samples.errors
+        measure(table, op, SET, 9, PACE).unwrap().errors
     }
 
     #[test]

@@ -1,22 +1,15 @@
 //! The store's own client: gets read the server's memory, sets and deletes are messages.
 
+use anyhow::Result;
 use toroid_client::member::Domain;
 use toroid_fabric::Place;
-use toroid_kv::Change;
-use toroid_kv::ClientError;
-use toroid_kv::ReaderStats;
-use toroid_kv::View;
+use toroid_kv::{Change, ReaderStats, View};
 
 use super::{Client, Pipelined};
 use crate::samples::Samples;
 
 /// The longest value that is read, in bytes.
 const LONGEST: usize = 1 << 20;
-
-/// Why an operation failed.
-#[derive(Debug, thiserror::Error)]
-#[error("store by RDMA: {0}")]
-pub struct RdmaError(#[from] ClientError);
 
 /// A connection to a server.
 pub struct RdmaClient {
@@ -27,7 +20,7 @@ pub struct RdmaClient {
 
 impl RdmaClient {
     /// Connects to the server at `place`.
-    pub fn connect(domain: &Domain, place: Place) -> Result<Self, RdmaError> {
+    pub fn connect(domain: &Domain, place: Place) -> Result<Self> {
         Ok(RdmaClient {
             client: toroid_kv::Client::connect(domain, Some(place))?,
             value: vec![0; LONGEST],
@@ -36,7 +29,7 @@ impl RdmaClient {
     }
 
     /// Borrows a value.
-    pub fn borrow(&mut self, key: &[u8]) -> Result<Option<View>, RdmaError> {
+    pub fn borrow(&mut self, key: &[u8]) -> Result<Option<View>> {
         Ok(self.client.borrow(key)?)
     }
 
@@ -57,10 +50,8 @@ impl RdmaClient {
 }
 
 impl Pipelined for RdmaClient {
-    type Error = RdmaError;
-
     /// Nothing: gets are reads of this client's, all posted when their answers are taken.
-    fn send_gets(&mut self, _names: &[Vec<u8>], _together: usize) -> Result<(), RdmaError> {
+    fn send_gets(&mut self, _names: &[Vec<u8>], _together: usize) -> Result<()> {
         Ok(())
     }
 
@@ -69,7 +60,7 @@ impl Pipelined for RdmaClient {
         names: &[Vec<u8>],
         together: usize,
         take: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<usize, RdmaError> {
+    ) -> Result<usize> {
         let mut found = 0;
         for (request, names) in names.chunks(together).enumerate() {
             let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
@@ -83,14 +74,14 @@ impl Pipelined for RdmaClient {
         Ok(found)
     }
 
-    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<(), RdmaError> {
+    fn send_sets(&mut self, names: &[Vec<u8>], values: &[Vec<u8>]) -> Result<()> {
         for (name, value) in names.iter().zip(values) {
             self.client.post(&Change::set(name, false), value)?;
         }
         Ok(())
     }
 
-    fn receive_sets(&mut self, count: usize) -> Result<u64, RdmaError> {
+    fn receive_sets(&mut self, count: usize) -> Result<u64> {
         for _ in 0..count {
             if let Some((_, outcome)) = self.client.wait()? {
                 outcome?;
@@ -101,9 +92,7 @@ impl Pipelined for RdmaClient {
 }
 
 impl Client for RdmaClient {
-    type Error = RdmaError;
-
-    fn get(&mut self, key: &[u8]) -> Result<bool, RdmaError> {
+    fn get(&mut self, key: &[u8]) -> Result<bool> {
         let found = self.client.get_into(key, &mut self.value)?;
         self.len = found.map_or(0, |(_flags, len)| len);
         Ok(found.is_some())
@@ -113,11 +102,11 @@ impl Client for RdmaClient {
         &self.value[..self.len]
     }
 
-    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), RdmaError> {
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         Ok(self.client.set(key, 0, 0, value)?)
     }
 
-    fn delete(&mut self, key: &[u8]) -> Result<bool, RdmaError> {
+    fn delete(&mut self, key: &[u8]) -> Result<bool> {
         Ok(self.client.delete(key)?)
     }
 }
