@@ -15,8 +15,8 @@ use toroid_fabric::tcp::wire::{End, Frame};
 use toroid_fabric::tcp::{self, Cutter};
 use toroid_fabric::{NodeId, PacketChannel};
 
-use crate::conformance::{HERE, Rig, THERE, link};
 use crate::rig::{Side, Verbs};
+use tests::conformance::{HERE, Rig, THERE, link};
 
 const FOR_EVER: Duration = Duration::from_secs(60);
 

@@ -10,9 +10,9 @@ use toroid_fabric::mem::{Copier, Status};
 use toroid_fabric::verbs::RemoteRegion;
 use toroid_fabric::{Access, OpError, Operation, Region, RemoteKey};
 
-use crate::conformance::{HERE, Rig, THERE};
 use crate::errors::results;
 use crate::rig::{Verbs, connect, key_of};
+use tests::conformance::{HERE, Rig, THERE};
 
 pub const LEN: u64 = 256 * 1024;
 

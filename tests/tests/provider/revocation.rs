@@ -9,9 +9,9 @@ use toroid_fabric::mem::Status;
 use toroid_fabric::verbs::RemoteRegion;
 use toroid_fabric::{Access, OpError, Operation, Region};
 
-use crate::conformance::Rig;
 use crate::errors::results;
 use crate::rig::{Verbs, connect};
+use tests::conformance::Rig;
 
 /// Read, write and add.
 fn attempts(remote: &RemoteRegion, local: &Region) -> [Operation<RemoteRegion>; 3] {

@@ -7,8 +7,8 @@ use toroid_fabric::mem::Status;
 use toroid_fabric::verbs::{Device, DeviceError, RegionParameters, RemoteRegion, Selection};
 use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, PostError, Region};
 
-use crate::conformance::{Rig, THERE};
 use crate::rig::{Verbs, connect};
+use tests::conformance::{Rig, THERE};
 
 const FOR_EVER: Duration = Duration::from_secs(60);
 

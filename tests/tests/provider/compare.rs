@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::{Access, Completion, Endpoint, Operation, Region};
 
-use crate::conformance::Rig;
 use crate::rig::Verbs;
+use tests::conformance::Rig;
 
 const ROUNDS: usize = 500;
 const BULK: u64 = 64 * 1024;

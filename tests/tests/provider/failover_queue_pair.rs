@@ -18,11 +18,11 @@ use toroid_fabric::tcp::{self, Opened, serve, tune};
 use toroid_fabric::verbs::Device;
 use toroid_fabric::{Access, Endpoint, NodeId, OpError, Operation, Read, Region, RemoteKey, shm};
 
-use crate::conformance::{PARTITION, Rig, THERE};
 use crate::errors::results;
 use crate::failover_channel::{self, Ends};
 use crate::migration::{LEN, bring, copier};
 use crate::rig::{Verbs, key_of};
+use tests::conformance::{PARTITION, Rig, THERE};
 
 const FOR_EVER: Duration = Duration::from_secs(60);
 
@@ -184,7 +184,7 @@ impl Rig for Both {
     }
 }
 
-crate::conformance!(Both);
+tests::conformance!(Both);
 
 fn read(pair: &mut QueuePair, remote: &tcp::RemoteRegion) -> Result<u64, OpError> {
     let mut word = [0; 8];

@@ -11,7 +11,7 @@ use toroid_fabric::verbs::{
 };
 use toroid_fabric::{Access, Endpoint, NodeId, Region, RegionId, RemoteKey};
 
-use crate::conformance::{HERE, PARTITION, Rig, THERE, link};
+use tests::conformance::{HERE, PARTITION, Rig, THERE, link};
 
 /// A node's side.
 pub struct Side {

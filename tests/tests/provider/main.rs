@@ -1,10 +1,6 @@
 //! The `verbs` provider on two devices, `rxe0` and `rxe1`, that are connected to each other:
 //! `tests/verbs/vm` brings both.
 
-// The suite that all providers pass. It is a file of another package, which depends on this one.
-#[path = "../../../../tests/src/conformance.rs"]
-mod conformance;
-
 mod compare;
 mod counters;
 mod errors;
@@ -16,4 +12,4 @@ mod resources;
 mod revocation;
 mod rig;
 
-conformance!(rig::Verbs);
+tests::conformance!(rig::Verbs);

@@ -7,11 +7,11 @@ use toroid_fabric::mem::Status;
 use toroid_fabric::verbs::RemoteRegion;
 use toroid_fabric::{Access, Operation, PacketChannel, Region};
 
-use crate::conformance::{HERE, THERE};
 use crate::errors::results;
 use crate::failover_channel;
 use crate::rdma_stream::streams;
 use crate::rig::{Side, channels, connect};
+use tests::conformance::{HERE, THERE};
 
 /// What `rdma resource` of iproute2 counts, by device.
 fn resources() -> String {

@@ -6,8 +6,8 @@ use std::cell::Cell;
 
 use toroid_fabric::{Access, Completion, Endpoint, Operation, Region, Segment, Segments};
 
-use crate::conformance::Rig;
 use crate::rig::Verbs;
+use tests::conformance::Rig;
 
 struct Counting;
 
