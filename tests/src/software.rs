@@ -87,3 +87,35 @@ pub fn nginx(cluster: &Cluster, node: &str, pages: &Path) -> Running {
     fs::write(&configuration, text).expect("there is room");
     cluster.spawn(node, &format!("nginx -c {}", configuration.display()))
 }
+
+/// Prints each datagram for port 9000.
+const HEAR: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((\"\", 9000))
+print(\"listening\", flush=True)
+while True:
+    print(s.recv(2000).decode(), flush=True)
+";
+
+/// Sends one datagram to port 9000 of an address.
+const SEND: &str = "
+import socket, sys
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(sys.argv[2].encode(), (sys.argv[1], 9000))
+";
+
+/// The command that prints `listening`, and then each datagram in a line. Its program is in `files`.
+pub fn hear_datagrams(files: &Path) -> String {
+    python(files, "hear.py", HEAR)
+}
+
+/// The command that sends a datagram to such a listener.
+pub fn send_datagram(files: &Path, to: &str, text: &str) -> String {
+    format!("{} {to} {text}", python(files, "send.py", SEND))
+}
+
+fn python(files: &Path, name: &str, program: &str) -> String {
+    let path = files.join(name);
+    fs::write(&path, program).expect("there is room");
+    format!("/usr/bin/python3 {}", path.display())
+}

@@ -22,7 +22,6 @@ mod explain;
 mod fabric;
 mod failures;
 mod gateway;
-mod gateway_host;
 mod histories;
 mod hostile;
 mod hosts;

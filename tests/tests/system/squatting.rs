@@ -1,30 +1,13 @@
 //! Addresses of nodes. Of those that are no members yet: no member can take them, and a node is reached
 //! at its address as soon as it is a member. Of those in other domains: they are reached from there only.
 
-use std::fs;
-
 use serde_json::Value;
 use tests::cluster::{Cluster, Domain};
 use tests::process::{Running, eventually};
+use tests::software;
 
 /// The exit status of ping(8) for no answer.
 const NO_ECHO: i32 = 1;
-
-/// Prints each datagram that comes to a port.
-const HEAR: &str = "
-import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.bind((\"\", 9000))
-print(\"listening\", flush=True)
-while True:
-    print(s.recv(2000).decode(), flush=True)
-";
-
-/// Sends one datagram to that port of an address.
-const SEND: &str = "
-import socket, sys
-socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(sys.argv[2].encode(), (sys.argv[1], 9000))
-";
 
 const LATER: &str = "0,1,0";
 
@@ -38,9 +21,7 @@ fn addresses(blue: Domain<'_>) -> [String; 2] {
 }
 
 fn hear(cluster: &Cluster, node: &str) -> Running {
-    let program = cluster.files().join("hear.py");
-    fs::write(&program, HEAR).expect("there is room");
-    let mut running = cluster.spawn(node, &format!("/usr/bin/python3 {}", program.display()));
+    let mut running = cluster.spawn(node, &software::hear_datagrams(cluster.files()));
     assert_eq!(running.line(), "listening");
     running
 }
@@ -72,13 +53,9 @@ fn a_member_cannot_squat_the_address_of_a_node_that_joins_later() {
 
     blue.grow(&[LATER]);
     let mut member = hear(&cluster, LATER);
-    let program = cluster.files().join("send.py");
-    fs::write(&program, SEND).expect("there is room");
     let send = |to: &str, text: &str| {
-        let program = program.display();
-        cluster
-            .exec("0,0,0", &format!("/usr/bin/python3 {program} {to} {text}"))
-            .ok();
+        let send = software::send_datagram(cluster.files(), to, text);
+        cluster.exec("0,0,0", &send).ok();
     };
     send(&ipv4, "for-the-member");
     send(&blue.ipv4("1,0,0"), "for-the-squatter");
@@ -100,11 +77,8 @@ fn a_node_in_two_domains_is_reached_in_each_by_its_address_there() {
     let route = format!("ip route add {in_red}/32 via {in_blue} dev blue");
     cluster.exec("0,0,0", &route).ok();
     let mut receiver = hear(&cluster, "1,0,0");
-    let program = cluster.files().join("send.py");
-    fs::write(&program, SEND).expect("there is room");
     let send = |from: &str, to: &str, text: &str| {
-        let program = program.display();
-        let send = format!("/usr/bin/python3 {program} {to} {text}");
+        let send = software::send_datagram(cluster.files(), to, text);
         cluster.exec(from, &send).ok();
     };
     send("0,0,0", &in_red, "across");

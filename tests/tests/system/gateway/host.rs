@@ -1,31 +1,14 @@
-//! What a gateway makes of its host: no router.
-
-use std::fs;
+//! The host of a gateway, which does not become a router.
 
 use serde_json::Value;
 use tests::cluster::{Cluster, leaves_nothing};
 use tests::outside::{Outside, host, on_a_host_of_its_own, sysctl};
 use tests::process::{Running, eventually};
+use tests::software;
 
 /// The exit statuses of ping(8) and curl(1) for no answer.
 const NO_ECHO: i32 = 1;
 const TIMED_OUT: i32 = 28;
-
-/// Sends one datagram to a port of an address.
-const SEND: &str = "
-import socket, sys
-socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(sys.argv[2].encode(), (sys.argv[1], 9000))
-";
-
-/// Prints each datagram that comes to a port.
-const HEAR: &str = "
-import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.bind((\"\", 9000))
-print(\"listening\", flush=True)
-while True:
-    print(s.recv(2000).decode(), flush=True)
-";
 
 /// Two networks of one host, which know the way to each other by the host.
 struct Neighbours {
@@ -46,11 +29,7 @@ impl Neighbours {
                 .ok();
         }
         let cluster = Cluster::up("2x1x1");
-        for (name, text) in [("send.py", SEND), ("hear.py", HEAR)] {
-            fs::write(cluster.files().join(name), text).expect("there is room");
-        }
-        let hear = format!("/usr/bin/python3 {}/hear.py", cluster.files().display());
-        let mut datagrams = vault.spawn(&hear);
+        let mut datagrams = vault.spawn(&software::hear_datagrams(cluster.files()));
         assert_eq!(datagrams.line(), "listening");
         Neighbours {
             web_server: vault.web_server(),
@@ -67,8 +46,7 @@ impl Neighbours {
 
     /// The command by which a datagram for the vault is sent.
     fn send(&self, text: &str) -> String {
-        let (files, to) = (self.cluster.files().display(), self.vault.address());
-        format!("/usr/bin/python3 {files}/send.py {to} {text}")
+        software::send_datagram(self.cluster.files(), &self.vault.address(), text)
     }
 
     fn echo(&self) -> i32 {
