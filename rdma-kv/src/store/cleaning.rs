@@ -2,7 +2,8 @@
 
 use toroid_fabric::OpError;
 
-use super::{SetError, Store, behind, write_header};
+use super::item::{behind, write_header};
+use super::{SetError, Store};
 use crate::protocol::layout::{ItemAddress, ItemHeader, Marks, Slot, SlotWord};
 use crate::store::segments::{Allocation, CleaningMode, Queue, Retention, SegmentNumber, room_of};
 

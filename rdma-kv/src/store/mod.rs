@@ -12,10 +12,13 @@
 
 pub(crate) mod borrows;
 mod cleaning;
+mod counters;
+mod flush;
 mod free_list;
 mod ghosts;
 mod heavy_hitters;
 pub(crate) mod index;
+mod item;
 mod limits;
 pub mod operations;
 mod receive_budget;
@@ -24,27 +27,29 @@ pub mod shared;
 mod sweep;
 #[cfg(test)]
 mod traces;
+mod usage;
 mod walk;
 
 use std::sync::Arc;
 
 use toroid_fabric::{OpError, Region};
 
+pub use counters::{Counters, EvictionLog};
+pub use item::{Attributes, Item, Reservation};
 pub use limits::{Limits, LimitsError, is_chunked, memcached_len};
 pub(crate) use receive_budget::BudgetPermit;
 pub use walk::Walk;
 
 use cleaning::{Cursor, Need};
+use item::{KeyCopy, hash_of, read_header, write_header};
 use sweep::Sweep;
 
 use crate::protocol::geometry::Geometry;
 use crate::protocol::hash::hash;
-use crate::protocol::layout::{
-    ItemAddress, ItemHeader, Line, Location, MAX_KEY, Marks, Slot, SlotWord, UNIT,
-};
+use crate::protocol::layout::{ItemAddress, ItemHeader, Location, MAX_KEY, Marks, Slot, SlotWord};
 use crate::store::borrows::Borrows;
 use crate::store::ghosts::{Ghost, Ghosts};
-use crate::store::heavy_hitters::{HeavyHitter, HeavyHitters};
+use crate::store::heavy_hitters::HeavyHitters;
 use crate::store::index::{Index, IndexError};
 use crate::store::segments::{Queue, SegmentNumber, Segments, room_of};
 
@@ -78,84 +83,6 @@ pub enum SetError {
     /// Us.
     #[error(transparent)]
     Memory(#[from] OpError),
-}
-
-/// Room for an item.
-#[derive(Debug)]
-#[must_use = "commit or abandon it, or its memory is lost"]
-pub struct Reservation {
-    address: ItemAddress,
-    generation: u64,
-    key_len: u16,
-    value_len: u32,
-}
-
-impl Reservation {
-    /// Where the value belongs in the items region.
-    pub fn value_offset(&self) -> u64 {
-        self.address.offset() + (ItemHeader::LEN as u64) + u64::from(self.key_len)
-    }
-
-    fn len(&self) -> u32 {
-        ItemHeader::LEN as u32 + u32::from(self.key_len) + self.value_len
-    }
-
-    fn room(&self) -> u32 {
-        room_of(self.len() as usize)
-    }
-}
-
-/// What a client gives with a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
-    /// The client's.
-    pub flags: u32,
-    /// By the store's clock, from when it is dead; 0 is never. See [`Store::deadline`].
-    pub exptime: u32,
-    /// Its cas; the next number when it is `None`.
-    pub cas: Option<u64>,
-    /// What it is marked with from the start.
-    pub marks: Marks,
-}
-
-/// What a store holds and what became of its items.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Items now.
-    pub items: u64,
-    /// Items ever stored.
-    pub total_items: u64,
-    /// Bytes of all items, headers and keys included.
-    pub bytes: u64,
-    /// Live items that gave way to others.
-    pub evictions: u64,
-    /// Of these, such that nobody ever got.
-    pub evicted_unfetched: u64,
-    /// Expired items whose memory was needed for others.
-    pub reclaimed: u64,
-    /// Expired items that were looked for, and found.
-    pub crawler_reclaimed: u64,
-    /// Of both, such that nobody ever got.
-    pub expired_unfetched: u64,
-    /// Expired items that somebody asked for.
-    pub expired_found: u64,
-    /// Segments that were looked through for expired items.
-    pub sweeps: u64,
-    /// Items that were looked at for it.
-    pub swept: u64,
-    /// Gets by clients that read by themselves, as far as they have reported them.
-    pub one_sided_gets: u64,
-    /// Of these, such that found something.
-    pub one_sided_hits: u64,
-}
-
-/// A log of evictions, told under the store's lock.
-pub trait EvictionLog: std::fmt::Debug + Send + Sync {
-    /// Whether it takes lines just now.
-    fn is_wanted(&self) -> bool;
-
-    /// An item that gave way to others, by the store's clock.
-    fn evicted(&self, header: &ItemHeader, key: &[u8], clock: u32);
 }
 
 /// The server's side of the items and their index.
@@ -488,88 +415,6 @@ impl Store {
         self.segments.borrows()
     }
 
-    /// Notes that somebody got an item that was found.
-    ///
-    /// # Errors
-    /// None but our own mistakes.
-    pub fn used(&mut self, item: &mut Item) -> Result<(), OpError> {
-        self.used_often(item, 1)
-    }
-
-    fn used_often(&mut self, item: &mut Item, times: u32) -> Result<(), OpError> {
-        self.heavy_hitters.add(item.hash, times);
-        let marks = item.header.marks.more_frequent() | Marks::FETCHED;
-        let [from, to] = [item.header.marks, marks].map(Marks::frequency);
-        let address = item.location.word.address();
-        self.segments.note_use(address, item.room(), from, to);
-        if (marks, self.clock) == (item.header.marks, item.header.accessed) {
-            return Ok(());
-        }
-        (item.header.marks, item.header.accessed) = (marks, self.clock);
-        self.store_word(item, ItemHeader::NOTES_WORD, item.header.notes_word())
-    }
-
-    /// Hints that [`Store::used_at`] is about to be told of what was in a slot.
-    pub fn fetch_ahead(&self, slot: Slot, word: SlotWord) {
-        let item = word.address().offset();
-        self.index.region().fetch_ahead(slot.offset());
-        self.items.fetch_ahead(item);
-        self.items.fetch_ahead(item + ItemHeader::LEN as u64);
-    }
-
-    /// Notes that somebody read the item that was in a slot so often, if it still is. None of this need
-    /// be right.
-    ///
-    /// # Errors
-    /// None but our own mistakes.
-    pub fn used_at(&mut self, slot: Slot, word: SlotWord, times: u32) -> Result<(), OpError> {
-        if !self.index.has(slot, word) {
-            return Ok(());
-        }
-        let (header, hash) = self.head(word.address())?;
-        let (generation, len) = (header.generation, header.item_len() as u32);
-        let location = Location {
-            slot,
-            word,
-            generation,
-            len,
-        };
-        let mut item = Item {
-            hash,
-            header,
-            location,
-        };
-        self.used_often(&mut item, times)
-    }
-
-    /// The keys that are used most and how often, in thousandths of a use per second at least; up to so
-    /// many.
-    ///
-    /// # Errors
-    /// None but our own mistakes.
-    pub fn most_used(&self, limit: usize) -> Result<Vec<(Vec<u8>, u64)>, OpError> {
-        let mut most = Vec::new();
-        for HeavyHitter { hash, per_ks } in self.heavy_hitters.most() {
-            let is_it =
-                |word: SlotWord| Ok(hash_of(&self.items, self.seed, word.address())? == hash);
-            if most.len() < limit
-                && let Some((_, word)) = self.index.find(hash, is_it)?
-            {
-                let header = self.header(word.address())?;
-                let mut key = KeyCopy::default();
-                let key = key.read(&self.items, word.address(), &header)?;
-                most.push((key.to_vec(), per_ks));
-            }
-        }
-        Ok(most)
-    }
-
-    /// Counts gets by clients that read by themselves.
-    pub fn count_one_sided(&mut self, gets: u64, hits: u64) {
-        self.counters.one_sided_gets += gets;
-        self.counters.one_sided_hits += hits;
-    }
-
     /// Marks an item that was found, with these marks and no others; how often it was used stays.
     ///
     /// # Errors
@@ -643,48 +488,6 @@ impl Store {
     pub fn set_may_evict(&mut self, may_evict: bool) {
         self.may_evict = may_evict;
         self.segments.fill_all(!may_evict);
-    }
-
-    /// Removes all items.
-    ///
-    /// # Errors
-    /// None but our own mistakes.
-    pub fn flush(&mut self) -> Result<(), OpError> {
-        self.index.clear_all()?;
-        self.free_all();
-        Ok(())
-    }
-
-    /// As [`Store::flush`], and calls `between` after each slot that was cleared.
-    #[cfg(test)]
-    pub(crate) fn flush_in_steps(&mut self, between: impl FnMut()) {
-        self.index.clear_each(between).unwrap();
-        self.free_all();
-    }
-
-    /// Nothing is live any more.
-    fn free_all(&mut self) {
-        self.cleaning = None;
-        self.crawl.clear();
-        self.segments.clear();
-        self.ghosts.clear();
-        (self.counters.items, self.counters.bytes) = (0, 0);
-    }
-
-    /// Removes all items when the clock has come to `at`, or never, whatever was said before.
-    ///
-    /// # Errors
-    /// None but our own mistakes.
-    pub fn flush_at(&mut self, at: Option<u32>) -> Result<(), OpError> {
-        self.flush_at = at;
-        self.flush_if_due()
-    }
-
-    fn flush_if_due(&mut self) -> Result<(), OpError> {
-        match self.flush_at.take_if(|at| *at <= self.clock) {
-            Some(_) => self.flush(),
-            None => Ok(()),
-        }
     }
 
     /// The next generation is the one after `generation`.
@@ -803,109 +606,4 @@ impl Store {
     fn header(&self, address: ItemAddress) -> Result<ItemHeader, OpError> {
         read_header(&self.items, address)
     }
-}
-
-impl Counters {
-    fn gain(&mut self, header: &ItemHeader) {
-        self.items += 1;
-        self.total_items += 1;
-        self.bytes += header.item_len();
-    }
-
-    fn drop(&mut self, header: &ItemHeader) {
-        self.items = self.items.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(header.item_len());
-    }
-
-    /// An item that nobody removed goes.
-    fn lose(&mut self, header: &ItemHeader, clock: u32) {
-        self.drop(header);
-        let unfetched = u64::from(!header.marks.contains(Marks::FETCHED));
-        if header.expired(clock.into()) {
-            self.reclaimed += 1;
-            self.expired_unfetched += unfetched;
-        } else {
-            self.evictions += 1;
-            self.evicted_unfetched += unfetched;
-        }
-    }
-}
-
-/// A live item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Item {
-    /// Of its key.
-    pub hash: u64,
-    /// Its header.
-    pub header: ItemHeader,
-    /// Where it is.
-    pub location: Location,
-}
-
-impl Item {
-    fn room(&self) -> u32 {
-        room_of(self.header.item_len() as usize)
-    }
-
-    /// Where its value starts in the items region.
-    pub fn value_offset(&self) -> u64 {
-        let address = self.location.word.address();
-        address.offset() + (ItemHeader::LEN as u64) + u64::from(self.header.key_len)
-    }
-}
-
-fn read_header(items: &Region, address: ItemAddress) -> Result<ItemHeader, OpError> {
-    let mut line = Line::default();
-    let bytes = &mut line.bytes_mut()[..ItemHeader::LEN];
-    items.read(address.offset(), bytes)?;
-    Ok(bytes
-        .first_chunk()
-        .map(ItemHeader::from_bytes)
-        .unwrap_or_default())
-}
-
-fn write_header(items: &Region, address: ItemAddress, header: &ItemHeader) -> Result<(), OpError> {
-    let mut line = Line::default();
-    let bytes = &mut line.bytes_mut()[..ItemHeader::LEN];
-    bytes.copy_from_slice(&header.to_bytes());
-    items.write(address.offset(), bytes)
-}
-
-/// Room for a key's copy, aligned so that the fabric moves a short one word by word.
-#[repr(align(8))]
-struct KeyCopy([u8; MAX_KEY.next_multiple_of(8)]);
-
-impl Default for KeyCopy {
-    fn default() -> Self {
-        KeyCopy([0; MAX_KEY.next_multiple_of(8)])
-    }
-}
-
-impl KeyCopy {
-    /// The key of the item at `address`, which has this header.
-    fn read(
-        &mut self,
-        items: &Region,
-        address: ItemAddress,
-        header: &ItemHeader,
-    ) -> Result<&[u8], OpError> {
-        let len = usize::from(header.key_len).min(MAX_KEY);
-        let offset = address.offset() + ItemHeader::LEN as u64;
-        // To the end of its last word, which is the item's, too.
-        items.read(offset, &mut self.0[..len.next_multiple_of(8)])?;
-        Ok(&self.0[..len])
-    }
-}
-
-fn hash_of(items: &Region, seed: u64, address: ItemAddress) -> Result<u64, OpError> {
-    let header = read_header(items, address)?;
-    Ok(hash(
-        seed,
-        KeyCopy::default().read(items, address, &header)?,
-    ))
-}
-
-/// The address of the next item of a segment.
-fn behind(at: ItemAddress, header: &ItemHeader) -> ItemAddress {
-    ItemAddress(at.0 + room_of(header.item_len() as usize) / UNIT as u32)
 }

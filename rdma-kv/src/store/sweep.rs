@@ -2,8 +2,9 @@
 
 use toroid_fabric::OpError;
 
+use super::Store;
 use super::cleaning::CleaningStep;
-use super::{Store, behind};
+use super::item::behind;
 use crate::protocol::layout::ItemAddress;
 use crate::store::segments::SegmentNumber;
 

@@ -2,7 +2,8 @@
 
 use toroid_fabric::OpError;
 
-use super::{KeyCopy, Store};
+use super::Store;
+use super::item::KeyCopy;
 use crate::protocol::layout::{ItemHeader, SlotWord};
 
 /// How far somebody has come who goes through all items.

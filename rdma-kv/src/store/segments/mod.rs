@@ -21,12 +21,19 @@
 //!
 //! This is bookkeeping: no byte of the region is touched here.
 
-use std::cmp::Ordering;
+mod borrowed;
+mod holes;
+#[cfg(test)]
+mod tests;
+mod victim;
+
 use std::collections::VecDeque;
 
-use crate::protocol::layout::{ItemAddress, ItemHeader, UNIT};
+use crate::protocol::layout::{ItemAddress, UNIT};
 use crate::store::borrows::Borrows;
 use crate::store::free_list::FreeList;
+
+pub use victim::{CleaningMode, Retention};
 
 /// A segment's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,15 +46,6 @@ pub enum Queue {
     Young,
     /// Items that were used.
     Main,
-}
-
-/// What is to become of the items of a segment that is cleaned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CleaningMode {
-    /// All stay: there are enough holes between them.
-    Compact,
-    /// Those that were not used go.
-    Evict,
 }
 
 /// The bookkeeping of the items region.
@@ -131,36 +129,6 @@ impl Segment {
     fn uncount(&mut self, frequency: u16, room: u32) {
         let count = &mut self.by_frequency[usize::from(frequency)];
         *count = count.saturating_sub(room);
-    }
-}
-
-/// Which items of a main segment stay when it is cleaned: those that were used most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention {
-    /// All that were used more often than this, which is at least once.
-    above: u16,
-    /// Bytes of those that were used just so often.
-    equal: u32,
-    /// Bytes of all, which may be used more often meanwhile.
-    all: u32,
-}
-
-impl Retention {
-    /// Whether an item stays that was used so often.
-    pub fn admits(&mut self, frequency: u16, room: u32) -> bool {
-        let is_kept = room <= self.all
-            && match frequency.cmp(&self.above) {
-                Ordering::Greater => true,
-                Ordering::Equal => room <= self.equal,
-                Ordering::Less => false,
-            };
-        if is_kept {
-            self.all -= room;
-            if frequency == self.above {
-                self.equal -= room;
-            }
-        }
-        is_kept
     }
 }
 
@@ -336,70 +304,6 @@ impl Segments {
         })
     }
 
-    /// As [`Segments::append`], in a hole.
-    pub fn fill(&mut self, room: u32) -> Option<Allocation> {
-        let allocation = self.take_hole(room)?;
-        self.pin_memory(allocation.address, room);
-        if let Some((rest, len)) = allocation.rest {
-            self.free_list.add_ready(rest, len);
-        }
-        Some(allocation)
-    }
-
-    /// A hole of which nobody has borrowed what was there.
-    fn take_hole(&mut self, room: u32) -> Option<Allocation> {
-        if !self.free_list.has(room) && self.free_list.is_scan_due(self.borrowers()) {
-            self.borrows.scan();
-            let borrowed = self.borrows.sorted();
-            self.free_list
-                .admit(|address| borrowed.binary_search(&address).is_ok());
-        }
-        while let Some(address) = self.free_list.take(room) {
-            #[cfg(test)]
-            if self.reuses_at_once {
-                return Some(Allocation {
-                    address,
-                    rest: None,
-                });
-            }
-            if !self.free_list.retires_next() {
-                return Some(Allocation {
-                    address,
-                    rest: None,
-                });
-            }
-            if !self.fills_all {
-                return None;
-            }
-        }
-        if !self.fills_all {
-            return None;
-        }
-        let (address, len) = self.free_list.take_longer(room, room_of(ItemHeader::LEN))?;
-        let rest = ItemAddress(address.0 + room / UNIT as u32);
-        Some(Allocation {
-            address,
-            rest: Some((rest, len - room)),
-        })
-    }
-
-    /// From now on holes are filled wherever they are, or only where new items go.
-    pub fn fill_all(&mut self, fills_all: bool) {
-        self.fills_all = fills_all;
-        if !fills_all {
-            self.free_list.clear();
-        }
-    }
-
-    /// Clients for each of whom a look at hazard pointers costs something.
-    fn borrowers(&self) -> usize {
-        #[cfg(test)]
-        if self.reuses_at_once {
-            return 0;
-        }
-        self.borrows.borrowers()
-    }
-
     fn fits(&self, number: u32, room: u32) -> bool {
         self.segments[number as usize].used + room <= self.len
     }
@@ -527,41 +431,6 @@ impl Segments {
         self.recycle_if_empty(number);
     }
 
-    /// Whether holes in a segment are for new items.
-    fn may_be_filled(&self, number: u32) -> bool {
-        #[cfg(test)]
-        if self.reuses_at_once {
-            return true;
-        }
-        if self.fills_all {
-            self.victim != Some(number)
-        } else {
-            self.open[Queue::Young as usize] == Some(number)
-        }
-    }
-
-    /// New items go to another segment from now on.
-    fn forget_holes(&mut self) {
-        #[cfg(test)]
-        if self.reuses_at_once {
-            return;
-        }
-        if !self.fills_all {
-            self.free_list.clear();
-        }
-    }
-
-    /// A segment is used anew, or is going to be.
-    fn forget_holes_of(&mut self, number: u32) {
-        #[cfg(test)]
-        if self.reuses_at_once {
-            return;
-        }
-        let len = self.len;
-        self.free_list
-            .forget(|address| number_of(address, len) == SegmentNumber(number));
-    }
-
     /// An item now expires at `exptime`, unless that is 0.
     pub fn note_expiry(&mut self, address: ItemAddress, exptime: u32) {
         if exptime != 0 {
@@ -569,113 +438,6 @@ impl Segments {
             let segment = &mut self.segments[number.0 as usize];
             segment.earliest = segment.earliest.min(exptime);
         }
-    }
-
-    /// A segment worth cleaning, taken out of its queue: [`Segments::recycle`] it afterwards, or
-    /// [`Segments::put_back`]. `None` if there is none, or only by an eviction that is not allowed.
-    pub fn victim(&mut self, may_evict: bool) -> Option<(SegmentNumber, Queue, CleaningMode)> {
-        let sealed = [Queue::Young, Queue::Main].map(|queue| {
-            let numbers = self.sealed[queue as usize].iter().copied();
-            let idle = numbers.filter(|&n| self.segments[n as usize].reserved == 0);
-            (queue, idle.collect::<Vec<u32>>())
-        });
-        let all = sealed
-            .iter()
-            .flat_map(|(queue, numbers)| numbers.iter().map(|&number| (number, *queue)));
-        let holes = |number: u32| {
-            let Segment { used, live, .. } = self.segments[number as usize];
-            used - live
-        };
-        let sparse = all.filter(|&(number, _)| self.is_sparse(number));
-        let sparsest = sparse.max_by_key(|&(number, _)| holes(number));
-        let [(_, young), (_, main)] = &sealed;
-        // Fewer than two would be no queue.
-        let enough = young.len() as u64 >= (self.young / u64::from(self.len)).max(2);
-        let oldest = match (young.first(), main.first()) {
-            (Some(&young), Some(&main)) if enough && self.is_dead(main, young) => {
-                Some((main, Queue::Main))
-            }
-            (Some(&young), _) if enough => Some((young, Queue::Young)),
-            (_, Some(&main)) => Some((main, Queue::Main)),
-            (Some(&young), None) => Some((young, Queue::Young)),
-            (None, None) => None,
-        };
-        let (number, queue, cleaning) = match (sparsest, oldest) {
-            (Some((number, queue)), _) => (number, queue, CleaningMode::Compact),
-            (None, Some((number, queue))) if may_evict => (number, queue, CleaningMode::Evict),
-            _ => return None,
-        };
-        self.take_victim(number, queue);
-        Some((SegmentNumber(number), queue, cleaning))
-    }
-
-    /// Whether nothing in a main segment was used since a young one was opened. So the young items are
-    /// newer than the last use of any of these.
-    fn is_dead(&self, main: u32, young: u32) -> bool {
-        self.segments[main as usize].used_at < self.segments[young as usize].opened
-    }
-
-    /// Which items of a segment stay when it is evicted.
-    pub fn retention(&self, number: SegmentNumber) -> Retention {
-        let all = (u64::from(self.len) * Self::KEPT_TENTHS / 10) as u32;
-        let Segment { by_frequency, .. } = self.segments[number.0 as usize];
-        let (mut above, mut equal) = (FREQUENCIES - 1, all);
-        while above > 1
-            && let Some(left) = equal.checked_sub(by_frequency[above])
-        {
-            (above, equal) = (above - 1, left);
-        }
-        Retention {
-            above: above as u16,
-            equal,
-            all,
-        }
-    }
-
-    fn take_victim(&mut self, number: u32, queue: Queue) {
-        self.sealed[queue as usize].retain(|&other| other != number);
-        self.victim = Some(number);
-        if self.fills_all {
-            self.forget_holes_of(number);
-        }
-    }
-
-    /// Half of the holes that each segment would have if all together were one segment long.
-    pub fn half_of_holes(&self) -> u32 {
-        self.len / (2 * self.count() as u32)
-    }
-
-    /// As [`Segments::victim`], one whose items all stay: that with the most holes, if these are at
-    /// least so many bytes. It may be the one where new items go, which is then closed.
-    pub fn victim_with_holes(
-        &mut self,
-        least: u32,
-    ) -> Option<(SegmentNumber, Queue, CleaningMode)> {
-        let sealed = [Queue::Young, Queue::Main]
-            .into_iter()
-            .flat_map(|queue| self.sealed[queue as usize].iter().map(move |&n| (n, queue)));
-        let open = self.open[Queue::Young as usize].map(|open| (open, Queue::Young));
-        let (holes, number, queue) = sealed
-            .chain(open)
-            .map(|(number, queue)| (self.segments[number as usize], number, queue))
-            .filter(|(segment, ..)| segment.reserved == 0)
-            .map(|(segment, number, queue)| (segment.used - segment.live, number, queue))
-            .max_by_key(|&(holes, ..)| holes)?;
-        if holes < least {
-            return None;
-        }
-        self.take_victim(number, queue);
-        let open = &mut self.open[Queue::Young as usize];
-        if open.take_if(|open| *open == number).is_some() {
-            self.forget_holes();
-        }
-        Some((SegmentNumber(number), queue, CleaningMode::Compact))
-    }
-
-    fn is_sparse(&self, number: u32) -> bool {
-        // What is left over behind the last item would be left over anywhere.
-        let Segment { used, live, .. } = self.segments[number as usize];
-        u64::from(live) * 10 <= u64::from(used) * Self::SPARSE_TENTHS
     }
 
     /// A segment that was cleaned is free, or will be when nobody reads from it.
@@ -695,54 +457,6 @@ impl Segments {
             ..Segment::EMPTY
         };
         self.borrowed.push(number.0);
-    }
-
-    /// Looks which segments nobody reads from any more: no slot leads there, so nobody begins to. If
-    /// too many would still have to wait, clients lose what they have borrowed.
-    fn free_returned(&mut self) {
-        self.borrows.scan();
-        self.free_others();
-        while self.borrowed.len() > self.count() / Self::BORROWED_SHARE && self.recall_most() {}
-    }
-
-    fn free_others(&mut self) {
-        let waited = std::mem::take(&mut self.borrowed).into_iter();
-        let (borrowed, free): (Vec<u32>, Vec<u32>) =
-            waited.partition(|&number| self.is_borrowed(number));
-        self.borrowed = borrowed;
-        self.free.extend(free);
-    }
-
-    /// Whether somebody read from a segment at the last look.
-    fn is_borrowed(&self, number: u32) -> bool {
-        let is_there = |address| self.number_of(address).0 == number;
-        self.borrows.any(is_there)
-    }
-
-    /// Takes away what the client has borrowed for whom the most segments wait; returns whether
-    /// there was one.
-    fn recall_most(&mut self) -> bool {
-        let (len, borrowed, segments) = (self.len, &self.borrowed, &self.segments);
-        let is_idle = |open: &u32| segments[*open as usize].live == 0;
-        let idle: Vec<u32> = self.open.into_iter().flatten().filter(is_idle).collect();
-        let waits = |address| {
-            let SegmentNumber(number) = number_of(address, len);
-            borrowed.contains(&number) || idle.contains(&number)
-        };
-        let recalled = self.borrows.recall_most(waits);
-        self.free_others();
-        recalled
-    }
-
-    /// Ends all waiting for what clients have borrowed: they lose it.
-    pub fn recall_borrows(&mut self) {
-        self.borrows.scan();
-        while self.recall_most() {}
-    }
-
-    /// What clients have borrowed.
-    pub fn borrows(&mut self) -> &mut Borrows {
-        &mut self.borrows
     }
 
     /// A segment that was cleaned is free, unless memory in it is pinned; then it is one of its
@@ -855,255 +569,8 @@ impl Segments {
     fn number_of(&self, address: ItemAddress) -> SegmentNumber {
         number_of(address, self.len)
     }
-
-    /// From now on memory that is given back is used again at once, for items of the same
-    /// length: the worst that can happen to a reader.
-    #[cfg(test)]
-    pub fn reuse_at_once(&mut self) {
-        self.reuses_at_once = true;
-    }
 }
 
 fn number_of(address: ItemAddress, segment_len: u32) -> SegmentNumber {
     SegmentNumber((address.offset() / u64::from(segment_len)) as u32)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LEN: u32 = 1 << 12;
-
-    fn of_memory(memory: u64) -> Segments {
-        Segments::new(memory, memory, LEN)
-    }
-
-    fn fill(segments: &mut Segments, queue: Queue, room: u32) -> Vec<ItemAddress> {
-        let mut addresses = vec![];
-        while let Some(Allocation { address, .. }) = segments.append(queue, room, 0) {
-            segments.commit(address, room, 0, 0);
-            addresses.push(address);
-        }
-        addresses
-    }
-
-    #[test]
-    fn the_whole_region_is_given_out_without_overlap() {
-        let mut segments = of_memory(16 * u64::from(LEN) + 5);
-        let addresses = fill(&mut segments, Queue::Young, 1024);
-        let expected: Vec<ItemAddress> = (0..64).map(|n| ItemAddress(n * 64)).collect();
-        assert_eq!(addresses, expected);
-        assert_eq!(segments.free(), 0);
-    }
-
-    #[test]
-    fn a_segment_without_live_items_is_free_again() {
-        let mut segments = of_memory(4 * u64::from(LEN));
-        let addresses = fill(&mut segments, Queue::Young, 1024);
-        for address in &addresses[..3] {
-            segments.release(*address, 1024, 0);
-        }
-        assert_eq!(segments.free(), 0);
-        segments.release(addresses[3], 1024, 0);
-        assert_eq!(segments.free(), 1);
-        // The open one stays open, and is filled from its start.
-        for address in &addresses[12..] {
-            segments.release(*address, 1024, 0);
-        }
-        assert_eq!(segments.free(), 1);
-        let again = segments.append(Queue::Young, LEN, 1).unwrap();
-        assert_eq!(again.address, addresses[12]);
-    }
-
-    #[test]
-    fn what_is_held_is_not_used_again() {
-        let mut segments = of_memory(4 * u64::from(LEN));
-        let addresses = fill(&mut segments, Queue::Young, LEN);
-        segments.pin(addresses[0], LEN);
-        segments.release(addresses[0], LEN, 0);
-        assert_eq!(segments.free(), 0);
-        segments.unpin(addresses[0], LEN);
-        assert_eq!(segments.free(), 1);
-        // Also by who began to clean it before.
-        let (number, queue, _) = segments.victim(true).unwrap();
-        segments.pin(addresses[1], LEN);
-        segments.release(addresses[1], LEN, 0);
-        assert!(!segments.recycle_unless_pinned(number, queue));
-        assert_eq!(segments.free(), 1);
-        segments.unpin(addresses[1], LEN);
-        assert_eq!(segments.free(), 2);
-    }
-
-    #[test]
-    fn holes_are_filled_where_new_items_go_and_nowhere_else() {
-        let mut segments = of_memory(8 * u64::from(LEN));
-        let append = |segments: &mut Segments, room| {
-            let address = segments.append(Queue::Young, room, 0).unwrap().address;
-            segments.commit(address, room, 0, 0);
-            address
-        };
-        let addresses: Vec<ItemAddress> = (0..3).map(|_| append(&mut segments, 1024)).collect();
-        segments.release(addresses[1], 1024, 0);
-        let other = append(&mut segments, 512);
-        assert!(!addresses.contains(&other));
-        assert_eq!(append(&mut segments, 1024), addresses[1]);
-        // Somebody reads it.
-        segments.pin(addresses[0], 1024);
-        segments.release(addresses[0], 1024, 0);
-        segments.unpin(addresses[0], 1024);
-        // Not this one, which is in the next segment, but those before it.
-        let next = append(&mut segments, 1024);
-        segments.release(addresses[2], 1024, 0);
-        assert!(
-            ![&addresses[..], &[next]]
-                .concat()
-                .contains(&append(&mut segments, 1024))
-        );
-        segments.release(next, 1024, 0);
-        assert_eq!(append(&mut segments, 1024), next);
-        segments.release(next, 1024, 0);
-        segments.clear();
-        let other = segments.append(Queue::Young, 1024, 0).unwrap();
-        assert_ne!(other.address, next);
-    }
-
-    #[test]
-    fn sparse_segments_are_cleaned_before_any_eviction() {
-        let mut segments = of_memory(8 * u64::from(LEN));
-        let addresses = fill(&mut segments, Queue::Young, 512);
-        assert_eq!(segments.victim(false), None);
-        segments.release(addresses[17], 512, 0);
-        assert_eq!(segments.victim(false), None);
-        segments.release(addresses[18], 512, 0);
-        let victim = (SegmentNumber(2), Queue::Young, CleaningMode::Compact);
-        assert_eq!(segments.victim(true), Some(victim));
-        segments.put_back(victim.0, victim.1);
-        assert_eq!(segments.victim(true), Some(victim));
-        segments.recycle(victim.0);
-        let oldest = (SegmentNumber(0), Queue::Young, CleaningMode::Evict);
-        assert_eq!(segments.victim(true), Some(oldest));
-    }
-
-    #[test]
-    fn main_items_stay_while_young_ones_are_many() {
-        use Queue::{Main, Young};
-        let queues = |are_used: bool, ghosts: u64| {
-            let mut segments = of_memory(8 * u64::from(LEN));
-            let mut main = vec![];
-            for _ in 0..4 {
-                let address = segments.append(Main, LEN, 0).unwrap().address;
-                segments.commit(address, LEN, 0, 0);
-                main.push(address);
-            }
-            fill(&mut segments, Young, LEN);
-            if are_used {
-                let use_it = |address: ItemAddress| segments.note_use(address, LEN, 0, 1);
-                main.into_iter().for_each(use_it);
-            }
-            segments.note_ghost(Young, ghosts * u64::from(LEN));
-            let mut queues = vec![];
-            while let Some((number, queue, _)) = segments.victim(true) {
-                segments.recycle(number);
-                queues.push(queue);
-            }
-            queues
-        };
-        assert_eq!(queues(true, 0), [Young, Young, Main, Main, Main, Young]);
-        // Young ones are to be more.
-        assert_eq!(queues(true, 3), [Young, Main, Main, Main, Young, Young]);
-        // No main one was used since there are young ones.
-        assert_eq!(queues(false, 0), [Main, Main, Main, Young, Young, Young]);
-    }
-
-    #[test]
-    fn what_was_used_most_stays_of_a_segment() {
-        let mut segments = of_memory(4 * u64::from(LEN));
-        let addresses: Vec<ItemAddress> = (0..16)
-            .map(|_| {
-                let address = segments.append(Queue::Main, LEN / 16, 0).unwrap().address;
-                segments.commit(address, LEN / 16, 0, 0);
-                address
-            })
-            .collect();
-        let room = LEN / 16;
-        // Six were used three times, six once; one of the former is gone, and one is used meanwhile.
-        for address in &addresses[..6] {
-            segments.note_use(*address, room, 0, 3);
-        }
-        for address in &addresses[6..12] {
-            segments.note_use(*address, room, 0, 1);
-        }
-        segments.release(addresses[0], room, 3);
-        let mut retention = segments.retention(segments.number_of(addresses[0]));
-        let mut kept = |frequency, count: usize| {
-            let takes = (0..count).map(|_| retention.admits(frequency, room));
-            takes.filter(|is_kept| *is_kept).count()
-        };
-        // Nine are six tenths of sixteen.
-        assert_eq!([kept(0, 4), kept(1, 4), kept(2, 1)], [0, 4, 1]);
-        assert_eq!([kept(1, 2), kept(3, 5)], [0, 4]);
-    }
-
-    #[test]
-    fn what_is_reserved_is_neither_cleaned_nor_cleared() {
-        let mut segments = of_memory(2 * u64::from(LEN));
-        let first = segments.append(Queue::Young, LEN, 0).unwrap().address;
-        let second = segments.append(Queue::Young, LEN, 0).unwrap().address;
-        assert_eq!(segments.append(Queue::Young, UNIT as u32, 0), None);
-        assert_eq!(segments.victim(true), None);
-        segments.clear();
-        assert_eq!(segments.free(), 0);
-        segments.abandon(first, LEN);
-        segments.commit(second, LEN, 0, 0);
-        assert_eq!(segments.free(), 1);
-        assert!(segments.victim(true).is_some());
-    }
-
-    #[test]
-    fn segments_with_expired_items_are_found() {
-        let mut segments = of_memory(4 * u64::from(LEN));
-        for exptime in [0, 9, 7, 5] {
-            let address = segments.append(Queue::Young, LEN, 0).unwrap().address;
-            segments.commit(address, LEN, exptime, 0);
-        }
-        assert_eq!(segments.stale(4), None);
-        // The open one.
-        assert_eq!(segments.stale(6), Some(SegmentNumber(3)));
-        segments.forget_expiry(SegmentNumber(3));
-        assert_eq!(segments.stale(7), Some(SegmentNumber(2)));
-        segments.forget_expiry(SegmentNumber(2));
-        assert_eq!(segments.stale(9), Some(SegmentNumber(1)));
-    }
-
-    #[test]
-    fn segments_beyond_the_limit_are_withheld_until_it_is_raised() {
-        let mut segments = Segments::new(8 * u64::from(LEN), 12 * u64::from(LEN), LEN);
-        let withhold = |segments: &mut Segments| {
-            let all = std::iter::from_fn(|| segments.withhold());
-            all.count()
-        };
-        let addresses = fill(&mut segments, Queue::Young, LEN);
-        assert_eq!(addresses.len(), 8);
-        assert!(segments.limit_to(5 * u64::from(LEN)));
-        assert_eq!((segments.count(), withhold(&mut segments)), (5, 0));
-        for address in &addresses[..5] {
-            segments.release(*address, LEN, 0);
-        }
-        // All that are too many, and what cleaning needs stays.
-        assert_eq!((segments.is_over(), segments.free()), (true, 5));
-        assert_eq!((withhold(&mut segments), segments.is_over()), (3, false));
-        assert_eq!(fill(&mut segments, Queue::Young, LEN).len(), 2);
-        // None of these is any more than before, whatever is flushed.
-        segments.clear();
-        assert_eq!(segments.free(), 5);
-        assert!(segments.limit_to(12 * u64::from(LEN)));
-        let mut addresses = fill(&mut segments, Queue::Young, LEN);
-        addresses.sort_by_key(|address| address.0);
-        addresses.dedup();
-        assert_eq!(addresses.len(), 12);
-        // Beyond the region, or too little to clean in.
-        assert!(!segments.limit_to(13 * u64::from(LEN)));
-        assert!(!segments.limit_to(3 * u64::from(LEN)));
-        assert_eq!(segments.count(), 12);
-    }
 }

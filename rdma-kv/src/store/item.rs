@@ -1,0 +1,128 @@
+//! Items in their region: reservations, headers and keys.
+
+use toroid_fabric::{OpError, Region};
+
+use super::segments::room_of;
+use crate::protocol::hash::hash;
+use crate::protocol::layout::{ItemAddress, ItemHeader, Line, Location, MAX_KEY, Marks, UNIT};
+
+/// Room for an item.
+#[derive(Debug)]
+#[must_use = "commit or abandon it, or its memory is lost"]
+pub struct Reservation {
+    pub(super) address: ItemAddress,
+    pub(super) generation: u64,
+    pub(super) key_len: u16,
+    pub(super) value_len: u32,
+}
+
+impl Reservation {
+    /// Where the value belongs in the items region.
+    pub fn value_offset(&self) -> u64 {
+        self.address.offset() + (ItemHeader::LEN as u64) + u64::from(self.key_len)
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        ItemHeader::LEN as u32 + u32::from(self.key_len) + self.value_len
+    }
+
+    pub(super) fn room(&self) -> u32 {
+        room_of(self.len() as usize)
+    }
+}
+
+/// What a client gives with a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// The client's.
+    pub flags: u32,
+    /// By the store's clock, from when it is dead; 0 is never. See [`Store::deadline`].
+    pub exptime: u32,
+    /// Its cas; the next number when it is `None`.
+    pub cas: Option<u64>,
+    /// What it is marked with from the start.
+    pub marks: Marks,
+}
+
+/// A live item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Of its key.
+    pub hash: u64,
+    /// Its header.
+    pub header: ItemHeader,
+    /// Where it is.
+    pub location: Location,
+}
+
+impl Item {
+    pub(super) fn room(&self) -> u32 {
+        room_of(self.header.item_len() as usize)
+    }
+
+    /// Where its value starts in the items region.
+    pub fn value_offset(&self) -> u64 {
+        let address = self.location.word.address();
+        address.offset() + (ItemHeader::LEN as u64) + u64::from(self.header.key_len)
+    }
+}
+
+pub(super) fn read_header(items: &Region, address: ItemAddress) -> Result<ItemHeader, OpError> {
+    let mut line = Line::default();
+    let bytes = &mut line.bytes_mut()[..ItemHeader::LEN];
+    items.read(address.offset(), bytes)?;
+    Ok(bytes
+        .first_chunk()
+        .map(ItemHeader::from_bytes)
+        .unwrap_or_default())
+}
+
+pub(super) fn write_header(
+    items: &Region,
+    address: ItemAddress,
+    header: &ItemHeader,
+) -> Result<(), OpError> {
+    let mut line = Line::default();
+    let bytes = &mut line.bytes_mut()[..ItemHeader::LEN];
+    bytes.copy_from_slice(&header.to_bytes());
+    items.write(address.offset(), bytes)
+}
+
+/// Room for a key's copy, aligned so that the fabric moves a short one word by word.
+#[repr(align(8))]
+pub(super) struct KeyCopy([u8; MAX_KEY.next_multiple_of(8)]);
+
+impl Default for KeyCopy {
+    fn default() -> Self {
+        KeyCopy([0; MAX_KEY.next_multiple_of(8)])
+    }
+}
+
+impl KeyCopy {
+    /// The key of the item at `address`, which has this header.
+    pub(super) fn read(
+        &mut self,
+        items: &Region,
+        address: ItemAddress,
+        header: &ItemHeader,
+    ) -> Result<&[u8], OpError> {
+        let len = usize::from(header.key_len).min(MAX_KEY);
+        let offset = address.offset() + ItemHeader::LEN as u64;
+        // To the end of its last word, which is the item's, too.
+        items.read(offset, &mut self.0[..len.next_multiple_of(8)])?;
+        Ok(&self.0[..len])
+    }
+}
+
+pub(super) fn hash_of(items: &Region, seed: u64, address: ItemAddress) -> Result<u64, OpError> {
+    let header = read_header(items, address)?;
+    Ok(hash(
+        seed,
+        KeyCopy::default().read(items, address, &header)?,
+    ))
+}
+
+/// The address of the next item of a segment.
+pub(super) fn behind(at: ItemAddress, header: &ItemHeader) -> ItemAddress {
+    ItemAddress(at.0 + room_of(header.item_len() as usize) / UNIT as u32)
+}
